@@ -1,0 +1,1 @@
+"""One process of a cluster: the only package that knows both `raft` and `store`."""
