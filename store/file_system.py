@@ -1,0 +1,193 @@
+"""The one seam to the disk: every file-system call of the store goes through here.
+
+Owns the calls, their failpoints and the translation of OSError into store errors; must not know
+what the files mean. Tests put a power-loss double in its place, so keep it narrow. Only
+`os.fdatasync` syncs file data: `mmap.flush` would hold the interpreter lock for the whole
+write-back (design 2). Directories are synced with `os.fsync`, the only call that works on them.
+"""
+
+import errno
+import mmap
+import os
+from typing import Final
+
+from store.errors import FileSystemError, StoreFullError, SyncFailedError
+from store.failpoints import ShortWrite, hit
+
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+class FileSystem:
+    """The real file system. Stateless; one instance may serve many stores and threads."""
+
+    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> int:
+        """Open a file and return its descriptor. `create` demands that it does not exist yet.
+
+        Raises FileSystemError, or StoreFullError when the directory cannot take a new name.
+        """
+        flags = os.O_RDONLY if read_only else os.O_RDWR
+        if create:
+            flags |= os.O_CREAT | os.O_EXCL
+        try:
+            hit("fs.open")
+            return os.open(path, flags | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise self._translate("open", path, 0, error) from error
+
+    def close(self, fd: int) -> None:
+        """Close a descriptor. A failing close loses nothing that a sync promised."""
+        os.close(fd)
+
+    def allocate(self, fd: int, path: str, size_bytes: int) -> None:
+        """Reserve every block of the file, so that a later write through a map cannot SIGBUS.
+
+        Raises StoreFullError; the file then holds part of the space and the caller unlinks it.
+        """
+        try:
+            try:
+                hit("fs.allocate")
+            except ShortWrite:
+                os.posix_fallocate(fd, 0, max(1, size_bytes // 2))
+                raise OSError(errno.ENOSPC, "failpoint fs.allocate") from None
+            os.posix_fallocate(fd, 0, size_bytes)
+        except OSError as error:
+            raise self._translate("allocate", path, size_bytes, error) from error
+
+    def set_size(self, fd: int, path: str, size_bytes: int) -> None:
+        """Set the size of a file that is not mapped; growth is a hole that reads as zeros.
+
+        For files written with `write_at` only: a hole under a map would SIGBUS on a full disk.
+        """
+        try:
+            hit("fs.set_size")
+            os.ftruncate(fd, size_bytes)
+        except OSError as error:
+            raise self._translate("set size", path, size_bytes, error) from error
+
+    def map(self, fd: int, path: str, size_bytes: int) -> mmap.mmap:
+        """Map an allocated file shared and writable. The size must be the file's size."""
+        try:
+            hit("fs.map")
+            return mmap.mmap(fd, size_bytes)
+        except OSError as error:
+            raise self._translate("map", path, size_bytes, error) from error
+
+    def read_at(self, fd: int, path: str, position: int, size_bytes: int) -> bytes:
+        """Read exactly `size_bytes` at `position`. Raises FileSystemError(EIO) at the end of file.
+
+        `os.pread` and not the map: a bad sector is then an exception and not a SIGBUS.
+        """
+        try:
+            hit("fs.read")
+            data = os.pread(fd, size_bytes, position)
+            while len(data) < size_bytes:  # Rare: the kernel may return less than asked.
+                more = os.pread(fd, size_bytes - len(data), position + len(data))
+                if not more:
+                    raise OSError(errno.EIO, "end of file")
+                data += more
+            return data
+        except (OSError, ShortWrite) as error:
+            raise self._translate("read", path, size_bytes, error) from error
+
+    def write_at(self, fd: int, path: str, position: int, data: bytes | memoryview) -> None:
+        """Write all of `data` at `position` into the page cache; nothing is durable yet.
+
+        Raises StoreFullError or FileSystemError; a prefix may then have been written.
+        """
+        try:
+            try:
+                hit("fs.write")
+            except ShortWrite:
+                os.pwrite(fd, data[: len(data) // 2], position)
+                raise OSError(errno.ENOSPC, "failpoint fs.write") from None
+            written = os.pwrite(fd, data, position)
+            while written < len(data):  # Rare: signals and full disks cut a write short.
+                step = os.pwrite(fd, data[written:], position + written)
+                if step == 0:
+                    raise OSError(errno.ENOSPC, "no progress")
+                written += step
+        except OSError as error:
+            raise self._translate("write", path, len(data), error) from error
+
+    def sync(self, fd: int, path: str) -> None:
+        """Make the file's data durable (fdatasync, which covers dirty mapped pages on Linux).
+
+        Releases the interpreter lock. Raises SyncFailedError, after which the process must stop.
+        """
+        try:
+            hit("fs.sync")
+            os.fdatasync(fd)
+        except OSError as error:
+            raise SyncFailedError(path, error.errno or errno.EIO) from error
+
+    def sync_directory(self, path: str) -> None:
+        """Make creations, renames and deletions in a directory durable (fault-matrix S03)."""
+        try:
+            hit("fs.sync_directory")
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise SyncFailedError(path, error.errno or errno.EIO) from error
+
+    def rename(self, source: str, target: str) -> None:
+        """Atomically give a file its final name, replacing what has that name."""
+        try:
+            hit("fs.rename")
+            os.replace(source, target)
+        except OSError as error:
+            raise self._translate("rename", target, 0, error) from error
+
+    def unlink(self, path: str) -> None:
+        """Remove a file's name; maps and descriptors that are open keep working."""
+        try:
+            hit("fs.unlink")
+            os.unlink(path)
+        except OSError as error:
+            raise self._translate("unlink", path, 0, error) from error
+
+    def make_directory(self, path: str) -> None:
+        """Create a directory and its parents; durable after the parents are synced here."""
+        missing: list[str] = []
+        while not os.path.isdir(path):
+            missing.append(path)
+            path = os.path.dirname(os.path.abspath(path))
+        for directory in reversed(missing):
+            try:
+                hit("fs.make_directory")
+                os.mkdir(directory)
+            except FileExistsError:
+                continue
+            except OSError as error:
+                raise self._translate("make directory", directory, 0, error) from error
+            self.sync_directory(os.path.dirname(os.path.abspath(directory)))
+
+    def list_directory(self, path: str) -> list[str]:
+        """Return the sorted names in a directory; empty when it does not exist."""
+        try:
+            hit("fs.list_directory")
+            return sorted(os.listdir(path))
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise self._translate("list", path, 0, error) from error
+
+    def size_bytes(self, fd: int) -> int:
+        """Return the size of an open file."""
+        return os.fstat(fd).st_size
+
+    def free_bytes(self, path: str) -> tuple[int, int]:
+        """Return (free for this process, total) bytes of the file system that holds `path`."""
+        stat = os.statvfs(path)
+        return stat.f_bavail * stat.f_frsize, stat.f_blocks * stat.f_frsize
+
+    def _translate(
+        self, operation: str, path: str, needed_bytes: int, error: BaseException
+    ) -> StoreFullError | FileSystemError:
+        code = (error.errno if isinstance(error, OSError) else None) or errno.EIO
+        if code in _FULL:
+            directory = os.path.dirname(os.path.abspath(path))
+            return StoreFullError(path, needed_bytes, self.free_bytes(directory)[0])
+        return FileSystemError(operation, path, code)

@@ -1,0 +1,382 @@
+"""One fixed-size file of a rolling sequence: appended through a map, read as copies or views.
+
+Owns the file's descriptor, its map and its three positions; must not know what the bytes mean. All
+positions are absolute, in the byte space of the whole sequence. Only the file that is being written
+is mapped; sealed files are read with `pread`, so a bad sector is an exception and not a SIGBUS
+(fault-matrix section 6). Views pin the file: a file that is deleted or closed under a view loses
+its name at once and its map with the last view. Source: RocketMQ DefaultMappedFile.
+
+Invariant: position <= flushed <= committed <= wrote <= end. Without a write buffer, committed is
+wrote.
+"""
+
+import mmap
+import os
+import threading
+from types import TracebackType
+from typing import Final
+
+from store import format as fmt
+from store.errors import ClosedError, LayoutError, PositionRangeError
+from store.failpoints import hit
+from store.file_system import FileSystem
+
+_CHUNK_SIZE_BYTES: Final = 1024 * 1024
+_ZEROS: Final = bytes(_CHUNK_SIZE_BYTES)
+TEMPORARY_SUFFIX: Final = ".allocating"
+
+
+class View:
+    """A read-only window on the bytes of a file, valid until `release` or the end of `with`.
+
+    The file cannot be unmapped under it: close and delete wait for the last view.
+    """
+
+    __slots__ = ("_file", "data")
+
+    def __init__(self, file: "MappedFile", data: memoryview) -> None:
+        self._file: MappedFile | None = file
+        self.data = data
+
+    def release(self) -> None:
+        """Give the bytes back; `data` must not be used any more. May be called twice."""
+        file, self._file = self._file, None
+        if file is not None:
+            self.data.release()
+            file.drop()
+
+    def __enter__(self) -> memoryview:
+        return self.data
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()
+
+
+class MappedFile:
+    """One file. The owner serialises append, commit, sync and truncate; reads come from anywhere.
+
+    A sync may run on another thread beside appends: it covers what was written before it began.
+    """
+
+    __slots__ = (
+        "_buffer",
+        "_closed",
+        "_fd",
+        "_fs",
+        "_holds",
+        "_lock",
+        "_map",
+        "_target",
+        "committed_position",
+        "end_position",
+        "flushed_position",
+        "path",
+        "position",
+        "size_bytes",
+        "wrote_position",
+    )
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        path: str,
+        position: int,
+        size_bytes: int,
+        fd: int,
+        buffer: memoryview | None = None,
+    ) -> None:
+        self._fs, self.path, self._fd = fs, path, fd
+        self.position: Final = position
+        self.size_bytes: Final = size_bytes
+        self.end_position: Final = position + size_bytes
+        self.wrote_position = position  # Moved by the writer only, after the bytes are in place.
+        self.committed_position = position
+        self.flushed_position = position
+        self._buffer = buffer  # From the transient pool; writes go there and not to the map.
+        self._map: mmap.mmap | None = None
+        self._target: memoryview | None = None
+        self._holds = 0
+        self._closed = False
+        self._lock = threading.Lock()  # Guards _holds, _closed and the teardown.
+
+    # --- Writing ---
+
+    @property
+    def free_bytes(self) -> int:
+        """Bytes between the write position and the end of the file."""
+        return self.end_position - self.wrote_position
+
+    def append(self, data: bytes | memoryview) -> int:
+        """Copy `data` to the write position and return where it landed. Not durable yet.
+
+        The caller has checked that it fits. Other threads see the bytes only once all are there.
+        """
+        target = self._target or self._open_target()
+        position = self.wrote_position
+        at = position - self.position
+        hi = at + len(data)
+        assert hi <= self.size_bytes, f"{self.path}: append up to {hi} of {self.size_bytes}"
+        target[at:hi] = data
+        self.wrote_position = position + len(data)
+        if self._buffer is None:
+            self.committed_position = self.wrote_position
+        return position
+
+    def skip_to_end(self) -> None:
+        """Declare the rest of the file written. It reads as zeros (a fresh file is all zeros)."""
+        self.wrote_position = self.end_position
+        if self._buffer is None:
+            self.committed_position = self.end_position
+
+    def _open_target(self) -> memoryview:
+        if self._closed:
+            raise ClosedError(self.path)
+        self._target = self._buffer if self._buffer is not None else memoryview(self._mapped())
+        return self._target
+
+    def _mapped(self) -> mmap.mmap:
+        with self._lock:
+            if self._closed and not self._holds:
+                raise ClosedError(self.path)
+            if self._map is None:
+                self._map = self._fs.map(self._fd, self.path, self.size_bytes)
+            return self._map
+
+    def commit(self) -> memoryview | None:
+        """Copy what the write buffer holds beyond the committed position into the page cache.
+
+        Returns the buffer when the file is complete and does not need it any more, else None.
+        Does nothing without a write buffer. Raises StoreFullError or FileSystemError.
+        """
+        buffer = self._buffer
+        if buffer is None:
+            return None
+        lo, hi = self.committed_position, self.wrote_position
+        if lo < hi:
+            part = buffer[lo - self.position : hi - self.position]
+            self._fs.write_at(self._fd, self.path, lo - self.position, part)
+            part.release()
+            self.committed_position = hi
+        if self.committed_position < self.end_position:
+            return None
+        self._buffer = self._target = None
+        return buffer
+
+    def take_buffer(self) -> memoryview | None:
+        """Detach the write buffer after a final commit, so that writes go to the map from now."""
+        assert self.committed_position == self.wrote_position, f"{self.path}: uncommitted bytes"
+        buffer, self._buffer, self._target = self._buffer, None, None
+        return buffer
+
+    def sync(self) -> int:
+        """Make all committed bytes durable and return the position up to which they are.
+
+        Raises SyncFailedError, after which the process must stop: `flushed_position` is unchanged.
+        """
+        hi = self.committed_position
+        self.hold()
+        try:
+            self._fs.sync(self._fd, self.path)
+        finally:
+            self.drop()
+        assert self.flushed_position <= hi, f"{self.path}: flushed ran ahead of committed"
+        self.flushed_position = hi
+        return hi
+
+    def seal(self) -> None:
+        """Unmap a file that is complete; it is read with `pread` from now on."""
+        assert self.committed_position == self.end_position, f"{self.path} is not complete"
+        with self._lock:
+            if not self._holds and not self._closed:
+                self._unmap()
+
+    # --- Reading ---
+
+    def read(self, position: int, size_bytes: int) -> bytes:
+        """Return a copy of committed bytes.
+
+        Raises PositionRangeError outside of them, ClosedError once the file is gone, and
+        FileSystemError when the disk cannot read.
+        """
+        if not self.position <= position <= position + size_bytes <= self.committed_position:
+            raise PositionRangeError(
+                "position", position + size_bytes, self.position, self.committed_position
+            )
+        at = position - self.position
+        mapped = self._map
+        if mapped is not None and self._buffer is None:
+            try:
+                return mapped[at : at + size_bytes]
+            except ValueError:  # Sealed by another thread this moment: read it as a sealed file.
+                pass
+        self.hold()
+        try:
+            return self._fs.read_at(self._fd, self.path, at, size_bytes)
+        finally:
+            self.drop()
+
+    def view(self, position: int, size_bytes: int) -> View:
+        """Return a zero-copy window on committed bytes; errors as `read`."""
+        if not self.position <= position <= position + size_bytes <= self.committed_position:
+            raise PositionRangeError(
+                "position", position + size_bytes, self.position, self.committed_position
+            )
+        self.hold()
+        try:
+            at = position - self.position
+            return View(self, memoryview(self._mapped()).toreadonly()[at : at + size_bytes])
+        except BaseException:
+            self.drop()
+            raise
+
+    def hold(self) -> None:
+        """Keep descriptor and map alive until `drop`. Raises ClosedError when already closed."""
+        with self._lock:
+            if self._closed:
+                raise ClosedError(self.path)
+            self._holds += 1
+
+    def drop(self) -> None:
+        """End a `hold`; the last one tears a closed file down."""
+        with self._lock:
+            self._holds -= 1
+            assert self._holds >= 0, f"{self.path}: dropped more often than held"
+            if self._closed and not self._holds:
+                self._tear_down()
+
+    @property
+    def hold_count(self) -> int:
+        """How many views and running reads pin the file."""
+        return self._holds
+
+    # --- End of life ---
+
+    def truncate(self, position: int) -> None:
+        """Cut everything from `position` on: zero the rest of the file on disk and sync it.
+
+        So old bytes can never revive (fault-matrix S07). The file keeps its size: a mapped file is
+        never shrunk. Chunks that are zero already are not written. The caller stops writers.
+        """
+        assert self.position <= position <= self.end_position, f"{self.path}: cut at {position}"
+        assert self._buffer is None, f"{self.path}: a file with a write buffer is never cut"
+        hit("mapped_file.truncate")
+        self.hold()
+        try:
+            zero_tail(self._fs, self._fd, self.path, position - self.position, self.size_bytes)
+            self.set_positions(position)
+        finally:
+            self.drop()
+
+    def set_positions(self, position: int) -> None:
+        """Declare everything before `position` written and durable; for recovery only."""
+        assert self.position <= position <= self.end_position, f"{self.path}: set to {position}"
+        self.wrote_position = self.committed_position = self.flushed_position = position
+
+    def close(self) -> None:
+        """Release map and descriptor, now or with the last view. Syncs nothing."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            if not self._holds:
+                self._tear_down()
+
+    def delete(self) -> None:
+        """Remove the file's name and close it; views that are open keep their bytes."""
+        self._fs.unlink(self.path)
+        self.close()
+
+    def _tear_down(self) -> None:
+        self._unmap()
+        self._fs.close(self._fd)
+
+    def _unmap(self) -> None:
+        mapped, self._map = self._map, None
+        if self._target is not None and self._buffer is None:
+            self._target.release()
+        self._target = None
+        if mapped is not None:
+            try:
+                mapped.close()
+            except BufferError:
+                # A slice that somebody took of a view is still alive: the map goes with it.
+                pass
+
+
+def zero_tail(fs: FileSystem, fd: int, path: str, at: int, hi: int) -> bool:
+    """Make the bytes [at, hi) of a file zero, durably; return whether any were not.
+
+    Reads are cheap and writes are not, so only chunks that hold something are written.
+    """
+    dirty = False
+    while at < hi:
+        size_bytes = min(_CHUNK_SIZE_BYTES, hi - at)
+        zeros = _ZEROS if size_bytes == _CHUNK_SIZE_BYTES else _ZEROS[:size_bytes]
+        if fs.read_at(fd, path, at, size_bytes) != zeros:
+            fs.write_at(fd, path, at, zeros)
+            dirty = True
+        at += size_bytes
+    if dirty:
+        fs.sync(fd, path)
+    return dirty
+
+
+def create_file(
+    fs: FileSystem,
+    directory: str,
+    position: int,
+    size_bytes: int,
+    *,
+    warm_up: bool,
+    buffer: memoryview | None = None,
+) -> MappedFile:
+    """Make the file that starts at `position`: allocated, zero, durable under its final name.
+
+    It is made under a temporary name, so a crash or a full disk never leaves a partial file that
+    looks like a log file (fault-matrix S10). With `warm_up` zeros are written through it, because a
+    sync into allocated but unwritten space can cost several times one into written space.
+    Raises StoreFullError or FileSystemError; nothing is left behind.
+    """
+    path = os.path.join(directory, fmt.file_name(position))
+    temporary = path + TEMPORARY_SUFFIX
+    fd = fs.open(temporary, create=True)
+    try:
+        fs.allocate(fd, temporary, size_bytes)
+        if warm_up:
+            for at in range(0, size_bytes, _CHUNK_SIZE_BYTES):
+                chunk_size_bytes = min(_CHUNK_SIZE_BYTES, size_bytes - at)
+                fs.write_at(fd, temporary, at, _ZEROS[:chunk_size_bytes])
+        fs.sync(fd, temporary)
+        fs.rename(temporary, path)
+        fs.sync_directory(directory)
+    except BaseException:
+        fs.close(fd)
+        _remove_partial(fs, temporary)
+        raise
+    return MappedFile(fs, path, position, size_bytes, fd, buffer)
+
+
+def _remove_partial(fs: FileSystem, path: str) -> None:
+    if os.path.exists(path):
+        fs.unlink(path)
+
+
+def open_file(fs: FileSystem, directory: str, name: str, size_bytes: int) -> MappedFile:
+    """Open a file that exists, all of it counted as written until recovery says otherwise.
+
+    Raises LayoutError when its size is not the configured one.
+    """
+    path = os.path.join(directory, name)
+    fd = fs.open(path)
+    found = fs.size_bytes(fd)
+    if found != size_bytes:
+        fs.close(fd)
+        raise LayoutError(path, f"{size_bytes} bytes", f"{found} bytes")
+    file = MappedFile(fs, path, int(name), size_bytes, fd)
+    file.set_positions(file.end_position)
+    return file

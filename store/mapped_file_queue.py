@@ -1,0 +1,239 @@
+"""The rolling sequence of equal files that makes one endless byte space.
+
+Owns which files exist, where a position lives, the roll to the next file, and the synced position;
+must not know what the bytes mean. The owner serialises append, roll, truncate and delete; reads and
+one sync may run beside them: the tuple of files is replaced, never changed.
+Source: RocketMQ MappedFileQueue; storage-formats 1.1, 4.7.
+"""
+
+import os
+import threading
+from typing import Protocol
+
+from store import format as fmt
+from store.errors import LayoutError, PositionRangeError
+from store.failpoints import hit
+from store.file_system import FileSystem
+from store.mapped_file import TEMPORARY_SUFFIX, MappedFile, View, create_file, open_file
+
+
+class FileSource(Protocol):
+    """Who makes the next file: in line, or the warm-up thread ahead of time."""
+
+    def take(self, position: int) -> MappedFile:
+        """Return the file that starts at `position`, allocated and empty.
+
+        Raises StoreFullError, FileSystemError, or BusyError when it takes too long.
+        """
+        ...
+
+
+class InlineFiles:
+    """Makes each file when it is asked for."""
+
+    def __init__(
+        self, fs: FileSystem, directory: str, size_bytes: int, *, warm_up: bool = False
+    ) -> None:
+        self._fs, self._directory = fs, directory
+        self._size_bytes, self._warm_up = size_bytes, warm_up
+
+    def take(self, position: int) -> MappedFile:
+        """Make the file now."""
+        return create_file(
+            self._fs, self._directory, position, self._size_bytes, warm_up=self._warm_up
+        )
+
+
+class MappedFileQueue:
+    """Files of `file_size_bytes`, contiguous, named by their first position."""
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        directory: str,
+        file_size_bytes: int,
+        source: FileSource | None = None,
+    ) -> None:
+        self._fs = fs
+        self.directory = directory
+        self.file_size_bytes = file_size_bytes
+        self.source: FileSource = source or InlineFiles(fs, directory, file_size_bytes)
+        self.files: tuple[MappedFile, ...] = ()
+        self._sync_lock = threading.Lock()  # One sync at a time, and none during a truncation.
+        self._flushed_position = 0
+        self.deleted_file_count = 0
+
+    # --- Opening ---
+
+    def load(self) -> None:
+        """Open every file of the directory; all bytes count as written until recovery corrects it.
+
+        Left-overs of unfinished allocations and a last file of length 0 are removed. Raises
+        LayoutError for a file of the wrong size or a gap in the sequence; nothing is changed then.
+        """
+        assert not self.files, "loaded twice"
+        self._fs.make_directory(self.directory)
+        names = self._fs.list_directory(self.directory)
+        for name in [n for n in names if n.endswith(TEMPORARY_SUFFIX)]:
+            self._fs.unlink(os.path.join(self.directory, name))
+        names = [n for n in names if len(n) == fmt.FILE_NAME_DIGITS and n.isdecimal()]
+        if names and os.path.getsize(os.path.join(self.directory, names[-1])) == 0:
+            self._fs.unlink(os.path.join(self.directory, names.pop()))
+        files: list[MappedFile] = []
+        try:
+            for name in names:
+                files.append(self._open_next(name, files))
+        except BaseException:
+            for file in files:
+                file.close()
+            raise
+        self.files = tuple(files)
+        self._flushed_position = self.max_position
+
+    def _open_next(self, name: str, before: list[MappedFile]) -> MappedFile:
+        path = os.path.join(self.directory, name)
+        if before and int(name) != before[-1].end_position:
+            expected = fmt.file_name(before[-1].end_position)
+            raise LayoutError(path, f"the next file to be {expected}", name)
+        if int(name) % self.file_size_bytes:
+            raise LayoutError(path, f"a multiple of {self.file_size_bytes} as name", name)
+        return open_file(self._fs, self.directory, name, self.file_size_bytes)
+
+    # --- Positions ---
+
+    @property
+    def min_position(self) -> int:
+        """First byte of the oldest file; 0 without files."""
+        files = self.files
+        return files[0].position if files else 0
+
+    @property
+    def max_position(self) -> int:
+        """End of the bytes that can be read (committed, not necessarily synced)."""
+        files = self.files
+        return files[-1].committed_position if files else 0
+
+    @property
+    def wrote_position(self) -> int:
+        """Where the next append lands, if it fits into the last file."""
+        files = self.files
+        return files[-1].wrote_position if files else 0
+
+    @property
+    def flushed_position(self) -> int:
+        """Everything before it is durable."""
+        return self._flushed_position
+
+    def file_at(self, position: int) -> MappedFile:
+        """Return the file that holds `position`. Raises PositionRangeError."""
+        files = self.files
+        if files:
+            number = (position - files[0].position) // self.file_size_bytes
+            if 0 <= number < len(files):
+                return files[number]
+        raise PositionRangeError("position", position, self.min_position, self.max_position)
+
+    # --- Reading ---
+
+    def read(self, position: int, size_bytes: int) -> bytes:
+        """Copy bytes that lie within one file; errors as MappedFile.read."""
+        return self.file_at(position).read(position, size_bytes)
+
+    def view(self, position: int, size_bytes: int) -> View:
+        """Return a zero-copy window within one file; errors as MappedFile.view."""
+        return self.file_at(position).view(position, size_bytes)
+
+    # --- Writing ---
+
+    def roll(self, first_position: int | None = None) -> MappedFile:
+        """Take the next file into use and return it; the last one must be complete.
+
+        `first_position` places the very first file (rounded down to a whole file). Raises what the
+        source raises; nothing has changed then.
+        """
+        files = self.files
+        if files:
+            last = files[-1]
+            assert last.wrote_position == last.end_position, f"{last.path} is not complete"
+            position = last.end_position
+        else:
+            position = (first_position or 0) // self.file_size_bytes * self.file_size_bytes
+            self._flushed_position = position
+        hit("mapped_file_queue.roll")
+        file = self.source.take(position)
+        assert file.position == position, f"asked for {position}, got {file.position}"
+        self.files = (*files, file)
+        return file
+
+    def sync(self) -> int:
+        """Make everything that was committed before the call durable; return up to where.
+
+        Syncs each file from the first unsynced one on. Raises SyncFailedError: stop the process.
+        """
+        with self._sync_lock:
+            for file in self.files:
+                if file.end_position <= self._flushed_position:
+                    continue
+                if file.committed_position > file.flushed_position:
+                    file.sync()
+                self._flushed_position = max(self._flushed_position, file.flushed_position)
+                if file.flushed_position < file.end_position:
+                    break
+            return self._flushed_position
+
+    def seal_complete(self) -> None:
+        """Unmap the files that are complete and durable; only the active one stays mapped."""
+        for file in self.files[:-1]:
+            if file.flushed_position == file.end_position:
+                file.seal()
+
+    # --- Cutting ---
+
+    def truncate(self, position: int) -> None:
+        """Cut everything from `position` on, durably; whole files beyond it are deleted.
+
+        The last files go first, so a crash in the middle leaves a contiguous sequence. Raises
+        FileSystemError or SyncFailedError; repeat it then.
+        """
+        with self._sync_lock:
+            files = list(self.files)
+            while files and files[-1].position >= position and len(files) > 1:
+                files[-1].delete()
+                files.pop()
+                self.files = tuple(files)
+            self._fs.sync_directory(self.directory)
+            if files:
+                files[-1].truncate(max(position, files[-1].position))
+            self._flushed_position = self.max_position
+
+    def reset(self, position: int) -> None:
+        """Delete every file; the next one starts at `position` (a multiple of the file size).
+
+        For a replica whose log is replaced by a snapshot. Views that are open keep their bytes.
+        """
+        assert position % self.file_size_bytes == 0, f"reset to {position}"
+        with self._sync_lock:
+            files, self.files = self.files, ()
+            for file in reversed(files):
+                file.delete()
+            self._fs.sync_directory(self.directory)
+        self.roll(position)
+
+    def delete_first(self) -> int:
+        """Delete the oldest file, never the last one, and return the bytes that this frees."""
+        files = self.files
+        if len(files) < 2:
+            return 0
+        hit("mapped_file_queue.delete")
+        self.files = files[1:]
+        files[0].delete()
+        self._fs.sync_directory(self.directory)
+        self._flushed_position = max(self._flushed_position, self.min_position)
+        self.deleted_file_count += 1
+        return self.file_size_bytes
+
+    def close(self) -> None:
+        """Close all files; views that are open stay valid. Syncs nothing."""
+        files, self.files = self.files, ()
+        for file in files:
+            file.close()
