@@ -100,7 +100,8 @@ def census() -> Iterator[dict[str, int]]:
     """Count how often each point is passed, to know what there is to fail."""
     global _passes
     assert _passes is None, "a census is already running"
-    _passes = counts = {}
+    counts: dict[str, int] = {}
+    _passes = counts
     try:
         yield counts
     finally:

@@ -10,6 +10,7 @@ Invariant: position <= flushed <= committed <= wrote <= end. Without a write buf
 wrote.
 """
 
+import contextlib
 import mmap
 import os
 import threading
@@ -301,11 +302,9 @@ class MappedFile:
             self._target.release()
         self._target = None
         if mapped is not None:
-            try:
+            # A slice that somebody took of a view may still be alive: the map then goes with it.
+            with contextlib.suppress(BufferError):
                 mapped.close()
-            except BufferError:
-                # A slice that somebody took of a view is still alive: the map goes with it.
-                pass
 
 
 def zero_tail(fs: FileSystem, fd: int, path: str, at: int, hi: int) -> bool:
