@@ -1,5 +1,121 @@
-"""The command line."""
+"""The command line `qlog`, also installed as `quorumlog`.
+
+Owns the top level only: the list of command groups, exit codes and the last handler of errors. A
+group lives in a module of its own, named here by an import string and imported when it is used:
+help and completion stay fast, and no server code is loaded before a command asks for it.
+"""
+
+import importlib
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from quorumlog import __version__
+from quorumlog.cli.errors import CliError, ExitCode, report
+
+__all__ = ["CliError", "ExitCode", "LazyCommand", "LazyGroup", "main"]
 
 
+@dataclass(frozen=True, slots=True)
+class LazyCommand:
+    """A command that is imported when it is used. `target` is "module:attribute"."""
+
+    target: str
+    summary: str  # Equal to the command's own short help; a test compares them.
+
+    def load(self) -> click.Command:
+        """Import the command; a missing module or another type of target raises."""
+        module, _, attribute = self.target.partition(":")
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command), f"{self.target} is no click command"
+        return command
+
+
+COMMANDS = {
+    "bench": LazyCommand("quorumlog.cli.bench:bench", "Measure this machine and the engine."),
+    "store": LazyCommand("quorumlog.cli.store:store", "Look into a store directory, offline."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported on first use, and which reports every failure itself."""
+
+    def __init__(self, *args: Any, lazy: Mapping[str, LazyCommand], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.lazy = lazy
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Name all commands; imports none."""
+        return sorted({*super().list_commands(ctx), *self.lazy})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the command of that name; None if there is none."""
+        if cmd_name in self.lazy:
+            return self.lazy[cmd_name].load()
+        return super().get_command(ctx, cmd_name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands without importing them."""
+        rows = [(name, self.lazy[name].summary) for name in sorted(self.lazy)]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+    def main(  # type: ignore[override]  # Click's overloads differ in the return type only.
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        *,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run the command line; the process ends with one of ExitCode."""
+        if not standalone_mode:
+            return super().main(args, prog_name, standalone_mode=False, **extra)
+        sys.exit(self._run(args, prog_name, **extra))
+
+    def _run(self, args: Sequence[str] | None, prog_name: str | None, **extra: Any) -> int:
+        try:
+            result = super().main(args, prog_name, standalone_mode=False, **extra)
+            sys.stdout.flush()  # Here, so that a broken pipe is met below and not at exit.
+        except click.exceptions.NoArgsIsHelpError as error:
+            error.show()
+            return ExitCode.USAGE
+        except click.Abort:
+            click.echo("interrupted", err=True)
+            return ExitCode.INTERRUPTED
+        except BrokenPipeError:
+            # What is still buffered would raise once more at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return ExitCode.BROKEN_PIPE
+        except Exception as error:  # noqa: BLE001 - the last handler; it reports all of them.
+            return report(error)
+        # Click hands ctx.exit(code) back as a result too, so an int is always an exit code.
+        return result if isinstance(result, int) else ExitCode.OK
+
+
+@click.group(
+    cls=LazyGroup,
+    lazy=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(__version__, prog_name="qlog")
 def main() -> None:
-    """Placeholder until the first command lands."""
+    """Run, inspect and measure QuorumLog, a replicated message log.
+
+    \b
+    Examples:
+      qlog store inspect DIR          what is in a store directory
+      qlog store verify DIR -o json   check every byte of it, for a program
+      qlog bench engine               measure the engine and the machine
+
+    \b
+    Exit codes:
+      0  done, and nothing is wrong
+      1  done, and it found something: damage, a failed verdict
+      2  the command line makes no sense; nothing was done
+      3  the operation failed; stderr says what, why and what to do
+    """
