@@ -14,13 +14,13 @@ class AppendResult(NamedTuple):
     """Where one atomic batch landed. Nothing is durable yet: wait for `end_position`.
 
     `record_positions` and `queue_offsets` have one element a record, in batch order; prepared and
-    rolled-back records have queue offset 0 and do not count in their queue. `index` is the ledger
-    entry's, -1 in a plain commit log.
+    rolled-back records have queue offset 0 and do not count in their queue. `entry_index` is
+    the ledger entry's, -1 in a plain commit log.
     """
 
     position: int
     end_position: int
-    index: int
+    entry_index: int
     record_positions: list[int]
     queue_offsets: list[int]
     store_unix_ms: int

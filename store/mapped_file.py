@@ -257,19 +257,38 @@ class MappedFile:
 
     # --- End of life ---
 
-    def truncate(self, position: int) -> None:
+    def truncate(self, position: int, dirty_hi: int | None = None) -> None:
         """Cut everything from `position` on: zero the rest of the file on disk and sync it.
 
         So old bytes can never revive (fault-matrix S07). The file keeps its size: a mapped file is
-        never shrunk. Chunks that are zero already are not written. The caller stops writers.
+        never shrunk. `dirty_hi` is where zeros are known to begin, by default the end of the file.
+        The caller stops writers.
         """
         assert self.position <= position <= self.end_position, f"{self.path}: cut at {position}"
         assert self._buffer is None, f"{self.path}: a file with a write buffer is never cut"
         hit("mapped_file.truncate")
+        hi = self.end_position if dirty_hi is None else min(dirty_hi, self.end_position)
         self.hold()
         try:
-            zero_tail(self._fs, self._fd, self.path, position - self.position, self.size_bytes)
+            if position < hi:
+                base = self.position
+                zero_range(self._fs, self._fd, self.path, position - base, hi - base)
             self.set_positions(position)
+        finally:
+            self.drop()
+
+    def dirty_hi(self, position: int) -> int:
+        """Return the byte after the last one, from `position` on, that is not zero."""
+        self.hold()
+        try:
+            hi = self.end_position
+            while hi > position:
+                lo = max(position, hi - _CHUNK_SIZE_BYTES)
+                data = self._fs.read_at(self._fd, self.path, lo - self.position, hi - lo)
+                if data != (_ZEROS if hi - lo == _CHUNK_SIZE_BYTES else _ZEROS[: hi - lo]):
+                    return lo + len(data.rstrip(b"\0"))
+                hi = lo
+            return position
         finally:
             self.drop()
 
@@ -307,22 +326,21 @@ class MappedFile:
                 mapped.close()
 
 
-def zero_tail(fs: FileSystem, fd: int, path: str, at: int, hi: int) -> bool:
-    """Make the bytes [at, hi) of a file zero, durably; return whether any were not.
+def zero_range(fs: FileSystem, fd: int, path: str, lo: int, hi: int) -> None:
+    """Make the bytes [lo, hi) of a file zero, durably.
 
     Reads are cheap and writes are not, so only chunks that hold something are written.
     """
     dirty = False
-    while at < hi:
-        size_bytes = min(_CHUNK_SIZE_BYTES, hi - at)
+    while lo < hi:
+        size_bytes = min(_CHUNK_SIZE_BYTES, hi - lo)
         zeros = _ZEROS if size_bytes == _CHUNK_SIZE_BYTES else _ZEROS[:size_bytes]
-        if fs.read_at(fd, path, at, size_bytes) != zeros:
-            fs.write_at(fd, path, at, zeros)
+        if fs.read_at(fd, path, lo, size_bytes) != zeros:
+            fs.write_at(fd, path, lo, zeros)
             dirty = True
-        at += size_bytes
+        lo += size_bytes
     if dirty:
         fs.sync(fd, path)
-    return dirty
 
 
 def create_file(

@@ -189,9 +189,19 @@ class MappedFileQueue:
 
     # --- Cutting ---
 
-    def truncate(self, position: int) -> None:
+    def dirty_hi(self, position: int) -> int:
+        """Return the byte after the last one, from `position` on, that is not zero."""
+        for file in reversed(self.files):
+            lo = max(position, file.position)
+            hi = file.dirty_hi(lo)
+            if hi > lo or file.position <= position:
+                return max(hi, position)
+        return position
+
+    def truncate(self, position: int, dirty_hi: int | None = None) -> None:
         """Cut everything from `position` on, durably; whole files beyond it are deleted.
 
+        `dirty_hi` is where zeros are known to begin; by default the last file is read to its end.
         The last files go first, so a crash in the middle leaves a contiguous sequence. Raises
         FileSystemError or SyncFailedError; repeat it then.
         """
@@ -203,7 +213,7 @@ class MappedFileQueue:
                 self.files = tuple(files)
             self._fs.sync_directory(self.directory)
             if files:
-                files[-1].truncate(max(position, files[-1].position))
+                files[-1].truncate(max(position, files[-1].position), dirty_hi)
             self._flushed_position = self.max_position
 
     def reset(self, position: int) -> None:
