@@ -78,6 +78,7 @@ class LazyGroup(click.Group):
         sys.exit(self._run(args, prog_name, **extra))
 
     def _run(self, args: Sequence[str] | None, prog_name: str | None, **extra: Any) -> int:
+        stdout = sys.stdout
         try:
             result = super().main(args, prog_name, standalone_mode=False, **extra)
             sys.stdout.flush()  # Here, so that a broken pipe is met below and not at exit.
@@ -87,6 +88,11 @@ class LazyGroup(click.Group):
         except click.Abort:
             click.echo("interrupted", err=True)
             return ExitCode.INTERRUPTED
+        except SystemExit:
+            # Click met a broken pipe, replaced stdout and chose 1, which means findings here.
+            if sys.stdout is stdout:
+                raise
+            return ExitCode.BROKEN_PIPE
         except BrokenPipeError:
             # What is still buffered would raise once more at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,322 @@
+"""The style rules of the project as pure functions: text in, findings out.
+
+Owns what each rule means. Must not read files or know where the repository is; the tests beside it
+do. Every function has a test that plants a violation, because a check that cannot fail is a defect.
+"""
+
+import ast
+import posixpath
+import re
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+
+import click
+
+LINE_LENGTH_MAX = 100
+FUNCTION_LINES_MAX = 70
+FILE_LINES_MAX = 500
+
+# `mmap.flush` holds the interpreter lock for the whole write-back, and no checker can see whether
+# an object is an mmap. So in store/ a flush may be called only on a variable whose last name,
+# without leading underscores, is here: names of our own objects. A new class with a `flush` adds
+# its name. Never add one that a mapping could have.
+FLUSHABLE_NAMES = frozenset(
+    {
+        "self",
+        "commit_log",
+        "consume_queue",
+        "consume_queues",
+        "flusher",
+        "flush_service",
+        "index_file",
+        "index_files",
+        "ledger",
+        "mapped_file",
+        "mapped_file_queue",
+        "stderr",
+        "stdout",
+        "store",
+    }
+)
+
+# Files are synced with os.fdatasync; a directory has no data, so it alone needs os.fsync.
+FSYNC_FUNCTION = "sync_directory"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One violation of one rule."""
+
+    path: str
+    line: int
+    rule: str
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.rule}: {self.detail}"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One Python file. `path` is relative to the root of the repository, with forward slashes."""
+
+    path: str
+    text: str
+    tree: ast.Module
+
+    @classmethod
+    def parse(cls, path: str, text: str) -> "Source":
+        """Parse a file; raises SyntaxError if it is not Python."""
+        return cls(path, text, ast.parse(text, path))
+
+    def is_in(self, *packages: str) -> bool:
+        """Say whether the file is below one of these top-level directories."""
+        return self.path.split("/", 1)[0] in packages
+
+    def found(self, node: ast.AST, rule: str, detail: str) -> Finding:
+        """Make a finding at a node."""
+        return Finding(self.path, getattr(node, "lineno", 1), rule, detail)
+
+
+# Size and documentation.
+
+
+def long_lines(path: str, text: str) -> Iterator[Finding]:
+    """Find lines of more than 100 characters."""
+    for number, line in enumerate(text.splitlines(), 1):
+        if len(line) > LINE_LENGTH_MAX:
+            yield Finding(path, number, "line-length", f"{len(line)} > {LINE_LENGTH_MAX}")
+
+
+def long_file(source: Source) -> Iterator[Finding]:
+    """Find files of more than 500 lines."""
+    lines = len(source.text.splitlines())
+    if lines > FILE_LINES_MAX:
+        yield Finding(source.path, lines, "file-length", f"{lines} > {FILE_LINES_MAX}")
+
+
+def long_functions(source: Source) -> Iterator[Finding]:
+    """Find functions of more than 70 lines, from `def` to the last line."""
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            if lines > FUNCTION_LINES_MAX:
+                detail = f"{node.name} has {lines} > {FUNCTION_LINES_MAX} lines"
+                yield source.found(node, "function-length", detail)
+
+
+def missing_module_docstring(source: Source) -> Iterator[Finding]:
+    """Find modules that do not say what they own."""
+    if not ast.get_docstring(source.tree):
+        yield Finding(source.path, 1, "module-docstring", "there is none")
+
+
+# Banned calls. References count too: `run(os.fsync, fd)` calls it as well.
+
+
+def flush_calls(source: Source) -> Iterator[Finding]:
+    """Find `.flush` on anything in store/ that is not known as an object of ours."""
+    if not source.is_in("store"):
+        return
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Attribute) and node.attr == "flush":
+            name = _last_name(node.value)
+            if name not in FLUSHABLE_NAMES:
+                yield source.found(node, "mmap-flush", f"flush of {name or 'an expression'}")
+
+
+def fsync_calls(source: Source) -> Iterator[Finding]:
+    """Find os.fsync outside tests and outside the one function that syncs directories."""
+    if source.is_in("tests", "chaos-tests"):
+        return
+    allowed = {
+        inner
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.FunctionDef) and node.name == FSYNC_FUNCTION
+        for inner in ast.walk(node)
+    }
+    for node, name in _references(source.tree):
+        if name == "os.fsync" and node not in allowed:
+            yield source.found(
+                node, "fsync", f"use os.fdatasync, or {FSYNC_FUNCTION} for a directory"
+            )
+
+
+def sleeping_tests(source: Source) -> Iterator[Finding]:
+    """Find time.sleep in tests."""
+    if not source.is_in("tests"):
+        return
+    for node, name in _references(source.tree):
+        if name == "time.sleep":
+            yield source.found(node, "sleep", "wait for the event, or use a clock of the test")
+
+
+def global_randomness(source: Source) -> Iterator[Finding]:
+    """Find functions of the module `random` in raft/ and store/: only a seeded Random repeats."""
+    if not source.is_in("raft", "store"):
+        return
+    for node, name in _references(source.tree):
+        if name.startswith("random.") and name.split(".")[1] != "Random":
+            yield source.found(node, "randomness", f"{name}; take a seeded random.Random instead")
+
+
+def print_calls(source: Source) -> Iterator[Finding]:
+    """Find print in server code."""
+    if not source.is_in("store", "raft", "node"):
+        return
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Name) and node.id == "print":
+            yield source.found(node, "print", "log it, count it or return it")
+
+
+def swallowed_errors(source: Source) -> Iterator[Finding]:
+    """Find `except:`, and handlers or suppressions of any Exception that do nothing."""
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.ExceptHandler):
+            if node.type is None:
+                yield source.found(node, "bare-except", "name the exceptions")
+            elif _is_any_exception(node.type) and all(map(_does_nothing, node.body)):
+                yield source.found(node, "swallowed-error", "handle, count or raise it")
+        elif (
+            isinstance(node, ast.Call)
+            and _last_name(node.func) == "suppress"
+            and any(map(_is_any_exception, node.args))
+        ):
+            yield source.found(node, "swallowed-error", "suppress named exceptions only")
+
+
+SOURCE_CHECKS: tuple[Callable[[Source], Iterator[Finding]], ...] = (
+    long_file,
+    long_functions,
+    missing_module_docstring,
+    flush_calls,
+    fsync_calls,
+    sleeping_tests,
+    global_randomness,
+    print_calls,
+    swallowed_errors,
+)
+
+
+def _last_name(node: ast.expr) -> str:
+    """The last name of `a`, `a.b._c` or `a.b[0]`, without leading underscores; else empty."""
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name.lstrip("_")
+        case ast.Subscript(value=value):
+            return _last_name(value)
+        case ast.Call(func=ast.Name(id="super")):
+            return "self"
+    return ""
+
+
+def _is_any_exception(node: ast.expr) -> bool:
+    types = node.elts if isinstance(node, ast.Tuple) else [node]
+    return any(_last_name(t) in {"Exception", "BaseException"} for t in types)
+
+
+def _does_nothing(statement: ast.stmt) -> bool:
+    if isinstance(statement, ast.Expr):
+        return isinstance(statement.value, ast.Constant)  # A docstring or an ellipsis.
+    return isinstance(statement, ast.Pass | ast.Continue)
+
+
+def _references(tree: ast.Module) -> Iterator[tuple[ast.expr, str]]:
+    """Yield every use of an imported name with its full name, through `as` and `from` imports."""
+    origins: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                first = alias.name.split(".")[0]
+                origins[alias.asname or first] = alias.name if alias.asname else first
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            for alias in node.names:
+                origins[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name | ast.Attribute):
+            parts: list[str] = []
+            inner: ast.expr = node
+            while isinstance(inner, ast.Attribute):
+                parts.insert(0, inner.attr)
+                inner = inner.value
+            if isinstance(inner, ast.Name) and inner.id in origins:
+                yield node, ".".join([origins[inner.id], *parts])
+
+
+# Text files.
+
+# Homes, mounts and work places of some machine. The class keeps this line from finding itself.
+_MACHINE_PATH = re.compile(r"(?<![\w./$}-])[/](?:home|root|Users|work|mnt|media)[/]\w[^\s'\"`)]*")
+_REGISTRY = re.compile(
+    r"\b(?:pypi[.]org|pythonhosted[.]org|registry[.]npmjs[.]org|proxy[.]golang[.]org)\b"
+    r"|https?:[/]{2}[^\s/]+[/](?:\S*[/])?simple\b"
+    r"|[-]-(?:extra-)?index-url\b|[-]-trusted-host\b|[-]-find-links\b"
+)
+
+
+def machine_traces(path: str, text: str) -> Iterator[Finding]:
+    """Find absolute paths of some machine, and hosts or options of a package registry."""
+    for number, line in enumerate(text.splitlines(), 1):
+        for rule, pattern in (("machine-path", _MACHINE_PATH), ("registry", _REGISTRY)):
+            for match in pattern.finditer(line):
+                yield Finding(path, number, rule, match[0])
+
+
+_LINK = re.compile(
+    r"\]\(\s*<?([^)\s>]+)>?(?:\s+[\"'][^)]*)?\)|^\s{0,3}\[[^\]]+\]:\s+<?(\S+?)>?\s*$"
+)
+_CODE_SPAN = re.compile(r"(`+).+?\1")
+
+
+def broken_links(path: str, text: str, files: Collection[str]) -> Iterator[Finding]:
+    """Find links of a Markdown file to files or directories that are not in `files`."""
+    known = set(files)
+    for file in files:
+        while file := posixpath.dirname(file):
+            known.add(file)
+    fence = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        mark = re.match(r"\s*(```+|~~~+)", line)
+        if mark and (not fence or mark[1].startswith(fence)):
+            fence = "" if fence else mark[1]
+            continue
+        if fence:
+            continue
+        for match in _LINK.finditer(_CODE_SPAN.sub("", line)):
+            target = (match[1] or match[2]).split("#")[0]
+            if not target or re.match(r"[a-z][a-z0-9+.-]*:|//", target):
+                continue
+            base = "" if target.startswith("/") else posixpath.dirname(path)
+            resolved = posixpath.normpath(posixpath.join(base, target.lstrip("/")))
+            if resolved != "." and resolved not in known:
+                yield Finding(path, number, "broken-link", target)
+
+
+# The command line.
+
+
+def commands(group: click.Command, path: str = "qlog") -> Iterator[tuple[str, click.Command]]:
+    """Walk a click group and yield each command and group with its full name."""
+    yield path, group
+    if isinstance(group, click.Group):
+        context = click.Context(group)
+        for name in group.list_commands(context):
+            command = group.get_command(context, name)
+            assert command is not None, f"{path} lists {name} and does not know it"
+            yield from commands(command, f"{path} {name}")
+
+
+def undescribed(name: str, command: click.Command) -> Iterator[Finding]:
+    """Find a command without help, and options without help."""
+    if not (command.help or "").strip():
+        yield Finding(name, 0, "cli-help", "the command has no help text")
+    for parameter in command.params:
+        if isinstance(parameter, click.Option) and not (parameter.help or parameter.hidden):
+            yield Finding(name, 0, "cli-help", f"{parameter.opts[0]} has no help text")
+
+
+def undocumented(name: str, command: click.Command, documents: str) -> Iterator[Finding]:
+    """Find a command, not a group, whose full name occurs nowhere in the documents."""
+    is_group = isinstance(command, click.Group)
+    if not is_group and not re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", documents):
+        yield Finding(name, 0, "cli-documents", "named neither in README.md nor in docs/cli.md")

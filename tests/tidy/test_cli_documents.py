@@ -1,0 +1,55 @@
+"""Every command of `qlog` has help and is documented, and planted violations are found."""
+
+import click
+
+from quorumlog.cli import COMMANDS, main
+from tests.tidy import checks, repository
+
+
+def test_every_command_and_option_has_help() -> None:
+    findings = [f for n, c in checks.commands(main) for f in checks.undescribed(n, c)]
+    assert not findings, "\n".join(["", *map(str, findings)])
+
+
+def test_every_command_is_documented() -> None:
+    names = [name for name in ("README.md", "docs/cli.md") if name in repository.files()]
+    documents = "\n".join(repository.text(name) or "" for name in names)
+    findings = [f for n, c in checks.commands(main) for f in checks.undocumented(n, c, documents)]
+    assert not findings, "\n".join(["", *map(str, findings)])
+
+
+def test_summaries_of_lazy_commands_are_their_short_help() -> None:
+    summaries = {name: command.summary for name, command in COMMANDS.items()}
+    assert summaries == {n: c.load().get_short_help_str(100) for n, c in COMMANDS.items()}
+
+
+def planted() -> click.Group:
+    """Make a command line with one good command, one without help, one with a bare option."""
+    group = click.Group("qlog", help="The top.")
+    group.add_command(click.Command("good", help="Do good."))
+    group.add_command(click.Command("mute"))
+    inner = click.Group("inner", help="More.")
+    inner.add_command(click.Command("odd", help="Odd.", params=[click.Option(["--x"])]))
+    group.add_command(inner)
+    return group
+
+
+def test_all_commands_are_walked() -> None:
+    names = [name for name, _ in checks.commands(planted())]
+    assert names == ["qlog", "qlog good", "qlog inner", "qlog inner odd", "qlog mute"]
+
+
+def test_missing_help_is_found() -> None:
+    findings = [f for n, c in checks.commands(planted()) for f in checks.undescribed(n, c)]
+    assert [(f.path, f.detail) for f in findings] == [
+        ("qlog inner odd", "--x has no help text"),
+        ("qlog mute", "the command has no help text"),
+    ]
+
+
+def test_an_undocumented_command_is_found() -> None:
+    documents = "Use `qlog good` and qlog mute-button."
+    findings = [
+        f for n, c in checks.commands(planted()) for f in checks.undocumented(n, c, documents)
+    ]
+    assert [f.path for f in findings] == ["qlog inner odd", "qlog mute"]

@@ -1,0 +1,117 @@
+"""The rules for Python source hold, and each of them finds a planted violation."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.tidy import checks, repository
+from tests.tidy.checks import Finding, Source
+
+Check = Callable[[Source], Iterator[Finding]]
+
+
+def sources() -> Iterator[Source]:
+    """Parse every Python file of the repository that people write."""
+    for name in repository.files():
+        if name.endswith(".py") and not repository.is_generated(name):
+            text = repository.text(name)
+            assert text is not None, f"{name} is not text"
+            yield Source.parse(name, text)
+
+
+@pytest.fixture(scope="module")
+def all_sources() -> list[Source]:
+    """Parse once for all checks."""
+    return list(sources())
+
+
+def test_the_repository_has_sources(all_sources: list[Source]) -> None:
+    paths = {source.path for source in all_sources}
+    assert {"store/__init__.py", "quorumlog/cli/__init__.py", "tests/tidy/checks.py"} <= paths
+
+
+@pytest.mark.parametrize("check", checks.SOURCE_CHECKS, ids=lambda check: check.__name__)
+def test_sources_are_tidy(check: Check, all_sources: list[Source]) -> None:
+    findings = [str(finding) for source in all_sources for finding in check(source)]
+    assert not findings, "\n".join(["", *findings])
+
+
+def test_lines_are_short() -> None:
+    findings = []
+    for name in repository.files():
+        text = repository.text(name) or ""
+        is_code = name.endswith((".py", ".sh")) or text.startswith("#!")
+        if is_code and not repository.is_generated(name):
+            findings += [str(finding) for finding in checks.long_lines(name, text)]
+    assert not findings, "\n".join(["", *findings])
+
+
+FUNCTION_OF_70_LINES = "def f():\n" + "    x = 1\n" * 69
+HANDLER = "try:\n    f()\nexcept {}:\n    {}\n"
+
+PLANTED = [
+    (checks.long_file, "store/a.py", "x = 1\n" * 501),
+    (checks.long_functions, "store/a.py", FUNCTION_OF_70_LINES + "    x = 1\n"),
+    (
+        checks.long_functions,
+        "store/a.py",
+        "class A:\n    async def f(self):\n" + "        1\n" * 70,
+    ),
+    (checks.missing_module_docstring, "store/a.py", "x = 1\n"),
+    (checks.missing_module_docstring, "store/__init__.py", ""),
+    (checks.flush_calls, "store/a.py", "self._mapping.flush()\n"),
+    (checks.flush_calls, "store/a.py", "m.flush(0, 4096)\n"),
+    (checks.flush_calls, "store/a.py", "executor.submit(file.map.flush)\n"),
+    (checks.flush_calls, "store/a.py", "mmap.mmap(fd, 0).flush()\n"),
+    (checks.fsync_calls, "store/a.py", "import os\nos.fsync(fd)\n"),
+    (checks.fsync_calls, "node/a.py", "from os import fsync as s\nrun(s, fd)\n"),
+    (checks.fsync_calls, "node/a.py", "import os as system\nsystem.fsync(fd)\n"),
+    (checks.sleeping_tests, "tests/a.py", "import time\ntime.sleep(1)\n"),
+    (checks.sleeping_tests, "tests/a.py", "def f():\n    from time import sleep\n    sleep(1)\n"),
+    (checks.global_randomness, "raft/a.py", "import random\nrandom.random()\n"),
+    (checks.global_randomness, "store/a.py", "from random import choice\nchoice(x)\n"),
+    (checks.print_calls, "node/a.py", "print('x')\n"),
+    (checks.swallowed_errors, "node/a.py", HANDLER.format("", "raise")),
+    (checks.swallowed_errors, "tests/a.py", HANDLER.format("Exception", "pass")),
+    (checks.swallowed_errors, "node/a.py", HANDLER.format("(OSError, BaseException)", "...")),
+    (checks.swallowed_errors, "node/a.py", "with contextlib.suppress(Exception):\n    f()\n"),
+]
+
+ALLOWED = [
+    (checks.long_file, "store/a.py", "x = 1\n" * 500),
+    (checks.long_functions, "store/a.py", FUNCTION_OF_70_LINES),
+    (checks.missing_module_docstring, "store/a.py", '"""What it owns."""\n'),
+    (checks.flush_calls, "store/a.py", "self._commit_log.flush()\nself.flush()\nflush()\n"),
+    (checks.flush_calls, "quorumlog/a.py", "sys.stdout.flush()\n"),
+    (checks.fsync_calls, "store/a.py", "import os\ndef sync_directory():\n    os.fsync(1)\n"),
+    (checks.fsync_calls, "tests/a.py", "import os\nos.fsync(1)\n"),
+    (checks.fsync_calls, "store/a.py", "import os\nos.fdatasync(1)\n"),
+    (checks.sleeping_tests, "tests/a.py", "import time\ntime.monotonic()\nsleep = 1\n"),
+    (checks.global_randomness, "raft/a.py", "import random\nrandom.Random(7).random()\n"),
+    (checks.global_randomness, "tests/a.py", "import random\nrandom.random()\n"),
+    (checks.print_calls, "bench/a.py", "print('x')\n"),
+    (checks.swallowed_errors, "node/a.py", HANDLER.format("OSError", "pass")),
+    (checks.swallowed_errors, "node/a.py", HANDLER.format("Exception", "count()")),
+]
+
+
+@pytest.mark.parametrize(("check", "path", "text"), PLANTED)
+def test_a_planted_violation_is_found(check: Check, path: str, text: str) -> None:
+    findings = list(check(Source.parse(path, text)))
+    assert len(findings) == 1
+    assert findings[0].path == path
+    assert str(findings[0]).startswith(f"{path}:{findings[0].line}: ")
+
+
+@pytest.mark.parametrize(("check", "path", "text"), ALLOWED)
+def test_what_is_allowed_is_not_found(check: Check, path: str, text: str) -> None:
+    assert list(check(Source.parse(path, text))) == []
+
+
+def test_every_check_has_a_planted_violation() -> None:
+    assert {check for check, _, _ in PLANTED} == set(checks.SOURCE_CHECKS)
+
+
+def test_a_long_line_is_found() -> None:
+    text = "\n".join(["short", "x" * 100, "é" * 100, "x" * 101])
+    assert [finding.line for finding in checks.long_lines("a.py", text)] == [4]
