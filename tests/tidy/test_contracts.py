@@ -1,0 +1,93 @@
+"""The import contracts of pyproject.toml break when a forbidden import is planted."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.tidy import repository
+
+MODULES = [
+    "store/__init__.py",
+    "store/log.py",
+    "raft/__init__.py",
+    "raft/core.py",
+    "node/__init__.py",
+    "node/replica.py",
+    "quorumlog/__init__.py",
+    "quorumlog/client.py",
+    "quorumlog/cli/__init__.py",
+    "quorumlog/cli/store.py",
+]
+
+EACH_OTHER = "raft and store never import each other"
+BELOW = "raft and store know no server, no client, no network and no event loop"
+CLIENT = "quorumlog imports no server code, except in commands of its command line"
+COMMAND_LINE = "only the command line imports the command line"
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """Make the packages with empty modules, under the contracts of the project."""
+    for name in MODULES:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("")
+    configuration = (repository.ROOT / "pyproject.toml").read_text()
+    contracts = configuration.index("[tool.importlinter]")
+    (tmp_path / "pyproject.toml").write_text(configuration[contracts:])
+    return tmp_path
+
+
+def broken_contracts(tree: Path) -> set[str]:
+    """Name the contracts that the tree breaks; -I and the path keep the real packages out."""
+    program = (
+        "import sys; sys.path.insert(0, '.'); from importlinter.cli import lint_imports_command"
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", f"{program}; lint_imports_command(['--no-cache'])"],
+        cwd=tree,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "Contracts: " in done.stdout, done.stdout + done.stderr
+    broken = {
+        line.removesuffix(" BROKEN")
+        for line in done.stdout.splitlines()
+        if line.endswith(" BROKEN")
+    }
+    assert bool(broken) == (done.returncode != 0)
+    return broken
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("module", "line", "contract"),
+    [
+        ("raft/core.py", "import store.log", EACH_OTHER),
+        ("store/log.py", "from raft import core", EACH_OTHER),
+        ("store/log.py", "import node.replica", BELOW),
+        ("raft/core.py", "import quorumlog.client", BELOW),
+        ("store/log.py", "def f():\n    import asyncio", BELOW),
+        ("raft/core.py", "import grpc.aio", BELOW),
+        ("quorumlog/client.py", "import store.log", CLIENT),
+        ("quorumlog/client.py", "from node import replica", CLIENT),
+        ("quorumlog/cli/__init__.py", "import raft.core", CLIENT),
+        ("quorumlog/client.py", "import quorumlog.cli.store", COMMAND_LINE),
+    ],
+)
+def test_a_planted_import_breaks_a_contract(
+    tree: Path, module: str, line: str, contract: str
+) -> None:
+    (tree / module).write_text(f"{line}\n")
+    assert broken_contracts(tree) == {contract}
+
+
+@pytest.mark.slow
+def test_allowed_imports_keep_the_contracts(tree: Path) -> None:
+    (tree / "node/replica.py").write_text("import store.log, raft.core, grpc, asyncio\n")
+    (tree / "quorumlog/client.py").write_text("import asyncio, grpc\n")
+    (tree / "quorumlog/cli/store.py").write_text("import store.log, node, quorumlog.client\n")
+    assert broken_contracts(tree) == set()
