@@ -258,7 +258,7 @@ class MappedFile:
     # --- End of life ---
 
     def truncate(self, position: int, dirty_hi: int | None = None) -> None:
-        """Cut everything from `position` on: zero the rest of the file on disk and sync it.
+        """Cut everything from `position` on: zero the rest of the file on disk, durably.
 
         So old bytes can never revive (fault-matrix S07). The file keeps its size: a mapped file is
         never shrunk. `dirty_hi` is where zeros are known to begin, by default the end of the file.
@@ -273,7 +273,8 @@ class MappedFile:
             if position < hi:
                 base = self.position
                 zero_range(self._fs, self._fd, self.path, position - base, hi - base)
-            self.set_positions(position)
+            self.wrote_position = self.committed_position = position
+            self.flushed_position = min(self.flushed_position, position)
         finally:
             self.drop()
 
@@ -386,7 +387,9 @@ def _remove_partial(fs: FileSystem, path: str) -> None:
 def open_file(fs: FileSystem, directory: str, name: str, size_bytes: int) -> MappedFile:
     """Open a file that exists, all of it counted as written until recovery says otherwise.
 
-    Raises LayoutError when its size is not the configured one.
+    It is synced first: after a crash of the process its bytes may be in the page cache only, and
+    what recovery accepts must be durable. Raises LayoutError when its size is not the configured
+    one, SyncFailedError.
     """
     path = os.path.join(directory, name)
     fd = fs.open(path)
@@ -395,5 +398,10 @@ def open_file(fs: FileSystem, directory: str, name: str, size_bytes: int) -> Map
         fs.close(fd)
         raise LayoutError(path, f"{size_bytes} bytes", f"{found} bytes")
     file = MappedFile(fs, path, int(name), size_bytes, fd)
+    try:
+        fs.sync(fd, path)
+    except BaseException:
+        file.close()
+        raise
     file.set_positions(file.end_position)
     return file

@@ -171,15 +171,18 @@ class MappedFileQueue:
         Syncs each file from the first unsynced one on. Raises SyncFailedError: stop the process.
         """
         with self._sync_lock:
-            for file in self.files:
-                if file.end_position <= self._flushed_position:
-                    continue
-                if file.committed_position > file.flushed_position:
-                    file.sync()
-                self._flushed_position = max(self._flushed_position, file.flushed_position)
-                if file.flushed_position < file.end_position:
-                    break
-            return self._flushed_position
+            return self._sync_files()
+
+    def _sync_files(self) -> int:
+        for file in self.files:
+            if file.end_position <= self._flushed_position:
+                continue
+            if file.committed_position > file.flushed_position:
+                file.sync()
+            self._flushed_position = max(self._flushed_position, file.flushed_position)
+            if file.flushed_position < file.end_position:
+                break
+        return self._flushed_position
 
     def seal_complete(self) -> None:
         """Unmap the files that are complete and durable; only the active one stays mapped."""
@@ -214,7 +217,8 @@ class MappedFileQueue:
             self._fs.sync_directory(self.directory)
             if files:
                 files[-1].truncate(max(position, files[-1].position), dirty_hi)
-            self._flushed_position = self.max_position
+            self._flushed_position = min(self._flushed_position, self.max_position)
+            self._sync_files()
 
     def reset(self, position: int) -> None:
         """Delete every file; the next one starts at `position` (a multiple of the file size).
@@ -231,16 +235,17 @@ class MappedFileQueue:
 
     def delete_first(self) -> int:
         """Delete the oldest file, never the last one, and return the bytes that this frees."""
-        files = self.files
-        if len(files) < 2:
-            return 0
-        hit("mapped_file_queue.delete")
-        self.files = files[1:]
-        files[0].delete()
-        self._fs.sync_directory(self.directory)
-        self._flushed_position = max(self._flushed_position, self.min_position)
-        self.deleted_file_count += 1
-        return self.file_size_bytes
+        with self._sync_lock:
+            files = self.files
+            if len(files) < 2:
+                return 0
+            hit("mapped_file_queue.delete")
+            self.files = files[1:]
+            files[0].delete()
+            self._fs.sync_directory(self.directory)
+            self._flushed_position = max(self._flushed_position, self.min_position)
+            self.deleted_file_count += 1
+            return self.file_size_bytes
 
     def close(self) -> None:
         """Close all files; views that are open stay valid. Syncs nothing."""

@@ -264,6 +264,8 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
             raise RecordFormatError(0, "property name", "text without 0x01 and 0x02", repr(name))
         if not value or fmt.PROPERTY_SEPARATOR in value:
             raise RecordFormatError(0, "property value", "text without 0x02", repr(value))
+        if "\0" in name or "\0" in value:
+            raise RecordFormatError(0, f"property {name!r}", "text without NUL", repr(value))
         if name == fmt.PROPERTY_CRC:
             raise RecordFormatError(0, "property name", "a name that is not reserved", name)
     text = "".join(f"{n}\x01{v}\x02" for n, v in properties.items())

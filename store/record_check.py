@@ -28,14 +28,16 @@ class Checked(NamedTuple):
     problem: RecordFormatError | None
 
 
-def check_records(data: bytes, position: int) -> Checked:
+def check_records(data: bytes, position: int, *, require_property_crc: bool = False) -> Checked:
     """Check the records that lie back to back in `data`, whose first byte is at `position`.
 
-    Sizes, magic, body CRC, property CRC if there is one, and the embedded physical offset.
+    Sizes, magic, body CRC, property CRC if there is one, the embedded physical offset, and no NUL
+    byte in topic and properties. Where every record must carry a property CRC, say so: a flipped
+    bit in its name would hide it.
     """
     at, hi, count, store_unix_ms = 0, len(data), 0, 0
     unpack_head, unpack_offsets = fmt.RECORD_HEAD.unpack_from, fmt.OFFSETS.unpack_from
-    crc32, crc_mark = zlib.crc32, fmt.PROPERTY_CRC_PREFIX
+    crc32, crc_mark, find = zlib.crc32, fmt.PROPERTY_CRC_PREFIX, data.find
     view = memoryview(data)
     last_at = -1
     while hi - at >= fmt.RECORD_SIZE_BYTES_MIN:
@@ -46,25 +48,28 @@ def check_records(data: bytes, position: int) -> Checked:
                 break
             body_hi = at + 88 + body_size_bytes
             if body_size_bytes < 0 or body_hi + 3 > end:
-                return _bad(view, at, position, count, data)
+                return _bad(view, at, position, count)
             topic_hi = body_hi + 1 + data[body_hi]
             if topic_hi + 2 > end or end != (
                 topic_hi + 2 + (data[topic_hi] << 8 | data[topic_hi + 1])
             ):
-                return _bad(view, at, position, count, data)
+                return _bad(view, at, position, count)
             if crc32(view[at + 88 : body_hi]) & 0x7FFFFFFF != crc or queue_id < 0:
-                return _bad(view, at, position, count, data)
+                return _bad(view, at, position, count)
             if unpack_offsets(data, at + 20)[1] != at + position:
-                return _bad(view, at, position, count, data)
-            if data[end - 20 : end - 11] == crc_mark and end - topic_hi >= 22:
-                problem = _problem(view, at, position)
-                if problem:
-                    return _bad(view, at, position, count, data)
+                return _bad(view, at, position, count)
+            # Neither topic nor properties have a CRC by default. No writer puts a NUL there, and a
+            # torn write leaves NULs, so this tells a cut record from a whole one.
+            if find(0, body_hi + 1, topic_hi) >= 0 or find(0, topic_hi + 2, end) >= 0:
+                return _bad(view, at, position, count)
+            has_crc = require_property_crc or data[end - 20 : end - 11] == crc_mark
+            if has_crc and _problem(view, at, position, require_property_crc):
+                return _bad(view, at, position, count, require_property_crc)
         else:
             if magic == fmt.MAGIC_BLANK or (magic in (fmt.MAGIC_V1, fmt.MAGIC_V2) and end > hi > 0):
                 break
-            if _problem(view, at, position):
-                return _bad(view, at, position, count, data)
+            if _problem(view, at, position, require_property_crc):
+                return _bad(view, at, position, count, require_property_crc)
         last_at, at = at, end
         count += 1
     if last_at >= 0:
@@ -86,13 +91,17 @@ def store_timestamp(record: bytes, at: int = 0) -> int:
     return int(fmt.TIMESTAMP.unpack_from(record, store_at)[0])
 
 
-def _bad(view: memoryview, at: int, position: int, count: int, data: bytes) -> Checked:
-    problem = _problem(view, at, position)
+def _bad(
+    view: memoryview, at: int, position: int, count: int, require_crc: bool = False
+) -> Checked:
+    problem = _problem(view, at, position, require_crc)
     assert problem is not None, f"position {position + at}: the fast check and the exact one differ"
     return Checked(at, count, 0, 0, problem)
 
 
-def _problem(view: memoryview, at: int, position: int) -> RecordFormatError | None:
+def _problem(
+    view: memoryview, at: int, position: int, require_crc: bool = False
+) -> RecordFormatError | None:
     """The exact check of one record: what is wrong with it, or None."""
     try:
         layout = record_layout(view, at)
@@ -112,6 +121,14 @@ def _problem(view: memoryview, at: int, position: int) -> RecordFormatError | No
                 at + fmt.PHYSICAL_OFFSET_AT, "physical offset", str(position + at), str(own)
             )
         properties = bytes(view[layout.properties_at : at + layout.size_bytes])
+        if 0 in bytes(view[layout.topic_at : layout.topic_hi]):
+            raise RecordFormatError(layout.topic_at, "topic", "no NUL byte", "a NUL byte")
+        if 0 in properties:
+            nul_at = layout.properties_at + properties.index(0)
+            raise RecordFormatError(nul_at, "properties", "no NUL byte", "a NUL byte")
+        if require_crc and not properties[-20:].startswith(fmt.PROPERTY_CRC_PREFIX):
+            crc_at = at + layout.size_bytes - fmt.PROPERTY_CRC_SIZE_BYTES
+            raise RecordFormatError(crc_at, "last property", "__CRC32#", repr(properties[-20:]))
         check_property_crc(view, at, layout.size_bytes, properties)
     except RecordFormatError as problem:
         return problem

@@ -61,7 +61,7 @@ class Stamper:
         record_positions: list[int] = []
         queue_offsets: list[int] = []
         unpack_head, pack_offsets = fmt.RECORD_HEAD.unpack_from, fmt.OFFSETS.pack_into
-        crc32, known_topics = zlib.crc32, self._known_topics
+        crc32, find, known_topics = zlib.crc32, scratch.find, self._known_topics
         body_limit, property_crc = self._body_size_bytes_max, self._property_crc
         key: QueueKey = (b"", -1)
         queue_offset = 0
@@ -95,6 +95,8 @@ class Stamper:
                 if body_size_bytes > body_limit or end - topic_hi > 32769:
                     self._refuse_size(body_size_bytes, end - topic_hi - 2)
                 if crc32(view[body_at:body_hi]) & 0x7FFFFFFF != crc:
+                    self._refuse(view, lo, at, hi)
+                if find(0, topic_hi + 2, end) >= 0:  # Only a torn record may have one there.
                     self._refuse(view, lo, at, hi)
                 topic = bytes(view[topic_at:topic_hi])
                 if topic != key[0] or queue_id != key[1]:
@@ -181,9 +183,7 @@ class Stamper:
     def _refuse_size(self, body_size_bytes: int, properties_size_bytes: int) -> None:
         if body_size_bytes > self._body_size_bytes_max:
             raise LimitExceededError("message body", body_size_bytes, self._body_size_bytes_max)
-        raise LimitExceededError(
-            "properties", properties_size_bytes, fmt.PROPERTIES_SIZE_BYTES_MAX
-        )
+        raise LimitExceededError("properties", properties_size_bytes, fmt.PROPERTIES_SIZE_BYTES_MAX)
 
     def _refuse(self, view: memoryview, lo: int, at: int, hi: int) -> None:
         """Name what is wrong with the record at `at`. Always raises."""
@@ -194,9 +194,16 @@ class Stamper:
                 raise RecordFormatError(
                     at - lo + fmt.QUEUE_ID_AT, "queue id", "0 or more", str(queue_id)
                 )
+            end = at - lo + layout.size_bytes
+            nul_at = bytes(batch[layout.properties_at : end]).find(0)
             found = fmt.INT32.unpack_from(batch, at - lo + fmt.BODY_CRC_AT)[0] & 0xFFFFFFFF
             with batch[layout.body_at : layout.body_hi] as body:
                 expected = zlib.crc32(body) & fmt.CRC_MASK
+        if found == expected:
+            assert nul_at >= 0, f"byte {at - lo}: the fast check and the exact one differ"
+            raise RecordFormatError(
+                layout.properties_at + nul_at, "properties", "no NUL byte", "a NUL byte"
+            )
         raise RecordFormatError(
             at - lo + fmt.BODY_CRC_AT, "body CRC", f"{expected:08X}", f"{found:08X}"
         )

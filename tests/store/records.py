@@ -1,0 +1,54 @@
+"""Records that tests write: small, deterministic, and checkable from their content alone."""
+
+from store.config import StoreConfig
+from store.message import Message, decode_message, encode_message
+from store.record_check import check_records
+
+PAGE = 4096
+BORN = 1_700_000_000_000
+
+
+def small_config(**changes: object) -> StoreConfig:
+    """A store with files of a few pages, so that tests roll often."""
+    settings: dict[str, object] = {
+        "file_size_bytes": 4 * PAGE,
+        "consume_queue_units_per_file": 50,
+        "index_slot_count": 64,
+        "index_entry_count": 200,
+        "ledger_index_units_per_file": 128,
+        "warm_up": False,
+        "preallocate_file_count": 0,
+    }
+    return StoreConfig(**{**settings, **changes})  # type: ignore[arg-type]
+
+
+def record(number: int, *, topic: str = "orders", queue_id: int = 0, size_bytes: int = 40) -> bytes:
+    """One encoded record whose body says its number."""
+    body = (b"%08d" % number).ljust(size_bytes, b".")
+    properties = {"TAGS": f"tag{number % 3}", "KEYS": f"key{number:04d}"}
+    return encode_message(topic, queue_id, body, properties, born_unix_ms=BORN + number)
+
+
+def batch(lo: int, hi: int, **how: object) -> bytes:
+    """Records [lo, hi) as one batch."""
+    return b"".join(record(n, **how) for n in range(lo, hi))  # type: ignore[arg-type]
+
+
+def numbers(data: bytes) -> list[int]:
+    """The numbers of the records that lie back to back in `data`."""
+    return [int(message.body[:8]) for message in messages(data)]
+
+
+def messages(data: bytes) -> list[Message]:
+    """Decode the records that lie back to back in `data`."""
+    found, at = [], 0
+    while at < len(data):
+        found.append(decode_message(data, at))
+        at += found[-1].size_bytes
+    return found
+
+
+def is_good(data: bytes, position: int) -> bool:
+    """Whether `data` is whole records that belong at `position`."""
+    checked = check_records(data, position)
+    return checked.problem is None and checked.end == len(data)

@@ -1,0 +1,312 @@
+"""The plain commit log: what an append writes, and what any stop leaves of it."""
+
+import itertools
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from store import failpoints
+from store import format as fmt
+from store.commit_log import CommitLog
+from store.commit_log_recovery import RecoveryReport, recover_commit_log
+from store.config import StoreConfig
+from store.errors import (
+    CorruptionError,
+    LimitExceededError,
+    RecordFormatError,
+    StoreError,
+    StoreFullError,
+)
+from store.file_system import FileSystem
+from store.message import encode_message
+from tests.store.power_loss import PowerLossFileSystem
+from tests.store.records import BORN, PAGE, batch, numbers, record, small_config
+
+FILE = 4 * PAGE
+CONFIG = small_config()
+
+
+def open_log(
+    root: Path, known_good: int = 0, fs: FileSystem | None = None
+) -> tuple[CommitLog, RecoveryReport]:
+    """Open and recover, and put the queue offsets back as the store does from the queues."""
+    fs = fs or FileSystem()
+    log = CommitLog(fs, str(root), CONFIG)
+    log.files.load()
+    try:
+        report = recover_commit_log(fs, log, known_good)
+    except StoreError:
+        log.close()
+        raise
+    log.stamper.next_offsets[(b"orders", 0)] = len(content(log))
+    return log, report
+
+
+def content(log: CommitLog) -> list[int]:
+    runs = log.record_runs(log.min_position, log.max_position)
+    return list(itertools.chain.from_iterable(numbers(data) for _, data in runs))
+
+
+def append(log: CommitLog, lo: int, hi: int, size_bytes: int = 40) -> int:
+    return log.append(batch(lo, hi, size_bytes=size_bytes), now_unix_ms=BORN).end_position
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[CommitLog]:
+    opened, _ = open_log(tmp_path)
+    yield opened
+    opened.close()
+
+
+def test_the_golden_record_lands_byte_for_byte(tmp_path: Path) -> None:
+    log = CommitLog(FileSystem(), str(tmp_path), small_config(store_host=("127.0.0.1", 10911)))
+    log.files.load()
+    golden = encode_message(
+        "TopicTest", 3, b"Hello RocketMQ", {"KEYS": "key1", "TAGS": "TagA"},
+        born_unix_ms=1_700_000_000_000, born_host=("127.0.0.1", 50000),
+        store_unix_ms=1_700_000_000_123, store_host=("127.0.0.1", 10911),
+    )  # fmt: skip
+    log.append(golden, now_unix_ms=1_700_000_000_123)
+    log.close()
+    stored = (tmp_path / "commitlog" / fmt.file_name(0)).read_bytes()
+    assert stored[:134] == golden
+    assert stored[134:] == bytes(FILE - 134)
+
+
+def test_a_file_ends_with_a_blank_that_says_how_long_it_is(log: CommitLog, tmp_path: Path) -> None:
+    one = len(record(0))
+    fit = (FILE - fmt.BLANK_SIZE_BYTES_MIN) // one
+    assert append(log, 0, fit) == fit * one
+    assert append(log, fit, fit + 1) == FILE + one
+    left = FILE - fit * one
+    first = (tmp_path / "commitlog" / fmt.file_name(0)).read_bytes()
+    assert first[fit * one :][:8] == fmt.BLANK.pack(left, fmt.MAGIC_BLANK)
+    assert content(log) == list(range(fit + 1))
+
+
+@pytest.mark.parametrize("spare", [7, 8])
+def test_a_record_needs_room_for_a_blank_behind_it(log: CommitLog, spare: int) -> None:
+    overhead = len(encode_message("t", 0, b""))
+    exact = encode_message("t", 0, b"x" * (FILE - overhead - spare))
+    if spare < fmt.BLANK_SIZE_BYTES_MIN:
+        with pytest.raises(LimitExceededError):
+            log.append(exact, now_unix_ms=BORN)
+        assert log.max_position == 0
+    else:
+        result = log.append(exact, now_unix_ms=BORN)
+        assert (result.position, result.end_position) == (0, FILE - 8)
+        assert append(log, 0, 1) > FILE
+
+
+def test_a_batch_never_spans_two_files(log: CommitLog) -> None:
+    half = FILE // 2 // len(record(0)) + 5
+    append(log, 0, half)
+    result = log.append(batch(half, 2 * half), now_unix_ms=BORN)
+    assert result.position == FILE
+    assert result.queue_offsets == list(range(half, 2 * half))
+    assert content(log) == list(range(2 * half))
+
+
+def test_a_refused_batch_writes_nothing_not_even_a_blank(log: CommitLog, tmp_path: Path) -> None:
+    append(log, 0, 60)
+    path = tmp_path / "commitlog" / fmt.file_name(0)
+    before = path.read_bytes()
+    bad = batch(60, 120) + record(120)[:-1]
+    with pytest.raises(RecordFormatError):
+        log.append(bad, now_unix_ms=BORN)
+    assert path.read_bytes() == before
+    assert len(log.files.files) == 1
+    append(log, 60, 120)
+    assert content(log) == list(range(120))
+
+
+def test_a_full_disk_refuses_the_batch_and_the_log_goes_on_later(log: CommitLog) -> None:
+    append(log, 0, 60)
+    with failpoints.armed("fs.allocate=ENOSPC@1+"):
+        for _ in range(3):
+            with pytest.raises(StoreFullError):
+                append(log, 60, 120)
+        assert content(log) == list(range(60)), "reads go on"
+    append(log, 60, 120)
+    assert content(log) == list(range(120))
+    assert log.stamper.next_offsets == {(b"orders", 0): 120}
+
+
+def test_a_record_larger_than_the_run_buffer_is_walked(tmp_path: Path) -> None:
+    log = CommitLog(
+        FileSystem(), str(tmp_path), StoreConfig(file_size_bytes=16 << 20, warm_up=False)
+    )
+    log.files.load()
+    big = encode_message("t", 0, b"b" * (4 << 20))
+    for _ in range(2):
+        log.append(big, now_unix_ms=BORN)
+    runs = list(log.record_runs(0, log.max_position))
+    assert [(at, len(data)) for at, data in runs] == [(0, len(big)), (len(big), len(big))]
+    log.close()
+
+
+def test_a_walk_over_damage_raises_and_never_skips(log: CommitLog) -> None:
+    append(log, 0, 3)
+    one = len(record(0))
+    log.files.files[0]._open_target()[one + 4] = 0  # The second record's magic.
+    runs = log.record_runs(0, log.max_position)
+    assert next(runs)[0] == 0
+    with pytest.raises(CorruptionError) as caught:
+        next(runs)
+    assert caught.value.at == one
+
+
+@pytest.fixture(scope="module")
+def three_batches(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[int]]:
+    """A log of five batches in one file, and where each ends."""
+    root = tmp_path_factory.mktemp("three")
+    log, _ = open_log(root)
+    ends = [append(log, 10 * n, 10 * n + 5, size_bytes=20) for n in range(5)]
+    log.close()
+    return root, ends
+
+
+def test_cut_at_every_byte_of_the_last_three_batches(
+    three_batches: tuple[Path, list[int]], tmp_path: Path
+) -> None:
+    source, ends = three_batches
+    whole = (source / "commitlog" / fmt.file_name(0)).read_bytes()
+    copy = tmp_path / "commitlog" / fmt.file_name(0)
+    copy.parent.mkdir()
+    one = ends[0] // 5
+    for cut in range(ends[1], ends[4] + 1):
+        copy.write_bytes(whole[:cut].ljust(FILE, b"\0"))
+        log, report = open_log(tmp_path, ends[1])
+        good = cut // one * one  # Plain records are cut singly: this container has no batches.
+        assert log.max_position == good == report.end_position
+        assert report.cut_size_bytes <= cut - good
+        log.close()
+        assert copy.read_bytes() == whole[:good].ljust(FILE, b"\0"), f"cut at {cut}"
+
+
+def test_damage_below_the_known_good_position_is_reported_and_not_cut(
+    three_batches: tuple[Path, list[int]], tmp_path: Path
+) -> None:
+    source, ends = three_batches
+    shutil.copytree(source, tmp_path, dirs_exist_ok=True)
+    path = tmp_path / "commitlog" / fmt.file_name(0)
+    data = bytearray(path.read_bytes())
+    data[ends[2] + 100] ^= 1  # In the body of the first record of the fourth batch.
+    path.write_bytes(data)
+    with pytest.raises(CorruptionError) as caught:
+        open_log(tmp_path, ends[3])
+    assert (caught.value.path, caught.value.field) == (str(path), "body CRC")
+    assert path.read_bytes() == data, "evidence is kept"
+    log, report = open_log(tmp_path, ends[2])
+    assert (log.max_position, report.cut_reason != "") == (ends[2], True)
+    log.close()
+
+
+def test_a_missing_file_below_the_known_good_position_is_corruption(tmp_path: Path) -> None:
+    log, _ = open_log(tmp_path)
+    ends = [append(log, n * 50, n * 50 + 50) for n in range(6)]
+    log.close()
+    files = sorted((tmp_path / "commitlog").iterdir())
+    files[-1].unlink()
+    with pytest.raises(CorruptionError, match="log end"):
+        open_log(tmp_path, ends[-1])
+
+
+def test_recovery_twice_is_once(three_batches: tuple[Path, list[int]], tmp_path: Path) -> None:
+    source, ends = three_batches
+    shutil.copytree(source, tmp_path, dirs_exist_ok=True)
+    path = tmp_path / "commitlog" / fmt.file_name(0)
+    path.write_bytes(path.read_bytes()[: ends[3] + 7] + b"\xff" * (FILE - ends[3] - 7))
+    images = []
+    for _ in range(2):
+        log, report = open_log(tmp_path, ends[1])
+        log.close()
+        images.append((path.read_bytes(), report.end_position))
+    assert images[0] == images[1]
+    assert images[0][1] == ends[3]
+
+
+def test_old_bytes_do_not_revive_after_two_crashes(tmp_path: Path) -> None:
+    """A torn record is cut, a record of its size replaces it, and the old rest lines up behind."""
+    log, _ = open_log(tmp_path)
+    ends = [append(log, n, n + 1) for n in range(6)]
+    log.close()
+    path = tmp_path / "commitlog" / fmt.file_name(0)
+    torn = bytearray(path.read_bytes())
+    torn[ends[2] + 100] ^= 1  # Record 3 is torn, 4 and 5 behind it are whole.
+    path.write_bytes(torn)
+    log, report = open_log(tmp_path, ends[2])
+    assert report.cut_size_bytes == ends[5] - ends[2]
+    append(log, 30, 31)
+    log.close()
+    log, _ = open_log(tmp_path, ends[2])
+    assert content(log) == [0, 1, 2, 30], "4 and 5 would line up here if they were still there"
+    log.close()
+
+
+def test_a_stale_record_that_lines_up_is_not_taken(tmp_path: Path) -> None:
+    """RocketMQ issue 10666: a valid record from elsewhere in the log lies right at the end."""
+    log, _ = open_log(tmp_path)
+    ends = [append(log, n, n + 1) for n in range(4)]
+    log.close()
+    path = tmp_path / "commitlog" / fmt.file_name(0)
+    data = bytearray(path.read_bytes())
+    data[ends[3] : ends[3] + ends[0]] = data[0 : ends[0]]
+    path.write_bytes(data)
+    log, report = open_log(tmp_path, ends[3])
+    assert content(log) == [0, 1, 2, 3]
+    assert "physical offset" in report.cut_reason
+    log.close()
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    sizes=st.lists(st.tuples(st.integers(1, 12), st.integers(10, 900)), min_size=1, max_size=25),
+    garbage=st.binary(max_size=200),
+)
+def test_any_history_reopens_to_itself(
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[tuple[int, int]], garbage: bytes
+) -> None:
+    root = tmp_path_factory.mktemp("log")
+    log, _ = open_log(root)
+    lo = end = 0
+    for count, size_bytes in sizes:
+        end = append(log, lo, lo + count, size_bytes=size_bytes)
+        lo += count
+    assert content(log) == list(range(lo))
+    last = log.files.files[-1]
+    room = last.end_position - end
+    last._open_target()[end - last.position :][: min(room, len(garbage))] = garbage[:room]
+    log.close()
+    log, report = open_log(root, end)
+    assert content(log) == list(range(lo))
+    assert report.end_position == end
+    log.close()
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_power_loss_keeps_all_that_was_synced(tmp_path: Path, seed: int) -> None:
+    """Whatever subset of unsynced pages and names survives, synced records are all there."""
+    random = Random(seed)
+    fs = PowerLossFileSystem()
+    log, _ = open_log(tmp_path / "run", fs=fs)
+    lo = synced_count = synced_position = 0
+    for _ in range(random.randint(1, 40)):
+        count = random.randint(1, 15)
+        append(log, lo, lo + count, size_bytes=random.randint(10, 600))
+        lo += count
+        if random.random() < 0.4:
+            synced_position, synced_count = log.sync(), lo
+    fs.build_image(str(tmp_path / "run"), str(tmp_path / "image"), random)
+    log.close()
+    log, report = open_log(tmp_path / "image", synced_position)
+    found = content(log)
+    assert found == list(range(len(found)))
+    assert len(found) >= synced_count
+    assert log.flushed_position == log.max_position == report.end_position
+    log.close()

@@ -1,0 +1,214 @@
+"""One file and the rolling sequence: positions, views that outlive files, cuts, failed calls."""
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from store import failpoints
+from store.errors import (
+    ClosedError,
+    FileSystemError,
+    LayoutError,
+    PositionRangeError,
+    StoreError,
+    StoreFullError,
+    SyncFailedError,
+)
+from store.file_system import FileSystem
+from store.mapped_file import TEMPORARY_SUFFIX, MappedFile, create_file
+from store.mapped_file_queue import MappedFileQueue
+
+SIZE = 8192
+FS = FileSystem()
+
+
+def new_queue(path: Path) -> MappedFileQueue:
+    queue = MappedFileQueue(FS, str(path), SIZE)
+    queue.load()
+    return queue
+
+
+def fill(queue: MappedFileQueue, count: int) -> None:
+    """Append `count` full files of a repeated number."""
+    for number in range(count):
+        queue.roll().append(bytes([number + 1]) * SIZE)
+
+
+def names(path: Path) -> list[str]:
+    return sorted(entry.name for entry in path.iterdir())
+
+
+def test_files_are_named_by_their_first_position_and_fully_allocated(tmp_path: Path) -> None:
+    queue = new_queue(tmp_path)
+    fill(queue, 2)
+    assert names(tmp_path) == ["00000000000000000000", "00000000000000008192"]
+    for entry in tmp_path.iterdir():
+        assert entry.stat().st_size == SIZE
+        assert entry.stat().st_blocks * 512 >= SIZE, "a hole would be a SIGBUS on a full disk"
+    queue.close()
+
+
+def test_a_first_file_may_start_anywhere_on_a_file_boundary(tmp_path: Path) -> None:
+    queue = new_queue(tmp_path)
+    assert queue.roll(3 * SIZE + 17).position == 3 * SIZE
+    assert (queue.min_position, queue.max_position, queue.flushed_position) == (3 * SIZE,) * 3
+    queue.close()
+
+
+def test_bytes_are_readable_once_written_and_durable_once_synced(tmp_path: Path) -> None:
+    queue = new_queue(tmp_path)
+    file = queue.roll()
+    assert file.append(b"abc") == 0
+    assert file.append(b"defg") == 3
+    assert (queue.max_position, queue.flushed_position) == (7, 0)
+    assert queue.read(2, 3) == b"cde"
+    assert queue.sync() == 7 == queue.flushed_position
+    with pytest.raises(PositionRangeError, match=r"outside of \[0, 7\)"):
+        queue.read(5, 3)
+    with pytest.raises(PositionRangeError):
+        queue.read(SIZE, 1)
+    queue.close()
+
+
+def test_one_sync_covers_files_that_were_rolled_meanwhile(tmp_path: Path) -> None:
+    queue = new_queue(tmp_path)
+    fill(queue, 3)
+    queue.roll().append(b"tail")
+    assert queue.sync() == 3 * SIZE + 4
+    queue.seal_complete()
+    assert queue.read(SIZE, 4) == b"\2\2\2\2", "a sealed file is read without its map"
+    with queue.view(SIZE + 1, 2) as data:
+        assert bytes(data) == b"\2\2"
+    queue.close()
+
+
+def test_a_view_survives_close_and_delete_of_its_file(tmp_path: Path) -> None:
+    queue = new_queue(tmp_path)
+    fill(queue, 2)
+    first = queue.files[0]
+    view, other = queue.view(10, 3), queue.view(20, 3)
+    assert first.hold_count == 2
+    assert queue.delete_first() == SIZE
+    assert names(tmp_path) == ["00000000000000008192"]
+    assert bytes(view.data) == b"\1\1\1"
+    with pytest.raises(PositionRangeError):
+        queue.view(10, 3)
+    with pytest.raises(ClosedError):
+        first.view(10, 3)
+    view.release()
+    view.release()
+    assert (first.hold_count, bytes(other.data)) == (1, b"\1\1\1")
+    leaked = other.data[1:]
+    other.release()
+    assert first.hold_count == 0
+    assert bytes(leaked) == b"\1\1", "even a slice that was kept stays valid"
+    queue.close()
+
+
+def test_a_view_is_read_only(tmp_path: Path) -> None:
+    queue = new_queue(tmp_path)
+    fill(queue, 1)
+    with queue.view(0, 1) as data, pytest.raises(TypeError):
+        data[0] = 7
+    queue.close()
+
+
+def test_the_last_file_is_never_deleted(tmp_path: Path) -> None:
+    queue = new_queue(tmp_path)
+    fill(queue, 1)
+    assert queue.delete_first() == 0
+    assert len(queue.files) == 1
+    queue.close()
+
+
+@pytest.mark.parametrize("position", [0, 1, SIZE - 1, SIZE, SIZE + 5, 2 * SIZE, 3 * SIZE])
+def test_a_cut_removes_later_files_and_zeroes_the_rest(tmp_path: Path, position: int) -> None:
+    queue = new_queue(tmp_path)
+    fill(queue, 3)
+    queue.sync()
+    queue.truncate(position)
+    assert queue.max_position == queue.flushed_position == queue.wrote_position == position
+    content = b"".join((tmp_path / name).read_bytes() for name in names(tmp_path))
+    expected = b"".join(bytes([n + 1]) * SIZE for n in range(3))[:position]
+    assert content.rstrip(b"\0") == expected
+    assert len(content) % SIZE == 0
+    queue.close()
+
+
+def test_reset_starts_a_new_sequence(tmp_path: Path) -> None:
+    queue = new_queue(tmp_path)
+    fill(queue, 2)
+    queue.reset(5 * SIZE)
+    assert names(tmp_path) == [f"{5 * SIZE:020d}"]
+    assert (queue.min_position, queue.max_position) == (5 * SIZE, 5 * SIZE)
+    queue.close()
+
+
+def test_load_refuses_gaps_and_odd_sizes_and_clears_leftovers(tmp_path: Path) -> None:
+    queue = new_queue(tmp_path)
+    fill(queue, 3)
+    queue.close()
+    (tmp_path / ("00000000000000024576" + TEMPORARY_SUFFIX)).write_bytes(b"half")
+    (tmp_path / "00000000000000024576").write_bytes(b"")
+    queue = new_queue(tmp_path)
+    assert len(queue.files) == 3
+    assert len(names(tmp_path)) == 3
+    queue.close()
+    (tmp_path / "00000000000000008192").rename(tmp_path / "kept")
+    with pytest.raises(LayoutError, match="the next file to be 00000000000000008192"):
+        new_queue(tmp_path)
+    (tmp_path / "00000000000000008192").write_bytes(b"short")
+    with pytest.raises(LayoutError, match="expected 8192 bytes, found 5 bytes"):
+        new_queue(tmp_path)
+
+
+def test_enospc_leaves_no_partial_file(tmp_path: Path) -> None:
+    queue = new_queue(tmp_path)
+    for specification in ("fs.allocate=ENOSPC", "fs.allocate=short"):
+        with failpoints.armed(specification), pytest.raises(StoreFullError) as caught:
+            queue.roll()
+        assert caught.value.retryable
+        assert caught.value.needed_bytes == SIZE
+        assert names(tmp_path) == []
+    queue.roll().append(b"x")
+    assert queue.max_position == 1
+    queue.close()
+
+
+def test_each_call_of_a_roll_fails_cleanly_or_stops(tmp_path: Path) -> None:
+    with failpoints.census() as counts:
+        create_file(FS, str(tmp_path), 0, SIZE, warm_up=True).delete()
+    for name in counts:
+        if name == "fs.unlink":
+            continue  # Not a part of the creation.
+        queue = new_queue(tmp_path / name)
+        queue.source = WarmFiles(tmp_path / name)
+        with failpoints.armed(f"{name}=EIO"), pytest.raises(StoreError) as caught:
+            queue.roll()
+        if isinstance(caught.value, SyncFailedError):
+            continue  # The process stops here; what a restart finds is checked elsewhere.
+        assert isinstance(caught.value, FileSystemError)
+        assert caught.value.errno_value == errno.EIO
+        assert queue.files == ()
+        assert queue.roll().append(b"x") == 0, f"after a failed {name} the next try works"
+        queue.close()
+    assert set(counts) >= {"fs.open", "fs.allocate", "fs.write", "fs.sync", "fs.rename"}
+
+
+class WarmFiles:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def take(self, position: int) -> MappedFile:
+        return create_file(FS, str(self._path), position, SIZE, warm_up=True)
+
+
+def test_a_failed_sync_moves_no_mark(tmp_path: Path) -> None:
+    queue = new_queue(tmp_path)
+    queue.roll().append(b"x")
+    with failpoints.armed("fs.sync=EIO"), pytest.raises(SyncFailedError) as caught:
+        queue.sync()
+    assert caught.value.outcome.value == "unknown"
+    assert queue.flushed_position == 0
+    queue.close()

@@ -1,0 +1,73 @@
+"""The power-loss double itself, and the rule that names are synced before bytes rest on them."""
+
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from store.mapped_file_queue import MappedFileQueue
+from tests.store.power_loss import PAGE, PowerLossFileSystem
+
+
+class ForgetfulFileSystem(PowerLossFileSystem):
+    """A store on it never syncs a directory: the planted fault."""
+
+    def sync_directory(self, path: str) -> None:
+        pass
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_directory_entries(tmp_path: Path, seed: int) -> None:
+    """S03: a file that holds synced bytes is there after the power came back."""
+    fs = PowerLossFileSystem()
+    run = tmp_path / "run"
+    queue = MappedFileQueue(fs, str(run), 2 * PAGE)
+    queue.load()
+    for number in range(3):
+        queue.roll().append(bytes([number + 1]) * 2 * PAGE)
+        queue.sync()
+    queue.delete_first()
+    fs.build_image(str(run), str(tmp_path / "image"), Random(seed))
+    queue.close()
+    names = sorted(entry.name for entry in (tmp_path / "image").iterdir())
+    assert names == ["00000000000000008192", "00000000000000016384"]
+    assert (tmp_path / "image" / names[0]).read_bytes() == b"\2" * 2 * PAGE
+
+
+def test_the_double_loses_names_that_were_not_synced(tmp_path: Path) -> None:
+    lost = 0
+    for seed in range(20):
+        fs = ForgetfulFileSystem()
+        run = tmp_path / f"run{seed}"
+        queue = MappedFileQueue(fs, str(run), 2 * PAGE)
+        queue.load()
+        queue.roll().append(b"x" * 2 * PAGE)
+        queue.sync()
+        image = tmp_path / f"image{seed}"
+        fs.build_image(str(run), str(image), Random(seed))
+        queue.close()
+        lost += not (image / "00000000000000000000").exists()
+    assert lost > 0
+
+
+def test_the_double_loses_pages_that_were_not_synced(tmp_path: Path) -> None:
+    fs = PowerLossFileSystem()
+    run = tmp_path / "run"
+    queue = MappedFileQueue(fs, str(run), 8 * PAGE)
+    queue.load()
+    file = queue.roll()
+    file.append(b"s" * PAGE)
+    queue.sync()
+    file.append(b"u" * 6 * PAGE)
+    seen = set()
+    for seed in range(30):
+        image = tmp_path / f"image{seed}"
+        fs.build_image(str(run), str(image), Random(seed))
+        content = (image / "00000000000000000000").read_bytes()
+        assert content[:PAGE] == b"s" * PAGE
+        seen.add(bytes(content[at] for at in range(PAGE, 7 * PAGE, PAGE)))
+    queue.close()
+    assert b"uuuuuu" in seen
+    assert b"\0" * 6 in seen
+    assert any(b"\0u" in image for image in seen), "later pages without earlier ones"
+    assert fs.dropped_page_count > 0

@@ -1,0 +1,180 @@
+"""What may enter the log and what is patched into it."""
+
+import zlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from store import format as fmt
+from store.config import StoreConfig
+from store.errors import LimitExceededError, RecordFormatError, TopicNameError
+from store.message import decode_message, encode_message, record_layout
+from store.record_check import check_records
+from store.stamp import Stamped, Stamper
+
+NOW = 1_700_000_000_123
+HOST = ("127.0.0.1", 10911)
+
+
+def stamp(
+    data: bytes, stamper: Stamper | None = None, position: int = 4096
+) -> tuple[bytes, Stamped]:
+    """Stamp a batch in the middle of a scratch buffer, as the ledger does."""
+    stamper = stamper or Stamper(StoreConfig(store_host=HOST))
+    scratch = bytearray(48) + data + bytearray(100)
+    stamped = stamper.stamp(scratch, 48, 48 + len(data), position, NOW)
+    assert scratch[:48] == bytes(48)
+    assert scratch[48 + len(data) :] == bytes(100)
+    return bytes(scratch[48 : 48 + len(data)]), stamped
+
+
+def test_a_mixed_batch_gets_offsets_per_queue_and_positions_in_a_row() -> None:
+    stamper = Stamper(StoreConfig(store_host=HOST))
+    stamper.next_offsets[(b"a", 0)] = 10
+    queues = [("a", 0), ("a", 0), ("b", 0), ("a", 1), ("a", 0), ("b", 0)]
+    data = b"".join(encode_message(topic, queue, b"x") for topic, queue in queues)
+    patched, stamped = stamp(data, stamper)
+    assert stamped.queue_offsets == [10, 11, 0, 0, 12, 1]
+    assert stamper.next_offsets == {(b"a", 0): 10}, "not published before the batch is in"
+    stamper.publish(stamped)
+    assert stamper.next_offsets == {(b"a", 0): 13, (b"b", 0): 2, (b"a", 1): 1}
+    at = 0
+    for offset, position in zip(stamped.queue_offsets, stamped.record_positions, strict=True):
+        found = decode_message(patched, at)
+        assert (found.queue_offset, found.position) == (offset, position) == (offset, 4096 + at)
+        assert (found.store_unix_ms, found.store_host) == (NOW, HOST)
+        at += found.size_bytes
+
+
+def test_prepared_and_rolled_back_records_have_no_place_in_their_queue() -> None:
+    flags = [fmt.TRANSACTION_PREPARED, 0, fmt.TRANSACTION_ROLLBACK, fmt.TRANSACTION_COMMIT]
+    data = b"".join(encode_message("t", 0, b"x", sys_flag=flag) for flag in flags)
+    _, stamped = stamp(data)
+    assert stamped.queue_offsets == [0, 0, 0, 1]
+    assert stamped.updates == {(b"t", 0): 2}
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["a", "b", "%RETRY%" + "r" * 150]),
+            st.integers(0, 3),
+            st.binary(max_size=60),
+            st.booleans(),
+        ),
+        min_size=1,
+        max_size=30,
+    ),
+    st.booleans(),
+    st.booleans(),
+)
+def test_what_is_stamped_is_good_where_it_lies(
+    messages: list[tuple[str, int, bytes, bool]], store_v6: bool, property_crc: bool
+) -> None:
+    host = ("::1", 10911) if store_v6 else HOST
+    data = b"".join(
+        encode_message(
+            topic, queue, body, {"k": "v"}, born_host=("fe80::1" if born_v6 else "10.0.0.1", 5),
+            store_host=(host[0], 0), property_crc=property_crc,
+        )
+        for topic, queue, body, born_v6 in messages
+    )  # fmt: skip
+    stamper = Stamper(StoreConfig(store_host=host, property_crc=property_crc))
+    patched, stamped = stamp(data, stamper)
+    checked = check_records(patched, 4096)
+    assert (checked.problem, checked.end) == (None, len(data))
+    assert checked.record_count == len(messages) == len(stamped.queue_offsets)
+    assert checked.last_store_unix_ms == NOW
+    assert decode_message(patched, 0).store_host == host
+
+
+GOOD = encode_message("orders", 3, b"body", {"TAGS": "a"})
+LAYOUT = record_layout(memoryview(GOOD), 0)
+
+
+def damaged(at: int, data: bytes) -> bytes:
+    return GOOD[:at] + data + GOOD[at + len(data) :]
+
+
+@pytest.mark.parametrize(
+    ("batch", "field"),
+    [
+        (damaged(4, b"\0\0\0\0"), "magic"),
+        (damaged(0, b"\0\0\0\x5a"), "total size"),
+        (damaged(0, b"\x7f\xff\xff\xff"), "total size"),
+        (damaged(0, b"\xff\xff\xff\xff"), "total size"),
+        (damaged(8, b"\x12\x34\x56\x78"), "body CRC"),
+        (damaged(8, b"\xff"), "body CRC"),
+        (damaged(12, b"\x80"), "queue id"),
+        (damaged(84, b"\xff\xff\xff\xff"), "body length"),
+        (damaged(84, b"\0\0\xff\xff"), "body length"),
+        (damaged(LAYOUT.body_at, b"X"), "body CRC"),
+        (damaged(LAYOUT.body_hi, b"\xff"), "topic length"),
+        (damaged(LAYOUT.body_hi, b"\x05"), "properties length"),
+        (damaged(LAYOUT.topic_hi, b"\0\x09"), "properties length"),
+        (damaged(LAYOUT.topic_hi, b"\xff\xff"), "properties length"),
+        (damaged(len(GOOD) - 3, b"\0"), "properties"),
+        (GOOD[:-1], "total size"),
+        (GOOD[:90], "record"),
+        (GOOD[:1], "record"),
+    ],
+)
+@pytest.mark.parametrize("before", [b"", GOOD], ids=["first", "second"])
+def test_a_malformed_record_is_refused_with_its_byte_and_field(
+    before: bytes, batch: bytes, field: str
+) -> None:
+    stamper = Stamper(StoreConfig())
+    with pytest.raises(RecordFormatError) as caught:
+        stamp(before + batch, stamper)
+    assert caught.value.field == field
+    assert len(before) <= caught.value.at < len(before + batch)
+    assert stamper.next_offsets == {}
+
+
+def test_an_empty_batch_is_refused() -> None:
+    with pytest.raises(RecordFormatError, match="one record or more"):
+        stamp(b"")
+
+
+def test_limits_and_topic_names_are_enforced() -> None:
+    stamper = Stamper(StoreConfig(body_size_bytes_max=10))
+    with pytest.raises(LimitExceededError, match="11 bytes, the limit is 10"):
+        stamp(encode_message("t", 0, b"x" * 11), stamper)
+    bad_topic = damaged(LAYOUT.topic_at, b"or ers")
+    with pytest.raises(TopicNameError):
+        stamp(bad_topic)
+    stamp(encode_message("t", 0, b"x" * 10), stamper)
+
+
+def test_a_store_host_of_the_other_family_is_refused() -> None:
+    with pytest.raises(RecordFormatError, match="store host family"):
+        stamp(encode_message("t", 0, b"x", store_host=("::1", 0)))
+    with pytest.raises(RecordFormatError, match="store host family"):
+        stamp(encode_message("t", 0, b"x"), Stamper(StoreConfig(store_host=("::1", 1))))
+
+
+def test_property_crc_needs_its_room_and_refuses_a_foreign_one() -> None:
+    with pytest.raises(RecordFormatError, match="room for the property CRC"):
+        stamp(GOOD, Stamper(StoreConfig(property_crc=True)))
+    with pytest.raises(RecordFormatError, match="no reserved __CRC32#"):
+        stamp(encode_message("t", 0, b"x", property_crc=True))
+
+
+def test_the_property_crc_covers_the_whole_record() -> None:
+    data = encode_message("t", 0, b"some body", {"a": "b"}, property_crc=True)
+    patched, _ = stamp(data, Stamper(StoreConfig(property_crc=True)))
+    covered = len(patched) - fmt.PROPERTY_CRC_SIZE_BYTES
+    digits = patched[covered + 9 : -1]
+    assert int(digits[::-1]) == zlib.crc32(patched[:covered]) & 0x7FFFFFFF
+    for bit in range(len(patched) * 8):
+        flipped = bytearray(patched)
+        flipped[bit // 8] ^= 1 << bit % 8
+        checked = check_records(bytes(flipped), 4096, require_property_crc=True)
+        assert checked.problem is not None or checked.end == 0, f"bit {bit} is not detected"
+    assert check_records(patched, 4096, require_property_crc=True).end == len(patched)
+    assert check_records(patched_without_crc(), 4096, require_property_crc=True).end == 0
+
+
+def patched_without_crc() -> bytes:
+    return stamp(GOOD)[0]
