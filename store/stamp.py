@@ -9,7 +9,7 @@ Sources: storage-formats 1.2, 1.5, 1.7, 1.12, 1.13.
 
 import struct
 import zlib
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, NoReturn
 
 from store import format as fmt
 from store.config import StoreConfig
@@ -49,54 +49,47 @@ class Stamper:
     ) -> Stamped:
         """Check and patch the records in `scratch[lo:hi]`, whose byte `lo` will be at `position`.
 
-        Fills in queue offset, physical offset, store time, store host and, if configured, the
-        property CRC. Raises RecordFormatError, LimitExceededError or TopicNameError; positions in
-        errors count from the start of the batch. The scratch is garbage afterwards, nothing else.
+        Fills in offsets, store time and host and, if configured, the property CRC. Raises
+        RecordFormatError (`at` counts from `lo`), LimitExceededError or TopicNameError; the scratch
+        is garbage then, nothing else.
         """
-        if self._store_v6:
-            stamp = b""
-        else:
-            stamp = _STORE_STAMP.pack(now_unix_ms, self._store_host)
+        stamp = b"" if self._store_v6 else _STORE_STAMP.pack(now_unix_ms, self._store_host)
+        if lo == hi:
+            raise RecordFormatError(0, "batch", "one record or more", "0 bytes")
         next_offsets, updates = self.next_offsets, {}
-        record_positions: list[int] = []
-        queue_offsets: list[int] = []
+        record_positions, queue_offsets = [], []
         unpack_head, pack_offsets = fmt.RECORD_HEAD.unpack_from, fmt.OFFSETS.pack_into
         crc32, find, known_topics = zlib.crc32, scratch.find, self._known_topics
         body_limit, property_crc = self._body_size_bytes_max, self._property_crc
         key: QueueKey = (b"", -1)
-        queue_offset = 0
-        view = memoryview(scratch)
-        at, shift = lo, position - lo
-        try:
+        queue_offset, at, shift = 0, lo, position - lo
+        with memoryview(scratch) as view:
             while at < hi:
-                if hi - at < fmt.RECORD_SIZE_BYTES_MIN:
+                if hi - at < 91:
                     self._refuse(view, lo, at, hi)
                 size_bytes, magic, crc, queue_id, sys_flag, body_size_bytes = unpack_head(view, at)
                 end = at + size_bytes
-                body_at = at + 88
-                if sys_flag & 0x30 or not stamp:  # Rare: IPv6 moves the fields.
-                    body_at, body_size_bytes = self._find_body(view, lo, at, hi)
-                body_hi = body_at + body_size_bytes
-                # The order keeps every later read inside of the record.
-                if body_size_bytes < 0 or body_hi + 3 > end or end > hi or queue_id < 0:
-                    self._refuse(view, lo, at, hi)
-                if magic == 0xDAA320A7:
+                plain = magic == 0xDAA320A7 and not sys_flag & 0x30 and stamp
+                if plain:  # The order of the tests keeps every read inside of the record.
+                    body_at = at + 88
+                    body_hi = body_at + body_size_bytes
+                    if body_size_bytes < 0 or body_hi + 3 > end or end > hi:
+                        self._refuse(view, lo, at, hi)
                     topic_at = body_hi + 1
                     topic_hi = topic_at + scratch[body_hi]
-                elif magic == 0xDAA320AB:
-                    topic_at = body_hi + 2
-                    topic_hi = topic_at + (scratch[body_hi] << 8 | scratch[body_hi + 1])
-                else:
-                    self._refuse(view, lo, at, hi)
-                if topic_hi + 2 > end or end != (
-                    topic_hi + 2 + (scratch[topic_hi] << 8 | scratch[topic_hi + 1])
+                    if topic_hi + 2 > end or end != (
+                        topic_hi + 2 + (scratch[topic_hi] << 8 | scratch[topic_hi + 1])
+                    ):
+                        self._refuse(view, lo, at, hi)
+                else:  # V2, an IPv6 host, or no record.
+                    body_at, body_hi, topic_at, topic_hi = self._find_parts(view, lo, at, hi)
+                if body_hi - body_at > body_limit or end - topic_hi > 32769:
+                    self._refuse_size(body_hi - body_at, end - topic_hi - 2)
+                if (
+                    crc32(view[body_at:body_hi]) & 0x7FFFFFFF != crc
+                    or find(0, topic_hi + 2, end) >= 0  # Only a torn record has a NUL there.
+                    or queue_id < 0
                 ):
-                    self._refuse(view, lo, at, hi)
-                if body_size_bytes > body_limit or end - topic_hi > 32769:
-                    self._refuse_size(body_size_bytes, end - topic_hi - 2)
-                if crc32(view[body_at:body_hi]) & 0x7FFFFFFF != crc:
-                    self._refuse(view, lo, at, hi)
-                if find(0, topic_hi + 2, end) >= 0:  # Only a torn record may have one there.
                     self._refuse(view, lo, at, hi)
                 topic = bytes(view[topic_at:topic_hi])
                 if topic != key[0] or queue_id != key[1]:
@@ -105,26 +98,21 @@ class Stamper:
                     updates[key] = queue_offset
                     key = (topic, queue_id)
                     queue_offset = updates.get(key, next_offsets.get(key, 0))
-                transaction = sys_flag & 0xC
-                if transaction == 0x4 or transaction == 0xC:  # Not visible, so not counted.
-                    pack_offsets(scratch, at + 20, 0, at + shift)
+                if sys_flag & 0x4:  # Prepared (0x4) or rolled back (0xC).
+                    pack_offsets(scratch, at + 20, 0, at + shift)  # Not visible, so not counted.
                     queue_offsets.append(0)
                 else:
                     pack_offsets(scratch, at + 20, queue_offset, at + shift)
                     queue_offsets.append(queue_offset)
                     queue_offset += 1
-                if sys_flag & 0x30 or not stamp:
-                    self._stamp_wide(view, lo, at, now_unix_ms)
-                else:
+                if plain:
                     scratch[at + 56 : at + 72] = stamp
+                else:
+                    self._stamp_hosts(view, lo, at, now_unix_ms)
                 if property_crc or scratch[end - 20 : end - 11] == b"__CRC32#\x01":
                     self._stamp_property_crc(scratch, lo, at, topic_hi + 2, end)
                 record_positions.append(at + shift)
                 at = end
-        finally:
-            view.release()
-        if not record_positions:
-            raise RecordFormatError(0, "batch", "one record or more", "0 bytes")
         updates[key] = queue_offset
         updates.pop((b"", -1), None)
         return Stamped(record_positions, queue_offsets, updates)
@@ -135,9 +123,14 @@ class Stamper:
             self._known_topics.clear()
         self._known_topics.add(topic)
 
-    def _find_body(self, view: memoryview, lo: int, at: int, hi: int) -> tuple[int, int]:
-        """Return (where the body starts, its size) of a record with any hosts."""
-        found_v6 = bool(view[at + fmt.SYS_FLAG_AT + 3] & fmt.SYS_FLAG_STORE_HOST_V6)
+    def _find_parts(self, view: memoryview, lo: int, at: int, hi: int) -> tuple[int, int, int, int]:
+        """Return where body and topic of any record begin and end."""
+        try:
+            with view[lo:hi] as batch:
+                layout = record_layout(batch, at - lo)
+        except RecordFormatError:
+            self._refuse(view, lo, at, hi)
+        found_v6 = bool(layout.sys_flag & fmt.SYS_FLAG_STORE_HOST_V6)
         if found_v6 != self._store_v6:
             raise RecordFormatError(
                 at - lo + fmt.SYS_FLAG_AT,
@@ -145,17 +138,13 @@ class Stamper:
                 "IPv6 (flag 0x20)" if self._store_v6 else "IPv4 (no flag 0x20)",
                 "IPv6" if found_v6 else "IPv4",
             )
-        try:
-            layout = record_layout(view[lo:hi], at - lo)
-        except RecordFormatError:
-            self._refuse(view, lo, at, hi)
-        return lo + layout.body_at, layout.body_hi - layout.body_at
+        parts = (layout.body_at, layout.body_hi, layout.topic_at, layout.topic_hi)
+        return parts[0] + lo, parts[1] + lo, parts[2] + lo, parts[3] + lo
 
-    def _stamp_wide(self, view: memoryview, lo: int, at: int, now_unix_ms: int) -> None:
-        """Patch store time and host of a record with an IPv6 host."""
-        part = view[lo:]
-        store_at = lo + record_layout(part, at - lo).store_timestamp_at
-        part.release()
+    def _stamp_hosts(self, view: memoryview, lo: int, at: int, now_unix_ms: int) -> None:
+        """Patch store time and host of a record that is V2 or has an IPv6 host."""
+        with view[lo:] as part:
+            store_at = lo + record_layout(part, at - lo).store_timestamp_at
         fmt.TIMESTAMP.pack_into(view, store_at, now_unix_ms)
         view[store_at + 8 : store_at + 8 + len(self._store_host)] = self._store_host
 
@@ -180,12 +169,12 @@ class Stamper:
             digits = property_crc_digits(zlib.crc32(view[at:crc_at]))
         scratch[crc_at + 9 : end] = digits + b"\x02"
 
-    def _refuse_size(self, body_size_bytes: int, properties_size_bytes: int) -> None:
+    def _refuse_size(self, body_size_bytes: int, properties_size_bytes: int) -> NoReturn:
         if body_size_bytes > self._body_size_bytes_max:
             raise LimitExceededError("message body", body_size_bytes, self._body_size_bytes_max)
         raise LimitExceededError("properties", properties_size_bytes, fmt.PROPERTIES_SIZE_BYTES_MAX)
 
-    def _refuse(self, view: memoryview, lo: int, at: int, hi: int) -> None:
+    def _refuse(self, view: memoryview, lo: int, at: int, hi: int) -> NoReturn:
         """Name what is wrong with the record at `at`. Always raises."""
         with view[lo:hi] as batch:
             layout = record_layout(batch, at - lo)

@@ -1,0 +1,85 @@
+"""The input of the main job: every line of the Python standard library, as messages.
+
+Owns which files there are, which topic and queue a line belongs to, and its encoding; must not know
+how it is stored. Real data, there on every machine that runs Python. The order within one queue is
+fixed, so a writer that was killed resumes a queue after the messages that are already in it.
+"""
+
+import hashlib
+import os
+import re
+import sysconfig
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from store.message import encode_message
+
+QUEUES_PER_TOPIC = 8
+PATH_PROPERTY = "PATH"
+MODULES_TOPIC = "modules"  # Of the files that are in no package.
+_SKIPPED = frozenset({"site-packages", "__pycache__"})
+QueueName = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """One file: `name` is its path below the root, with slashes."""
+
+    path: str
+    name: str
+    topic: str
+    queue_id: int
+
+    def lines(self) -> list[bytes]:
+        """Return the lines with their line ends, so that joining them gives the file back."""
+        with open(self.path, "rb") as file:
+            return file.read().splitlines(keepends=True)
+
+
+def standard_library() -> str:
+    """Return the directory of the running Python's standard library."""
+    return sysconfig.get_path("stdlib")
+
+
+def find_files(root: str) -> list[SourceFile]:
+    """Return all Python files below `root`, in a fixed order.
+
+    The topic is the top-level package, the queue comes from a hash of the file's name.
+    """
+    found = []
+    for directory, names, files in os.walk(root):
+        names[:] = sorted(set(names) - _SKIPPED)
+        for file in sorted(files):
+            if not file.endswith(".py"):
+                continue
+            path = os.path.join(directory, file)
+            name = os.path.relpath(path, root).replace(os.sep, "/")
+            package, _, rest = name.partition("/")
+            topic = re.sub(r"[^A-Za-z0-9_-]", "_", package) if rest else MODULES_TOPIC
+            queue_id = zlib.crc32(name.encode()) % QUEUES_PER_TOPIC
+            found.append(SourceFile(path, name, topic, queue_id))
+    return sorted(found, key=lambda file: (file.topic, file.queue_id, file.name))
+
+
+def sha256_of_files(files: list[SourceFile]) -> dict[str, str]:
+    """Return the SHA-256 of each file by name, read from the file system and not from the log."""
+    digests = {}
+    for source in files:
+        with open(source.path, "rb") as file:
+            digests[source.name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return digests
+
+
+def encoded_lines(source: SourceFile, born_unix_ms: int) -> Iterator[bytes]:
+    """Yield one encoded record a line; the first line of a file also has the name as key."""
+    properties = {PATH_PROPERTY: source.name}
+    first = {**properties, "KEYS": source.name.replace(" ", "_")}
+    for number, line in enumerate(source.lines()):
+        yield encode_message(
+            source.topic,
+            source.queue_id,
+            line,
+            properties if number else first,
+            born_unix_ms=born_unix_ms,
+        )
