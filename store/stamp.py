@@ -54,8 +54,6 @@ class Stamper:
         is garbage then, nothing else.
         """
         stamp = b"" if self._store_v6 else _STORE_STAMP.pack(now_unix_ms, self._store_host)
-        if lo == hi:
-            raise RecordFormatError(0, "batch", "one record or more", "0 bytes")
         next_offsets, updates = self.next_offsets, {}
         record_positions, queue_offsets = [], []
         unpack_head, pack_offsets = fmt.RECORD_HEAD.unpack_from, fmt.OFFSETS.pack_into
@@ -64,7 +62,7 @@ class Stamper:
         key: QueueKey = (b"", -1)
         queue_offset, at, shift = 0, lo, position - lo
         with memoryview(scratch) as view:
-            while at < hi:
+            while at < hi or at == lo:  # An empty batch is refused like a cut record.
                 if hi - at < 91:
                     self._refuse(view, lo, at, hi)
                 size_bytes, magic, crc, queue_id, sys_flag, body_size_bytes = unpack_head(view, at)

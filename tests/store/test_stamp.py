@@ -133,7 +133,7 @@ def test_a_malformed_record_is_refused_with_its_byte_and_field(
 
 
 def test_an_empty_batch_is_refused() -> None:
-    with pytest.raises(RecordFormatError, match="one record or more"):
+    with pytest.raises(RecordFormatError, match="91 bytes or more"):
         stamp(b"")
 
 
