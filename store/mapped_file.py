@@ -14,16 +14,19 @@ import contextlib
 import mmap
 import os
 import threading
+from collections.abc import Callable
 from types import TracebackType
 from typing import Final
 
 from store import format as fmt
+from store import page_memory
 from store.errors import ClosedError, LayoutError, PositionRangeError
 from store.failpoints import hit
 from store.file_system import FileSystem
 
 _CHUNK_SIZE_BYTES: Final = 1024 * 1024
 _ZEROS: Final = bytes(_CHUNK_SIZE_BYTES)
+_WARM_UP_SYNC_BYTES: Final = 16 * _CHUNK_SIZE_BYTES  # As RocketMQ: small bursts beside log syncs.
 TEMPORARY_SUFFIX: Final = ".allocating"
 
 
@@ -168,6 +171,12 @@ class MappedFile:
         self._buffer = self._target = None
         return buffer
 
+    def give_buffer(self, buffer: memoryview) -> None:
+        """Let writes of this fresh file go to `buffer`, of the file's size and all zero."""
+        assert self.wrote_position == self.position, f"{self.path} has been written to"
+        assert len(buffer) == self.size_bytes, f"{self.path}: buffer of {len(buffer)} bytes"
+        self._buffer, self._target = buffer, None
+
     def take_buffer(self) -> memoryview | None:
         """Detach the write buffer after a final commit, so that writes go to the map from now."""
         assert self.committed_position == self.wrote_position, f"{self.path}: uncommitted bytes"
@@ -254,6 +263,18 @@ class MappedFile:
     def hold_count(self) -> int:
         """How many views and running reads pin the file."""
         return self._holds
+
+    def lock_memory(self) -> bool:
+        """Keep the map in RAM (mlock) until the file is sealed; return whether that worked.
+
+        May run beside reads and writes. Raises ClosedError.
+        """
+        self.hold()
+        try:
+            mapped = self._mapped()
+            return page_memory.lock_memory(mapped) and page_memory.will_need(mapped)
+        finally:
+            self.drop()
 
     # --- End of life ---
 
@@ -344,6 +365,72 @@ def zero_range(fs: FileSystem, fd: int, path: str, lo: int, hi: int) -> None:
         fs.sync(fd, path)
 
 
+class PreparedFile:
+    """A file that is allocated, zero and durable, under a temporary name until it is published."""
+
+    __slots__ = ("_fd", "_fs", "_temporary", "path", "position", "size_bytes")
+
+    def __init__(self, fs: FileSystem, path: str, position: int, size_bytes: int, fd: int) -> None:
+        self._fs, self._fd, self._temporary = fs, fd, path + TEMPORARY_SUFFIX
+        self.path, self.position, self.size_bytes = path, position, size_bytes
+
+    def publish(self, buffer: memoryview | None = None) -> MappedFile:
+        """Give the file its final name, durably, and return it; on an error it is discarded.
+
+        Raises FileSystemError or SyncFailedError.
+        """
+        try:
+            self._fs.rename(self._temporary, self.path)
+            self._fs.sync_directory(os.path.dirname(self.path))
+        except BaseException:
+            self.discard()
+            raise
+        return MappedFile(self._fs, self.path, self.position, self.size_bytes, self._fd, buffer)
+
+    def discard(self) -> None:
+        """Close the file and remove its temporary name."""
+        self._fs.close(self._fd)
+        _remove_partial(self._fs, self._temporary)
+
+
+def prepare_file(
+    fs: FileSystem,
+    directory: str,
+    position: int,
+    size_bytes: int,
+    *,
+    warm_up: bool,
+    is_cancelled: Callable[[], bool] = lambda: False,
+) -> PreparedFile | None:
+    """Make the file that starts at `position` under a temporary name: allocated, zero, durable.
+
+    So a crash or a full disk never leaves a partial file that looks like a log file (fault-matrix
+    S10). With `warm_up` zeros are written through it, because a sync into allocated but unwritten
+    space can cost several times one into written space. Returns None when `is_cancelled` said so.
+    Raises StoreFullError or FileSystemError; nothing is left behind in either case.
+    """
+    path = os.path.join(directory, fmt.file_name(position))
+    temporary = path + TEMPORARY_SUFFIX
+    fd = fs.open(temporary, create=True)
+    prepared = PreparedFile(fs, path, position, size_bytes, fd)
+    try:
+        fs.allocate(fd, temporary, size_bytes)
+        if warm_up:
+            for at in range(0, size_bytes, _CHUNK_SIZE_BYTES):
+                if is_cancelled():
+                    prepared.discard()
+                    return None
+                chunk_size_bytes = min(_CHUNK_SIZE_BYTES, size_bytes - at)
+                fs.write_at(fd, temporary, at, _ZEROS[:chunk_size_bytes])
+                if at % _WARM_UP_SYNC_BYTES == 0 and at:
+                    fs.sync(fd, temporary)
+        fs.sync(fd, temporary)
+    except BaseException:
+        prepared.discard()
+        raise
+    return prepared
+
+
 def create_file(
     fs: FileSystem,
     directory: str,
@@ -353,30 +440,13 @@ def create_file(
     warm_up: bool,
     buffer: memoryview | None = None,
 ) -> MappedFile:
-    """Make the file that starts at `position`: allocated, zero, durable under its final name.
+    """Make the file that starts at `position`, as `prepare_file`, under its final name.
 
-    It is made under a temporary name, so a crash or a full disk never leaves a partial file that
-    looks like a log file (fault-matrix S10). With `warm_up` zeros are written through it, because a
-    sync into allocated but unwritten space can cost several times one into written space.
-    Raises StoreFullError or FileSystemError; nothing is left behind.
+    Raises StoreFullError, FileSystemError or SyncFailedError; nothing is left behind.
     """
-    path = os.path.join(directory, fmt.file_name(position))
-    temporary = path + TEMPORARY_SUFFIX
-    fd = fs.open(temporary, create=True)
-    try:
-        fs.allocate(fd, temporary, size_bytes)
-        if warm_up:
-            for at in range(0, size_bytes, _CHUNK_SIZE_BYTES):
-                chunk_size_bytes = min(_CHUNK_SIZE_BYTES, size_bytes - at)
-                fs.write_at(fd, temporary, at, _ZEROS[:chunk_size_bytes])
-        fs.sync(fd, temporary)
-        fs.rename(temporary, path)
-        fs.sync_directory(directory)
-    except BaseException:
-        fs.close(fd)
-        _remove_partial(fs, temporary)
-        raise
-    return MappedFile(fs, path, position, size_bytes, fd, buffer)
+    prepared = prepare_file(fs, directory, position, size_bytes, warm_up=warm_up)
+    assert prepared is not None, "cancelled, and nobody could have"
+    return prepared.publish(buffer)
 
 
 def _remove_partial(fs: FileSystem, path: str) -> None:

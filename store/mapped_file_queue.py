@@ -110,8 +110,11 @@ class MappedFileQueue:
     @property
     def max_position(self) -> int:
         """End of the bytes that can be read (committed, not necessarily synced)."""
-        files = self.files
-        return files[-1].committed_position if files else 0
+        # With write buffers a fresh file follows one that is not committed to its end yet.
+        for file in reversed(self.files):
+            if file.committed_position > file.position:
+                return file.committed_position
+        return self.min_position
 
     @property
     def wrote_position(self) -> int:
@@ -241,7 +244,11 @@ class MappedFileQueue:
                 return 0
             hit("mapped_file_queue.delete")
             self.files = files[1:]
-            files[0].delete()
+            try:
+                files[0].delete()
+            except BaseException:
+                self.files = files  # It still has its name; a gap would follow otherwise.
+                raise
             self._fs.sync_directory(self.directory)
             self._flushed_position = max(self._flushed_position, self.min_position)
             self.deleted_file_count += 1

@@ -1,0 +1,107 @@
+"""Making a file of the log: whole under its final name, or not there at all (S10)."""
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from store import failpoints
+from store.errors import FileSystemError, StoreError, StoreFullError, SyncFailedError
+from store.file_system import FileSystem
+from store.mapped_file import TEMPORARY_SUFFIX, create_file, prepare_file
+from store.mapped_file_queue import MappedFileQueue
+
+SIZE = 8192
+FS = FileSystem()
+
+
+def names(path: Path) -> list[str]:
+    return sorted(entry.name for entry in path.iterdir())
+
+
+@pytest.mark.parametrize("warm_up", [False, True])
+@pytest.mark.parametrize(
+    ("failpoint", "error"),
+    [
+        ("fs.allocate=ENOSPC", StoreFullError),
+        ("fs.allocate=short", StoreFullError),
+        ("fs.allocate=EDQUOT", StoreFullError),
+        ("fs.open=EMFILE", FileSystemError),
+        ("fs.sync=EIO", SyncFailedError),
+        ("fs.rename=EIO", FileSystemError),
+    ],
+)
+def test_enospc_leaves_no_partial_file(
+    tmp_path: Path, failpoint: str, error: type[StoreError], warm_up: bool
+) -> None:
+    queue = MappedFileQueue(FS, str(tmp_path), SIZE)
+    queue.load()
+    queue.roll().append(b"x" * SIZE)
+    with failpoints.armed(failpoint), pytest.raises(error):
+        create_file(FS, str(tmp_path), SIZE, SIZE, warm_up=warm_up)
+    assert names(tmp_path) == ["00000000000000000000"]
+    with failpoints.armed(failpoint), pytest.raises(error):
+        queue.roll()
+    assert names(tmp_path) == ["00000000000000000000"]
+    assert queue.roll().position == SIZE, "the store recovers by itself"
+    queue.close()
+
+
+@pytest.mark.parametrize("failpoint", ["fs.write=ENOSPC", "fs.write=short"])
+def test_a_disk_that_fills_up_during_warm_up_leaves_nothing(tmp_path: Path, failpoint: str) -> None:
+    with failpoints.armed(failpoint), pytest.raises(StoreFullError, match="free space"):
+        create_file(FS, str(tmp_path), 0, SIZE, warm_up=True)
+    assert names(tmp_path) == []
+
+
+def test_a_crash_while_a_file_is_made_leaves_nothing_that_looks_like_one(tmp_path: Path) -> None:
+    prepared = prepare_file(FS, str(tmp_path), 0, SIZE, warm_up=True)
+    assert prepared is not None
+    assert names(tmp_path) == ["00000000000000000000" + TEMPORARY_SUFFIX]
+    queue = MappedFileQueue(FS, str(tmp_path), SIZE)
+    queue.load()
+    assert names(tmp_path) == []
+    assert queue.files == ()
+    prepared.discard()
+
+
+def test_a_prepared_file_is_zero_and_gets_its_name_when_published(tmp_path: Path) -> None:
+    prepared = prepare_file(FS, str(tmp_path), SIZE, SIZE, warm_up=True)
+    assert prepared is not None
+    with failpoints.census() as calls:
+        file = prepared.publish()
+    assert (calls["fs.rename"], calls["fs.sync_directory"]) == (1, 1)
+    assert names(tmp_path) == [f"{SIZE:020d}"]
+    assert (tmp_path / f"{SIZE:020d}").read_bytes() == bytes(SIZE)
+    assert (file.position, file.wrote_position, file.flushed_position) == (SIZE, SIZE, SIZE)
+    file.close()
+
+
+def test_a_cancelled_file_is_removed(tmp_path: Path) -> None:
+    asked = []
+
+    def is_cancelled() -> bool:
+        asked.append(names(tmp_path))
+        return True
+
+    assert prepare_file(FS, str(tmp_path), 0, SIZE, warm_up=True, is_cancelled=is_cancelled) is None
+    assert asked == [["00000000000000000000" + TEMPORARY_SUFFIX]]
+    assert names(tmp_path) == []
+
+
+def test_a_file_that_cannot_be_deleted_stays_in_the_queue(tmp_path: Path) -> None:
+    queue = MappedFileQueue(FS, str(tmp_path), SIZE)
+    queue.load()
+    for _ in range(3):
+        queue.roll().append(b"x" * SIZE)
+    queue.sync()
+    with failpoints.armed("fs.unlink=EACCES"), pytest.raises(FileSystemError) as caught:
+        queue.delete_first()
+    assert caught.value.errno_value == errno.EACCES
+    assert (queue.min_position, queue.read(0, 1)) == (0, b"x")
+    assert queue.delete_first() == SIZE
+    queue.close()
+    queue = MappedFileQueue(FS, str(tmp_path), SIZE)
+    queue.load()
+    assert queue.min_position == SIZE, "no gap"
+    queue.close()
