@@ -1,0 +1,236 @@
+"""What the store counts, and the frozen value that it shows of it.
+
+Owns the counters and their meaning; must not know who reads them. Each counter is moved by one
+thread only (puts by the writer, syncs by the flush thread), so no lock is needed: a reader may see
+one put counted whose bytes are not. A latency costs one shift and one list element: the buckets are
+powers of two of a microsecond, and RocketMQ's coarse buckets are derived from them.
+Source: RocketMQ StoreStatsService; storage-formats 9.3.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+LATENCY_BUCKET_COUNT: Final = 27  # Bucket k holds [2**(k-1), 2**k) us; the last from 33 s on.
+
+# RocketMQ's names, with upper bounds in ms (StoreStatsService#initPutMessageDistributeTime).
+_ROCKETMQ_BUCKETS: Final = (
+    ("[<=0ms]", 1),
+    ("[0~10ms]", 10),
+    ("[10~50ms]", 50),
+    ("[50~100ms]", 100),
+    ("[100~200ms]", 200),
+    ("[200~500ms]", 500),
+    ("[500ms~1s]", 1_000),
+    ("[1~2s]", 2_000),
+    ("[2~3s]", 3_000),
+    ("[3~4s]", 4_000),
+    ("[4~5s]", 5_000),
+    ("[5~10s]", 10_000),
+)
+_ROCKETMQ_LAST_BUCKET: Final = "[10s~]"
+
+
+class Latencies:
+    """A histogram of durations; `note` is the hot path."""
+
+    __slots__ = ("_counts", "max_us", "total_us")
+
+    def __init__(self) -> None:
+        self._counts = [0] * LATENCY_BUCKET_COUNT
+        self.total_us = 0
+        self.max_us = 0
+
+    def note(self, duration_us: int) -> None:
+        """Count one duration."""
+        bucket = duration_us.bit_length()
+        self._counts[bucket if bucket < LATENCY_BUCKET_COUNT else -1] += 1
+        self.total_us += duration_us
+        if duration_us > self.max_us:  # noqa: PLR1730  Half the time of max().
+            self.max_us = duration_us
+
+    @property
+    def count(self) -> int:
+        """How many durations were counted."""
+        return sum(self._counts)
+
+    def snapshot(self) -> "LatencyStats":
+        """Return the values of now."""
+        return LatencyStats(tuple(self._counts), self.total_us, self.max_us)
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyStats:
+    """Durations counted so far. `counts[k]` is how many took [2**(k-1), 2**k) microseconds."""
+
+    counts: tuple[int, ...]
+    total_us: int
+    max_us: int
+
+    @property
+    def count(self) -> int:
+        """How many durations were counted."""
+        return sum(self.counts)
+
+    def quantile_us(self, share: float) -> int:
+        """Return a duration that `share` (0 to 1) of all stayed at or below, in microseconds.
+
+        It is the upper bound of a bucket, so up to twice the truth and never less; 0 without data.
+        """
+        assert 0 <= share <= 1, f"share {share}"
+        rank, seen = share * self.count, 0
+        for bucket, count in enumerate(self.counts):
+            seen += count
+            if count and seen >= rank:
+                return min(self.max_us, (1 << bucket) - 1)
+        return self.max_us
+
+    def rocketmq_buckets(self) -> dict[str, int]:
+        """Return the counts under RocketMQ's names.
+
+        The bounds do not coincide: a bucket of ours counts where its upper bound lies, so a put may
+        appear one bucket slower than it was, never faster.
+        """
+        counts = {name: 0 for name, _ in _ROCKETMQ_BUCKETS} | {_ROCKETMQ_LAST_BUCKET: 0}
+        for bucket, count in enumerate(self.counts):
+            upper_us = (1 << bucket) - 1 if bucket < LATENCY_BUCKET_COUNT - 1 else 1 << 62
+            name = next((n for n, ms in _ROCKETMQ_BUCKETS if upper_us < ms * 1000), None)
+            counts[name or _ROCKETMQ_LAST_BUCKET] += count
+        return counts
+
+
+class StoreCounters:
+    """The live counters of one store. Fields are public; who moves each is said beside it."""
+
+    __slots__ = (
+        "busy_count",
+        "deleted_file_count",
+        "flush_request_count",
+        "flush_timeout_count",
+        "memory_lock_failed_count",
+        "pool_empty_count",
+        "prepare_failed_count",
+        "put_bytes",
+        "put_count",
+        "put_failed_count",
+        "put_latencies",
+        "record_count",
+        "store_full_count",
+        "sync_bytes",
+        "sync_latencies",
+    )
+
+    def __init__(self) -> None:
+        self.put_latencies = Latencies()  # Writer. From the call to the bytes in page cache.
+        self.put_count = 0  # Writer. Batches appended.
+        self.record_count = 0  # Writer.
+        self.put_bytes = 0  # Writer.
+        self.put_failed_count = 0  # Writer. Appends that raised, whatever the reason.
+        self.store_full_count = 0  # Writer. Appends refused because the disk is full.
+        self.busy_count = 0  # Writer. Appends refused because a lock, queue or file was not free.
+        self.sync_latencies = Latencies()  # Flush thread. One a sync of the log.
+        self.sync_bytes = 0  # Flush thread. By how much syncs moved the durable position.
+        self.flush_request_count = 0  # Flush thread. Requests that a sync resolved.
+        self.flush_timeout_count = 0  # Waiters, under the lock of the flush service.
+        self.pool_empty_count = 0  # Writer. Files that got no write buffer.
+        self.prepare_failed_count = 0  # Warm-up thread. Files that could not be made ahead.
+        self.memory_lock_failed_count = 0  # Warning: memory that mlock refused.
+        self.deleted_file_count = 0  # Retention.
+
+    def on_put(self, record_count: int, size_bytes: int, duration_us: int) -> None:
+        """Count one batch that was appended."""
+        self.put_count += 1
+        self.record_count += record_count
+        self.put_bytes += size_bytes
+        self.put_latencies.note(duration_us)
+
+    def on_sync(self, size_bytes: int, duration_us: int) -> None:
+        """Count one sync of the log that succeeded."""
+        self.sync_bytes += size_bytes
+        self.sync_latencies.note(duration_us)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreGauges:
+    """What is true of the store at one moment; the store collects it."""
+
+    min_position: int = 0
+    max_position: int = 0
+    wrote_position: int = 0
+    flushed_position: int = 0
+    dispatched_position: int = 0
+    file_count: int = 0
+    prepared_file_count: int = 0
+    pool_free_count: int = 0
+    hold_count: int = 0
+    """Views and running reads that pin files."""
+    flush_pending_count: int = 0
+    flush_pending_count_max: int = 0
+    sync_running_ms: int = 0
+    """How long the sync that runs now has been running; 0 when none does."""
+    lock_held_ms: int = 0
+    lock_held_ms_max: int = 0
+    lock_contended_count: int = 0
+    lock_timeout_count: int = 0
+    disk_state: str = "ok"
+    disk_used_ratio: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStats:
+    """A snapshot of counters and gauges. Times in the unit of the name, sizes in bytes."""
+
+    gauges: StoreGauges
+    put_latency: LatencyStats
+    sync_latency: LatencyStats
+    counters: dict[str, int]
+
+    @property
+    def bytes_to_flush(self) -> int:
+        """Bytes that are written and not yet durable."""
+        return self.gauges.wrote_position - self.gauges.flushed_position
+
+    @property
+    def bytes_to_dispatch(self) -> int:
+        """Bytes that are readable and not yet in the derived files."""
+        return self.gauges.max_position - self.gauges.dispatched_position
+
+    @property
+    def sync_count(self) -> int:
+        """Syncs of the log that succeeded."""
+        return self.sync_latency.count
+
+    @property
+    def puts_per_sync(self) -> float:
+        """How many batches one sync made durable on average; 0 before the first."""
+        return self.counters["put_count"] / self.sync_count if self.sync_count else 0.0
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return what an operator should know, in sentences; empty when all is well."""
+        found = []
+        if count := self.counters["memory_lock_failed_count"]:
+            found.append(
+                f"{count} times memory could not be locked; raise the memlock limit (ulimit -l) "
+                f"or set lock_memory to false"
+            )
+        if count := self.counters["prepare_failed_count"]:
+            found.append(f"{count} times a file could not be made ahead; check the disk's space")
+        if count := self.counters["pool_empty_count"]:
+            found.append(f"{count} files got no write buffer; raise transient_pool_size")
+        if self.gauges.disk_state != "ok":
+            found.append(
+                f"the disk is {self.gauges.disk_used_ratio:.0%} used ({self.gauges.disk_state}); "
+                f"free space or shorten retention"
+            )
+        return tuple(found)
+
+
+def snapshot(counters: StoreCounters, gauges: StoreGauges) -> StoreStats:
+    """Freeze the counters together with the gauges."""
+    numbers = {
+        name: value
+        for name in StoreCounters.__slots__
+        if isinstance(value := getattr(counters, name), int)
+    }
+    return StoreStats(
+        gauges, counters.put_latencies.snapshot(), counters.sync_latencies.snapshot(), numbers
+    )

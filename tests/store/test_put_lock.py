@@ -1,0 +1,101 @@
+"""The put lock: one holder at a time, a bounded wait, and its age."""
+
+import threading
+
+import pytest
+
+from store.errors import BusyError
+from store.put_lock import BlockingLock, PutLock, SpinLock, make_put_lock
+
+KINDS = [BlockingLock, SpinLock]
+MS = 1_000_000
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_ns = 10**15
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_second_holder_is_refused_after_the_timeout(kind: type[PutLock]) -> None:
+    lock = kind(0)
+    with lock, pytest.raises(BusyError, match="put lock is busy since 0 ms"):
+        lock.acquire()
+    with lock:
+        with pytest.raises(BusyError):
+            lock.acquire(timeout_ms=1)
+        assert lock.timeout_count == 2
+    with lock:
+        pass
+    assert (lock.acquired_count, lock.contended_count) == (3, 0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_waiter_gets_the_lock_when_it_is_released(kind: type[PutLock]) -> None:
+    lock = kind(30_000)
+    asked, got = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        asked.set()
+        with lock:
+            got.set()
+
+    lock.acquire()
+    thread = threading.Thread(target=wait)
+    thread.start()
+    assert asked.wait(30)
+    assert not got.is_set()
+    lock.release()
+    assert got.wait(30)
+    thread.join()
+    assert lock.acquired_count == 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_appends_of_threads_never_overlap(kind: type[PutLock]) -> None:
+    lock = kind(30_000)
+    inside: list[int] = []
+    overlaps: list[int] = []
+
+    def work(number: int) -> None:
+        for _ in range(200):
+            with lock:
+                inside.append(number)
+                overlaps.extend(n for n in inside if n != number)
+                inside.remove(number)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert overlaps == []
+    assert lock.acquired_count == 600
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_age_of_the_holder_tells_a_busy_page_cache(kind: type[PutLock]) -> None:
+    clock = Clock()
+    lock = kind(0, monotonic_ns=clock)
+    assert lock.held_ms() == 0, "a free lock has no age, however long ago it was taken"
+    lock.acquire()
+    clock.now_ns += 1000 * MS
+    assert (lock.held_ms(), lock.is_page_cache_busy()) == (1000, False)
+    clock.now_ns += MS
+    assert lock.is_page_cache_busy()
+    assert not lock.is_page_cache_busy(busy_ms=2000)
+    lock.release()
+    assert (lock.held_ms(), lock.held_ms_max) == (0, 1001)
+
+
+def test_only_a_holder_releases() -> None:
+    with pytest.raises(AssertionError, match="nobody holds it"):
+        BlockingLock(0).release()
+
+
+def test_the_setting_names_the_lock() -> None:
+    assert isinstance(make_put_lock("spin", 1), SpinLock)
+    assert isinstance(make_put_lock("blocking", 1), BlockingLock)

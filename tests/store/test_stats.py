@@ -1,0 +1,87 @@
+"""Counters and the snapshot of them."""
+
+import dataclasses
+
+import pytest
+
+from store.stats import LATENCY_BUCKET_COUNT, Latencies, StoreCounters, StoreGauges, snapshot
+
+
+@pytest.mark.parametrize(
+    ("duration_us", "bucket"),
+    [(0, 0), (1, 1), (2, 2), (3, 2), (4, 3), (1023, 10), (1024, 11), (1 << 25, 26), (1 << 50, 26)],
+)
+def test_buckets_are_powers_of_two(duration_us: int, bucket: int) -> None:
+    latencies = Latencies()
+    latencies.note(duration_us)
+    stats = latencies.snapshot()
+    assert stats.counts[bucket] == 1
+    assert (stats.count, stats.max_us, stats.total_us) == (1, duration_us, duration_us)
+    assert len(stats.counts) == LATENCY_BUCKET_COUNT
+
+
+def test_a_quantile_is_never_below_the_truth_and_at_most_twice_it() -> None:
+    latencies = Latencies()
+    durations = sorted((n * 7919) % 5000 + 1 for n in range(1000))
+    for duration in durations:
+        latencies.note(duration)
+    stats = latencies.snapshot()
+    for share in (0.01, 0.5, 0.9, 0.99, 1.0):
+        truth = durations[max(0, round(share * 1000) - 1)]
+        assert truth <= stats.quantile_us(share) <= 2 * truth
+    assert stats.quantile_us(1.0) == durations[-1]
+    assert Latencies().snapshot().quantile_us(0.5) == 0
+
+
+@pytest.mark.parametrize(
+    ("duration_ms", "name"),
+    [
+        (0, "[<=0ms]"),
+        (4, "[0~10ms]"),
+        (30, "[10~50ms]"),
+        (700, "[1~2s]"),  # 524 to 1048 ms: the upper bound decides.
+        (400, "[500ms~1s]"),
+        (40_000, "[10s~]"),
+    ],
+)
+def test_rocketmq_buckets_never_show_a_put_faster_than_it_was(duration_ms: int, name: str) -> None:
+    latencies = Latencies()
+    latencies.note(duration_ms * 1000)
+    buckets = latencies.snapshot().rocketmq_buckets()
+    assert {n for n, count in buckets.items() if count} == {name}
+    assert len(buckets) == 13
+
+
+def test_a_snapshot_is_frozen_and_derives_what_people_ask_for() -> None:
+    counters = StoreCounters()
+    for _ in range(6):
+        counters.on_put(record_count=2, size_bytes=100, duration_us=5)
+    counters.on_sync(size_bytes=400, duration_us=90)
+    counters.on_sync(size_bytes=100, duration_us=110)
+    gauges = StoreGauges(
+        max_position=600, wrote_position=650, flushed_position=500, dispatched_position=550
+    )
+    stats = snapshot(counters, gauges)
+    counters.on_put(record_count=1, size_bytes=1, duration_us=1)
+    assert (stats.counters["put_count"], stats.counters["record_count"]) == (6, 12)
+    assert (stats.counters["put_bytes"], stats.counters["sync_bytes"]) == (600, 500)
+    assert (stats.bytes_to_flush, stats.bytes_to_dispatch) == (150, 50)
+    assert (stats.sync_count, stats.puts_per_sync, stats.sync_latency.total_us) == (2, 3.0, 200)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        stats.gauges.max_position = 1  # type: ignore[misc]
+    assert snapshot(StoreCounters(), StoreGauges()).puts_per_sync == 0.0
+
+
+def test_warnings_name_each_degraded_part() -> None:
+    counters = StoreCounters()
+    assert snapshot(counters, StoreGauges()).warnings() == ()
+    counters.memory_lock_failed_count = 1
+    counters.prepare_failed_count = 2
+    counters.pool_empty_count = 3
+    texts = snapshot(counters, StoreGauges(disk_state="full", disk_used_ratio=0.93)).warnings()
+    assert [text.split(";")[0] for text in texts] == [
+        "1 times memory could not be locked",
+        "2 times a file could not be made ahead",
+        "3 files got no write buffer",
+        "the disk is 93% used (full)",
+    ]
