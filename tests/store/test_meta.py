@@ -1,0 +1,226 @@
+"""Small files that are replaced as a whole (S12): the old one or the new one, or a refusal."""
+
+import shutil
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from store import failpoints
+from store.errors import (
+    CorruptionError,
+    FileSystemError,
+    LayoutError,
+    LimitExceededError,
+    StoreError,
+    StoreFullError,
+    SyncFailedError,
+)
+from store.file_system import FileSystem
+from store.mapped_file import TEMPORARY_SUFFIX
+from store.meta_file import META_SIZE_BYTES_MAX, Json, MetaFile
+from tests.store.power_loss import PowerLossFileSystem
+
+FS = FileSystem()
+
+
+def load(path: Path, *, must_exist: bool = True) -> dict[str, Json] | None:
+    return MetaFile(FS, str(path), "vote").load(must_exist=must_exist)
+
+
+def saved(path: Path, count: int) -> MetaFile:
+    """Save terms 1 to `count`."""
+    meta = MetaFile(FS, str(path), "vote")
+    meta.load(must_exist=False)
+    for term in range(1, count + 1):
+        assert meta.save({"term": term, "vote": f"n{term}"}) == term
+    return meta
+
+
+def test_the_newest_is_returned_and_two_generations_are_kept(tmp_path: Path) -> None:
+    for count in (1, 2, 3, 4):
+        path = tmp_path / str(count)
+        path.mkdir()
+        saved(path, count)
+        assert load(path) == {"term": count, "vote": f"n{count}"}
+        names = sorted(entry.name for entry in path.iterdir())
+        assert names == (["vote.0", "vote.1"] if count > 1 else ["vote.1"])
+
+
+def test_the_file_can_be_read_by_people(tmp_path: Path) -> None:
+    saved(tmp_path, 1)
+    head, _, payload = (tmp_path / "vote.1").read_text().partition("\n")
+    assert head.split()[:4] == ["quorumlog-meta", "1", "1", str(len(payload))]
+    assert payload == '{\n "term": 1,\n "vote": "n1"\n}'
+
+
+def test_nothing_saved_is_none_unless_it_must_exist(tmp_path: Path) -> None:
+    assert load(tmp_path, must_exist=False) is None
+    with pytest.raises(LayoutError, match="no such file"):
+        load(tmp_path)
+
+
+def test_a_save_without_a_load_is_a_mistake(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="before it was loaded"):
+        MetaFile(FS, str(tmp_path), "vote").save({})
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_every_bit_flip_of_the_newest_is_refused(tmp_path: Path, count: int) -> None:
+    """The other generation may be older than a vote, so it is never an answer."""
+    saved(tmp_path, count)
+    path = tmp_path / f"vote.{count % 2}"
+    original = path.read_bytes()
+    for bit in range(len(original) * 8):
+        data = bytearray(original)
+        data[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(data)
+        with pytest.raises(CorruptionError):
+            load(tmp_path)
+    path.write_bytes(original)
+    assert load(tmp_path) == {"term": count, "vote": f"n{count}"}
+
+
+def test_every_cut_of_the_newest_is_refused(tmp_path: Path) -> None:
+    saved(tmp_path, 3)
+    original = (tmp_path / "vote.1").read_bytes()
+    for size_bytes in range(len(original)):
+        (tmp_path / "vote.1").write_bytes(original[:size_bytes])
+        with pytest.raises(CorruptionError):
+            load(tmp_path)
+    (tmp_path / "vote.1").write_bytes(original + b"x")
+    with pytest.raises(CorruptionError, match="payload size"):
+        load(tmp_path)
+
+
+def test_damage_in_the_older_one_matters_only_if_it_might_be_the_newest(tmp_path: Path) -> None:
+    saved(tmp_path, 3)
+    original = (tmp_path / "vote.0").read_bytes()
+    payload_damaged = original[:-3] + b"x" + original[-2:]
+    (tmp_path / "vote.0").write_bytes(payload_damaged)
+    assert load(tmp_path) == {"term": 3, "vote": "n3"}, "its header says that it is older"
+    (tmp_path / "vote.0").write_bytes(b"?" + original[1:])
+    with pytest.raises(CorruptionError, match="header"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("lost", ["vote.0", "vote.1"])
+def test_a_lost_generation_is_refused(tmp_path: Path, lost: str) -> None:
+    saved(tmp_path, 4)
+    (tmp_path / lost).unlink()
+    with pytest.raises(LayoutError, match="no such file"):
+        load(tmp_path)
+
+
+def test_generations_of_different_times_are_refused(tmp_path: Path) -> None:
+    saved(tmp_path, 2)
+    shutil.copy(tmp_path / "vote.0", tmp_path / "backup")
+    meta = MetaFile(FS, str(tmp_path), "vote")
+    meta.load(must_exist=True)
+    for term in range(3, 8):
+        meta.save({"term": term})
+    shutil.copy(tmp_path / "backup", tmp_path / "vote.0")
+    with pytest.raises(CorruptionError, match="generation is 2, expected 6"):
+        load(tmp_path)
+    shutil.copy(tmp_path / "backup", tmp_path / "vote.1")
+    with pytest.raises(CorruptionError, match="generation"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("failpoint", "error"),
+    [
+        ("fs.open=ENOSPC", StoreFullError),
+        ("fs.write=ENOSPC", StoreFullError),
+        ("fs.write=short", StoreFullError),
+        ("fs.rename=EIO", FileSystemError),
+        ("meta_file.before_rename=EIO", OSError),
+    ],
+)
+def test_a_save_that_fails_changes_nothing(
+    tmp_path: Path, failpoint: str, error: type[Exception]
+) -> None:
+    meta = saved(tmp_path, 3)
+    with failpoints.armed(failpoint), pytest.raises(error):
+        meta.save({"term": 99})
+    assert load(tmp_path) == {"term": 3, "vote": "n3"}
+    assert not list(tmp_path.glob("*" + TEMPORARY_SUFFIX))
+    assert meta.save({"term": 4}) == 4
+    assert load(tmp_path) == {"term": 4}
+
+
+@pytest.mark.parametrize("failpoint", ["fs.sync=EIO", "fs.sync_directory=EIO"])
+def test_a_failed_sync_is_final(tmp_path: Path, failpoint: str) -> None:
+    meta = saved(tmp_path, 3)
+    with failpoints.armed(failpoint), pytest.raises(SyncFailedError):
+        meta.save({"term": 99})
+    with pytest.raises(SyncFailedError):
+        meta.save({"term": 100})
+    found = load(tmp_path)
+    assert found is not None
+    assert found["term"] in (3, 99), "unknown, but one of them"
+
+
+def test_limits(tmp_path: Path) -> None:
+    meta = saved(tmp_path, 1)
+    with pytest.raises(LimitExceededError):
+        meta.save({"text": "x" * META_SIZE_BYTES_MAX})
+    with pytest.raises(ValueError, match="JSON"):
+        meta.save({"number": float("nan")})
+    big = "x" * (META_SIZE_BYTES_MAX - 100)
+    meta.save({"text": big})
+    assert load(tmp_path) == {"text": big}
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_a_power_loss_leaves_the_last_saved_or_the_one_in_flight(tmp_path: Path, seed: int) -> None:
+    class Failing(PowerLossFileSystem):
+        """The power fails at a random step of a random save."""
+
+        steps_left = -1
+
+        def step(self) -> None:
+            if self.steps_left == 0:
+                images = len(list(tmp_path.glob("image*")))
+                self.build_image(str(run), str(tmp_path / f"image{images}"), random)
+            self.steps_left -= 1
+
+        def write_at(self, fd: int, path: str, position: int, data: bytes | memoryview) -> None:
+            self.step()
+            super().write_at(fd, path, position, data)
+            self.step()
+
+        def sync(self, fd: int, path: str) -> None:
+            super().sync(fd, path)
+            self.step()
+
+        def rename(self, source: str, target: str) -> None:
+            super().rename(source, target)
+            self.step()
+
+        def sync_directory(self, path: str) -> None:
+            super().sync_directory(path)
+            self.step()
+
+    random, run, fs = Random(seed), tmp_path / "run", Failing()
+    run.mkdir()
+    meta = MetaFile(fs, str(run), "vote")
+    meta.load(must_exist=False)
+    crash_term, checked = random.randint(1, 4), 0
+    for term in range(1, 5):
+        fs.steps_left = random.randint(0, 4) if term == crash_term else -1
+        meta.save({"term": term})
+    for image in tmp_path.glob("image*"):
+        for leftover in image.glob("*" + TEMPORARY_SUFFIX):
+            assert leftover.name.startswith("vote.")
+        found = load(image, must_exist=False)
+        terms = {None if found is None else found["term"]}
+        assert terms <= {crash_term, crash_term - 1 or None}
+        checked += 1
+    assert checked == 1
+
+
+def test_each_error_of_the_file_is_a_store_error(tmp_path: Path) -> None:
+    (tmp_path / "vote.0").mkdir()
+    with pytest.raises(StoreError):
+        load(tmp_path)
