@@ -260,3 +260,23 @@ class QueueOrderError(StoreError):
             f"{self.topic}/{self.queue_id} expects offset {self.expected_offset}, the log says "
             f"{self.found_offset}; the derived files do not belong to this log, rebuild them"
         )
+
+
+class DerivedFileError(StoreError):
+    """A consume queue or an index file is damaged, or belongs to another log. The log is not.
+
+    `path` and `at` (byte in that file) name the place. Rebuild the derived files from the log.
+    """
+
+    code = "store.derived_file"
+
+    def __init__(self, path: str, at: int, field: str, expected: str, found: str) -> None:
+        super().__init__(path, at, field, expected, found)
+        self.path, self.at, self.field = path, at, field
+        self.expected, self.found = expected, found
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path} byte {self.at}: {self.field} is {self.found}, expected {self.expected}; "
+            f"the file is derived from the log, rebuild it"
+        )
