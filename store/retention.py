@@ -1,0 +1,271 @@
+"""Which old files go, and when the disk counts as full.
+
+Owns the decision, as pure functions, and the round that carries it out; must not know what is in
+the files. Oldest first, never the last file, never a file that is not durable as a whole, at most
+ten in a round. Sources: RocketMQ CleanCommitLogService; storage-formats 5.9; fault-matrix S11, C1.
+
+Age and clocks: the age of a file is counted in the log's own time, from the newest store timestamp
+in the file to the newest in the log, file by file, and from there to now. Each of these steps
+counts as at least 0 and at most a quarter of the retention. So a clock that jumps to the year 2100
+ages what is there by a quarter of the retention once, and not by 74 years; one that jumps back ages
+nothing; and both hold across restarts, without any state. The price: a log that writes less than
+one file in a quarter of the retention keeps files longer than asked, by at most four files.
+
+Deviations: no hour of the day (`deleteWhen`); files are not deleted below the force mark just
+because ten are allowed in a round; readers keep the bytes of a deleted file as long as they hold
+them, none is unmapped by force; the disk counts as full while one more file still fits.
+"""
+
+import enum
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol, Self
+
+from store.config import StoreConfig
+from store.errors import FileSystemError, StoreFullError
+from store.stats import StoreCounters
+
+DELETE_COUNT_MAX: Final = 10  # A round; as RocketMQ's deleteFileBatchMax.
+_AGE_STEPS: Final = 4  # One step counts for at most this part of the retention.
+
+
+class DiskState(enum.Enum):
+    """How full the disk is; each state includes the consequences of those before it."""
+
+    OK = "ok"
+    WARN = "warn"
+    """Tell the operator; expired files go as always."""
+    FORCE = "force"
+    """Delete files that have not expired."""
+    FULL = "full"
+    """Refuse appends; reads go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiskUsage:
+    """The file system of the store: free for this process, and total, as FileSystem.free_bytes."""
+
+    free_bytes: int
+    total_bytes: int
+
+    @property
+    def used_ratio(self) -> float:
+        """Used part of the whole, 0 to 1."""
+        return 1 - self.free_bytes / self.total_bytes if self.total_bytes else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class FileAge:
+    """One file of the log, in order. `newest_unix_ms` is None when it is not known.
+
+    `is_deletable`: all of it is durable, and nobody needs it any more (dispatch, snapshot).
+    """
+
+    size_bytes: int
+    newest_unix_ms: int | None
+    is_deletable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionPolicy:
+    """The rules. `retention_ms` 0 and `retention_size_bytes` 0 mean no such limit."""
+
+    retention_ms: int
+    retention_size_bytes: int
+    file_size_bytes: int
+    warn_ratio: float
+    force_ratio: float
+    full_ratio: float
+    reserve_bytes: int
+
+    @classmethod
+    def from_config(cls, config: StoreConfig) -> Self:
+        """Take the rules from the store's settings."""
+        return cls(
+            retention_ms=config.retention_ms,
+            retention_size_bytes=config.retention_size_bytes,
+            file_size_bytes=config.file_size_bytes,
+            warn_ratio=config.disk_warn_ratio,
+            force_ratio=config.disk_force_ratio,
+            full_ratio=config.disk_full_ratio,
+            reserve_bytes=config.disk_reserve_bytes,
+        )
+
+    def needed_free_bytes(self, spare_file_count: int) -> int:
+        """Return how much must be free: meta reserve, and one file unless one is ready (S11)."""
+        return self.reserve_bytes + (0 if spare_file_count else self.file_size_bytes)
+
+    def disk_state(self, usage: DiskUsage, spare_file_count: int = 0) -> DiskState:
+        """Judge the disk. `spare_file_count` files are allocated ahead of the log already."""
+        if usage.used_ratio >= self.full_ratio or usage.free_bytes < self.needed_free_bytes(
+            spare_file_count
+        ):
+            return DiskState.FULL
+        if usage.used_ratio >= self.force_ratio:
+            return DiskState.FORCE
+        return DiskState.WARN if usage.used_ratio >= self.warn_ratio else DiskState.OK
+
+    def files_to_delete(
+        self,
+        files: Sequence[FileAge],
+        now_unix_ms: int,
+        usage: DiskUsage,
+        spare_file_count: int = 0,
+    ) -> int:
+        """Return how many of the oldest files to delete now. Pure."""
+        limit = 0
+        while limit < min(len(files) - 1, DELETE_COUNT_MAX) and files[limit].is_deletable:
+            limit += 1
+        ages = ages_ms([file.newest_unix_ms for file in files], now_unix_ms, self.retention_ms)
+        kept_bytes = sum(file.size_bytes for file in files)
+        to_free_bytes = self._bytes_to_free(usage, spare_file_count)
+        count = freed_bytes = 0
+        while count < limit:
+            expired = self.retention_ms > 0 and ages[count] >= self.retention_ms
+            too_large = 0 < self.retention_size_bytes < kept_bytes
+            if not (expired or too_large or freed_bytes < to_free_bytes):
+                break
+            kept_bytes -= files[count].size_bytes
+            freed_bytes += files[count].size_bytes
+            count += 1
+        return count
+
+    def _bytes_to_free(self, usage: DiskUsage, spare_file_count: int) -> int:
+        """Return what has to go to get below the force mark and have the reserve free."""
+        if self.disk_state(usage, spare_file_count) not in (DiskState.FORCE, DiskState.FULL):
+            return 0
+        allowed = int(usage.total_bytes * self.force_ratio)
+        over = usage.total_bytes - usage.free_bytes - allowed + 1
+        return max(over, self.needed_free_bytes(spare_file_count) - usage.free_bytes)
+
+
+def ages_ms(newest_unix_ms: Sequence[int | None], now_unix_ms: int, retention_ms: int) -> list[int]:
+    """Return the age of each file in the log's own time; see the module for the rule."""
+    step_max_ms = max(1, retention_ms // _AGE_STEPS)
+    ages = [0] * len(newest_unix_ms)
+    later: int | None = now_unix_ms
+    age = 0
+    for number in range(len(newest_unix_ms) - 1, -1, -1):
+        newest = newest_unix_ms[number]
+        if newest is not None and later is not None:
+            age += min(max(0, later - newest), step_max_ms)
+        ages[number] = age
+        later = newest if newest is not None else later
+    return ages
+
+
+class RetainedFile(Protocol):
+    """What retention asks of a file. MappedFile is one."""
+
+    @property
+    def position(self) -> int: ...
+
+    @property
+    def end_position(self) -> int: ...
+
+    @property
+    def size_bytes(self) -> int: ...
+
+
+class RetainedLog(Protocol):
+    """What retention asks of a log. Every `RecordLog` has the first two."""
+
+    @property
+    def flushed_position(self) -> int:
+        """Everything before it is durable."""
+        ...
+
+    def delete_first(self) -> int:
+        """Delete the oldest file; return the bytes freed."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionRound:
+    """What one round did. `error` ended it early; the next round tries again."""
+
+    state: DiskState
+    deleted_file_count: int
+    freed_bytes: int
+    error: FileSystemError | None = None
+
+
+class Retention:
+    """Runs the policy on one log. The thread that appends calls it, so that no lock is needed."""
+
+    def __init__(
+        self,
+        policy: RetentionPolicy,
+        log: RetainedLog,
+        files: Callable[[], Sequence[RetainedFile]],
+        newest_unix_ms: Callable[[RetainedFile], int | None],
+        *,
+        path: str,
+        deletable_position: Callable[[], int] | None = None,
+        spare_file_count: Callable[[], int] = lambda: 0,
+        counters: StoreCounters | None = None,
+    ) -> None:
+        """`newest_unix_ms` is asked once for each complete file: its newest store timestamp, for
+        which the first one of the next file is good enough. `deletable_position`: files that end
+        beyond it are still needed. `path` names the store in StoreFullError.
+        """
+        self.policy: Final = policy
+        self._log, self._files, self._newest_unix_ms = log, files, newest_unix_ms
+        self._path = path
+        self._deletable_position = deletable_position
+        self._spare_file_count = spare_file_count
+        self._counters = counters or StoreCounters()
+        self._known: dict[int, int] = {}  # Newest store time by file position, complete files only.
+        self.state = DiskState.OK
+        self.usage = DiskUsage(1, 1)
+
+    def run_once(self, now_unix_ms: int, usage: DiskUsage) -> RetentionRound:
+        """Delete what has to go and judge the disk again.
+
+        Deletions are durable on return. Raises SyncFailedError: stop the process. A file that
+        cannot be deleted ends the round and is tried again in the next one.
+        """
+        files = self._files()
+        ages = self._ages(files)
+        spare = self._spare_file_count()
+        count = self.policy.files_to_delete(ages, now_unix_ms, usage, spare)
+        deleted = freed_bytes = 0
+        failed: FileSystemError | None = None
+        try:
+            while deleted < count:
+                freed_bytes += self._log.delete_first()
+                deleted += 1
+        except FileSystemError as error:
+            failed = error
+        self._counters.deleted_file_count += deleted
+        self.usage = DiskUsage(usage.free_bytes + freed_bytes, usage.total_bytes)
+        self.state = self.policy.disk_state(self.usage, spare)
+        return RetentionRound(self.state, deleted, freed_bytes, failed)
+
+    def check_writable(self) -> None:
+        """Raise StoreFullError while the disk counts as full; nothing was written then.
+
+        The state is that of the last round: it recovers by itself with the next one.
+        """
+        if self.state is DiskState.FULL:
+            self._counters.store_full_count += 1
+            needed = self.policy.needed_free_bytes(self._spare_file_count())
+            by_ratio = int(self.usage.total_bytes * (1 - self.policy.full_ratio)) + 1
+            raise StoreFullError(self._path, max(needed, by_ratio), self.usage.free_bytes)
+
+    def _ages(self, files: Sequence[RetainedFile]) -> list[FileAge]:
+        hi = self._log.flushed_position
+        if self._deletable_position is not None:
+            hi = min(hi, self._deletable_position())
+        known = {f.position: self._known[f.position] for f in files if f.position in self._known}
+        for file in files[:-1]:
+            if file.position not in known:
+                newest = self._newest_unix_ms(file)
+                if newest is not None:
+                    known[file.position] = newest
+        self._known = known
+        ages = [FileAge(f.size_bytes, known.get(f.position), f.end_position <= hi) for f in files]
+        if files:  # The last file grows, so its time is asked for each time.
+            last = ages[-1]
+            ages[-1] = FileAge(last.size_bytes, self._newest_unix_ms(files[-1]), False)
+        return ages
