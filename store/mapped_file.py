@@ -162,9 +162,8 @@ class MappedFile:
             return None
         lo, hi = self.committed_position, self.wrote_position
         if lo < hi:
-            part = buffer[lo - self.position : hi - self.position]
-            self._fs.write_at(self._fd, self.path, lo - self.position, part)
-            part.release()
+            with buffer[lo - self.position : hi - self.position] as part:
+                self._fs.write_at(self._fd, self.path, lo - self.position, part)
             self.committed_position = hi
         if self.committed_position < self.end_position:
             return None

@@ -1,0 +1,372 @@
+"""The warm-up thread: files ready before they are needed, and nothing left behind."""
+
+import errno
+import mmap
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from store import failpoints, page_memory
+from store.errors import (
+    BusyError,
+    ClosedError,
+    FileSystemError,
+    StoreError,
+    StoreFullError,
+    SyncFailedError,
+)
+from store.file_system import FileSystem
+from store.mapped_file import TEMPORARY_SUFFIX
+from store.mapped_file_queue import MappedFileQueue
+from store.stats import StoreCounters
+from store.warm_up import WarmUp
+
+SIZE = 8192
+DEADLINE_S = 30
+DEADLINE_MS = DEADLINE_S * 1000
+
+
+class GatedFileSystem(FileSystem):
+    """Allocations wait for the test when `is_open` is cleared; `allocate_errors` fail in turn."""
+
+    def __init__(self) -> None:
+        self.is_open = threading.Event()
+        self.is_open.set()
+        self.began = threading.Semaphore(0)
+        self.allocated = threading.Semaphore(0)
+        self.allocate_errors: list[StoreError] = []
+
+    def allocate(self, fd: int, path: str, size_bytes: int) -> None:
+        self.began.release()
+        assert self.is_open.wait(DEADLINE_S), "the test forgot the gate"
+        if self.allocate_errors:
+            raise self.allocate_errors.pop(0)
+        super().allocate(fd, path, size_bytes)
+        self.allocated.release()
+
+
+class Fatal:
+    def __init__(self) -> None:
+        self.causes: list[BaseException] = []
+        self.called = threading.Event()
+
+    def __call__(self, cause: BaseException) -> None:
+        self.causes.append(cause)
+        self.called.set()
+
+
+class Warmed:
+    """A warm-up thread on a directory."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        file_count: int = 2,
+        timeout_ms: int = DEADLINE_MS,
+        warm_up: bool = True,
+        lock_memory: bool = False,
+    ) -> None:
+        self.path, self.fs, self.fatal = path, GatedFileSystem(), Fatal()
+        self.counters = StoreCounters()
+        self.source = WarmUp(
+            self.fs,
+            str(path),
+            SIZE,
+            file_count=file_count,
+            warm_up=warm_up,
+            allocate_timeout_ms=timeout_ms,
+            on_fatal=self.fatal,
+            lock_memory=lock_memory,
+            counters=self.counters,
+        )
+
+    def await_ready(self, count: int) -> None:
+        with self.source._condition:
+            assert self.source._condition.wait_for(
+                lambda: self.source.ready_count == count, DEADLINE_S
+            )
+
+    def await_rest(self) -> None:
+        with self.source._condition:
+            assert self.source._condition.wait_for(lambda: self.source._resting, DEADLINE_S)
+
+    def names(self) -> list[str]:
+        return sorted(entry.name for entry in self.path.iterdir())
+
+
+def name(number: int, *, is_temporary: bool = False) -> str:
+    return f"{number * SIZE:020d}" + (TEMPORARY_SUFFIX if is_temporary else "")
+
+
+def test_files_are_ready_ahead_and_not_in_the_directory_listing_of_the_log(tmp_path: Path) -> None:
+    warmed = Warmed(tmp_path)
+    warmed.source.start(0)
+    warmed.await_ready(2)
+    assert warmed.names() == [name(0, is_temporary=True), name(1, is_temporary=True)]
+    file = warmed.source.take(0)
+    assert file.path == str(tmp_path / name(0))
+    assert Path(file.path).read_bytes() == bytes(SIZE)
+    warmed.await_ready(2)
+    assert warmed.names() == [name(0), name(1, is_temporary=True), name(2, is_temporary=True)]
+    warmed.source.stop()
+    assert warmed.names() == [name(0)], "what was not taken is removed"
+    file.close()
+    assert warmed.fatal.causes == []
+
+
+def test_a_queue_rolls_through_prepared_files(tmp_path: Path) -> None:
+    warmed = Warmed(tmp_path)
+    queue = MappedFileQueue(warmed.fs, str(tmp_path), SIZE, warmed.source)
+    queue.load()
+    warmed.source.start(0)
+    for number in range(5):
+        queue.roll().append(bytes([number]) * SIZE)
+    assert queue.sync() == 5 * SIZE
+    warmed.source.stop()
+    queue.close()
+    again = MappedFileQueue(FileSystem(), str(tmp_path), SIZE)
+    again.load()
+    assert (again.max_position, again.read(4 * SIZE, 1)) == (5 * SIZE, b"\4")
+    again.close()
+
+
+def test_what_a_crash_leaves_of_prepared_files_is_no_part_of_the_log(tmp_path: Path) -> None:
+    warmed = Warmed(tmp_path)
+    queue = MappedFileQueue(warmed.fs, str(tmp_path), SIZE, warmed.source)
+    queue.load()
+    warmed.source.start(0)
+    queue.roll().append(b"x" * 10)
+    warmed.await_ready(2)
+    again = MappedFileQueue(FileSystem(), str(tmp_path), SIZE)
+    again.load()
+    assert [file.position for file in again.files] == [0]
+    assert warmed.names() == [name(0)]
+    again.close()
+    queue.close()
+    warmed.source.stop()
+
+
+def test_a_taker_waits_for_the_file_in_the_making(tmp_path: Path) -> None:
+    warmed = Warmed(tmp_path)
+    warmed.fs.is_open.clear()
+    warmed.source.start(0)
+    assert warmed.fs.began.acquire(timeout=DEADLINE_S)
+    threading.Thread(target=warmed.fs.is_open.set).start()
+    file = warmed.source.take(0)
+    assert file.position == 0
+    warmed.source.stop()
+    file.close()
+
+
+def test_a_taker_that_waits_too_long_is_told_busy_and_may_come_again(tmp_path: Path) -> None:
+    warmed = Warmed(tmp_path, timeout_ms=1)
+    warmed.fs.is_open.clear()
+    warmed.source.start()
+    with pytest.raises(BusyError, match="allocation of the next log file is busy since 1 ms"):
+        warmed.source.take(0)
+    warmed.fs.is_open.set()
+    warmed.await_ready(2)
+    warmed.source.take(0).close()
+    warmed.source.stop()
+
+
+def test_a_full_disk_is_told_to_the_taker_and_tried_again_at_the_next_take(tmp_path: Path) -> None:
+    warmed = Warmed(tmp_path, file_count=1)
+    full = StoreFullError("here", 10, 5)
+    warmed.fs.allocate_errors = [full, full, full]
+    warmed.source.start(0)
+    warmed.await_rest()
+    assert warmed.counters.prepare_failed_count == 1
+    for _ in range(2):
+        with pytest.raises(StoreFullError):
+            warmed.source.take(0)
+    assert warmed.names() == []
+    warmed.source.take(0).close()
+    warmed.await_ready(1)
+    warmed.source.stop()
+    assert (warmed.counters.prepare_failed_count, warmed.fatal.causes) == (3, [])
+
+
+def test_a_failure_ahead_does_not_concern_the_taker_of_a_ready_file(tmp_path: Path) -> None:
+    warmed = Warmed(tmp_path, file_count=2)
+    warmed.source.start(0)
+    warmed.await_ready(2)
+    warmed.fs.allocate_errors = [StoreFullError("here", 10, 5)] * 2
+    warmed.source.take(0).close()
+    warmed.await_rest()
+    warmed.source.take(SIZE).close()
+    warmed.await_rest()
+    warmed.source.take(2 * SIZE).close()
+    warmed.source.stop()
+    assert warmed.counters.prepare_failed_count == 2
+
+
+@pytest.mark.parametrize("position", [0, 3 * SIZE, 50 * SIZE])
+def test_another_position_discards_what_was_prepared(tmp_path: Path, position: int) -> None:
+    warmed = Warmed(tmp_path)
+    warmed.source.start(4 * SIZE)
+    warmed.await_ready(2)
+    file = warmed.source.take(position)
+    warmed.await_ready(2)
+    number = position // SIZE
+    following = [name(number + n, is_temporary=True) for n in (1, 2)]
+    assert warmed.names() == sorted([name(number), *following])
+    warmed.source.stop()
+    file.close()
+
+
+@pytest.mark.parametrize("warm_up", [False, True])
+def test_a_file_in_the_making_for_a_position_that_was_left_is_dropped(
+    tmp_path: Path, warm_up: bool
+) -> None:
+    warmed = Warmed(tmp_path, file_count=1, timeout_ms=0, warm_up=warm_up)
+    warmed.fs.is_open.clear()
+    warmed.source.start(7 * SIZE)
+    assert warmed.fs.began.acquire(timeout=DEADLINE_S)
+    with pytest.raises(BusyError):
+        warmed.source.take(2 * SIZE)
+    warmed.fs.is_open.set()
+    warmed.await_ready(1)
+    assert warmed.names() == [name(2, is_temporary=True)]
+    warmed.source.stop()
+
+
+def test_a_truncated_or_reset_queue_takes_the_right_files(tmp_path: Path) -> None:
+    warmed = Warmed(tmp_path)
+    queue = MappedFileQueue(warmed.fs, str(tmp_path), SIZE, warmed.source)
+    queue.load()
+    warmed.source.start(0)
+    for number in range(4):
+        queue.roll().append(bytes([number + 1]) * SIZE)
+    queue.sync()
+    queue.truncate(SIZE + 5)
+    queue.files[-1].append(b"x" * (SIZE - 5))
+    assert queue.roll().position == 2 * SIZE
+    queue.reset(9 * SIZE)
+    assert [file.position for file in queue.files] == [9 * SIZE]
+    warmed.source.stop()
+    assert warmed.names() == [name(9)]
+    queue.close()
+
+
+def test_a_publication_that_fails_can_be_repeated(tmp_path: Path) -> None:
+    warmed = Warmed(tmp_path)
+    warmed.source.start(0)
+    warmed.await_ready(2)
+    with failpoints.armed("fs.rename=EIO"), pytest.raises(FileSystemError):
+        warmed.source.take(0)
+    file = warmed.source.take(0)
+    assert file.position == 0
+    warmed.source.stop()
+    assert warmed.names() == [name(0)]
+    file.close()
+
+
+@pytest.mark.parametrize("cause", [SyncFailedError("disk", errno.EIO), AssertionError("bug")])
+def test_a_failed_sync_or_assertion_is_final(tmp_path: Path, cause: BaseException) -> None:
+    warmed = Warmed(tmp_path)
+
+    def fail(fd: int, path: str, size_bytes: int) -> None:
+        raise cause
+
+    warmed.fs.allocate = fail  # type: ignore[method-assign]
+    warmed.source.start()
+    for _ in range(2):
+        with pytest.raises(SyncFailedError):
+            warmed.source.take(0)
+    assert warmed.fatal.called.wait(DEADLINE_S)
+    assert warmed.fatal.causes == [cause]
+    assert warmed.names() == []
+    warmed.source.stop()
+
+
+def test_stop_refuses_takers_and_ends_a_file_in_the_making(tmp_path: Path) -> None:
+    warmed = Warmed(tmp_path)
+    warmed.fs.is_open.clear()
+    warmed.source.start()
+    results: list[BaseException] = []
+
+    def take() -> None:
+        try:
+            warmed.source.take(0)
+        except StoreError as error:
+            results.append(error)
+
+    taker = threading.Thread(target=take)
+    taker.start()
+    assert warmed.fs.began.acquire(timeout=DEADLINE_S)
+    stopper = threading.Thread(target=warmed.source.stop)
+    stopper.start()
+    taker.join(DEADLINE_S)
+    assert isinstance(results[0], ClosedError)
+    warmed.fs.is_open.set()
+    stopper.join(DEADLINE_S)
+    assert not stopper.is_alive()
+    assert warmed.names() == []
+    with pytest.raises(ClosedError):
+        warmed.source.take(0)
+    warmed.source.stop()
+
+
+def test_stop_without_start() -> None:
+    Warmed(Path("nowhere")).source.stop()
+
+
+# --- Memory ---
+
+
+def test_locking_is_tried_for_each_file_and_counted_when_it_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+    locked = threading.Semaphore(0)
+
+    def refuse(mapped: mmap.mmap) -> bool:
+        calls.append(len(mapped))
+        locked.release()
+        return False
+
+    monkeypatch.setattr(page_memory, "lock_memory", refuse)
+    warmed = Warmed(tmp_path, lock_memory=True)
+    warmed.source.start()
+    files = [warmed.source.take(0), warmed.source.take(SIZE)]
+    for _ in files:
+        assert locked.acquire(timeout=DEADLINE_S)
+    warmed.source.stop()
+    assert (calls, warmed.counters.memory_lock_failed_count) == ([SIZE, SIZE], 2)
+    assert warmed.fatal.causes == []
+    assert files[0].append(b"x") == 0, "the store works without"
+    for file in files:
+        file.close()
+
+
+_LIMITED = """
+import mmap, os, resource
+from store import page_memory
+resource.setrlimit(resource.RLIMIT_MEMLOCK, (1 << 20, 1 << 20))
+if os.geteuid() == 0:
+    os.setuid(65534)  # Root may lock as much as it likes.
+small, large = mmap.mmap(-1, 4096), mmap.mmap(-1, 40 << 20)
+print(page_memory.lock_memory(small), page_memory.lock_memory(large))
+large[:3] = b"abc"
+"""
+
+
+def test_the_kernel_refuses_to_lock_more_than_the_limit() -> None:
+    """Really, in a process without privileges and with a limit of 1 MiB."""
+    done = subprocess.run(
+        [sys.executable, "-c", _LIMITED], capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.stderr) == ("True False\n", "")
+
+
+def test_advice_works_on_memory_of_ours() -> None:
+    with mmap.mmap(-1, 3 << 20) as mapped:
+        assert page_memory.will_need(mapped)
+        mapped[:3] = b"abc"
+        page_memory.populate(mapped)
+        assert mapped[:4] == b"abc\0"
