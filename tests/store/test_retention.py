@@ -261,6 +261,14 @@ def test_a_round_deletes_durably_and_asks_for_each_age_once(tmp_path: Path) -> N
     log.queue.close()
 
 
+def test_the_file_that_grows_is_a_step_of_its_own(tmp_path: Path) -> None:
+    log = RetainedQueue(tmp_path, 4)
+    log.newest = {n: NOW - (4 - n) * 18 * HOUR for n in range(4)}
+    assert log.retention.run_once(NOW - 1, EMPTY_DISK).deleted_file_count == 0
+    assert log.retention.run_once(NOW, EMPTY_DISK).deleted_file_count == 1
+    log.queue.close()
+
+
 def test_files_that_are_needed_or_not_durable_stay(tmp_path: Path) -> None:
     log = RetainedQueue(tmp_path, 4, retention_size_bytes=1)
     log.needed_from = 2 * SIZE - 1
