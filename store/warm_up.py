@@ -90,11 +90,14 @@ class WarmUp:
             self._wait_until_ready(position)
             prepared = self._ready.popleft()
             self._next_position = position + self._file_size_bytes
-            self._condition.notify_all()
-        file = prepared.publish()
-        if self._lock_memory:
+        file: MappedFile | None = None
+        try:
+            file = prepared.publish()
+        finally:
+            # Only now: making the next file keeps the disk busy, and the rename would wait for it.
             with self._condition:
-                self._to_lock.append(file)
+                if file is not None and self._lock_memory:
+                    self._to_lock.append(file)
                 self._condition.notify_all()
         return file
 
@@ -104,7 +107,8 @@ class WarmUp:
             self._discard()
             self._next_position = position
         self._resting, self._error = False, None
-        self._condition.notify_all()
+        if not self._ready:
+            self._condition.notify_all()
 
     def _wait_until_ready(self, position: int) -> None:
         deadline_ns = self._monotonic_ns() + self._timeout_ms * (_NS_PER_S // 1000)
