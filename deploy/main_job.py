@@ -168,7 +168,7 @@ def pull_all(store: Store, topic: str, queue_id: int) -> Iterator[bytes]:
         result = store.pull(
             topic, queue_id, offset, max_count=_PULL_COUNT, max_size_bytes=_PULL_SIZE_BYTES
         )
-        if not result.count:
+        if not result.record_count:
             return
         yield result.data
         offset = result.next_offset

@@ -43,6 +43,7 @@ class CommitLog:
             config.file_size_bytes - fmt.BLANK_SIZE_BYTES_MIN,
         )
         self._scratch = bytearray(min(self._batch_size_bytes_max, 256 * 1024))
+        self._scratch_view = memoryview(self._scratch)
 
     # --- Positions ---
 
@@ -75,6 +76,7 @@ class CommitLog:
             raise LimitExceededError("batch", size_bytes, self._batch_size_bytes_max)
         if size_bytes > len(self._scratch):
             self._scratch = bytearray(self._batch_size_bytes_max)
+            self._scratch_view = memoryview(self._scratch)
         files = self.files.files
         last = files[-1] if files else None
         fits = last is not None and size_bytes + fmt.BLANK_SIZE_BYTES_MIN <= last.free_bytes
@@ -88,8 +90,7 @@ class CommitLog:
         if not fits or last is None:
             last = self._roll()
         hit("commit_log.before_append")
-        with memoryview(scratch)[:size_bytes] as part:
-            landed = last.append(part)
+        landed = last.append(self._scratch_view[:size_bytes])
         assert landed == position, f"stamped for {position}, landed at {landed}"
         self.stamper.publish(stamped)
         hit("commit_log.after_append")

@@ -1,0 +1,59 @@
+"""What the machine can do at best, measured next to each figure of the engine.
+
+Owns the plain loops without any of our code: copy into a map, read a file, sync a file.
+"""
+
+import mmap
+import os
+import time
+
+_CHUNK_SIZE_BYTES = 1 << 20
+
+
+def copy_bytes_per_second(directory: str, chunk_size_bytes: int, total_size_bytes: int) -> float:
+    """Copy one chunk again and again into a warm map; the limit of every append."""
+    path = os.path.join(directory, "limit-copy")
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        os.posix_fallocate(fd, 0, total_size_bytes)
+        for at in range(0, total_size_bytes, _CHUNK_SIZE_BYTES):
+            os.pwrite(fd, bytes(min(_CHUNK_SIZE_BYTES, total_size_bytes - at)), at)
+        chunk = os.urandom(chunk_size_bytes)
+        with mmap.mmap(fd, total_size_bytes) as mapped:
+            hi = total_size_bytes - chunk_size_bytes
+            began = time.perf_counter()
+            for at in range(0, hi, chunk_size_bytes):
+                mapped[at : at + chunk_size_bytes] = chunk
+            seconds = time.perf_counter() - began
+        return (hi // chunk_size_bytes) * chunk_size_bytes / seconds
+    finally:
+        os.close(fd)
+        os.unlink(path)
+
+
+def read_bytes_per_second(path: str) -> float:
+    """Read a file that is in the page cache, in large pieces; the limit of reads and recovery."""
+    with open(path, "rb", buffering=0) as file:
+        size_bytes = 0
+        began = time.perf_counter()
+        while data := file.read(_CHUNK_SIZE_BYTES):
+            size_bytes += len(data)
+        return size_bytes / (time.perf_counter() - began)
+
+
+def syncs_per_second(directory: str, count: int, write_size_bytes: int = 4096) -> float:
+    """Write a page and fdatasync, one at a time, in space that was written before."""
+    path = os.path.join(directory, "limit-sync")
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        data = os.urandom(write_size_bytes)
+        os.pwrite(fd, bytes(write_size_bytes * count), 0)
+        os.fsync(fd)
+        began = time.perf_counter()
+        for number in range(count):
+            os.pwrite(fd, data, number * write_size_bytes)
+            os.fdatasync(fd)
+        return count / (time.perf_counter() - began)
+    finally:
+        os.close(fd)
+        os.unlink(path)

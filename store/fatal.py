@@ -1,0 +1,29 @@
+"""How the process ends when it must not go on.
+
+Owns the exit codes and the last words. After a failed sync or a failed assertion nothing may be
+acknowledged any more, on any thread, so the process ends at once and without any clean-up that
+could write. Sources: design 4.6, fault-matrix S02, I17.
+"""
+
+import os
+import sys
+import traceback
+from typing import Final
+
+from store.errors import SyncFailedError
+
+EXIT_SYNC_FAILED: Final = 74  # EX_IOERR of sysexits.h.
+EXIT_INTERNAL_ERROR: Final = 70  # EX_SOFTWARE.
+
+
+def end_process(cause: BaseException) -> None:
+    """Say why on stderr and end the process. The default of `Store.open(on_fatal=...)`."""
+    is_sync = isinstance(cause, SyncFailedError)
+    what = "a sync failed" if is_sync else "an invariant of the store is broken"
+    text = "".join(traceback.format_exception(cause))
+    sys.stderr.write(
+        f"{text}quorumlog: the process ends because {what}: {cause}\n"
+        f"Nothing after the last good sync was acknowledged. Start it again to recover.\n"
+    )
+    sys.stderr.flush()
+    os._exit(EXIT_SYNC_FAILED if is_sync else EXIT_INTERNAL_ERROR)

@@ -1,0 +1,49 @@
+"""The thread that does the upkeep of a store that is used as a library.
+
+Owns the rhythm and what happens when the upkeep fails; must not know what the upkeep is. What can
+get better by itself (a full disk, a failed call) is counted and tried again; everything else ends
+the process, because nobody else would notice.
+"""
+
+import threading
+from collections.abc import Callable
+
+from store.errors import FileSystemError, StoreFullError
+
+
+class MaintenanceThread:
+    """Calls `work` every `interval_ms` from `start` to `stop`."""
+
+    def __init__(
+        self,
+        work: Callable[[], None],
+        interval_ms: int,
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        self._work, self._interval_ms, self._on_fatal = work, interval_ms, on_fatal
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="store-maintain", daemon=True)
+        self.last_error: FileSystemError | StoreFullError | None = None
+        self.failed_round_count = 0
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread and wait until a running round is done. Harmless if never started."""
+        self._stopping.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping.wait(self._interval_ms / 1000):
+            try:
+                self._work()
+                self.last_error = None
+            except (FileSystemError, StoreFullError) as error:
+                self.last_error = error
+                self.failed_round_count += 1
+            except BaseException as error:  # noqa: BLE001  The process must not go on.
+                self._on_fatal(error)
+                return

@@ -1,0 +1,224 @@
+"""Opens a store directory: the order of recovery, and what each part may trust.
+
+Owns the decision what survived the last stop, from the run marker, the boot id and the durable
+mark. Must not know appends and reads. Nothing is written to the log before its end is known.
+
+1. lock, 2. how the last run ended, 3. log: find its end, cut a torn tail, 4. derived files: cut
+them to what is known to be built, then dispatch the rest of the log again, 5. mark as running.
+Sources: storage-formats 4.4 to 4.6; design 4.5.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from store.commit_log import CommitLog
+from store.commit_log_recovery import recover_commit_log
+from store.config import StoreConfig
+from store.consume_queues import ConsumeQueues
+from store.dispatch import Dispatcher
+from store.durable_mark import DurableMark, Mark
+from store.errors import DerivedFileError, QueueOrderError
+from store.file_system import FileSystem
+from store.identity import LastRun
+from store.index_files import IndexFiles
+from store.ledger import Ledger
+from store.ledger_recovery import recover_ledger
+from store.mapped_file_queue import FileSource, InlineFiles
+from store.record_check import store_timestamp
+from store.retention import RetainedFile
+from store.stats import StoreCounters
+from store.transient_pool import PooledFiles, TransientPool
+from store.warm_up import WarmUp
+
+Progress = Callable[[str, int, int], None]
+"""Called with (what, bytes done, bytes in all) during long steps of an opening."""
+_TIME_SCAN_SIZE_BYTES: Final = 8 << 20  # Holds one record of any size.
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What an opening found and did. Positions and sizes in bytes of the log."""
+
+    was_clean: bool
+    same_boot: bool
+    known_good_position: int
+    """Up to here the log was known to be whole before it was looked at."""
+    end_position: int
+    scanned_size_bytes: int
+    cut_size_bytes: int
+    cut_reason: str
+    dispatched_size_bytes: int
+    """How much of the log had to be dispatched again."""
+    derived_rebuilt: bool
+    """Whether queues and index were built anew from the start of the log."""
+
+
+@dataclass(slots=True)
+class OpenedLog:
+    """The log, cut to its good end, and what is known of it."""
+
+    log: CommitLog | Ledger
+    end_position: int
+    scanned_size_bytes: int
+    cut_size_bytes: int
+    cut_reason: str
+
+
+def known_good_position(mark: Mark, last_run: LastRun) -> int:
+    """Return up to where the log must be whole: synced, or dispatched while the machine was up."""
+    if last_run.same_boot:
+        return max(mark.durable_position, mark.dispatched_position)
+    return mark.durable_position
+
+
+def log_directory(root: str, config: StoreConfig) -> str:
+    """Return the directory of the log's data files."""
+    if config.container == "ledger":
+        return os.path.join(root, f"dledger-{config.self_id}", "data")
+    return os.path.join(root, "commitlog")
+
+
+def open_log(
+    fs: FileSystem,
+    root: str,
+    config: StoreConfig,
+    source: FileSource | None,
+    mark: Mark,
+    last_run: LastRun,
+) -> OpenedLog:
+    """Open the log of either container and cut its torn tail.
+
+    Raises CorruptionError for damage in what was known to be good; nothing is changed then.
+    """
+    known_good = known_good_position(mark, last_run)
+    if config.container == "ledger":
+        ledger, report = recover_ledger(
+            fs,
+            root,
+            config,
+            source=source,
+            durable_position=known_good,
+        )
+        return OpenedLog(
+            ledger,
+            ledger.max_position,
+            report.scanned_size_bytes,
+            report.cut_size_bytes,
+            report.cut_reason,
+        )
+    log = CommitLog(fs, root, config, source)
+    log.files.load()
+    try:
+        found = recover_commit_log(fs, log, known_good)
+    except BaseException:
+        log.close()
+        raise
+    return OpenedLog(
+        log,
+        found.end_position,
+        found.end_position - found.lo,
+        found.cut_size_bytes,
+        found.cut_reason,
+    )
+
+
+def open_derived(
+    queues: ConsumeQueues,
+    index: IndexFiles,
+    log: CommitLog | Ledger,
+    mark: Mark,
+    last_run: LastRun,
+    progress: Progress,
+) -> tuple[Dispatcher, int, bool]:
+    """Bring queues and index up to the end of the log.
+
+    Returns (dispatcher, bytes of the log dispatched again, whether everything was rebuilt). Derived
+    files are never trusted over the log: what is damaged or does not fit is dropped and built anew.
+    """
+    if last_run.page_cache_lost:
+        built_position = mark.dispatched_durable_position
+    else:
+        built_position = mark.dispatched_position
+    lo = min(built_position, log.max_position)
+    try:
+        queues.recover(lo, is_clean=last_run.was_clean)
+        queues.correct_min_offsets(log.min_position)
+        index.recover(lo, is_clean=last_run.was_clean)
+        is_rebuilt = lo < log.min_position  # The log lost records that were not built.
+        dispatcher = Dispatcher(log, queues, index, dispatched_position=lo)
+        if not is_rebuilt:
+            _catch_up(dispatcher, log, progress)
+    except (DerivedFileError, QueueOrderError):
+        is_rebuilt = True
+        dispatcher = Dispatcher(log, queues, index, dispatched_position=log.min_position)
+    if is_rebuilt:
+        lo = log.min_position
+        dispatcher.rebuild(lambda done, total: progress("rebuild", done, total))
+    return dispatcher, log.max_position - lo, is_rebuilt
+
+
+def _catch_up(dispatcher: Dispatcher, log: CommitLog | Ledger, progress: Progress) -> None:
+    hi = log.max_position
+    while dispatcher.dispatched_position < hi:
+        dispatcher.advance(hi)
+        progress("dispatch", dispatcher.dispatched_position, hi)
+
+
+def make_files(
+    fs: FileSystem,
+    root: str,
+    config: StoreConfig,
+    counters: StoreCounters,
+    on_fatal: Callable[[BaseException], None],
+) -> tuple[FileSource, WarmUp | None, PooledFiles | None, TransientPool | None]:
+    """Return who makes the log's next files, and its special parts as far as configured."""
+    directory = log_directory(root, config)
+    source: FileSource
+    warm_up = None
+    if config.preallocate_file_count:
+        source = warm_up = WarmUp(
+            fs,
+            directory,
+            config.file_size_bytes,
+            file_count=config.preallocate_file_count,
+            warm_up=config.warm_up,
+            allocate_timeout_ms=config.allocate_timeout_ms,
+            on_fatal=on_fatal,
+            lock_memory=config.lock_memory,
+            counters=counters,
+        )
+    else:
+        source = InlineFiles(fs, directory, config.file_size_bytes, warm_up=config.warm_up)
+    if not config.transient_pool:
+        return source, warm_up, None, None
+    pool = TransientPool(
+        config.transient_pool_size,
+        config.file_size_bytes,
+        lock_memory=config.lock_memory,
+        counters=counters,
+    )
+    pooled = PooledFiles(pool, source, counters)
+    return pooled, warm_up, pooled, pool
+
+
+def newest_unix_ms(log: CommitLog | Ledger, file: RetainedFile) -> int | None:
+    """Return a store time no record of a complete file is newer than, for retention.
+
+    The first record behind the file has it; for the last file, its own first record must do.
+    """
+    lo = file.end_position if file.end_position < log.max_position else file.position
+    for position, data in log.record_runs(lo, min(lo + _TIME_SCAN_SIZE_BYTES, log.max_position)):
+        assert position >= lo, f"a run at {position}, asked from {lo}"
+        return store_timestamp(data)
+    return None
+
+
+def open_marks(fs: FileSystem, root: str, config: StoreConfig) -> DurableMark:
+    """Open the durable mark. Raises LayoutError when it is missing beside a log."""
+    names = fs.list_directory(log_directory(root, config))
+    is_empty = not any(name.isdecimal() for name in names)
+    return DurableMark.open(
+        fs, root, interval_ms=config.durable_mark_interval_ms, log_is_empty=is_empty
+    )

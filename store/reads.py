@@ -1,0 +1,156 @@
+"""What can be asked of an open store, by offset, position, id, key and time.
+
+Owns the reads; must not know appends, threads or recovery. `store.store.Store` is the one subclass:
+it brings the parts and decides what a read may see.
+"""
+
+from typing import Final, NamedTuple
+
+from store.commit_log import CommitLog
+from store.config import StoreConfig
+from store.consume_queues import ConsumeQueues
+from store.errors import PositionRangeError, RecordFormatError
+from store.index_files import IndexFiles
+from store.ledger import Ledger
+from store.mapped_file import View
+from store.message import Message, decode_message, parse_message_id
+from store.pull import PullResult, pull
+from store.record_check import store_timestamp
+
+_RECORD_SIZE_BYTES_FIRST: Final = 4096  # Read at once when the size of a record is not known.
+_FOREVER_MS: Final = (1 << 63) - 1
+
+
+class QueueInfo(NamedTuple):
+    """One queue that exists. Its messages have the offsets [min_offset, max_offset)."""
+
+    topic: str
+    queue_id: int
+    min_offset: int
+    max_offset: int
+
+
+class Reads:
+    """The reading half of a store. Every method may be called from any thread."""
+
+    config: StoreConfig
+    log: CommitLog | Ledger
+    _queues: ConsumeQueues
+    _index: IndexFiles
+
+    def _catch_up(self) -> None:
+        """Make everything that was appended before the call visible; raise if closed."""
+        raise NotImplementedError
+
+    def _check_open(self) -> None:
+        """Raise ClosedError if the store is closed."""
+        raise NotImplementedError
+
+    def pull(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        *,
+        max_count: int = 32,
+        max_size_bytes: int = 256 * 1024,
+        tags: frozenset[int] | None = None,
+    ) -> PullResult:
+        """Return records of one queue from `offset` on, encoded, back to back.
+
+        Sees everything appended before the call. At least one record if there is any; `tags` are
+        tag hashes (`store.message.tags_code`), and the caller compares the tag itself. Raises
+        CorruptionError, FileSystemError, ClosedError.
+        """
+        self._catch_up()
+        queue = self._queues.get(topic.encode(), queue_id)
+        return pull(
+            self.log, queue, offset, max_count=max_count, max_bytes=max_size_bytes, tags_codes=tags
+        )
+
+    def view(self, position: int, size_bytes: int) -> View:
+        """Return a zero-copy window on a record; it stays valid until released (see View)."""
+        self._check_open()
+        return self.log.view(position, size_bytes)
+
+    def message_at(self, position: int) -> Message:
+        """Return the record at a position. Raises PositionRangeError when none starts there."""
+        self._check_open()
+        lo, hi = self.log.min_position, self.log.max_position
+        if not lo <= position < hi:
+            raise PositionRangeError("position", position, lo, hi)
+        try:
+            message = decode_message(self._read_record(position))
+        except RecordFormatError as error:
+            raise PositionRangeError("record position", position, lo, hi) from error
+        if message.position != position:
+            raise PositionRangeError("record position", position, lo, hi)
+        return message
+
+    def message_by_id(self, message_id: str) -> Message:
+        """Return the record with an offset message id. Errors as `message_at`."""
+        return self.message_at(parse_message_id(message_id)[1])
+
+    def messages_by_key(
+        self,
+        topic: str,
+        key: str,
+        *,
+        lo_unix_ms: int = 0,
+        hi_unix_ms: int = _FOREVER_MS,
+        max_count: int = 64,
+    ) -> list[Message]:
+        """Return the newest messages of a topic that carry the key, oldest first.
+
+        Stored within [lo, hi). The index finds hashes; each record's topic and key are compared.
+        """
+        self._catch_up()
+        positions = self._index.lookup(
+            topic, key, begin_unix_ms=lo_unix_ms, end_unix_ms=hi_unix_ms, count_max=max_count
+        )
+        found = []
+        for position in positions:
+            if position >= self.log.min_position:
+                message = self.message_at(position)
+                in_time = lo_unix_ms <= message.store_unix_ms < hi_unix_ms
+                if message.topic == topic and key in message.keys and in_time:
+                    found.append(message)
+        return found
+
+    def offset_by_time(self, topic: str, queue_id: int, unix_ms: int) -> int:
+        """Return the offset of the first message of a queue stored at `unix_ms` or later.
+
+        The next offset when all are older, 0 for a queue that does not exist.
+        """
+        self._catch_up()
+        queue = self._queues.get(topic.encode(), queue_id)
+        if queue is None:
+            return 0
+
+        def is_older(position: int, size_bytes: int) -> bool:
+            if position < self.log.min_position:
+                return True
+            return store_timestamp(self.log.read(position, size_bytes)) < unix_ms
+
+        return queue.search(queue.min_offset, queue.max_offset, is_older)
+
+    def queues(self) -> list[QueueInfo]:
+        """Return every queue with its range of offsets, sorted; sees all that was appended."""
+        self._catch_up()
+        return sorted(
+            QueueInfo(q.topic, q.queue_id, q.min_offset, q.max_offset) for q in self._queues
+        )
+
+    def _read_record(self, position: int) -> bytes:
+        room = self._room_at(position)
+        head = self.log.read(position, min(room, _RECORD_SIZE_BYTES_FIRST))
+        size_bytes = int.from_bytes(head[:4], "big")
+        if size_bytes <= len(head):
+            return head[:size_bytes]
+        return self.log.read(position, min(size_bytes, room))
+
+    def _room_at(self, position: int) -> int:
+        """Bytes from `position` to the end of its file, or of the log."""
+        size_bytes = self.config.file_size_bytes
+        file_hi = position // size_bytes * size_bytes + size_bytes
+        return min(file_hi, self.log.max_position) - position

@@ -1,0 +1,394 @@
+"""The store: one log, the queues and the index derived from it, and the threads that serve them.
+
+Start reading here. Owns the life of a store directory (open, append, read, close) and who may call
+what; the work is done by the parts: `commit_log` or `ledger` (append), `flush` (durability),
+`dispatch` (queues and index), `warm_up` (next files), `retention`, `opening` (recovery).
+
+Threads, as a library: any number of callers; appends are serialised by the put lock. `store-flush`
+syncs the log, `store-warm-up` makes the next files, `store-maintain` dispatches, syncs the derived
+files and deletes old ones. A node that has its own loop opens the store with `maintain=False` and
+calls `maintain()` itself. Source: RocketMQ DefaultMessageStore.
+"""
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Final, Self
+
+from store import checksum, failpoints
+from store.checkpoint import Checkpoint, DurableTimes
+from store.commit_log import CommitLog
+from store.config import StoreConfig
+from store.consume_queues import ConsumeQueues
+from store.errors import BusyError, ClosedError, StoreError, StoreFullError
+from store.fatal import end_process
+from store.file_system import FileSystem
+from store.flush import FlushService
+from store.flush_schedule import FlushRules
+from store.identity import DirectoryLock, RunMarker
+from store.index_files import IndexFiles
+from store.ledger import Ledger
+from store.log import AppendResult
+from store.maintenance import MaintenanceThread
+from store.marks import MarkKeeper
+from store.opening import (
+    Progress,
+    Recovery,
+    known_good_position,
+    make_files,
+    newest_unix_ms,
+    open_derived,
+    open_log,
+    open_marks,
+)
+from store.put_lock import make_put_lock
+from store.reads import Reads
+from store.retention import DiskUsage, Retention, RetentionPolicy
+from store.stats import StoreCounters, StoreGauges, StoreStats, snapshot
+
+
+def _unix_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _no_progress(what: str, done: int, total: int) -> None:
+    pass
+
+
+class Store(Reads):
+    """An open store directory. Use it as a context manager, or call `close`.
+
+    Every method may be called from any thread.
+    """
+
+    @classmethod
+    def open(
+        cls,
+        root: str,
+        config: StoreConfig | None = None,
+        *,
+        fs: FileSystem | None = None,
+        now_unix_ms: Callable[[], int] = _unix_ms,
+        on_fatal: Callable[[BaseException], None] = end_process,
+        progress: Progress = _no_progress,
+        maintain: bool = True,
+    ) -> Self:
+        """Open a directory, making it if need be, and recover what a crash left.
+
+        `on_fatal` is called, once and on any thread, when a sync fails or an invariant is broken;
+        it must end the process. Raises LockedError (another process has it), LayoutError (not what
+        this configuration can open), CorruptionError (damage in what was known to be good),
+        StoreFullError, FileSystemError, SyncFailedError. Nothing is acknowledged before it returns.
+        """
+        checksum.self_check()
+        failpoints.arm_from_environment()
+        fs, config = fs or FileSystem(), config or StoreConfig()
+        fs.make_directory(root)
+        with ExitStack() as undo:
+            lock = DirectoryLock(fs, root)
+            lock.acquire()
+            undo.callback(lock.release)
+            store = cls(root, config, fs, lock, now_unix_ms, on_fatal, progress, undo)
+            if maintain:
+                store._maintenance.start()
+            undo.pop_all()
+        return store
+
+    def __init__(
+        self,
+        root: str,
+        config: StoreConfig,
+        fs: FileSystem,
+        lock: DirectoryLock,
+        now_unix_ms: Callable[[], int],
+        on_fatal: Callable[[BaseException], None],
+        progress: Progress,
+        undo: ExitStack,
+    ) -> None:
+        """For `open` only: `undo` gets what has to be released when opening fails."""
+        self.root: Final = root
+        self.config = config
+        self.counters: Final = StoreCounters()
+        self._fs, self._lock, self._clock, self._on_fatal = fs, lock, now_unix_ms, on_fatal
+        self._closed = False
+        self._last_store_unix_ms = self._last_end_position = self._retention_ran_ms = 0
+        self._times = DurableTimes()
+        self._put_lock = make_put_lock(config.put_lock, config.put_lock_timeout_ms)
+        self._run_marker = RunMarker(fs, root)
+        last_run = self._run_marker.last_run()
+        files, self._warm_up, self._pooled, self._pool = make_files(
+            fs, root, config, self.counters, on_fatal
+        )
+        self._mark = open_marks(fs, root, config)
+        undo.callback(self._mark.close)
+        mark = self._mark.mark
+        opened = open_log(fs, root, config, files, mark, last_run)
+        log = opened.log
+        self.log = log
+        undo.callback(log.close)
+        if opened.end_position < max(mark.durable_position, mark.dispatched_position):
+            self._mark.lower(opened.end_position, self._last_index(opened.end_position))
+
+        self._queues = ConsumeQueues(fs, root, config)
+        undo.callback(self._queues.close)
+        self._index = IndexFiles(fs, root, config)
+        undo.callback(self._index.close)
+        self._dispatcher, again, rebuilt = open_derived(
+            self._queues, self._index, log, self._mark.mark, last_run, progress
+        )
+        log.stamper.next_offsets = self._queues.next_offsets()
+        self.recovery: Final = Recovery(
+            was_clean=last_run.was_clean,
+            same_boot=last_run.same_boot,
+            known_good_position=known_good_position(mark, last_run),
+            end_position=opened.end_position,
+            scanned_size_bytes=opened.scanned_size_bytes,
+            cut_size_bytes=opened.cut_size_bytes,
+            cut_reason=opened.cut_reason,
+            dispatched_size_bytes=again,
+            derived_rebuilt=rebuilt,
+        )
+        self._checkpoint = Checkpoint.open(fs, root)
+        undo.callback(self._checkpoint.close)
+        self._start(undo)
+
+    def _start(self, undo: ExitStack) -> None:
+        """Start the threads, once everything they need is recovered."""
+        config, log = self.config, self.log
+        self._marks = MarkKeeper(self._mark, self._last_index)
+        self._flush = FlushService(
+            log,
+            FlushRules.from_config(config),
+            on_fatal=self._on_fatal,
+            committer=self._pooled,
+            sink=self._marks,
+            counters=self.counters,
+        )
+        self._retention = Retention(
+            RetentionPolicy.from_config(config),
+            log,
+            lambda: log.files.files,
+            lambda file: newest_unix_ms(log, file),
+            path=self.root,
+            deletable_position=lambda: self._dispatcher.dispatched_position,
+            spare_file_count=lambda: self._warm_up.ready_count if self._warm_up else 0,
+            counters=self.counters,
+        )
+        self._maintenance = MaintenanceThread(
+            self.maintain, config.derived_flush_interval_ms, self._on_fatal
+        )
+        if self._pooled:
+            self._pooled.attach(log.files)
+        if self._warm_up:
+            files = log.files.files
+            self._warm_up.start(files[-1].end_position if files else 0)
+            undo.callback(self._warm_up.stop)
+        self._run_marker.mark_running()
+        self._flush.start()
+
+    def _last_index(self, position: int) -> int:
+        """Index of the last ledger entry that ends at or before a position; -1 without one."""
+        return self.log.last_index_before(position) if isinstance(self.log, Ledger) else -1
+
+    # --- Appending ---
+
+    def append(self, batch: bytes) -> AppendResult:
+        """Append encoded records as one batch. Nothing is durable yet: see `wait_durable`.
+
+        The batch is checked, patched (queue offset, position, store time, store host) and copied
+        into the log, all or none. Raises RecordFormatError, LimitExceededError, TopicNameError (bad
+        input), BusyError, StoreFullError or FileSystemError (try again), ClosedError; nothing was
+        written then.
+        """
+        began_ns = time.perf_counter_ns()
+        lock = self._put_lock
+        try:
+            lock.acquire()
+            try:
+                if self._closed:
+                    raise ClosedError(self.root)
+                self._retention.check_writable()
+                # The max rule: a clock that steps back does not take the log's time back.
+                now = max(self._clock(), self._last_store_unix_ms)
+                result = self.log.append(batch, now_unix_ms=now)
+                if now != self._last_store_unix_ms:
+                    self._note_time()  # Once a millisecond, and not once an append.
+                    self._last_store_unix_ms = now
+                self._last_end_position = result.end_position
+            finally:
+                lock.release()
+        except StoreError as error:
+            self._count_failure(error)
+            raise
+        except AssertionError as error:
+            self._on_fatal(error)
+            raise
+        duration_us = (time.perf_counter_ns() - began_ns) // 1000
+        self.counters.on_put(len(result.queue_offsets), len(batch), duration_us)
+        return result
+
+    def put(self, batch: bytes) -> AppendResult:
+        """Append a batch and return when it is as durable as the flush policy says.
+
+        With `sync`: durable (fdatasync) on return. With `async`: in page cache, or in the write
+        buffer of a transient pool. Errors of `append`, and then FlushTimeoutError or
+        SyncFailedError: the batch is in the log, its durability is unknown.
+        """
+        if self.config.flush == "sync":
+            self._flush.check_room()
+            result = self.append(batch)
+            self._flush.wait(result.end_position, self.config.flush_timeout_ms)
+            return result
+        return self.append(batch)
+
+    def wait_durable(self, end_position: int, timeout_ms: int | None = None) -> int:
+        """Block until the log is durable up to `end_position`; return up to where it is.
+
+        Raises FlushTimeoutError (outcome unknown) or SyncFailedError.
+        """
+        limit_ms = self.config.flush_timeout_ms if timeout_ms is None else timeout_ms
+        return self._flush.wait(end_position, limit_ms)
+
+    def on_durable(self, end_position: int, callback: Callable[[StoreError | None], None]) -> None:
+        """Have `callback(error or None)` called on the flush thread; for event loops."""
+        self._flush.request(end_position, callback)
+
+    def _note_time(self) -> None:
+        """Say up to which position and store time the appends have come."""
+        self._times.note(self._last_end_position, self._last_store_unix_ms)
+
+    def _count_failure(self, error: StoreError) -> None:
+        self.counters.put_failed_count += 1
+        if isinstance(error, BusyError):
+            self.counters.busy_count += 1
+        elif isinstance(error, StoreFullError):
+            self.counters.store_full_count += 1
+
+    # --- Upkeep ---
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError(self.root)
+
+    def _catch_up(self) -> None:
+        """Dispatch what was appended before now, so that a reader sees it."""
+        self._check_open()
+        self._dispatch_all()
+
+    def _dispatch_all(self) -> None:
+        hi = self.log.max_position
+        while self._dispatcher.dispatched_position < hi:
+            self._dispatcher.advance(hi)
+
+    def maintain(self) -> None:
+        """Dispatch, sync the derived files, move the marks, delete what has expired.
+
+        The maintenance thread calls it every `derived_flush_interval_ms`. Raises what the parts
+        raise; a full disk or a failing deletion is tried again in the next round.
+        """
+        self._catch_up()
+        durable = self._dispatcher.sync_derived()
+        self._marks.on_dispatched(self._dispatcher.dispatched_position, durable)
+        durable_ms = self._times.up_to(min(self._flush.durable_position, durable))
+        self._checkpoint.advance(
+            physic_unix_ms=durable_ms, logics_unix_ms=durable_ms, index_unix_ms=durable_ms
+        )
+        self._checkpoint.save()
+        now = time.monotonic_ns() // 1_000_000
+        if now - self._retention_ran_ms >= self.config.retention_interval_ms:
+            self._retention_ran_ms = now
+            self.delete_expired()
+
+    def delete_expired(self) -> int:
+        """Run one round of retention now; return how many log files were deleted."""
+        usage = DiskUsage(*self._fs.free_bytes(self.root))
+        with self._put_lock:
+            done = self._retention.run_once(self._clock(), usage)
+        if done.deleted_file_count:
+            self._queues.correct_min_offsets(self.log.min_position)
+            self._queues.delete_expired(self.log.min_position)
+            self._index.delete_expired(self.log.min_position)
+        return done.deleted_file_count
+
+    def stats(self) -> StoreStats:
+        """Return what was counted so far and what is true at this moment."""
+        log, lock = self.log, self._put_lock
+        files = log.files.files
+        return snapshot(
+            self.counters,
+            StoreGauges(
+                min_position=log.min_position,
+                max_position=log.max_position,
+                wrote_position=log.files.wrote_position,
+                flushed_position=self._flush.durable_position,
+                dispatched_position=self._dispatcher.dispatched_position,
+                file_count=len(files),
+                prepared_file_count=self._warm_up.ready_count if self._warm_up else 0,
+                pool_free_count=self._pool.free_count if self._pool else 0,
+                hold_count=sum(file.hold_count for file in files),
+                flush_pending_count=self._flush.pending_count,
+                flush_pending_count_max=self._flush.request_count_max,
+                sync_running_ms=self._flush.sync_running_ms(),
+                lock_held_ms=lock.held_ms(),
+                lock_held_ms_max=lock.held_ms_max,
+                lock_contended_count=lock.contended_count,
+                lock_timeout_count=lock.timeout_count,
+                disk_state=self._retention.state.value,
+                disk_used_ratio=self._retention.usage.used_ratio,
+            ),
+        )
+
+    # --- Closing ---
+
+    def close(self) -> None:
+        """Make everything durable, end the threads and release the directory.
+
+        Views that are open stay valid. May be called twice. Raises SyncFailedError when something
+        could not be made durable; the directory then counts as crashed.
+        """
+        with self._put_lock:
+            if self._closed:
+                return
+            self._closed = True
+        with ExitStack() as last:  # Runs in the reverse order, whatever fails in between.
+            last.callback(self._lock.release)
+            last.callback(self.log.close)
+            last.callback(self._queues.close)
+            last.callback(self._index.close)
+            last.callback(self._mark.close)
+            last.callback(self._checkpoint.close)
+            if self._warm_up:
+                last.callback(self._warm_up.stop)
+            self._maintenance.stop()
+            if self._pooled:
+                self._pooled.detach_all()
+            self._flush.stop()
+            if self._pool:
+                self._pool.close()
+            self._finish()
+            self._run_marker.mark_closed()  # Last: what failed above leaves a crashed directory.
+
+    def _finish(self) -> None:
+        """Bring derived files and marks up to the end of the log, durably."""
+        self._dispatch_all()
+        self._marks.on_dispatched(
+            self._dispatcher.dispatched_position, self._dispatcher.sync_derived()
+        )
+        self._note_time()
+        durable_ms = self._times.up_to(self.log.max_position)
+        self._checkpoint.advance(
+            physic_unix_ms=durable_ms, logics_unix_ms=durable_ms, index_unix_ms=durable_ms
+        )
+        self._checkpoint.save()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

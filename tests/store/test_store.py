@@ -1,0 +1,414 @@
+"""The store as a whole, in both containers: append, crash, reopen, read by every way there is."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from store import failpoints
+from store.config import StoreConfig
+from store.errors import (
+    BusyError,
+    ClosedError,
+    CorruptionError,
+    FlushTimeoutError,
+    LayoutError,
+    LockedError,
+    PositionRangeError,
+    RecordFormatError,
+    StoreFullError,
+    SyncFailedError,
+)
+from store.message import tags_code
+from store.pull import PullStatus
+from store.store import Store
+from tests.store.records import BORN, PAGE, batch, messages, numbers, record, small_config
+
+Container = Literal["commit_log", "ledger"]
+
+
+class Clock:
+    """Store time that moves when a test says so."""
+
+    def __init__(self) -> None:
+        self.unix_ms = BORN
+
+    def __call__(self) -> int:
+        return self.unix_ms
+
+
+@pytest.fixture(params=["commit_log", "ledger"])
+def config(request: pytest.FixtureRequest) -> StoreConfig:
+    return small_config(container=request.param)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def must_not_die(cause: BaseException) -> None:
+    raise AssertionError("the store wanted to end the process") from cause
+
+
+def open_store(root: Path, config: StoreConfig, clock: Clock | None = None) -> Store:
+    return Store.open(
+        str(root), config, maintain=False, now_unix_ms=clock or Clock(), on_fatal=must_not_die
+    )
+
+
+@pytest.fixture
+def store(tmp_path: Path, config: StoreConfig, clock: Clock) -> Iterator[Store]:
+    with open_store(tmp_path, config, clock) as opened:
+        yield opened
+
+
+def read_all(store: Store, topic: str = "orders", queue_id: int = 0) -> list[int]:
+    found: list[int] = []
+    offset = 0
+    while True:
+        result = store.pull(topic, queue_id, offset, max_count=7)
+        if not result.record_count:
+            assert result.status in (
+                PullStatus.OFFSET_OVERFLOW_ONE,
+                PullStatus.NO_MATCHED_LOGIC_QUEUE,
+                PullStatus.NO_MESSAGE_IN_QUEUE,
+            )
+            return found
+        found += numbers(result.data)
+        offset = result.next_offset
+
+
+def crash(store: Store) -> None:
+    """Leave the store as SIGKILL would: nothing is finished, the lock is free."""
+    store._maintenance.stop()
+    store._on_fatal = lambda cause: None
+    store._flush.stop()
+    if store._warm_up:
+        store._warm_up.stop()
+    store._lock.release()
+
+
+def test_what_was_put_is_read_by_offset_id_key_and_time(store: Store, clock: Clock) -> None:
+    results = []
+    for lo in range(0, 200, 10):
+        clock.unix_ms = BORN + lo * 1000
+        results.append(store.put(batch(lo, lo + 10)))
+    assert read_all(store) == list(range(200))
+    assert [q[1:] for q in store.queues()] == [(0, 0, 200)]
+
+    found = store.messages_by_key("orders", "key0042")
+    assert [m.body[:8] for m in found] == [b"00000042"]
+    assert found[0].queue_offset == 42
+    assert found[0].position == results[4].record_positions[2]
+    assert store.message_by_id(found[0].message_id) == found[0]
+    assert store.messages_by_key("orders", "key9999") == []
+    assert store.messages_by_key("orders", "key0042", hi_unix_ms=BORN) == []
+
+    assert store.offset_by_time("orders", 0, 0) == 0
+    assert store.offset_by_time("orders", 0, BORN + 50_000) == 50
+    assert store.offset_by_time("orders", 0, BORN + 50_001) == 60
+    assert store.offset_by_time("orders", 0, BORN + 10**9) == 200
+    assert store.offset_by_time("nothing", 0, 0) == 0
+
+
+def test_a_tag_filter_returns_what_the_hash_lets_through(store: Store) -> None:
+    store.put(batch(0, 30))
+    result = store.pull("orders", 0, 0, max_count=30, tags=frozenset({tags_code("tag1")}))
+    assert numbers(result.data) == list(range(1, 30, 3))
+    assert result.next_offset == 30
+
+
+def test_positions_that_are_no_record_are_refused(store: Store) -> None:
+    result = store.put(batch(0, 3))
+    for position in (-1, result.record_positions[0] + 1, result.end_position, 1 << 40):
+        with pytest.raises(PositionRangeError):
+            store.message_at(position)
+    assert store.message_at(result.record_positions[1]).queue_offset == 1
+
+
+def test_a_view_is_valid_beyond_close(tmp_path: Path, config: StoreConfig) -> None:
+    with open_store(tmp_path, config) as store:
+        result = store.put(record(7))
+        size_bytes = len(record(7))
+        view = store.view(result.record_positions[0], size_bytes)
+        assert store.stats().gauges.hold_count == 1
+    assert numbers(bytes(view.data)) == [7]
+    view.release()
+
+
+def test_reopening_continues_every_queue(tmp_path: Path, config: StoreConfig) -> None:
+    for session in range(4):
+        with open_store(tmp_path, config) as store:
+            assert store.recovery.was_clean
+            assert store.recovery.dispatched_size_bytes == 0
+            lo = session * 90
+            assert store.put(batch(lo, lo + 90)).queue_offsets == list(range(lo, lo + 90))
+            assert read_all(store) == list(range(lo + 90))
+
+
+@pytest.mark.parametrize("dispatched", [False, True])
+def test_a_crash_loses_nothing_that_was_appended(
+    tmp_path: Path, config: StoreConfig, dispatched: bool
+) -> None:
+    store = open_store(tmp_path, config)
+    for lo in range(0, 300, 30):
+        store.append(batch(lo, lo + 30))
+        if dispatched and lo == 150:
+            store.maintain()
+    crash(store)
+    with open_store(tmp_path, config) as store:
+        assert not store.recovery.was_clean
+        assert store.recovery.same_boot
+        assert store.recovery.cut_size_bytes == 0
+        assert read_all(store) == list(range(300))
+        assert store.put(batch(300, 301)).queue_offsets == [300]
+        assert len(store.messages_by_key("orders", "key0007")) == 1
+
+
+def test_a_torn_tail_is_cut_and_reported(tmp_path: Path, config: StoreConfig) -> None:
+    store = open_store(tmp_path, config)
+    store.put(batch(0, 20))
+    end = store.log.max_position
+    file = store.log.files.files[-1]
+    crash(store)
+    with open(file.path, "r+b") as data:
+        data.seek(end)
+        data.write(b"\xff" * 100)
+    with open_store(tmp_path, config) as store:
+        assert store.recovery.cut_size_bytes == 100
+        assert store.recovery.cut_reason
+        assert store.recovery.end_position == end
+        assert read_all(store) == list(range(20))
+        store.put(batch(20, 21))
+    with open_store(tmp_path, config) as store:
+        assert read_all(store) == list(range(21))
+
+
+def test_damage_below_the_durable_mark_refuses_to_open(tmp_path: Path, config: StoreConfig) -> None:
+    with open_store(tmp_path, config) as store:
+        store.put(batch(0, 20))
+        path = store.log.files.files[0].path
+        at = store.put(batch(20, 21)).record_positions[0] + 100
+    content = bytearray(Path(path).read_bytes())
+    content[at] ^= 4
+    Path(path).write_bytes(content)
+    with pytest.raises(CorruptionError) as caught:
+        open_store(tmp_path, config)
+    assert caught.value.path == path
+    assert Path(path).read_bytes() == content, "evidence is kept"
+    content[at] ^= 4
+    Path(path).write_bytes(content)
+    with open_store(tmp_path, config) as store:
+        assert read_all(store) == list(range(21))
+
+
+def test_lost_marks_refuse_to_open(tmp_path: Path, config: StoreConfig) -> None:
+    with open_store(tmp_path, config) as store:
+        store.put(batch(0, 5))
+    (tmp_path / "marks").unlink()
+    with pytest.raises(LayoutError, match="marks"):
+        open_store(tmp_path, config)
+
+
+@pytest.mark.parametrize("what", ["consumequeue", "index"])
+def test_damaged_derived_files_are_rebuilt(
+    tmp_path: Path, config: StoreConfig, what: str
+) -> None:
+    with open_store(tmp_path, config) as store:
+        store.put(batch(0, 120))
+        store.queues()
+    for path in (tmp_path / what).rglob("*"):
+        if path.is_file():
+            path.write_bytes(b"\xa5" * path.stat().st_size)
+    with open_store(tmp_path, config) as store:
+        assert store.recovery.derived_rebuilt
+        assert read_all(store) == list(range(120))
+        assert len(store.messages_by_key("orders", "key0100")) == 1
+
+
+def test_only_one_process_may_have_the_directory(tmp_path: Path, config: StoreConfig) -> None:
+    with open_store(tmp_path, config), pytest.raises(LockedError):
+        open_store(tmp_path, config)
+    open_store(tmp_path, config).close()
+
+
+def test_a_closed_store_refuses_everything_by_name(tmp_path: Path, config: StoreConfig) -> None:
+    store = open_store(tmp_path, config)
+    position = store.put(record(0)).record_positions[0]
+    store.close()
+    store.close()
+    for call in (
+        lambda: store.append(record(1)),
+        lambda: store.pull("orders", 0, 0),
+        lambda: store.message_at(position),
+        lambda: store.view(position, 1),
+        store.queues,
+    ):
+        with pytest.raises(ClosedError):
+            call()
+
+
+def test_bad_input_writes_nothing_and_is_counted(store: Store) -> None:
+    store.put(batch(0, 3))
+    end = store.log.max_position
+    with pytest.raises(RecordFormatError):
+        store.put(batch(3, 5)[:-1])
+    assert store.log.max_position == end
+    stats = store.stats()
+    assert (stats.counters["put_failed_count"], stats.counters["put_count"]) == (1, 1)
+    store.put(batch(3, 5))
+    assert read_all(store) == list(range(5))
+
+
+def test_a_full_disk_stops_appends_and_not_reads(store: Store) -> None:
+    store.put(batch(0, 10))
+    with failpoints.armed("fs.allocate=ENOSPC@1+"):
+        written = 10
+        with pytest.raises(StoreFullError):
+            while written < 1000:
+                store.put(batch(written, written + 10))
+                written += 10
+        assert read_all(store) == list(range(written))
+    store.put(batch(written, written + 10))
+    assert read_all(store) == list(range(written + 10))
+
+
+def test_a_failed_sync_is_fatal_and_final(tmp_path: Path, config: StoreConfig) -> None:
+    causes: list[BaseException] = []
+    store = Store.open(str(tmp_path), config, maintain=False, on_fatal=causes.append)
+    store.put(batch(0, 5))
+    with failpoints.armed("fs.sync=EIO"), pytest.raises(SyncFailedError):
+        store.put(batch(5, 6))
+    assert [type(cause) for cause in causes] == [SyncFailedError]
+    with pytest.raises(SyncFailedError):
+        store.put(batch(6, 7))
+    with pytest.raises(SyncFailedError):
+        store.close()
+    with open_store(tmp_path, config) as store:
+        assert not store.recovery.was_clean
+        assert read_all(store)[:5] == list(range(5))
+
+
+def test_a_put_that_is_not_synced_in_time_says_unknown(tmp_path: Path) -> None:
+    config = small_config(flush="sync", flush_timeout_ms=0)
+    with open_store(tmp_path, config) as store:
+        outcomes = set()
+        for number in range(50):
+            try:
+                store.put(record(number))
+                outcomes.add("durable")
+            except FlushTimeoutError as error:
+                assert error.outcome.value == "unknown"
+                outcomes.add("unknown")
+        assert "unknown" in outcomes
+        assert read_all(store) == list(range(50)), "they are stored all the same"
+
+
+def test_many_writers_share_syncs_and_keep_the_order_of_their_queue(store: Store) -> None:
+    failures: list[BaseException] = []
+
+    def write(queue_id: int) -> None:
+        try:
+            for number in range(30):
+                result = store.put(record(number, queue_id=queue_id))
+                assert result.queue_offsets == [number]
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=write, args=(queue_id,)) for queue_id in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    for queue_id in range(8):
+        assert read_all(store, queue_id=queue_id) == list(range(30))
+    assert store.stats().puts_per_sync >= 1
+
+
+@pytest.mark.parametrize("kind", ["blocking", "spin"])
+def test_a_taken_put_lock_is_busy_after_its_time(tmp_path: Path, kind: str) -> None:
+    config = small_config(put_lock=kind, put_lock_timeout_ms=1)
+    with open_store(tmp_path, config) as store:
+        with store._put_lock, pytest.raises(BusyError):
+            store.append(record(0))
+        store.append(record(0))
+        assert store.stats().counters["busy_count"] == 1
+
+
+def test_retention_deletes_whole_files_and_moves_every_start(
+    tmp_path: Path, clock: Clock, config: StoreConfig
+) -> None:
+    with open_store(tmp_path, config, clock) as store:
+        for lo in range(0, 600, 30):
+            store.put(batch(lo, lo + 30))
+            clock.unix_ms += 3_600_000
+        before = len(store.log.files.files)
+        assert store.delete_expired() == 0
+        clock.unix_ms += 60 * 3_600_000
+        deleted = store.delete_expired()
+        assert 0 < deleted < before
+        assert store.log.min_position == deleted * 4 * PAGE
+        info = store.queues()[0]
+        assert info.min_offset > 0
+        result = store.pull("orders", 0, 0)
+        assert result.status is PullStatus.OFFSET_TOO_SMALL
+        assert result.next_offset == info.min_offset
+        result = store.pull("orders", 0, info.min_offset, max_count=1000)
+        assert numbers(result.data)[0] == info.min_offset
+        assert store.messages_by_key("orders", "key0000") == []
+    with open_store(tmp_path, config, clock) as store:
+        assert store.queues() == [info]
+        assert store.put(batch(600, 601)).queue_offsets == [600]
+
+
+def test_a_clock_that_steps_back_does_not_turn_the_log_around(store: Store, clock: Clock) -> None:
+    store.put(record(0))
+    clock.unix_ms -= 10_000
+    store.put(record(1))
+    times = [m.store_unix_ms for m in messages(store.pull("orders", 0, 0).data)]
+    assert times == [BORN, BORN]
+
+
+def test_the_transient_pool_serves_reads_once_committed(tmp_path: Path) -> None:
+    config = small_config(
+        transient_pool=True, transient_pool_size=2, flush="async", commit_interval_ms=1
+    )
+    with open_store(tmp_path, config) as store:
+        for lo in range(0, 400, 20):
+            store.put(batch(lo, lo + 20))
+        store.wait_durable(store.log.files.wrote_position)
+        assert read_all(store) == list(range(400))
+    with open_store(tmp_path, config) as store:
+        assert read_all(store) == list(range(400))
+
+
+def test_warm_up_and_preallocation_serve_rolls(tmp_path: Path, config: StoreConfig) -> None:
+    settings = {name: getattr(config, name) for name in config.__slots__}
+    warm = StoreConfig(**{**settings, "preallocate_file_count": 2, "warm_up": True})
+    with open_store(tmp_path, warm) as store:
+        for lo in range(0, 600, 30):
+            store.put(batch(lo, lo + 30))
+        assert len(store.log.files.files) > 4
+        assert read_all(store) == list(range(600))
+    names = [path.name for path in tmp_path.rglob("*") if path.is_file()]
+    assert not [name for name in names if name.endswith(".allocating")]
+
+
+def test_the_background_thread_keeps_the_derived_files_up(tmp_path: Path) -> None:
+    config = small_config(derived_flush_interval_ms=1)
+    dispatched = threading.Event()
+    with Store.open(str(tmp_path), config, on_fatal=must_not_die) as store:
+        store.put(batch(0, 50))
+        original = store._marks.on_dispatched
+
+        def watch(position: int, durable_position: int) -> None:
+            original(position, durable_position)
+            if durable_position == store.log.max_position:
+                dispatched.set()
+
+        store._marks.on_dispatched = watch  # type: ignore[method-assign]
+        assert dispatched.wait(30)
