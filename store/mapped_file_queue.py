@@ -110,11 +110,14 @@ class MappedFileQueue:
     @property
     def max_position(self) -> int:
         """End of the bytes that can be read (committed, not necessarily synced)."""
-        # With write buffers a fresh file follows one that is not committed to its end yet.
-        for file in reversed(self.files):
-            if file.committed_position > file.position:
-                return file.committed_position
-        return self.min_position
+        files = self.files
+        number = len(files) - 1
+        if number < 0:
+            return 0
+        # With write buffers a file may follow one that is not committed to its end yet.
+        while number and files[number - 1].committed_position < files[number].position:
+            number -= 1
+        return files[number].committed_position
 
     @property
     def wrote_position(self) -> int:

@@ -99,8 +99,7 @@ class PooledFiles:
     """Gives each new file of a queue a write buffer, and commits the buffers in file order.
 
     It is the queue's `FileSource` and the flush service's `Committer`. `attach` connects it with
-    the queue, which needs its source first. One lock: a file that gets no buffer may be used only
-    when all files before it are committed, or readers would see bytes that are not there yet.
+    the queue, which needs its source first.
     """
 
     def __init__(
@@ -120,18 +119,16 @@ class PooledFiles:
     def take(self, position: int) -> MappedFile:
         """Return the next file, with a buffer if there is one; errors as `FileSource.take`.
 
-        Without one, all that is uncommitted is committed here, on the thread that appends.
+        Without one the file uses its map; its bytes are readable (`max_position`) only when all
+        before them are committed.
         """
         file = self._source.take(position)
         with self._lock:
+            while self._buffered and self._buffered[-1].position >= position:
+                self._take_buffer(self._buffered.pop())  # Its roll failed; nothing was written.
             buffer = self._pool.borrow()
             if buffer is None:
                 self._counters.pool_empty_count += 1
-                try:
-                    self._commit_files()
-                except BaseException:
-                    file.delete()  # It is not in the queue yet.
-                    raise
             else:
                 file.give_buffer(buffer)
                 self._buffered.append(file)
@@ -164,9 +161,12 @@ class PooledFiles:
         with self._lock:
             self._commit_files()
             while self._buffered:
-                buffer = self._buffered.popleft().take_buffer()
-                if buffer is not None:
-                    self._pool.give_back(buffer)
+                self._take_buffer(self._buffered.popleft())
+
+    def _take_buffer(self, file: MappedFile) -> None:
+        buffer = file.take_buffer()
+        if buffer is not None:
+            self._pool.give_back(buffer)
 
     def _commit_files(self) -> None:
         while self._buffered:

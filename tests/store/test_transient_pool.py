@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from store import failpoints, page_memory
-from store.errors import FlushTimeoutError, PositionRangeError, StoreFullError
+from store.errors import FlushTimeoutError, PositionRangeError
 from store.file_system import FileSystem
 from store.flush import FlushService
 from store.flush_schedule import FlushRules
@@ -89,26 +89,46 @@ def test_a_buffer_is_zero_when_it_is_used_again(tmp_path: Path) -> None:
     log.close()
 
 
-def test_without_a_free_buffer_a_file_uses_its_map_after_a_commit(tmp_path: Path) -> None:
+def test_without_a_free_buffer_a_file_uses_its_map(tmp_path: Path) -> None:
     log = PooledQueue(tmp_path, buffer_count=1)
     log.append(b"1" * SIZE)
     assert log.queue.max_position == 0
     log.append(b"2")
     assert log.counters.pool_empty_count == 1
-    assert log.queue.max_position == SIZE + 1, "no byte before it may be missing"
+    assert on_disk(tmp_path)[SIZE : SIZE + 1] == b"2"
+    assert log.queue.max_position == 0, "no byte before a readable one may be missing"
+    assert log.queue.sync() == 0
+    assert log.files.commit() == SIZE + 1 == log.queue.max_position == log.queue.sync()
     assert on_disk(tmp_path)[: SIZE + 1] == b"1" * SIZE + b"2"
     log.close()
 
 
-def test_a_commit_that_fails_at_a_roll_adds_no_file(tmp_path: Path) -> None:
+def test_a_timed_flush_between_commits_syncs_what_is_committed(tmp_path: Path) -> None:
+    """The log ends before the last file's end while an older file has uncommitted bytes."""
     log = PooledQueue(tmp_path, buffer_count=1)
-    log.append(b"1" * SIZE)
-    with failpoints.armed("fs.write=ENOSPC"), pytest.raises(StoreFullError):
-        log.append(b"2")
-    assert len(log.queue.files) == 1
-    assert len(list(tmp_path.iterdir())) == 1
+    rules = FlushRules(SIZE, 0, 0, 0, 10**9, 10**9, 4, 10**9)
+    fatal: list[BaseException] = []
+    service = FlushService(log.queue, rules, on_fatal=fatal.append, committer=log.files)
+    log.append(b"1" * 10)
+    log.files.commit()
+    log.append(b"1" * (SIZE - 10))
     log.append(b"2")
-    assert log.queue.max_position == SIZE + 1
+    assert service.run_round()
+    assert (log.queue.flushed_position, fatal) == (10, [])
+    service.stop()
+    assert log.queue.flushed_position == SIZE + 1
+    log.close()
+
+
+def test_a_roll_that_fails_gives_its_buffer_back(tmp_path: Path) -> None:
+    log = PooledQueue(tmp_path, buffer_count=2)
+    log.append(b"1" * SIZE)
+    log.files.take(SIZE).delete()
+    assert log.pool.free_count == 0
+    log.files.commit()
+    log.append(b"2")
+    assert log.files.commit() == SIZE + 1
+    assert log.pool.free_count == 1
     log.close()
 
 
