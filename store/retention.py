@@ -5,11 +5,13 @@ the files. Oldest first, never the last file, never a file that is not durable a
 ten in a round. Sources: RocketMQ CleanCommitLogService; storage-formats 5.9; fault-matrix S11, C1.
 
 Age and clocks: the age of a file is counted in the log's own time, from the newest store timestamp
-in the file to the newest in the log, file by file, and from there to now. Each of these steps
-counts as at least 0 and at most a quarter of the retention. So a clock that jumps to the year 2100
-ages what is there by a quarter of the retention once, and not by 74 years; one that jumps back ages
-nothing; and both hold across restarts, without any state. The price: a log that writes less than
-one file in a quarter of the retention keeps files longer than asked, by at most four files.
+in the file to the newest in the next one, and so on, and from the last file to now. A step back
+counts as 0. A step longer than the whole retention is not believed, for it would expire everything
+at once: it counts as a quarter of the retention. So a clock that jumps to the year 2100 ages what
+is there by that quarter once, and not by 74 years; one that jumps back ages nothing; and both hold
+across restarts, without any state. A clock that is wrong by less than the retention is believed.
+The price: after a pause longer than the retention between two files, or after a stop that long,
+files stay for up to four such pauses more. A store that runs through the pause deletes in time.
 
 Deviations: no hour of the day (`deleteWhen`); files are not deleted below the force mark just
 because ten are allowed in a round; readers keep the bytes of a deleted file as long as they hold
@@ -26,7 +28,7 @@ from store.errors import FileSystemError, StoreFullError
 from store.stats import StoreCounters
 
 DELETE_COUNT_MAX: Final = 10  # A round; as RocketMQ's deleteFileBatchMax.
-_AGE_STEPS: Final = 4  # One step counts for at most this part of the retention.
+_UNBELIEVED_PART: Final = 4  # A step that is not believed counts as this part of the retention.
 
 
 class DiskState(enum.Enum):
@@ -141,14 +143,14 @@ class RetentionPolicy:
 
 def ages_ms(newest_unix_ms: Sequence[int | None], now_unix_ms: int, retention_ms: int) -> list[int]:
     """Return the age of each file in the log's own time; see the module for the rule."""
-    step_max_ms = max(1, retention_ms // _AGE_STEPS)
     ages = [0] * len(newest_unix_ms)
     later: int | None = now_unix_ms
     age = 0
     for number in range(len(newest_unix_ms) - 1, -1, -1):
         newest = newest_unix_ms[number]
         if newest is not None and later is not None:
-            age += min(max(0, later - newest), step_max_ms)
+            step = max(0, later - newest)
+            age += step if step <= retention_ms else retention_ms // _UNBELIEVED_PART
         ages[number] = age
         later = newest if newest is not None else later
     return ages

@@ -103,7 +103,7 @@ HOURLY = [NOW - hours * HOUR for hours in range(70, -1, -1)]  # Nothing has expi
 
 
 def test_a_clock_in_the_year_2100_deletes_no_live_data() -> None:
-    """C1: the jump counts as a quarter of the retention, not as 74 years."""
+    """C1: the jump counts as a quarter of the retention, and not as 74 years."""
     assert policy().files_to_delete(files(HOURLY), NOW, EMPTY_DISK) == 0
     young = files(HOURLY[-50:])
     assert policy().files_to_delete(young, YEAR_2100, EMPTY_DISK) == 0
@@ -141,9 +141,23 @@ def test_ages_grow_towards_the_oldest_and_no_step_counts_too_much(
 ) -> None:
     ages = ages_ms(newest, now, retention_ms)
     steps = [a - b for a, b in zip(ages, [*ages[1:], 0], strict=True)]
-    assert all(0 <= step <= max(1, retention_ms // 4) for step in steps)
+    assert all(0 <= step <= retention_ms for step in steps)
     honest = [later - earlier for earlier, later in zip(newest, [*newest[1:], now], strict=True)]
     assert all(step <= max(0, truth) for step, truth in zip(steps, honest, strict=True))
+
+
+def test_a_step_up_to_the_retention_is_believed_and_a_longer_one_is_not() -> None:
+    newest = [NOW - hours * HOUR for hours in (10, 5, 0)]
+    for step, ages in ((60, [70, 65, 60]), (72, [82, 77, 72]), (73, [28, 23, 18])):
+        assert ages_ms(newest, NOW + step * HOUR, 72 * HOUR) == [age * HOUR for age in ages]
+
+
+def test_a_store_that_runs_through_a_pause_deletes_in_time() -> None:
+    newest = [NOW - hours * HOUR for hours in (10, 5, 0)]
+    for hour in range(100):
+        kept = policy().files_to_delete(files(newest), NOW + hour * HOUR, EMPTY_DISK)
+        newest = newest[kept:]
+        assert len(newest) == 3 - (hour >= 62) - (hour >= 67)
 
 
 def test_the_price_of_the_rule_is_four_files() -> None:
@@ -262,9 +276,10 @@ def test_a_round_deletes_durably_and_asks_for_each_age_once(tmp_path: Path) -> N
 
 
 def test_the_file_that_grows_is_a_step_of_its_own(tmp_path: Path) -> None:
-    log = RetainedQueue(tmp_path, 4)
-    log.newest = {n: NOW - (4 - n) * 18 * HOUR for n in range(4)}
-    assert log.retention.run_once(NOW - 1, EMPTY_DISK).deleted_file_count == 0
+    log = RetainedQueue(tmp_path, 2)
+    log.newest = {0: NOW - 80 * HOUR, 1: NOW - 80 * HOUR}
+    assert log.retention.run_once(NOW, EMPTY_DISK).deleted_file_count == 0, "one step of 80 hours"
+    log.newest[1] = NOW - 40 * HOUR
     assert log.retention.run_once(NOW, EMPTY_DISK).deleted_file_count == 1
     log.queue.close()
 
