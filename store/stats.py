@@ -104,6 +104,7 @@ class StoreCounters:
     __slots__ = (
         "busy_count",
         "deleted_file_count",
+        "dispatch_failed_count",
         "flush_request_count",
         "flush_timeout_count",
         "memory_lock_failed_count",
@@ -135,6 +136,7 @@ class StoreCounters:
         self.prepare_failed_count = 0  # Warm-up thread. Files that could not be made ahead.
         self.memory_lock_failed_count = 0  # Warning: memory that mlock refused.
         self.deleted_file_count = 0  # Retention.
+        self.dispatch_failed_count = 0  # Readers and upkeep. Rounds that the full disk stopped.
 
     def on_put(self, record_count: int, size_bytes: int, duration_us: int) -> None:
         """Count one batch that was appended."""
@@ -216,6 +218,8 @@ class StoreStats:
             found.append(f"{count} times a file could not be made ahead; check the disk's space")
         if count := self.counters["pool_empty_count"]:
             found.append(f"{count} files got no write buffer; raise transient_pool_size")
+        if count := self.counters["dispatch_failed_count"]:
+            found.append(f"{count} times the queues could not grow on the full disk; free space")
         if self.gauges.disk_state != "ok":
             found.append(
                 f"the disk is {self.gauges.disk_used_ratio:.0%} used ({self.gauges.disk_state}); "

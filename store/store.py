@@ -113,6 +113,7 @@ class Store(Reads):
         self._fs, self._lock, self._clock, self._on_fatal = fs, lock, now_unix_ms, on_fatal
         self._closed = False
         self._last_store_unix_ms = self._last_end_position = self._retention_ran_ms = 0
+        self._dispatch_error: StoreFullError | None = None
         self._times = DurableTimes()
         self._put_lock = make_put_lock(config.put_lock, config.put_lock_timeout_ms)
         self._run_marker = RunMarker(fs, root)
@@ -204,6 +205,8 @@ class Store(Reads):
         began_ns = time.perf_counter_ns()
         lock = self._put_lock
         try:
+            if self._dispatch_error is not None:
+                self._retry_dispatch()
             lock.acquire()
             try:
                 if self._closed:
@@ -274,12 +277,24 @@ class Store(Reads):
     def _catch_up(self) -> None:
         """Dispatch what was appended before now, so that a reader sees it."""
         self._check_open()
-        self._dispatch_all()
+        try:
+            self._dispatch_all()
+        except StoreFullError as error:
+            # The queues cannot grow: what is in them is still served, and appends stop until a
+            # later round gets through, so that the backlog is bounded.
+            self._dispatch_error = error
+            self.counters.dispatch_failed_count += 1
+
+    def _retry_dispatch(self) -> None:
+        self._catch_up()
+        if self._dispatch_error is not None:
+            raise self._dispatch_error
 
     def _dispatch_all(self) -> None:
         hi = self.log.max_position
         while self._dispatcher.dispatched_position < hi:
             self._dispatcher.advance(hi)
+        self._dispatch_error = None
 
     def maintain(self) -> None:
         """Dispatch, sync the derived files, move the marks, delete what has expired.
@@ -302,6 +317,7 @@ class Store(Reads):
 
     def delete_expired(self) -> int:
         """Run one round of retention now; return how many log files were deleted."""
+        self._catch_up()  # What is not dispatched is not deleted.
         usage = DiskUsage(*self._fs.free_bytes(self.root))
         with self._put_lock:
             done = self._retention.run_once(self._clock(), usage)

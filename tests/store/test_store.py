@@ -214,11 +214,10 @@ def test_lost_marks_refuse_to_open(tmp_path: Path, config: StoreConfig) -> None:
 
 
 @pytest.mark.parametrize("what", ["consumequeue", "index"])
-def test_damaged_derived_files_are_rebuilt(
-    tmp_path: Path, config: StoreConfig, what: str
-) -> None:
+def test_damaged_derived_files_are_rebuilt(tmp_path: Path, config: StoreConfig, what: str) -> None:
     with open_store(tmp_path, config) as store:
-        store.put(batch(0, 120))
+        store.put(batch(0, 60))
+        store.put(batch(60, 120))
         store.queues()
     for path in (tmp_path / what).rglob("*"):
         if path.is_file():
