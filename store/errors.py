@@ -229,6 +229,26 @@ class CorruptionError(StoreError):
         )
 
 
+class ForeignEntryError(StoreError):
+    """Raw entries that a peer shipped do not continue this log. Nothing was written.
+
+    `index` is the entry's, as counted here; `at` is the byte in the shipped bytes.
+    """
+
+    code = "store.foreign_entry"
+
+    def __init__(self, index: int, at: int, field: str, expected: str, found: str) -> None:
+        super().__init__(index, at, field, expected, found)
+        self.index, self.at, self.field = index, at, field
+        self.expected, self.found = expected, found
+
+    def __str__(self) -> str:
+        return (
+            f"entry {self.index} at byte {self.at} of what a peer sent: {self.field} is "
+            f"{self.found}, expected {self.expected}; drop the connection and fetch it again"
+        )
+
+
 class PositionRangeError(StoreError):
     """A position or index outside of what the log holds was asked for."""
 

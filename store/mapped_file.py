@@ -229,6 +229,15 @@ class MappedFile:
         finally:
             self.drop()
 
+    def read_any(self, position: int, size_bytes: int) -> bytes:
+        """Copy bytes of the file that need not be written yet; for checks. Errors as `read`."""
+        assert self.position <= position <= self.end_position - size_bytes, f"{self.path}: read"
+        self.hold()
+        try:
+            return self._fs.read_at(self._fd, self.path, position - self.position, size_bytes)
+        finally:
+            self.drop()
+
     def view(self, position: int, size_bytes: int) -> View:
         """Return a zero-copy window on committed bytes; errors as `read`."""
         if not self.position <= position <= position + size_bytes <= self.committed_position:

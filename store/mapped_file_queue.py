@@ -8,6 +8,7 @@ Source: RocketMQ MappedFileQueue; storage-formats 1.1, 4.7.
 
 import os
 import threading
+from collections.abc import Callable
 from typing import Protocol
 
 from store import format as fmt
@@ -151,25 +152,43 @@ class MappedFileQueue:
 
     # --- Writing ---
 
-    def roll(self, first_position: int | None = None) -> MappedFile:
+    def roll(
+        self,
+        first_position: int | None = None,
+        fill: Callable[[MappedFile, MappedFile], None] | None = None,
+    ) -> MappedFile:
         """Take the next file into use and return it; the last one must be complete.
 
-        `first_position` places the very first file (rounded down to a whole file). Raises what the
-        source raises; nothing has changed then.
+        `first_position` places the very first file (rounded down to a whole file). `fill(last,
+        next)` completes the last file once the next one is there, so that a failed allocation
+        leaves the last file as it was. Raises what the source and `fill` raise; nothing has
+        changed then.
         """
         files = self.files
         if files:
-            last = files[-1]
-            assert last.wrote_position == last.end_position, f"{last.path} is not complete"
-            position = last.end_position
+            position = files[-1].end_position
         else:
             position = (first_position or 0) // self.file_size_bytes * self.file_size_bytes
             self._flushed_position = position
         hit("mapped_file_queue.roll")
         file = self.source.take(position)
         assert file.position == position, f"asked for {position}, got {file.position}"
+        if files:
+            last = files[-1]
+            if fill is not None:
+                self._fill(fill, last, file)
+            assert last.wrote_position == last.end_position, f"{last.path} is not complete"
         self.files = (*files, file)
         return file
+
+    def _fill(
+        self, fill: Callable[[MappedFile, MappedFile], None], last: MappedFile, file: MappedFile
+    ) -> None:
+        try:
+            fill(last, file)
+        except BaseException:
+            file.delete()
+            raise
 
     def sync(self) -> int:
         """Make everything that was committed before the call durable; return up to where.

@@ -20,8 +20,10 @@ EXAMPLES: list[StoreError] = [
     errors.LockedError("store/lock", "process 7"),
     errors.LayoutError("store/commitlog/0", "16384 bytes", "5 bytes"),
     errors.CorruptionError("store/commitlog/0", 8, "body CRC", "00000001", "00000002"),
+    errors.ForeignEntryError(7, 36, "chain CRC", "00000001", "00000002"),
     errors.PositionRangeError("position", 9, 0, 8),
     errors.QueueOrderError("orders", 3, 10, 12),
+    errors.DerivedFileError("store/consumequeue/orders/3/0", 20, "unit", "size 9", "size 8"),
 ]
 
 

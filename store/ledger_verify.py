@@ -1,0 +1,210 @@
+"""Checks a ledger as a whole, every byte of it: what fsck and the scrubber run.
+
+Owns the walk that goes on after damage; must not repair anything. Entries, blanks, the space before
+the first entry and the unwritten rest are handed to the pure checks of `store.ledger_entry`; each
+byte of each data file goes to exactly one of them. Source: fault-matrix D5, S04, S14.
+"""
+
+from collections.abc import Generator, Iterator
+from typing import Final, NamedTuple
+
+from store import format as fmt
+from store.config import MIB
+from store.errors import CorruptionError, FileSystemError, StoreError
+from store.ledger_entry import (
+    Link,
+    Problem,
+    Run,
+    chain_of,
+    check_blank,
+    check_run,
+    check_zeros,
+    unpack_header,
+)
+from store.ledger_reader import LedgerReader, Tail
+from store.mapped_file import MappedFile
+
+_HEADER: Final = fmt.ENTRY_HEADER_SIZE_BYTES
+_READ_SIZE_BYTES: Final = fmt.ENTRY_SIZE_BYTES_MAX  # So that every entry fits into one read.
+
+
+class Finding(NamedTuple):
+    """One place that is not as it must be: byte `at` of the file `path`."""
+
+    path: str
+    at: int
+    field: str
+    expected: str
+    found: str
+
+
+class _Point(NamedTuple):
+    """Between two entries: what comes next, and the entry before."""
+
+    position: int
+    link: Link
+
+
+def verify_range(
+    ledger: LedgerReader,
+    lo_index: int | None = None,
+    hi_index: int | None = None,
+    *,
+    check_unwritten: bool = True,
+) -> Iterator[Finding]:
+    """Check the entries [lo_index, hi_index), by default all, and yield what is wrong.
+
+    Headers, chain, bodies, blanks, and the index units against them. When all entries are asked
+    for, also that the space before the first one and behind the last one is zero; set
+    `check_unwritten` to False while somebody appends. After damage the walk goes on with the next
+    entry that can be found. May run beside reads and appends, not beside a cut. Raises
+    PositionRangeError for entries that are not there, ClosedError.
+    """
+    tail = ledger.tail
+    lo = ledger.first_index if lo_index is None else lo_index
+    hi = tail.link.entry_index + 1 if hi_index is None else hi_index
+    if lo_index is None and ledger.files.files:
+        file = ledger.files.files[0]
+        yield from _zeros(file, file.position, ledger.min_position)
+    point = _Point(ledger.min_position, ledger.start_link)
+    if lo > ledger.first_index:
+        try:
+            link = Link(lo - 1, ledger.term_at(lo - 1), ledger.chain_crc_at(lo - 1))
+            point = _Point(ledger.position_of(lo), link)
+        except CorruptionError as error:
+            yield Finding(error.path, error.at, error.field, error.expected, error.found)
+            return
+    yield from _entries(ledger, point, hi, tail)
+    if hi_index is None and check_unwritten:
+        for file in ledger.files.files:
+            if file.end_position > tail.end_position:
+                yield from _zeros(file, max(file.position, tail.end_position), file.end_position)
+
+
+def _zeros(file: MappedFile, lo: int, hi: int) -> Iterator[Finding]:
+    """Check the unused bytes [lo, hi) of one file."""
+    while lo < hi:
+        size_bytes = min(MIB, hi - lo)
+        problem = check_zeros(file.read_any(lo, size_bytes))
+        if problem is not None:
+            yield _finding(file, lo, problem)
+            return
+        lo += size_bytes
+
+
+def _entries(ledger: LedgerReader, point: _Point, hi: int, tail: Tail) -> Iterator[Finding]:
+    while point.position < tail.end_position and point.link.entry_index + 1 < hi:
+        file = ledger.files.file_at(point.position)
+        room = min(file.end_position, tail.end_position) - point.position
+        try:
+            data = file.read(point.position, min(room, _READ_SIZE_BYTES))
+        except FileSystemError as error:
+            yield _finding(file, point.position, Problem(0, "read", "readable", str(error)))
+            point = yield from _next_file(ledger, file, tail)
+            continue
+        run = check_run(data, point.position, point.link, file_end_position=file.end_position)
+        yield from _units(ledger, point.link.entry_index + 1, run)
+        problem = run.problem
+        if problem is None and run.end == 0 and not run.is_blank:
+            problem = Problem(0, "entry", "whole", f"cut short after {len(data)} bytes")
+        elif problem is not None:
+            problem = problem._replace(at=problem.at - run.end)
+        point = _Point(point.position + run.end, run.link)
+        if problem is not None:
+            yield _finding(file, point.position, problem)
+            following = _after_damage(ledger, file, point, tail)
+            point = following or (yield from _next_file(ledger, file, tail))
+        elif run.is_blank:
+            rest = file.read(point.position, file.end_position - point.position)
+            problem = check_blank(rest)
+            if problem is not None:
+                yield _finding(file, point.position, problem)
+            point = _Point(file.end_position, point.link)
+
+
+def _units(ledger: LedgerReader, index: int, run: Run) -> Iterator[Finding]:
+    """Compare the index with a run of good entries; the first difference is enough."""
+    differs = ledger.index.first_difference(index, run.units)
+    if differs is None:
+        return
+    at = (differs - index) * fmt.INDEX_UNIT_SIZE_BYTES
+    expected = run.units[at : at + fmt.INDEX_UNIT_SIZE_BYTES]
+    position = differs * fmt.INDEX_UNIT_SIZE_BYTES
+    try:
+        file = ledger.index.files.file_at(position)
+        found = file.read(position, fmt.INDEX_UNIT_SIZE_BYTES).hex()
+        path, byte = file.path, position - file.position
+    except StoreError:
+        path, byte, found = ledger.index.files.directory, position, "no such unit"
+    yield Finding(path, byte, f"index unit of entry {differs}", expected.hex(), found)
+
+
+def _finding(file: MappedFile, position: int, problem: Problem) -> Finding:
+    at = position - file.position + problem.at
+    return Finding(file.path, at, problem.field, problem.expected, problem.found)
+
+
+# --- Going on after damage ---
+
+
+def _after_damage(ledger: LedgerReader, file: MappedFile, bad: _Point, tail: Tail) -> _Point | None:
+    """Return the point behind the bad entry, if its size can be told; else None.
+
+    The index and both size fields of the entry are asked; what follows has to confirm it.
+    """
+    if bad.position + _HEADER > min(file.end_position, tail.end_position):
+        return None
+    index, data = bad.link.entry_index + 1, file.read(bad.position, _HEADER)
+    stored, unit = unpack_header(data), ledger.index.get(index)
+    sizes = [stored.size_bytes, stored.body_size_bytes + _HEADER]
+    if unit is not None and unit.position == bad.position:
+        sizes.insert(0, unit.size_bytes)
+    for size_bytes in sizes:
+        position = bad.position + size_bytes
+        if size_bytes < _HEADER or position > min(file.end_position, tail.end_position):
+            continue
+        if position == tail.end_position:
+            return _Point(position, tail.link)
+        chain_crcs = (stored.chain_crc, chain_of(bad.link.chain_crc, data))
+        following = ledger.header_at(position)
+        if following is not None and following.entry_index == index + 1:
+            header = file.read(position, _HEADER)
+            good = [c for c in chain_crcs if chain_of(c, header) == following.chain_crc]
+            return _Point(position, Link(index, bad.link.term, (*good, stored.chain_crc)[0]))
+        is_blank = position + 8 <= file.end_position and check_blank(
+            file.read(position, file.end_position - position)
+        )
+        if is_blank is None:
+            link = _proven_link(ledger, file.end_position)
+            return _Point(position, link or Link(index, bad.link.term, stored.chain_crc))
+    return None
+
+
+def _proven_link(ledger: LedgerReader, position: int) -> Link | None:
+    """Return what the first entry of the file at `position` follows, if that can be proven."""
+    if position >= ledger.max_position:
+        return None
+    return ledger.link_before(ledger.files.file_at(position))
+
+
+def _next_file(
+    ledger: LedgerReader, file: MappedFile, tail: Tail
+) -> Generator[Finding, None, _Point]:
+    """Leave the rest of a file, which nobody can make sense of, and find where to go on."""
+    position = file.end_position
+    while position < tail.end_position:
+        file = ledger.files.file_at(position)
+        header = ledger.header_at(position)
+        if header is None:
+            yield _finding(file, position, Problem(0, "header", "of an entry", "none"))
+        else:
+            link = ledger.link_before(file)
+            if link is not None:
+                return _Point(position, link)
+            problem = Problem(36, "chain CRC", "that of the entry before", "no good entry before")
+            yield _finding(file, position, problem)
+            if position + header.size_bytes < file.end_position:
+                own = Link(header.entry_index, header.term, header.chain_crc)
+                return _Point(position + header.size_bytes, own)
+        position = file.end_position
+    return _Point(tail.end_position, tail.link)

@@ -1,0 +1,437 @@
+"""The ledger: what an append writes, and what readers see."""
+
+import itertools
+import struct
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from store import failpoints
+from store.checksum import reference_crc32c
+from store.errors import (
+    CorruptionError,
+    LimitExceededError,
+    PositionRangeError,
+    RecordFormatError,
+    StoreError,
+    StoreFullError,
+)
+from store.file_system import FileSystem
+from store.ledger import Ledger
+from store.ledger_entry import (
+    KIND_CONFIGURATION,
+    KIND_DATA,
+    KIND_NO_OP,
+    NO_LINK,
+    Link,
+    check_entry,
+    encode_entry,
+)
+from store.log import RecordLog
+from store.message import decode_message, encode_message
+from tests.store.ledgers import (
+    CONFIG,
+    FILE,
+    add,
+    data_file,
+    grow,
+    image,
+    index_file,
+    new_ledger,
+    open_ledger,
+    read_as_dledger,
+)
+from tests.store.records import BORN, batch, numbers, record, small_config
+
+GOLDEN = bytes.fromhex(
+    """00000086 DAA320A7 69C865ED 00000003 00000000 0000000000000007 0000000000000030
+    00000000 0000018BCFE56800 7F000001 0000C350 0000018BCFE5687B 7F000001 00002A9F
+    00000000 0000000000000000 0000000E 48656C6C6F20526F636B65744D51
+    09 546F70696354657374 0014 4B455953 01 6B657931 02 54414753 01 54616741 02"""
+)
+GOLDEN_UNIT = bytes.fromhex("00000001 0000000000000000 000000B6 0000000000000000 0000000000000001")
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    opened = new_ledger(tmp_path)
+    yield opened
+    opened.close()
+
+
+def content(ledger: Ledger) -> list[int]:
+    runs = ledger.record_runs(ledger.min_position, ledger.max_position)
+    return list(itertools.chain.from_iterable(numbers(data) for _, data in runs))
+
+
+# --- Bytes ---
+
+
+def test_the_golden_record_lands_byte_for_byte(tmp_path: Path) -> None:
+    """storage-formats 12: record at entry position + 48, entry size 182, index unit."""
+    config = small_config(container="ledger", file_size_bytes=FILE, store_host=("127.0.0.1", 10911))
+    ledger = new_ledger(tmp_path, config)
+    ledger.stamper.next_offsets[(b"TopicTest", 3)] = 7
+    message = encode_message(
+        "TopicTest", 3, b"Hello RocketMQ", {"KEYS": "key1", "TAGS": "TagA"},
+        born_unix_ms=1_700_000_000_000, born_host=("127.0.0.1", 50000),
+    )  # fmt: skip
+    result = ledger.append(message, now_unix_ms=1_700_000_000_123)
+    assert (result.position, result.end_position, result.entry_index) == (0, 182, 0)
+    assert (result.record_positions, result.queue_offsets) == ([48], [7])
+    ledger.close()
+    stored = data_file(tmp_path).read_bytes()
+    assert stored[48:182] == GOLDEN
+    assert stored[182:] == bytes(FILE - 182)
+    head = struct.pack(">iiqqqi", 1, 182, 0, 1, 0, 0)
+    body = struct.pack(">Ii", reference_crc32c(GOLDEN), 134)
+    chain = struct.pack(">I", reference_crc32c(bytes(4) + head + bytes(4) + body))
+    assert stored[:48] == head + chain + body
+    assert index_file(tmp_path).read_bytes()[:64] == GOLDEN_UNIT + bytes(32)
+
+
+def test_golden_bytes_are_read_back(tmp_path: Path) -> None:
+    head = struct.pack(">iiqqqi", 1, 182, 0, 1, 0, 0)
+    body = struct.pack(">Ii", reference_crc32c(GOLDEN), 134)
+    chain = struct.pack(">I", reference_crc32c(bytes(4) + head + bytes(4) + body))
+    for path, data, size_bytes in (
+        (data_file(tmp_path), head + chain + body + GOLDEN, FILE),
+        (index_file(tmp_path), GOLDEN_UNIT, 4096),
+    ):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data.ljust(size_bytes, b"\0"))
+    ledger, report = open_ledger(tmp_path, 182, durable_index=0)
+    assert (report.entry_count, report.cut_size_bytes, report.rewritten_unit_count) == (1, 0, 0)
+    assert ledger.index.get(0) == (0, 182, 1)
+    entry = ledger.entry(0)
+    assert (entry.term, entry.kind, entry.position, entry.body) == (1, 0, 0, GOLDEN)
+    assert decode_message(entry.body).position == 48
+    assert list(ledger.record_runs(0, 182)) == [(48, GOLDEN)]
+    ledger.close()
+
+
+def test_a_reader_of_dledger_reads_our_files(tmp_path: Path) -> None:
+    ledger = new_ledger(tmp_path)
+    grow(ledger, Random(1), 3 * FILE)
+    expected = [ledger.entry(n) for n in range(ledger.last_index + 1)]
+    ledger.close()
+    found = read_as_dledger(tmp_path)
+    assert len(found) == len(expected) > 50
+    assert len({e.kind for e in expected}) == 3
+    for theirs, ours in zip(found, expected, strict=True):
+        assert (theirs.index, theirs.term, theirs.pos) == (
+            ours.entry_index,
+            ours.term,
+            ours.position,
+        )
+        assert (theirs.channel, theirs.body) == (ours.kind, ours.body)
+        if ours.kind == KIND_DATA:
+            assert decode_message(theirs.body).position == theirs.pos + 48
+
+
+def test_the_readable_encoder_writes_what_an_append_writes(ledger: Ledger) -> None:
+    ledger.append_entry(KIND_NO_OP, 3, b"")
+    ledger.term = 3
+    add(ledger)
+    ledger.append_entry(KIND_CONFIGURATION, 5, b"members")
+    link = NO_LINK
+    for index in range(3):
+        entry = ledger.entry(index)
+        data = encode_entry(
+            entry.kind, Link(index - 1, entry.term, link.chain_crc), entry.position, entry.body
+        )
+        assert ledger.read(entry.position, len(data)) == data
+        assert check_entry(data, entry.position, link, file_end_position=FILE) is None
+        link = Link(index, entry.term, entry.chain_crc)
+    assert ledger.last_chain_crc == link.chain_crc == ledger.chain_crc_at(2)
+
+
+# --- Placement ---
+
+
+def test_a_file_ends_with_a_blank_whose_every_byte_is_determined(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    while ledger.max_position < FILE:
+        end = add(ledger)
+        last_in_file = ledger.position_of(ledger.last_index)
+    before = ledger.header(ledger.last_index - 1)
+    lo = before.position + before.size_bytes
+    assert (last_in_file, end) == (FILE, FILE + before.size_bytes)
+    blank = data_file(tmp_path).read_bytes()[lo:]
+    assert blank == struct.pack(">ii", -1, FILE - lo) + bytes(FILE - lo - 8)
+    assert content(ledger) == list(range(3 * (ledger.last_index + 1)))
+
+
+@pytest.mark.parametrize(("spare", "position"), [(8, 0), (7, FILE)])
+def test_an_entry_needs_room_for_a_blank_behind_it(
+    ledger: Ledger, spare: int, position: int
+) -> None:
+    ledger.append_entry(KIND_NO_OP, 1, b"")
+    result = ledger.append_entry(KIND_NO_OP, 1, bytes(FILE - 48 - 48 - spare))
+    if position:
+        assert ledger.position_of(1) == FILE
+    else:
+        assert (result.position, result.end_position) == (48, FILE - 8)
+        assert ledger.append_entry(KIND_NO_OP, 1, b"").position == FILE
+
+
+def test_an_entry_that_can_never_fit_is_refused(ledger: Ledger) -> None:
+    with pytest.raises(LimitExceededError, match=f"the limit is {FILE - 8}"):
+        ledger.append_entry(KIND_NO_OP, 1, bytes(FILE - 48 - 7))
+    assert ledger.append_entry(KIND_NO_OP, 1, bytes(FILE - 48 - 8)).position == 0
+
+
+def test_a_refused_batch_writes_nothing_not_even_a_blank(ledger: Ledger, tmp_path: Path) -> None:
+    add(ledger, 3, records=100)
+    before = image(tmp_path)
+    with pytest.raises(RecordFormatError):
+        ledger.append(batch(300, 500) + record(500)[:-1], now_unix_ms=BORN)
+    assert image(tmp_path) == before
+    add(ledger, records=200)
+    assert content(ledger) == list(range(500))
+    assert ledger.position_of(3) == FILE
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+def test_a_full_disk_refuses_the_batch_and_the_log_goes_on_later(
+    ledger: Ledger, tmp_path: Path, nth: int
+) -> None:
+    """The first allocation is that of the index file, the second that of the data file."""
+    add(ledger, CONFIG.ledger_index_units_per_file, records=1)
+    end, before = ledger.max_position, image(tmp_path)
+    with failpoints.armed(f"fs.allocate=ENOSPC@{nth}+"):
+        for _ in range(3):
+            with pytest.raises(StoreFullError):
+                ledger.append_entry(KIND_NO_OP, 1, bytes(FILE - end - 48))
+        assert content(ledger) == list(range(128)), "reads go on"
+    assert ledger.max_position == end
+    after = image(tmp_path)
+    assert {k: v for k, v in after.items() if k in before} == before, "no blank without an entry"
+    result = ledger.append_entry(KIND_NO_OP, 1, bytes(60))
+    assert result.position == end, "a smaller entry goes where every replica expects it"
+    assert ledger.append_entry(KIND_NO_OP, 1, bytes(FILE - end - 48)).position == FILE
+    add(ledger)
+    assert content(ledger) == list(range(131))
+
+
+# --- Look-ups ---
+
+
+@pytest.mark.parametrize("index_is", ["good", "zero", "lying"])
+def test_lookups_agree_with_the_entries_whatever_the_index_says(
+    ledger: Ledger, index_is: str
+) -> None:
+    grow(ledger, Random(4), 2 * FILE + 20_000)
+    last = ledger.last_index
+    entries = [ledger.entry(n) for n in range(last + 1)]
+    if index_is != "good":
+        for file in ledger.index.files.files:
+            target = file._open_target()
+            size = file.wrote_position - file.position
+            units = bytearray(target[:size])
+            for at in range(0, size, 32):
+                wrong = entries[(at // 32 * 7) % len(entries)].position  # Of some other entry.
+                struct.pack_into(">q", units, at + 4, wrong)
+            target[:size] = bytes(size) if index_is == "zero" else bytes(units)
+    for index in (0, 1, last // 2, last - 1, last):
+        assert ledger.entry(index) == entries[index]
+        assert ledger.position_of(index) == entries[index].position
+        assert ledger.term_at(index) == entries[index].term
+        assert ledger.chain_crc_at(index) == entries[index].chain_crc
+    ends = [e.position + 48 + len(e.body) for e in entries]
+    random = Random(5)
+    points = [random.randrange(ledger.max_position) for _ in range(30)]
+    points += [FILE - 1, FILE, *itertools.chain.from_iterable((e - 1, e) for e in ends[-40:-1])]
+    for position in points:
+        assert ledger.index_at_position(position) == next(
+            n for n, end in enumerate(ends) if position < end
+        )
+        assert ledger.last_index_before(position) == sum(end <= position for end in ends) - 1
+    assert ledger.last_index_before(ledger.max_position) == last
+
+
+def test_what_is_not_there_is_refused_by_name(ledger: Ledger) -> None:
+    with pytest.raises(PositionRangeError, match=r"index 0 is outside of \[0, 0\)"):
+        ledger.entry(0)
+    end = add(ledger)
+    for index in (-1, 1):
+        with pytest.raises(PositionRangeError):
+            ledger.position_of(index)
+    for position in (-1, end):
+        with pytest.raises(PositionRangeError):
+            ledger.index_at_position(position)
+    with pytest.raises(PositionRangeError):
+        ledger.read(end - 1, 2)
+    with pytest.raises(PositionRangeError):
+        ledger.view(end, 1)
+    assert (ledger.term_at(-1), ledger.chain_crc_at(-1)) == (0, 0)
+    assert (ledger.first_index, ledger.last_index, ledger.last_term) == (0, 0, 1)
+
+
+def test_terms_are_known_by_run_and_found_by_term(ledger: Ledger) -> None:
+    for term in (1, 1, 1, 4, 4, 9):
+        ledger.append_entry(KIND_NO_OP, term, b"")
+    assert ledger.term_runs() == [(0, 1), (3, 4), (5, 9)]
+    assert [ledger.last_index_of_term(t) for t in (0, 1, 2, 4, 9, 10)] == [-1, 2, -1, 4, 5, -1]
+    assert [ledger.first_index_of_term(t) for t in (0, 1, 2, 4, 9, 10)] == [-1, 0, -1, 3, 5, -1]
+    with pytest.raises(AssertionError, match="term 8 after 9"):
+        ledger.append_entry(KIND_NO_OP, 8, b"")
+    ledger.truncate_from(4, commit_index=3)
+    assert ledger.term_runs() == [(0, 1), (3, 4)]
+
+
+def test_damage_is_found_when_an_entry_is_read(ledger: Ledger) -> None:
+    add(ledger, 3)
+    position = ledger.position_of(1)
+    for at, field in ((5, "size"), (20, "chain CRC"), (37, "chain CRC"), (100, "body CRC")):
+        target = ledger.files.files[0]._open_target()
+        target[position + at] ^= 1
+        with pytest.raises(CorruptionError) as caught:
+            ledger.entry(1)
+        assert caught.value.field == field
+        assert caught.value.path == ledger.files.files[0].path
+        target[position + at] ^= 1
+    assert ledger.entry(1).entry_index == 1
+
+
+# --- Records ---
+
+
+def test_records_are_walked_from_any_record_to_any_position(ledger: Ledger) -> None:
+    grow(ledger, Random(6), FILE + 9000)
+    starts: list[tuple[int, int]] = []  # Record start and end, in log order.
+    entry_starts = []
+    for index in range(ledger.last_index + 1):
+        entry = ledger.entry(index)
+        entry_starts += [entry.position, entry.position + 48 + len(entry.body)]
+        at = 0
+        while entry.kind == KIND_DATA and at < len(entry.body):
+            size_bytes = int.from_bytes(entry.body[at : at + 4], "big")
+            lo = entry.position + 48 + at
+            starts.append((lo, lo + size_bytes))
+            at += size_bytes
+    random = Random(7)
+    edges = [lo for lo, _ in starts] + [hi for _, hi in starts] + entry_starts
+    for _ in range(300):
+        lo = random.choice(edges)
+        hi = random.choice([random.choice(edges), random.randrange(ledger.max_position + 100)])
+        found = []
+        for position, data in ledger.record_runs(lo, hi):
+            at = 0
+            while at < len(data):
+                message = decode_message(data, at)
+                assert message.position == position + at
+                found.append((position + at, position + at + message.size_bytes))
+                at += message.size_bytes
+        assert found == [(a, b) for a, b in starts if lo <= a and b <= hi]
+
+
+def test_damaged_records_are_never_walked(ledger: Ledger) -> None:
+    add(ledger, 3)
+    position = ledger.position_of(1)
+    ledger.files.files[0]._open_target()[position + 60] ^= 4
+    runs = ledger.record_runs(0, ledger.max_position)
+    assert numbers(next(runs)[1]) == [0, 1, 2]
+    with pytest.raises(CorruptionError, match="body CRC"):
+        next(runs)
+    ledger.files.files[0]._open_target()[position + 9] ^= 4
+    with pytest.raises(CorruptionError, match="index"):
+        list(ledger.record_runs(0, ledger.max_position))
+
+
+def test_an_entry_larger_than_a_read_is_walked(tmp_path: Path) -> None:
+    config = small_config(container="ledger", file_size_bytes=16 << 20)
+    ledger = new_ledger(tmp_path, config)
+    big = encode_message("t", 0, b"b" * (4 * 1024 * 1024 - 48 - 91 - 1))
+    for _ in range(2):
+        ledger.append(big, now_unix_ms=BORN)
+    assert [len(data) for _, data in ledger.record_runs(0, ledger.max_position)] == [len(big)] * 2
+    with pytest.raises(LimitExceededError, match="entry has 4194305 bytes"):
+        ledger.append_entry(KIND_NO_OP, 1, bytes(4 * 1024 * 1024 - 47))
+    ledger.close()
+    ledger, report = open_ledger(tmp_path, config=config)
+    assert (report.entry_count, ledger.last_index) == (2, 1)
+    ledger.close()
+
+
+# --- Durability ---
+
+
+def test_what_is_durable_is_told_in_whole_entries_and_never_inside_of_a_blank(
+    ledger: Ledger,
+) -> None:
+    assert (ledger.flushed_position, ledger.durable_index) == (0, -1)
+    end = add(ledger, 3)
+    assert (ledger.flushed_position, ledger.durable_index) == (0, -1)
+    assert ledger.sync() == end == ledger.flushed_position
+    assert ledger.durable_index == 2
+    last = add(ledger, 1, records=300)  # Fits into the first file.
+    assert last < FILE
+    add(ledger, 1, records=300)  # Does not, so a blank follows.
+    ledger.files.files[0].sync()
+    with ledger.files._sync_lock:
+        ledger.files._flushed_position = FILE  # As seen while a sync of both files runs.
+    assert (ledger.flushed_position, ledger.durable_index) == (last, 3)
+    assert ledger.sync() == ledger.max_position
+    assert ledger.durable_index == 4
+
+
+def test_the_index_is_synced_once_a_data_file_is_complete(tmp_path: Path) -> None:
+    synced: list[str] = []
+
+    class Recording(FileSystem):
+        def sync(self, fd: int, path: str) -> None:
+            synced.append(Path(path).parent.name)
+            super().sync(fd, path)
+
+    ledger, _ = open_ledger(tmp_path, fs=Recording())
+    add(ledger)
+    synced.clear()
+    add(ledger)
+    ledger.sync()
+    assert synced == ["data"]
+    while ledger.max_position < FILE:
+        add(ledger, records=50)
+    synced.clear()
+    ledger.sync()
+    assert synced == ["data", "data", "index"]
+    ledger.close()
+
+
+def test_readers_beside_the_writer_see_whole_entries_only(ledger: Ledger) -> None:
+    seen: list[int] = []
+    failures: list[Exception] = []
+
+    def read() -> None:
+        try:
+            while not seen or seen[-1] < 400:
+                index = ledger.last_index
+                if index >= 0 and (not seen or index > seen[-1]):
+                    assert ledger.entry(index).entry_index == index
+                    assert ledger.term_at(index) == index // 20 + 1
+                    ledger.range_of(index, index + 5, 1000)
+                    seen.append(index)
+        except (StoreError, AssertionError) as error:
+            failures.append(error)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for index in range(401):
+        ledger.term = index // 20 + 1
+        add(ledger)
+        if index % 50 == 0:
+            ledger.sync()
+    reader.join()
+    assert not failures
+    assert seen[-1] == 400
+
+
+def test_a_ledger_is_a_record_log(ledger: Ledger) -> None:
+    log: RecordLog = ledger  # The type checker proves the rest.
+    result = log.append(batch(0, 2), now_unix_ms=BORN)
+    assert log.read(result.record_positions[1], 8) == record(1)[:8]
+    assert (log.sync(), log.delete_first()) == (result.end_position, 0)

@@ -1,0 +1,157 @@
+"""Raw entries from a leader: what a follower takes, and all that it refuses."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from store import failpoints
+from store import format as fmt
+from store.errors import (
+    ForeignEntryError,
+    PositionRangeError,
+    StoreFullError,
+)
+from store.ledger import Ledger
+from store.ledger_entry import (
+    KIND_CONFIGURATION,
+    KIND_NO_OP,
+    Link,
+    encode_entry,
+)
+from tests.store.ledgers import (
+    FILE,
+    add,
+    grow,
+    image,
+    new_ledger,
+    ship,
+)
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    opened = new_ledger(tmp_path)
+    yield opened
+    opened.close()
+
+
+def test_a_follower_becomes_byte_for_byte_equal(ledger: Ledger, tmp_path: Path) -> None:
+    follower = new_ledger(tmp_path / "follower")
+    random = Random(2)
+    for step in range(1, 9):
+        grow(ledger, random, step * FILE // 2)
+        ship(ledger, follower, random.choice([1, 700, 9000, 10 * FILE]))
+        assert follower.last_chain_crc == ledger.last_chain_crc
+    assert follower.term_runs() == ledger.term_runs()
+    assert len(follower.term_runs()) > 5
+    assert image(tmp_path / "follower") == image(tmp_path)
+    follower.close()
+
+
+def test_a_raw_run_may_fill_several_index_files(ledger: Ledger, tmp_path: Path) -> None:
+    for _ in range(1000):
+        ledger.append_entry(KIND_NO_OP, 1, b"")
+    follower = new_ledger(tmp_path / "follower")
+    raw = ledger.read_range(0, 1000, FILE)
+    with failpoints.armed("fs.allocate=ENOSPC@4"):
+        with pytest.raises(StoreFullError):
+            follower.append_raw(raw)
+        assert (follower.last_index, follower.max_position) == (-1, 0)
+    assert follower.append_raw(raw) == (0, 999)
+    assert len(follower.index.files.files) == 8
+    assert image(tmp_path / "follower") == image(tmp_path)
+    follower.close()
+
+
+def test_a_follower_refuses_every_flipped_bit_and_writes_nothing(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    add(ledger, 2, records=1, size_bytes=10)
+    ledger.append_entry(KIND_CONFIGURATION, 2, b"xy")
+    follower = new_ledger(tmp_path / "follower")
+    raw = ledger.read_range(0, 3, FILE)
+    before = image(tmp_path / "follower")
+    for bit in range(len(raw) * 8):
+        bad = bytearray(raw)
+        bad[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(ForeignEntryError):
+            follower.append_raw(bytes(bad))
+    assert image(tmp_path / "follower") == before
+    assert follower.append_raw(raw) == (0, 2)
+    follower.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"magic": -1}, "entry"),
+        ({"magic": 2}, "magic"),
+        ({"index": 3}, "index"),
+        ({"term": 0}, "term"),
+        ({"position": 0}, "position"),
+        ({"kind": 3}, "kind"),
+        ({"chain": 1}, "chain CRC"),
+        ({"crc": 1}, "chain CRC"),
+        ({"size": 52}, "size"),
+        ({"size": -5}, "size"),
+        ({"size": 1 << 30, "body_size": (1 << 30) - 48}, "size"),
+    ],
+)
+def test_a_follower_names_what_does_not_fit(
+    ledger: Ledger, tmp_path: Path, change: dict[str, int], field: str
+) -> None:
+    add(ledger)
+    follower = new_ledger(tmp_path / "follower")
+    ship(ledger, follower)
+    ledger.append_entry(KIND_NO_OP, 1, b"abc")
+    raw = ledger.read_range(1, 2, FILE)
+    names = ("magic", "size", "index", "term", "position", "kind", "chain", "crc", "body_size")
+    values = dict(zip(names, fmt.ENTRY_HEADER.unpack_from(raw), strict=True))
+    bad = fmt.ENTRY_HEADER.pack(*(values | change).values()) + raw[48:]
+    with pytest.raises(ForeignEntryError) as caught:
+        follower.append_raw(bad)
+    assert (caught.value.field, caught.value.index) == (field, 1)
+    for cut in (b"", raw[:47], raw[:-1], raw + raw[:10]):
+        with pytest.raises(ForeignEntryError):
+            follower.append_raw(cut)
+    assert follower.append_raw(raw) == (1, 1)
+    follower.close()
+
+
+def test_a_follower_refuses_a_blank_that_was_not_due(ledger: Ledger) -> None:
+    """Sizes alone decide where an entry goes, so a leader that rolls early is wrong."""
+    add(ledger)
+    link = Link(0, 1, ledger.last_chain_crc)
+    with pytest.raises(ForeignEntryError, match="position"):
+        ledger.append_raw(encode_entry(KIND_NO_OP, link, FILE, b"small"))
+    big = bytes(FILE - 48 - 8)
+    with pytest.raises(ForeignEntryError, match="position"):
+        ledger.append_raw(encode_entry(KIND_NO_OP, link, ledger.max_position, big))
+    assert ledger.append_raw(encode_entry(KIND_NO_OP, link, FILE, big)) == (1, 1)
+
+
+def test_a_range_lies_in_one_file_and_holds_one_entry_at_least(ledger: Ledger) -> None:
+    grow(ledger, Random(3), 3 * FILE)
+    last = ledger.last_index
+    ends = [ledger.header(n).position + ledger.header(n).size_bytes for n in range(last + 1)]
+    for lo in range(0, last + 1, 7):
+        for hi in (lo + 1, lo + 5, last + 1, last + 100):
+            for limit in (0, 500, 3000, 10 * FILE):
+                found = ledger.range_of(lo, hi, limit)
+                start = ledger.position_of(lo)
+                fits = [
+                    n
+                    for n in range(lo + 1, min(hi, last + 1))
+                    if ends[n] <= min(start + limit, (start // FILE + 1) * FILE)
+                ]
+                assert found.hi_index == max([lo, *fits]) + 1
+                assert (found.position, found.size_bytes) == (
+                    start,
+                    ends[found.hi_index - 1] - start,
+                )
+    with ledger.view_range(0, 3, FILE) as data:
+        assert bytes(data) == ledger.read_range(0, 3, FILE)
+    with pytest.raises(PositionRangeError):
+        ledger.read_range(last + 1, last + 2, FILE)
