@@ -276,10 +276,10 @@ class ConsumeQueue:
     def recover(self, hi_position: int, *, is_clean: bool) -> None:
         """Find the last unit of a record before `hi_position`, and cut off what follows it.
 
-        Everything before `hi_position` was made durable once. With `is_clean` nothing can follow
-        but zeros, unless the next unit says otherwise. Raises DerivedFileError when the files
-        cannot be what this queue wrote: rebuild. Deviation: RocketMQ walks the last three files
-        from the start; here a binary search finds the end, so that 10,000 queues open fast.
+        Everything before `hi_position` was written once. With `is_clean` it is durable, and nothing
+        can follow but zeros, unless the next unit says otherwise. Raises DerivedFileError when the
+        files cannot be what this queue wrote: rebuild. Deviation: RocketMQ walks the last three
+        files from the start; here a binary search finds the end, so that 10,000 queues open fast.
         """
         names = self._load_names()
         if not names:
@@ -308,7 +308,9 @@ class ConsumeQueue:
         if hi > self.min_offset:
             position, size_bytes, _ = self.unit(hi - 1)
             self.built_position = position + size_bytes
-        self.synced_offset = hi
+        # After a crash of the process alone, units and names may be in the page cache only.
+        self.synced_offset = hi if is_clean else self._file_lo
+        self.has_new_names = not is_clean
         has_more = hi < self._file_hi and self._read(hi, hi + 1) != bytes(UNIT_SIZE_BYTES)
         if has_more or not is_clean:
             self._cut()

@@ -25,20 +25,20 @@ from store.errors import (
     PositionRangeError,
     QueueOrderError,
     RecordFormatError,
-    TopicNameError,
 )
 from store.failpoints import hit
 from store.index_files import IndexFiles
 from store.log import RecordLog
-from store.message import check_topic, decode_message
+from store.message import record_layout
 from store.record_check import store_timestamp
 from store.record_tail import Pending, TailReader
 
 ROUND_SIZE_BYTES: Final = 8 * MIB  # Log bytes between two writes to the same queue.
 ADVANCE_SIZE_BYTES: Final = 64 * MIB
 
-# Size, magic, queue id, queue offset, physical offset, sys flag, body size; IPv4 hosts.
-_HEAD: Final = struct.Struct(">iI4xi4xqqi44xi")
+# Size, magic, queue id, queue offset, physical offset, sys flag, store time, body size; with IPv4
+# hosts. With IPv6 hosts the last two are elsewhere.
+_HEAD: Final = struct.Struct(">iI4xi4xqqi16xq20xi")
 _UNITS_AT_ONCE: Final = 256
 _UNITS: Final = [struct.Struct(">" + "qiq" * n) for n in range(_UNITS_AT_ONCE + 1)]
 assert _HEAD.size == fmt.BODY_AT
@@ -129,8 +129,8 @@ class Dispatcher:
         while at < hi:
             if hi - at < 91:
                 raise self._stop(data, at, base)
-            size_bytes, magic, queue_id, queue_offset, position, flags, body_size_bytes = unpack(
-                data, at
+            size_bytes, magic, queue_id, queue_offset, position, flags, unix_ms, body_size_bytes = (
+                unpack(data, at)
             )
             end = at + size_bytes
             if magic != 0xDAA320A7 or flags & 0x3C or position != base + at or end > hi:
@@ -148,14 +148,16 @@ class Dispatcher:
                 units = pending[queue_id] = []
                 self._touched.append((topic, queue_id, pending, units))
             units += (queue_offset, position, size_bytes, tags_code)
-            if hashes:
-                self._add_keys(hashes, data, at, position)
+            for key_hash in hashes:
+                self._hashes.append(key_hash)
+                self._positions.append(position)
+                self._store_unix_ms.append(unix_ms)
             at = end
 
     def _walk_slowly(self, base: int, data: bytes, at: int) -> int:
         """Collect a record that is not plain (V2, IPv6, transaction) and return its end."""
         tail = self._tails.read_record(data, at)
-        size_bytes, _, queue_id, queue_offset, position, flags, _ = _HEAD.unpack_from(data, at)
+        size_bytes, _, queue_id, queue_offset, position, flags, _, _ = _HEAD.unpack_from(data, at)
         if tail is None or position != base + at or queue_id < 0:
             raise self._stop(data, at, base)
         topic, pending, tags_code, hashes = tail
@@ -168,20 +170,10 @@ class Dispatcher:
                 units = pending[queue_id] = []
                 self._touched.append((topic, queue_id, pending, units))
             units += (queue_offset, position, size_bytes, tags_code)
-        if hashes:
-            self._add_keys(hashes, data, at, position)
+        self._hashes += hashes
+        self._positions += [position] * len(hashes)
+        self._store_unix_ms += [store_timestamp(data, at)] * len(hashes)
         return at + int(size_bytes)
-
-    def _add_keys(self, hashes: tuple[int, ...], data: bytes, at: int, position: int) -> None:
-        unix_ms = store_timestamp(data, at)
-        if len(hashes) == 1:
-            self._hashes.append(hashes[0])
-            self._positions.append(position)
-            self._store_unix_ms.append(unix_ms)
-        else:
-            self._hashes += hashes
-            self._positions += [position] * len(hashes)
-            self._store_unix_ms += [unix_ms] * len(hashes)
 
     def _build(self) -> None:
         """Put what the round collected, then move the mark."""
@@ -221,19 +213,21 @@ class Dispatcher:
         self._walked_position = base + at
         field, expected, found = "record", "a record", data[at : at + 8].hex()
         try:
-            message = decode_message(data, at, check_crc=False)
-            check_topic(message.topic.encode())
-            if message.position != base + at:
+            with memoryview(data) as view:
+                layout = record_layout(view, at)
+            _, _, queue_id, _, position, _, _, _ = _HEAD.unpack_from(data, at)
+            if position != base + at:
+                field, expected, found = "physical offset", str(base + at), str(position)
                 at += fmt.PHYSICAL_OFFSET_AT
-                field, expected = "physical offset", str(base + at - fmt.PHYSICAL_OFFSET_AT)
-                found = str(message.position)
-            elif message.queue_id < 0:
+            elif queue_id < 0:
+                field, expected, found = "queue id", "0 or more", str(queue_id)
                 at += fmt.QUEUE_ID_AT
-                field, expected, found = "queue id", "0 or more", str(message.queue_id)
+            else:
+                topic = data[layout.topic_at : layout.topic_hi]
+                field, expected, found = "topic", "a topic name", repr(topic)
+                at = layout.topic_at
         except RecordFormatError as error:
             at, field, expected, found = error.at, error.field, error.expected, error.found
-        except TopicNameError as error:
-            field, expected, found = "topic", "a topic name", repr(error.topic)
         return CorruptionError("the log", base + at, field, expected, found)
 
     # --- Durability ---

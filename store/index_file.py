@@ -251,6 +251,9 @@ class IndexFile:
         if not 1 <= self.count <= self.entry_count:
             expected = f"1 to {self.entry_count}"
             raise self._damage(36, "entry count", expected, str(self.count))
+        if not 0 <= self.begin_unix_ms <= self.end_unix_ms:
+            expected = f"0 to {self.end_unix_ms}"
+            raise self._damage(0, "begin time", expected, str(self.begin_unix_ms))
         at = self._entries_at + (self.count - 1) * _ENTRY_SIZE_BYTES
         position = _ENTRY.unpack(self._read(at, _ENTRY_SIZE_BYTES))[1]
         if self.count > 1 and position != self.end_position:

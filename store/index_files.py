@@ -64,9 +64,9 @@ class IndexFiles:
     def recover(self, hi_position: int, *, is_clean: bool) -> None:
         """Open the files, cut to the keys of records before `hi_position`.
 
-        Everything before it was made durable once. Without `is_clean` the last file is repaired
-        from its entries. Raises DerivedFileError when a file is damaged (rebuild), StoreFullError
-        or FileSystemError.
+        Everything before it was written once. With `is_clean` it is durable, without it the last
+        file is repaired from its entries. Raises DerivedFileError when a file is damaged
+        (rebuild), or FileSystemError.
         """
         assert not self.files, "recovered twice"
         names = self._fs.list_directory(self.directory)
@@ -84,6 +84,10 @@ class IndexFiles:
                 file.close()
             raise
         self.files = tuple(files)
+        if not is_clean:  # After a crash of the process alone, they may be in the page cache only.
+            self._has_new_names = True
+            for file in files:
+                file.is_dirty = True
         self._cut(hi_position, is_clean=is_clean)
 
     def _open(self, name: str) -> IndexFile:

@@ -23,11 +23,17 @@ from store.message import (
 
 Pending = dict[int, list[int]]  # By queue id: offset, position, size, tags code, and so on.
 Tail = tuple[bytes, Pending, int, tuple[int, ...]]  # Topic, its queues, tags code, key hashes.
+# What tails with the same bytes except for their key share: the key's size, then as in `Tail`, but
+# the hash of "topic#" instead of the keys'.
+_Shape = tuple[int, bytes, Pending, int, int]
 
-_KNOWN_MAX: Final = 32_768  # Tails, and topics, that are remembered; about 10 MB.
+_KNOWN_MAX: Final = 32_768  # Tails, shapes and topics that are remembered; about 10 MB each.
+_PARTS_MAX: Final = 65_536  # Hashes of parts of keys that are remembered.
+_END_SIZE_BYTES: Final = 4  # Keys mostly count up: what is before the last characters repeats.
 _KNOWN_SIZE_BYTES_MAX: Final = 512  # Longer tails are read again each time.
 _KEY_SIZE_BYTES_MAX: Final = 255  # Longer keys take the readable path.
 _POWERS_OF_31: Final = tuple(pow(31, k, 1 << 32) for k in range(_KEY_SIZE_BYTES_MAX + 1))
+assert _POWERS_OF_31[_END_SIZE_BYTES] == 923_521
 
 
 class TailReader:
@@ -36,10 +42,49 @@ class TailReader:
     def __init__(self) -> None:
         self.known: dict[bytes, Tail] = {}
         """Tails without keys that were read before, V1 records only."""
+        self._shapes: dict[bytes, _Shape] = {}
         self._topics: dict[bytes, tuple[Pending, int]] = {}  # And the hash of "topic#".
+        self._heads: dict[bytes, int] = {}
+        self._ends: dict[bytes, int] = {}
 
     def read(self, tail: bytes) -> Tail | None:
         """Read the bytes from the end of the body to the end of a V1 record; None if malformed."""
+        # A single key, and the rest known: cut the key out and look the rest up.
+        unique_at = tail.find(b"UNIQ_KEY\x01")
+        keys_at = tail.find(b"KEYS\x01")
+        if (unique_at < 0) != (keys_at < 0):
+            lo = unique_at + 9 if unique_at >= 0 else keys_at + 5
+            hi = tail.find(b"\x02", lo)
+            if hi > lo:
+                key = tail[lo:hi]
+                rest = tail[:lo] + tail[hi:]
+                shape = self._shapes.get(rest)
+                if shape is None:
+                    return self._read_shape(tail, key, rest)
+                size_bytes, topic, pending, code, prefix_hash = shape
+                if size_bytes == hi - lo and key.isascii() and (keys_at < 0 or b" " not in key):
+                    return topic, pending, code, (self._key_hash(prefix_hash, key),)
+        return self._read_whole(tail)
+
+    def _read_shape(self, tail: bytes, key: bytes, rest: bytes) -> Tail | None:
+        """Read a tail whose bytes without `key` are new, and remember those."""
+        found = self._read_whole(tail)
+        if found is None or len(rest) > _KNOWN_SIZE_BYTES_MAX:
+            return found
+        topic, pending, code, hashes = found
+        prefix_hash = self._topics[topic][1]
+        # Exactly one name of a key, at the start of a property, and the key is one word.
+        name = b"UNIQ_KEY\x01" if b"UNIQ_KEY\x01" in rest else b"KEYS\x01"
+        name_at = rest.find(name)
+        is_property = rest[name_at - 1] == 2 or name_at == 3 + len(topic)
+        is_only = rest.count(name) == 1 and name not in key and len(key) <= _KEY_SIZE_BYTES_MAX
+        if is_property and is_only and hashes == (self._key_hash(prefix_hash, key),):
+            if len(self._shapes) >= _KNOWN_MAX:
+                self._shapes.clear()
+            self._shapes[rest] = (len(key), topic, pending, code, prefix_hash)
+        return found
+
+    def _read_whole(self, tail: bytes) -> Tail | None:
         if not tail:
             return None
         topic_hi = 1 + tail[0]
@@ -70,7 +115,10 @@ class TailReader:
             except TopicNameError:
                 return None
             if len(self._topics) >= _KNOWN_MAX:
+                # Together: two dicts of queues for one topic would tear its units apart.
                 self._topics.clear()
+                self._shapes.clear()
+                self.known.clear()
             known_topic = ({}, java_hash(f"{topic.decode('ascii')}#") & 0xFFFFFFFF)
             self._topics[topic] = known_topic
         pending, prefix_hash = known_topic
@@ -90,7 +138,7 @@ class TailReader:
             parts += [key for key in keys.split(b" ") if key] if b" " in keys else [keys]
         if max(map(len, parts), default=0) > _KEY_SIZE_BYTES_MAX:
             return self._read_slowly(topic, pending, properties)
-        return topic, pending, code, tuple([_key_hash(prefix_hash, part) for part in parts])
+        return topic, pending, code, tuple([self._key_hash(prefix_hash, part) for part in parts])
 
     def _read_slowly(self, topic: bytes, pending: Pending, properties: bytes) -> Tail:
         """The readable path: any characters, any lengths."""
@@ -98,6 +146,29 @@ class TailReader:
         prefix = topic.decode("ascii") + "#"
         hashes = [positive_hash(java_hash(prefix + key)) for key in index_keys(decoded)]
         return topic, pending, tags_code(decoded.get(fmt.PROPERTY_TAGS, "")), tuple(hashes)
+
+    def _key_hash(self, prefix_hash: int, key: bytes) -> int:
+        """`index_file.key_hash` of an ASCII key, going on from the hash of "topic#"."""
+        size_bytes = len(key)
+        head, end = key[:-_END_SIZE_BYTES], key[-_END_SIZE_BYTES:]
+        head_hash = self._heads.get(head)
+        if head_hash is None:
+            head_hash = _remember(self._heads, head)
+        end_hash = self._ends.get(end)
+        if end_hash is None:
+            end_hash = _remember(self._ends, end)
+        value: int = prefix_hash * _POWERS_OF_31[size_bytes] + head_hash * 923_521 + end_hash
+        value &= 0xFFFFFFFF
+        return value if value < 0x80000000 else (0x100000000 - value) & 0x7FFFFFFF
+
+
+def _remember(hashes: dict[bytes, int], part: bytes) -> int:
+    """Add the hash of a part of a key to those that are remembered, and return it."""
+    value: int = sum(map(mul, part[::-1], _POWERS_OF_31)) & 0xFFFFFFFF
+    if len(hashes) >= _PARTS_MAX:
+        hashes.clear()
+    hashes[part] = value
+    return value
 
 
 def _last_value(block: bytes, name: bytes) -> bytes | None:
@@ -108,10 +179,3 @@ def _last_value(block: bytes, name: bytes) -> bytes | None:
     at += len(name)
     hi = block.find(b"\x02", at)
     return block[at:hi] if hi >= 0 else block[at:]
-
-
-def _key_hash(prefix_hash: int, key: bytes) -> int:
-    """`key_hash` of an ASCII key, going on from the hash of "topic#"."""
-    value: int = prefix_hash * _POWERS_OF_31[len(key)] + sum(map(mul, key[::-1], _POWERS_OF_31))
-    value &= 0xFFFFFFFF
-    return value if value < 0x80000000 else (0x100000000 - value) & 0x7FFFFFFF

@@ -1,4 +1,4 @@
-"""A log in memory, made of encoded records, and derived files over it: what dispatch needs to run."""
+"""A log in memory, made of encoded records, and derived files over it: all that dispatch needs."""
 
 from collections.abc import Iterator
 from pathlib import Path

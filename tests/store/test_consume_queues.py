@@ -1,0 +1,255 @@
+"""The set of all queues: many of them, few descriptors, little memory, and what is durable when."""
+
+import os
+import threading
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from store import format as fmt
+from store.consume_queue import ConsumeQueue, QueueEnvironment
+from store.consume_queues import ConsumeQueues
+from store.descriptor_cache import DescriptorCache
+from store.errors import DerivedFileError, PositionRangeError, StoreError, SyncFailedError
+from store.failpoints import armed, census
+from store.file_system import FileSystem
+from tests.store.fakes import tree
+from tests.store.records import small_config
+
+SIZE = 100
+
+
+def make(
+    root: Path, *, position: int = 0, is_clean: bool = True, limit: int = 512
+) -> ConsumeQueues:
+    config = small_config(consume_queue_units_per_file=10)
+    queues = ConsumeQueues(FileSystem(), str(root), config, open_files_max=limit)
+    queues.recover(position, is_clean=is_clean)
+    return queues
+
+
+def units(lo: int, hi: int) -> bytes:
+    return b"".join(fmt.CONSUME_QUEUE_UNIT.pack(n * SIZE, SIZE, n) for n in range(lo, hi))
+
+
+def put(queues: ConsumeQueues, topic: bytes, queue_id: int, lo: int, hi: int) -> int:
+    return queues.put(topic, queue_id, first_offset=lo, units=units(lo, hi), may_begin_late=False)
+
+
+def test_queues_are_made_when_something_is_put(tmp_path: Path) -> None:
+    queues = make(tmp_path)
+    assert queues.get(b"a", 0) is None
+    assert list(queues) == []
+    put(queues, b"a", 0, 0, 3)
+    put(queues, b"a", (1 << 31) - 1, 0, 4)
+    put(queues, b"%RETRY%g", 0, 0, 5)
+    assert queues.next_offsets() == {(b"a", 0): 3, (b"a", (1 << 31) - 1): 4, (b"%RETRY%g", 0): 5}
+    assert queues.max_built_position == 5 * SIZE
+    assert len(queues) == 3
+    again = make(tmp_path, position=1 << 40)
+    assert again.next_offsets() == queues.next_offsets()
+    queue = again.get(b"a", (1 << 31) - 1)
+    assert queue is not None
+    assert queue.read_units(0, 4) == units(0, 4)
+
+
+def test_other_names_in_the_directory_are_passed_over(tmp_path: Path) -> None:
+    put(make(tmp_path), b"a", 0, 0, 3)
+    base = tmp_path / "consumequeue"
+    (base / "notes.txt").write_text("x")
+    for name in ("a/x", "a/-1", "a/01", "empty/3"):
+        (base / name).mkdir(parents=True)
+    assert make(tmp_path, position=1000).next_offsets() == {(b"a", 0): 3}
+
+
+def test_a_set_of_many_queues_keeps_few_files_open(tmp_path: Path) -> None:
+    queues = make(tmp_path, limit=8)
+    for n in range(100):
+        put(queues, b"t", n, 0, 11)
+    before = len(os.listdir("/proc/self/fd"))
+    assert len(queues.descriptors) == 8
+    for n in range(100):
+        queue = queues.get(b"t", n)
+        assert queue is not None
+        assert queue.read_units(0, 11) == units(0, 11)
+    queues.sync()
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(make(tmp_path, position=1 << 40, limit=8)) == 100
+
+
+def test_a_queue_takes_little_memory(tmp_path: Path) -> None:
+    fs = FileSystem()
+    environment = QueueEnvironment(fs, str(tmp_path), 10, DescriptorCache(fs))
+    tracemalloc.start()
+    try:
+        kept = [ConsumeQueue(environment, "orders", n) for n in range(1000)]
+        size_bytes = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert size_bytes / len(kept) < 300
+
+
+def test_sync_covers_what_is_dirty_and_nothing_else(tmp_path: Path) -> None:
+    queues = make(tmp_path)
+    for n in range(3):
+        put(queues, b"t", n, 0, 25)
+    assert queues.dirty_count == 3
+    with census() as counts:
+        queues.sync()
+        queues.sync()
+    assert counts["fs.sync"] == 9
+    assert counts["fs.sync_directory"] == 3
+    put(queues, b"t", 1, 25, 26)
+    with census() as counts:
+        queues.sync()
+    assert counts["fs.sync"] == 1, "only the file that was written"
+    assert "fs.sync_directory" not in counts
+    assert queues.dirty_count == 0
+
+
+def test_a_put_beside_a_sync_stays_dirty(tmp_path: Path) -> None:
+    queues = make(tmp_path)
+    put(queues, b"t", 0, 0, 3)
+
+    class Interleaved(FileSystem):
+        def sync(self, fd: int, path: str) -> None:
+            super().sync(fd, path)
+            put(queues, b"t", 0, 3, 5)
+
+    queues._environment.fs = Interleaved()
+    queues.sync()
+    assert queues.dirty_count == 1
+    queue = queues.get(b"t", 0)
+    assert queue is not None
+    assert queue.synced_offset == 3
+
+
+def test_a_failed_sync_leaves_all_dirty(tmp_path: Path) -> None:
+    queues = make(tmp_path)
+    for n in range(3):
+        put(queues, b"t", n, 0, 3)
+    with armed("fs.sync=EIO@2"), pytest.raises(SyncFailedError):
+        queues.sync()
+    assert queues.dirty_count == 3
+
+
+@pytest.mark.parametrize("keep", [0, 4, 10, 25])
+def test_truncate_and_expiry_reach_all_queues(tmp_path: Path, keep: int) -> None:
+    queues = make(tmp_path)
+    for n in range(3):
+        put(queues, b"t", n, 0, 25)
+    queues.truncate(keep * SIZE)
+    assert queues.next_offsets() == {(b"t", n): keep for n in range(3)}
+    assert queues.max_built_position == keep * SIZE
+    queues.correct_min_offsets(3 * SIZE)
+    assert [queue.min_offset for queue in queues] == [min(keep, 3)] * 3
+    assert queues.delete_expired(15 * SIZE) == (3 if keep > 10 else 0)
+
+
+@pytest.mark.slow
+def test_each_call_of_a_put_that_fails_once_is_made_good(tmp_path: Path) -> None:
+    def work(queues: ConsumeQueues) -> None:
+        for n in range(2):
+            queues.put(b"t", n, first_offset=3, units=units(3, 28), may_begin_late=True)
+
+    counted = make(tmp_path / "census")
+    with census() as counts:
+        work(counted)
+    assert counts["fs.write"] == 8, "two queues, fillers and three files each"
+    failed = 0
+    for name, count in counts.items():
+        for nth in range(1, count + 1):
+            for action in ("EIO", "ENOSPC", *(["short"] if name == "fs.write" else [])):
+                root = tmp_path / f"{name}{nth}{action}"
+                queues = make(root)
+                with (
+                    armed(f"{name}={action}@{nth}"),
+                    pytest.raises((StoreError, OSError)),
+                ):
+                    work(queues)
+                failed += 1
+                for queue in queues:
+                    assert queue.read_units(3, queue.max_offset) == units(3, queue.max_offset)
+                if name != "fs.sync_directory":  # A failed sync is final: only a reopen helps.
+                    work(queues)
+                    assert queues.next_offsets() == {(b"t", 0): 28, (b"t", 1): 28}
+                again = make(root, position=1 << 40, is_clean=False)
+                work(again)
+                expected = tree(tmp_path / "census")
+                assert tree(root) == expected
+    assert failed == sum(counts.values()) * 2 + counts["fs.write"]
+
+
+def test_each_call_of_a_cut_that_fails_once_is_made_good(tmp_path: Path) -> None:
+    def prepare(root: Path) -> ConsumeQueues:
+        queues = make(root)
+        for n in range(2):
+            put(queues, b"t", n, 0, 35)
+        return queues
+
+    counted = prepare(tmp_path / "census")
+    with census() as counts:
+        counted.truncate(15 * SIZE)
+    expected = tree(tmp_path / "census")
+    assert counts["fs.set_size"] == 4
+    assert counts["fs.unlink"] == 4
+    for name, count in counts.items():
+        for nth in range(1, count + 1):
+            root = tmp_path / f"{name}{nth}"
+            queues = prepare(root)
+            with armed(f"{name}=EIO@{nth}"), pytest.raises((StoreError, OSError)):
+                queues.truncate(15 * SIZE)
+            queues.truncate(15 * SIZE)
+            assert queues.next_offsets() == {(b"t", 0): 15, (b"t", 1): 15}
+            assert tree(root) == expected
+            for n in range(2):
+                put(queues, b"t", n, 15, 20)
+                assert make(root, position=1 << 40).next_offsets()[b"t", n] == 20
+
+
+def test_a_rebuild_that_did_not_complete_is_noticed(tmp_path: Path) -> None:
+    queues = make(tmp_path)
+    put(queues, b"t", 0, 0, 25)
+    (tmp_path / "consumequeue/t/1").mkdir()
+    (tmp_path / "consumequeue/t/1/00000000000000000000").write_bytes(b"damaged")
+    queues.begin_rebuild()
+    assert list(queues) == []
+    assert list(tree(tmp_path)) == ["consumequeue/rebuilding"]
+    put(queues, b"t", 0, 0, 5)
+    with pytest.raises(DerivedFileError, match="rebuild is unfinished"):
+        make(tmp_path, position=500)
+    queues.complete_rebuild()
+    assert make(tmp_path, position=500).next_offsets() == {(b"t", 0): 5}
+
+
+def test_reads_beside_puts_see_whole_units_only(tmp_path: Path) -> None:
+    queues = make(tmp_path, limit=2)
+    put(queues, b"t", 0, 0, 1)
+    stop, wrong, passes = threading.Event(), [], [0]
+
+    def look() -> None:
+        queue = queues.get(b"t", 0)
+        assert queue is not None
+        while not stop.is_set():
+            hi = queue.max_offset
+            try:
+                if queue.read_units(max(0, hi - 30), hi) != units(max(0, hi - 30), hi):
+                    wrong.append(hi)
+            except PositionRangeError:
+                wrong.append(-hi)
+            passes[0] += 1
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        lo = 1
+        while (passes[0] < 50 or lo < 500) and lo < 20_000:
+            put(queues, b"t", 0, lo, lo + 3)
+            put(queues, b"u", lo % 5, queues.next_offsets().get((b"u", lo % 5), 0), lo + 3)
+            lo += 3
+    finally:
+        stop.set()
+        thread.join()
+    assert not wrong
+    assert passes[0] >= 50

@@ -1,0 +1,97 @@
+"""The bounded set of open descriptors: reuse, eviction, and that nothing in use is closed."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from store.descriptor_cache import DescriptorCache
+from store.errors import FileSystemError
+from store.file_system import FileSystem
+
+
+class CountingFileSystem(FileSystem):
+    """Knows which descriptors are open."""
+
+    def __init__(self) -> None:
+        self.open_fds: set[int] = set()
+
+    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> int:
+        fd = super().open(path, create=create, read_only=read_only)
+        self.open_fds.add(fd)
+        return fd
+
+    def close(self, fd: int) -> None:
+        self.open_fds.remove(fd)
+        super().close(fd)
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> list[str]:
+    for n in range(5):
+        (tmp_path / str(n)).write_text(str(n))
+    return [str(tmp_path / str(n)) for n in range(5)]
+
+
+def read(cache: DescriptorCache, path: str) -> str:
+    with cache.use(path) as file:
+        return os.pread(file.fd, 10, 0).decode()
+
+
+def test_the_least_recently_used_file_is_closed_first(paths: list[str]) -> None:
+    fs = CountingFileSystem()
+    cache = DescriptorCache(fs, 3)
+    for n in (0, 1, 2, 0, 3):
+        assert read(cache, paths[n]) == str(n)
+        assert len(fs.open_fds) == len(cache) <= 3
+    assert cache.opened_count == 4
+    for n in (0, 2, 3):
+        read(cache, paths[n])
+    assert cache.opened_count == 4, "1 was the oldest"
+    read(cache, paths[1])
+    assert cache.opened_count == 5
+
+
+def test_files_in_use_stay_open_beyond_the_limit(paths: list[str]) -> None:
+    fs = CountingFileSystem()
+    cache = DescriptorCache(fs, 2)
+    held = [cache.acquire(path) for path in paths]
+    assert [os.pread(file.fd, 10, 0).decode() for file in held] == list("01234")
+    assert len(fs.open_fds) == 5
+    for file in held:
+        cache.release(file)
+    read(cache, paths[0])
+    assert len(fs.open_fds) <= 5
+    cache.acquire(paths[0])
+    cache.close()
+    assert len(fs.open_fds) == 1, "the one that is held"
+
+
+def test_the_limit_holds_again_after_a_burst(paths: list[str]) -> None:
+    fs = CountingFileSystem()
+    cache = DescriptorCache(fs, 2)
+    for file in [cache.acquire(path) for path in paths[:4]]:
+        cache.release(file)
+    read(cache, paths[4])
+    assert len(fs.open_fds) == len(cache) == 2
+
+
+def test_a_forgotten_file_is_closed_with_its_last_user(paths: list[str]) -> None:
+    fs = CountingFileSystem()
+    cache = DescriptorCache(fs)
+    file = cache.acquire(paths[0])
+    os.unlink(paths[0])
+    Path(paths[0]).write_text("new")
+    cache.forget(paths[0])
+    assert os.pread(file.fd, 10, 0) == b"0"
+    assert read(cache, paths[0]) == "new"
+    assert len(fs.open_fds) == 2
+    cache.release(file)
+    assert len(fs.open_fds) == 1
+
+
+def test_a_file_that_cannot_be_opened_is_not_kept(tmp_path: Path) -> None:
+    cache = DescriptorCache(FileSystem())
+    with pytest.raises(FileSystemError):
+        cache.acquire(str(tmp_path / "none"))
+    assert len(cache) == 0

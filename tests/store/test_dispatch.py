@@ -1,0 +1,316 @@
+"""Dispatch: what is built from which record, in which order, once, and never past a bad record."""
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from store import dispatch
+from store import format as fmt
+from store.commit_log import CommitLog
+from store.consume_queues import ConsumeQueues
+from store.dispatch import Dispatcher
+from store.errors import CorruptionError, PositionRangeError, QueueOrderError, StoreError
+from store.failpoints import armed, census
+from store.file_system import FileSystem
+from store.index_files import IndexFiles
+from store.message import decode_message
+from tests.store.fakes import Derived, MemoryLog, tree
+from tests.store.records import batch, small_config
+
+CONFIG = small_config(consume_queue_units_per_file=7, index_slot_count=16, index_entry_count=12)
+ALWAYS = {"begin_unix_ms": 0, "end_unix_ms": 1 << 62}
+
+
+def make(tmp_path: Path, log: MemoryLog, *, position: int = 0) -> Derived:
+    return Derived(tmp_path, log, CONFIG, durable_position=position)
+
+
+def built(derived: Derived, topic: str = "orders", queue_id: int = 0) -> list[tuple[int, int, int]]:
+    queue = derived.queues.get(topic.encode(), queue_id)
+    if queue is None:
+        return []
+    return list(
+        fmt.CONSUME_QUEUE_UNIT.iter_unpack(queue.read_units(queue.min_offset, queue.max_offset))
+    )
+
+
+def check_all(derived: Derived, log: MemoryLog, *, with_keys: bool = True) -> None:
+    """Compare with a plain decoding of every record: nothing missing, nothing else there."""
+    units: dict[tuple[bytes, int], list[tuple[int, int, int]]] = {}
+    keys: dict[tuple[str, str], list[int]] = {}
+    for position, size_bytes in log.records:
+        message = decode_message(log.read(position, size_bytes))
+        transaction = message.sys_flag & 0xC
+        if transaction in (0, 0x8):
+            queue = units.setdefault((message.topic.encode(), message.queue_id), [])
+            assert message.queue_offset == len(queue)
+            queue.append((position, size_bytes, message.tags_code))
+        if transaction != 0xC:
+            for key in message.keys:
+                keys.setdefault((message.topic, key), []).append(position)
+    assert derived.queues.next_offsets() == {key: len(found) for key, found in units.items()}
+    for (topic, queue_id), expected in units.items():
+        found_units = built(derived, topic.decode(), queue_id)
+        assert found_units == expected
+    for (topic_name, key), positions in keys.items() if with_keys else ():
+        found = derived.index.lookup(topic_name, key, **ALWAYS, count_max=10_000)
+        assert found == sorted(set(positions))
+    assert derived.dispatcher.dispatched_position == log.max_position
+
+
+def mixed_log(count: int = 60, **how: int) -> MemoryLog:
+    """Records of all kinds: transactions, IPv6, V2, several topics, queues, tags and keys."""
+    log = MemoryLog(**how)
+    for n in range(count):
+        log.unix_ms += 150
+        kind = n % 10
+        if kind == 3:
+            log.add("half", 0, properties={"UNIQ_KEY": f"u{n}"}, sys_flag=0x4)
+        elif kind == 4:
+            log.add("half", 0, properties={"KEYS": f"k{n}"}, sys_flag=0xC)
+        elif kind == 5:
+            log.add("half", 0, properties={"KEYS": f"a{n} b{n}", "TAGS": "\u4e2d"}, sys_flag=0x8)
+        elif kind == 6:
+            log.add("orders", 1, properties={"KEYS": f"k{n}"}, born_host=("2001:db8::1", 9))
+        elif kind == 7:
+            log.add("%RETRY%" + "g" * 130, 0, properties={"TAGS": "retry", "KEYS": f"k{n}"})
+        elif kind == 8:
+            log.add("orders", 2, b"x" * (n * 37 % 900))
+        else:
+            log.add("orders", n % 3, b"x" * n, {"TAGS": f"tag{n % 2}", "KEYS": f"k{n}"})
+    return log
+
+
+@pytest.mark.parametrize("gap", [0, 48])
+@pytest.mark.parametrize("run", [1, 300, 1 << 16])
+def test_every_record_is_built_as_its_kind_demands(tmp_path: Path, gap: int, run: int) -> None:
+    log = mixed_log(gap_size_bytes=gap, run_size_bytes=run, file_size_bytes=4096)
+    derived = make(tmp_path, log)
+    assert derived.dispatcher.advance(log.max_position) == log.max_position
+    check_all(derived, log)
+
+
+@pytest.mark.parametrize(
+    ("flags", "in_queue", "in_index"),
+    [(0x0, True, True), (0x4, False, True), (0x8, True, True), (0xC, False, False)],
+)
+def test_transaction_types(tmp_path: Path, flags: int, in_queue: bool, in_index: bool) -> None:
+    log = MemoryLog()
+    position = log.add(properties={"KEYS": "k"}, sys_flag=flags)
+    derived = make(tmp_path, log)
+    derived.dispatcher.advance(log.max_position)
+    assert bool(built(derived)) == in_queue
+    assert derived.index.lookup("orders", "k", **ALWAYS) == ([position] if in_index else [])
+
+
+@pytest.mark.parametrize("round_size", [1, 500, 1 << 23])
+@pytest.mark.parametrize("max_bytes", [1, 700, 1 << 30])
+def test_steps_of_any_size_build_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, round_size: int, max_bytes: int
+) -> None:
+    monkeypatch.setattr(dispatch, "ROUND_SIZE_BYTES", round_size)
+    log = mixed_log(run_size_bytes=200)
+    derived = make(tmp_path, log)
+    positions = [0]
+    while positions[-1] < log.max_position:
+        positions.append(derived.dispatcher.advance(log.max_position, max_bytes=max_bytes))
+        assert positions[-1] > positions[-2]
+    check_all(derived, log)
+    assert len(positions) > 20 if max_bytes == 1 else len(positions) >= 2
+
+
+def test_only_records_before_the_bound_are_built(tmp_path: Path) -> None:
+    log = mixed_log()
+    derived = make(tmp_path, log)
+    for position, size_bytes in log.records:
+        assert derived.dispatcher.advance(position + size_bytes) == position + size_bytes
+        assert derived.queues.max_built_position <= position + size_bytes
+    check_all(derived, log)
+
+
+def test_a_repetition_changes_no_byte(tmp_path: Path) -> None:
+    log = mixed_log()
+    make(tmp_path, log).dispatcher.advance(log.max_position)
+    before = tree(tmp_path)
+    derived = make(tmp_path, log, position=log.max_position)
+    for position in (0, log.records[13][0], log.records[40][0]):
+        again = Dispatcher(log, derived.queues, derived.index, dispatched_position=position)
+        assert again.advance(log.max_position) == log.max_position
+    assert tree(tmp_path) == before
+
+
+def test_one_write_a_queue_and_round(tmp_path: Path) -> None:
+    log = MemoryLog()
+    for n in range(60):
+        log.add(queue_id=n % 4)
+    config = small_config(consume_queue_units_per_file=100)
+    derived = Derived(tmp_path, log, config)
+    with census() as counts:
+        derived.dispatcher.advance(log.max_position)
+    assert counts["fs.write"] == 4
+
+
+def test_the_end_of_a_file_counts_as_built(tmp_path: Path) -> None:
+    """Or a caller that waits for the end of the log would wait for ever."""
+    log = MemoryLog(file_size_bytes=4096)
+    log.add(body=b"x" * 3900)
+    end = log.max_position
+    log._make_room(4000)  # The blank is there, the next record is not.
+    assert log.max_position > end
+    derived = make(tmp_path, log)
+    assert derived.dispatcher.advance(1 << 40) == log.max_position
+    log.add()
+    derived.dispatcher.advance(log.max_position)
+    check_all(derived, log)
+
+
+def test_a_gap_in_a_queue_is_refused(tmp_path: Path) -> None:
+    for broken in (3, 5):  # Within a round, and at its start.
+        log = MemoryLog()
+        for n in range(5):
+            log.add(queue_offset=n if n < broken else n + 1)
+        derived = make(tmp_path / str(broken), log)
+        if broken == 5:
+            derived.dispatcher.advance(log.max_position)
+            log.add(queue_offset=7)
+        with pytest.raises(QueueOrderError) as caught:
+            derived.dispatcher.advance(log.max_position)
+        expected = (3, 4) if broken == 3 else (5, 7)
+        assert (caught.value.expected_offset, caught.value.found_offset) == expected
+        assert len(built(derived)) == (0 if broken == 3 else 5)
+
+
+def test_a_new_queue_begins_late_only_if_the_log_lost_its_beginning(tmp_path: Path) -> None:
+    log = MemoryLog(first_position=1 << 40)
+    log.add(queue_offset=1 << 40, queue_id=(1 << 31) - 1)
+    derived = make(tmp_path, log, position=1 << 40)
+    derived.dispatcher.advance(log.max_position)
+    queue = derived.queues.get(b"orders", (1 << 31) - 1)
+    assert queue is not None
+    assert (queue.min_offset, queue.max_offset) == (1 << 40, (1 << 40) + 1)
+    log = MemoryLog()
+    log.add(queue_offset=3)
+    with pytest.raises(QueueOrderError):
+        make(tmp_path / "whole", log).dispatcher.advance(log.max_position)
+
+
+def test_records_that_were_deleted_unbuilt_are_not_passed_over(tmp_path: Path) -> None:
+    log = mixed_log()
+    derived = make(tmp_path, log)
+    log.min_position = log.records[5][0]
+    with pytest.raises(PositionRangeError):
+        derived.dispatcher.advance(log.max_position)
+
+
+# Bytes of a record with a 4 byte body: size, magic, queue id, own position, flags, body length,
+# topic length, topic, properties length.
+@pytest.mark.parametrize("at", [0, 3, 4, 7, 12, 28, 35, 39, 84, 87, 92, 93, 99, 100])
+@pytest.mark.parametrize("number", [0, 7, 19])
+def test_a_corrupt_record_stops_the_dispatch(tmp_path: Path, at: int, number: int) -> None:
+    log = MemoryLog()
+    for n in range(20):
+        log.add(properties={"TAGS": "t"} | ({"KEYS": f"k{n}"} if n % 2 else {}))
+    position = log.records[number][0]
+    good = log.data[position + at]
+    log.data[position + at] ^= 0x80 if at != 39 else 0x10
+    derived = make(tmp_path, log)
+    for _ in range(2):
+        with pytest.raises(CorruptionError) as caught:
+            derived.dispatcher.advance(log.max_position)
+        assert position <= caught.value.at < position + 120
+        assert derived.dispatcher.dispatched_position == position
+        assert len(built(derived)) == number, "what is before it is served"
+    log.data[position + at] = good
+    derived.dispatcher.advance(log.max_position)
+    check_all(derived, log)
+
+
+@pytest.mark.slow
+def test_every_file_system_call_that_fails_once_is_made_good(tmp_path: Path) -> None:
+    log = mixed_log(30)
+    counted = make(tmp_path / "census", log)
+    with census() as counts:
+        counted.dispatcher.advance(log.max_position)
+    expected = tree(tmp_path / "census")
+    points = [(name, nth) for name, count in counts.items() for nth in range(1, count + 1)]
+    assert {name for name, _ in points} >= {
+        "fs.write",
+        "fs.open",
+        "fs.set_size",
+        "fs.rename",
+        "fs.make_directory",
+        "fs.sync_directory",
+        "fs.allocate",
+        "fs.map",
+        "dispatch.before_index",
+        "dispatch.before_mark",
+    }
+    for number, (name, nth) in enumerate(points[::3] + [(n, counts[n]) for n in counts]):
+        root = tmp_path / str(number)
+        derived = make(root, log)
+        with armed(f"{name}=ENOSPC@{nth}"), pytest.raises((StoreError, OSError)):
+            derived.dispatcher.advance(log.max_position)
+        assert derived.dispatcher.dispatched_position < log.max_position
+        derived.dispatcher.advance(log.max_position)
+        check_all(derived, log)
+        # The names of index files differ: a failed one may have used up its name.
+        queues = {k: v for k, v in tree(root).items() if k.startswith("consumequeue")}
+        assert queues == {k: v for k, v in expected.items() if k.startswith("consumequeue")}
+
+
+def test_sync_derived_says_what_was_built_before_it_began(tmp_path: Path) -> None:
+    log = mixed_log(20)
+    derived = make(tmp_path, log)
+    middle = log.records[10][0]
+    derived.dispatcher.advance(middle)
+
+    class Interleaved(FileSystem):
+        def sync(self, fd: int, path: str) -> None:
+            super().sync(fd, path)
+            derived.dispatcher.advance(log.max_position)
+
+    derived.queues._environment.fs = Interleaved()
+    assert derived.dispatcher.sync_derived() == middle
+    assert derived.dispatcher.sync_derived() == log.max_position
+
+
+def test_truncate_forgets_and_builds_anew(tmp_path: Path) -> None:
+    log = mixed_log()
+    derived = make(tmp_path, log)
+    derived.dispatcher.advance(log.max_position)
+    for number in (45, 31, 30, 2):
+        position = log.records[number][0]
+        derived.dispatcher.truncate(position)
+        assert derived.dispatcher.dispatched_position == position
+        assert derived.queues.max_built_position <= position
+        assert derived.index.end_position < position
+        derived.dispatcher.advance(log.max_position)
+        check_all(derived, log)
+
+
+def test_a_real_commit_log_is_built(tmp_path: Path) -> None:
+    fs = FileSystem()
+    log = CommitLog(fs, str(tmp_path), CONFIG)
+    log.files.load()
+    for lo in range(0, 300, 10):
+        log.append(batch(lo, lo + 10, queue_id=lo % 4), now_unix_ms=lo)
+    queues, index = ConsumeQueues(fs, str(tmp_path), CONFIG), IndexFiles(fs, str(tmp_path), CONFIG)
+    dispatcher = Dispatcher(log, queues, index)
+    assert dispatcher.advance(log.max_position) == log.max_position
+    assert queues.next_offsets() == log.stamper.next_offsets
+    found = [
+        decode_message(log.read(position, size_bytes))
+        for queue in queues
+        for position, size_bytes, _ in fmt.CONSUME_QUEUE_UNIT.iter_unpack(
+            queue.read_units(0, queue.max_offset)
+        )
+    ]
+    assert sorted(int(message.body[:8]) for message in found) == list(range(300))
+    assert all(
+        a.queue_offset + 1 == b.queue_offset or not b.queue_offset for a, b in pairwise(found)
+    )
+    for n in range(300):
+        (position,) = index.lookup("orders", f"key{n:04d}", **ALWAYS)
+        assert decode_message(log.read(position, found[0].size_bytes)).keys == [f"key{n:04d}"]
+    log.close()

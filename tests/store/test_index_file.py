@@ -1,0 +1,271 @@
+"""One key index file: its bytes, chains, header, sealing and recovery."""
+
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from store import format as fmt
+from store.errors import ClosedError, DerivedFileError
+from store.failpoints import armed
+from store.file_system import FileSystem
+from store.index_file import IndexFile, create_index_file, file_size_bytes, key_hash, positive_hash
+from store.message import java_hash
+from tests.store.vectors import HASHES
+
+NOW = 1_700_000_000_123
+ALWAYS = {"begin_unix_ms": 0, "end_unix_ms": 1 << 62, "count_max": 1000}
+
+
+def make(root: Path, *, slots: int = 8, entries: int = 20, name: str = "1") -> IndexFile:
+    return create_index_file(
+        FileSystem(), str(root / name), slot_count=slots, entry_count=entries, before=None
+    )
+
+
+def reopen(file: IndexFile) -> IndexFile:
+    file.close()
+    fs = FileSystem()
+    return IndexFile(
+        fs, file.path, fs.open(file.path), slot_count=file.slot_count, entry_count=file.entry_count
+    )
+
+
+def put(file: IndexFile, *keys: tuple[int, int, int]) -> int:
+    """Put (hash, position, store time) triples; return how many fitted."""
+    columns = [list(column) for column in zip(*keys, strict=True)]
+    return file.put(*columns, lo=0)
+
+
+def content(file: IndexFile) -> bytes:
+    return Path(file.path).read_bytes()
+
+
+# --- Bytes ---
+
+
+@pytest.mark.parametrize(("text", "java", "tags_code", "index", "slot"), HASHES)
+def test_hashes_have_the_published_values(
+    text: str, java: int, tags_code: str, index: int, slot: int
+) -> None:
+    assert java_hash(text) == java
+    assert struct.pack(">q", java).hex().upper() == tags_code
+    assert positive_hash(java) == index
+    assert positive_hash(java) % 5_000_000 == slot
+
+
+def test_a_key_is_hashed_with_its_topic() -> None:
+    assert key_hash("TopicTest", "key1") == 1655984460
+
+
+def test_the_default_file_has_the_published_size() -> None:
+    assert file_size_bytes(slot_count=5_000_000, entry_count=20_000_000) == 420_000_040
+
+
+def test_entries_slots_and_header_are_where_rocketmq_has_them(tmp_path: Path) -> None:
+    file = make(tmp_path, slots=8, entries=5)
+    put(file, (1655984460, 1024, NOW), (4, 2048, NOW + 2500), (12, 2048, NOW + 2500))
+    data = content(file)
+    assert len(data) == 40 + 8 * 4 + 5 * 20
+    header = struct.pack(">qqqqii", NOW, NOW + 2500, 1024, 2048, 1, 4)
+    assert data[:40] == header
+    assert data[40:72] == struct.pack(">8i", 0, 0, 0, 0, 3, 0, 0, 0), "1655984460 % 8 is 4"
+    assert data[72:92] == bytes(20), "entry 0 is never used"
+    assert data[92:112] == struct.pack(">iqii", 1655984460, 1024, 0, 0)
+    assert data[112:132] == struct.pack(">iqii", 4, 2048, 2, 1)
+    assert data[132:152] == struct.pack(">iqii", 12, 2048, 2, 2)
+
+
+def test_a_file_made_elsewhere_is_read(tmp_path: Path) -> None:
+    slots = struct.pack(">8i", 0, 0, 0, 0, 2, 0, 0, 0)
+    entries = bytes(20) + struct.pack(">iqii", 4, 100, 0, 0) + struct.pack(">iqii", 4, 300, 7, 1)
+    header = struct.pack(">qqqqii", NOW, NOW + 7000, 100, 300, 1, 3)
+    path = tmp_path / "1"
+    path.write_bytes(header + slots + entries + bytes(40))
+    fs = FileSystem()
+    file = IndexFile(fs, str(path), fs.open(str(path)), slot_count=8, entry_count=5)
+    file.check()
+    assert file.lookup(4, **ALWAYS) == [300, 100]
+    assert file.lookup(12, **ALWAYS) == [], "same slot, other hash"
+    put(file, (4, 400, NOW + 8000))
+    assert file.lookup(4, **ALWAYS) == [400, 300, 100]
+
+
+def test_the_largest_numbers_fit(tmp_path: Path) -> None:
+    file = make(tmp_path)
+    put(file, ((1 << 31) - 1, 1 << 62, NOW), ((1 << 31) - 1, (1 << 62) + 1, NOW + (1 << 45)))
+    assert file.lookup((1 << 31) - 1, **ALWAYS) == [(1 << 62) + 1, 1 << 62]
+    assert content(file)[40 + 32 + 2 * 20 + 12 :][:4] == b"\x7f\xff\xff\xff", "seconds are capped"
+
+
+def test_a_time_before_the_first_counts_as_the_first(tmp_path: Path) -> None:
+    file = make(tmp_path)
+    put(file, (1, 10, NOW), (1, 20, NOW - 60_000))
+    assert file.lookup(1, begin_unix_ms=NOW, end_unix_ms=NOW, count_max=9) == [20, 10]
+    assert file.end_unix_ms == NOW
+
+
+# --- Putting and looking up ---
+
+
+def test_a_full_file_takes_what_fits(tmp_path: Path) -> None:
+    file = make(tmp_path, entries=5)
+    keys = [(n, n * 100, NOW) for n in range(6)]
+    assert put(file, *keys) == 4, "entry 0 is never used"
+    assert file.is_full
+    assert put(file, *keys) == 0
+    assert [file.lookup(n, **ALWAYS) for n in range(6)] == [[0], [100], [200], [300], [], []]
+
+
+def test_a_time_range_misses_no_record_by_rounding(tmp_path: Path) -> None:
+    """RocketMQ keeps whole seconds and would not find the record that was stored at 1999 ms."""
+    file = make(tmp_path)
+    put(file, (1, 10, 1000), (1, 20, 1999), (1, 30, 5500))
+    assert 20 in file.lookup(1, begin_unix_ms=1999, end_unix_ms=1999, count_max=9)
+    assert file.lookup(1, begin_unix_ms=5500, end_unix_ms=9000, count_max=9) == [30]
+    assert file.lookup(1, begin_unix_ms=0, end_unix_ms=3000, count_max=9) == [20, 10]
+    assert file.lookup(1, begin_unix_ms=0, end_unix_ms=9000, count_max=2) == [30, 20]
+
+
+def test_one_record_with_the_same_key_twice_is_found_once(tmp_path: Path) -> None:
+    file = make(tmp_path)
+    put(file, (1, 10, NOW), (1, 10, NOW), (1, 20, NOW))
+    assert file.lookup(1, **ALWAYS) == [20, 10]
+
+
+def test_a_sealed_file_is_read_without_a_map(tmp_path: Path) -> None:
+    file = make(tmp_path)
+    put(file, (1, 10, NOW), (9, 20, NOW))
+    file.seal()
+    assert file.lookup(1, **ALWAYS) == [10]
+    with armed("fs.read=EIO"), pytest.raises(Exception, match="read of"):
+        file.lookup(1, **ALWAYS)
+    file.close()
+    with pytest.raises(ClosedError):
+        file.lookup(1, **ALWAYS)
+
+
+@pytest.mark.parametrize(("before", "field"), [(5, "previous entry"), (-1, "previous entry")])
+def test_a_chain_that_does_not_go_back_is_damage(tmp_path: Path, before: int, field: str) -> None:
+    file = make(tmp_path)
+    put(file, *[(1, n * 10, NOW) for n in range(5)])
+    data = bytearray(content(file))
+    struct.pack_into(">i", data, 40 + 32 + 5 * 20 + 16, before)
+    Path(file.path).write_bytes(data)
+    with pytest.raises(DerivedFileError, match=field):
+        reopen(file).lookup(1, **ALWAYS)
+
+
+def test_a_slot_beyond_the_file_is_damage(tmp_path: Path) -> None:
+    file = make(tmp_path)
+    put(file, (1, 10, NOW))
+    data = bytearray(content(file))
+    struct.pack_into(">i", data, 40 + 4, 20)
+    Path(file.path).write_bytes(data)
+    with pytest.raises(DerivedFileError, match="slot"):
+        reopen(file).lookup(1, **ALWAYS)
+
+
+def test_a_put_that_failed_before_its_header_loses_no_older_key(tmp_path: Path) -> None:
+    """Its slots already name uncounted entries; the chains behind them must stay reachable."""
+    file = make(tmp_path)
+    put(file, (1, 10, NOW), (9, 15, NOW))
+    with armed("index_file.before_header=EIO"), pytest.raises(OSError, match="failpoint"):
+        put(file, (1, 20, NOW), (2, 20, NOW), (9, 30, NOW))
+    assert file.lookup(1, **ALWAYS) == [10]
+    assert file.lookup(2, **ALWAYS) == []
+    put(file, (1, 20, NOW), (2, 20, NOW), (9, 30, NOW))
+    assert file.lookup(1, **ALWAYS) == [20, 10]
+    assert file.lookup(9, **ALWAYS) == [30, 15]
+    assert file.lookup(2, **ALWAYS) == [20]
+    again = make(tmp_path, name="2")
+    put(again, (1, 10, NOW), (9, 15, NOW), (1, 20, NOW), (2, 20, NOW), (9, 30, NOW))
+    assert content(file) == content(again)
+
+
+# --- Recovery ---
+
+
+@settings(max_examples=50)
+@given(
+    keys=st.lists(st.tuples(st.integers(0, 20), st.integers(0, 3)), min_size=1, max_size=19),
+    keep=st.integers(0, 70),
+    wreck=st.binary(max_size=32),
+    count=st.integers(0, 5),
+)
+def test_recovery_rebuilds_slots_and_header_from_the_entries(
+    tmp_path_factory: pytest.TempPathFactory,
+    keys: list[tuple[int, int]],
+    keep: int,
+    wreck: bytes,
+    count: int,
+) -> None:
+    """A file whose slots are anything equals one that was only given the keys that are kept."""
+    root = tmp_path_factory.mktemp("index")
+    position, triples = 5, []
+    for value, step in keys:
+        position += step
+        triples.append((value, position, NOW + position * 10))
+    file = make(root)
+    put(file, *triples)
+    data = bytearray(content(file))
+    data[40 : 40 + len(wreck)] = wreck
+    Path(file.path).write_bytes(data)
+    file = reopen(file)
+    file.count = min(file.entry_count, file.count + count)  # A header newer than its entries.
+    file.recover(keep)
+    kept = [triple for triple in triples if triple[1] < keep]
+    assert file.count == 1 + len(kept)
+    file = reopen(file)
+    file.check() if kept else None
+    for value in range(21):
+        expected = sorted({p for v, p, _ in kept if v == value}, reverse=True)
+        assert file.lookup(value, **ALWAYS) == expected
+    if kept:
+        expected_file = make(root, name="2")
+        put(expected_file, *kept)
+        assert content(file)[40:] == content(expected_file)[40:]
+        assert file.used_slot_count == expected_file.used_slot_count
+        assert file.end_position == expected_file.end_position
+        assert 0 <= file.end_unix_ms - expected_file.end_unix_ms < 1000
+
+
+def test_entries_that_cannot_be_are_damage(tmp_path: Path) -> None:
+    for at, value, field in ((4, 5, "entry"), (0, -1, "entry"), (16, 1, "entry")):
+        file = make(tmp_path, name=f"{at}")
+        put(file, *[(n, 100 + n, NOW) for n in range(5)])
+        data = bytearray(content(file))
+        struct.pack_into(">q" if at == 4 else ">i", data, 40 + 32 + 3 * 20 + at, value)
+        Path(file.path).write_bytes(data)
+        with pytest.raises(DerivedFileError, match=field):
+            reopen(file).recover(1 << 40)
+
+
+@pytest.mark.parametrize("flip", [24, 31, 36, 39, 39 + 4])
+def test_a_header_that_does_not_fit_the_entries_is_damage(tmp_path: Path, flip: int) -> None:
+    file = make(tmp_path)
+    put(file, *[(n, 100 + n, NOW) for n in range(5)])
+    data = bytearray(content(file))
+    data[min(flip, 39)] ^= 4 if flip > 39 else 1
+    Path(file.path).write_bytes(data)
+    with pytest.raises(DerivedFileError):
+        reopen(file).check()
+
+
+def test_uncounted_entries_are_zeroed(tmp_path: Path) -> None:
+    file = make(tmp_path)
+    put(file, *[(n, 100 + n, NOW) for n in range(6)])
+    header = content(file)[:40]
+    file.count = 4  # As if the process ended before the header was written.
+    data = bytearray(content(file))
+    struct.pack_into(">i", data, 36, 4)
+    assert bytes(data[:40]) != header
+    Path(file.path).write_bytes(data)
+    file = reopen(file)
+    file.recover(1 << 40)
+    assert content(file)[40 + 32 + 4 * 20 :] == bytes(16 * 20)
+    assert file.lookup(4, **ALWAYS) == []
+    assert file.lookup(2, **ALWAYS) == [102]
+    assert fmt.INDEX_HEADER.unpack(content(file)[:40])[5] == 4

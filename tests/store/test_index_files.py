@@ -1,0 +1,322 @@
+"""The rolling set of index files: names, the roll, idempotence, expiry, failures, threads."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from store.config import StoreConfig
+from store.errors import DerivedFileError, StoreError, StoreFullError
+from store.failpoints import armed, census
+from store.file_system import FileSystem
+from store.index_file import key_hash
+from store.index_files import IndexFiles
+from tests.store.fakes import FIRST_UNIX_MS, tree
+from tests.store.records import small_config
+
+NOW = FIRST_UNIX_MS
+PER_FILE = 9
+
+
+def config(entries: int = PER_FILE + 1) -> StoreConfig:
+    return small_config(index_slot_count=8, index_entry_count=entries)
+
+
+def make(
+    root: Path, *, entries: int = PER_FILE + 1, position: int = 0, is_clean: bool = True
+) -> IndexFiles:
+    index = IndexFiles(FileSystem(), str(root), config(entries), clock=lambda: NOW)
+    index.recover(position, is_clean=is_clean)
+    return index
+
+
+def put(index: IndexFiles, lo: int, hi: int, *, keys_per_record: int = 1) -> None:
+    """Put the records [lo, hi): record n is at 10 * n, its keys are "n.0", "n.1" and so on."""
+    names = [(n, k) for n in range(lo, hi) for k in range(keys_per_record)]
+    index.put_many(
+        [key_hash("orders", f"{n}.{k}") for n, k in names],
+        [n * 10 for n, _ in names],
+        [NOW + n * 1000 for n, _ in names],
+    )
+
+
+def find(index: IndexFiles, n: int, key: int = 0) -> list[int]:
+    return index.lookup("orders", f"{n}.{key}", begin_unix_ms=0, end_unix_ms=1 << 62)
+
+
+def names(root: Path) -> list[str]:
+    return sorted(p.name for p in (root / "index").iterdir())
+
+
+def test_files_are_named_by_local_time_and_unique_within_one_ms(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import time
+
+    monkeypatch.setenv("TZ", "XYZ-3")
+    time.tzset()
+    try:
+        put(make(tmp_path), 0, 3 * PER_FILE)
+    finally:
+        monkeypatch.delenv("TZ")
+        time.tzset()
+    # 2023-11-14 22:13:20 UTC is 01:13:20 on the next day three hours east of it.
+    assert names(tmp_path) == [f"20231115011320{ms:03d}" for ms in range(3)]
+
+
+def test_a_clock_that_goes_back_keeps_the_order_of_names(tmp_path: Path) -> None:
+    times = iter([NOW, NOW - 3_600_000, NOW - 1, NOW + 5000])
+    index = IndexFiles(FileSystem(), str(tmp_path), config(), clock=lambda: next(times))
+    put(index, 0, 4 * PER_FILE)
+    order = [Path(file.path).name for file in index.files]
+    assert order == sorted(order) == names(tmp_path)
+    assert [file.begin_position for file in index.files] == [0, 90, 180, 270]
+
+
+def test_a_new_file_starts_with_the_end_of_the_one_before(tmp_path: Path) -> None:
+    index = make(tmp_path)
+    put(index, 0, PER_FILE)
+    with armed("fs.map=EIO"), pytest.raises(StoreError):
+        put(index, PER_FILE, PER_FILE + 1)
+    fresh = index.files[1]
+    assert (fresh.begin_position, fresh.end_position) == (80, 80)
+    assert fresh.begin_unix_ms == NOW + 8000
+    put(index, PER_FILE, PER_FILE + 1)
+    assert (fresh.begin_position, fresh.end_position, fresh.begin_unix_ms) == (90, 90, NOW + 9000)
+
+
+@pytest.mark.parametrize("keys_per_record", [1, 2, 5, 12])
+def test_a_repetition_changes_nothing(tmp_path: Path, keys_per_record: int) -> None:
+    """Also when a record's keys are split over files."""
+    index = make(tmp_path)
+    put(index, 0, 7, keys_per_record=keys_per_record)
+    before = tree(tmp_path)
+    for lo in range(7):
+        for hi in range(lo, 8):
+            if hi < 8:
+                put(index, lo, min(hi, 7), keys_per_record=keys_per_record)
+    assert tree(tmp_path) == before
+    put(index, 5, 9, keys_per_record=keys_per_record)
+    for n in range(9):
+        for key in range(keys_per_record):
+            assert find(index, n, key) == [n * 10]
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_reopened_index_goes_on(tmp_path: Path, is_clean: bool) -> None:
+    put(make(tmp_path), 0, 20)
+    before = tree(tmp_path)
+    again = make(tmp_path, position=200, is_clean=is_clean)
+    assert tree(tmp_path) == before
+    put(again, 15, 25)
+    assert [find(again, n) for n in range(26)] == [[n * 10] for n in range(25)] + [[]]
+
+
+@pytest.mark.parametrize("keep", [0, 1, 8, 9, 10, 17, 18, 19, 25])
+@pytest.mark.parametrize("way", ["crash", "truncate"])
+def test_keys_beyond_a_position_are_cut(tmp_path: Path, keep: int, way: str) -> None:
+    index = make(tmp_path)
+    put(index, 0, 25)
+    if way == "truncate":
+        index.truncate(keep * 10)
+    else:
+        index = make(tmp_path, position=keep * 10, is_clean=False)
+    assert [bool(find(index, n)) for n in range(25)] == [n < keep for n in range(25)]
+    assert len(names(tmp_path)) == -(-keep // PER_FILE)
+    assert index.end_position == (keep * 10 - 10 if keep else -1)
+    put(index, keep, 30)
+    assert [find(index, n) for n in range(30)] == [[n * 10] for n in range(30)]
+    again = make(tmp_path, position=300)
+    assert [find(again, n) for n in range(30)] == [[n * 10] for n in range(30)]
+
+
+def test_the_newest_positions_come_in_order(tmp_path: Path) -> None:
+    index = make(tmp_path)
+    index.put_many([key_hash("t", "k")] * 30, list(range(0, 300, 10)), [NOW] * 30)
+    ask = {"begin_unix_ms": 0, "end_unix_ms": 1 << 62}
+    assert index.lookup("t", "k", **ask) == list(range(0, 300, 10))
+    assert index.lookup("t", "k", **ask, count_max=12) == list(range(180, 300, 10))
+    assert index.lookup("t", "other", **ask) == []
+
+
+def test_files_outside_of_the_time_are_passed_over(tmp_path: Path) -> None:
+    index = make(tmp_path)
+    put(index, 0, 3 * PER_FILE)
+    assert index.lookup("orders", "3.0", begin_unix_ms=NOW, end_unix_ms=NOW + 3000) == [30]
+    assert index.lookup("orders", "3.0", begin_unix_ms=NOW + 5000, end_unix_ms=NOW + 6000) == []
+    index.files[0].close()
+    late = {"begin_unix_ms": NOW + 9000, "end_unix_ms": 1 << 62}
+    assert index.lookup("orders", "20.0", **late) == [200], "the closed file was not asked"
+
+
+def test_expired_files_are_deleted_but_never_the_last(tmp_path: Path) -> None:
+    index = make(tmp_path)
+    put(index, 0, 25)
+    assert index.delete_expired(80) == 0, "the last record of the first file begins there"
+    assert index.delete_expired(81) == 1
+    assert find(index, 3) == []
+    assert find(index, 9) == [90]
+    assert index.delete_expired(1 << 40) == 1
+    assert len(names(tmp_path)) == 1
+    put(index, 25, 40)
+    assert find(index, 39) == [390]
+
+
+def test_a_file_of_another_size_is_damage(tmp_path: Path) -> None:
+    put(make(tmp_path), 0, 12)
+    path = tmp_path / "index" / names(tmp_path)[0]
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(DerivedFileError, match="file size"):
+        make(tmp_path, position=120)
+
+
+def test_files_in_the_wrong_order_are_damage(tmp_path: Path) -> None:
+    put(make(tmp_path), 0, 25)
+    first, second, _ = (tmp_path / "index" / name for name in names(tmp_path))
+    first.rename(tmp_path / "x")
+    second.rename(first)
+    (tmp_path / "x").rename(second)
+    with pytest.raises(DerivedFileError, match="begin position"):
+        make(tmp_path, position=250)
+
+
+def test_drop_deletes_what_could_not_be_opened(tmp_path: Path) -> None:
+    index = make(tmp_path)
+    put(index, 0, 12)
+    (tmp_path / "index" / "20000101000000000").write_bytes(b"short")
+    index.drop()
+    assert names(tmp_path) == []
+    put(index, 0, 3)
+    assert find(index, 2) == [20]
+
+
+def test_sync_covers_every_file_once(tmp_path: Path) -> None:
+    index = make(tmp_path)
+    put(index, 0, 25)
+    with census() as counts:
+        index.sync()
+        index.sync()
+    assert counts == {"fs.sync": 3, "fs.sync_directory": 1}
+    put(index, 25, 26)
+    with census() as counts:
+        index.sync()
+    assert counts == {"fs.sync": 1}
+
+
+def _points(tmp_path: Path) -> Iterator[tuple[str, int]]:
+    index = make(tmp_path / "census")
+    put(index, 0, 5)
+    with census() as counts:
+        put(index, 5, 25)
+    for name, count in counts.items():
+        for nth in range(1, count + 1):
+            yield name, nth
+
+
+def test_each_call_that_fails_once_is_made_good_by_a_retry(tmp_path: Path) -> None:
+    failed = 0
+    for number, (name, nth) in enumerate(_points(tmp_path)):
+        actions = ["EIO", "ENOSPC"] if name.startswith("fs.") else ["EIO"]
+        for action in actions:
+            root = tmp_path / f"{number}{action}"
+            index = make(root)
+            put(index, 0, 5)
+            with armed(f"{name}={action}@{nth}"):
+                try:
+                    put(index, 5, 25)
+                except (StoreError, OSError):
+                    failed += 1
+                else:
+                    pytest.fail(f"{name}@{nth} was not passed")
+            for n in range(5):
+                assert find(index, n) == [n * 10]
+            put(index, 5, 25)
+            assert [find(index, n) for n in range(25)] == [[n * 10] for n in range(25)]
+            again = make(root, position=250, is_clean=False)
+            assert [find(again, n) for n in range(25)] == [[n * 10] for n in range(25)]
+    assert failed >= 16
+
+
+def test_a_full_disk_at_the_roll_leaves_no_file(tmp_path: Path) -> None:
+    index = make(tmp_path)
+    put(index, 0, PER_FILE)
+    with armed("fs.allocate=short"), pytest.raises(StoreFullError):
+        put(index, PER_FILE, 12)
+    assert len(names(tmp_path)) == 1
+    put(index, PER_FILE, 12)
+    assert find(index, 11) == [110]
+
+
+@settings(max_examples=20)
+@given(
+    entries=st.integers(2, 12),
+    rounds=st.lists(
+        st.tuples(
+            st.lists(st.tuples(st.integers(1, 3), st.lists(st.integers(0, 9), max_size=4))),
+            st.sampled_from(["go on", "reopen", "crash", "truncate", "repeat"]),
+        ),
+        max_size=8,
+    ),
+)
+def test_an_index_behaves_as_a_dict_of_lists(
+    tmp_path_factory: pytest.TempPathFactory,
+    entries: int,
+    rounds: list[tuple[list[tuple[int, list[int]]], str]],
+) -> None:
+    root = tmp_path_factory.mktemp("index")
+    index = make(root, entries=entries)
+    model: dict[int, list[int]] = {}
+    position = 0
+    for records, action in rounds:
+        hashes: list[int] = []
+        positions: list[int] = []
+        for step, keys in records:
+            for key in keys:
+                hashes.append(key_hash("t", str(key)))
+                positions.append(position)
+                if position not in model.setdefault(key, []):
+                    model[key].append(position)
+            position += step
+        for _ in range(2 if action == "repeat" else 1):
+            index.put_many(hashes, positions, [NOW] * len(hashes))
+        if action == "truncate":
+            position -= min(position, 3)
+            index.truncate(position)
+            model = {key: [p for p in found if p < position] for key, found in model.items()}
+        elif action in ("reopen", "crash"):
+            index.close()
+            index = make(root, entries=entries, position=position, is_clean=action == "reopen")
+        for key in range(10):
+            found = index.lookup(
+                "t", str(key), begin_unix_ms=0, end_unix_ms=1 << 62, count_max=10_000
+            )
+            assert found == model.get(key, [])
+
+
+def test_a_look_up_beside_puts_misses_nothing_that_was_in(tmp_path: Path) -> None:
+    index = make(tmp_path, entries=2000)
+    put(index, 0, 200)
+    stop, wrong, passes = threading.Event(), [], [0]
+
+    def look() -> None:
+        while not stop.is_set():
+            for n in range(0, 200, 7):
+                if find(index, n) != [n * 10]:
+                    wrong.append(n)
+            passes[0] += 1
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        lo = 200
+        while (passes[0] < 3 or lo < 5000) and lo < 200_000:
+            put(index, lo, lo + 50)
+            lo += 50
+    finally:
+        stop.set()
+        thread.join()
+    assert not wrong
+    assert passes[0] >= 3
