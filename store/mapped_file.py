@@ -409,13 +409,15 @@ def prepare_file(
     *,
     warm_up: bool,
     is_cancelled: Callable[[], bool] = lambda: False,
+    is_urgent: Callable[[], bool] = lambda: False,
 ) -> PreparedFile | None:
     """Make the file that starts at `position` under a temporary name: allocated, zero, durable.
 
     So a crash or a full disk never leaves a partial file that looks like a log file (fault-matrix
     S10). With `warm_up` zeros are written through it, because a sync into allocated but unwritten
-    space can cost several times one into written space. Returns None when `is_cancelled` said so.
-    Raises StoreFullError or FileSystemError; nothing is left behind in either case.
+    space can cost several times one into written space; once `is_urgent`, the rest stays unwritten,
+    because slow syncs are better than no file. Returns None when `is_cancelled` said so. Raises
+    StoreFullError or FileSystemError; nothing is left behind in either case.
     """
     path = os.path.join(directory, fmt.file_name(position))
     temporary = path + TEMPORARY_SUFFIX
@@ -428,6 +430,8 @@ def prepare_file(
                 if is_cancelled():
                     prepared.discard()
                     return None
+                if is_urgent():
+                    break
                 chunk_size_bytes = min(_CHUNK_SIZE_BYTES, size_bytes - at)
                 fs.write_at(fd, temporary, at, _ZEROS[:chunk_size_bytes])
                 if at % _WARM_UP_SYNC_BYTES == 0 and at:

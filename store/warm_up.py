@@ -113,6 +113,7 @@ class WarmUp:
     def _wait_until_ready(self, position: int) -> None:
         deadline_ns = self._monotonic_ns() + self._timeout_ms * (_NS_PER_S // 1000)
         self._waiting_for = position
+        self._condition.notify_all()
         try:
             while True:
                 self._check_open()
@@ -208,6 +209,7 @@ class WarmUp:
                 self._file_size_bytes,
                 warm_up=self._warm_up,
                 is_cancelled=lambda: self._stopping or self._wanted() != position,
+                is_urgent=lambda: self._waiting_for == position,
             )
         except (StoreFullError, FileSystemError) as error:
             failed = error

@@ -38,6 +38,7 @@ class GatedFileSystem(FileSystem):
         self.began = threading.Semaphore(0)
         self.allocated = threading.Semaphore(0)
         self.allocate_errors: list[StoreError] = []
+        self.written: set[str] = set()
 
     def allocate(self, fd: int, path: str, size_bytes: int) -> None:
         self.began.release()
@@ -46,6 +47,10 @@ class GatedFileSystem(FileSystem):
             raise self.allocate_errors.pop(0)
         super().allocate(fd, path, size_bytes)
         self.allocated.release()
+
+    def write_at(self, fd: int, path: str, position: int, data: bytes | memoryview) -> None:
+        self.written.add(Path(path).name)
+        super().write_at(fd, path, position, data)
 
 
 class Fatal:
@@ -160,6 +165,25 @@ def test_a_taker_waits_for_the_file_in_the_making(tmp_path: Path) -> None:
     assert file.position == 0
     warmed.source.stop()
     file.close()
+
+
+def test_a_file_that_somebody_waits_for_is_not_warmed(tmp_path: Path) -> None:
+    """Warming a GiB takes longer than a taker would wait on a slow disk."""
+    warmed = Warmed(tmp_path, file_count=1)
+    warmed.fs.is_open.clear()
+    warmed.source.start(0)
+    assert warmed.fs.began.acquire(timeout=DEADLINE_S)
+    taker = threading.Thread(target=lambda: warmed.source.take(0).close())
+    taker.start()
+    with warmed.source._condition:
+        assert warmed.source._condition.wait_for(
+            lambda: warmed.source._waiting_for == 0, DEADLINE_S
+        )
+    warmed.fs.is_open.set()
+    taker.join(DEADLINE_S)
+    warmed.await_ready(1)
+    warmed.source.stop()
+    assert warmed.fs.written == {name(SIZE, is_temporary=True)}, "nobody waits for the second one"
 
 
 def test_a_taker_that_waits_too_long_is_told_busy_and_may_come_again(tmp_path: Path) -> None:
