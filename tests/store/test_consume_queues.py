@@ -4,6 +4,7 @@ import os
 import threading
 import tracemalloc
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -15,6 +16,7 @@ from store.errors import DerivedFileError, PositionRangeError, StoreError, SyncF
 from store.failpoints import armed, census
 from store.file_system import FileSystem
 from tests.store.fakes import tree
+from tests.store.power_loss import PowerLossFileSystem
 from tests.store.records import small_config
 
 SIZE = 100
@@ -134,6 +136,28 @@ def test_a_failed_sync_leaves_all_dirty(tmp_path: Path) -> None:
     assert queues.dirty_count == 3
 
 
+@pytest.mark.parametrize(("keep", "sync_count"), [(0, 1), (4, 1), (10, 0), (24, 1), (25, 0)])
+def test_a_cut_is_durable_on_return(tmp_path: Path, keep: int, sync_count: int) -> None:
+    queues = make(tmp_path)
+    put(queues, b"t", 0, 0, 25)
+    queues.sync()
+    with census() as counts:
+        queues.truncate(keep * SIZE)
+    assert counts.get("fs.sync", 0) == sync_count
+    assert counts.get("fs.sync_directory", 0) == (1 if keep < 20 else 0), "files were deleted"
+
+
+def test_after_a_crash_everything_is_synced_again(tmp_path: Path) -> None:
+    """The units may be in the page cache only, and so may the names of their files."""
+    put(make(tmp_path), b"t", 0, 0, 25)
+    for is_clean in (True, False):
+        queues = make(tmp_path, position=25 * SIZE, is_clean=is_clean)
+        with census() as counts:
+            queues.sync()
+        expected = {} if is_clean else {"fs.sync": 3, "fs.sync_directory": 1}
+        assert {name: counts[name] for name in counts if "sync" in name} == expected
+
+
 @pytest.mark.parametrize("keep", [0, 4, 10, 25])
 def test_truncate_and_expiry_reach_all_queues(tmp_path: Path, keep: int) -> None:
     queues = make(tmp_path)
@@ -221,6 +245,22 @@ def test_a_rebuild_that_did_not_complete_is_noticed(tmp_path: Path) -> None:
         make(tmp_path, position=500)
     queues.complete_rebuild()
     assert make(tmp_path, position=500).next_offsets() == {(b"t", 0): 5}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_power_loss_in_a_rebuild_is_noticed(tmp_path: Path, seed: int) -> None:
+    """The mark is on the disk before the first file is gone."""
+    random, fs, root = Random(seed), PowerLossFileSystem(), tmp_path / "now"
+    root.mkdir()
+    queues = ConsumeQueues(fs, str(root), small_config(consume_queue_units_per_file=10))
+    for n in range(3):
+        put(queues, b"t", n, 0, 25)
+    queues.sync()
+    with armed("fs.unlink=EIO@5"), pytest.raises(StoreError):
+        queues.begin_rebuild()
+    fs.build_image(str(root), str(tmp_path / "image"), random)
+    with pytest.raises(DerivedFileError):
+        make(tmp_path / "image", position=25 * SIZE, is_clean=False)
 
 
 def test_reads_beside_puts_see_whole_units_only(tmp_path: Path) -> None:

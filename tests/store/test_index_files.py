@@ -240,6 +240,40 @@ def test_each_call_that_fails_once_is_made_good_by_a_retry(tmp_path: Path) -> No
     assert failed >= 16
 
 
+@pytest.mark.parametrize("keys_per_record", [2, 4, 20])
+def test_a_record_whose_keys_were_split_by_a_failure_gets_the_rest(
+    tmp_path: Path, keys_per_record: int
+) -> None:
+    index = make(tmp_path)
+    with armed("index_files.roll=EIO@2"), pytest.raises(OSError, match="failpoint"):
+        put(index, 0, 12, keys_per_record=keys_per_record)
+    put(index, 0, 12, keys_per_record=keys_per_record)
+    for n in range(12):
+        for key in range(keys_per_record):
+            assert find(index, n, key) == [n * 10]
+    assert sum(file.count - 1 for file in index.files) == 12 * keys_per_record
+
+
+def test_after_a_crash_slots_and_header_are_not_trusted(tmp_path: Path) -> None:
+    put(make(tmp_path), 0, 5)
+    path = tmp_path / "index" / names(tmp_path)[0]
+    data = path.read_bytes()
+    path.write_bytes(data[:40] + b"\0\0\0\7" * 8 + data[72:])
+    index = make(tmp_path, position=50, is_clean=False)
+    assert [find(index, n) for n in range(6)] == [[n * 10] for n in range(5)] + [[]]
+    assert path.read_bytes() == data
+
+
+def test_after_a_crash_everything_is_synced_again(tmp_path: Path) -> None:
+    """Also complete files: they may be in the page cache only, and so may their names."""
+    put(make(tmp_path), 0, 25)
+    for is_clean in (True, False):
+        index = make(tmp_path, position=250, is_clean=is_clean)
+        with census() as counts:
+            index.sync()
+        assert counts == ({} if is_clean else {"fs.sync": 3, "fs.sync_directory": 1})
+
+
 def test_a_full_disk_at_the_roll_leaves_no_file(tmp_path: Path) -> None:
     index = make(tmp_path)
     put(index, 0, PER_FILE)
