@@ -15,7 +15,7 @@ storage-formats 2.4, 2.5. Deviation: a corrupt record stops the dispatch (there 
 import struct
 import threading
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from store import format as fmt
 from store.config import MIB
@@ -45,6 +45,18 @@ assert _HEAD.size == fmt.BODY_AT
 assert fmt.SYS_FLAG_ANY_V6 | fmt.SYS_FLAG_TRANSACTION_MASK == 0x3C  # The loop has the number.
 
 Progress = Callable[[int, int], None]  # (bytes of the log that are built, bytes in all).
+
+
+class Built(NamedTuple):
+    """How far the derived files are built, and how much is in them.
+
+    `item_count`: the next offsets of all queues and the entries of all index files, added up. It
+    depends on the position alone as long as no index file expires, so it tells files that lost
+    something from files that never had it.
+    """
+
+    position: int
+    item_count: int
 
 
 class Dispatcher:
@@ -232,15 +244,24 @@ class Dispatcher:
 
     # --- Durability ---
 
-    def sync_derived(self) -> int:
-        """Make the derived files durable, and return the position up to which they are.
+    def built(self) -> Built:
+        """Return position and item count that belong together."""
+        with self._lock:
+            count = sum(queue.max_offset for queue in self.queues) + self.index.entry_count
+            return Built(self._dispatched_position, count)
+
+    def sync_derived(self) -> Built:
+        """Make the derived files durable, and return up to where they are.
 
         May run beside `advance`. Raises SyncFailedError: stop.
         """
-        position = self._dispatched_position  # Before the sync, which may miss what comes later.
+        built = self.built()  # Before the sync, which may miss what comes later.
+        self._sync_files()
+        return built
+
+    def _sync_files(self) -> None:
         self.queues.sync()
         self.index.sync()
-        return position
 
     # --- Cutting and rebuilding ---
 
@@ -277,10 +298,10 @@ class Dispatcher:
                 assert self._dispatched_position > before, f"no progress at {before}"
                 if progress is not None:
                     progress(self._dispatched_position - lo, hi - lo)
-            position = self.sync_derived()
+            self._sync_files()
             hit("dispatch.rebuilt")
             self.queues.complete_rebuild()
-            return position
+            return self._dispatched_position
 
 
 def _pack_units(values: list[int]) -> bytes:

@@ -25,12 +25,13 @@ from store.mapped_file import TEMPORARY_SUFFIX
 
 FILE_NAME: Final = "marks"
 _MAGIC: Final = 0x514C4D31  # "QLM1"
-_BODY: Final = struct.Struct(">IIqqqqq")  # Magic, zero, sequence, the four fields of a mark.
+UNKNOWN_COUNT: Final = -1
+_BODY: Final = struct.Struct(">IIqqqqqqq")  # Magic, zero, sequence, the six fields of a mark.
 _CRC: Final = struct.Struct(">I")
 _SLOT_SIZE_BYTES: Final = _BODY.size + _CRC.size
 _SLOT_AT: Final = (0, 4096)  # Two pages, so that no device writes both slots at once.
 _FILE_SIZE_BYTES: Final = 8192
-assert _SLOT_SIZE_BYTES == 52
+assert _SLOT_SIZE_BYTES == 68
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +41,17 @@ class Mark:
     `durable_position` and `durable_index` (-1 = none): everything before the position, and up to
     and including the index, is durable. `dispatched_position`: the derived files hold everything
     before it, in page cache at least, so it counts only while the machine stays up.
-    `dispatched_durable_position`: the same, durably.
+    `dispatched_durable_position`: the same, durably. The item counts say how much the derived files
+    held then (see Dispatcher.built), UNKNOWN_COUNT when nobody knows: a queue file that lost units
+    would else look like a shorter queue, and its offsets would be given out twice.
     """
 
     durable_position: int = 0
     durable_index: int = -1
     dispatched_position: int = 0
     dispatched_durable_position: int = 0
+    dispatched_item_count: int = UNKNOWN_COUNT
+    dispatched_durable_item_count: int = UNKNOWN_COUNT
 
     def __post_init__(self) -> None:
         """Check what must hold between the fields."""
@@ -58,11 +63,25 @@ class Mark:
 
     def cut_to(self, position: int, index: int) -> "Mark":
         """Return the mark of a log that ends at `position`, after entry `index`."""
+        is_built = self.dispatched_position <= position
+        is_built_durably = self.dispatched_durable_position <= position
         return Mark(
             min(self.durable_position, position),
             min(self.durable_index, index),
             min(self.dispatched_position, position),
             min(self.dispatched_durable_position, position),
+            self.dispatched_item_count if is_built else UNKNOWN_COUNT,
+            self.dispatched_durable_item_count if is_built_durably else UNKNOWN_COUNT,
+        )
+
+    @property
+    def positions(self) -> tuple[int, int, int, int]:
+        """What only a cut may take back."""
+        return (
+            self.durable_position,
+            self.durable_index,
+            self.dispatched_position,
+            self.dispatched_durable_position,
         )
 
 
@@ -158,6 +177,8 @@ class DurableMark:
         durable_index: int,
         dispatched_position: int,
         dispatched_durable_position: int,
+        dispatched_item_count: int = UNKNOWN_COUNT,
+        dispatched_durable_item_count: int = UNKNOWN_COUNT,
         now_ms: int,
     ) -> None:
         """Write what has become true; in page cache on return, durable with interval 0.
@@ -167,10 +188,15 @@ class DurableMark:
         FileSystemError or SyncFailedError: stop the process.
         """
         new = Mark(
-            durable_position, durable_index, dispatched_position, dispatched_durable_position
+            durable_position,
+            durable_index,
+            dispatched_position,
+            dispatched_durable_position,
+            dispatched_item_count,
+            dispatched_durable_item_count,
         )
         with self._lock:
-            for old_value, new_value in zip(astuple(self._mark), astuple(new), strict=True):
+            for old_value, new_value in zip(self._mark.positions, new.positions, strict=True):
                 assert new_value >= old_value, f"the mark falls from {self._mark} to {new}"
             if new != self._mark:
                 self._write(new)

@@ -59,6 +59,11 @@ class IndexFiles:
         """Position of the last record that has a key here; -1 without one."""
         self._end_key_count = 0  # How many keys of that record are in.
 
+    @property
+    def entry_count(self) -> int:
+        """How many keys all files hold."""
+        return sum(file.count - 1 for file in self.files)
+
     # --- Opening ---
 
     def recover(self, hi_position: int, *, is_clean: bool) -> None:

@@ -7,6 +7,7 @@ mark meet; must not know how either is done. Source: fault-matrix S06.
 import threading
 from collections.abc import Callable
 
+from store.dispatch import Built
 from store.durable_mark import DurableMark
 
 
@@ -27,6 +28,8 @@ class MarkKeeper:
                 durable_index=max(self._last_index(flushed_position), now.durable_index),
                 dispatched_position=now.dispatched_position,
                 dispatched_durable_position=now.dispatched_durable_position,
+                dispatched_item_count=now.dispatched_item_count,
+                dispatched_durable_item_count=now.dispatched_durable_item_count,
                 now_ms=0,
             )
 
@@ -34,14 +37,16 @@ class MarkKeeper:
         """Sync the mark itself when its interval has passed."""
         self._mark.maybe_sync(now_ms)
 
-    def on_dispatched(self, position: int, durable_position: int) -> None:
-        """The derived files hold all up to `position`, and durably up to `durable_position`."""
+    def on_dispatched(self, built: Built, durable: Built) -> None:
+        """The derived files are `built`, and were `durable` at the last sync of theirs."""
         with self._lock:
             now = self._mark.mark
             self._mark.publish(
                 durable_position=now.durable_position,
                 durable_index=now.durable_index,
-                dispatched_position=max(position, now.dispatched_position),
-                dispatched_durable_position=max(durable_position, now.dispatched_durable_position),
+                dispatched_position=built.position,
+                dispatched_durable_position=durable.position,
+                dispatched_item_count=built.item_count,
+                dispatched_durable_item_count=durable.item_count,
                 now_ms=0,
             )

@@ -18,7 +18,7 @@ from store.commit_log_recovery import recover_commit_log
 from store.config import StoreConfig
 from store.consume_queues import ConsumeQueues
 from store.dispatch import Dispatcher
-from store.durable_mark import DurableMark, Mark
+from store.durable_mark import UNKNOWN_COUNT, DurableMark, Mark
 from store.errors import DerivedFileError, QueueOrderError
 from store.file_system import FileSystem
 from store.identity import LastRun
@@ -138,16 +138,18 @@ def open_derived(
     files are never trusted over the log: what is damaged or does not fit is dropped and built anew.
     """
     if last_run.page_cache_lost:
-        built_position = mark.dispatched_durable_position
+        lo, item_count = mark.dispatched_durable_position, mark.dispatched_durable_item_count
     else:
-        built_position = mark.dispatched_position
-    lo = min(built_position, log.max_position)
+        lo, item_count = mark.dispatched_position, mark.dispatched_item_count
+    assert lo <= log.max_position, f"built up to {lo}, the log ends at {log.max_position}"
     try:
         queues.recover(lo, is_clean=last_run.was_clean)
         queues.correct_min_offsets(log.min_position)
         index.recover(lo, is_clean=last_run.was_clean)
-        is_rebuilt = lo < log.min_position  # The log lost records that were not built.
         dispatcher = Dispatcher(log, queues, index, dispatched_position=lo)
+        is_incomplete = item_count not in (UNKNOWN_COUNT, dispatcher.built().item_count)
+        # The log may also have lost records that were never built.
+        is_rebuilt = is_incomplete or lo < log.min_position
         if not is_rebuilt:
             _catch_up(dispatcher, log, progress)
     except (DerivedFileError, QueueOrderError):

@@ -18,7 +18,6 @@ from typing import Final, Self
 
 from store import checksum, failpoints
 from store.checkpoint import Checkpoint, DurableTimes
-from store.commit_log import CommitLog
 from store.config import StoreConfig
 from store.consume_queues import ConsumeQueues
 from store.errors import BusyError, ClosedError, StoreError, StoreFullError
@@ -304,8 +303,8 @@ class Store(Reads):
         """
         self._catch_up()
         durable = self._dispatcher.sync_derived()
-        self._marks.on_dispatched(self._dispatcher.dispatched_position, durable)
-        durable_ms = self._times.up_to(min(self._flush.durable_position, durable))
+        self._marks.on_dispatched(self._dispatcher.built(), durable)
+        durable_ms = self._times.up_to(min(self._flush.durable_position, durable.position))
         self._checkpoint.advance(
             physic_unix_ms=durable_ms, logics_unix_ms=durable_ms, index_unix_ms=durable_ms
         )
@@ -325,6 +324,8 @@ class Store(Reads):
             self._queues.correct_min_offsets(self.log.min_position)
             self._queues.delete_expired(self.log.min_position)
             self._index.delete_expired(self.log.min_position)
+            built = self._dispatcher.built()  # The expired keys do not count any more.
+            self._marks.on_dispatched(built, self._dispatcher.sync_derived())
         return done.deleted_file_count
 
     def stats(self) -> StoreStats:
@@ -388,9 +389,8 @@ class Store(Reads):
     def _finish(self) -> None:
         """Bring derived files and marks up to the end of the log, durably."""
         self._dispatch_all()
-        self._marks.on_dispatched(
-            self._dispatcher.dispatched_position, self._dispatcher.sync_derived()
-        )
+        durable = self._dispatcher.sync_derived()
+        self._marks.on_dispatched(self._dispatcher.built(), durable)
         self._note_time()
         durable_ms = self._times.up_to(self.log.max_position)
         self._checkpoint.advance(

@@ -271,8 +271,8 @@ def test_sync_derived_says_what_was_built_before_it_began(tmp_path: Path) -> Non
             derived.dispatcher.advance(log.max_position)
 
     derived.queues._environment.fs = Interleaved()
-    assert derived.dispatcher.sync_derived() == middle
-    assert derived.dispatcher.sync_derived() == log.max_position
+    assert derived.dispatcher.sync_derived().position == middle
+    assert derived.dispatcher.sync_derived().position == log.max_position
 
 
 def test_truncate_forgets_and_builds_anew(tmp_path: Path) -> None:

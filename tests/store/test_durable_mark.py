@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import astuple
 from pathlib import Path
 from random import Random
 
@@ -21,6 +20,7 @@ from tests.store.power_loss import PAGE, PowerLossFileSystem
 
 FS = FileSystem()
 SLOT_AT = (0, 4096)
+SLOT_SIZE_BYTES = 68
 RULES = FlushRules(4 * PAGE, 500, 0, 10_000, 1_000, 200, 4, 200)
 
 
@@ -276,7 +276,7 @@ def test_both_slots_damaged_is_a_named_error_with_a_log_and_a_fresh_start_withou
     publish(mark, 100)
     mark.close()
     for slot_at in SLOT_AT:
-        damage(tmp_path, slot_at, 52)
+        damage(tmp_path, slot_at, SLOT_SIZE_BYTES)
     with pytest.raises(CorruptionError, match="durable mark is none with a good checksum"):
         reopen(tmp_path)
     assert reopen(tmp_path, log_is_empty=True) == Mark()
@@ -299,10 +299,12 @@ def test_the_slot_that_was_synced_last_is_never_written(tmp_path: Path) -> None:
     for position in range(200, 1000, 100):
         publish(mark, position)
         now = (tmp_path / FILE_NAME).read_bytes()
-        kept = [now[at : at + 52] == synced[at : at + 52] for at in SLOT_AT]
+        kept = [
+            now[at : at + SLOT_SIZE_BYTES] == synced[at : at + SLOT_SIZE_BYTES] for at in SLOT_AT
+        ]
         assert kept.count(True) == 1
         good = SLOT_AT[kept.index(True)]
-        damage(tmp_path, SLOT_AT[1 - kept.index(True)], 52)
+        damage(tmp_path, SLOT_AT[1 - kept.index(True)], SLOT_SIZE_BYTES)
         assert reopen_copy(tmp_path, good).durable_position == 100
         (tmp_path / FILE_NAME).write_bytes(now)
     mark.close()
@@ -356,7 +358,7 @@ def test_no_field_falls_without_a_cut(tmp_path: Path, field: int) -> None:
     values[field] -= 1
     with pytest.raises(AssertionError, match="the mark falls"):
         mark.publish(**dict(zip(names, values, strict=True)), now_ms=0)
-    assert astuple(mark.mark) == (100, 10, 50, 40)
+    assert mark.mark.positions == (100, 10, 50, 40)
     mark.close()
 
 

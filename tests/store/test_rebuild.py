@@ -187,7 +187,7 @@ def test_a_power_loss_at_any_time_loses_no_unit(tmp_path: Path, seed: int) -> No
             log.add("orders", random.randrange(3), properties=properties)
         dispatcher.advance(log.max_position)
         if random.random() < 0.3:
-            durable = dispatcher.sync_derived()
+            durable = dispatcher.sync_derived().position
     image = tmp_path / "image"
     fs.build_image(str(root), str(image), random)
     derived, _ = reopen(image, log, durable)
