@@ -351,6 +351,8 @@ class Ledger(LedgerReader):
         is_index_good = self.index.load()
         if is_resetting:
             self._reset_files()
+            last = self.files.files[-1]
+            last.set_positions(last.end_position)  # As loaded: recovery finds the end.
         self._check_files()
         return is_index_good
 

@@ -181,7 +181,8 @@ def _choose_begin(ledger: Ledger, from_position: int | None) -> _Place:
 def _walk(ledger: Ledger, begin: _Place, on_run: Callable[[_Place, Run], None]) -> _Walk:
     """Check all entries from `begin` on, up to the first problem or the end of the last file.
 
-    `on_run` gets the place before each run and the run. Changes nothing.
+    `on_run` gets the place before each run and the run. Changes nothing. Reads the files to their
+    ends, whatever is known to be written.
     """
     link, position, end = begin.link, begin.position, begin.position
     scanned, count = 0, 0
@@ -192,7 +193,7 @@ def _walk(ledger: Ledger, begin: _Place, on_run: Callable[[_Place, Run], None]) 
         size_bytes = _READ_SIZE_BYTES
         while position < file.end_position and problem is None:
             room = file.end_position - position
-            data = file.read(position, min(room, size_bytes))
+            data = file.read_any(position, min(room, size_bytes))
             run = check_run(data, position, link, file_end_position=file.end_position)
             if run.end:
                 on_run(_Place(number, position, link), run)
@@ -205,7 +206,7 @@ def _walk(ledger: Ledger, begin: _Place, on_run: Callable[[_Place, Run], None]) 
             if run.problem is not None:
                 problem = run.problem._replace(at=run.problem.at - run.end)
             elif run.is_blank:
-                problem = check_blank(file.read(position, file.end_position - position))
+                problem = check_blank(file.read_any(position, file.end_position - position))
                 if problem is None:
                     scanned += file.end_position - position
                     position = file.end_position

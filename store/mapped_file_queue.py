@@ -252,9 +252,9 @@ class MappedFileQueue:
         """
         assert position % self.file_size_bytes == 0, f"reset to {position}"
         with self._sync_lock:
-            files, self.files = self.files, ()
-            for file in reversed(files):
-                file.delete()
+            while self.files:  # One by one, so that a failed call can be repeated.
+                self.files[-1].delete()
+                self.files = self.files[:-1]
             self._fs.sync_directory(self.directory)
         self.roll(position)
 

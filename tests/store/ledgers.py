@@ -5,7 +5,6 @@ from pathlib import Path
 from random import Random
 
 from store.config import StoreConfig
-from store.errors import StoreError
 from store.file_system import FileSystem
 from store.ledger import Ledger
 from store.ledger_entry import KIND_CONFIGURATION, KIND_NO_OP
@@ -21,16 +20,18 @@ def open_ledger(
     durable_position: int | None = 0,
     *,
     durable_index: int = -1,
+    scan_from_position: int | None = None,
     fs: FileSystem | None = None,
     config: StoreConfig = CONFIG,
 ) -> tuple[Ledger, LedgerRecoveryReport]:
-    """Open, and put the queue offset back as the owner of a ledger does."""
+    """Open, and take up the last term; `durable_position` 0 says that nothing is known."""
     ledger, report = recover_ledger(
         fs or FileSystem(),
         str(root),
         config,
         durable_position=durable_position,
         durable_index=durable_index,
+        scan_from_position=scan_from_position,
     )
     ledger.term = max(1, ledger.last_term)
     return ledger, report
@@ -93,15 +94,6 @@ def copy_ledger(source: Path, target: Path) -> None:
             to = target / path.relative_to(source)
             to.parent.mkdir(parents=True, exist_ok=True)
             to.write_bytes(path.read_bytes())
-
-
-def opens(root: Path, durable_position: int) -> bool:
-    """Whether the ledger opens; False when it is refused by name."""
-    try:
-        open_ledger(root, durable_position)[0].close()
-    except StoreError:
-        return False
-    return True
 
 
 class DLedgerEntry:

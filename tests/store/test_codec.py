@@ -1,0 +1,184 @@
+"""S04: there is no bit in a ledger's data files whose flip goes unnoticed."""
+
+from collections.abc import Callable
+from itertools import groupby
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+import pytest
+
+from store import ledger_verify
+from store.ledger import Ledger
+from store.ledger_entry import (
+    KIND_NO_OP,
+    Link,
+    Problem,
+    Run,
+    check_blank,
+    check_entry,
+    check_run,
+    check_zeros,
+)
+from store.ledger_verify import verify_range
+from tests.store.ledgers import FILE, data_file, grow, new_ledger, open_ledger, ship
+
+
+class Piece(NamedTuple):
+    """Bytes [lo, hi) of a file that one pure check is responsible for."""
+
+    lo: int
+    hi: int
+    kind: str
+    link: Link
+
+
+def split(ledger: Ledger) -> list[Piece]:
+    """Cut the first file into its entries and what is not entries."""
+    pieces, at, link, rest = [], 0, ledger.start_link, "zeros"
+    if ledger.min_position:
+        at = ledger.min_position - ledger.files.min_position
+        pieces.append(Piece(0, at, "zeros", link))
+    base = ledger.files.min_position
+    for index in range(ledger.first_index, ledger.last_index + 1):
+        header = ledger.header(index)
+        if header.position - base >= FILE:
+            rest = "blank"
+            break
+        pieces.append(Piece(at, at + header.size_bytes, "entry", link))
+        at += header.size_bytes
+        link = Link(index, header.term, header.chain_crc)
+    pieces.append(Piece(at, FILE, rest, link))
+    return pieces
+
+
+def check(data: bytes, piece: Piece, base: int) -> Problem | None:
+    match piece.kind:
+        case "entry":
+            position = base + piece.lo
+            return check_entry(data, position, piece.link, file_end_position=base + FILE)
+        case "blank":
+            return check_blank(data)
+        case _:
+            return check_zeros(data)
+
+
+def complete_file(root: Path) -> Ledger:
+    """A file of many entries of all kinds and a blank; the log goes on behind it."""
+    ledger = new_ledger(root)
+    grow(ledger, Random(1), FILE + 100)
+    return ledger
+
+
+def active_file(root: Path) -> Ledger:
+    """A file that begins with a snapshot's hole and ends with what is not written yet."""
+    leader, ledger = complete_file(root / "leader"), new_ledger(root)
+    index = leader.last_index // 8
+    snapshot = leader.header(index)
+    end = snapshot.position + snapshot.size_bytes
+    ledger.reset(index + 1, end, snapshot.chain_crc, snapshot.term)
+    leader.truncate_from(leader.last_index_before(FILE - 9000), commit_index=0)
+    ship(leader, ledger)
+    leader.close()
+    return ledger
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [complete_file, active_file])
+def test_every_bit_flip_is_detected(tmp_path: Path, make: Callable[[Path], Ledger]) -> None:
+    """All 524,288 of a 64 KiB file, each by the check of the piece that it lies in."""
+    ledger = make(tmp_path)
+    base = ledger.files.min_position
+    whole, pieces = ledger.files.files[0].read_any(base, FILE), split(ledger)
+    ledger.close()
+    assert [p.lo for p in pieces] == [0, *(p.hi for p in pieces[:-1])]
+    assert pieces[-1].hi == FILE
+    kinds = ["entry", "blank"] if make is complete_file else ["zeros", "entry", "zeros"]
+    assert [kind for kind, _ in groupby(p.kind for p in pieces)] == kinds
+    flips = 0
+    for piece in pieces:
+        good = whole[piece.lo : piece.hi]
+        assert check(good, piece, base) is None
+        for at in range(len(good)):
+            head, tail, byte = good[:at], good[at + 1 :], good[at]
+            for bit in range(8):
+                flipped = head + bytes([byte ^ 1 << bit]) + tail
+                assert check(flipped, piece, base) is not None, f"byte {piece.lo + at} bit {bit}"
+                flips += 1
+    assert flips == 8 * FILE
+
+
+@pytest.mark.parametrize("make", [complete_file, active_file])
+def test_the_check_of_a_whole_log_hands_every_byte_to_one_pure_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Path], Ledger]
+) -> None:
+    """What the checks were given, put together, is the files: no byte is left out or doubled."""
+    ledger = make(tmp_path)
+    seen: list[bytes] = []
+
+    def run(data: bytes, position: int, link: Link, *, file_end_position: int) -> Run:
+        found = check_run(data, position, link, file_end_position=file_end_position)
+        assert position == ledger.files.min_position + sum(map(len, seen))
+        seen.append(data[: found.end])
+        return found
+
+    def blank(data: bytes) -> Problem | None:
+        seen.append(data)
+        return check_blank(data)
+
+    def zeros(data: bytes) -> Problem | None:
+        seen.append(data)
+        return check_zeros(data)
+
+    monkeypatch.setattr(ledger_verify, "check_run", run)
+    monkeypatch.setattr(ledger_verify, "check_blank", blank)
+    monkeypatch.setattr(ledger_verify, "check_zeros", zeros)
+    assert list(verify_range(ledger)) == []
+    assert b"".join(seen) == b"".join(f.read_any(f.position, FILE) for f in ledger.files.files)
+    ledger.close()
+
+
+@pytest.mark.slow
+def test_flips_anywhere_are_found_in_the_file_by_byte(tmp_path: Path) -> None:
+    """The same once more through files, verify and recovery, for a sample of bits."""
+    ledger = complete_file(tmp_path)
+    end, pieces = ledger.max_position, split(ledger)
+    ledger.close()
+    path, random = data_file(tmp_path), Random(2)
+    good = path.read_bytes()
+    for _ in range(60):
+        piece = random.choice([random.choice(pieces), pieces[-1]])
+        at = random.randrange(piece.lo, piece.hi)
+        bad = bytearray(good)
+        bad[at] ^= 1 << random.randrange(8)
+        ledger, _ = open_ledger(tmp_path, end)
+        path.write_bytes(bad)
+        findings = list(verify_range(ledger))
+        assert len(findings) == 1, f"{piece}: {findings}"
+        assert findings[0].path == str(path)
+        assert piece.lo <= findings[0].at < piece.hi
+        ledger.close()
+        path.write_bytes(good)
+
+
+def test_a_wrong_link_refuses_a_good_entry(tmp_path: Path) -> None:
+    """The chain: an entry is good behind one history only."""
+    ledger = new_ledger(tmp_path)
+    for _ in range(2):
+        ledger.append_entry(KIND_NO_OP, 2, b"x")
+    data = ledger.read_range(1, 2, FILE)
+    link = Link(0, 2, ledger.chain_crc_at(0))
+    at = ledger.position_of(1)
+    assert check_entry(data, at, link, file_end_position=FILE) is None
+    for wrong, field in (
+        (link._replace(chain_crc=link.chain_crc ^ 1), "chain CRC"),
+        (link._replace(entry_index=1), "index"),
+        (link._replace(term=3), "term"),
+    ):
+        problem = check_entry(data, at, wrong, file_end_position=FILE)
+        assert problem is not None
+        assert problem.field == field
+    for position, end in ((at + 1, FILE), (at, at + 49 + 7)):
+        assert check_entry(data, position, link, file_end_position=end) is not None
+    assert check_entry(data, at, link, file_end_position=at + 49 + 8) is None
+    ledger.close()

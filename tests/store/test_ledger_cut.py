@@ -1,0 +1,337 @@
+"""Cuts, retention and snapshots of a ledger, and every file-system call of them failing once."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from store import failpoints
+from store import format as fmt
+from store.errors import (
+    CorruptionError,
+    FileSystemError,
+    LayoutError,
+    PositionRangeError,
+    StoreError,
+    SyncFailedError,
+)
+from store.ledger import Ledger
+from store.ledger_entry import KIND_NO_OP
+from store.ledger_verify import verify_range
+from tests.store.ledgers import (
+    FILE,
+    add,
+    data_file,
+    grow,
+    image,
+    index_file,
+    new_ledger,
+    open_ledger,
+    ship,
+)
+from tests.store.records import BORN, batch
+
+
+def names(root: Path) -> list[str]:
+    return sorted(path.name for path in (root / "dledger-n0" / "data").iterdir())
+
+
+# --- Truncation ---
+
+
+@pytest.mark.parametrize("cut", [0, 1, 9, -1, -2, -20])
+def test_a_cut_leaves_the_bytes_of_a_log_that_never_had_more(tmp_path: Path, cut: int) -> None:
+    ledger, shorter = new_ledger(tmp_path / "a"), new_ledger(tmp_path / "b")
+    grow(ledger, Random(1), 3 * FILE)
+    index = cut % (ledger.last_index + 1)
+    if index:
+        raw_hi = index
+        while shorter.last_index < raw_hi - 1:
+            shorter.append_raw(ledger.read_range(shorter.last_index + 1, raw_hi, FILE))
+    ledger.sync()
+    ledger.truncate_from(index, commit_index=index - 1)
+    assert ledger.tail == shorter.tail
+    assert ledger.term_runs() == shorter.term_runs()
+    assert ledger.flushed_position == ledger.max_position, "durable on return"
+    mine, other = image(tmp_path / "a"), image(tmp_path / "b")
+    for path, data in mine.items():  # A first file stays when all is cut.
+        assert data == other.get(path, bytes(len(data))), path
+    shorter.term = ledger.term
+    grow(shorter, Random(2), shorter.max_position + FILE)
+    while ledger.last_index < shorter.last_index:
+        lo = ledger.last_index + 1
+        ledger.append_raw(shorter.read_range(lo, shorter.last_index + 1, FILE))
+    assert image(tmp_path / "a") == image(tmp_path / "b")
+    ledger.close()
+    shorter.close()
+
+
+def test_committed_entries_are_never_cut(tmp_path: Path) -> None:
+    ledger = new_ledger(tmp_path)
+    add(ledger, 5)
+    with pytest.raises(AssertionError, match="cut from 3, committed up to 3"):
+        ledger.truncate_from(3, commit_index=3)
+    assert ledger.last_index == 4
+    ledger.truncate_from(5, commit_index=3)
+    assert ledger.last_index == 4
+    ledger.close()
+
+
+def test_a_cut_that_was_stopped_is_finished_before_anything_is_appended(tmp_path: Path) -> None:
+    ledger = new_ledger(tmp_path)
+    add(ledger, 20)
+    end = ledger.position_of(5)
+    with failpoints.armed("fs.write=EIO@1+"):
+        with pytest.raises(FileSystemError):
+            ledger.truncate_from(5, commit_index=4)
+        assert ledger.last_index == 4, "gone for readers"
+        with pytest.raises(FileSystemError):
+            add(ledger)
+        assert data_file(tmp_path).read_bytes()[end : end + 4] == b"\0\0\0\1", "not zeroed yet"
+    ledger.append_entry(KIND_NO_OP, 1, b"")
+    assert data_file(tmp_path).read_bytes()[end + 48 :] == bytes(FILE - end - 48)
+    assert index_file(tmp_path).read_bytes()[6 * 32 :] == bytes(4096 - 6 * 32)
+    ledger.close()
+
+
+# --- Retention ---
+
+
+def test_retention_moves_the_first_index_and_the_first_entry_stays_checked(tmp_path: Path) -> None:
+    ledger = new_ledger(tmp_path)
+    assert ledger.delete_first() == 0
+    grow(ledger, Random(3), 5 * FILE)
+    entries = [ledger.entry(n) for n in range(ledger.last_index + 1)]
+    assert ledger.delete_first() == FILE
+    assert ledger.delete_first() == FILE
+    first = ledger.first_index
+    assert ledger.position_of(first) == 2 * FILE == ledger.min_position
+    assert names(tmp_path) == [fmt.file_name(n * FILE) for n in range(2, 6)]
+    with pytest.raises(PositionRangeError):
+        ledger.entry(first - 1)
+    expected = [entries[first + n].term for n in range(-1, 3)]
+    assert [ledger.term_at(first + n) for n in range(-1, 3)] == expected
+    assert ledger.chain_crc_at(first - 1) == entries[first - 1].chain_crc
+    runs = ledger.term_runs()
+    assert runs[0] == (first, entries[first].term)
+    ledger.close()
+    ledger, report = open_ledger(tmp_path)
+    assert report.entry_count == len(entries) - first
+    assert ledger.term_runs() == runs
+    assert [ledger.entry(n) for n in range(first, len(entries))] == entries[first:]
+    assert list(verify_range(ledger)) == []
+    ledger.close()
+    data = bytearray(data_file(tmp_path, 2 * FILE).read_bytes())
+    data[16 + 7] ^= 1  # The term: nothing but the chain from the deleted entry covers it here.
+    data_file(tmp_path, 2 * FILE).write_bytes(data)
+    with pytest.raises(CorruptionError, match=r"term|chain CRC"):
+        open_ledger(tmp_path, 2 * FILE + 1)
+
+
+def test_the_last_file_with_an_entry_is_never_deleted(tmp_path: Path) -> None:
+    ledger = new_ledger(tmp_path)
+    grow(ledger, Random(4), FILE + 100)
+    assert ledger.delete_first() == FILE
+    assert ledger.delete_first() == 0
+    ledger.truncate_from(ledger.first_index, commit_index=ledger.first_index - 1)
+    assert ledger.last_index == ledger.first_index - 1
+    add(ledger)
+    assert ledger.position_of(ledger.first_index) == FILE
+    ledger.close()
+
+
+def test_a_log_whose_first_files_or_start_are_missing_is_refused(tmp_path: Path) -> None:
+    ledger = new_ledger(tmp_path)
+    grow(ledger, Random(5), 3 * FILE)
+    ledger.delete_first()
+    ledger.close()
+    start = sorted((tmp_path / "dledger-n0").glob("start.*"))
+    kept = [path.read_bytes() for path in start]
+    for path in start:
+        path.unlink()
+    with pytest.raises(LayoutError, match=f"{fmt.file_name(0)} as the first file"):
+        open_ledger(tmp_path)
+    for path, data in zip(start, kept, strict=True):
+        path.write_bytes(data)
+    data_file(tmp_path, FILE).unlink()
+    with pytest.raises(LayoutError, match=f"{fmt.file_name(FILE)} as the first file"):
+        open_ledger(tmp_path)
+
+
+# --- Snapshots ---
+
+
+@pytest.mark.parametrize("wanted", [FILE + 5000, 2 * FILE - 1])
+def test_a_log_that_starts_behind_a_snapshot_goes_on_like_the_leaders(
+    tmp_path: Path, wanted: int
+) -> None:
+    """Also when the position lies in the middle of a file, or in the blank at its end."""
+    leader, follower = new_ledger(tmp_path / "a"), new_ledger(tmp_path / "b")
+    grow(leader, Random(6), 3 * FILE)
+    grow(follower, Random(7), FILE + 700)  # Another history, which the snapshot replaces.
+    index = leader.last_index_before(wanted)
+    snapshot = leader.header(index)
+    end = snapshot.position + snapshot.size_bytes
+    follower.reset(index + 1, end, snapshot.chain_crc, snapshot.term)
+    assert (follower.first_index, follower.last_index, follower.max_position) == (
+        index + 1,
+        index,
+        end,
+    )
+    assert (follower.last_term, follower.durable_index) == (snapshot.term, index)
+    assert (follower.flushed_position, follower.term_runs()) == (end, [])
+    ship(leader, follower)
+    assert list(verify_range(follower)) == []
+    mine, other = image(tmp_path / "b"), image(tmp_path / "a")
+    for path, data in mine.items():
+        if path.startswith("data"):
+            lo = max(0, end - int(path[-20:]))
+            assert data == bytes(lo) + other[path][lo:], path
+    follower.close()
+    follower, report = open_ledger(tmp_path / "b", leader.max_position)
+    assert (follower.tail, follower.first_index) == (leader.tail, index + 1)
+    assert report.cut_size_bytes == report.rewritten_unit_count == 0
+    assert follower.index_at_position(end) == index + 1
+    assert follower.term_runs() == [
+        run for run in [(index + 1, leader.term_at(index + 1)), *leader.term_runs()]
+        if run[0] > index
+    ][: len(follower.term_runs())]  # fmt: skip
+    follower.close()
+    leader.close()
+
+
+def test_an_empty_log_behind_a_snapshot_remembers_what_comes_next(tmp_path: Path) -> None:
+    ledger = new_ledger(tmp_path)
+    add(ledger, 3)
+    ledger.reset(1000, 7 * FILE + 123, 0xABCDEF01, 9)
+    for _ in range(2):
+        assert (ledger.first_index, ledger.last_index, ledger.last_term) == (1000, 999, 9)
+        assert (ledger.last_chain_crc, ledger.max_position) == (0xABCDEF01, 7 * FILE + 123)
+        ledger.close()
+        ledger, _ = open_ledger(tmp_path, 7 * FILE + 123, durable_index=999)
+    assert ledger.append_entry(KIND_NO_OP, 9, b"").entry_index == 1000
+    assert ledger.term_runs() == [(1000, 9)]
+    ledger.close()
+
+
+# --- Failing calls ---
+
+Step = tuple[str, Callable[[Ledger], object], Callable[[Ledger], bool]]
+
+
+def _append(number: int, records: int, last_index: int) -> Step:
+    def run(ledger: Ledger) -> None:
+        ledger.term = 2
+        ledger.stamper.next_offsets[(b"orders", 0)] = number
+        ledger.append(batch(number, number + records, size_bytes=300), now_unix_ms=BORN)
+
+    return f"append {last_index}", run, lambda ledger: ledger.last_index >= last_index
+
+
+def _steps() -> list[Step]:
+    steps = [_append(100 * n, 60, n) for n in range(6)]
+    steps.append(("sync", lambda ledger: ledger.sync(), lambda ledger: False))
+    steps.append((
+        "truncate",
+        lambda ledger: ledger.truncate_from(3, commit_index=2),
+        lambda ledger: ledger.last_index <= 2,
+    ))  # fmt: skip
+    steps += [_append(1000 + 100 * n, 50, n) for n in range(3, 9)]
+    steps.append((
+        "delete",
+        lambda ledger: ledger.delete_first(),
+        lambda ledger: ledger.first_index > 0 and len(ledger.files.files) < 5,
+    ))  # fmt: skip
+    steps.append((
+        "reset",
+        lambda ledger: ledger.reset(150, 5 * FILE - 3000, 77, 2),
+        lambda ledger: ledger.first_index == 150,
+    ))  # fmt: skip
+    steps += [_append(2000 + 100 * n, 40, n) for n in range(150, 156)]
+    steps.append(("sync", lambda ledger: ledger.sync(), lambda ledger: False))
+    return steps
+
+
+def _work(root: Path) -> Ledger:
+    """Do all the steps; a failing one is repeated, after a failed sync on a reopened log."""
+    ledger: Ledger | None = None
+    for _, run, is_done in _steps():
+        for _attempt in range(4):
+            try:
+                if ledger is None:
+                    ledger = open_ledger(root)[0]
+                    if is_done(ledger):
+                        break
+                run(ledger)
+                break
+            except SyncFailedError:
+                if ledger is not None:
+                    ledger.close()
+                ledger = None
+            except StoreError:
+                continue
+        else:
+            pytest.fail("four attempts")
+    assert ledger is not None
+    return ledger
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, bytes], dict[str, int]]:
+    root = tmp_path_factory.mktemp("reference")
+    with failpoints.census() as passes:
+        ledger = _work(root)
+        ledger.close()
+    return image(root), {k: v for k, v in passes.items() if k.startswith("fs.")}
+
+
+POINTS = (
+    "open allocate map read write sync sync_directory rename unlink make_directory list_directory"
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [f"fs.{point}" for point in POINTS.split()])
+def test_each_file_system_call_may_fail_once(
+    tmp_path: Path, reference: tuple[dict[str, bytes], dict[str, int]], name: str
+) -> None:
+    """The log is the same in the end, and whole at once: a failed step leaves nothing half done."""
+    expected, passes = reference
+    assert passes[name] > 0
+    for nth in range(1, passes[name] + 1):
+        root = tmp_path / str(nth)
+        root.mkdir()
+        with failpoints.armed(f"{name}=EIO@{nth}"):
+            ledger = _work(root)
+        assert list(verify_range(ledger)) == []
+        ledger.close()
+        assert image(root) == expected, f"{name} failed at pass {nth}"
+
+
+def test_the_failing_calls_are_all_there_are(
+    reference: tuple[dict[str, bytes], dict[str, int]],
+) -> None:
+    assert {f"fs.{point}" for point in POINTS.split()} == set(reference[1])
+
+
+@pytest.mark.parametrize("point", ["ledger.before_cut", "ledger.before_reset"])
+def test_a_change_that_an_open_finds_unfinished_is_finished(tmp_path: Path, point: str) -> None:
+    ledger = new_ledger(tmp_path)
+    grow(ledger, Random(8), 2 * FILE)
+    change = partial(ledger.truncate_from, 10, commit_index=9)
+    if point == "ledger.before_reset":
+        change = partial(ledger.reset, 40, FILE + 77, 5, 60)
+    with failpoints.armed(f"{point}=EIO"), pytest.raises(OSError, match=point):
+        change()
+    ledger.close()
+    ledger, _ = open_ledger(tmp_path)
+    if point == "ledger.before_reset":
+        assert (ledger.first_index, ledger.last_index, ledger.max_position) == (40, 39, FILE + 77)
+        assert names(tmp_path) == [fmt.file_name(FILE)]
+        ledger.append_entry(KIND_NO_OP, 60, b"")
+    else:
+        assert ledger.last_index > 10, "a cut that nobody was told of may be as if never begun"
+    assert list(verify_range(ledger)) == []
+    ledger.close()

@@ -1,0 +1,372 @@
+"""Recovery of a ledger: torn tails, two crashes in a row, the index, power loss, bounds."""
+
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from store import failpoints
+from store.errors import LayoutError, StoreError
+from store.ledger import Ledger
+from store.ledger_entry import KIND_NO_OP, Entry
+from store.ledger_verify import verify_range
+from tests.store.ledgers import (
+    FILE,
+    add,
+    copy_ledger,
+    data_file,
+    grow,
+    image,
+    index_file,
+    new_ledger,
+    open_ledger,
+)
+from tests.store.power_loss import PowerLossFileSystem
+
+
+def entries(ledger: Ledger) -> list[Entry]:
+    return [ledger.entry(n) for n in range(ledger.first_index, ledger.last_index + 1)]
+
+
+# --- Torn tails ---
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fill", [0x00, 0xFF])
+def test_cut_at_every_byte(tmp_path: Path, fill: int) -> None:
+    """S08: after a cut at any byte of the last three batches, whole batches remain and no more."""
+    ledger = new_ledger(tmp_path)
+    ends = [add(ledger, records=2, size_bytes=10) for _ in range(6)]
+    ledger.close()
+    path, whole = data_file(tmp_path), data_file(tmp_path).read_bytes()
+    for cut in range(ends[2], ends[5] + 1):
+        tail = bytes([fill]) * min(200, FILE - cut)
+        path.write_bytes((whole[:cut] + tail).ljust(FILE, b"\0"))
+        ledger, report = open_ledger(tmp_path, ends[2], durable_index=2)
+        good = max(end for end in ends if end <= cut)
+        assert ledger.max_position == good == report.end_position == ledger.flushed_position
+        assert ledger.last_index == ends.index(good)
+        assert report.first_cut_index == (
+            -1 if report.cut_size_bytes == 0 else ledger.last_index + 1
+        )
+        ledger.close()
+        assert path.read_bytes() == whole[:good].ljust(FILE, b"\0"), f"cut at {cut}"
+
+
+def test_old_bytes_do_not_revive_after_two_crashes(tmp_path: Path) -> None:
+    """S07: a torn batch is cut, one of its size replaces it, and the old rest would line up."""
+    ledger = new_ledger(tmp_path)
+    ends = [add(ledger) for _ in range(6)]
+    ledger.close()
+    path = data_file(tmp_path)
+    torn = bytearray(path.read_bytes())
+    torn[ends[2] + 100] ^= 1  # Entry 3 is torn, 4 and 5 behind it are whole.
+    path.write_bytes(torn)
+    ledger, report = open_ledger(tmp_path, ends[2])
+    assert report.cut_size_bytes == ends[5] - ends[2]
+    assert path.read_bytes() == bytes(torn[: ends[2]]) + bytes(FILE - ends[2])
+    ledger.stamper.next_offsets[(b"orders", 0)] = 9
+    assert add(ledger) == ends[3]
+    replaced = entries(ledger)
+    ledger.close()
+    ledger, report = open_ledger(tmp_path, ends[2])
+    assert entries(ledger) == replaced
+    assert report.cut_size_bytes == 0
+    ledger.close()
+
+
+def test_a_torn_entry_takes_the_files_behind_it_with_it(tmp_path: Path) -> None:
+    ledger = new_ledger(tmp_path)
+    grow(ledger, Random(1), 3 * FILE + 500)
+    index = ledger.index_at_position(FILE + 9000)
+    at = ledger.position_of(index)
+    ledger.close()
+    path = data_file(tmp_path, FILE)
+    bad = bytearray(path.read_bytes())
+    bad[at - FILE + 50] ^= 1
+    path.write_bytes(bad)
+    ledger, report = open_ledger(tmp_path, at)
+    assert (ledger.max_position, ledger.last_index, report.first_cut_index) == (
+        at,
+        index - 1,
+        index,
+    )
+    assert [p.name for p in sorted(path.parent.iterdir())] == [f"{0:020d}", f"{FILE:020d}"]
+    assert list(verify_range(ledger)) == []
+    ledger.close()
+
+
+def test_a_blank_without_an_entry_behind_it_is_taken_back(tmp_path: Path) -> None:
+    """A crash right between the blank and the entry that did not fit."""
+    ledger = new_ledger(tmp_path)
+    grow(ledger, Random(2), FILE + 1)
+    last = ledger.header(ledger.last_index - 1)
+    end = last.position + last.size_bytes
+    ledger.close()
+    data_file(tmp_path, FILE).write_bytes(bytes(FILE))
+    ledger, report = open_ledger(tmp_path, end, durable_index=last.entry_index)
+    assert (ledger.max_position, ledger.last_index) == (end, last.entry_index)
+    assert report.cut_size_bytes > 0
+    assert ledger.append_entry(KIND_NO_OP, ledger.term, b"").position == end
+    ledger.close()
+
+
+@pytest.mark.parametrize("point", ["ledger_recovery.before_cut", "ledger_recovery.before_index"])
+def test_a_crash_during_recovery_changes_nothing(tmp_path: Path, point: str) -> None:
+    ledger = new_ledger(tmp_path)
+    grow(ledger, Random(3), FILE + 9000)
+    at = ledger.position_of(ledger.last_index - 3)
+    ledger.close()
+    path = data_file(tmp_path, FILE)
+    bad = bytearray(path.read_bytes())
+    bad[at - FILE + 40] ^= 1
+    path.write_bytes(bad)
+    copy_ledger(tmp_path, tmp_path / "other")
+    with failpoints.armed(f"{point}=EIO"), pytest.raises(OSError, match=point):
+        open_ledger(tmp_path, at)
+    open_ledger(tmp_path, at)[0].close()
+    open_ledger(tmp_path / "other", at)[0].close()
+    assert image(tmp_path) == image(tmp_path / "other")
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_truncate_then_crash(tmp_path: Path, seed: int) -> None:
+    """S09: once a cut returned, no power loss brings an old entry back."""
+    random = Random(seed)
+    fs = PowerLossFileSystem()
+    ledger, _ = open_ledger(tmp_path / "run", fs=fs)
+    grow(ledger, random, random.randrange(1000, 3 * FILE))
+    if random.random() < 0.7:
+        ledger.sync()
+    cut = random.randrange(ledger.last_index + 1)
+    ledger.truncate_from(cut, commit_index=cut - 1)
+    kept = entries(ledger)
+    ledger.term += 1
+    if random.random() < 0.7:
+        grow(ledger, random, ledger.max_position + random.randrange(1, FILE))
+    after = entries(ledger)
+    synced = ledger.sync() if random.random() < 0.5 else ledger.flushed_position
+    durable = ledger.durable_index
+    fs.build_image(str(tmp_path / "run"), str(tmp_path / "image"), random)
+    ledger.close()
+    ledger, _ = open_ledger(tmp_path / "image", synced, durable_index=durable)
+    found = entries(ledger)
+    assert len(found) >= max(len(kept), durable + 1)
+    assert found == after[: len(found)]
+    assert list(verify_range(ledger)) == []
+    ledger.close()
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_power_loss_keeps_all_that_was_synced(tmp_path: Path, seed: int) -> None:
+    """Appends, syncs, retention and a reset; whatever of the rest survives, what was synced is."""
+    random = Random(seed)
+    fs = PowerLossFileSystem()
+    ledger, _ = open_ledger(tmp_path / "run", fs=fs)
+    synced, durable = 0, -1
+    for _ in range(random.randint(1, 25)):
+        grow(ledger, random, ledger.max_position + random.randrange(1, FILE // 3))
+        choice = random.random()
+        if choice < 0.4:
+            synced, durable = ledger.sync(), ledger.durable_index
+        elif choice < 0.5:
+            ledger.delete_first()
+        elif choice < 0.53:
+            index = ledger.last_index + random.randrange(2, 50)
+            position = ledger.max_position + random.randrange(9999, 99999)
+            ledger.reset(index, position, random.getrandbits(32), ledger.term)
+            synced, durable = position, index - 1
+    expected = {entry.entry_index: entry for entry in entries(ledger)}
+    first = ledger.first_index
+    fs.build_image(str(tmp_path / "run"), str(tmp_path / "image"), random)
+    ledger.close()
+    ledger, _ = open_ledger(tmp_path / "image", synced, durable_index=durable)
+    assert ledger.first_index == first
+    assert ledger.last_index >= durable
+    assert ledger.flushed_position == ledger.max_position >= synced
+    assert entries(ledger) == [expected[n] for n in range(first, ledger.last_index + 1)]
+    assert list(verify_range(ledger)) == []
+    add(ledger)
+    ledger.close()
+
+
+# --- Where it begins ---
+
+
+def test_only_files_from_the_mark_on_are_read(tmp_path: Path) -> None:
+    ledger = new_ledger(tmp_path)
+    grow(ledger, Random(4), 6 * FILE + 5000)
+    runs, tail = ledger.term_runs(), ledger.tail
+    ledger.close()
+    for mark, lo in ((tail.end_position, 6), (5 * FILE - 40, 4), (FILE, 1), (0, 0), (None, 4)):
+        ledger, report = open_ledger(tmp_path, mark)
+        assert report.scanned_from_position == lo * FILE
+        assert report.scanned_size_bytes == tail.end_position - lo * FILE
+        assert (ledger.tail, ledger.term_runs()) == (tail, runs), "older terms are looked up"
+        assert len(runs) > 10
+        ledger.close()
+    ledger, report = open_ledger(tmp_path, 6 * FILE, scan_from_position=FILE)
+    assert report.scanned_from_position == FILE
+    ledger.close()
+
+
+@pytest.mark.parametrize("what", ["first entry", "entry before", "unit before"])
+def test_the_walk_begins_earlier_where_a_file_does_not_prove_what_is_before_it(
+    tmp_path: Path, what: str
+) -> None:
+    ledger = new_ledger(tmp_path)
+    grow(ledger, Random(5), 4 * FILE + 5000)
+    first = ledger.index_at_position(4 * FILE)
+    before = ledger.header(first - 1)
+    tail = ledger.tail
+    ledger.close()
+    if what == "unit before":
+        path = next(
+            p for p in sorted(index_file(tmp_path).parent.iterdir())
+            if int(p.name) <= (first - 1) * 32 < int(p.name) + 4096
+        )  # fmt: skip
+        at = (first - 1) * 32 - int(path.name) + 20
+    elif what == "entry before":
+        path, at = data_file(tmp_path, 3 * FILE), before.position - 3 * FILE + 37
+    else:
+        path, at = data_file(tmp_path, 4 * FILE), 37
+    bad = bytearray(path.read_bytes())
+    bad[at] ^= 1
+    path.write_bytes(bad)
+    ledger, report = open_ledger(tmp_path, 3 * FILE - 40 if what != "unit before" else 4 * FILE + 9)
+    if what == "unit before":
+        assert report.scanned_from_position == 3 * FILE
+        assert (ledger.tail, report.rewritten_unit_count) == (
+            tail,
+            tail.link.entry_index + 2 - first,
+        )
+        assert ledger.index.get(first - 1) is not None
+    elif what == "entry before":
+        assert ledger.last_index == first - 2
+    else:
+        assert ledger.last_index == first - 1
+    ledger.close()
+
+
+# --- The index ---
+
+
+@pytest.mark.parametrize("damage", ["gone", "zero", "garbage", "odd size", "gap", "short", "late"])
+def test_the_index_is_rebuilt_from_the_data(tmp_path: Path, damage: str) -> None:
+    ledger = new_ledger(tmp_path)
+    grow(ledger, Random(6), 5 * FILE)
+    while ledger.last_index < 450:
+        ledger.append_entry(KIND_NO_OP, ledger.term, b"")
+    end, last = ledger.max_position, ledger.last_index
+    assert len(ledger.index.files.files) > 3
+    ledger.close()
+    good = image(tmp_path)
+    paths = sorted(index_file(tmp_path).parent.iterdir())
+    for number, path in enumerate(paths):
+        if (
+            damage == "gone"
+            or (damage, number) in (("gap", 1), ("late", 0))
+            or (damage == "short" and number >= 2)
+        ):
+            path.unlink()
+        elif damage == "zero":
+            path.write_bytes(bytes(4096))
+        elif damage == "garbage":
+            path.write_bytes(Random(number).randbytes(4096))
+        elif damage == "odd size":
+            path.write_bytes(path.read_bytes()[:-1])
+    ledger, report = open_ledger(tmp_path, 0)
+    assert 0 < report.rewritten_unit_count <= last + 1
+    assert [e.entry_index for e in entries(ledger)] == list(range(last + 1))
+    assert (report.cut_size_bytes, ledger.max_position) == (0, end)
+    ledger.close()
+    assert image(tmp_path) == good
+
+
+def test_index_units_are_rewritten_from_the_first_difference_on(tmp_path: Path) -> None:
+    ledger = new_ledger(tmp_path)
+    for _ in range(300):
+        ledger.append_entry(KIND_NO_OP, 1, b"")
+    ledger.close()
+    good, path = image(tmp_path), index_file(tmp_path, 4096)
+    bad = bytearray(path.read_bytes())
+    bad[10 * 32 + 30] ^= 1
+    path.write_bytes(bad)
+    index_file(tmp_path, 8192).write_bytes(b"\1" * 4096)
+    ledger, report = open_ledger(tmp_path, 0)
+    assert report.rewritten_unit_count == 300 - 138
+    ledger.close()
+    assert image(tmp_path) == good
+
+
+def test_units_behind_the_end_are_removed(tmp_path: Path) -> None:
+    ledger = new_ledger(tmp_path)
+    add(ledger, 300)
+    at = ledger.position_of(100)
+    ledger.close()
+    short = new_ledger(tmp_path / "short")
+    add(short, 100)
+    short.close()
+    path = data_file(tmp_path)
+    for later in sorted(path.parent.iterdir())[at // FILE + 1 :]:
+        later.unlink()
+    path = data_file(tmp_path, at // FILE * FILE)
+    path.write_bytes(path.read_bytes()[: at % FILE].ljust(FILE, b"\0"))
+    ledger, report = open_ledger(tmp_path, at)
+    assert (ledger.last_index, report.rewritten_unit_count, report.cut_size_bytes) == (99, 0, 0)
+    ledger.close()
+    assert image(tmp_path) == image(tmp_path / "short") | {}
+
+
+# --- Refusals ---
+
+
+def test_files_of_another_size_or_with_a_gap_are_refused_unchanged(tmp_path: Path) -> None:
+    ledger = new_ledger(tmp_path)
+    grow(ledger, Random(7), 4 * FILE)
+    ledger.close()
+    path, before = data_file(tmp_path, FILE), image(tmp_path)
+    good = path.read_bytes()
+    path.write_bytes(good[:-1])
+    with pytest.raises(LayoutError, match=f"expected {FILE} bytes, found {FILE - 1}"):
+        open_ledger(tmp_path)
+    path.unlink()
+    with pytest.raises(LayoutError, match="expected the next file"):
+        open_ledger(tmp_path)
+    path.write_bytes(good)
+    assert image(tmp_path) == before
+
+
+@pytest.mark.slow
+def test_each_file_system_call_of_an_open_may_fail_once(tmp_path: Path) -> None:
+    """The open is refused by name, and the next one finds what the first would have found."""
+    source = tmp_path / "source"
+    ledger = new_ledger(source)
+    grow(ledger, Random(8), 3 * FILE + 100)
+    ledger.delete_first()
+    at = ledger.position_of(ledger.last_index - 20)
+    ledger.close()
+    path = data_file(source, at // FILE * FILE)
+    bad = bytearray(path.read_bytes())
+    bad[at % FILE + 45] ^= 1
+    path.write_bytes(bad)
+    index_file(source, 4096).write_bytes(bytes(4096))
+    copy_ledger(source, tmp_path / "good")
+    with failpoints.census() as passes:
+        ledger, expected = open_ledger(tmp_path / "good", at)
+        ledger.close()
+    good = image(tmp_path / "good")
+    calls = [(k, n) for k, v in passes.items() if k.startswith("fs.") for n in range(1, v + 1)]
+    assert len(calls) > 30
+    for name, nth in calls:
+        root = tmp_path / f"{name}{nth}"
+        copy_ledger(source, root)
+        with failpoints.armed(f"{name}=EIO@{nth}"):
+            try:
+                open_ledger(root, at)[0].close()
+            except StoreError:
+                pass
+        ledger, report = open_ledger(root, at)
+        assert (report.end_position, report.last_index) == (at, expected.last_index)
+        ledger.close()
+        assert image(root) == good, f"{name} failed at pass {nth}"
