@@ -14,6 +14,7 @@ from store.index_files import IndexFiles
 from store.ledger import Ledger
 from store.mapped_file import View
 from store.message import Message, decode_message, parse_message_id
+from store.offset_by_time import Boundary, offset_by_time
 from store.pull import PullResult, pull
 from store.record_check import store_timestamp
 
@@ -117,22 +118,25 @@ class Reads:
                     found.append(message)
         return found
 
-    def offset_by_time(self, topic: str, queue_id: int, unix_ms: int) -> int:
-        """Return the offset of the first message of a queue stored at `unix_ms` or later.
+    def offset_by_time(
+        self, topic: str, queue_id: int, unix_ms: int, boundary: Boundary = Boundary.LOWER
+    ) -> int:
+        """Return the offset of the first message stored at `unix_ms` or later (LOWER).
 
-        The next offset when all are older, 0 for a queue that does not exist.
+        The next offset when all are older, 0 for a queue that does not exist; UPPER is the last
+        message stored at `unix_ms` or earlier.
         """
         self._catch_up()
         queue = self._queues.get(topic.encode(), queue_id)
         if queue is None:
             return 0
-
-        def is_older(position: int, size_bytes: int) -> bool:
-            if position < self.log.min_position:
-                return True
-            return store_timestamp(self.log.read(position, size_bytes)) < unix_ms
-
-        return queue.search(queue.min_offset, queue.max_offset, is_older)
+        return offset_by_time(
+            queue,
+            unix_ms,
+            boundary,
+            lambda position, size_bytes: store_timestamp(self.log.read(position, size_bytes)),
+            min_position=self.log.min_position,
+        )
 
     def queues(self) -> list[QueueInfo]:
         """Return every queue with its range of offsets, sorted; sees all that was appended."""

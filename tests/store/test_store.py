@@ -23,6 +23,7 @@ from store.errors import (
     SyncFailedError,
 )
 from store.message import tags_code
+from store.offset_by_time import Boundary
 from store.pull import PullStatus
 from store.store import Store
 from tests.store.records import BORN, PAGE, batch, messages, numbers, record, small_config
@@ -112,6 +113,7 @@ def test_what_was_put_is_read_by_offset_id_key_and_time(store: Store, clock: Clo
     assert store.offset_by_time("orders", 0, BORN + 50_000) == 50
     assert store.offset_by_time("orders", 0, BORN + 50_001) == 60
     assert store.offset_by_time("orders", 0, BORN + 10**9) == 200
+    assert store.offset_by_time("orders", 0, BORN + 50_000, Boundary.UPPER) == 59
     assert store.offset_by_time("nothing", 0, 0) == 0
 
 
