@@ -27,6 +27,7 @@ CONTAINERS: tuple[Container, ...] = ("commit_log", "ledger")
 BODY_SIZE_BYTES = 1024
 BATCH_COUNT = 100
 WRITER_COUNT = 64
+_FILES_DEADLINE_S = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +115,18 @@ def opened(directory: str, config: StoreConfig) -> Iterator[Store]:
     root = tempfile.mkdtemp(prefix="engine-", dir=directory)
     try:
         with Store.open(root, config, maintain=False) as store:
+            _await_files(store)
             yield store
     finally:
         shutil.rmtree(root)
+
+
+def _await_files(store: Store) -> None:
+    """Wait until the next files are made: appends into them are what is measured."""
+    deadline = time.monotonic() + _FILES_DEADLINE_S
+    while store.stats().gauges.prepared_file_count < store.config.preallocate_file_count:
+        assert time.monotonic() < deadline, f"no files after {_FILES_DEADLINE_S} s"
+        time.sleep(0.01)
 
 
 def _figure(values: list[float], **fields: Any) -> Figure:

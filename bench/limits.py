@@ -48,7 +48,7 @@ def syncs_per_second(directory: str, count: int, write_size_bytes: int = 4096) -
     try:
         data = os.urandom(write_size_bytes)
         os.pwrite(fd, bytes(write_size_bytes * count), 0)
-        os.fsync(fd)
+        os.fdatasync(fd)
         began = time.perf_counter()
         for number in range(count):
             os.pwrite(fd, data, number * write_size_bytes)

@@ -24,6 +24,7 @@ FLUSHABLE_NAMES = frozenset(
     {
         "self",
         "commit_log",
+        "config",  # The setting of that name.
         "consume_queue",
         "consume_queues",
         "flusher",
