@@ -337,7 +337,9 @@ class FlushService:
             if self._schedule.is_commit_due(now_ms, *uncommitted) or wanted:
                 self._committer.commit()
         flushed, end = log.flushed_position, log.max_position
-        if flushed < end and (self._schedule.is_flush_due(now_ms, end, flushed) or wanted):
+        # Asked even when there is nothing to flush: the asking restarts the interval.
+        is_due = self._schedule.is_flush_due(now_ms, end, flushed)
+        if flushed < end and (is_due or wanted):
             self._sync_began_ns = began_ns = self._monotonic_ns()
             try:
                 before, flushed = flushed, log.sync()

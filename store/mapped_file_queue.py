@@ -112,12 +112,15 @@ class MappedFileQueue:
     def max_position(self) -> int:
         """End of the bytes that can be read (committed, not necessarily synced)."""
         files = self.files
-        number = len(files) - 1
-        if number < 0:
+        if not files:
             return 0
-        # With write buffers a file may follow one that is not committed to its end yet.
-        while number and files[number - 1].committed_position < files[number].position:
-            number -= 1
+        # With write buffers any file before the last one may be incomplete, but not before the
+        # synced position.
+        last = len(files) - 1
+        number = (self._flushed_position - files[0].position) // self.file_size_bytes
+        number = min(max(number, 0), last)
+        while number < last and files[number].committed_position == files[number].end_position:
+            number += 1
         return files[number].committed_position
 
     @property

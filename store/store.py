@@ -364,6 +364,7 @@ class Store(Reads):
         Views that are open stay valid. May be called twice. Raises SyncFailedError when something
         could not be made durable; the directory then counts as crashed.
         """
+        self._maintenance.stop()  # First: a round that runs must not find the store closed.
         with self._put_lock:
             if self._closed:
                 return
@@ -377,7 +378,6 @@ class Store(Reads):
             last.callback(self._checkpoint.close)
             if self._warm_up:
                 last.callback(self._warm_up.stop)
-            self._maintenance.stop()
             if self._pooled:
                 self._pooled.detach_all()
             self._flush.stop()

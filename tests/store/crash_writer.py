@@ -1,0 +1,157 @@
+"""A program that writes into a store until somebody kills it, and says on a pipe what it did.
+
+Run as `python -m tests.store.crash_writer <directory> <options as JSON>`. Each line on standard
+output is one write, so a SIGKILL never leaves half a line that matters:
+
+    O <end>                          the store is open
+    T <batch>                        the batch will be tried now
+    A <batch> <positions> <offsets>  the batch is acknowledged
+    C <position>                     everything before it is in the page cache at least
+    Z                                closed
+    N <failpoint> <passes>           at the end, with `census`
+"""
+
+import json
+import os
+import sys
+import threading
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from random import Random
+from typing import Literal
+
+from store import failpoints
+from store.config import StoreConfig
+from store.log import AppendResult
+from store.store import Store
+from tests.store.crash_check import FILE, LANE_COUNT, RETAINED_FILE_COUNT, crash_config, encode
+
+Mode = Literal["sync", "async", "pool"]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the parent asks for."""
+
+    container: Literal["commit_log", "ledger"]
+    mode: Mode
+    seed: int
+    first_number: int
+    batch_count: int
+    census: bool = False
+    plant: Literal["", "early_ack"] = ""
+
+    def to_json(self) -> str:
+        """For the command line."""
+        return json.dumps(asdict(self))
+
+
+def writer_config(options: Options) -> StoreConfig:
+    """The settings of the writer; those of the layout depend on the container only."""
+    random = Random(options.seed)
+    return crash_config(
+        container=options.container,
+        flush="sync" if options.mode == "sync" else "async",
+        transient_pool=options.mode == "pool",
+        transient_pool_size=2,
+        commit_interval_ms=1,
+        commit_least_pages=random.choice([0, 2]),
+        flush_interval_ms=random.choice([1, 20]),
+        flush_least_pages=random.choice([0, 4]),
+        durable_mark_interval_ms=random.choice([0, 1, 1000]),
+        derived_flush_interval_ms=random.choice([1, 5]),
+        retention_interval_ms=0,
+        retention_size_bytes=RETAINED_FILE_COUNT * FILE,
+        preallocate_file_count=random.choice([0, 2]),
+        warm_up=random.random() < 0.5,
+    )
+
+
+class EarlyAck(Store):
+    """The planted fault: a batch is acknowledged one batch before it is appended."""
+
+    _late: bytes | None = None
+
+    def append(self, batch: bytes) -> AppendResult:
+        if self._late is not None:
+            super().append(self._late)
+        self._late = batch
+        position = self.log.max_position
+        return AppendResult(position, position, -1, [position], [0], 0)
+
+
+def say(line: str) -> None:
+    """Write one line at once; the parent reads what came before a kill."""
+    os.write(1, f"{line}\n".encode())
+
+
+class Lane:
+    """One writing thread. Its batches have every second number."""
+
+    def __init__(self, store: Store, options: Options, number: int) -> None:
+        self._store, self._mode = store, options.mode
+        self._random = Random(options.seed * LANE_COUNT + number)
+        first = options.first_number + number
+        self._numbers = range(first, first + options.batch_count, LANE_COUNT)
+
+    def run(self) -> None:
+        try:
+            self._write()
+        except BaseException as error:
+            say(f"E {type(error).__name__}: {error}")
+            os._exit(3)
+
+    def _write(self) -> None:
+        store = self._store
+        waiting: list[tuple[int, AppendResult]] = []
+        for number in self._numbers:
+            say(f"T {number}")
+            if self._mode == "sync" and self._random.random() < 0.5:
+                acknowledge(number, store.put(encode(number)))
+                continue
+            waiting.append((number, store.append(encode(number))))
+            if self._mode == "sync" and len(waiting) < 4:
+                continue
+            if self._mode == "sync" or self._random.random() < 0.05:
+                store.wait_durable(waiting[-1][1].end_position)
+            if self._mode == "pool":
+                committed = store.log.max_position
+            for done, result in waiting:
+                acknowledge(done, result)
+            if self._mode == "pool":
+                say(f"C {committed}")
+            waiting = []
+
+
+def acknowledge(number: int, result: AppendResult) -> None:
+    """Report a batch as the store promised it."""
+    positions = ",".join(map(str, result.record_positions))
+    say(f"A {number} {positions} {','.join(map(str, result.queue_offsets))}")
+
+
+def write(root: str, options: Options) -> None:
+    """Open, write with two threads, close."""
+    kind = EarlyAck if options.plant else Store
+    with kind.open(root, writer_config(options)) as store:
+        say(f"O {store.log.max_position}")
+        lanes = [Lane(store, options, number) for number in range(LANE_COUNT)]
+        threads = [threading.Thread(target=lane.run) for lane in lanes]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    say("Z")
+
+
+def main() -> None:
+    """Do what the command line says."""
+    options = Options(**json.loads(sys.argv[2]))
+    with ExitStack() as stack:
+        counts = stack.enter_context(failpoints.census()) if options.census else {}
+        write(sys.argv[1], options)
+        for name, passes in sorted(counts.items()):
+            say(f"N {name} {passes}")
+
+
+if __name__ == "__main__":
+    main()
