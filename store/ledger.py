@@ -68,6 +68,7 @@ class Ledger(LedgerReader):
             config.file_size_bytes - fmt.BLANK_SIZE_BYTES_MIN,
         )
         self._scratch = bytearray(min(self._entry_size_bytes_max, 256 * 1024))
+        self._scratch_view = memoryview(self._scratch)
         self._blanks: tuple[tuple[int, int], ...] = ()
         """[lo, hi) of the blanks that are not far below the flushed position."""
         self._index_sync_due = False
@@ -130,6 +131,7 @@ class Ledger(LedgerReader):
             raise LimitExceededError("entry", size_bytes, self._entry_size_bytes_max)
         if size_bytes > len(self._scratch):
             self._scratch = bytearray(self._entry_size_bytes_max)
+            self._scratch_view = memoryview(self._scratch)
         scratch = self._scratch
         position = place_entry(tail.end_position, size_bytes, self.files.file_size_bytes)
         scratch[_HEADER:size_bytes] = body
@@ -138,13 +140,11 @@ class Ledger(LedgerReader):
             stamped = self.stamper.stamp(
                 scratch, _HEADER, size_bytes, position + _HEADER, now_unix_ms
             )
-        base = Link(tail.link.entry_index, term, tail.link.chain_crc)
-        link = write_header(scratch, size_bytes, kind, base, position)
+        link = write_header(scratch, size_bytes, kind, tail.link, term, position)
         self.index.prepare(link.entry_index)
         file = self._file_for(position)
         hit("ledger.before_append")
-        with memoryview(scratch)[:size_bytes] as part:
-            landed = file.append(part)
+        landed = file.append(self._scratch_view[:size_bytes])
         assert landed == position, f"stamped for {position}, landed at {landed}"
         unit = fmt.INDEX_UNIT.pack(fmt.ENTRY_MAGIC, position, size_bytes, link.entry_index, term)
         self.index.put(link.entry_index, unit)
@@ -252,18 +252,14 @@ class Ledger(LedgerReader):
             raise PositionRangeError("index", index, self.first_index, self.last_index + 2)
         if index > self.last_index:
             return
-        if index == self.first_index:
-            tail = Tail(self._start.link, self._start.position)
-        else:
-            header = self.header(index - 1)
-            tail = Tail(
-                Link(index - 1, self.term_at(index - 1), header.chain_crc),
-                header.position + header.size_bytes,
-            )
+        link = Link(index - 1, self.term_at(index - 1), self.chain_crc_at(index - 1))
+        tail = Tail(link, self._end_of(index - 1))
         dirty_hi = self.files.wrote_position
         self._tail = tail
         self._runs = self._runs.cut_from(index)
         self._unfinished = partial(self._cut, dirty_hi)
+        if index == self.first_index and self._start.end_position < self._start.file_position:
+            self.restore_start()
         self._finish()
 
     def _cut(self, dirty_hi: int) -> None:
@@ -282,23 +278,35 @@ class Ledger(LedgerReader):
         the next change, or by recovery.
         """
         assert first_index >= 0, f"first index {first_index}"
-        start = LogStart(position, Link(first_index - 1, term, chain_crc))
+        file_position = position // self.files.file_size_bytes * self.files.file_size_bytes
+        start = LogStart(position, file_position, Link(first_index - 1, term, chain_crc))
         self._start_file.save(start, is_resetting=True)
         self._begin(start)
         self._unfinished = self._reset_files  # Instead of a cut: its log goes away.
         self._finish()
 
+    def restore_start(self) -> None:
+        """Let an empty log begin where all replicas expect its first entry; errors as `reset`.
+
+        Retention may have deleted the file in which the entry before the log ended, and in which
+        the next one belongs if it fits.
+        """
+        start = self._start
+        if start.end_position < start.file_position:
+            first_index = start.link.entry_index + 1
+            self.reset(first_index, start.end_position, start.link.chain_crc, start.link.term)
+
     def _begin(self, start: LogStart) -> None:
         self._start = start
-        self._tail = Tail(start.link, start.position)
+        self._tail = Tail(start.link, start.end_position)
         self._runs = TermRuns.starting_after(start.link.entry_index, start.link.term)
         self._blanks = ()
 
     def _reset_files(self) -> None:
-        position, index = self._start.position, self._start.link.entry_index + 1
+        start, index = self._start, self._start.link.entry_index + 1
         hit("ledger.before_reset")
-        self.files.reset(position // self.files.file_size_bytes * self.files.file_size_bytes)
-        self.files.files[-1].set_positions(position)
+        self.files.reset(start.file_position)
+        self.files.files[-1].set_positions(start.end_position)
         self.files.sync()
         self.index.reset(index)
         self._start_file.save(self._start)
@@ -321,12 +329,13 @@ class Ledger(LedgerReader):
         if len(files) < 2 or files[1].position >= self._tail.end_position:
             return 0
         position = files[1].position
-        if position > self._start.position:
+        if position > self._start.file_position:
             header = self.header_at(position)
             if header is None or not self.first_index <= header.entry_index <= self.last_index:
                 raise CorruptionError(files[1].path, 0, "header", "of an entry", f"{header}")
             index = header.entry_index - 1
-            start = LogStart(position, Link(index, self.term_at(index), self.chain_crc_at(index)))
+            link = Link(index, self.term_at(index), self.chain_crc_at(index))
+            start = LogStart(self._end_of(index), position, link)
             self._start_file.save(start)
             self._start = start
             self._runs = self._runs.starting_at(header.entry_index)
@@ -366,11 +375,11 @@ class Ledger(LedgerReader):
     def _check_files(self) -> None:
         """Finish a retention, and refuse data files that begin elsewhere than the log."""
         start, files = self._start, self.files
-        while len(files.files) > 1 and files.files[1].position <= start.position:
+        while len(files.files) > 1 and files.files[1].position <= start.file_position:
             files.delete_first()
-        if not files.files and start.position == 0:
+        if not files.files and start.file_position == start.end_position == 0:
             return
-        expected = fmt.file_name(start.position // files.file_size_bytes * files.file_size_bytes)
+        expected = fmt.file_name(start.file_position)
         found = fmt.file_name(files.min_position) if files.files else "none"
         if found != expected:
             raise LayoutError(files.directory, f"{expected} as the first file", found)
@@ -378,6 +387,13 @@ class Ledger(LedgerReader):
     def adopt(self, tail: Tail, runs: TermRuns) -> None:
         """Take over what recovery found; for `recover_ledger` only."""
         self._tail, self._runs = tail, runs
+
+    def _end_of(self, index: int) -> int:
+        """Return the end of an entry, or of the one before the log."""
+        if index < self.first_index:
+            return self._start.end_position
+        header = self.header(index)
+        return header.position + header.size_bytes
 
     def close(self) -> None:
         """Release the files. Syncs nothing."""

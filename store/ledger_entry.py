@@ -32,6 +32,7 @@ _KIND_AT: Final = 32
 _BODY_CRC_AT: Final = 40
 _BODY_SIZE_AT: Final = 44
 _NO_CHAIN: Final = bytes(4)
+_pack_header: Final = fmt.ENTRY_HEADER.pack
 _BODY_SIZE_BYTES_MAX: Final = fmt.ENTRY_SIZE_BYTES_MAX - _HEADER
 assert _CHAIN_AT + 4 == _BODY_CRC_AT
 
@@ -120,38 +121,31 @@ def chain_of(previous_chain_crc: int, header: bytes) -> int:
     )
 
 
-def write_header(scratch: bytearray, size_bytes: int, kind: int, link: Link, position: int) -> Link:
-    """Fill in the header before a body that lies in `scratch[48:size_bytes]`; return the new link.
+def write_header(
+    scratch: bytearray, size_bytes: int, kind: int, before: Link, term: int, position: int
+) -> Link:
+    """Fill in the header before a body that lies in `scratch[48:size_bytes]`; return its link.
 
-    `link` is (previous index, term of this entry, previous chain). Computes both CRCs.
+    `before` is the link of the entry before. Computes both CRCs. One of the hot functions of an
+    append: the header is packed once, with chain CRC 0, and the CRC is put in afterwards.
     """
-    index = link.entry_index + 1
-    body_size_bytes = size_bytes - _HEADER
+    index = before.entry_index + 1
     with memoryview(scratch)[_HEADER:size_bytes] as body:
         body_crc = crc32c(bytes(body))  # One copy; a slice of the bytearray first would be two.
-    fmt.ENTRY_HEADER.pack_into(
-        scratch,
-        0,
-        fmt.ENTRY_MAGIC,
-        size_bytes,
-        index,
-        link.term,
-        position,
-        kind,
-        0,
-        body_crc,
-        body_size_bytes,
-    )
-    header = bytes(scratch[:_HEADER])
-    chain_crc = crc32c(link.chain_crc.to_bytes(4, "big") + header)
+    header = _pack_header(1, size_bytes, index, term, position, kind, 0, body_crc, size_bytes - 48)
+    chain_crc = crc32c(before.chain_crc.to_bytes(4, "big") + header)
+    scratch[0:_HEADER] = header
     scratch[_CHAIN_AT:_BODY_CRC_AT] = chain_crc.to_bytes(4, "big")
-    return Link(index, link.term, chain_crc)
+    return Link(index, term, chain_crc)
 
 
 def encode_entry(kind: int, link: Link, position: int, body: bytes) -> bytes:
-    """Return a whole entry. `link` as in `write_header`. The readable twin of an append."""
+    """Return a whole entry. `link` is (index before, term of this entry, chain before).
+
+    The readable twin of an append.
+    """
     scratch = bytearray(_HEADER) + body
-    write_header(scratch, len(scratch), kind, link, position)
+    write_header(scratch, len(scratch), kind, link, link.term, position)
     return bytes(scratch)
 
 
