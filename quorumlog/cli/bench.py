@@ -44,7 +44,7 @@ def engine(directory: str | None, only: tuple[str, ...], quick: bool, output: Fo
     Examples:
       qlog bench engine
       qlog bench engine --only recovery -o json
-      qlog bench engine --dir /mnt/disk --quick
+      qlog bench engine --dir . --quick
     """
     from bench.engine import MEASURES, QUICK, Scale, measure
 
