@@ -257,9 +257,8 @@ class Ledger(LedgerReader):
         dirty_hi = self.files.wrote_position
         self._tail = tail
         self._runs = self._runs.cut_from(index)
-        self._unfinished = partial(self._cut, dirty_hi)
-        if index == self.first_index and self._start.end_position < self._start.file_position:
-            self.restore_start()
+        is_homeless = index == self.first_index and not self._start.is_in_first_file
+        self._unfinished = self.restore_start if is_homeless else partial(self._cut, dirty_hi)
         self._finish()
 
     def _cut(self, dirty_hi: int) -> None:
@@ -292,7 +291,7 @@ class Ledger(LedgerReader):
         the next one belongs if it fits.
         """
         start = self._start
-        if start.end_position < start.file_position:
+        if not start.is_in_first_file:
             first_index = start.link.entry_index + 1
             self.reset(first_index, start.end_position, start.link.chain_crc, start.link.term)
 
@@ -345,11 +344,11 @@ class Ledger(LedgerReader):
 
     # --- Opening and closing ---
 
-    def load(self) -> bool:
+    def load(self) -> None:
         """Open the files and finish a reset; for `recover_ledger` only, which does the rest.
 
-        Returns False when the index files were unusable and have been removed. Raises LayoutError
-        for data files that do not belong to the start, CorruptionError for a damaged start.
+        Raises LayoutError for data files that do not belong to the start, CorruptionError for a
+        damaged start.
         """
         self._fs.make_directory(self.directory)
         start, is_resetting = self._start_file.load()
@@ -357,13 +356,12 @@ class Ledger(LedgerReader):
         if is_resetting:
             self._wipe_data()
         self.files.load()
-        is_index_good = self.index.load()
+        self.index.load()
         if is_resetting:
             self._reset_files()
             last = self.files.files[-1]
             last.set_positions(last.end_position)  # As loaded: recovery finds the end.
         self._check_files()
-        return is_index_good
 
     def _wipe_data(self) -> None:
         directory = self.files.directory

@@ -35,15 +35,13 @@ class LedgerIndex:
         self._ready: MappedFile | None = None  # The file that was found mapped.
         self._spares: dict[int, MappedFile] = {}  # Files taken ahead, by position; still empty.
 
-    def load(self) -> bool:
-        """Open the files; return False when they were unusable and had to be removed."""
+    def load(self) -> None:
+        """Open the files; files that cannot be index files are all removed, to be made anew."""
         try:
             self.files.load()
         except LayoutError:
             self.wipe()
             self.files.load()
-            return False
-        return True
 
     def covers(self, lo: int, hi: int) -> bool:
         """Say whether there are files for the units [lo, hi)."""

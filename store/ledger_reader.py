@@ -109,8 +109,8 @@ class LedgerReader:
 
     @property
     def min_position(self) -> int:
-        """Where the oldest kept entry is, or the file behind it."""
-        return self._start.position
+        """Where the oldest kept entry is, or a blank before it."""
+        return self._start.min_position
 
     @property
     def max_position(self) -> int:

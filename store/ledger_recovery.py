@@ -90,11 +90,9 @@ def recover_ledger(
     """
     ledger = Ledger(fs, root, config, source)
     try:
-        is_index_good = ledger.load()
+        ledger.load()
         wanted = [p for p in (durable_position, scan_from_position) if p is not None]
         from_position = min(wanted) if wanted else None
-        if not is_index_good:
-            from_position = 0
         report = _recover(ledger, durable_position or 0, durable_index, from_position)
     except BaseException:
         ledger.close()
@@ -124,12 +122,14 @@ def _recover(
     hit("ledger_recovery.before_index")
     rewritten = _mend_index(ledger, walk, difference)
     ledger.adopt(Tail(walk.link, walk.end_position), _term_runs(ledger, begin, walk))
+    if walk.link == ledger.start_link:
+        ledger.restore_start()
     cut_size_bytes = dirty_hi - walk.end_position
     return LedgerRecoveryReport(
         scanned_from_position=begin.position,
         scanned_size_bytes=walk.scanned_size_bytes,
         entry_count=walk.entry_count,
-        end_position=walk.end_position,
+        end_position=ledger.max_position,
         last_index=walk.link.entry_index,
         cut_size_bytes=cut_size_bytes,
         first_cut_index=walk.link.entry_index + 1 if cut_size_bytes else -1,

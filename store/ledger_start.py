@@ -15,16 +15,38 @@ from store.ledger_entry import NO_LINK, Link
 from store.meta_file import MetaFile
 
 NAME: Final = "start"
+_FIELDS: Final = (
+    "previous_end_position",
+    "file_position",
+    "previous_index",
+    "previous_term",
+    "previous_chain_crc",
+)
 
 
 class LogStart(NamedTuple):
-    """The log begins with the entry after `link`, at `position` or in the file behind it."""
+    """The log begins with the entry after `link`, in the file at `file_position` or the next one.
 
-    position: int
+    `end_position` is the end of the entry before: where the first one goes if it fits. After a
+    snapshot it lies in the first file; after retention in the file that was deleted last.
+    """
+
+    end_position: int
+    file_position: int
     link: Link
 
+    @property
+    def is_in_first_file(self) -> bool:
+        """Whether the place of the first entry may still be in a file that is kept."""
+        return self.end_position >= self.file_position
 
-LOG_FROM_ZERO: Final = LogStart(0, NO_LINK)
+    @property
+    def min_position(self) -> int:
+        """The first byte that may belong to an entry that is kept."""
+        return max(self.end_position, self.file_position)
+
+
+LOG_FROM_ZERO: Final = LogStart(0, 0, NO_LINK)
 
 
 class StartFile:
@@ -43,21 +65,18 @@ class StartFile:
         if payload is None:
             return LOG_FROM_ZERO, False
         values: list[int] = []
-        for name in ("position", "previous_index", "previous_term", "previous_chain_crc"):
+        for name in _FIELDS:
             value = payload.get(name)
             if not isinstance(value, int) or value < -1:
                 raise CorruptionError(self._directory, 0, f"{NAME}: {name}", "a number", str(value))
             values.append(value)
-        return LogStart(values[0], Link(*values[1:])), payload.get("is_resetting") is True
+        return LogStart(values[0], values[1], Link(*values[2:])), payload.get(
+            "is_resetting"
+        ) is True
 
     def save(self, start: LogStart, *, is_resetting: bool = False) -> None:
         """Replace the start; durable on return. Errors as MetaFile.save."""
-        self._meta.save(
-            {
-                "position": start.position,
-                "previous_index": start.link.entry_index,
-                "previous_term": start.link.term,
-                "previous_chain_crc": start.link.chain_crc,
-                "is_resetting": is_resetting,
-            }
+        values = dict(
+            zip(_FIELDS, (start.end_position, start.file_position, *start.link), strict=True)
         )
+        self._meta.save({**values, "is_resetting": is_resetting})

@@ -2,7 +2,11 @@
 
 Owns the walk that goes on after damage; must not repair anything. Entries, blanks, the space before
 the first entry and the unwritten rest are handed to the pure checks of `store.ledger_entry`; each
-byte of each data file goes to exactly one of them. Source: fault-matrix D5, S04, S14.
+byte of each data file goes to exactly one of them.
+
+A finding is damage, or something that damage beside it makes unprovable: the first entry of a file
+when the one before it cannot be read, and an entry behind two neighbours with damaged chains.
+Source: fault-matrix D5, S04, S14.
 """
 
 from collections.abc import Generator, Iterator
@@ -25,6 +29,7 @@ from store.ledger_reader import LedgerReader, Tail
 from store.mapped_file import MappedFile
 
 _HEADER: Final = fmt.ENTRY_HEADER_SIZE_BYTES
+_BLANK_MAGIC: Final = fmt.ENTRY_BLANK.pack(fmt.ENTRY_MAGIC_BLANK, 0)[:4]
 _READ_SIZE_BYTES: Final = fmt.ENTRY_SIZE_BYTES_MAX  # So that every entry fits into one read.
 
 
@@ -85,7 +90,10 @@ def _zeros(file: MappedFile, lo: int, hi: int) -> Iterator[Finding]:
     """Check the unused bytes [lo, hi) of one file."""
     while lo < hi:
         size_bytes = min(MIB, hi - lo)
-        problem = check_zeros(file.read_any(lo, size_bytes))
+        try:
+            problem = check_zeros(file.read_any(lo, size_bytes))
+        except FileSystemError as error:
+            problem = _unreadable(error)
         if problem is not None:
             yield _finding(file, lo, problem)
             return
@@ -95,31 +103,41 @@ def _zeros(file: MappedFile, lo: int, hi: int) -> Iterator[Finding]:
 def _entries(ledger: LedgerReader, point: _Point, hi: int, tail: Tail) -> Iterator[Finding]:
     while point.position < tail.end_position and point.link.entry_index + 1 < hi:
         file = ledger.files.file_at(point.position)
-        room = min(file.end_position, tail.end_position) - point.position
         try:
-            data = file.read(point.position, min(room, _READ_SIZE_BYTES))
+            following = yield from _step(ledger, file, point, tail)
         except FileSystemError as error:
-            yield _finding(file, point.position, Problem(0, "read", "readable", str(error)))
-            point = yield from _next_file(ledger, file, tail)
-            continue
-        run = check_run(data, point.position, point.link, file_end_position=file.end_position)
-        yield from _units(ledger, point.link.entry_index + 1, run)
-        problem = run.problem
-        if problem is None and run.end == 0 and not run.is_blank:
-            problem = Problem(0, "entry", "whole", f"cut short after {len(data)} bytes")
-        elif problem is not None:
-            problem = problem._replace(at=problem.at - run.end)
-        point = _Point(point.position + run.end, run.link)
+            yield _finding(file, point.position, _unreadable(error))
+            following = None
+        point = following or (yield from _next_file(ledger, file, tail))
+
+
+def _step(
+    ledger: LedgerReader, file: MappedFile, point: _Point, tail: Tail
+) -> Generator[Finding, None, _Point | None]:
+    """Check one piece of a file; return where to go on, None when nobody can tell."""
+    room = min(file.end_position, tail.end_position) - point.position
+    data = file.read(point.position, min(room, _READ_SIZE_BYTES))
+    run = check_run(data, point.position, point.link, file_end_position=file.end_position)
+    yield from _units(ledger, point.link.entry_index + 1, run)
+    point = _Point(point.position + run.end, run.link)
+    problem = run.problem
+    if problem is not None:
+        problem = problem._replace(at=problem.at - run.end)
+    elif run.end == 0 and not run.is_blank:
+        problem = Problem(0, "entry", "whole", f"cut short after {len(data)} bytes")
+    if problem is not None:
+        yield _finding(file, point.position, problem)
+        return _after_damage(ledger, file, point, tail)
+    if run.is_blank:
+        problem = check_blank(file.read_any(point.position, file.end_position - point.position))
         if problem is not None:
             yield _finding(file, point.position, problem)
-            following = _after_damage(ledger, file, point, tail)
-            point = following or (yield from _next_file(ledger, file, tail))
-        elif run.is_blank:
-            rest = file.read(point.position, file.end_position - point.position)
-            problem = check_blank(rest)
-            if problem is not None:
-                yield _finding(file, point.position, problem)
-            point = _Point(file.end_position, point.link)
+        return _Point(file.end_position, point.link)
+    return point
+
+
+def _unreadable(error: FileSystemError) -> Problem:
+    return Problem(0, "read", "readable bytes", str(error))
 
 
 def _units(ledger: LedgerReader, index: int, run: Run) -> Iterator[Finding]:
@@ -156,35 +174,43 @@ def _after_damage(ledger: LedgerReader, file: MappedFile, bad: _Point, tail: Tai
         return None
     index, data = bad.link.entry_index + 1, file.read(bad.position, _HEADER)
     stored, unit = unpack_header(data), ledger.index.get(index)
+    recomputed = chain_of(bad.link.chain_crc, data)
     sizes = [stored.size_bytes, stored.body_size_bytes + _HEADER]
     if unit is not None and unit.position == bad.position:
         sizes.insert(0, unit.size_bytes)
     for size_bytes in sizes:
         position = bad.position + size_bytes
-        if size_bytes < _HEADER or position > min(file.end_position, tail.end_position):
-            continue
+        if size_bytes < _HEADER or position > min(file.end_position - 8, tail.end_position):
+            continue  # Eight bytes: an entry leaves room for a blank.
         if position == tail.end_position:
             return _Point(position, tail.link)
-        chain_crcs = (stored.chain_crc, chain_of(bad.link.chain_crc, data))
-        following = ledger.header_at(position)
-        if following is not None and following.entry_index == index + 1:
-            header = file.read(position, _HEADER)
-            good = [c for c in chain_crcs if chain_of(c, header) == following.chain_crc]
-            return _Point(position, Link(index, bad.link.term, (*good, stored.chain_crc)[0]))
-        is_blank = position + 8 <= file.end_position and check_blank(
-            file.read(position, file.end_position - position)
-        )
-        if is_blank is None:
-            link = _proven_link(ledger, file.end_position)
-            return _Point(position, link or Link(index, bad.link.term, stored.chain_crc))
+        is_blank = _is_blank(file, position)
+        next_at = file.end_position if is_blank else position
+        chain_crc = _chain_before(ledger, index + 1, next_at, (stored.chain_crc, recomputed))
+        unit = ledger.index.get(index + 1)
+        if chain_crc is None and not is_blank and (unit is None or unit.position != position):
+            continue
+        chain_crc = stored.chain_crc if chain_crc is None else chain_crc
+        return _Point(position, Link(index, bad.link.term, chain_crc))
     return None
 
 
-def _proven_link(ledger: LedgerReader, position: int) -> Link | None:
-    """Return what the first entry of the file at `position` follows, if that can be proven."""
-    if position >= ledger.max_position:
+def _is_blank(file: MappedFile, position: int) -> bool:
+    if file.read_any(position, 4) != _BLANK_MAGIC:  # Most are not; the rest may be long.
+        return False
+    return check_blank(file.read_any(position, file.end_position - position)) is None
+
+
+def _chain_before(
+    ledger: LedgerReader, index: int, position: int, candidates: tuple[int, int]
+) -> int | None:
+    """Return which chain the entry `index` at `position` continues; None when it is not there."""
+    following = ledger.header_at(position)
+    if following is None or following.entry_index != index:
         return None
-    return ledger.link_before(ledger.files.file_at(position))
+    header = ledger.files.read(position, _HEADER)
+    good = [c for c in candidates if chain_of(c, header) == following.chain_crc]
+    return good[0] if good else candidates[0]
 
 
 def _next_file(
@@ -194,13 +220,17 @@ def _next_file(
     position = file.end_position
     while position < tail.end_position:
         file = ledger.files.file_at(position)
-        header = ledger.header_at(position)
+        try:
+            header, link = ledger.header_at(position), ledger.link_before(file)
+        except FileSystemError as error:
+            yield _finding(file, position, _unreadable(error))
+            position = file.end_position
+            continue
+        if link is not None:
+            return _Point(position, link)
         if header is None:
             yield _finding(file, position, Problem(0, "header", "of an entry", "none"))
         else:
-            link = ledger.link_before(file)
-            if link is not None:
-                return _Point(position, link)
             problem = Problem(36, "chain CRC", "that of the entry before", "no good entry before")
             yield _finding(file, position, problem)
             if position + header.size_bytes < file.end_position:

@@ -135,10 +135,37 @@ def test_the_last_file_with_an_entry_is_never_deleted(tmp_path: Path) -> None:
     grow(ledger, Random(4), FILE + 100)
     assert ledger.delete_first() == FILE
     assert ledger.delete_first() == 0
-    ledger.truncate_from(ledger.first_index, commit_index=ledger.first_index - 1)
-    assert ledger.last_index == ledger.first_index - 1
-    add(ledger)
-    assert ledger.position_of(ledger.first_index) == FILE
+    assert names(tmp_path) == [fmt.file_name(FILE)]
+    ledger.close()
+
+
+@pytest.mark.parametrize("how", ["cut", "torn"])
+def test_a_log_that_lost_all_behind_retention_goes_on_where_others_expect_it(
+    tmp_path: Path, how: str
+) -> None:
+    """The next entry fits behind the last deleted one, so that is where all replicas put it."""
+    ledger = new_ledger(tmp_path)
+    grow(ledger, Random(4), FILE + 100)
+    first = ledger.last_index
+    before, chain_crc = ledger.header(first - 1), ledger.chain_crc_at(first - 1)
+    assert ledger.delete_first() == FILE
+    if how == "cut":
+        ledger.truncate_from(first, commit_index=first - 1)
+    else:
+        ledger.close()
+        data_file(tmp_path, FILE).write_bytes(b"torn".ljust(FILE, b"\1"))
+        ledger, report = open_ledger(tmp_path)
+        assert (report.first_cut_index, report.last_index) == (first, first - 1)
+        ledger.term = before.term
+    end = before.position + before.size_bytes
+    assert ledger.max_position == ledger.flushed_position == end
+    assert (ledger.first_index, ledger.last_chain_crc) == (first, chain_crc)
+    assert ledger.append_entry(KIND_NO_OP, before.term, b"").position == end
+    ledger.sync()
+    ledger.close()
+    ledger, _ = open_ledger(tmp_path, end, durable_index=first)
+    assert list(verify_range(ledger)) == []
+    assert ledger.last_index == first
     ledger.close()
 
 
@@ -230,28 +257,33 @@ def _append(number: int, records: int, last_index: int) -> Step:
     return f"append {last_index}", run, lambda ledger: ledger.last_index >= last_index
 
 
+def _cut_all(ledger: Ledger) -> None:
+    ledger.truncate_from(ledger.first_index, commit_index=ledger.first_index - 1)
+
+
 def _steps() -> list[Step]:
-    steps = [_append(100 * n, 60, n) for n in range(6)]
-    steps.append(("sync", lambda ledger: ledger.sync(), lambda ledger: False))
-    steps.append((
-        "truncate",
-        lambda ledger: ledger.truncate_from(3, commit_index=2),
-        lambda ledger: ledger.last_index <= 2,
-    ))  # fmt: skip
-    steps += [_append(1000 + 100 * n, 50, n) for n in range(3, 9)]
-    steps.append((
-        "delete",
-        lambda ledger: ledger.delete_first(),
-        lambda ledger: ledger.first_index > 0 and len(ledger.files.files) < 5,
-    ))  # fmt: skip
-    steps.append((
-        "reset",
-        lambda ledger: ledger.reset(150, 5 * FILE - 3000, 77, 2),
-        lambda ledger: ledger.first_index == 150,
-    ))  # fmt: skip
-    steps += [_append(2000 + 100 * n, 40, n) for n in range(150, 156)]
-    steps.append(("sync", lambda ledger: ledger.sync(), lambda ledger: False))
-    return steps
+    """What to do, and how to see on a reopened log that it need not be done again."""
+    sync: Step = ("sync", Ledger.sync, lambda ledger: False)
+    return [
+        *[_append(100 * n, 60, n) for n in range(6)],
+        sync,
+        (
+            "truncate",
+            lambda ledger: ledger.truncate_from(3, commit_index=2),
+            lambda ledger: ledger.last_index <= 2,
+        ),
+        *[_append(1000 + 100 * n, 50, n) for n in range(3, 9)],
+        ("delete", Ledger.delete_first, lambda ledger: ledger.first_index > 0),
+        ("cut all", _cut_all, lambda ledger: ledger.last_index < ledger.first_index),
+        *[_append(3000 + 100 * n, 30, n) for n in range(4, 9)],
+        (
+            "reset",
+            lambda ledger: ledger.reset(150, 5 * FILE - 3000, 77, 2),
+            lambda ledger: ledger.first_index == 150,
+        ),
+        *[_append(2000 + 100 * n, 40, n) for n in range(150, 156)],
+        sync,
+    ]
 
 
 def _work(root: Path) -> Ledger:

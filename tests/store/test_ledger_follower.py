@@ -120,6 +120,20 @@ def test_a_follower_names_what_does_not_fit(
     follower.close()
 
 
+@pytest.mark.parametrize(
+    ("kind", "term", "field"), [(0, 4, "term"), (3, 5, "kind"), (-1, 5, "kind")]
+)
+def test_a_right_chain_does_not_make_a_wrong_entry_good(
+    ledger: Ledger, kind: int, term: int, field: str
+) -> None:
+    """What a faulty leader would sign: everything fits but the history or the kind."""
+    ledger.append_entry(KIND_NO_OP, 5, b"")
+    entry = encode_entry(kind, Link(0, term, ledger.last_chain_crc), ledger.max_position, b"x")
+    with pytest.raises(ForeignEntryError) as caught:
+        ledger.append_raw(entry)
+    assert (caught.value.field, ledger.last_index) == (field, 0)
+
+
 def test_a_follower_refuses_a_blank_that_was_not_due(ledger: Ledger) -> None:
     """Sizes alone decide where an entry goes, so a leader that rolls early is wrong."""
     add(ledger)
