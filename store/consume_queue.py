@@ -117,7 +117,7 @@ class ConsumeQueue:
         if not self.has_files:
             if first_offset < 0 or (first_offset > 0 and not may_begin_late):
                 raise QueueOrderError(self.topic, self.queue_id, 0, first_offset)
-            self._begin(first_offset)
+            self.begin(first_offset)
         next_offset = self.max_offset
         if not 0 <= first_offset <= next_offset:
             raise QueueOrderError(self.topic, self.queue_id, next_offset, first_offset)
@@ -140,8 +140,11 @@ class ConsumeQueue:
         self.max_offset = next_offset + count
         return count
 
-    def _begin(self, offset: int) -> None:
-        """Make the first file, with fillers before `offset` as RocketMQ's fillPreBlank."""
+    def begin(self, offset: int) -> None:
+        """Make the first file of a queue whose next offset is `offset`.
+
+        Fillers come before it, as RocketMQ's fillPreBlank. Raises as `put`.
+        """
         self._file_lo = self._file_hi = self._file_of(offset)
         self._add_file(FILLER * (offset - self._file_lo))
         self.min_offset = self.max_offset = offset
@@ -273,15 +276,17 @@ class ConsumeQueue:
 
     # --- Opening ---
 
-    def recover(self, hi_position: int, *, is_clean: bool) -> None:
+    def recover(self, hi_position: int, *, is_clean: bool, may_be_short: bool = False) -> None:
         """Find the last unit of a record before `hi_position`, and cut off what follows it.
 
         Everything before `hi_position` was written once. With `is_clean` it is durable, and nothing
-        can follow but zeros, unless the next unit says otherwise. Raises DerivedFileError when the
-        files cannot be what this queue wrote: rebuild. Deviation: RocketMQ walks the last three
-        files from the start; here a binary search finds the end, so that 10,000 queues open fast.
+        can follow but zeros, unless the next unit says otherwise. With `may_be_short` the last file
+        may have been left by an interrupted cut, which nobody can tell from damage. Raises
+        DerivedFileError when the files cannot be what this queue wrote: rebuild. Deviation:
+        RocketMQ walks the last three files from the start; here a binary search finds the end, so
+        that 10,000 queues open fast.
         """
-        names = self._load_names()
+        names = self._load_names(may_be_short)
         if not names:
             return
         step = self._environment.units_per_file
@@ -315,7 +320,7 @@ class ConsumeQueue:
         if has_more or not is_clean:
             self._cut()
 
-    def _load_names(self) -> list[str]:
+    def _load_names(self, may_be_short: bool) -> list[str]:
         """List the files; remove left-overs of a creation; check sizes and sequence."""
         environment, directory = self._environment, self.directory
         names = environment.fs.list_directory(directory)
@@ -329,6 +334,9 @@ class ConsumeQueue:
                 raise DerivedFileError(path, 0, "file name", fmt.file_name(expected_at), name)
             with environment.descriptors.use(path) as file:
                 found = environment.fs.size_bytes(file.fd)
+                if may_be_short and name == names[-1] and not found % UNIT_SIZE_BYTES:
+                    environment.fs.set_size(file.fd, file.path, environment.file_size_bytes)
+                    found = environment.file_size_bytes
             if found != environment.file_size_bytes:
                 size_bytes = environment.file_size_bytes
                 raise DerivedFileError(path, found, "file size", str(size_bytes), str(found))

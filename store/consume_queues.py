@@ -15,6 +15,7 @@ from store.consume_queue import ConsumeQueue, QueueEnvironment
 from store.descriptor_cache import OPEN_FILES_MAX, DescriptorCache
 from store.errors import DerivedFileError
 from store.file_system import FileSystem
+from store.mapped_file import TEMPORARY_SUFFIX
 
 DIRECTORY: Final = "consumequeue"
 REBUILD_MARK: Final = "rebuilding"  # A file; RocketMQ passes over what is no directory.
@@ -168,13 +169,14 @@ class ConsumeQueues:
         with self._sync_lock:
             return sum(queue.delete_expired(min_position) for queue in self)
 
-    def begin_rebuild(self) -> None:
+    def begin_rebuild(self, hi_position: int) -> None:
         """Delete every queue file, durably; the set is empty then and can be filled again.
 
         Leaves a mark, first and durably, until `complete_rebuild`: derived files that are
-        half-built must not pass as whole ones. Goes by what is on disk, so it also drops what
-        could not be opened. Raises FileSystemError, StoreFullError or SyncFailedError; repeat it
-        then.
+        half-built must not pass as whole ones. The mark holds what the log cannot tell: the next
+        offsets of queues whose records, all before `hi_position`, have expired. Goes by what is on
+        disk, so it also drops what could not be opened. Raises FileSystemError, StoreFullError or
+        SyncFailedError; repeat it then.
         """
         fs = self._fs
         with self._sync_lock:
@@ -184,14 +186,62 @@ class ConsumeQueues:
             self.descriptors.close()
             fs.make_directory(self.directory)
             if not os.path.exists(self._rebuild_mark):
-                fs.close(fs.open(self._rebuild_mark, create=True))
-            fs.sync_directory(self.directory)
+                self._write_mark(self._readable_offsets(hi_position))
             directories = [f"{self.directory}/{t}/{i}" for t, i in self._names()]
             for directory in directories:
                 for name in fs.list_directory(directory):
                     fs.unlink(os.path.join(directory, name))
             for directory in directories:  # After all deletions: they share one journal commit.
                 fs.sync_directory(directory)
+
+    def _readable_offsets(self, hi_position: int) -> dict[QueueKey, int]:
+        """Return the next offset of each queue on disk, as far as its files can be read."""
+        found: dict[QueueKey, int] = {}
+        for topic, queue_id in self._names():
+            queue = ConsumeQueue(self._environment, topic, queue_id)
+            try:
+                queue.recover(hi_position, is_clean=True, may_be_short=True)
+            except DerivedFileError:
+                continue  # Unknown, unless the log still has records of it.
+            if queue.has_files:
+                found[topic.encode(), queue_id] = queue.max_offset
+        self.descriptors.close()
+        return found
+
+    def _write_mark(self, next_offsets: dict[QueueKey, int]) -> None:
+        fs, temporary = self._fs, self._rebuild_mark + TEMPORARY_SUFFIX
+        lines = [f"{t.decode()} {i} {offset}\n" for (t, i), offset in next_offsets.items()]
+        if os.path.exists(temporary):
+            fs.unlink(temporary)
+        fd = fs.open(temporary, create=True)
+        try:
+            fs.write_at(fd, temporary, 0, "".join(lines).encode())
+            fs.sync(fd, temporary)
+        finally:
+            fs.close(fd)
+        fs.rename(temporary, self._rebuild_mark)
+        fs.sync_directory(self.directory)
+
+    def restore_silent_queues(self) -> None:
+        """Make the queues of the mark that got no record, so that their offsets go on.
+
+        Call it after the last `put` of a rebuild and before the sync. Errors as `put`.
+        """
+        fs = self._fs
+        fd = fs.open(self._rebuild_mark, read_only=True)
+        try:
+            text = fs.read_at(fd, self._rebuild_mark, 0, fs.size_bytes(fd)).decode("ascii")
+        finally:
+            fs.close(fd)
+        for line in text.splitlines():
+            topic, queue_id, offset = line.split()
+            key = topic.encode(), int(queue_id)
+            if key not in self._queues:
+                queue = ConsumeQueue(self._environment, topic, key[1])
+                queue.begin(int(offset))
+                with self._dirty_lock:
+                    self._dirty.add(queue)
+                self._queues[key] = queue
 
     def complete_rebuild(self) -> None:
         """Remove the mark; the caller has synced all derived files. Raises SyncFailedError."""

@@ -289,7 +289,7 @@ class Dispatcher:
             hi = self._log.max_position
             if hi_position is not None:
                 hi = min(hi, max(hi_position, self._dispatched_position))
-            self.queues.begin_rebuild()
+            self.queues.begin_rebuild(self._log.max_position)
             self.index.drop()
             lo = self._dispatched_position = self._log.min_position
             while self._dispatched_position < hi:
@@ -298,6 +298,7 @@ class Dispatcher:
                 assert self._dispatched_position > before, f"no progress at {before}"
                 if progress is not None:
                     progress(self._dispatched_position - lo, hi - lo)
+            self.queues.restore_silent_queues()
             self._sync_files()
             hit("dispatch.rebuilt")
             self.queues.complete_rebuild()

@@ -90,7 +90,7 @@ class IndexFiles:
             raise
         self.files = tuple(files)
         if not is_clean:  # After a crash of the process alone, they may be in the page cache only.
-            self._has_new_names = True
+            self._has_new_names = os.path.isdir(self.directory)
             for file in files:
                 file.is_dirty = True
         self._cut(hi_position, is_clean=is_clean)

@@ -41,6 +41,11 @@ class MarkKeeper:
         """The derived files are `built`, and were `durable` at the last sync of theirs."""
         with self._lock:
             now = self._mark.mark
+            # Somebody who began earlier may come later, with less.
+            if built.position < now.dispatched_position:
+                built = Built(now.dispatched_position, now.dispatched_item_count)
+            if durable.position < now.dispatched_durable_position:
+                durable = Built(now.dispatched_durable_position, now.dispatched_durable_item_count)
             self._mark.publish(
                 durable_position=now.durable_position,
                 durable_index=now.durable_index,

@@ -142,19 +142,19 @@ def open_derived(
     else:
         lo, item_count = mark.dispatched_position, mark.dispatched_item_count
     assert lo <= log.max_position, f"built up to {lo}, the log ends at {log.max_position}"
+    is_rebuilt = lo < log.min_position  # Records are gone that may never have been built.
+    dispatcher = Dispatcher(log, queues, index, dispatched_position=lo)
     try:
-        queues.recover(lo, is_clean=last_run.was_clean)
-        queues.correct_min_offsets(log.min_position)
-        index.recover(lo, is_clean=last_run.was_clean)
-        dispatcher = Dispatcher(log, queues, index, dispatched_position=lo)
-        is_incomplete = item_count not in (UNKNOWN_COUNT, dispatcher.built().item_count)
-        # The log may also have lost records that were never built.
-        is_rebuilt = is_incomplete or lo < log.min_position
+        # A rebuild must find the files as they are: they tell the offsets of silent queues.
+        if not is_rebuilt:
+            queues.recover(lo, is_clean=last_run.was_clean)
+            queues.correct_min_offsets(log.min_position)
+            index.recover(lo, is_clean=last_run.was_clean)
+            is_rebuilt = item_count not in (UNKNOWN_COUNT, dispatcher.built().item_count)
         if not is_rebuilt:
             _catch_up(dispatcher, log, progress)
     except (DerivedFileError, QueueOrderError):
         is_rebuilt = True
-        dispatcher = Dispatcher(log, queues, index, dispatched_position=log.min_position)
     if is_rebuilt:
         lo = log.min_position
         dispatcher.rebuild(lambda done, total: progress("rebuild", done, total))

@@ -171,7 +171,7 @@ class Store(Reads):
             lambda: log.files.files,
             lambda file: newest_unix_ms(log, file),
             path=self.root,
-            deletable_position=lambda: self._dispatcher.dispatched_position,
+            deletable_position=lambda: self._mark.mark.dispatched_durable_position,
             spare_file_count=lambda: self._warm_up.ready_count if self._warm_up else 0,
             counters=self.counters,
         )
@@ -302,9 +302,8 @@ class Store(Reads):
         raise; a full disk or a failing deletion is tried again in the next round.
         """
         self._catch_up()
-        durable = self._dispatcher.sync_derived()
-        self._marks.on_dispatched(self._dispatcher.built(), durable)
-        durable_ms = self._times.up_to(min(self._flush.durable_position, durable.position))
+        durable_position = self._sync_derived()
+        durable_ms = self._times.up_to(min(self._flush.durable_position, durable_position))
         self._checkpoint.advance(
             physic_unix_ms=durable_ms, logics_unix_ms=durable_ms, index_unix_ms=durable_ms
         )
@@ -314,9 +313,16 @@ class Store(Reads):
             self._retention_ran_ms = now
             self.delete_expired()
 
+    def _sync_derived(self) -> int:
+        """Make what was dispatched durable and write it down; return up to where it is."""
+        durable = self._dispatcher.sync_derived()
+        self._marks.on_dispatched(self._dispatcher.built(), durable)
+        return durable.position
+
     def delete_expired(self) -> int:
         """Run one round of retention now; return how many log files were deleted."""
-        self._catch_up()  # What is not dispatched is not deleted.
+        self._catch_up()
+        self._sync_derived()  # What is not durably dispatched is not deleted.
         usage = DiskUsage(*self._fs.free_bytes(self.root))
         with self._put_lock:
             done = self._retention.run_once(self._clock(), usage)
@@ -324,8 +330,7 @@ class Store(Reads):
             self._queues.correct_min_offsets(self.log.min_position)
             self._queues.delete_expired(self.log.min_position)
             self._index.delete_expired(self.log.min_position)
-            built = self._dispatcher.built()  # The expired keys do not count any more.
-            self._marks.on_dispatched(built, self._dispatcher.sync_derived())
+            self._sync_derived()  # The expired keys do not count any more.
         return done.deleted_file_count
 
     def stats(self) -> StoreStats:
@@ -389,8 +394,7 @@ class Store(Reads):
     def _finish(self) -> None:
         """Bring derived files and marks up to the end of the log, durably."""
         self._dispatch_all()
-        durable = self._dispatcher.sync_derived()
-        self._marks.on_dispatched(self._dispatcher.built(), durable)
+        self._sync_derived()
         self._note_time()
         durable_ms = self._times.up_to(self.log.max_position)
         self._checkpoint.advance(

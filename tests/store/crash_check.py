@@ -33,7 +33,7 @@ RecordId = tuple[int, int]  # Batch, number in the batch.
 QueueKey = tuple[str, int]
 
 
-class Violation(AssertionError):
+class BrokenPromiseError(AssertionError):
     """A promise that the directory breaks."""
 
 
@@ -95,9 +95,9 @@ def plan(number: int) -> tuple[Planned, ...]:
     return tuple(found)
 
 
-def encode(number: int) -> bytes:
-    """The batch, ready to be appended."""
-    return b"".join(
+def records_of(number: int) -> list[bytes]:
+    """The records of a batch, encoded."""
+    return [
         encode_message(
             p.topic,
             p.queue_id,
@@ -106,22 +106,31 @@ def encode(number: int) -> bytes:
             born_unix_ms=BORN + number,
         )
         for p in plan(number)
-    )
+    ]
+
+
+def encode(number: int) -> bytes:
+    """The batch, ready to be appended."""
+    return b"".join(records_of(number))
 
 
 def identify(message: Message) -> RecordId:
-    """Say which record this is. Raises Violation when it is not one of ours, byte for byte."""
+    """Say which record this is. Raises BrokenPromiseError unless it is one of ours in each byte."""
     head = message.body[:13]
     try:
         number, i = int(head[:8]), int(head[9:12])
         planned = plan(number)[i]
     except (ValueError, IndexError):
-        raise Violation(f"position {message.position}: a foreign body {head!r}") from None
+        raise BrokenPromiseError(f"position {message.position}: a foreign body {head!r}") from None
     found = (message.topic, message.queue_id, message.body, tuple(message.keys))
     if found != (planned.topic, planned.queue_id, planned.body, planned.keys):
-        raise Violation(f"position {message.position}: record {number}-{i} is not what was written")
+        raise BrokenPromiseError(
+            f"position {message.position}: record {number}-{i} is not what was written"
+        )
     if (message.properties.get("TAGS"), message.born_unix_ms) != (planned.tag, BORN + number):
-        raise Violation(f"position {message.position}: record {number}-{i} has a changed property")
+        raise BrokenPromiseError(
+            f"position {message.position}: record {number}-{i} has a changed property"
+        )
     return number, i
 
 
@@ -172,9 +181,11 @@ class History:
     def expire(self, min_position: int, max_position: int) -> None:
         """Take note of what retention deleted."""
         if min_position < self.min_position:
-            raise Violation(f"the log begins at {min_position}, before {self.min_position}")
+            raise BrokenPromiseError(
+                f"the log begins at {min_position}, before {self.min_position}"
+            )
         if min_position > 0 and max_position - min_position < _KEPT_SIZE_BYTES_MIN:
-            raise Violation(f"retention left [{min_position}, {max_position})")
+            raise BrokenPromiseError(f"retention left [{min_position}, {max_position})")
         self.min_position = min_position
         for (number, i), place in list(self.must.items()):
             if place.position < min_position:
@@ -197,7 +208,7 @@ def check_store(store: Store, history: History) -> int:
     _check_attempts(found, history)
     for record_id, place in history.must.items():
         if found.get(record_id) != place:
-            raise Violation(
+            raise BrokenPromiseError(
                 f"record {record_id} was acknowledged at {place}, found {found.get(record_id)}; "
                 f"the log is [{store.log.min_position}, {store.log.max_position})"
             )
@@ -216,13 +227,13 @@ def _records(store: Store) -> Iterator[tuple[RecordId, Place]]:
             message = decode_message(data, at)
             record_id = identify(message)
             if message.position != lo + at:
-                raise Violation(f"record {record_id} at {lo + at} says {message.position}")
+                raise BrokenPromiseError(f"record {record_id} at {lo + at} says {message.position}")
             if record_id in seen:
-                raise Violation(f"record {record_id} is there twice")
+                raise BrokenPromiseError(f"record {record_id} is there twice")
             seen.add(record_id)
             lane = record_id[0] % LANE_COUNT
             if record_id < last.get(lane, record_id):
-                raise Violation(f"record {record_id} follows {last[lane]}")
+                raise BrokenPromiseError(f"record {record_id} follows {last[lane]}")
             last[lane] = record_id
             yield record_id, Place(message.position, message.queue_offset)
             at += message.size_bytes
@@ -232,14 +243,16 @@ def _check_attempts(found: dict[RecordId, Place], history: History) -> None:
     counts: dict[int, int] = {}
     for number, i in found:
         if number not in history.attempted:
-            raise Violation(f"batch {number} is there and was never tried")
+            raise BrokenPromiseError(f"batch {number} is there and was never tried")
         if i != counts.get(number, 0):
-            raise Violation(f"record {number}-{i} is there without the ones before it")
+            raise BrokenPromiseError(f"record {number}-{i} is there without the ones before it")
         counts[number] = i + 1
     if history.is_atomic:
         for number, count in counts.items():
             if count != len(plan(number)):
-                raise Violation(f"{count} of {len(plan(number))} records of batch {number}")
+                raise BrokenPromiseError(
+                    f"{count} of {len(plan(number))} records of batch {number}"
+                )
 
 
 def _check_offsets(
@@ -256,7 +269,7 @@ def _check_offsets(
         lo = history.expired_next.get(key, 0)
         offsets = [offset for offset, _ in units]
         if offsets != list(range(lo, lo + len(offsets))):
-            raise Violation(f"queue {key} goes on from {lo} with the offsets {offsets}")
+            raise BrokenPromiseError(f"queue {key} goes on from {lo} with the offsets {offsets}")
     return queues
 
 
@@ -269,15 +282,17 @@ def _check_reads(
         hi = units[-1][0] + 1 if units else history.expired_next.get(key, 0)
         lo = units[0][0] if units else hi
         if ranges.get(key) != (lo, hi):
-            raise Violation(f"queue {key} has {ranges.get(key)}, its records have {(lo, hi)}")
+            raise BrokenPromiseError(
+                f"queue {key} has {ranges.get(key)}, its records have {(lo, hi)}"
+            )
         if _pulled(store, key, lo, hi) != units:
-            raise Violation(f"queue {key} does not give its records")
+            raise BrokenPromiseError(f"queue {key} does not give its records")
     for units in queues.values():
         for _, (number, i) in units[:: max(1, len(units) // 8)]:
             planned = plan(number)[i]
             by_key = store.messages_by_key(planned.topic, planned.keys[0])
             if [identify(message) for message in by_key] != [(number, i)]:
-                raise Violation(f"key {planned.keys[0]} finds {len(by_key)} records")
+                raise BrokenPromiseError(f"key {planned.keys[0]} finds {len(by_key)} records")
 
 
 def _pulled(store: Store, key: QueueKey, lo: int, hi: int) -> list[tuple[int, RecordId]]:
@@ -285,7 +300,7 @@ def _pulled(store: Store, key: QueueKey, lo: int, hi: int) -> list[tuple[int, Re
     while lo < hi:
         result = store.pull(key[0], key[1], lo, max_count=13)
         if result.next_offset <= lo:
-            raise Violation(f"queue {key} stops at {lo} of {hi}: {result.status}")
+            raise BrokenPromiseError(f"queue {key} stops at {lo} of {hi}: {result.status}")
         at = 0
         while at < len(result.data):
             message = decode_message(result.data, at)
@@ -306,20 +321,20 @@ def check_derived(store: Store, directory: str) -> None:
             new = queues.get(own.topic.encode(), own.queue_id)
             if new is None:
                 if own.min_offset != own.max_offset:
-                    raise Violation(f"{own.directory}: a rebuild does not have this queue")
+                    raise BrokenPromiseError(f"{own.directory}: a rebuild does not have this queue")
                 continue
             if (own.min_offset, own.max_offset) != (new.min_offset, new.max_offset):
-                raise Violation(
+                raise BrokenPromiseError(
                     f"{own.directory}: [{own.min_offset}, {own.max_offset}), a rebuild has "
                     f"[{new.min_offset}, {new.max_offset})"
                 )
             lo, hi = own.min_offset, own.max_offset
             if own.read_units(lo, hi) != new.read_units(lo, hi):
-                raise Violation(f"{own.directory}: other units than a rebuild")
+                raise BrokenPromiseError(f"{own.directory}: other units than a rebuild")
         missing = {(q.topic, q.queue_id) for q in queues}
         missing -= {(q.topic, q.queue_id) for q in store._queues}
         if missing:
-            raise Violation(f"a rebuild has queues {missing} more")
+            raise BrokenPromiseError(f"a rebuild has queues {missing} more")
         _compare_index(store, index)
     finally:
         queues.close()
@@ -347,7 +362,7 @@ def _compare_index(store: Store, index: IndexFiles) -> None:
             for files in (store._index, index)
         ]
         if both[0] != both[1]:
-            raise Violation(f"key {topic}#{key}: {both[0]}, a rebuild says {both[1]}")
+            raise BrokenPromiseError(f"key {topic}#{key}: {both[0]}, a rebuild says {both[1]}")
 
 
 def must_not_die(cause: BaseException) -> None:

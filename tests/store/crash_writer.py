@@ -3,12 +3,13 @@
 Run as `python -m tests.store.crash_writer <directory> <options as JSON>`. Each line on standard
 output is one write, so a SIGKILL never leaves half a line that matters:
 
-    O <end>                          the store is open
-    T <batch>                        the batch will be tried now
-    A <batch> <positions> <offsets>  the batch is acknowledged
-    C <position>                     everything before it is in the page cache at least
-    Z                                closed
-    N <failpoint> <passes>           at the end, with `census`
+    O <end>                                the store is open
+    T <batch>                              the batch will be tried now
+    A <batch> <end> <positions> <offsets>  the batch is acknowledged
+    C <position>                           everything before it is in the page cache at least
+    Z                                      closed
+    N <failpoint> <passes>                 at the end, with `census`
+    E <error>                              the writer gives up
 """
 
 import json
@@ -24,7 +25,15 @@ from store import failpoints
 from store.config import StoreConfig
 from store.log import AppendResult
 from store.store import Store
-from tests.store.crash_check import FILE, LANE_COUNT, RETAINED_FILE_COUNT, crash_config, encode
+from tests.store.crash_check import (
+    FILE,
+    LANE_COUNT,
+    RETAINED_FILE_COUNT,
+    crash_config,
+    encode,
+    plan,
+    records_of,
+)
 
 Mode = Literal["sync", "async", "pool"]
 
@@ -39,7 +48,9 @@ class Options:
     first_number: int
     batch_count: int
     census: bool = False
-    plant: Literal["", "early_ack"] = ""
+    plant: Literal["", "early_ack", "early_commit"] = ""
+    """A fault that the parent must find: the batch is acknowledged before it is appended, or a
+    write buffer counts as committed."""
 
     def to_json(self) -> str:
         """For the command line."""
@@ -67,19 +78,6 @@ def writer_config(options: Options) -> StoreConfig:
     )
 
 
-class EarlyAck(Store):
-    """The planted fault: a batch is acknowledged one batch before it is appended."""
-
-    _late: bytes | None = None
-
-    def append(self, batch: bytes) -> AppendResult:
-        if self._late is not None:
-            super().append(self._late)
-        self._late = batch
-        position = self.log.max_position
-        return AppendResult(position, position, -1, [position], [0], 0)
-
-
 def say(line: str) -> None:
     """Write one line at once; the parent reads what came before a kill."""
     os.write(1, f"{line}\n".encode())
@@ -89,7 +87,7 @@ class Lane:
     """One writing thread. Its batches have every second number."""
 
     def __init__(self, store: Store, options: Options, number: int) -> None:
-        self._store, self._mode = store, options.mode
+        self._store, self._mode, self._plant = store, options.mode, options.plant
         self._random = Random(options.seed * LANE_COUNT + number)
         first = options.first_number + number
         self._numbers = range(first, first + options.batch_count, LANE_COUNT)
@@ -97,7 +95,7 @@ class Lane:
     def run(self) -> None:
         try:
             self._write()
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001  The parent must hear of it.
             say(f"E {type(error).__name__}: {error}")
             os._exit(3)
 
@@ -106,6 +104,8 @@ class Lane:
         waiting: list[tuple[int, AppendResult]] = []
         for number in self._numbers:
             say(f"T {number}")
+            if self._plant == "early_ack":
+                acknowledge(number, predict(store, number))
             if self._mode == "sync" and self._random.random() < 0.5:
                 acknowledge(number, store.put(encode(number)))
                 continue
@@ -115,7 +115,9 @@ class Lane:
             if self._mode == "sync" or self._random.random() < 0.05:
                 store.wait_durable(waiting[-1][1].end_position)
             if self._mode == "pool":
-                committed = store.log.max_position
+                files = store.log.files
+                is_late = self._plant == "early_commit"
+                committed = files.wrote_position if is_late else files.max_position
             for done, result in waiting:
                 acknowledge(done, result)
             if self._mode == "pool":
@@ -126,15 +128,34 @@ class Lane:
 def acknowledge(number: int, result: AppendResult) -> None:
     """Report a batch as the store promised it."""
     positions = ",".join(map(str, result.record_positions))
-    say(f"A {number} {positions} {','.join(map(str, result.queue_offsets))}")
+    offsets = ",".join(map(str, result.queue_offsets))
+    say(f"A {number} {result.end_position} {positions} {offsets}")
+
+
+def predict(store: Store, number: int) -> AppendResult:
+    """Where the only writer's next batch will land in a plain log."""
+    files, size_bytes = store.log.files.files, len(encode(number))
+    position = files[-1].wrote_position if files else 0
+    if files and size_bytes + 8 > files[-1].free_bytes:
+        position = files[-1].end_position
+    positions, offsets = [], []
+    next_offsets = dict(store.log.stamper.next_offsets)
+    at = position
+    for planned, record in zip(plan(number), records_of(number), strict=True):
+        key = planned.topic.encode(), planned.queue_id
+        positions.append(at)
+        offsets.append(next_offsets.get(key, 0))
+        next_offsets[key] = offsets[-1] + 1
+        at += len(record)
+    return AppendResult(position, position + size_bytes, -1, positions, offsets, 0)
 
 
 def write(root: str, options: Options) -> None:
     """Open, write with two threads, close."""
-    kind = EarlyAck if options.plant else Store
-    with kind.open(root, writer_config(options)) as store:
+    with Store.open(root, writer_config(options)) as store:
         say(f"O {store.log.max_position}")
-        lanes = [Lane(store, options, number) for number in range(LANE_COUNT)]
+        lane_count = 1 if options.plant else LANE_COUNT
+        lanes = [Lane(store, options, number) for number in range(lane_count)]
         threads = [threading.Thread(target=lane.run) for lane in lanes]
         for thread in threads:
             thread.start()

@@ -237,7 +237,7 @@ def test_a_rebuild_that_did_not_complete_is_noticed(tmp_path: Path) -> None:
     put(queues, b"t", 0, 0, 25)
     (tmp_path / "consumequeue/t/1").mkdir()
     (tmp_path / "consumequeue/t/1/00000000000000000000").write_bytes(b"damaged")
-    queues.begin_rebuild()
+    queues.begin_rebuild(1 << 62)
     assert list(queues) == []
     assert list(tree(tmp_path)) == ["consumequeue/rebuilding"]
     put(queues, b"t", 0, 0, 5)
@@ -257,7 +257,7 @@ def test_a_power_loss_in_a_rebuild_is_noticed(tmp_path: Path, seed: int) -> None
         put(queues, b"t", n, 0, 25)
     queues.sync()
     with armed("fs.unlink=EIO@5"), pytest.raises(StoreError):
-        queues.begin_rebuild()
+        queues.begin_rebuild(1 << 62)
     fs.build_image(str(root), str(tmp_path / "image"), random)
     with pytest.raises(DerivedFileError):
         make(tmp_path / "image", position=25 * SIZE, is_clean=False)

@@ -1,18 +1,26 @@
 """What the crash tests found, each reduced to the smallest case that shows it."""
 
 import dataclasses
+import shutil
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 import pytest
 
+from store import failpoints
+from store.config import StoreConfig
+from store.errors import FileSystemError
 from store.file_system import FileSystem
 from store.flush import FlushService
 from store.mapped_file_queue import MappedFileQueue
+from store.message import encode_message
 from store.store import Store
-from tests.store.crash_check import crash_config, must_not_die
+from tests.store.crash_check import FILE, crash_config, must_not_die, open_store
 from tests.store.flush_fakes import DEADLINE_S, RULES, Clock, FakeLog, never
-from tests.store.records import PAGE, record
+from tests.store.power_loss import PowerLossFileSystem
+from tests.store.records import PAGE, batch, record
 
 
 @pytest.mark.parametrize("has_pool", [False, True])
@@ -72,3 +80,136 @@ def test_a_close_waits_for_a_running_round_of_maintenance(tmp_path: Path) -> Non
     store.close()
     assert fatal == []
     Store.open(str(tmp_path), crash_config(), on_fatal=must_not_die).close()
+
+
+# --- Queues whose records have all expired: only their files know the next offset ---
+
+
+def store_with_a_silent_queue(root: Path, config: StoreConfig) -> None:
+    """The three records of one queue expire, and those of another one go on."""
+    with open_store(str(root), config) as store:
+        store.put(batch(0, 3, topic="silent"))
+        for lo in range(0, 400, 20):
+            store.put(batch(lo, lo + 20))
+        assert store.delete_expired() > 0
+        assert store.queues()[-1] == ("silent", 0, 3, 3)
+
+
+@pytest.fixture(params=["commit_log", "ledger"])
+def retaining(request: pytest.FixtureRequest) -> StoreConfig:
+    return crash_config(container=request.param, retention_size_bytes=2 * FILE)
+
+
+def test_a_rebuild_keeps_the_offsets_of_queues_that_have_no_records(
+    tmp_path: Path, retaining: StoreConfig
+) -> None:
+    """It began them at 0 again, so offsets were given out twice."""
+    store_with_a_silent_queue(tmp_path, retaining)
+    for path in (tmp_path / "consumequeue" / "orders" / "0").iterdir():
+        path.write_bytes(b"\xa5" * path.stat().st_size)
+    for name in ("dispatch.before_mark", "dispatch.rebuilt"):  # Two that do not get through.
+        with failpoints.armed(f"{name}=EIO"), pytest.raises(OSError, match=name):
+            open_store(str(tmp_path), retaining)
+    with open_store(str(tmp_path), retaining) as store:
+        assert store.recovery.derived_rebuilt
+        assert store.queues()[-1] == ("silent", 0, 3, 3)
+    with open_store(str(tmp_path), retaining) as store:
+        assert not store.recovery.derived_rebuilt
+        assert store.put(batch(3, 5, topic="silent")).queue_offsets == [3, 4]
+        assert store.queues()[-1] == ("silent", 0, 3, 5)
+
+
+def test_a_cut_that_was_killed_half_way_keeps_the_offsets(
+    tmp_path: Path, retaining: StoreConfig
+) -> None:
+    """A queue file is shrunk and grown again at each recovery; a kill in between leaves it short.
+
+    Nobody can tell that from damage, so everything is rebuilt.
+    """
+    store_with_a_silent_queue(tmp_path, retaining)
+    (tmp_path / "abort").write_text("1\n")  # As a crash leaves it, so all queues are cut.
+    count = 0
+    for nth in range(1, 40):
+        with failpoints.armed(f"fs.set_size=EIO@{nth}"):
+            try:
+                store = open_store(str(tmp_path), retaining)
+            except FileSystemError:
+                count += 1
+                continue
+        assert store.queues()[-1] == ("silent", 0, 3, 3)
+        store.close()
+        break
+    assert count >= 4, "no cut was interrupted"
+
+
+def test_retention_deletes_only_what_is_durably_dispatched(
+    tmp_path: Path, retaining: StoreConfig
+) -> None:
+    """A power loss would take the units of records that the log does not have any more."""
+    fs = PowerLossFileSystem()
+    store = open_store(str(tmp_path / "run"), retaining, fs)
+    store.put(batch(0, 3, topic="silent"))
+    for lo in range(0, 400, 20):
+        store.put(batch(lo, lo + 20))
+    assert store.delete_expired() > 0
+    for seed in range(5):
+        image = tmp_path / f"image{seed}"
+        fs.build_image(str(tmp_path / "run"), str(image), Random(seed))
+        (image / "boot_id").write_text("another\n")
+        with open_store(str(image), retaining) as opened:
+            assert opened.queues()[-1] == ("silent", 0, 3, 3)
+    store.close()
+
+
+def test_readers_may_dispatch_beside_retention(tmp_path: Path, retaining: StoreConfig) -> None:
+    """A pull between the two halves of a mark made them contradict each other: fatal."""
+    with open_store(str(tmp_path), retaining) as store:
+        for lo in range(0, 400, 20):
+            store.put(batch(lo, lo + 20))
+        number = 400
+        for name in ("built", "sync_derived"):
+            original = getattr(store._dispatcher, name)
+
+            def put_and_read(original: Callable[[], object] = original) -> object:
+                nonlocal number
+                store.put(record(number))
+                number += 1
+                store.queues()
+                return original()
+
+            setattr(store._dispatcher, name, put_and_read)
+        assert store.delete_expired() > 0
+        store.maintain()
+        del store._dispatcher.built, store._dispatcher.sync_derived
+
+
+def test_who_reports_late_does_not_take_the_mark_back(tmp_path: Path) -> None:
+    """Two threads that maintain one store; the slower one had begun earlier."""
+    with open_store(str(tmp_path), crash_config()) as store:
+        store.put(batch(0, 5))
+        store.queues()
+        early = store._dispatcher.built()
+        store.put(batch(5, 9))
+        store.maintain()
+        before = store._mark.mark
+        store._marks.on_dispatched(early, early)
+        assert store._mark.mark == before
+
+
+@pytest.mark.parametrize("container", ["commit_log", "ledger"])
+def test_a_crash_before_the_first_key_leaves_no_index_to_sync(
+    tmp_path: Path, container: str
+) -> None:
+    """Each later opening failed in its first sync of the index, because there is no directory."""
+    config = crash_config(container=container)
+    with open_store(str(tmp_path), config) as store:
+        store.put(encode_message("orders", 0, b"no key"))
+    (tmp_path / "abort").write_text("1\n")
+    for _ in range(2):
+        with open_store(str(tmp_path), config) as store:
+            assert not store.recovery.was_clean
+            store.maintain()
+            (tmp_path / "abort").rename(tmp_path / "aborted")
+            shutil.copyfile(tmp_path / "aborted", tmp_path / "abort")
+        (tmp_path / "aborted").rename(tmp_path / "abort")
+    assert not (tmp_path / "index").exists()
