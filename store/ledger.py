@@ -359,8 +359,6 @@ class Ledger(LedgerReader):
         self.index.load()
         if is_resetting:
             self._reset_files()
-            last = self.files.files[-1]
-            last.set_positions(last.end_position)  # As loaded: recovery finds the end.
         self._check_files()
 
     def _wipe_data(self) -> None:

@@ -205,7 +205,7 @@ class LedgerReader:
     def link_before(self, file: MappedFile) -> Link | None:
         """Return the entry before the first one of a file, if the two prove each other.
 
-        The index says where it is, and the chain from it to the first entry whether that is true.
+        The index says where it is, and the chain from it to the first entry whether that is so.
         """
         first = self.header_at(file.position)
         unit = self.index.get(first.entry_index - 1) if first is not None else None
@@ -213,7 +213,7 @@ class LedgerReader:
         if first is None or before is None or before.entry_index != first.entry_index - 1:
             return None
         data = file.read(file.position, _HEADER)
-        if chain_of(before.chain_crc, data) != first.chain_crc or before.position >= file.position:
+        if chain_of(before.chain_crc, data) != first.chain_crc:
             return None
         return Link(before.entry_index, before.term, before.chain_crc)
 

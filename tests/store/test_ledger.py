@@ -13,6 +13,7 @@ from store import failpoints
 from store.checksum import reference_crc32c
 from store.errors import (
     CorruptionError,
+    FileSystemError,
     LimitExceededError,
     PositionRangeError,
     RecordFormatError,
@@ -196,21 +197,23 @@ def test_a_refused_batch_writes_nothing_not_even_a_blank(ledger: Ledger, tmp_pat
     assert ledger.position_of(3) == FILE
 
 
+@pytest.mark.parametrize("call", ["allocate=ENOSPC", "map=EIO", "rename=EIO", "open=EMFILE"])
 @pytest.mark.parametrize("nth", [1, 2])
-def test_a_full_disk_refuses_the_batch_and_the_log_goes_on_later(
-    ledger: Ledger, tmp_path: Path, nth: int
+def test_a_failed_roll_leaves_no_trace_and_the_log_goes_on_later(
+    ledger: Ledger, tmp_path: Path, call: str, nth: int
 ) -> None:
-    """The first allocation is that of the index file, the second that of the data file."""
+    """The first new file is the index's, the second one the data's."""
     add(ledger, CONFIG.ledger_index_units_per_file, records=1)
     end, before = ledger.max_position, image(tmp_path)
-    with failpoints.armed(f"fs.allocate=ENOSPC@{nth}+"):
+    with failpoints.armed(f"fs.{call}@{nth}+"):
         for _ in range(3):
-            with pytest.raises(StoreFullError):
+            with pytest.raises(StoreFullError if "ENOSPC" in call else FileSystemError):
                 ledger.append_entry(KIND_NO_OP, 1, bytes(FILE - end - 48))
         assert content(ledger) == list(range(128)), "reads go on"
     assert ledger.max_position == end
     after = image(tmp_path)
     assert {k: v for k, v in after.items() if k in before} == before, "no blank without an entry"
+    assert not any(after[k].strip(b"\0") or k.startswith("data") for k in set(after) - set(before))
     result = ledger.append_entry(KIND_NO_OP, 1, bytes(60))
     assert result.position == end, "a smaller entry goes where every replica expects it"
     assert ledger.append_entry(KIND_NO_OP, 1, bytes(FILE - end - 48)).position == FILE
@@ -252,6 +255,11 @@ def test_lookups_agree_with_the_entries_whatever_the_index_says(
         )
         assert ledger.last_index_before(position) == sum(end <= position for end in ends) - 1
     assert ledger.last_index_before(ledger.max_position) == last
+    for lo in range(0, last, 5):
+        found = ledger.range_of(lo, lo + 9, 4000)
+        assert lo < found.hi_index <= lo + 9
+        assert found.position == entries[lo].position
+        assert found.position + found.size_bytes == ends[found.hi_index - 1]
 
 
 def test_what_is_not_there_is_refused_by_name(ledger: Ledger) -> None:

@@ -79,20 +79,38 @@ def test_committed_entries_are_never_cut(tmp_path: Path) -> None:
     ledger.close()
 
 
-def test_a_cut_that_was_stopped_is_finished_before_anything_is_appended(tmp_path: Path) -> None:
+@pytest.mark.parametrize("then", ["append", "append raw", "the same cut", "another cut"])
+def test_a_cut_that_was_stopped_is_finished_before_anything_else(tmp_path: Path, then: str) -> None:
     ledger = new_ledger(tmp_path)
     add(ledger, 20)
     end = ledger.position_of(5)
+    raw = ledger.read_range(5, 6, FILE)
     with failpoints.armed("fs.write=EIO@1+"):
         with pytest.raises(FileSystemError):
             ledger.truncate_from(5, commit_index=4)
         assert ledger.last_index == 4, "gone for readers"
+        with pytest.raises(PositionRangeError):
+            ledger.read(end, 48)
+        with pytest.raises(PositionRangeError):
+            ledger.view(end, 48)
         with pytest.raises(FileSystemError):
             add(ledger)
         assert data_file(tmp_path).read_bytes()[end : end + 4] == b"\0\0\0\1", "not zeroed yet"
-    ledger.append_entry(KIND_NO_OP, 1, b"")
-    assert data_file(tmp_path).read_bytes()[end + 48 :] == bytes(FILE - end - 48)
-    assert index_file(tmp_path).read_bytes()[6 * 32 :] == bytes(4096 - 6 * 32)
+    match then:
+        case "append":
+            ledger.append_entry(KIND_NO_OP, 1, bytes(len(raw) - 48))
+        case "append raw":
+            ledger.append_raw(raw)
+        case "the same cut":
+            ledger.truncate_from(5, commit_index=4)
+        case _:
+            ledger.truncate_from(4, commit_index=3)
+            end = ledger.max_position
+    end += len(raw) if then.startswith("append") else 0
+    assert ledger.max_position == end
+    assert data_file(tmp_path).read_bytes()[end:] == bytes(FILE - end)
+    rest = index_file(tmp_path).read_bytes()[(ledger.last_index + 1) * 32 :]
+    assert rest == bytes(len(rest))
     ledger.close()
 
 
@@ -166,6 +184,20 @@ def test_a_log_that_lost_all_behind_retention_goes_on_where_others_expect_it(
     ledger, _ = open_ledger(tmp_path, end, durable_index=first)
     assert list(verify_range(ledger)) == []
     assert ledger.last_index == first
+    ledger.close()
+
+
+def test_retention_deletes_index_files_that_nobody_needs(tmp_path: Path) -> None:
+    ledger = new_ledger(tmp_path)
+    while ledger.max_position < 2 * FILE + 9000:
+        ledger.append_entry(KIND_NO_OP, 1, bytes(150))
+    ledger.delete_first()
+    ledger.delete_first()
+    kept = [int(path.name) for path in sorted(index_file(tmp_path).parent.iterdir())]
+    assert kept[0] > 4096
+    assert kept[0] <= ledger.first_index * 32 < kept[0] + 4096
+    for index in (ledger.first_index, ledger.last_index):
+        assert ledger.index.get(index) is not None
     ledger.close()
 
 

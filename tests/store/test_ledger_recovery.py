@@ -252,7 +252,11 @@ def test_the_walk_begins_earlier_where_a_file_does_not_prove_what_is_before_it(
 
 
 @pytest.mark.parametrize("damage", ["gone", "zero", "garbage", "odd size", "gap", "short", "late"])
-def test_the_index_is_rebuilt_from_the_data(tmp_path: Path, damage: str) -> None:
+@pytest.mark.parametrize("is_mark_known", [True, False])
+def test_the_index_is_rebuilt_from_the_data(
+    tmp_path: Path, damage: str, is_mark_known: bool
+) -> None:
+    """Also when the walk would begin far behind what is missing."""
     ledger = new_ledger(tmp_path)
     grow(ledger, Random(6), 5 * FILE)
     while ledger.last_index < 450:
@@ -275,12 +279,28 @@ def test_the_index_is_rebuilt_from_the_data(tmp_path: Path, damage: str) -> None
             path.write_bytes(Random(number).randbytes(4096))
         elif damage == "odd size":
             path.write_bytes(path.read_bytes()[:-1])
-    ledger, report = open_ledger(tmp_path, 0)
+    ledger, report = open_ledger(tmp_path, end if is_mark_known else 0)
     assert 0 < report.rewritten_unit_count <= last + 1
     assert [e.entry_index for e in entries(ledger)] == list(range(last + 1))
     assert (report.cut_size_bytes, ledger.max_position) == (0, end)
     ledger.close()
     assert image(tmp_path) == good
+
+
+def test_what_was_rewritten_of_the_index_is_durable(tmp_path: Path) -> None:
+    fs = PowerLossFileSystem()
+    ledger, _ = open_ledger(tmp_path / "run", fs=fs)
+    add(ledger, 300)
+    ledger.sync()
+    ledger.close()
+    for path in index_file(tmp_path / "run").parent.iterdir():
+        path.write_bytes(bytes(4096))
+    ledger, report = open_ledger(tmp_path / "run", 0, fs=fs)
+    assert report.rewritten_unit_count == 300
+    for seed in range(5):
+        fs.build_image(str(tmp_path / "run"), str(tmp_path / f"{seed}"), Random(seed))
+        assert image(tmp_path / f"{seed}") == image(tmp_path / "run")
+    ledger.close()
 
 
 def test_index_units_are_rewritten_from_the_first_difference_on(tmp_path: Path) -> None:
