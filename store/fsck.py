@@ -1,0 +1,232 @@
+"""Checks every byte of a store directory without a server, and without changing one.
+
+Start reading here. Owns the order of a check: layout, marks, log, derived files, the rest. Who
+calls: `qlog store verify`, and tests. `store.fsck_inspect` says what is there, `store.fsck_plan`
+and `store.fsck_repair` what to do about findings. Memory does not grow with the log.
+
+What no check can find, because the format leaves it open: the bytes of a plain log's blank behind
+its eight (1.4); in a plain log without property CRC, header fields and properties that no derived
+file repeats (flag, times, hosts, reconsume times; 1.7); deleted oldest files of a plain log, which
+look like retention; tags codes and seconds of expired units and entries; older times in a
+checkpoint. A ledger leaves nothing open. Sources: fault-matrix D3 to D9, S05, S13; I18.
+"""
+
+import os
+from collections.abc import Iterator
+
+from store.config import StoreConfig
+from store.descriptor_cache import DescriptorCache
+from store.errors import LayoutError
+from store.fsck_container import LedgerCheck, PlainCheck, check_other_units
+from store.fsck_files import OPEN_FILES_MAX, ReadOnlyFileSystem, Segments, refuse_if_locked
+from store.fsck_index import IndexCheck
+from store.fsck_layout import Given, Layout, detect
+from store.fsck_log import NOWHERE, READ_SIZE_BYTES, Bad, ContainerCheck, LogWalk, Records
+from store.fsck_meta import (
+    Trust,
+    check_checkpoint,
+    check_mark,
+    read_starts,
+    read_trust,
+    stray_files,
+)
+from store.fsck_queues import QueueCheck
+from store.fsck_records import DerivedCheck
+from store.fsck_types import Finding, Part, Progress, Severity, no_progress
+from store.ledger_entry import check_run
+from store.ledger_start import LOG_FROM_ZERO, LogStart
+
+__all__ = ["Check", "Finding", "Given", "Severity", "verify"]
+
+
+def verify(
+    root: str, progress: Progress = no_progress, *, given: Given | None = None
+) -> Iterator[Finding]:
+    """Check a directory and yield what is wrong, nothing when all is well.
+
+    Raises LockedError when a process has the directory (also when one took it on the way),
+    LayoutError when there is no store or it cannot be told how to read it, FileSystemError.
+    """
+    check = Check(root, given)
+    return check.run(progress)
+
+
+class Check:
+    """One check of one directory. `run` does it; the attributes are complete after it."""
+
+    def __init__(self, root: str, given: Given | None = None) -> None:
+        """Find out the layout. Raises LockedError, LayoutError or FileSystemError."""
+        self.root = root
+        self.fs = ReadOnlyFileSystem()
+        if not os.path.isdir(root):
+            raise LayoutError(root, "a store directory", "no directory")
+        refuse_if_locked(root)
+        self.layout: Layout = detect(self.fs, root, given)
+        self.config: StoreConfig = self.layout.config
+        self.descriptors = DescriptorCache(self.fs, OPEN_FILES_MAX)
+        self.start: LogStart = LOG_FROM_ZERO
+        """Where a ledger begins, as far as it can be proven."""
+        self.is_start_proven = True
+        self.is_resetting = False
+        """A reset of the log was not finished: what is there is dropped by opening."""
+        self.last_index = -1
+        """Last good entry of a ledger."""
+        names = self.fs.list_directory(os.path.join(root, self.layout.log_directory))
+        is_empty = not any(name.isdecimal() for name in names)
+        self.trust: Trust
+        self.trust, self._early = read_trust(self.fs, root, log_is_empty=is_empty)
+        self.data, container = self._open_log()
+        self.container: ContainerCheck = container
+        self.index: Segments | None = (
+            container.index if isinstance(container, LedgerCheck) else None
+        )
+
+    # --- Opening ---
+
+    def _open_log(self) -> tuple[Segments, ContainerCheck]:
+        if self.config.container == "commit_log":
+            data = self.segments(self.layout.log_directory, Part.LOG)
+            check = PlainCheck(require_property_crc=self.config.property_crc)
+            return data, check
+        directory = self.layout.ledger_directory
+        starts, findings, self.is_resetting = read_starts(self.fs, self.root, directory)
+        self._early += findings
+        self.start, self.is_start_proven = self._choose_start(starts, is_sure=not findings)
+        data = self.segments(self.layout.log_directory, Part.LOG, self.start.file_position)
+        index = Segments(
+            self.descriptors,
+            self.fs,
+            self.root,
+            f"{directory}/index",
+            self.config.ledger_index_units_per_file * 32,
+            Part.LEDGER_INDEX,
+            severity=Severity.DERIVED,
+        )
+        return data, LedgerCheck(data, index, self.start.link)
+
+    def segments(self, directory: str, part: Part, first_position: int | None = None) -> Segments:
+        """Open the files of the log."""
+        return Segments(
+            self.descriptors,
+            self.fs,
+            self.root,
+            directory,
+            self.config.file_size_bytes,
+            part,
+            severity=Severity.REPAIRABLE,
+            first_position=first_position,
+        )
+
+    def _choose_start(self, starts: list[LogStart], *, is_sure: bool) -> tuple[LogStart, bool]:
+        """Return the start that the first entry chains to, and whether one does."""
+        if is_sure:
+            return starts[0], True
+        data = self.segments(self.layout.log_directory, Part.LOG)
+        file_end = data.position + self.config.file_size_bytes
+        for start in starts:
+            lo = start.min_position
+            if data.files and data.position == start.file_position <= lo < file_end:
+                first = data.read(lo, min(file_end - lo, READ_SIZE_BYTES))
+                if check_run(first, lo, start.link, file_end_position=file_end).end:
+                    return start, True
+        return starts[0], False
+
+    # --- Running ---
+
+    def run(self, progress: Progress) -> Iterator[Finding]:
+        """Do the check. Call it once."""
+        try:
+            yield from self._early
+            if not self.is_resetting:
+                yield from self._check_log(progress)
+            yield from stray_files(self.fs, self.root, self.layout)
+        finally:
+            self.descriptors.close()
+        refuse_if_locked(self.root)
+
+    def _check_log(self, progress: Progress) -> Iterator[Finding]:
+        trust, data = self.trust, self.data
+        begin = self.start.min_position if self.index is not None else data.position
+        self.walk = LogWalk(
+            data,
+            self.container,
+            begin_position=begin,
+            known_good_position=trust.known_good_position,
+            progress=progress,
+        )
+        derived = self._derived(begin)
+        has_damage = False
+        if data.files and data.position < begin:
+            dirty = data.first_dirty(data.position, begin)
+            if dirty is not None:
+                path, at = data.place(dirty)
+                yield Finding(path, at, "unused byte", "0", "not 0", Severity.REPAIRABLE, Part.LOG)
+        for event in self.walk.events():
+            if isinstance(event, Records):
+                yield from derived.put(event)
+            elif isinstance(event, Bad):
+                has_damage = True
+                yield from derived.damage(event)
+            else:
+                yield event
+        progress("derived", 0, 1)
+        yield from derived.finish()
+        yield from self._check_end(derived.newest_unix_ms, has_damage=has_damage)
+        progress("derived", 1, 1)
+
+    def _derived(self, begin_position: int) -> DerivedCheck:
+        config, trust = self.config, self.trust
+        queues = QueueCheck(
+            self.fs,
+            self.descriptors,
+            self.root,
+            config.consume_queue_units_per_file,
+            min_position=begin_position,
+            required_position=trust.required_position,
+            is_clean=trust.is_clean,
+            place=self.data.place,
+            log_severity=self._log_severity,
+        )
+        index = IndexCheck(
+            self.fs,
+            self.descriptors,
+            self.root,
+            slot_count=config.index_slot_count,
+            entry_count=config.index_entry_count,
+            min_position=begin_position,
+            required_position=trust.required_position,
+            is_clean=trust.is_clean,
+        )
+        return DerivedCheck(queues, index, self.data.place, self._log_severity)
+
+    def _log_severity(self, position: int) -> Severity:
+        is_known = position < self.trust.known_good_position
+        return Severity.DAMAGE if is_known else Severity.TORN_TAIL
+
+    def _check_end(self, newest_unix_ms: int, *, has_damage: bool) -> Iterator[Finding]:
+        """Compare the end of the log with the mark, and what follows from it."""
+        trust, end = self.trust, self.walk.end_position
+        if self.index is not None:
+            assert isinstance(self.container, LedgerCheck)
+            self.last_index = self.container.link.entry_index
+            yield from self.index.findings
+            first_index = self.start.link.entry_index + 1
+            yield from check_other_units(self.index, first_index, self.last_index + 1)
+        known_good = trust.known_good_position
+        if trust.mark is not None and end < known_good != NOWHERE and not has_damage:
+            path, at = self.data.place(max(end - 1, 0))
+            yield Finding(
+                path,
+                at + 1,
+                "log end",
+                f"position {known_good}, once known to be good",
+                f"position {end}",
+                Severity.DAMAGE,
+                Part.LOG,
+                end,
+            )
+        index_at = {end: self.last_index} if not has_damage else None
+        yield from check_mark(
+            trust, end_position=end, index_at=index_at, last_index=self.last_index
+        )
+        yield from check_checkpoint(self.fs, self.root, newest_unix_ms)

@@ -1,0 +1,273 @@
+"""Reads a store directory without touching it, however damaged it is.
+
+Owns the read-only file system, the byte space of a file sequence in which anything may be missing,
+and the question who holds the directory; must not know what the bytes mean. Nothing here maps a
+file: a bad sector is an exception, and its page reads as zeros and a finding.
+Sources: fault-matrix section 6, D9, D12, S17.
+"""
+
+import fcntl
+import mmap
+import os
+from typing import Final, NamedTuple
+
+from store import format as fmt
+from store.config import MIB
+from store.descriptor_cache import DescriptorCache
+from store.errors import FileSystemError, LockedError
+from store.file_system import FileSystem
+from store.fsck_types import Finding, Part, Severity
+from store.identity import _FLOCK, LOCK_NAME, DirectoryLock
+from store.mapped_file import TEMPORARY_SUFFIX
+
+OPEN_FILES_MAX: Final = 128
+SCAN_SIZE_BYTES: Final = MIB
+PAGE_SIZE_BYTES: Final = fmt.PAGE_SIZE_BYTES
+
+
+class ReadOnlyFileSystem(FileSystem):
+    """Opens for reading whatever is asked, and refuses everything that would change a byte."""
+
+    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> int:
+        """Open a file that exists, for reading."""
+        assert not create, f"{path} would be made"
+        return super().open(path, read_only=True)
+
+    def allocate(self, fd: int, path: str, size_bytes: int) -> None:
+        """Refuse."""
+        raise AssertionError(f"allocate of {path} in a read-only check")
+
+    def set_size(self, fd: int, path: str, size_bytes: int) -> None:
+        """Refuse."""
+        raise AssertionError(f"set_size of {path} in a read-only check")
+
+    def map(self, fd: int, path: str, size_bytes: int) -> mmap.mmap:
+        """Refuse."""
+        raise AssertionError(f"map of {path} in a read-only check")
+
+    def write_at(self, fd: int, path: str, position: int, data: bytes | memoryview) -> None:
+        """Refuse."""
+        raise AssertionError(f"write to {path} in a read-only check")
+
+    def sync(self, fd: int, path: str) -> None:
+        """Refuse: it would write back what somebody else wrote."""
+        raise AssertionError(f"sync of {path} in a read-only check")
+
+    def sync_directory(self, path: str) -> None:
+        """Refuse."""
+        raise AssertionError(f"sync of {path} in a read-only check")
+
+    def rename(self, source: str, target: str) -> None:
+        """Refuse."""
+        raise AssertionError(f"rename to {target} in a read-only check")
+
+    def unlink(self, path: str) -> None:
+        """Refuse."""
+        raise AssertionError(f"unlink of {path} in a read-only check")
+
+    def make_directory(self, path: str) -> None:
+        """Refuse."""
+        raise AssertionError(f"make_directory of {path} in a read-only check")
+
+
+def holder_of(root: str) -> str | None:
+    """Say who holds a directory, None when nobody does. Takes no lock, not even for a moment.
+
+    Raises FileSystemError when the lock file cannot be read.
+    """
+    path = os.path.join(root, LOCK_NAME)
+    if not os.path.exists(path):
+        return None
+    fs = ReadOnlyFileSystem()
+    fd = fs.open(path)
+    try:
+        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+        answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, asked)
+        if _FLOCK.unpack(answer)[0] == fcntl.F_UNLCK:
+            return None
+        return DirectoryLock(fs, root)._holder(fd)
+    finally:
+        fs.close(fd)
+
+
+def refuse_if_locked(root: str) -> None:
+    """Raise LockedError when a process holds the directory."""
+    holder = holder_of(root)
+    if holder is not None:
+        raise LockedError(os.path.join(root, LOCK_NAME), holder)
+
+
+class Segment(NamedTuple):
+    """One place of a sequence. `path` is below the root; a missing file has size 0."""
+
+    path: str
+    position: int
+    size_bytes: int
+    is_missing: bool
+
+
+class Segments:
+    """The files of one directory as one byte space [position, end_position).
+
+    What is missing (files of the sequence, bytes of a short file, unreadable pages) reads as zeros
+    and is in `findings`, as are names and sizes that are wrong.
+    """
+
+    def __init__(
+        self,
+        descriptors: DescriptorCache,
+        fs: FileSystem,
+        root: str,
+        directory: str,
+        file_size_bytes: int,
+        part: Part,
+        *,
+        severity: Severity,
+        first_position: int | None = None,
+    ) -> None:
+        """`directory` is below `root`. `severity` is that of wrong names and sizes.
+
+        With `first_position` the sequence begins there, and older files are left-overs.
+        """
+        self._descriptors, self._fs, self._root = descriptors, fs, root
+        self.directory, self.part, self._severity = directory, part, severity
+        self.file_size_bytes: Final = file_size_bytes
+        self.findings: list[Finding] = []
+        self.files: tuple[Segment, ...] = ()
+        self._load(first_position)
+
+    def _load(self, first_position: int | None) -> None:
+        found: dict[int, Segment] = {}
+        for name in self._fs.list_directory(os.path.join(self._root, self.directory)):
+            path = f"{self.directory}/{name}"
+            if not (len(name) == fmt.FILE_NAME_DIGITS and name.isdecimal()):
+                self.findings.append(odd_file(path, self.part))
+                continue
+            position, size = int(name), self.file_size_bytes
+            size_bytes = os.stat(os.path.join(self._root, path)).st_size
+            if position % size:
+                expected = f"a multiple of {size}"
+                self._wrong(path, 0, "file name", expected, name)
+            elif first_position is not None and position < first_position:
+                self._note(path, 0, "file", f"none before {first_position}", "one", left_over=True)
+            else:
+                found[position] = Segment(path, position, size_bytes, is_missing=False)
+                if size_bytes != size:
+                    at = min(size, size_bytes)
+                    self._wrong(path, at, "file size", str(size), str(size_bytes))
+        if not found:
+            return
+        lo = min(found) if first_position is None else first_position
+        files = []
+        for position in range(lo, max(found) + 1, self.file_size_bytes):
+            path = f"{self.directory}/{fmt.file_name(position)}"
+            files.append(found.get(position) or Segment(path, position, 0, is_missing=True))
+            if position not in found:
+                self._wrong(path, 0, "file", "present", "missing")
+        self.files = tuple(files)
+
+    def _wrong(self, path: str, at: int, field: str, expected: str, found: str) -> None:
+        self.findings.append(Finding(path, at, field, expected, found, self._severity, self.part))
+
+    def _note(
+        self, path: str, at: int, field: str, expected: str, found: str, *, left_over: bool
+    ) -> None:
+        severity = Severity.LEFT_OVER if left_over else self._severity
+        self.findings.append(Finding(path, at, field, expected, found, severity, self.part))
+
+    # --- Positions ---
+
+    @property
+    def position(self) -> int:
+        """First byte of the sequence; 0 without files."""
+        return self.files[0].position if self.files else 0
+
+    @property
+    def end_position(self) -> int:
+        """Byte after the last file; 0 without files."""
+        return self.files[-1].position + self.file_size_bytes if self.files else 0
+
+    def file_at(self, position: int) -> Segment:
+        """Return the file that holds a position of the sequence."""
+        number = (position - self.position) // self.file_size_bytes
+        assert 0 <= number < len(self.files), f"{self.directory}: position {position}"
+        return self.files[number]
+
+    def place(self, position: int) -> tuple[str, int]:
+        """Return (path below the root, byte) of any position, also behind the last file."""
+        at = position % self.file_size_bytes
+        return f"{self.directory}/{fmt.file_name(position - at)}", at
+
+    # --- Bytes ---
+
+    def read(self, position: int, size_bytes: int) -> bytes:
+        """Copy bytes of one file; what is not there reads as zeros."""
+        file = self.file_at(position)
+        at = position - file.position
+        assert at + size_bytes <= self.file_size_bytes, f"{file.path}: {at} + {size_bytes}"
+        there = max(0, min(size_bytes, file.size_bytes - at))
+        data = b""
+        if there:
+            try:
+                data = self._read(file, at, there)
+            except FileSystemError:
+                data = self._read_pages(file, at, there)
+        return data if len(data) == size_bytes else data.ljust(size_bytes, b"\0")
+
+    def _read(self, file: Segment, at: int, size_bytes: int) -> bytes:
+        path = os.path.join(self._root, file.path)
+        with self._descriptors.use(path) as opened:
+            return self._fs.read_at(opened.fd, path, at, size_bytes)
+
+    def _read_pages(self, file: Segment, at: int, size_bytes: int) -> bytes:
+        """Read page by page; those that cannot be read are zeros and a finding each."""
+        parts, hi = [], at + size_bytes
+        while at < hi:
+            page_hi = min(hi, (at // PAGE_SIZE_BYTES + 1) * PAGE_SIZE_BYTES)
+            try:
+                parts.append(self._read(file, at, page_hi - at))
+            except FileSystemError as error:
+                parts.append(bytes(page_hi - at))
+                finding = Finding(
+                    file.path,
+                    at // PAGE_SIZE_BYTES * PAGE_SIZE_BYTES,
+                    "page",
+                    "readable",
+                    os.strerror(error.errno_value),
+                    self._severity,
+                    self.part,
+                )
+                if finding not in self.findings:
+                    self.findings.append(finding)
+            at = page_hi
+        return b"".join(parts)
+
+    def dirty_hi(self) -> int:
+        """Return the position after the last byte that is not zero; the first one without any."""
+        hi = self.end_position
+        while hi > self.position:
+            file = self.file_at(hi - 1)
+            lo = max(file.position, hi - SCAN_SIZE_BYTES)
+            if lo - file.position < file.size_bytes:
+                kept = self.read(lo, hi - lo).rstrip(b"\0")
+                if kept:
+                    return lo + len(kept)
+            hi = lo
+        return self.position
+
+    def first_dirty(self, lo: int, hi: int) -> int | None:
+        """Return the first position of [lo, hi), bytes of one file, that is not zero."""
+        while lo < hi:
+            data = self.read(lo, min(hi - lo, SCAN_SIZE_BYTES))
+            rest = data.lstrip(b"\0")
+            if rest:
+                return lo + len(data) - len(rest)
+            lo += len(data)
+        return None
+
+
+def odd_file(path: str, part: Part) -> Finding:
+    """Name a file that does not belong where it is."""
+    if path.endswith(TEMPORARY_SUFFIX):
+        return Finding(path, 0, "file", "none", "left over", Severity.LEFT_OVER, part)
+    return Finding(path, 0, "file", "none of this name", "one", Severity.UNKNOWN, part)

@@ -1,0 +1,242 @@
+"""Says what is in a store directory, without reading all of it and without judging it.
+
+Owns the summary that `qlog store inspect` prints; must not look for damage. It works beside a
+server, too: it reads a few bytes and takes no lock, so what it says is then a moment old.
+Sources: storage-formats 0.3, 2.1, 3.1, 4.1.
+"""
+
+import os
+from datetime import UTC, datetime
+
+from store import checkpoint
+from store import format as fmt
+from store.consume_queue import UNIT_SIZE_BYTES
+from store.consume_queues import DIRECTORY as QUEUE_DIRECTORY
+from store.descriptor_cache import DescriptorCache
+from store.errors import LayoutError
+from store.fsck_files import OPEN_FILES_MAX, ReadOnlyFileSystem, Segments, holder_of
+from store.fsck_layout import Given, Layout, detect, index_names
+from store.fsck_meta import read_starts, read_trust, stray_files
+from store.fsck_types import Part, Severity
+from store.index_files import DIRECTORY as INDEX_DIRECTORY
+
+_FILLER_SIZE = fmt.CONSUME_QUEUE_FILLER_SIZE
+Row = dict[str, object]
+
+
+def inspect(root: str, *, given: Given | None = None) -> Row:
+    """Return what a directory holds, as plain values that JSON knows.
+
+    Raises LayoutError when there is no store or it cannot be told how to read it, FileSystemError.
+    """
+    return Inspection(root, given).row()
+
+
+def readable_time(unix_ms: int) -> str | None:
+    """Return a time as ISO 8601 in UTC with milliseconds; None for none (0) or nonsense."""
+    if not 0 < unix_ms < 1 << 47:
+        return None
+    moment = datetime.fromtimestamp(unix_ms // 1000, UTC).replace(microsecond=unix_ms % 1000 * 1000)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+class Inspection:
+    """One look at one directory."""
+
+    def __init__(self, root: str, given: Given | None) -> None:
+        if not os.path.isdir(root):
+            raise LayoutError(root, "a store directory", "no directory")
+        self._root = root
+        self._fs = ReadOnlyFileSystem()
+        self._layout: Layout = detect(self._fs, root, given)
+        self._config = self._layout.config
+        self._descriptors = DescriptorCache(self._fs, OPEN_FILES_MAX)
+
+    def row(self) -> Row:
+        """Read what is cheap to read."""
+        try:
+            return self._row()
+        finally:
+            self._descriptors.close()
+
+    def _row(self) -> Row:
+        root, layout = self._root, self._layout
+        log = self._segments(layout.log_directory, self._config.file_size_bytes)
+        trust, _ = read_trust(self._fs, root, log_is_empty=not log.files)
+        mark = trust.mark
+        free_bytes, disk_bytes = self._fs.free_bytes(root)
+        queues = self._queues(log.position)
+        strays = list(stray_files(self._fs, root, layout)) + log.findings
+        return {
+            "directory": os.path.abspath(root),
+            "container": self._config.container,
+            "logs": list(layout.containers),
+            "held_by": holder_of(root),
+            "last_run_clean": trust.last_run.was_clean,
+            "same_boot": trust.last_run.same_boot,
+            **self._log_row(log),
+            "topic_count": len({row["topic"] for row in queues}),
+            "queue_count": len(queues),
+            "queued_record_count": sum(
+                int(str(row["max_offset"])) - int(str(row["min_offset"])) for row in queues
+            ),
+            "durable_position": mark.durable_position if mark else None,
+            "durable_index": mark.durable_index if mark else None,
+            "dispatched_position": mark.dispatched_position if mark else None,
+            "dispatched_durable_position": mark.dispatched_durable_position if mark else None,
+            "known_good_position": trust.known_good_position if mark else None,
+            "used_bytes": self._used_bytes(),
+            "disk_free_bytes": free_bytes,
+            "disk_size_bytes": disk_bytes,
+            "left_over": [f.path for f in strays if f.severity is Severity.LEFT_OVER],
+            "unknown": [f.path for f in strays if f.severity is Severity.UNKNOWN],
+            "settings": self._settings(),
+            "log_files": [
+                {
+                    "file": file.path,
+                    "position": file.position,
+                    "size_bytes": file.size_bytes,
+                    "missing": file.is_missing,
+                }
+                for file in log.files
+            ],
+            "queues": queues,
+            "index_files": self._index_files(),
+            "checkpoint": self._checkpoint(),
+        }
+
+    def _segments(self, directory: str, file_size_bytes: int) -> Segments:
+        return Segments(
+            self._descriptors,
+            self._fs,
+            self._root,
+            directory,
+            file_size_bytes,
+            Part.LOG,
+            severity=Severity.REPAIRABLE,
+        )
+
+    def _settings(self) -> list[Row]:
+        return [
+            {"setting": name, "value": getattr(self._config, name), "from": source}
+            for name, source in self._layout.source.items()
+        ]
+
+    def _log_row(self, log: Segments) -> Row:
+        """Say how far the log goes, by its last byte that is not zero."""
+        row: Row = {
+            "file_count": len(log.files),
+            "first_position": log.position,
+            "written_position": log.dirty_hi(),
+        }
+        if self._config.container == "ledger":
+            directory = self._layout.ledger_directory
+            starts, _, _ = read_starts(self._fs, self._root, directory)
+            unit = fmt.INDEX_UNIT_SIZE_BYTES
+            units = self._config.ledger_index_units_per_file * unit
+            index = self._segments(f"{directory}/index", units)
+            row["first_index"] = starts[0].link.entry_index + 1
+            # A unit ends with a term, which is not zero as a rule, so the last one is found so.
+            row["last_index"] = (index.dirty_hi() + unit - 1) // unit - 1
+        return row
+
+    # --- Derived files ---
+
+    def _queues(self, min_position: int) -> list[Row]:
+        rows: list[Row] = []
+        top = os.path.join(self._root, QUEUE_DIRECTORY)
+        for topic in self._fs.list_directory(top):
+            path = os.path.join(top, topic)
+            names = self._fs.list_directory(path) if os.path.isdir(path) else []
+            for queue_id in sorted(int(n) for n in names if n.isdecimal()):
+                size_bytes = self._config.consume_queue_units_per_file * UNIT_SIZE_BYTES
+                files = self._segments(f"{QUEUE_DIRECTORY}/{topic}/{queue_id}", size_bytes)
+                lo, hi = queue_offsets(files, min_position)
+                rows.append(
+                    {
+                        "topic": topic,
+                        "queue_id": queue_id,
+                        "min_offset": lo,
+                        "max_offset": hi,
+                        "file_count": len(files.files),
+                    }
+                )
+        return rows
+
+    def _index_files(self) -> list[Row]:
+        rows: list[Row] = []
+        top = os.path.join(self._root, INDEX_DIRECTORY)
+        for name in index_names(self._fs, top):
+            path = os.path.join(top, name)
+            if os.stat(path).st_size < fmt.INDEX_HEADER_SIZE_BYTES:
+                rows.append({"file": f"{INDEX_DIRECTORY}/{name}"})
+                continue
+            fd = self._fs.open(path)
+            try:
+                header = self._fs.read_at(fd, path, 0, fmt.INDEX_HEADER_SIZE_BYTES)
+            finally:
+                self._fs.close(fd)
+            begin_ms, end_ms, begin, end, used_count, count = fmt.INDEX_HEADER.unpack(header)
+            rows.append(
+                {
+                    "file": f"{INDEX_DIRECTORY}/{name}",
+                    "entry_count": max(0, count - 1),
+                    "used_slot_count": used_count,
+                    "begin_time": readable_time(begin_ms),
+                    "end_time": readable_time(end_ms),
+                    "begin_position": begin,
+                    "end_position": end,
+                }
+            )
+        return rows
+
+    def _checkpoint(self) -> list[Row]:
+        path = os.path.join(self._root, checkpoint.FILE_NAME)
+        if not os.path.exists(path) or os.stat(path).st_size < fmt.CHECKPOINT.size:
+            return []
+        fd = self._fs.open(path)
+        try:
+            values = fmt.CHECKPOINT.unpack(self._fs.read_at(fd, path, 0, fmt.CHECKPOINT.size))
+        finally:
+            self._fs.close(fd)
+        names = checkpoint.CheckpointValues.__slots__
+        return [
+            {
+                "field": name,
+                "value": value,
+                "time": readable_time(value) if name.endswith("_unix_ms") else None,
+            }
+            for name, value in zip(names, values, strict=True)
+        ]
+
+    def _used_bytes(self) -> int:
+        """Sum up what the files take on disk, holes left out."""
+        total = 0
+        for directory, _, names in os.walk(self._root):
+            for name in names:
+                total += os.lstat(os.path.join(directory, name)).st_blocks * 512
+        return total
+
+
+def queue_offsets(files: Segments, min_position: int) -> tuple[int, int]:
+    """Return (first offset of a kept record, next offset) of a queue, by binary search.
+
+    Correct for a queue that is not damaged. Fillers and expired units come before, zeros behind.
+    """
+    hi = (files.dirty_hi() + UNIT_SIZE_BYTES - 1) // UNIT_SIZE_BYTES if files.files else 0
+    lo = first_unit_at(files, min_position, hi)
+    return lo, hi
+
+
+def first_unit_at(files: Segments, position: int, hi: int) -> int:
+    """Return the first offset before `hi` whose record is at or behind a position, or `hi`."""
+    lo = files.position // UNIT_SIZE_BYTES
+    while lo < hi:
+        middle = (lo + hi) // 2
+        unit = files.read(middle * UNIT_SIZE_BYTES, UNIT_SIZE_BYTES)
+        own, size_bytes, _ = fmt.CONSUME_QUEUE_UNIT.unpack(unit)
+        if size_bytes == _FILLER_SIZE or own < position:
+            lo = middle + 1
+        else:
+            hi = middle
+    return lo

@@ -1,0 +1,363 @@
+"""Turns the findings of a check into a repair plan, and says exactly what a cut would lose.
+
+Owns the choice of actions and their order; must not change a byte. A plan is data: it can be shown,
+and `store.fsck_repair.apply` carries it out. What was known to be good is cut only by an action
+with a `Loss`, which has to be accepted. Sources: fault-matrix D5 to D10, S05, S15.
+"""
+
+import os
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from store import checkpoint, durable_mark
+from store import format as fmt
+from store.checksum import crc32c
+from store.consume_queue import UNIT_SIZE_BYTES
+from store.consume_queues import DIRECTORY as QUEUE_DIRECTORY
+from store.fsck import Check
+from store.fsck_container import LedgerCheck, PlainCheck
+from store.fsck_files import PAGE_SIZE_BYTES, Segments
+from store.fsck_inspect import first_unit_at
+from store.fsck_layout import Given
+from store.fsck_log import NOWHERE, LogWalk, Records
+from store.fsck_types import (
+    Action,
+    ActionKind,
+    Finding,
+    Loss,
+    LostQueue,
+    Part,
+    Severity,
+    no_progress,
+)
+from store.ledger_entry import unpack_header
+from store.record_tail import TailReader
+
+FINGERPRINT_SIZE_BYTES: Final = 64 * 1024
+_KEPT_PAGES_MAX: Final = 64
+_LOST: Final = (Severity.DAMAGE, Severity.TORN_TAIL)
+_DERIVED: Final = (Part.QUEUE, Part.KEY_INDEX)
+
+
+def plan(root: str, findings: Iterable[Finding], *, given: Given | None = None) -> list[Action]:
+    """Return what to do about the findings of one check, in the order in which it is done.
+
+    Empty when there is nothing to do. Reads what a cut would lose. Raises as `store.fsck.verify`.
+    """
+    maker = _Planner(root, given)
+    try:
+        return maker.plan(list(findings))
+    finally:
+        maker.check.descriptors.close()
+
+
+class _Planner:
+    """One plan of one directory."""
+
+    def __init__(self, root: str, given: Given | None) -> None:
+        self.root = root
+        self.check = Check(root, given)
+        self.config = self.check.config
+        self.data = self.check.data
+
+    def plan(self, findings: list[Finding]) -> list[Action]:
+        parts = {f.part for f in findings if f.severity is not Severity.UNKNOWN}
+        actions = [*self._removals(findings), *self._start(findings)]
+        if not self.check.is_start_proven:
+            return actions
+        cut = self._cut(findings)
+        end = cut.position if cut is not None else NOWHERE
+        actions += [*self._rewrites(findings, end), *self._kept_pages(findings)]
+        if cut is not None:
+            actions.append(cut)
+        log = self.check.layout.log_directory
+        ledger_findings = [
+            f for f in findings if f.part is Part.LEDGER_INDEX and f.severity is Severity.DERIVED
+        ]
+        if ledger_findings and self.check.index is not None:
+            why = f"{len(ledger_findings)} units differ from the entries"
+            directory = self.check.index.directory
+            actions.append(self._action(ActionKind.REBUILD_LEDGER_INDEX, directory, why))
+        derived = [
+            f for f in findings if f.part in _DERIVED and f.severity in (*_LOST, Severity.DERIVED)
+        ]
+        if derived or cut is not None:
+            why = f"{len(derived)} findings" if derived else "the log gets shorter"
+            actions.append(self._action(ActionKind.REBUILD_DERIVED, QUEUE_DIRECTORY, why))
+        if Part.CHECKPOINT in parts or cut is not None:
+            why = "what it says of the log is not so"
+            name = checkpoint.FILE_NAME
+            actions.append(self._action(ActionKind.RECREATE_CHECKPOINT, name, why))
+        if Part.MARKS in parts or cut is not None or derived:
+            why = f"they have to say how far {log} goes"
+            name = durable_mark.FILE_NAME
+            position = self._whole_position() if cut is None else cut.position
+            actions.append(
+                Action(ActionKind.RECREATE_MARKS, name, why, position=position, config=self.config)
+            )
+        return actions
+
+    def _whole_position(self) -> int:
+        """Return up to where the log is whole, when no finding says that it has to be cut."""
+        check = self.check
+        if check.trust.mark is not None:
+            return check.trust.mark.durable_position
+        for _ in check.run(no_progress):
+            pass
+        return check.walk.end_position
+
+    def _action(self, kind: ActionKind, path: str, why: str) -> Action:
+        return Action(kind, path, why, config=self.config)
+
+    # --- What loses nothing ---
+
+    def _removals(self, findings: list[Finding]) -> list[Action]:
+        """Left-overs go; log files under a wrong name are moved aside."""
+        actions = []
+        for finding in findings:
+            is_misnamed = finding.part is Part.LOG and finding.field == "file name"
+            if finding.severity is Severity.LEFT_OVER or is_misnamed:
+                actions.append(self._action(ActionKind.REMOVE, finding.path, finding.found))
+        return actions
+
+    def _start(self, findings: list[Finding]) -> list[Action]:
+        bad = [f for f in findings if f.part is Part.START]
+        if not bad:
+            return []
+        check = self.check
+        if not check.is_start_proven:
+            why = f"{bad[0].field}: no start of the log that is left fits its first entry"
+            return [Action(ActionKind.REFETCH, bad[0].path, why)]
+        why = f"the first entry proves that it follows entry {check.start.link.entry_index}"
+        directory = check.layout.ledger_directory
+        return [
+            Action(
+                ActionKind.RECREATE_START,
+                directory,
+                why,
+                position=check.start.file_position,
+                start=check.start,
+                config=self.config,
+            )
+        ]
+
+    def _rewrites(self, findings: list[Finding], end_position: int) -> list[Action]:
+        """Sizes, blanks and unused bytes of log files that stay; one action for each file."""
+        found: dict[str, Action] = {}
+        size_bytes = self.data.file_size_bytes
+        by_path = {file.path: file for file in self.data.files}
+        for finding in findings:
+            file = by_path.get(finding.path)
+            is_ours = finding.part is Part.LOG and finding.severity is Severity.REPAIRABLE
+            if not is_ours or file is None or file.is_missing:
+                continue
+            if file.position + size_bytes > end_position:
+                continue  # The cut gives it its size.
+            zero_lo = zero_hi = 0
+            if finding.position >= 0:
+                zero_lo, zero_hi = finding.position - file.position, size_bytes
+            elif finding.field == "unused byte":
+                zero_hi = self.check.start.min_position - file.position
+            before = found.get(finding.path)
+            if before is None or zero_hi:
+                found[finding.path] = Action(
+                    ActionKind.REWRITE_FILE,
+                    finding.path,
+                    f"{finding.field} is {finding.found}, must be {finding.expected}",
+                    zero_lo=zero_lo,
+                    zero_hi=zero_hi,
+                    blank=finding.position >= 0,
+                    config=self.config,
+                )
+        return list(found.values())
+
+    def _kept_pages(self, findings: list[Finding]) -> list[Action]:
+        """Pages of derived files that were found damaged, as evidence; a bounded number."""
+        parts = (*_DERIVED, Part.LEDGER_INDEX, Part.CHECKPOINT)
+        pages: dict[tuple[str, int], str] = {}
+        for finding in findings:
+            is_file = os.path.isfile(os.path.join(self.root, finding.path))
+            if finding.part in parts and finding.severity is Severity.DERIVED and is_file:
+                page = finding.at // PAGE_SIZE_BYTES * PAGE_SIZE_BYTES
+                pages.setdefault((finding.path, page), finding.field)
+        return [
+            Action(ActionKind.KEEP, path, field, zero_lo=page, config=self.config)
+            for (path, page), field in list(pages.items())[:_KEPT_PAGES_MAX]
+        ]
+
+    # --- The cut ---
+
+    def _cut(self, findings: list[Finding]) -> Action | None:
+        positions = [
+            f.position
+            for f in findings
+            if f.part is Part.LOG and f.severity in _LOST and f.position >= 0
+        ]
+        if not positions:
+            return None
+        position = self._entry_start(min(positions))
+        data, known_good = self.data, self.check.trust.known_good_position
+        hi = max(data.dirty_hi(), position)
+        loss = None
+        if position < known_good:
+            loss_hi = hi if known_good == NOWHERE else max(hi, known_good)
+            loss = self._loss(position, loss_hi)
+        path, at = data.place(position)
+        if position == data.end_position and at == 0 and position > data.position:
+            path, _ = data.place(position - 1)  # Nothing to zero: the next file is missing.
+            at = data.file_size_bytes
+        first = next(f for f in findings if f.part is Part.LOG and f.position == min(positions))
+        return Action(
+            ActionKind.CUT_LOG,
+            path,
+            f"{first.field} is {first.found}, must be {first.expected}",
+            position=position,
+            zero_lo=at,
+            zero_hi=data.file_size_bytes,
+            fingerprint=fingerprint(data, position),
+            loss=loss,
+            config=self.config,
+        )
+
+    def _entry_start(self, position: int) -> int:
+        """Return the start of the ledger entry whose record begins at a position."""
+        if self.check.index is None or not self._is_inside(position):
+            return position
+        return self._walk_to(position)[0]
+
+    def _is_inside(self, position: int) -> bool:
+        """Say whether a position of a ledger is no entry's start by what is there."""
+        data = self.data
+        if not data.position <= position < data.end_position:
+            return False
+        file_end = data.file_at(position).position + data.file_size_bytes
+        if file_end - position < fmt.ENTRY_HEADER_SIZE_BYTES:
+            return False
+        magic = data.read(position, 8)[4:]
+        return magic in (fmt.MAGIC_V1.to_bytes(4, "big"), fmt.MAGIC_V2.to_bytes(4, "big"))
+
+    def _walk_to(self, position: int) -> tuple[int, int]:
+        """Return (start of the last entry that begins at or before a position, its index - 1).
+
+        At the end of an entry: that end, and the index of the entry.
+        """
+        check, data = self.check, self.data
+        assert check.index is not None, "a plain log has no entries"
+        lo, link = check.start.min_position, check.start.link
+        file_lo = position // data.file_size_bytes * data.file_size_bytes
+        if file_lo == position and file_lo > lo:
+            file_lo -= data.file_size_bytes
+        walk = LedgerCheck(data, check.index, link)
+        if file_lo > lo:
+            lo = file_lo
+            walk.lose()
+        last_index = link.entry_index if lo == check.start.min_position else -1
+        while data.position <= lo < min(position, data.end_position):
+            file_end = data.file_at(lo).position + data.file_size_bytes
+            head = data.read(lo, min(fmt.ENTRY_HEADER_SIZE_BYTES, file_end - lo))
+            if len(head) < fmt.ENTRY_HEADER_SIZE_BYTES:
+                break
+            size_bytes = max(0, min(unpack_header(head).size_bytes, file_end - lo))
+            if (
+                walk.check(data.read(lo, size_bytes), lo, file_end).end != size_bytes
+                or not size_bytes
+            ):
+                break
+            if lo + size_bytes > position:
+                return lo, last_index
+            lo, last_index = lo + size_bytes, walk.link.entry_index
+        return (lo if lo <= position else position), last_index
+
+    def _loss(self, lo_position: int, hi_position: int) -> Loss:
+        """Count what is behind a position, as far as it can be read."""
+        check, data = self.check, self.data
+        lo_index = hi_index = -1
+        container: LedgerCheck | PlainCheck
+        if check.index is not None:
+            lo_index = self._walk_to(lo_position)[1] + 1
+            container = LedgerCheck(data, check.index, check.start.link)
+            container.lose()
+        else:
+            container = PlainCheck(require_property_crc=self.config.property_crc)
+        queues = self._queue_units(lo_position)
+        record_count = 0
+        if data.position <= lo_position < data.end_position:
+            walk = LogWalk(
+                data,
+                container,
+                begin_position=lo_position,
+                known_good_position=NOWHERE,
+                progress=no_progress,
+            )
+            tails = TailReader()
+            for event in walk.events():
+                if isinstance(event, Records):
+                    record_count += _count(event.data, tails, queues)
+        if isinstance(container, LedgerCheck):
+            mark = check.trust.mark
+            durable_index = mark.durable_index if mark is not None else -1
+            hi_index = max(container.link.entry_index, durable_index, lo_index - 1) + 1
+        return Loss(
+            lo_position,
+            hi_position,
+            lo_index,
+            hi_index,
+            record_count,
+            tuple(LostQueue(t, i, lo, hi) for (t, i), (lo, hi) in sorted(queues.items())),
+        )
+
+    def _queue_units(self, position: int) -> dict[tuple[str, int], tuple[int, int]]:
+        """Ask the consume queues which offsets have records at and behind a position."""
+        found: dict[tuple[str, int], tuple[int, int]] = {}
+        fs, top = self.check.fs, os.path.join(self.root, QUEUE_DIRECTORY)
+        for topic in fs.list_directory(top):
+            path = os.path.join(top, topic)
+            names = fs.list_directory(path) if os.path.isdir(path) else []
+            for name in names:
+                if not name.isdecimal():
+                    continue
+                files = Segments(
+                    self.check.descriptors,
+                    fs,
+                    self.root,
+                    f"{QUEUE_DIRECTORY}/{topic}/{name}",
+                    self.config.consume_queue_units_per_file * UNIT_SIZE_BYTES,
+                    Part.QUEUE,
+                    severity=Severity.DERIVED,
+                )
+                if files.files:
+                    hi = (files.dirty_hi() + UNIT_SIZE_BYTES - 1) // UNIT_SIZE_BYTES
+                    lo = first_unit_at(files, position, hi)
+                    if lo < hi:
+                        found[topic, int(name)] = (lo, hi)
+        return found
+
+
+def _count(data: bytes, tails: TailReader, queues: dict[tuple[str, int], tuple[int, int]]) -> int:
+    """Add the offsets of records to those that are lost; return how many records there are."""
+    at = count = 0
+    while at < len(data):
+        tail = tails.read_record(data, at)
+        queue_id = fmt.INT32.unpack_from(data, at + fmt.QUEUE_ID_AT)[0]
+        offset = fmt.OFFSETS.unpack_from(data, at + fmt.QUEUE_OFFSET_AT)[0]
+        flags = fmt.INT32.unpack_from(data, at + fmt.SYS_FLAG_AT)[0]
+        if tail is not None and not flags & fmt.TRANSACTION_PREPARED:
+            key = (tail[0].decode("ascii"), queue_id)
+            lo, hi = queues.get(key, (offset, offset + 1))
+            queues[key] = (min(lo, offset), max(hi, offset + 1))
+        at += fmt.INT32.unpack_from(data, at)[0]
+        count += 1
+    return count
+
+
+def fingerprint(data: Segments, position: int) -> int:
+    """Return CRC-32C of the first bytes behind a position, for `Action.fingerprint`."""
+    if not data.position <= position < data.end_position:
+        return 0
+    file_end = data.file_at(position).position + data.file_size_bytes
+    return crc32c(data.read(position, min(file_end - position, FINGERPRINT_SIZE_BYTES)))
+
+
+def loses(actions: Sequence[Action]) -> Loss | None:
+    """Return what a plan would lose; None when it loses nothing that was known to be good."""
+    return next((action.loss for action in actions if action.loss is not None), None)

@@ -1,0 +1,389 @@
+"""Carries out a repair plan: every step can be repeated, and a crash between two is harmless.
+
+Owns the order "copy aside, write a new file, switch names" (S15) and who may do it: the holder of
+the directory's lock. Must not choose what to do. Nothing that was damaged is lost: the bytes that a
+step takes away are in `damaged/<name>-<position>` before it begins. Derived files are dropped and
+built from the log; a mark beside them says that they are not whole until they are.
+The run markers (`abort`, `boot_id`) are left alone: a repair is no clean end of the last run.
+Sources: fault-matrix S07, S12, S13, S15; design 4.5.
+"""
+
+import os
+from collections.abc import Iterable, Iterator
+from itertools import count
+from typing import Final
+
+from store import checkpoint, durable_mark
+from store import format as fmt
+from store.checkpoint import Checkpoint
+from store.checksum import crc32c
+from store.commit_log import CommitLog
+from store.config import MIB, StoreConfig
+from store.consume_queues import ConsumeQueues
+from store.dispatch import Dispatcher
+from store.durable_mark import DurableMark, Mark
+from store.errors import FileSystemError
+from store.failpoints import hit
+from store.file_system import FileSystem
+from store.fsck_files import PAGE_SIZE_BYTES
+from store.fsck_layout import Given, detect
+from store.fsck_meta import DAMAGED_DIRECTORY, read_marks
+from store.fsck_plan import FINGERPRINT_SIZE_BYTES
+from store.fsck_types import (
+    Action,
+    ActionKind,
+    LossRefusedError,
+    Progress,
+    StalePlanError,
+    no_progress,
+)
+from store.identity import DirectoryLock, RunMarker
+from store.index_files import IndexFiles
+from store.ledger import Ledger
+from store.ledger_start import LOG_FROM_ZERO, StartFile
+from store.ledger_start import NAME as START_NAME
+from store.mapped_file import TEMPORARY_SUFFIX
+from store.opening import log_directory, open_log
+from store.record_check import store_timestamp
+
+_CHUNK_SIZE_BYTES: Final = MIB
+
+
+def apply(
+    root: str,
+    actions: Iterable[Action],
+    *,
+    accept_loss: bool = False,
+    given: Given | None = None,
+    progress: Progress = no_progress,
+    fs: FileSystem | None = None,
+) -> None:
+    """Carry out a plan of `store.fsck_plan.plan`. Repeat it after any error or crash.
+
+    Raises LossRefusedError (not accepted), StalePlanError (the files are not those of the plan),
+    LockedError: nothing was changed then. StoreFullError or FileSystemError: repeat it.
+    SyncFailedError: stop, start again, repeat it.
+    """
+    todo = list(actions)
+    for action in todo:
+        if action.loss is not None and not accept_loss:
+            loss = action.loss
+            raise LossRefusedError(loss.lo_position, loss.hi_position, loss.record_count)
+    fs = fs or FileSystem()
+    lock = DirectoryLock(fs, root)
+    lock.acquire()
+    try:
+        config = next((a.config for a in todo if a.config is not None), None)
+        if config is None:
+            config = detect(fs, root, given).config
+        _Repair(fs, root, config, progress).run(todo)
+    finally:
+        lock.release()
+
+
+class _Repair:
+    """One run over one plan; the directory's lock is held."""
+
+    def __init__(self, fs: FileSystem, root: str, config: StoreConfig, progress: Progress) -> None:
+        self.fs, self.root, self.config, self.progress = fs, root, config, progress
+        self.directory = os.path.relpath(log_directory(root, config), root)
+
+    def run(self, actions: list[Action]) -> None:
+        for action in actions:
+            if action.kind is ActionKind.CUT_LOG:
+                self._check_fingerprint(action)
+        kinds = {action.kind for action in actions}
+        for action in actions:
+            hit("fsck_repair.step")
+            match action.kind:
+                case ActionKind.KEEP:
+                    self._keep_page(action)
+                case ActionKind.REMOVE:
+                    self._remove(action)
+                case ActionKind.REWRITE_FILE:
+                    self._replace(action)
+                case ActionKind.RECREATE_START:
+                    self._recreate_start(action)
+                case ActionKind.CUT_LOG:
+                    self._cut(action)
+                case ActionKind.REBUILD_LEDGER_INDEX:
+                    self._drop_ledger_index(action)
+                case ActionKind.RECREATE_CHECKPOINT:
+                    self._recreate_checkpoint()
+                case ActionKind.REBUILD_DERIVED | ActionKind.RECREATE_MARKS | ActionKind.REFETCH:
+                    pass  # Below, with the log open; the last one is not for us.
+        with_log = {
+            ActionKind.CUT_LOG,
+            ActionKind.REBUILD_LEDGER_INDEX,
+            ActionKind.REBUILD_DERIVED,
+            ActionKind.RECREATE_MARKS,
+        }
+        if kinds & with_log:
+            marks = next((a for a in actions if a.kind is ActionKind.RECREATE_MARKS), None)
+            self._finish(rebuild=ActionKind.REBUILD_DERIVED in kinds, marks_action=marks)
+
+    # --- Copies ---
+
+    def _aside(self, path: str, lo: int, hi: int) -> None:
+        """Copy the bytes [lo, hi) of a file to `damaged/`, durably; once, however often called."""
+        fs, source = self.fs, os.path.join(self.root, path)
+        if not os.path.exists(source):
+            return
+        hi = min(hi, os.stat(source).st_size)
+        target = self._evidence_name(path, lo, source, hi) if lo < hi else None
+        if target is None:
+            return
+        temporary = target + TEMPORARY_SUFFIX
+        if os.path.exists(temporary):
+            fs.unlink(temporary)
+        out = fs.open(temporary, create=True)
+        try:
+            for at, data in self._chunks(source, lo, hi):
+                fs.write_at(out, temporary, at - lo, data)
+            fs.sync(out, temporary)
+        finally:
+            fs.close(out)
+        fs.rename(temporary, target)
+        fs.sync_directory(os.path.dirname(target))
+
+    def _chunks(self, path: str, lo: int, hi: int) -> Iterator[tuple[int, bytes]]:
+        """Yield (byte, bytes) of a file; pages that cannot be read are zeros."""
+        fs = self.fs
+        fd = fs.open(path, read_only=True)
+        try:
+            for at in range(lo, hi, _CHUNK_SIZE_BYTES):
+                size_bytes = min(_CHUNK_SIZE_BYTES, hi - at)
+                try:
+                    yield at, fs.read_at(fd, path, at, size_bytes)
+                except FileSystemError:
+                    for page in range(at, at + size_bytes, PAGE_SIZE_BYTES):
+                        room = min(PAGE_SIZE_BYTES, at + size_bytes - page)
+                        try:
+                            yield page, fs.read_at(fd, path, page, room)
+                        except FileSystemError:
+                            yield page, bytes(room)
+        finally:
+            fs.close(fd)
+
+    def _evidence_name(self, path: str, lo: int, source: str, hi: int) -> str | None:
+        """Return a free name in `damaged/`; None when these bytes are there already."""
+        directory = os.path.join(self.root, DAMAGED_DIRECTORY)
+        self.fs.make_directory(directory)
+        name = os.path.basename(path)
+        position = lo + (int(name) if len(name) == fmt.FILE_NAME_DIGITS and name.isdecimal() else 0)
+        base = os.path.join(directory, f"{path.replace('/', '_')}-{position}")
+        for number in count():
+            target = f"{base}.{number}" if number else base
+            if not os.path.exists(target):
+                return target
+            if os.stat(target).st_size == hi - lo and all(
+                ours == theirs
+                for (_, ours), (_, theirs) in zip(
+                    self._chunks(source, lo, hi), self._chunks(target, 0, hi - lo), strict=False
+                )
+            ):
+                return None
+        raise AssertionError("names ran out")
+
+    def _move_aside(self, path: str) -> None:
+        """Move a whole file to `damaged/`, durably."""
+        source = os.path.join(self.root, path)
+        if not os.path.isfile(source):
+            return
+        size_bytes = os.stat(source).st_size
+        target = self._evidence_name(path, 0, source, size_bytes)
+        if target is None:
+            self.fs.unlink(source)
+        else:
+            self.fs.rename(source, target)
+            self.fs.sync_directory(os.path.dirname(target))
+        self.fs.sync_directory(os.path.dirname(source))
+
+    def _replace(self, action: Action) -> None:
+        """Write a new copy of a log file, as the action wants it, and switch the names.
+
+        The old bytes that go are copied aside first. Nothing is done when the file is so already.
+        """
+        path, size_bytes = os.path.join(self.root, action.path), self.config.file_size_bytes
+        if not os.path.exists(path) or self._is_done(action):
+            return
+        self._aside(action.path, action.zero_lo, action.zero_hi)
+        self._aside(action.path, size_bytes, os.stat(path).st_size)
+        fs, temporary = self.fs, path + TEMPORARY_SUFFIX
+        if os.path.exists(temporary):
+            fs.unlink(temporary)
+        fd = fs.open(temporary, create=True)
+        try:
+            fs.allocate(fd, temporary, size_bytes)
+            for lo, hi in ((0, action.zero_lo), (action.zero_hi, size_bytes)):
+                for at, data in self._chunks(path, lo, min(hi, os.stat(path).st_size)):
+                    fs.write_at(fd, temporary, at, data)
+            if action.blank:
+                fs.write_at(fd, temporary, action.zero_lo, self._blank(action))
+            fs.sync(fd, temporary)
+        except BaseException:
+            fs.close(fd)
+            fs.unlink(temporary)
+            raise
+        fs.close(fd)
+        hit("fsck_repair.before_switch")
+        fs.rename(temporary, path)
+        fs.sync_directory(os.path.dirname(path))
+
+    def _blank(self, action: Action) -> bytes:
+        room = action.zero_hi - action.zero_lo
+        if self.config.container == "ledger":
+            return fmt.ENTRY_BLANK.pack(fmt.ENTRY_MAGIC_BLANK, room)
+        return fmt.BLANK.pack(room, fmt.MAGIC_BLANK)
+
+    def _is_done(self, action: Action) -> bool:
+        """Say whether a file has its size, and what the action wants in its range."""
+        path = os.path.join(self.root, action.path)
+        if os.stat(path).st_size != self.config.file_size_bytes:
+            return False
+        head = self._blank(action) if action.blank else b""
+        for at, data in self._chunks(path, action.zero_lo, action.zero_hi):
+            wanted = bytes(len(data))
+            if at == action.zero_lo:
+                wanted = head + wanted[len(head) :]
+            if data != wanted:
+                return False
+        return True
+
+    def _keep_page(self, action: Action) -> None:
+        self._aside(action.path, action.zero_lo, action.zero_lo + PAGE_SIZE_BYTES)
+
+    def _remove(self, action: Action) -> None:
+        """Remove what an unfinished step left; what may hold data is moved aside instead."""
+        path = os.path.join(self.root, action.path)
+        if not os.path.isfile(path):
+            return
+        if path.endswith(TEMPORARY_SUFFIX):
+            self.fs.unlink(path)
+            self.fs.sync_directory(os.path.dirname(path))
+        else:
+            self._move_aside(action.path)
+
+    # --- The log ---
+
+    def _check_fingerprint(self, action: Action) -> None:
+        """Refuse a plan for other bytes; zeros there mean that the cut was done already."""
+        path = os.path.join(self.root, action.path)
+        if not os.path.exists(path) or self._is_done(action):
+            return
+        hi = min(action.zero_lo + FINGERPRINT_SIZE_BYTES, action.zero_hi)
+        there = min(hi, os.stat(path).st_size)
+        data = b"".join(data for _, data in self._chunks(path, action.zero_lo, there))
+        if crc32c(data.ljust(hi - action.zero_lo, b"\0")) != action.fingerprint:
+            raise StalePlanError(action.path, action.position)
+
+    def _cut(self, action: Action) -> None:
+        """End the log at a position: marks first, then later files, the cut one last."""
+        self._aside(action.path, action.zero_lo, action.zero_hi)
+        mark, _ = read_marks(self.fs, self.root, log_is_empty=False)
+        if mark is not None and mark != mark.cut_to(action.position, -1):
+            marks = DurableMark.open(self.fs, self.root, interval_ms=0, log_is_empty=False)
+            try:
+                marks.lower(action.position, -1)
+            finally:
+                marks.close()
+        hit("fsck_repair.marks_lowered")
+        names = self.fs.list_directory(os.path.join(self.root, self.directory))
+        for name in reversed(names):
+            is_file = len(name) == fmt.FILE_NAME_DIGITS and name.isdecimal()
+            path = f"{self.directory}/{name}"
+            if is_file and int(name) >= action.position and path != action.path:
+                self._move_aside(path)
+        self._replace(action)
+
+    def _recreate_start(self, action: Action) -> None:
+        """Write the start that the first entry proved, as the only generation.
+
+        Made in `damaged/` and renamed, so that the file is whole at every moment. A crash before
+        the other generation is gone leaves two that do not fit: the check proves the start again.
+        """
+        directory = os.path.join(self.root, action.path)
+        start = action.start
+        assert start is not None, "a start that nobody proved"
+        for parity in (0, 1):
+            self._aside(f"{action.path}/{START_NAME}.{parity}", 0, 1 << 20)
+        first, second = (os.path.join(directory, f"{START_NAME}.{n}") for n in (1, 0))
+        if start != LOG_FROM_ZERO:
+            workshop = os.path.join(self.root, DAMAGED_DIRECTORY, "workshop")
+            self.fs.make_directory(workshop)
+            for name in self.fs.list_directory(workshop):
+                self.fs.unlink(os.path.join(workshop, name))
+            file = StartFile(self.fs, workshop)
+            file.load()
+            file.save(start)
+            self.fs.rename(os.path.join(workshop, f"{START_NAME}.1"), first)
+            os.rmdir(workshop)
+        elif os.path.exists(first):
+            self.fs.unlink(first)
+        if os.path.exists(second):
+            self.fs.unlink(second)
+        self.fs.sync_directory(directory)
+
+    def _drop_ledger_index(self, action: Action) -> None:
+        """Remove the index files, the last one first; opening the ledger writes them anew."""
+        directory = os.path.join(self.root, action.path)
+        for name in reversed(self.fs.list_directory(directory)):
+            self.fs.unlink(os.path.join(directory, name))
+        if os.path.isdir(directory):
+            self.fs.sync_directory(directory)
+
+    # --- With the log open ---
+
+    def _finish(self, *, rebuild: bool, marks_action: Action | None) -> None:
+        """Open the log, which has to be whole now, build what follows from it, write the marks."""
+        fs, root = self.fs, self.root
+        mark, findings = read_marks(fs, root, log_is_empty=False)
+        last_run = RunMarker(fs, root).last_run()
+        known = mark or Mark()
+        if marks_action is not None:
+            # Opening refuses, and cuts nothing, when the log is not whole up to there.
+            known = Mark(marks_action.position, -1, 0, 0)
+        log = open_log(fs, root, self.config, None, known, last_run).log
+        try:
+            log.sync()
+            end = log.max_position
+            last_index = log.last_index if isinstance(log, Ledger) else -1
+            if rebuild:
+                self._rebuild(log)
+        finally:
+            log.close()
+        if marks_action is None:
+            return
+        if rebuild or last_run.was_clean or mark is None:
+            target = Mark(end, last_index, end, end)
+        else:
+            built, durably = mark.dispatched_position, mark.dispatched_durable_position
+            target = Mark(end, last_index, min(built, end), min(durably, end))
+        if findings or mark != target:
+            if findings:
+                self._aside(durable_mark.FILE_NAME, 0, 1 << 20)
+            DurableMark.create(fs, root, target, interval_ms=0).close()
+
+    def _rebuild(self, log: CommitLog | Ledger) -> None:
+        """Build queues and index anew. Index files are named by the log's time: repeatable."""
+        first = next(log.record_runs(log.min_position, log.max_position), None)
+        unix_ms = store_timestamp(first[1]) if first is not None else 0
+        queues = ConsumeQueues(self.fs, self.root, self.config)
+        index = IndexFiles(self.fs, self.root, self.config, clock=lambda: unix_ms)
+        try:
+            dispatcher = Dispatcher(log, queues, index, dispatched_position=log.min_position)
+            dispatcher.rebuild(lambda done, total: self.progress("rebuild", done, total))
+        finally:
+            queues.close()
+            index.close()
+
+    def _recreate_checkpoint(self) -> None:
+        """Begin a new checkpoint with zeros, which only makes a recovery look further back."""
+        path = os.path.join(self.root, checkpoint.FILE_NAME)
+        size_bytes = fmt.CHECKPOINT_SIZE_BYTES
+        if os.path.exists(path):
+            found = b"".join(data for _, data in self._chunks(path, 0, os.stat(path).st_size))
+            if found == bytes(size_bytes):
+                return
+            self._move_aside(checkpoint.FILE_NAME)
+        Checkpoint.open(self.fs, self.root).close()

@@ -1,0 +1,178 @@
+"""What a check of a store directory says: findings, their weight, and what to do about them.
+
+Owns the values that pass between the checks, the repair and the command line; must not read files.
+Sources: fault-matrix D5 to D9, S05, S15.
+"""
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from store.config import StoreConfig
+from store.errors import StoreError
+from store.ledger_start import LogStart
+
+Progress = Callable[[str, int, int], None]
+"""Called with (what, done, total) during long steps; the unit is bytes, or files for `files`."""
+
+
+def no_progress(what: str, done: int, total: int) -> None:
+    """Tell nobody."""
+
+
+class Severity(enum.StrEnum):
+    """What follows from a finding."""
+
+    DAMAGE = "damage"
+    """Of what was known to be good: lost unless a replica has it."""
+    TORN_TAIL = "torn_tail"
+    """Above the durable mark: normal after a crash, opening cuts it."""
+    DERIVED = "derived"
+    """Of a file that is built from the log: can be rebuilt."""
+    REPAIRABLE = "repairable"
+    """The right bytes follow from what is good: blanks, sizes, marks."""
+    LEFT_OVER = "left_over"
+    """A file of an unfinished step: harmless, opening removes it."""
+    UNKNOWN = "unknown"
+    """A file that no store makes. Nobody reads it, nobody removes it."""
+
+
+class Part(enum.StrEnum):
+    """Which part of a directory a finding is about."""
+
+    LOG = "log"
+    LEDGER_INDEX = "ledger_index"
+    QUEUE = "queue"
+    KEY_INDEX = "key_index"
+    MARKS = "marks"
+    START = "start"
+    CHECKPOINT = "checkpoint"
+    DIRECTORY = "directory"
+
+
+class Finding(NamedTuple):
+    """One thing that is not as it must be: byte `at` of the file `path` (below the root).
+
+    `position`, in the log only: where the bytes that are no good begin; -1 elsewhere.
+    """
+
+    path: str
+    at: int
+    field: str
+    expected: str
+    found: str
+    severity: Severity
+    part: Part
+    position: int = -1
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path} byte {self.at}: {self.field} is {self.found}, expected {self.expected} "
+            f"({self.severity})"
+        )
+
+
+class ActionKind(enum.StrEnum):
+    """What a repair can do. All of them can be repeated."""
+
+    KEEP = "keep"
+    """Copy the damaged page at byte `zero_lo` of a derived file aside, before it is rebuilt."""
+    CUT_LOG = "cut_log"
+    """The log ends at `position`; files behind are moved aside, the cut one is replaced."""
+    REWRITE_FILE = "rewrite_file"
+    """A log file gets its size, or its blank, back. Nothing is lost."""
+    RECREATE_START = "recreate_start"
+    RECREATE_MARKS = "recreate_marks"
+    RECREATE_CHECKPOINT = "recreate_checkpoint"
+    REBUILD_LEDGER_INDEX = "rebuild_ledger_index"
+    REBUILD_DERIVED = "rebuild_derived"
+    """Consume queues and key index are dropped and built from the log."""
+    REMOVE = "remove"
+    REFETCH = "refetch"
+    """Nothing here can repair it; a replica has to give the log again. Skipped by `apply`."""
+
+
+class LostQueue(NamedTuple):
+    """Records of one queue that a cut takes away: the offsets [lo_offset, hi_offset)."""
+
+    topic: str
+    queue_id: int
+    lo_offset: int
+    hi_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What a cut takes away of what was known to be good. Positions and sizes in bytes.
+
+    Indexes are ledger entries [lo_index, hi_index), -1 and -1 in a plain log. `record_count` counts
+    the records that can still be read; those in damaged bytes are known by their queue units only.
+    """
+
+    lo_position: int
+    hi_position: int
+    lo_index: int
+    hi_index: int
+    record_count: int
+    queues: tuple[LostQueue, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One step of a repair. `path` is below the root.
+
+    `position`: where the log ends, or begins, then. The bytes [zero_lo, zero_hi) of the file become
+    zeros, with a blank at `zero_lo` if `blank` says so. `fingerprint`: CRC-32C of the first of the
+    bytes that go, so that a plan is not applied to other bytes. `config`: how to read the
+    directory, since a repair that breaks off may leave too little to find that out again.
+    """
+
+    kind: ActionKind
+    path: str
+    why: str
+    position: int = -1
+    zero_lo: int = 0
+    zero_hi: int = 0
+    blank: bool = False
+    fingerprint: int = 0
+    loss: Loss | None = None
+    start: LogStart | None = None
+    config: StoreConfig | None = None
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.path}: {self.why}"
+
+
+class LossRefusedError(StoreError):
+    """A repair would drop what was once acknowledged, and nobody accepted that. Nothing changed."""
+
+    code = "store.loss_refused"
+
+    def __init__(self, lo_position: int, hi_position: int, record_count: int) -> None:
+        super().__init__(lo_position, hi_position, record_count)
+        self.lo_position, self.hi_position = lo_position, hi_position
+        self.record_count = record_count
+
+    def __str__(self) -> str:
+        size_bytes = self.hi_position - self.lo_position
+        return (
+            f"the repair drops {size_bytes} bytes of log from position {self.lo_position} on, with "
+            f"{self.record_count} readable records; refetch them from a replica, or accept the loss"
+        )
+
+
+class StalePlanError(StoreError):
+    """A repair plan was made for other bytes than those that are there. Nothing changed."""
+
+    code = "store.stale_plan"
+
+    def __init__(self, path: str, position: int) -> None:
+        super().__init__(path, position)
+        self.path, self.position = path, position
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path} has changed since the plan was made, at position {self.position}; "
+            f"verify again and make a new plan"
+        )
