@@ -25,7 +25,6 @@ from tests.store.records import BORN, PAGE, small_config
 
 FILE = 4 * PAGE
 RETAINED_FILE_COUNT = 6
-_KEPT_SIZE_BYTES_MIN = 3 * FILE  # Retention keeps more; a cut may then take some of that.
 LANE_COUNT = 2
 _INDEXED_COUNT_MAX = 1 << 20
 
@@ -155,6 +154,8 @@ class History:
     expired_next: dict[QueueKey, int] = field(default_factory=dict)
     """Offset after the last record of a queue that retention took away."""
     min_position: int = 0
+    kept_size_bytes_min: int = 3 * FILE
+    """What retention leaves at least; 0 when much of that may not have been durable."""
 
     def acknowledge(
         self, number: int, positions: Iterable[int], queue_offsets: Iterable[int]
@@ -171,6 +172,7 @@ class History:
             dict(self.must),
             dict(self.expired_next),
             self.min_position,
+            self.kept_size_bytes_min,
         )
 
     def next_number(self) -> int:
@@ -184,7 +186,7 @@ class History:
             raise BrokenPromiseError(
                 f"the log begins at {min_position}, before {self.min_position}"
             )
-        if min_position > 0 and max_position - min_position < _KEPT_SIZE_BYTES_MIN:
+        if min_position > 0 and max_position - min_position < self.kept_size_bytes_min:
             raise BrokenPromiseError(f"retention left [{min_position}, {max_position})")
         self.min_position = min_position
         for (number, i), place in list(self.must.items()):

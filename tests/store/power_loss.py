@@ -3,17 +3,21 @@
 The double for the seam `store.file_system` (fault-matrix 10.3, injector `pl`). Every call goes to
 real files; beside them it remembers, per file, the bytes at the last sync, and, per directory, the
 names at the last directory sync. An image holds all that was synced, plus any subset of the 4 KiB
-pages written since, plus any prefix of the directory operations since.
+pages written since (one of them torn at a 512 byte sector), plus any prefix of the directory
+operations since.
 """
 
-import mmap
 import os
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
 from store.file_system import FileSystem
 
 PAGE = 4096
+SECTOR = 512
+Share = Callable[[str], float]  # Of a file's unsynced pages, by its path: how many are kept.
 
 
 @dataclass
@@ -23,7 +27,6 @@ class _Node:
     path: str
     synced: bytes = b""
     final: bytes | None = None  # Content at unlink time.
-    maps: list[mmap.mmap] = field(default_factory=list)
 
     def current(self) -> bytes:
         if self.final is not None:
@@ -51,62 +54,106 @@ def _apply(names: dict[str, _Node], name: str, node: _Node | None) -> None:
 
 
 class PowerLossFileSystem(FileSystem):
-    """Use one for the whole life of a store directory, from its creation on."""
+    """Use one for the whole life of a store directory, from its creation or from `adopt` on.
 
-    def __init__(self) -> None:
+    `before_call(name)` is called before each call that changes something, on the thread that makes
+    it: the moments between which a power loss makes a difference.
+    """
+
+    def __init__(self, before_call: Callable[[str], None] = lambda name: None) -> None:
         self._nodes: dict[int, _Node] = {}  # By descriptor.
         self._directories: dict[str, _Directory] = {}
+        self._lock = threading.RLock()  # A call and its book-keeping are one.
+        self.before_call = before_call
         self.dropped_page_count = 0
         self.dropped_name_count = 0
+        self.torn_page_count = 0
+
+    def adopt(self, root: str) -> None:
+        """Take what is below a directory as durable: the machine has just been started."""
+        root = os.path.abspath(root)
+        for path in [root, *(e.path for e in _directories_below(root))]:
+            directory = self._directories.setdefault(path, _Directory())
+            for entry in os.scandir(path):
+                if entry.is_file():
+                    node = _Node(entry.path)
+                    node.synced = node.current()
+                    directory.names[entry.name] = directory.durable[entry.name] = node
 
     def _directory(self, path: str) -> tuple[_Directory, str]:
         parent, name = os.path.split(os.path.abspath(path))
         return self._directories.setdefault(parent, _Directory()), name
 
     def open(self, path: str, *, create: bool = False, read_only: bool = False) -> int:
-        fd = super().open(path, create=create, read_only=read_only)
-        directory, name = self._directory(path)
         if create:
-            directory.change(name, _Node(os.path.abspath(path)))
-        self._nodes[fd] = directory.names[name]
-        return fd
+            self.before_call("open")
+        with self._lock:
+            fd = super().open(path, create=create, read_only=read_only)
+            directory, name = self._directory(path)
+            if create:
+                directory.change(name, _Node(os.path.abspath(path)))
+            self._nodes[fd] = directory.names[name]
+            return fd
 
     def close(self, fd: int) -> None:
-        del self._nodes[fd]
-        super().close(fd)
+        with self._lock:
+            del self._nodes[fd]
+            super().close(fd)
+
+    def set_size(self, fd: int, path: str, size_bytes: int) -> None:
+        self.before_call("set_size")
+        super().set_size(fd, path, size_bytes)
+
+    def write_at(self, fd: int, path: str, position: int, data: bytes | memoryview) -> None:
+        self.before_call("write_at")
+        super().write_at(fd, path, position, data)
 
     def sync(self, fd: int, path: str) -> None:
-        super().sync(fd, path)
-        self._nodes[fd].synced = self._nodes[fd].current()
+        self.before_call("sync")
+        with self._lock:
+            # What is written during the sync need not be durable after it.
+            content = self._nodes[fd].current()
+            super().sync(fd, path)
+            self._nodes[fd].synced = content
 
     def sync_directory(self, path: str) -> None:
-        super().sync_directory(path)
-        directory = self._directories.setdefault(os.path.abspath(path), _Directory())
-        directory.durable = dict(directory.names)
-        directory.pending.clear()
+        self.before_call("sync_directory")
+        with self._lock:
+            super().sync_directory(path)
+            directory = self._directories.setdefault(os.path.abspath(path), _Directory())
+            directory.durable = dict(directory.names)
+            directory.pending.clear()
 
     def rename(self, source: str, target: str) -> None:
-        super().rename(source, target)
-        directory, old = self._directory(source)
-        other, new = self._directory(target)
-        assert directory is other, "a rename across directories is not modelled"
-        node = directory.names[old]
-        node.path = os.path.abspath(target)
-        directory.change(new, node)
-        directory.change(old, None)
+        self.before_call("rename")
+        with self._lock:
+            super().rename(source, target)
+            directory, old = self._directory(source)
+            other, new = self._directory(target)
+            assert directory is other, "a rename across directories is not modelled"
+            node = directory.names[old]
+            node.path = os.path.abspath(target)
+            directory.change(new, node)
+            directory.change(old, None)
 
     def unlink(self, path: str) -> None:
-        directory, name = self._directory(path)
-        directory.names[name].final = directory.names[name].current()
-        super().unlink(path)
-        directory.change(name, None)
+        self.before_call("unlink")
+        with self._lock:
+            directory, name = self._directory(path)
+            directory.names[name].final = directory.names[name].current()
+            super().unlink(path)
+            directory.change(name, None)
 
-    def make_directory(self, path: str) -> None:
-        super().make_directory(path)  # Durable on return: each level is synced.
+    # Directories are durable once they are made: each level is synced.
 
-    def build_image(self, root: str, image: str, random: Random) -> None:
+    def build_image(
+        self, root: str, image: str, random: Random, share: Share | None = None
+    ) -> None:
         """Write into the new directory `image` what a power loss now might leave of `root`."""
-        root = os.path.abspath(root)
+        with self._lock:
+            self._build_image(os.path.abspath(root), image, random, share)
+
+    def _build_image(self, root: str, image: str, random: Random, share: Share | None) -> None:
         os.makedirs(image)
         for path in [root, *(e.path for e in _directories_below(root))]:
             target = os.path.join(image, os.path.relpath(path, root))
@@ -118,10 +165,13 @@ class PowerLossFileSystem(FileSystem):
                 _apply(names, name, node)
             self.dropped_name_count += max(0, len(directory.pending) - kept)
             for name, node in names.items():
+                content = self._content(
+                    node, random, None if share is None else share(os.path.join(path, name))
+                )
                 with open(os.path.join(target, name), "wb") as file:
-                    file.write(self._content(node, random))
+                    file.write(content)
 
-    def _content(self, node: _Node, random: Random) -> bytes:
+    def _content(self, node: _Node, random: Random, share: float | None) -> bytes:
         now, synced = node.current(), node.synced
         if now == synced:
             return now
@@ -131,13 +181,23 @@ class PowerLossFileSystem(FileSystem):
                 now = now[: len(synced)]  # The new size did not make it.
             else:
                 content += bytes(len(now) - len(synced))
-        share = random.choice([0.0, 0.5, 1.0])
-        for at in range(0, len(now), PAGE):
-            if now[at : at + PAGE] != content[at : at + PAGE]:
-                if random.random() < share:
-                    content[at : at + PAGE] = now[at : at + PAGE]
-                else:
-                    self.dropped_page_count += 1
+        elif len(now) < len(synced) and random.random() < 0.5:
+            del content[len(now) :]
+        if share is None:
+            share = random.choice([0.0, 0.5, 1.0])
+        changed = [
+            at for at in range(0, len(now), PAGE) if now[at : at + PAGE] != content[at : at + PAGE]
+        ]
+        torn = random.choice(changed) if 0 < share < 1 and changed else -1
+        for at in changed:
+            if at == torn:
+                self.torn_page_count += 1
+                hi = at + random.randrange(0, PAGE, SECTOR)
+                content[at:hi] = now[at:hi]
+            elif random.random() < share:
+                content[at : at + PAGE] = now[at : at + PAGE]
+            else:
+                self.dropped_page_count += 1
         return bytes(content)
 
 
