@@ -230,14 +230,15 @@ class LedgerReader:
         tail, lo = self._tail, self.first_index
         if not self.min_position <= position < tail.end_position:
             raise PositionRangeError("position", position, self.min_position, tail.end_position)
-        hi = (
-            tail.link.entry_index + 1
-        )  # Invariant: lo starts at or before the position, hi behind it.
+        # Invariant: lo starts at or before the position, hi behind it. The first steps double from
+        # the end: after each sync somebody asks for one of the newest entries.
+        hi, step = tail.link.entry_index + 1, 1
         while hi - lo > 1:
-            middle = (lo + hi) // 2
+            middle = max((lo + hi) // 2, hi - step)
             unit = self.index.get(middle)
             at = unit.position if unit is not None else self.header(middle).position
             lo, hi = (middle, hi) if at <= position else (lo, middle)
+            step *= 2
         header = self.header(lo)
         end = header.position + header.size_bytes
         if header.position <= position < end:
