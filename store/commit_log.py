@@ -86,20 +86,22 @@ class CommitLog:
             position = last.wrote_position if fits else last.end_position
         scratch = self._scratch
         scratch[0:size_bytes] = batch
-        stamped = self.stamper.stamp(scratch, 0, size_bytes, position, now_unix_ms)
+        record_positions, queue_offsets, updates = self.stamper.stamp(
+            batch, scratch, 0, position, now_unix_ms
+        )
         if not fits or last is None:
             last = self._roll()
         hit("commit_log.before_append")
         landed = last.append(self._scratch_view[:size_bytes])
         assert landed == position, f"stamped for {position}, landed at {landed}"
-        self.stamper.publish(stamped)
+        self.stamper.publish(updates)
         hit("commit_log.after_append")
         return AppendResult(
             position,
             position + size_bytes,
             -1,
-            stamped.record_positions,
-            stamped.queue_offsets,
+            record_positions,
+            queue_offsets,
             now_unix_ms,
         )
 

@@ -47,7 +47,6 @@ from store.stamp import Stamped, Stamper
 from store.term_runs import TermRuns
 
 _HEADER: Final = fmt.ENTRY_HEADER_SIZE_BYTES
-_NOTHING: Final = Stamped([], [], {})
 
 
 class Ledger(LedgerReader):
@@ -135,11 +134,10 @@ class Ledger(LedgerReader):
         scratch = self._scratch
         position = place_entry(tail.end_position, size_bytes, self.files.file_size_bytes)
         scratch[_HEADER:size_bytes] = body
-        stamped = _NOTHING
+        stamped: Stamped = ([], [], {})
         if kind == KIND_DATA:
-            stamped = self.stamper.stamp(
-                scratch, _HEADER, size_bytes, position + _HEADER, now_unix_ms
-            )
+            stamped = self.stamper.stamp(body, scratch, _HEADER, position + _HEADER, now_unix_ms)
+        record_positions, queue_offsets, updates = stamped
         link = write_header(scratch, size_bytes, kind, tail.link, term, position)
         self.index.prepare(link.entry_index)
         file = self._file_for(position)
@@ -151,14 +149,14 @@ class Ledger(LedgerReader):
         if term != tail.link.term:
             self._runs = self._runs.extended([(link.entry_index, term)])
         self._tail = Tail(link, position + size_bytes)
-        self.stamper.publish(stamped)
+        self.stamper.publish(updates)
         hit("ledger.after_append")
         return AppendResult(
             position,
             position + size_bytes,
             link.entry_index,
-            stamped.record_positions,
-            stamped.queue_offsets,
+            record_positions,
+            queue_offsets,
             now_unix_ms,
         )
 

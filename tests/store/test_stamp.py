@@ -23,7 +23,7 @@ def stamp(
     """Stamp a batch in the middle of a scratch buffer, as the ledger does."""
     stamper = stamper or Stamper(StoreConfig(store_host=HOST))
     scratch = bytearray(48) + data + bytearray(100)
-    stamped = stamper.stamp(scratch, 48, 48 + len(data), position, NOW)
+    stamped = stamper.stamp(data, scratch, 48, position, NOW)
     assert scratch[:48] == bytes(48)
     assert scratch[48 + len(data) :] == bytes(100)
     return bytes(scratch[48 : 48 + len(data)]), stamped
@@ -35,12 +35,13 @@ def test_a_mixed_batch_gets_offsets_per_queue_and_positions_in_a_row() -> None:
     queues = [("a", 0), ("a", 0), ("b", 0), ("a", 1), ("a", 0), ("b", 0)]
     data = b"".join(encode_message(topic, queue, b"x") for topic, queue in queues)
     patched, stamped = stamp(data, stamper)
-    assert stamped.queue_offsets == [10, 11, 0, 0, 12, 1]
+    record_positions, queue_offsets, updates = stamped
+    assert queue_offsets == [10, 11, 0, 0, 12, 1]
     assert stamper.next_offsets == {(b"a", 0): 10}, "not published before the batch is in"
-    stamper.publish(stamped)
+    stamper.publish(updates)
     assert stamper.next_offsets == {(b"a", 0): 13, (b"b", 0): 2, (b"a", 1): 1}
     at = 0
-    for offset, position in zip(stamped.queue_offsets, stamped.record_positions, strict=True):
+    for offset, position in zip(queue_offsets, record_positions, strict=True):
         found = decode_message(patched, at)
         assert (found.queue_offset, found.position) == (offset, position) == (offset, 4096 + at)
         assert (found.store_unix_ms, found.store_host) == (NOW, HOST)
@@ -50,9 +51,9 @@ def test_a_mixed_batch_gets_offsets_per_queue_and_positions_in_a_row() -> None:
 def test_prepared_and_rolled_back_records_have_no_place_in_their_queue() -> None:
     flags = [fmt.TRANSACTION_PREPARED, 0, fmt.TRANSACTION_ROLLBACK, fmt.TRANSACTION_COMMIT]
     data = b"".join(encode_message("t", 0, b"x", sys_flag=flag) for flag in flags)
-    _, stamped = stamp(data)
-    assert stamped.queue_offsets == [0, 0, 0, 1]
-    assert stamped.updates == {(b"t", 0): 2}
+    _, (_, queue_offsets, updates) = stamp(data)
+    assert queue_offsets == [0, 0, 0, 1]
+    assert updates == {(b"t", 0): 2}
 
 
 @given(
@@ -84,7 +85,7 @@ def test_what_is_stamped_is_good_where_it_lies(
     patched, stamped = stamp(data, stamper)
     checked = check_records(patched, 4096)
     assert (checked.problem, checked.end) == (None, len(data))
-    assert checked.record_count == len(messages) == len(stamped.queue_offsets)
+    assert checked.record_count == len(messages) == len(stamped[1])
     assert checked.last_store_unix_ms == NOW
     assert decode_message(patched, 0).store_host == host
 
