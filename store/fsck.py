@@ -69,6 +69,7 @@ class Check:
         self.is_start_proven = True
         self.is_resetting = False
         """A reset of the log was not finished: what is there is dropped by opening."""
+        self.walk: LogWalk | None = None
         self.last_index = -1
         """Last good entry of a ledger."""
         names = self.fs.list_directory(os.path.join(root, self.layout.log_directory))
@@ -147,7 +148,7 @@ class Check:
     def _check_log(self, progress: Progress) -> Iterator[Finding]:
         trust, data = self.trust, self.data
         begin = self.start.min_position if self.index is not None else data.position
-        self.walk = LogWalk(
+        walk = self.walk = LogWalk(
             data,
             self.container,
             begin_position=begin,
@@ -161,7 +162,7 @@ class Check:
             if dirty is not None:
                 path, at = data.place(dirty)
                 yield Finding(path, at, "unused byte", "0", "not 0", Severity.REPAIRABLE, Part.LOG)
-        for event in self.walk.events():
+        for event in walk.events():
             if isinstance(event, Records):
                 yield from derived.put(event)
             elif isinstance(event, Bad):
@@ -171,7 +172,7 @@ class Check:
                 yield event
         progress("derived", 0, 1)
         yield from derived.finish()
-        yield from self._check_end(derived.newest_unix_ms, has_damage=has_damage)
+        yield from self._check_end(walk.end_position, derived.newest_unix_ms, has_damage=has_damage)
         progress("derived", 1, 1)
 
     def _derived(self, begin_position: int) -> DerivedCheck:
@@ -203,9 +204,9 @@ class Check:
         is_known = position < self.trust.known_good_position
         return Severity.DAMAGE if is_known else Severity.TORN_TAIL
 
-    def _check_end(self, newest_unix_ms: int, *, has_damage: bool) -> Iterator[Finding]:
+    def _check_end(self, end: int, newest_unix_ms: int, *, has_damage: bool) -> Iterator[Finding]:
         """Compare the end of the log with the mark, and what follows from it."""
-        trust, end = self.trust, self.walk.end_position
+        trust = self.trust
         if self.index is not None:
             assert isinstance(self.container, LedgerCheck)
             self.last_index = self.container.link.entry_index

@@ -244,6 +244,8 @@ class IndexCheck:
             (36, "entry count", file.hi, file.count),
             (32, "used slots", used_count, file.used_slot_count),
         ]
+        if not is_last:  # The next file is made when one is full, and not before.
+            checks.append((36, "entries before the next file", self._entry_count, file.hi))
         if file.hi > 1:
             checks += [
                 (16, "begin position", file.first_position, file.begin_position),

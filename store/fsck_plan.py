@@ -14,6 +14,7 @@ from store import format as fmt
 from store.checksum import crc32c
 from store.consume_queue import UNIT_SIZE_BYTES
 from store.consume_queues import DIRECTORY as QUEUE_DIRECTORY
+from store.errors import FileSystemError
 from store.fsck import Check
 from store.fsck_container import LedgerCheck, PlainCheck
 from store.fsck_files import PAGE_SIZE_BYTES, Segments
@@ -104,7 +105,7 @@ class _Planner:
             return check.trust.mark.durable_position
         for _ in check.run(no_progress):
             pass
-        return check.walk.end_position
+        return check.walk.end_position if check.walk is not None else 0
 
     def _action(self, kind: ActionKind, path: str, why: str) -> Action:
         return Action(kind, path, why, config=self.config)
@@ -181,9 +182,28 @@ class _Planner:
                 page = finding.at // PAGE_SIZE_BYTES * PAGE_SIZE_BYTES
                 pages.setdefault((finding.path, page), finding.field)
         return [
-            Action(ActionKind.KEEP, path, field, zero_lo=page, config=self.config)
+            Action(
+                ActionKind.KEEP,
+                path,
+                field,
+                zero_lo=page,
+                fingerprint=crc32c(self._page(path, page)),
+                config=self.config,
+            )
             for (path, page), field in list(pages.items())[:_KEPT_PAGES_MAX]
         ]
+
+    def _page(self, name: str, at: int) -> bytes:
+        """Read a page of any file, as much as there is; nothing when it cannot be read."""
+        fs, path = self.check.fs, os.path.join(self.root, name)
+        fd = fs.open(path)
+        try:
+            size_bytes = max(0, min(PAGE_SIZE_BYTES, fs.size_bytes(fd) - at))
+            return fs.read_at(fd, path, at, size_bytes)
+        except FileSystemError:
+            return b""
+        finally:
+            fs.close(fd)
 
     # --- The cut ---
 
@@ -343,8 +363,9 @@ def _count(data: bytes, tails: TailReader, queues: dict[tuple[str, int], tuple[i
         flags = fmt.INT32.unpack_from(data, at + fmt.SYS_FLAG_AT)[0]
         if tail is not None and not flags & fmt.TRANSACTION_PREPARED:
             key = (tail[0].decode("ascii"), queue_id)
-            lo, hi = queues.get(key, (offset, offset + 1))
-            queues[key] = (min(lo, offset), max(hi, offset + 1))
+            lo, hi = queues.get(key, (offset, offset))
+            # Only what adjoins: an offset that jumps is damaged itself.
+            queues[key] = (lo - (offset == lo - 1), hi + (offset == hi))
         at += fmt.INT32.unpack_from(data, at)[0]
         count += 1
     return count

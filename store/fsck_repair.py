@@ -251,7 +251,14 @@ class _Repair:
         return True
 
     def _keep_page(self, action: Action) -> None:
-        self._aside(action.path, action.zero_lo, action.zero_lo + PAGE_SIZE_BYTES)
+        """Copy a page of a derived file aside, unless it was rebuilt since the plan was made."""
+        path = os.path.join(self.root, action.path)
+        if not os.path.isfile(path):
+            return
+        hi = min(action.zero_lo + PAGE_SIZE_BYTES, os.stat(path).st_size)
+        page = b"".join(data for _, data in self._chunks(path, action.zero_lo, hi))
+        if crc32c(page) == action.fingerprint:
+            self._aside(action.path, action.zero_lo, hi)
 
     def _remove(self, action: Action) -> None:
         """Remove what an unfinished step left; what may hold data is moved aside instead."""
@@ -279,7 +286,9 @@ class _Repair:
 
     def _cut(self, action: Action) -> None:
         """End the log at a position: marks first, then later files, the cut one last."""
-        self._aside(action.path, action.zero_lo, action.zero_hi)
+        path = os.path.join(self.root, action.path)
+        if os.path.exists(path) and not self._is_done(action):
+            self._aside(action.path, action.zero_lo, action.zero_hi)
         mark, _ = read_marks(self.fs, self.root, log_is_empty=False)
         if mark is not None and mark != mark.cut_to(action.position, -1):
             marks = DurableMark.open(self.fs, self.root, interval_ms=0, log_is_empty=False)
