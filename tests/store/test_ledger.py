@@ -258,6 +258,8 @@ def test_lookups_agree_with_the_entries_whatever_the_index_says(
     for lo in range(0, last, 5):
         found = ledger.range_of(lo, lo + 9, 4000)
         assert lo < found.hi_index <= lo + 9
+        limit = max(4000, ends[lo] - entries[lo].position)
+        assert found.size_bytes <= min(limit, FILE - found.position % FILE)
         assert found.position == entries[lo].position
         assert found.position + found.size_bytes == ends[found.hi_index - 1]
 

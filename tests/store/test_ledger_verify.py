@@ -1,5 +1,6 @@
 """The full check: every kind of damage is one finding with its place, and the walk goes on."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
@@ -41,8 +42,10 @@ class Damaged:
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> Damaged:
-    return Damaged(tmp_path)
+def log(tmp_path: Path) -> Iterator[Damaged]:
+    damaged = Damaged(tmp_path)
+    yield damaged
+    damaged.ledger.close()
 
 
 def test_a_good_log_has_no_findings(log: Damaged) -> None:
