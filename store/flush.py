@@ -298,7 +298,8 @@ class FlushService:
     def _wait_for_work(self) -> bool:
         """Block until a round is due; return False when the service is to stop."""
         with self._condition:
-            while not self._sync_wanted and not self._stopping:
+            # A round that began before a cut may have taken the wish for a sync, but not the refused.
+            while not (self._sync_wanted or self._refused or self._stopping):
                 wait_ms = self._schedule.wait_ms(self._now_ms(), self._committer is not None)
                 if wait_ms <= 0:
                     break
