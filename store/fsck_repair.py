@@ -368,10 +368,9 @@ class _Repair:
         else:
             built, durably = mark.dispatched_position, mark.dispatched_durable_position
             target = Mark(end, last_index, min(built, end), min(durably, end))
-        if findings or mark != target:
-            if findings:
-                self._aside(durable_mark.FILE_NAME, 0, 1 << 20)
-            DurableMark.create(fs, root, target, interval_ms=0).close()
+        if findings:
+            self._aside(durable_mark.FILE_NAME, 0, 1 << 20)
+        DurableMark.create(fs, root, target, interval_ms=0).close()
 
     def _rebuild(self, log: CommitLog | Ledger) -> None:
         """Build queues and index anew. Index files are named by the log's time: repeatable."""

@@ -142,7 +142,8 @@ def verify(directory: str, output: Format, **options: Any) -> int:
         "finding_count": total,
         "severities": counts,
     }
-    _print_findings(summary, [_finding_row(finding) for finding in found], output)
+    rows = [_finding_row(finding) for finding in found]
+    _print(summary, "findings", rows, _FINDING_COLUMNS, output)
     if total > len(found):
         click.echo(f"{total - len(found)} more findings are not shown", err=True)
     return ExitCode.FINDINGS if total else ExitCode.OK
@@ -188,6 +189,7 @@ def repair(
             apply(directory, actions, accept_loss=accept_loss, given=given, progress=progress)
             left = sum(1 for _ in verify_directory(directory, progress, given=given))
     loss = loses(actions)
+    lost = _loss_row(loss)
     if not found:
         verdict = "nothing is wrong, nothing to do"
     elif not actions:
@@ -206,20 +208,18 @@ def repair(
         "finding_count": len(found),
         "applied": is_applied and bool(actions),
         "left_count": left,
-        "loses": _loss_row(loss),
+        "loses": lost,
     }
+    if output is Format.TABLE and lost is not None:  # As lines and a table of its own.
+        queues = lost.pop("queues")
+        summary |= {f"lost_{key}": value for key, value in lost.items()}
+        summary |= {"loses": True, "lost_queues": queues}
     rows = [_action_row(action) for action in actions]
     _print(summary, "actions", rows, _ACTION_COLUMNS, output)
     return ExitCode.FINDINGS if left else ExitCode.OK
 
 
 # --- Printing ---
-
-
-def _print_findings(
-    summary: dict[str, object], rows: list[dict[str, object]], output: Format
-) -> None:
-    _print(summary, "findings", rows, _FINDING_COLUMNS, output)
 
 
 def _print(
