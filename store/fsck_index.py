@@ -117,7 +117,22 @@ class IndexCheck:
                 return
             count = min(file.hi - file.entry, _ENTRIES_AT_ONCE, len(keys) - lo)
             data = self._read(file, self._entries_at + file.entry * _STEP, count * _STEP)
+            slots, begin_ms = file.slots, file.begin_ms
             for found in _ENTRY.iter_unpack(data):
+                value, position, unix_ms = keys[lo]
+                slot = value % self._slot_count
+                seconds = (unix_ms - begin_ms) // 1000
+                if (
+                    found == (value, position, seconds, slots[slot])
+                    and unix_ms >= file.newest_ms >= begin_ms > 0  # So not the first entry.
+                    and seconds <= _SECONDS_MAX
+                ):  # What `_entry` does when nothing is wrong.
+                    slots[slot] = file.entry
+                    file.last_position = position
+                    file.newest_ms, file.is_newest_expired = unix_ms, False
+                    file.entry += 1
+                    lo += 1
+                    continue
                 if found[1] != keys[lo][1] and self._is_unknown(found[1]):
                     yield from self._pass(file, found)
                     continue
