@@ -28,10 +28,10 @@ _MAGIC: Final = 0x514C4D31  # "QLM1"
 UNKNOWN_COUNT: Final = -1
 _BODY: Final = struct.Struct(">IIqqqqqqq")  # Magic, zero, sequence, the six fields of a mark.
 _CRC: Final = struct.Struct(">I")
-_SLOT_SIZE_BYTES: Final = _BODY.size + _CRC.size
-_SLOT_AT: Final = (0, 4096)  # Two pages, so that no device writes both slots at once.
-_FILE_SIZE_BYTES: Final = 8192
-assert _SLOT_SIZE_BYTES == 68
+SLOT_SIZE_BYTES: Final = _BODY.size + _CRC.size
+SLOT_AT: Final = (0, 4096)  # Two pages, so that no device writes both slots at once.
+FILE_SIZE_BYTES: Final = 8192
+assert SLOT_SIZE_BYTES == 68
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +134,8 @@ class DurableMark:
             fs.unlink(temporary)
         fd = fs.open(temporary, create=True)
         try:
-            fs.write_at(fd, temporary, 0, bytes(_FILE_SIZE_BYTES))
-            for sequence, at in enumerate(_SLOT_AT, 1):
+            fs.write_at(fd, temporary, 0, bytes(FILE_SIZE_BYTES))
+            for sequence, at in enumerate(SLOT_AT, 1):
                 fs.write_at(fd, temporary, at, _encode(sequence, mark))
             fs.sync(fd, temporary)
             fs.rename(temporary, path)
@@ -144,14 +144,14 @@ class DurableMark:
             fs.close(fd)
             raise
         made = cls(fs, path, fd, interval_ms)
-        made._mark, made._sequence, made._slot = mark, len(_SLOT_AT), 0
+        made._mark, made._sequence, made._slot = mark, len(SLOT_AT), 0
         return made
 
     def _load(self, log_is_empty: bool) -> bool:
         """Read the better slot; return False when none is good and there is no log to guard."""
-        size_bytes = min(self._fs.size_bytes(self._fd), _FILE_SIZE_BYTES)
+        size_bytes = min(self._fs.size_bytes(self._fd), FILE_SIZE_BYTES)
         data = self._fs.read_at(self._fd, self._path, 0, size_bytes)
-        found = [(*slot, n) for n, at in enumerate(_SLOT_AT) if (slot := _decode(data, at))]
+        found = [(*slot, n) for n, at in enumerate(SLOT_AT) if (slot := decode_slot(data, at))]
         if not found:
             if log_is_empty:
                 return False
@@ -238,7 +238,7 @@ class DurableMark:
     def _write(self, mark: Mark) -> None:
         hit("durable_mark.write")
         self._fs.write_at(
-            self._fd, self._path, _SLOT_AT[self._slot], _encode(self._sequence + 1, mark)
+            self._fd, self._path, SLOT_AT[self._slot], _encode(self._sequence + 1, mark)
         )
         self._sequence += 1
         self._mark, self._dirty = mark, True
@@ -256,9 +256,9 @@ def _encode(sequence: int, mark: Mark) -> bytes:
     return body + _CRC.pack(crc32c(body))
 
 
-def _decode(data: bytes, at: int) -> tuple[int, Mark] | None:
+def decode_slot(data: bytes, at: int) -> tuple[int, Mark] | None:
     """Return (sequence, mark) of a slot, None when it is torn, garbage or was never written."""
-    body, crc = data[at : at + _BODY.size], data[at + _BODY.size : at + _SLOT_SIZE_BYTES]
+    body, crc = data[at : at + _BODY.size], data[at + _BODY.size : at + SLOT_SIZE_BYTES]
     if len(crc) != _CRC.size or _CRC.unpack(crc)[0] != crc32c(body):
         return None
     magic, _, sequence, *values = _BODY.unpack(body)

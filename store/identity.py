@@ -26,8 +26,8 @@ BOOT_ID_NAME: Final = "boot_id"
 _KERNEL_BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 _CONTENT_SIZE_BYTES_MAX: Final = 256
 # struct flock of 64-bit Linux: type, whence, start, length, pid, padded to 32 bytes.
-_FLOCK: Final = struct.Struct("@hhqqi4x")
-assert _FLOCK.size == 32
+FLOCK: Final = struct.Struct("@hhqqi4x")
+assert FLOCK.size == 32
 
 
 def read_kernel_boot_id() -> str:
@@ -82,11 +82,11 @@ class DirectoryLock:
         fd = self._open()
         try:
             hit("identity.lock")
-            fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
+            fcntl.fcntl(fd, fcntl.F_OFD_SETLK, FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
         except OSError as error:
             try:
                 if error.errno in (errno.EAGAIN, errno.EACCES):
-                    raise LockedError(self._path, self._holder(fd)) from error
+                    raise LockedError(self._path, self.holder(fd)) from error
                 raise FileSystemError("lock", self._path, error.errno or errno.EIO) from error
             finally:
                 self._fs.close(fd)
@@ -114,7 +114,8 @@ class DirectoryLock:
                 if error.errno_value != errno.EEXIST:
                     raise
 
-    def _holder(self, fd: int) -> str:
+    def holder(self, fd: int) -> str:
+        """Say who wrote its name into the open lock file; it need not hold the lock any more."""
         size_bytes = min(self._fs.size_bytes(fd), _CONTENT_SIZE_BYTES_MAX)
         words = self._fs.read_at(fd, self._path, 0, size_bytes).decode("ascii", "replace").split()
         if len(words) == 2 and all(word.isdecimal() for word in words):

@@ -15,7 +15,7 @@ from store.ledger_entry import NO_LINK, Link
 from store.meta_file import MetaFile
 
 NAME: Final = "start"
-_FIELDS: Final = (
+FIELDS: Final = (
     "previous_end_position",
     "file_position",
     "previous_index",
@@ -65,7 +65,7 @@ class StartFile:
         if payload is None:
             return LOG_FROM_ZERO, False
         values: list[int] = []
-        for name in _FIELDS:
+        for name in FIELDS:
             value = payload.get(name)
             if not isinstance(value, int) or value < -1:
                 raise CorruptionError(self._directory, 0, f"{NAME}: {name}", "a number", str(value))
@@ -77,6 +77,6 @@ class StartFile:
     def save(self, start: LogStart, *, is_resetting: bool = False) -> None:
         """Replace the start; durable on return. Errors as MetaFile.save."""
         values = dict(
-            zip(_FIELDS, (start.end_position, start.file_position, *start.link), strict=True)
+            zip(FIELDS, (start.end_position, start.file_position, *start.link), strict=True)
         )
         self._meta.save({**values, "is_resetting": is_resetting})

@@ -1,7 +1,7 @@
 """`qlog store`: look into a store directory, check it and repair it, without a server.
 
 Owns the options, the printing and the progress bar; what is checked and repaired lives in
-`store.fsck` and its parts, which are imported when a command runs.
+`store.fsck.check` and its parts, which are imported when a command runs.
 """
 
 import sys
@@ -15,8 +15,8 @@ from quorumlog.cli.errors import ExitCode
 from quorumlog.cli.output import Format, output_option, print_record, print_rows
 
 if TYPE_CHECKING:
-    from store.fsck_layout import Given
-    from store.fsck_types import Action, Finding, Loss, Progress
+    from store.fsck.layout import Given
+    from store.fsck.types import Action, Finding, Loss, Progress
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _FINDINGS_SHOWN = 1_000
@@ -56,7 +56,7 @@ def _layout_options(command: _Command) -> _Command:
 
 
 def _given(options: dict[str, Any]) -> "Given":
-    from store.fsck_layout import Given
+    from store.fsck.layout import Given
 
     return Given(
         container=options["container"],
@@ -86,7 +86,7 @@ def inspect(directory: str, output: Format, **options: Any) -> int:
       qlog store inspect data -o json | jq .queues
       qlog store inspect data --container ledger --self-id n0
     """
-    from store.fsck_inspect import inspect as inspect_directory
+    from store.fsck.inspect import inspect as inspect_directory
 
     print_record(inspect_directory(directory, given=_given(options)), output)
     return ExitCode.OK
@@ -119,7 +119,7 @@ def verify(directory: str, output: Format, **options: Any) -> int:
 
     Ends with 0 when nothing is wrong, 1 when something is, 3 when it could not be done.
     """
-    from store.fsck import Check
+    from store.fsck.check import Check
 
     check = Check(directory, _given(options))
     found: list[Finding] = []
@@ -176,9 +176,9 @@ def repair(
 
     Ends with 0 when nothing is, or is left, to do, and with 1 when something is.
     """
-    from store.fsck import verify as verify_directory
-    from store.fsck_plan import loses, plan
-    from store.fsck_repair import apply
+    from store.fsck.check import verify as verify_directory
+    from store.fsck.plan import loses, plan
+    from store.fsck.repair import apply
 
     given = _given(options)
     with _progress_bar() as progress:
@@ -295,7 +295,7 @@ def _loss_row(loss: "Loss | None") -> dict[str, object] | None:
 @contextmanager
 def _progress_bar() -> "Iterator[Progress]":
     """Show a bar for each step on a terminal's stderr, and nothing elsewhere."""
-    from store.fsck_types import no_progress
+    from store.fsck.types import no_progress
 
     if not sys.stderr.isatty():
         yield no_progress

@@ -4,9 +4,9 @@ import shutil
 from pathlib import Path
 
 from store.config import StoreConfig
-from store.fsck import verify
-from store.fsck_layout import Given
-from store.fsck_types import Finding
+from store.fsck.check import verify
+from store.fsck.layout import Given
+from store.fsck.types import Finding
 from store.message import encode_message
 from store.store import Store
 from tests.store.records import BORN, PAGE, small_config

@@ -11,10 +11,10 @@ import pytest
 from store import format as fmt
 from store.config import StoreConfig
 from store.errors import LayoutError, LockedError
-from store.fsck import Check, verify
-from store.fsck_files import ReadOnlyFileSystem
-from store.fsck_layout import Given, detect
-from store.fsck_types import Finding, Part, Severity, no_progress
+from store.fsck.check import Check, verify
+from store.fsck.files import ReadOnlyFileSystem
+from store.fsck.layout import Given, detect
+from store.fsck.types import Finding, Part, Severity, no_progress
 from store.message import encode_message
 from tests.store.fsck_stores import (
     Clock,

@@ -1,6 +1,6 @@
 """Every bit: turned over one at a time, each gives a finding that names its file and a byte near.
 
-Excluded, because the formats leave it open (see the module `store.fsck`): in a plain log without
+Excluded, because the formats leave it open (see `store.fsck.check`): in a plain log without
 property CRC the bytes of `UNPROTECTED`, and in any plain log the blank behind its eight bytes.
 A ledger has no such byte. Zeros that nothing is near to get one bit in eight bytes: they are
 checked as runs, so one of them is as good as another.
@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from store.config import StoreConfig
-from store.fsck import verify
-from store.fsck_layout import Given
+from store.fsck.check import verify
+from store.fsck.layout import Given
 from tests.store.fsck_stores import findings, fsck_config, given_sizes, make_store
 
 RECORD_COUNT = 12

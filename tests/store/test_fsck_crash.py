@@ -7,10 +7,10 @@ from random import Random
 import pytest
 
 from store.config import StoreConfig
-from store.fsck_inspect import inspect, readable_time
-from store.fsck_plan import loses, plan
-from store.fsck_repair import apply
-from store.fsck_types import Part, Severity
+from store.fsck.inspect import inspect, readable_time
+from store.fsck.plan import loses, plan
+from store.fsck.repair import apply
+from store.fsck.types import Part, Severity
 from store.message import encode_message
 from tests.store.fsck_stores import (
     Clock,

@@ -11,9 +11,9 @@ import pytest
 
 from store.config import StoreConfig
 from store.errors import FileSystemError
-from store.fsck import Check
-from store.fsck_files import ReadOnlyFileSystem
-from store.fsck_types import Finding, Part, Severity, no_progress
+from store.fsck.check import Check
+from store.fsck.files import ReadOnlyFileSystem
+from store.fsck.types import Finding, Part, Severity, no_progress
 from tests.store.fsck_stores import (
     Clock,
     crashed_with_tail,
@@ -98,7 +98,7 @@ DAMAGES: dict[str, Damage] = {
 
 
 def is_excluded(name: str, damage: str) -> bool:
-    """What the formats leave open; see the module `store.fsck`."""
+    """What the formats leave open; see the module `store.fsck.check`."""
     if name == "checkpoint":  # Its times may be older.
         return damage in ("one bit", "zero page")
     is_plain_log = name.startswith("commitlog/")  # Header fields and blanks: test_fsck_bits.
@@ -131,7 +131,7 @@ def test_damage_of_any_file_is_named(root: Path, config: StoreConfig, damage: st
 def test_a_deleted_file_is_named(root: Path, config: StoreConfig) -> None:
     allowed = {"checkpoint"}  # Opening makes it anew.
     if config.container == "commit_log":
-        allowed.add(log_files(root)[0])  # Looks like retention; see the module `store.fsck`.
+        allowed.add(log_files(root)[0])  # Looks like retention; see the module `store.fsck.check`.
     for name in set(files_of(root)) - allowed:
         data = (root / name).read_bytes()
         (root / name).unlink()
@@ -212,7 +212,7 @@ def test_an_unreadable_page_is_named(
     for name in [log_files(tmp_path)[0], "consumequeue/topic0/0/00000000000000000000", "marks"]:
         at = PAGE if name in log_files(tmp_path) else 0
         bad = BadSector(tmp_path / name, at)
-        monkeypatch.setattr("store.fsck.ReadOnlyFileSystem", lambda bad=bad: bad)
+        monkeypatch.setattr("store.fsck.check.ReadOnlyFileSystem", lambda bad=bad: bad)
         found = findings(tmp_path, given_sizes(config))
         assert names_place(found, name, at), (name, found[:3])
         if at:

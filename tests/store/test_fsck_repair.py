@@ -9,9 +9,9 @@ import pytest
 from store import failpoints
 from store.config import StoreConfig
 from store.errors import FileSystemError, LockedError, StoreError, StoreFullError, SyncFailedError
-from store.fsck_plan import loses, plan
-from store.fsck_repair import apply
-from store.fsck_types import (
+from store.fsck.plan import loses, plan
+from store.fsck.repair import apply
+from store.fsck.types import (
     Action,
     ActionKind,
     LossRefusedError,

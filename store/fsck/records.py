@@ -11,10 +11,10 @@ from typing import Final
 
 from store import format as fmt
 from store.config import MIB
-from store.fsck_index import IndexCheck, Key
-from store.fsck_log import Bad, Records
-from store.fsck_queues import QueueCheck
-from store.fsck_types import Finding, Part, Severity
+from store.fsck.index import IndexCheck, Key
+from store.fsck.log import Bad, Records
+from store.fsck.queues import QueueCheck
+from store.fsck.types import Finding, Part, Severity
 from store.record_check import store_timestamp
 from store.record_tail import TailReader
 

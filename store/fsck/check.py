@@ -1,8 +1,8 @@
 """Checks every byte of a store directory without a server, and without changing one.
 
 Start reading here. Owns the order of a check: layout, marks, log, derived files, the rest. Who
-calls: `qlog store verify`, and tests. `store.fsck_inspect` says what is there, `store.fsck_plan`
-and `store.fsck_repair` what to do about findings. Memory does not grow with the log.
+calls: `qlog store verify`, and tests. `store.fsck.inspect` says what is there, `store.fsck.plan`
+and `store.fsck.repair` what to do about findings. Memory does not grow with the log.
 
 What no check can find, because the format leaves it open: the bytes of a plain log's blank behind
 its eight (1.4); in a plain log without property CRC, header fields and properties that no derived
@@ -17,12 +17,12 @@ from collections.abc import Iterator
 from store.config import StoreConfig
 from store.descriptor_cache import DescriptorCache
 from store.errors import LayoutError
-from store.fsck_container import LedgerCheck, PlainCheck, check_other_units
-from store.fsck_files import OPEN_FILES_MAX, ReadOnlyFileSystem, Segments, refuse_if_locked
-from store.fsck_index import IndexCheck
-from store.fsck_layout import Given, Layout, detect
-from store.fsck_log import NOWHERE, READ_SIZE_BYTES, Bad, ContainerCheck, LogWalk, Records
-from store.fsck_meta import (
+from store.fsck.container import LedgerCheck, PlainCheck, check_other_units
+from store.fsck.files import OPEN_FILES_MAX, ReadOnlyFileSystem, Segments, refuse_if_locked
+from store.fsck.index import IndexCheck
+from store.fsck.layout import Given, Layout, detect
+from store.fsck.log import NOWHERE, READ_SIZE_BYTES, Bad, ContainerCheck, LogWalk, Records
+from store.fsck.meta import (
     Trust,
     check_checkpoint,
     check_mark,
@@ -30,9 +30,9 @@ from store.fsck_meta import (
     read_trust,
     stray_files,
 )
-from store.fsck_queues import QueueCheck
-from store.fsck_records import DerivedCheck
-from store.fsck_types import Finding, Part, Progress, Severity, no_progress
+from store.fsck.queues import QueueCheck
+from store.fsck.records import DerivedCheck
+from store.fsck.types import Finding, Part, Progress, Severity, no_progress
 from store.ledger_entry import check_run
 from store.ledger_start import LOG_FROM_ZERO, LogStart
 

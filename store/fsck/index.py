@@ -16,10 +16,10 @@ from store import format as fmt
 from store.descriptor_cache import DescriptorCache
 from store.errors import FileSystemError
 from store.file_system import FileSystem
-from store.fsck_files import SCAN_SIZE_BYTES, odd_file
-from store.fsck_layout import index_names, index_size_bytes
-from store.fsck_log import Bad
-from store.fsck_types import Finding, Part, Severity
+from store.fsck.files import SCAN_SIZE_BYTES, odd_file
+from store.fsck.layout import index_names, index_size_bytes
+from store.fsck.log import Bad
+from store.fsck.types import Finding, Part, Severity
 from store.index_files import DIRECTORY
 
 FINDINGS_MAX: Final = 20  # For each file: all have the same remedy, a rebuild.

@@ -19,10 +19,10 @@ from store.consume_queues import DIRECTORY as QUEUE_DIRECTORY
 from store.durable_mark import Mark
 from store.errors import CorruptionError, FileSystemError, LayoutError
 from store.file_system import FileSystem
-from store.fsck_files import odd_file
-from store.fsck_layout import Layout
-from store.fsck_log import NOWHERE
-from store.fsck_types import Finding, Part, Severity
+from store.fsck.files import odd_file
+from store.fsck.layout import Layout
+from store.fsck.log import NOWHERE
+from store.fsck.types import Finding, Part, Severity
 from store.identity import ABORT_NAME, BOOT_ID_NAME, LOCK_NAME, LastRun, RunMarker
 from store.index_files import DIRECTORY as INDEX_DIRECTORY
 from store.ledger_entry import Link
@@ -106,20 +106,20 @@ def read_marks(
             return Mark(), []
         return None, [_mark_finding(0, "file", "the marks of the log beside it", "missing")]
     findings: list[Finding] = []
-    size_bytes = durable_mark._FILE_SIZE_BYTES
+    size_bytes = durable_mark.FILE_SIZE_BYTES
     data, found = _read_file(fs, path, size_bytes)
     if found != size_bytes:
         at = min(found, size_bytes)
         findings.append(_mark_finding(at, "file size", str(size_bytes), str(found)))
     slots = []
-    for at in durable_mark._SLOT_AT:
-        slot = durable_mark._decode(data, at)
+    for at in durable_mark.SLOT_AT:
+        slot = durable_mark.decode_slot(data, at)
         if slot is None:
-            hi = at + durable_mark._SLOT_SIZE_BYTES
+            hi = at + durable_mark.SLOT_SIZE_BYTES
             findings.append(_mark_finding(at, "slot", "a good checksum", data[at:hi].hex()))
         else:
             slots.append(slot)
-        lo = at + durable_mark._SLOT_SIZE_BYTES
+        lo = at + durable_mark.SLOT_SIZE_BYTES
         rest = data[lo : at + size_bytes // 2]
         if rest.strip(b"\0"):
             dirty = lo + len(rest) - len(rest.lstrip(b"\0"))
@@ -289,7 +289,7 @@ def parse_start(data: bytes) -> LogStart | None:
     if header is None:
         return None
     payload = json.loads(data[header.end() :])
-    values = [payload.get(name) for name in ledger_start._FIELDS]
+    values = [payload.get(name) for name in ledger_start.FIELDS]
     if not all(isinstance(value, int) for value in values):
         return None
     return LogStart(values[0], values[1], Link(*values[2:]))

@@ -1,7 +1,7 @@
 """Turns the findings of a check into a repair plan, and says exactly what a cut would lose.
 
 Owns the choice of actions and their order; must not change a byte. A plan is data: it can be shown,
-and `store.fsck_repair.apply` carries it out. What was known to be good is cut only by an action
+and `store.fsck.repair.apply` carries it out. What was known to be good is cut only by an action
 with a `Loss`, which has to be accepted. Sources: fault-matrix D5 to D10, S05, S15.
 """
 
@@ -15,13 +15,13 @@ from store.checksum import crc32c
 from store.consume_queue import UNIT_SIZE_BYTES
 from store.consume_queues import DIRECTORY as QUEUE_DIRECTORY
 from store.errors import FileSystemError
-from store.fsck import Check
-from store.fsck_container import LedgerCheck, PlainCheck
-from store.fsck_files import PAGE_SIZE_BYTES, Segments
-from store.fsck_inspect import first_unit_at
-from store.fsck_layout import Given
-from store.fsck_log import NOWHERE, LogWalk, Records
-from store.fsck_types import (
+from store.fsck.check import Check
+from store.fsck.container import LedgerCheck, PlainCheck
+from store.fsck.files import PAGE_SIZE_BYTES, Segments
+from store.fsck.inspect import first_unit_at
+from store.fsck.layout import Given
+from store.fsck.log import NOWHERE, LogWalk, Records
+from store.fsck.types import (
     Action,
     ActionKind,
     Finding,
@@ -43,7 +43,7 @@ _DERIVED: Final = (Part.QUEUE, Part.KEY_INDEX)
 def plan(root: str, findings: Iterable[Finding], *, given: Given | None = None) -> list[Action]:
     """Return what to do about the findings of one check, in the order in which it is done.
 
-    Empty when there is nothing to do. Reads what a cut would lose. Raises as `store.fsck.verify`.
+    Empty when there is nothing to do. Reads what a cut would lose. Raises as `verify`.
     """
     maker = _Planner(root, given)
     try:

@@ -16,8 +16,8 @@ from store.config import MIB
 from store.descriptor_cache import DescriptorCache
 from store.errors import FileSystemError, LockedError
 from store.file_system import FileSystem
-from store.fsck_types import Finding, Part, Severity
-from store.identity import _FLOCK, LOCK_NAME, DirectoryLock
+from store.fsck.types import Finding, Part, Severity
+from store.identity import FLOCK, LOCK_NAME, DirectoryLock
 from store.mapped_file import TEMPORARY_SUFFIX
 
 OPEN_FILES_MAX: Final = 128
@@ -81,11 +81,11 @@ def holder_of(root: str) -> str | None:
     fs = ReadOnlyFileSystem()
     fd = fs.open(path)
     try:
-        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+        asked = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
         answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, asked)
-        if _FLOCK.unpack(answer)[0] == fcntl.F_UNLCK:
+        if FLOCK.unpack(answer)[0] == fcntl.F_UNLCK:
             return None
-        return DirectoryLock(fs, root)._holder(fd)
+        return DirectoryLock(fs, root).holder(fd)
     finally:
         fs.close(fd)
 

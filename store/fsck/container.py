@@ -11,9 +11,9 @@ from typing import Final
 
 from store import format as fmt
 from store.checksum import crc32c
-from store.fsck_files import SCAN_SIZE_BYTES, Segments
-from store.fsck_log import READ_SIZE_BYTES, Records, Step
-from store.fsck_types import Finding, Part, Severity
+from store.fsck.files import SCAN_SIZE_BYTES, Segments
+from store.fsck.log import READ_SIZE_BYTES, Records, Step
+from store.fsck.types import Finding, Part, Severity
 from store.ledger_entry import (
     KIND_DATA,
     KINDS,

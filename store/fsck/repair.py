@@ -25,11 +25,11 @@ from store.durable_mark import DurableMark, Mark
 from store.errors import FileSystemError
 from store.failpoints import hit
 from store.file_system import FileSystem
-from store.fsck_files import PAGE_SIZE_BYTES
-from store.fsck_layout import Given, detect
-from store.fsck_meta import DAMAGED_DIRECTORY, read_marks
-from store.fsck_plan import FINGERPRINT_SIZE_BYTES
-from store.fsck_types import (
+from store.fsck.files import PAGE_SIZE_BYTES
+from store.fsck.layout import Given, detect
+from store.fsck.meta import DAMAGED_DIRECTORY, read_marks
+from store.fsck.plan import FINGERPRINT_SIZE_BYTES
+from store.fsck.types import (
     Action,
     ActionKind,
     LossRefusedError,
@@ -58,7 +58,7 @@ def apply(
     progress: Progress = no_progress,
     fs: FileSystem | None = None,
 ) -> None:
-    """Carry out a plan of `store.fsck_plan.plan`. Repeat it after any error or crash.
+    """Carry out a plan of `store.fsck.plan.plan`. Repeat it after any error or crash.
 
     Raises LossRefusedError (not accepted), StalePlanError (the files are not those of the plan),
     LockedError: nothing was changed then. StoreFullError or FileSystemError: repeat it.

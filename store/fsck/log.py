@@ -1,7 +1,7 @@
 """Walks a log of either container from its first byte to its last, and goes on after damage.
 
 Owns where a log ends, which bytes in it nobody can make sense of, and where the next good ones
-begin; what a good record or entry is, the checks of `store.fsck_container` say. Must not repair.
+begin; what a good record or entry is, the checks of `store.fsck.container` say. Must not repair.
 `store.ledger_verify` does the same for an open ledger; here there may be no ledger that can be
 opened (files missing, short, unreadable), and the records are needed for the derived files in the
 same pass. Sources: storage-formats 1.4, 1.13, 7.1, 7.4; fault-matrix D3 to D5, D9, S05.
@@ -12,8 +12,8 @@ from typing import Final, NamedTuple, Protocol
 
 from store import format as fmt
 from store.config import MIB
-from store.fsck_files import Segments
-from store.fsck_types import Finding, Part, Progress, Severity
+from store.fsck.files import Segments
+from store.fsck.types import Finding, Part, Progress, Severity
 from store.ledger_entry import Problem
 
 READ_SIZE_BYTES: Final = 5 * MIB  # More than any record or entry has, so each fits into one read.

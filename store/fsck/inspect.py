@@ -14,10 +14,10 @@ from store.consume_queue import UNIT_SIZE_BYTES
 from store.consume_queues import DIRECTORY as QUEUE_DIRECTORY
 from store.descriptor_cache import DescriptorCache
 from store.errors import LayoutError
-from store.fsck_files import OPEN_FILES_MAX, ReadOnlyFileSystem, Segments, holder_of
-from store.fsck_layout import Given, Layout, detect, index_names
-from store.fsck_meta import read_starts, read_trust, stray_files
-from store.fsck_types import Part, Severity
+from store.fsck.files import OPEN_FILES_MAX, ReadOnlyFileSystem, Segments, holder_of
+from store.fsck.layout import Given, Layout, detect, index_names
+from store.fsck.meta import read_starts, read_trust, stray_files
+from store.fsck.types import Part, Severity
 from store.index_files import DIRECTORY as INDEX_DIRECTORY
 
 _FILLER_SIZE = fmt.CONSUME_QUEUE_FILLER_SIZE

@@ -15,9 +15,9 @@ from store.consume_queue import UNIT_SIZE_BYTES
 from store.consume_queues import DIRECTORY, REBUILD_MARK
 from store.descriptor_cache import DescriptorCache
 from store.file_system import FileSystem
-from store.fsck_files import SCAN_SIZE_BYTES, Segments, odd_file
-from store.fsck_log import Bad
-from store.fsck_types import Finding, Part, Severity
+from store.fsck.files import SCAN_SIZE_BYTES, Segments, odd_file
+from store.fsck.log import Bad
+from store.fsck.types import Finding, Part, Severity
 
 FINDINGS_MAX: Final = 20  # For each queue: all have the same remedy, a rebuild.
 _UNIT: Final = fmt.CONSUME_QUEUE_UNIT
