@@ -25,8 +25,8 @@ class RaftConfig:
     heartbeat_ticks: int = 3
     """A leader speaks to everyone at least this often (75 ms)."""
     election_ticks_min: int = 20
-    """Nobody campaigns, and nobody helps a campaign, within this time of a leader's message (500 ms).
-    A leader without replies from a quorum for this long steps down."""
+    """Nobody campaigns, and nobody helps a campaign, within this time of a leader's message (500
+    ms). A leader without replies from a quorum for this long steps down."""
     election_ticks_max: int = 40
     """Upper end of the random time-out (1000 ms), inclusive; redrawn at each election."""
 
@@ -54,14 +54,16 @@ class RaftConfig:
     apply_entry_count_max: int = 4096
     """Entries handed out for apply and not yet reported applied."""
     held_message_count_max: int = 4096
-    """Messages that wait for a sync in the pump; above it new ones are dropped, as a network may."""
+    """Messages that wait for a sync in the pump; above it new ones are dropped, as a network
+    may."""
     waiter_count_max: int = 65536
     """Proposals whose callers wait in the pump before BusyError."""
     waiter_grace_ticks: int = 80
     """After losing leadership waiters hope this long for a definite outcome, then get "unknown"."""
 
     snapshot_ticks_max: int = 2400
-    """A snapshot transfer that did not end in this time (60 s) is given up and the peer is probed."""
+    """A snapshot transfer that did not end in this time (60 s) is given up and the peer is
+    probed."""
     promote_lag_entry_count_max: int = 1024
     """A learner this close behind the leader's last entry may become a voter."""
     retained_lag_entry_count_max: int = 1 << 20
@@ -87,9 +89,13 @@ class RaftConfig:
         if not 1 <= self.heartbeat_ticks < self.election_ticks_min:
             raise ValueError("heartbeat_ticks must be at least 1 and below election_ticks_min")
         if self.election_ticks_max <= self.election_ticks_min:
-            raise ValueError("election_ticks_max must exceed election_ticks_min: equal nodes lock step")
+            raise ValueError(
+                "election_ticks_max must exceed election_ticks_min: equal nodes lock step"
+            )
         if self.lease_reads and self.clock_drift_percent_max is None:
-            raise ValueError("lease_reads needs clock_drift_percent_max; leave leases off if unknown")
+            raise ValueError(
+                "lease_reads needs clock_drift_percent_max; leave leases off if unknown"
+            )
         drift = self.clock_drift_percent_max
         if drift is not None and not 0 <= drift < 100:
             raise ValueError(f"clock_drift_percent_max must be within 0..99, not {drift}")

@@ -1,8 +1,8 @@
 """Typed errors of the consensus layer. Each says what is known about the caller's request.
 
-Only a refused call raises; losing leadership later is reported through the waiter, never by raising.
-All of them pickle: the positional values go to `super().__init__`, the text is built in `__str__`.
-"""
+Only a refused call raises; losing leadership later is reported through the waiter, never by
+raising. All of them pickle: the positional values go to `super().__init__`, the text is built in
+`__str__`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ class RaftError(Exception):
 
 
 class NotLeaderError(RaftError):
-    """This node does not lead; nothing was appended. Retry at `leader_hint` (0: ask again later)."""
+    """This node does not lead; nothing was appended. Retry at `leader_hint` (0: ask again
+    later)."""
 
     code, retryable = "raft.not_leader", True
 
@@ -109,7 +110,8 @@ class RecoveryRefusedError(RaftError):
 
 
 class PeerProtocolError(RaftError):
-    """A message that no correct peer of this cluster sends. Drop the connection; no state changed."""
+    """A message that no correct peer of this cluster sends. Drop the connection; no state
+    changed."""
 
     code = "raft.peer_protocol"
 
@@ -148,4 +150,6 @@ class CompactionRefusedError(RaftError):
         self.index, self.limit = index, limit
 
     def __str__(self) -> str:
-        return f"cannot cut the log through {self.index}: allowed through {self.limit}; snapshot first"
+        return (
+            f"cannot cut the log through {self.index}: allowed through {self.limit}; snapshot first"
+        )

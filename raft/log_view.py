@@ -1,10 +1,9 @@
 """What the core knows of the log: where it begins, where it ends, and the term of each stretch.
 
 Owns (base, last, term runs); never holds or asks for payload. A log of a million entries written by
-three leaders is three pairs of integers, so comparing logs, finding a conflict and backing up cost a
-few steps whatever the length. The number of runs equals the number of leaders whose entries the log
-still holds; cutting the head of the log is what bounds it.
-"""
+three leaders is three pairs of integers, so comparing logs, finding a conflict and backing up cost
+a few steps whatever the length. The number of runs equals the number of leaders whose entries the
+log still holds; cutting the head of the log is what bounds it."""
 
 from __future__ import annotations
 
@@ -13,14 +12,13 @@ from collections.abc import Iterable
 
 from raft.messages import NO_INDEX, NO_TERM, Index, Term, TermRun
 
-
 UNKNOWN_TERM: Term = -1
 
 
 class LogView:
     """Indexes (base_index, last_index], each with a term. Mutable, owned by one core."""
 
-    __slots__ = ("base_index", "base_term", "last_index", "last_term", "_firsts", "_terms")
+    __slots__ = ("_firsts", "_terms", "base_index", "base_term", "last_index", "last_term")
 
     def __init__(
         self,
@@ -31,7 +29,8 @@ class LogView:
         runs: Iterable[TermRun] = (),
     ) -> None:
         self.base_index = base_index
-        """The last index that is no longer in the log. Its own term is known, those below are not."""
+        """The last index that is no longer in the log. Its own term is known, those below are
+        not."""
         self.base_term = base_term
         self.last_index = last_index
         """Invariant: last_index >= base_index; equal when the log is empty."""
@@ -48,14 +47,16 @@ class LogView:
             self._firsts.append(first)
             self._terms.append(term)
             self.last_term = term
-        assert not self._firsts or self._firsts[-1] <= last_index, "a run begins after the last entry"
+        assert not self._firsts or self._firsts[-1] <= last_index, (
+            "a run begins after the last entry"
+        )
         assert bool(self._firsts) == (last_index > base_index), "runs do not cover the log"
 
     def term_of(self, index: Index) -> Term:
         """Return the term of the entry at `index`, or UNKNOWN_TERM if it is compacted or not there.
 
-        Never 0 for a compacted entry: 0 would equal the term of the empty prefix (fault-matrix R09).
-        """
+        Never 0 for a compacted entry: 0 would equal the term of the empty prefix (fault-matrix
+        R09)."""
         if index == self.last_index:
             return self.last_term
         if index <= self.base_index:
@@ -99,7 +100,9 @@ class LogView:
 
     def truncate_from(self, lo: Index) -> None:
         """Forget the entry at `lo` and all after it."""
-        assert self.base_index < lo <= self.last_index, f"truncate from {lo}, log ends {self.last_index}"
+        assert self.base_index < lo <= self.last_index, (
+            f"truncate from {lo}, log ends {self.last_index}"
+        )
         keep = bisect_right(self._firsts, lo - 1)
         del self._firsts[keep:]
         del self._terms[keep:]
@@ -107,12 +110,17 @@ class LogView:
         self.last_term = self._terms[-1] if self._terms else self.base_term
 
     def compact_to(self, index: Index) -> None:
-        """Forget entries up to and including `index`, which becomes the base. Backwards: no change."""
+        """Forget entries up to and including `index`, which becomes the base. Backwards: no
+        change."""
         if index <= self.base_index:
             return
         assert index <= self.last_index, f"compact to {index}, log ends at {self.last_index}"
         term = self.term_of(index)
-        drop = bisect_right(self._firsts, index + 1) - 1 if index < self.last_index else len(self._firsts)
+        drop = (
+            bisect_right(self._firsts, index + 1) - 1
+            if index < self.last_index
+            else len(self._firsts)
+        )
         del self._firsts[:drop]
         del self._terms[:drop]
         if self._firsts:
@@ -147,7 +155,8 @@ class LogView:
         return tuple(zip(self._firsts, self._terms, strict=True))
 
     def clip_runs(self, lo: Index, hi: Index, *, count_max: int) -> Index:
-        """Return the largest end not above `hi` such that [lo, end) has at most `count_max` runs."""
+        """Return the largest end not above `hi` such that [lo, end) has at most `count_max`
+        runs."""
         if lo >= hi or lo >= self._firsts[-1]:
             return hi
         at = bisect_right(self._firsts, lo) - 1 + count_max
@@ -178,15 +187,16 @@ class LogView:
             return self.base_index, ()
         hi_run = bisect_right(self._firsts, last)
         lo_run = max(0, hi_run - count_max)
-        return last, tuple(zip(self._firsts[lo_run:hi_run], self._terms[lo_run:hi_run], strict=True))
+        return last, tuple(
+            zip(self._firsts[lo_run:hi_run], self._terms[lo_run:hi_run], strict=True)
+        )
 
     def agreement(self, hint_last: Index, hint_runs: tuple[TermRun, ...]) -> Index:
         """Return the newest index where this log and the hinted one can agree.
 
-        Equal (index, term) means equal logs up to there, so the first match from the top is the last
-        common entry. Where the hint ends without a match the answer is just below it: a guess that the
-        next probe tests. Takes one step per run, not per entry.
-        """
+        Equal (index, term) means equal logs up to there, so the first match from the top is the
+        last common entry. Where the hint ends without a match the answer is just below it: a guess
+        that the next probe tests. Takes one step per run, not per entry."""
         at = min(hint_last, self.last_index)
         for first, term in reversed(hint_runs):
             while at >= first:

@@ -1,22 +1,23 @@
 """What replicas say to each other: six message kinds, as named tuples.
 
-Owns the vocabulary of the wire; knows neither encoding nor transport. A heartbeat is an append with an
-empty range, so there is one consistency check and one place that moves the commit index (fault-matrix
-R12). Messages never carry payload: an append names an index range and the term runs that cover it, and
-the shell adds the bytes. Named tuples because they cost 0.3 us to build against 0.6 us for a frozen
-dataclass, they compare by value, and a change of a field after sending is impossible.
+Owns the vocabulary of the wire; knows neither encoding nor transport. A heartbeat is an append with
+an empty range, so there is one consistency check and one place that moves the commit index
+(fault-matrix R12). Messages never carry payload: an append names an index range and the term runs
+that cover it, and the shell adds the bytes. Named tuples because they cost 0.3 us to build against
+0.6 us for a frozen dataclass, they compare by value, and a change of a field after sending is
+impossible.
 
-Every message starts with the same four fields: `group` (cluster identity), `sender`, `to` and `term`.
-`term` is always the sender's real current term, also in a pre-vote, so "a higher term wins" is one rule.
-"""
+Every message starts with the same four fields: `group` (cluster identity), `sender`, `to` and
+`term`. `term` is always the sender's real current term, also in a pre-vote, so "a higher term wins"
+is one rule."""
 
 from __future__ import annotations
 
 from enum import IntEnum
 from typing import NamedTuple, TypeAlias
 
-# Plain aliases instead of NewType: `index + 1` of a NewType is an int again, so each arithmetic step on
-# the hot path would pay a call to wrap it.
+# Plain aliases instead of NewType: `index + 1` of a NewType is an int again, so each arithmetic
+# step on the hot path would pay a call to wrap it.
 NodeId: TypeAlias = int
 Term: TypeAlias = int
 Index: TypeAlias = int
@@ -37,10 +38,12 @@ class Standing(IntEnum):
     """Everything this node ever promised is still on its disk."""
 
     RECOVERING = 1
-    """The machine lost power with unsynced entries: acks given before may be broken (design 4.5)."""
+    """The machine lost power with unsynced entries: acks given before may be broken (design
+    4.5)."""
 
     JOINING = 2
-    """The disk started empty. Only a learner may leave this standing; a voter here is an amnesiac."""
+    """The disk started empty. Only a learner may leave this standing; a voter here is an
+    amnesiac."""
 
 
 class Refusal(IntEnum):
@@ -65,14 +68,14 @@ class Configuration(NamedTuple):
 class ConfigurationAt(NamedTuple):
     """A configuration and the index of the entry that brought it (NO_INDEX: given at bootstrap)."""
 
-    index: Index
+    index: Index  # type: ignore[assignment]  # Hides tuple.index, which nobody needs here.
     configuration: Configuration
 
 
 class SnapshotMeta(NamedTuple):
     """What a snapshot stands for: the state after applying every entry up to `index`, inclusive."""
 
-    index: Index
+    index: Index  # type: ignore[assignment]  # Hides tuple.index, which nobody needs here.
     term: Term
     configuration_at: ConfigurationAt
 
@@ -110,7 +113,8 @@ class VoteReply(NamedTuple):
 
 
 class AppendRequest(NamedTuple):
-    """Entries `[prev_index + 1, hi)` follow the entry (prev_index, prev_term). Empty: a heartbeat."""
+    """Entries `[prev_index + 1, hi)` follow the entry (prev_index, prev_term). Empty: a
+    heartbeat."""
 
     group: str
     sender: NodeId
@@ -155,8 +159,8 @@ class AppendReply(NamedTuple):
 class InstallSnapshot(NamedTuple):
     """The follower needs what the log no longer has. The shell streams the state itself.
 
-    The receiving shell hands this to the core only once the whole state has arrived and was verified.
-    """
+    The receiving shell hands this to the core only once the whole state has arrived and was
+    verified."""
 
     group: str
     sender: NodeId

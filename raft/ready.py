@@ -1,9 +1,8 @@
 """What the core hands to its shell and what it is started from: the types of the seam.
 
 The order of the fields of `Ready` is the order of the work. That nothing is promised before it is
-durable is visible in the type: `send_now` promises nothing about this node's disk, `send_after_sync`
-does.
-"""
+durable is visible in the type: `send_now` promises nothing about this node's disk,
+`send_after_sync` does."""
 
 from __future__ import annotations
 
@@ -38,16 +37,15 @@ class EntryKind(IntEnum):
 class HardState(NamedTuple):
     """What must be durable before any message that reveals it leaves. Changes at elections only.
 
-    The commit index is not part of it: it may restart low (Raft thesis 3.8), and saving it would make
-    every commit a meta write.
-    """
+    The commit index is not part of it: it may restart low (Raft thesis 3.8), and saving it would
+    make every commit a meta write."""
 
     term: Term = NO_TERM
     vote: NodeId = NO_NODE
     standing: Standing = Standing.FULL
     incarnation: int = 0
-    """Number of times this node started without full memory. Replies carry it, so that the leader can
-    tell an ack given before a power loss from one given after it."""
+    """Number of times this node started without full memory. Replies carry it, so that the leader
+    can tell an ack given before a power loss from one given after it."""
 
 
 class InitialState(NamedTuple):
@@ -66,6 +64,8 @@ class InitialState(NamedTuple):
     commit: Index = NO_INDEX
     """A hint, clamped to the log; may be lower than the truth."""
     applied: Index = NO_INDEX
+    synced: Index | None = None
+    """Last entry known to be durable. None: all of the log, as after a restart that synced it."""
     snapshot: SnapshotMeta | None = None
     """The newest durable snapshot, if any."""
 
@@ -79,9 +79,8 @@ def bootstrap_state(voters: tuple[NodeId, ...], learners: tuple[NodeId, ...] = (
 def joining_state() -> InitialState:
     """Return the state of a node with an empty disk that joins an existing cluster.
 
-    It never votes or counts until a leader that knows it as a learner has brought it up to date, so a
-    wiped voter that comes back under its old identity cannot vote twice (fault-matrix R29).
-    """
+    It never votes or counts until a leader that knows it as a learner has brought it up to date, so
+    a wiped voter that comes back under its old identity cannot vote twice (fault-matrix R29)."""
     return InitialState(hard_state=HardState(standing=Standing.JOINING, incarnation=1))
 
 
@@ -100,7 +99,7 @@ def recovering_state(found: InitialState) -> InitialState:
 class OwnEntry(NamedTuple):
     """An entry the core itself put into the log; the shell writes its body."""
 
-    index: Index
+    index: Index  # type: ignore[assignment]  # Hides tuple.index, which nobody needs here.
     term: Term
     kind: EntryKind
     configuration: Configuration | None
@@ -110,7 +109,7 @@ class ReadConfirmed(NamedTuple):
     """Read `read_id` may be served once everything up to `index` is applied."""
 
     read_id: int
-    index: Index
+    index: Index  # type: ignore[assignment]  # Hides tuple.index, which nobody needs here.
 
 
 class RoleChange(NamedTuple):
@@ -135,44 +134,45 @@ class EntryPositions(Protocol):
 
 
 class Ready:
-    """Work the shell owes the core. Taken once, done in the order of the fields, then `advance()`."""
+    """Work the shell owes the core. Taken once, done in the order of the fields, then
+    `advance()`."""
 
     __slots__ = (
-        "snapshot",
-        "hard_state",
-        "truncate_from",
-        "write_lo",
-        "write_hi",
-        "own_entries",
-        "send_now",
-        "send_after_sync",
-        "commit_lo",
         "commit_hi",
+        "commit_lo",
+        "hard_state",
+        "loss_from",
+        "own_entries",
         "reads",
         "reads_failed",
         "role_changes",
-        "loss_from",
+        "send_after_sync",
+        "send_now",
+        "snapshot",
+        "truncate_from",
+        "write_hi",
+        "write_lo",
     )
 
     def __init__(self) -> None:
-        self.snapshot: SnapshotMeta | None = None
-        """Replace state machine and whole log by the snapshot that came with the message just stepped,
-        atomically: temporary name, sync, rename, sync of the directory."""
-
         self.hard_state: HardState | None = None
-        """Store it. None: unchanged since the last Ready."""
+        """Store it before all else. None: unchanged since the last Ready."""
+
+        self.snapshot: SnapshotMeta | None = None
+        """Replace state machine and whole log by the snapshot that came with the message just
+        stepped, atomically: temporary name, sync, rename, sync of the directory."""
 
         self.truncate_from: Index = NO_INDEX
         """Drop this entry and all after it. NO_INDEX: nothing to drop."""
 
         self.write_lo: Index = NO_INDEX
         self.write_hi: Index = NO_INDEX
-        """Write entries [write_lo, write_hi) from the payload of the append just stepped, without its
-        part below write_lo, which is stored already. Both NO_INDEX: nothing."""
+        """Write entries [write_lo, write_hi) from the payload of the append just stepped, without
+        its part below write_lo, which is stored already. Both NO_INDEX: nothing."""
 
         self.own_entries: list[OwnEntry] = []
-        """No-op or configuration entries to encode and write. Proposed data is not listed: the shell
-        writes it when `propose` returns."""
+        """No-op or configuration entries to encode and write. Proposed data is not listed: the
+        shell writes it when `propose` returns."""
 
         self.send_now: list[Message] = []
         """May leave at once: promises nothing about this node's disk."""
@@ -192,5 +192,5 @@ class Ready:
         self.role_changes: list[RoleChange] = []
 
         self.loss_from: Index = NO_INDEX
-        """Acked records at or above this index may be gone: a recovery election or an operator accepted
-        it (design 4.5). NO_INDEX: nothing to report."""
+        """Acked records at or above this index may be gone: a recovery election or an operator
+        accepted it (design 4.5). NO_INDEX: nothing to report."""

@@ -24,6 +24,7 @@ TRANSITIONS: dict[tuple[Role, Role], tuple[str, ...]] = {
     (Role.FOLLOWER, Role.CANDIDATE): ("asked to take over",),
     (Role.PRE_CANDIDATE, Role.FOLLOWER): (
         "higher term seen",
+        "vote granted",
         "leader of this term seen",
         "refused by a quorum",
         "no longer entitled to campaign",
