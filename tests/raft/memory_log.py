@@ -53,6 +53,7 @@ class MemoryLog:
         self.snapshot = found.snapshot
         self.snapshot_state: object = None
         self.applied: Index = found.applied
+        self.commit_hint: Index = found.commit
         self.fails_hard_state = False
         self.operations: list[str] = []
         at, runs = found.base_index + 1, list(found.runs)
@@ -125,7 +126,7 @@ class MemoryLog:
             self.last_index,
             tuple(runs),
             tuple(configurations),
-            self.applied,
+            max(self.applied, self.commit_hint),
             self.applied,
             None,
             self.snapshot,
