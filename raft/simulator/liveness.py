@@ -195,7 +195,7 @@ def drains(world: World) -> list[Drain]:
     found = []
     ledger = world.referee.ledger.entries
     for node_id in _members(world):
-        image = world.nodes[node_id].disk.durable
+        image = world.nodes[node_id].disk.memory
         base = image.base_index
         if base >= 0 and ledger[base].chain != image.base_chain:
             raise InvariantError("I13", f"node {node_id} holds another state at {base}")
