@@ -404,7 +404,8 @@ class Replica:
 
     def _note_roles(self, changes: list[RoleChange]) -> None:
         self._effects.role_changes += changes
-        if self._waiters and any(change.role is not Role.LEADER for change in changes):
+        is_deposed = any(change.role is not Role.LEADER for change in changes)
+        if self._waiters and is_deposed and self._grace_deadline is None:
             # The next leader will decide these soon; hope a while for a definite answer (R37).
             self._grace_deadline = self._ticks + self.config.waiter_grace_ticks
 

@@ -123,6 +123,17 @@ def test_old_log_gets_no_pre_vote() -> None:
     assert last_reply(cluster).refusal is Refusal.OLD_LOG
 
 
+def test_grant_of_a_voter_in_a_lower_term_counts() -> None:
+    """A pre-vote leaves the voter's term alone, so its answer carries a term below the asker's."""
+    cluster = Cluster(states={1: state_of([1, 7], term=8)})
+
+    cluster.tick(1, ELECTION_TICKS + 1)
+    cluster.deliver()
+
+    assert cluster.leaders() == [1]
+    assert cluster.state(2).term == 9
+
+
 def test_refusal_teaches_the_term() -> None:
     """A node that missed elections catches up with the term and can campaign for the next."""
     cluster = Cluster(states={2: state_of([1], term=8)})
