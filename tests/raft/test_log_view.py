@@ -43,7 +43,7 @@ class LogViewMachine(RuleBasedStateMachine):
     @rule(steps=st.lists(st.integers(0, 1), min_size=1, max_size=6), skip=st.integers(0, 5))
     def append_runs(self, steps: list[int], skip: int) -> None:
         """The tail of a longer range, as when a follower has part of it already."""
-        terms = []
+        terms: list[int] = []
         for step in steps:
             terms.append(max(1, (terms[-1] if terms else self.last_term) + step))
         skip = min(skip, len(self.terms))
