@@ -28,7 +28,7 @@ from raft.messages import (
 )
 from raft.ready import RoleChange
 from raft.transitions import Role
-from tests.raft.builders import append, append_reply, payload_of, vote_reply, vote_request
+from tests.raft.builders import append, append_reply, install, payload_of, vote_reply, vote_request
 from tests.raft.cluster import Cluster, state_of
 
 DASHES = "----"
@@ -123,7 +123,8 @@ class Transcript:
         self.lines: list[str] = []
         self._last_printed: dict[tuple[int, int, str], str] = {}
         self._roles: dict[int, Role] = {}
-        self._merge: tuple[int, str, str] | None = None
+        self._merge: tuple[int, str] | None = None
+        self._merged_to: set[int] = set()
         self._is_quiet = False
 
     def run(self, text: str) -> str:
@@ -211,13 +212,15 @@ class Transcript:
         self._last_printed[link] = said
         if is_cut:
             said += " dropped(cut)"
-        key = (message.sender, said, "")
-        if self._merge == key:
+        key = (message.sender, said)
+        if self._merge == key and message.to not in self._merged_to:
             head, tail = self.lines[-1].split(" ", 1)
             self.lines[-1] = f"{head},{message.to} {tail}"
+            self._merged_to.add(message.to)
         else:
             self.lines.append(f"{message.sender}->{message.to} {said}")
             self._merge = key
+            self._merged_to = {message.to}
 
     # Commands about nodes.
 
@@ -362,6 +365,11 @@ class Transcript:
                 commit=int(options.get("commit", "-1")),
             )
             self.c.receive(to, message, payload_of(message))
+            return
+        if words[1] == "Snapshot":
+            index, of_term = (int(part) for part in options["through"].split("@"))
+            members = self.c.state(to).configurations[0]
+            self.c.receive(to, install(sender, to, term, SnapshotMeta(index, of_term, members)))
             return
         if words[1] == "Ack":
             message = append_reply(sender, to, term, match=int(options["match"]))
