@@ -119,6 +119,9 @@ class Replica:
         Raises PeerProtocolError, or what `Log.check_raw` raises, with nothing changed.
         """
         kind = type(message)
+        if (kind is AppendRequest or kind is InstallSnapshot) and self.core.has_ready():
+            # What the core owes from earlier in this turn names entries that this may cut off.
+            self._drain(None, NO_INDEX)
         if kind is AppendRequest:
             append = cast(AppendRequest, message)
             if append.hi > append.prev_index + 1:

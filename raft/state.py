@@ -14,6 +14,7 @@ from raft.log_view import LogView
 from raft.messages import (
     NO_INDEX,
     NO_NODE,
+    Configuration,
     ConfigurationAt,
     Index,
     Message,
@@ -263,11 +264,8 @@ class State:
 
     def use_configuration(self) -> None:
         """Take the newest configuration of the log into force: on append, not on commit."""
-        if not self.configurations:
-            return
-        configuration = self.configurations[-1].configuration
-        self.voters = configuration.voters
-        self.learners = configuration.learners
+        newest = self.configurations[-1].configuration if self.configurations else Configuration(())
+        self.voters, self.learners = newest
         self.is_voter = self.node_id in self.voters
 
     def assert_sane(self) -> None:
