@@ -234,7 +234,7 @@ def test_only_a_caught_up_learner_is_promoted() -> None:
     for body in "abc":
         cluster.propose(1, body)
     cluster.deliver()
-    cluster.state(1).progress[4].is_counted = True
+    cluster.state(1).progress[4].incarnation = 0
     with pytest.raises(ChangeRefusedError, match="behind"):
         change(cluster, 1, ChangeKind.PROMOTE, 4)
     cluster.heal()
@@ -298,6 +298,37 @@ def test_removed_leader_leads_until_the_commit_and_hands_over() -> None:
     assert cluster.leaders() in ([2], [3]), "the best voter was told to campaign at once"
     cluster.tick(1, 10 * ELECTION_TICKS)
     assert cluster.role(1) is Role.FOLLOWER
+
+
+def test_removed_node_with_the_newest_log_can_still_be_elected() -> None:
+    """Thesis 4.2.2: until its removal is committed the others may be unable to elect anyone
+    else."""
+    cluster = Cluster(voters=(1, 2))
+    cluster.elect(1)
+    cluster.isolate(2)
+    change(cluster, 1, ChangeKind.REMOVE, 1)
+    cluster.crash(1)
+    cluster.restart(1)
+    cluster.heal()
+    assert (cluster.state(1).is_voter, cluster.state(2).voters) == (False, (1, 2))
+
+    cluster.tick_all(4 * ELECTION_TICKS)
+
+    assert cluster.leaders() == [2]
+    assert cluster.state(2).voters == (2,)
+    assert cluster.state(2).commit == cluster.state(2).log.last_index
+
+
+def test_silent_learner_of_a_new_leader_is_not_promoted() -> None:
+    """A new leader knows nothing of a learner's memory until it has answered."""
+    cluster = Cluster(voters=(1,))
+    cluster.elect(1)
+    cluster.start_joining(4)
+    cluster.isolate(4)
+    change(cluster, 1, ChangeKind.ADD_LEARNER, 4)
+
+    with pytest.raises(ChangeRefusedError, match="not answered this leader"):
+        change(cluster, 1, ChangeKind.PROMOTE, 4)
 
 
 def test_removed_leader_does_not_count_itself() -> None:
