@@ -211,7 +211,7 @@ class RaftCore:
         """A local snapshot is on disk, synced, renamed, directory synced. Never goes back."""
         snapshot.snapshot_durable(self.state, meta)
 
-    def configuration_at(self, index: Index) -> SnapshotMeta:
+    def snapshot_meta_at(self, index: Index) -> SnapshotMeta:
         """Return the meta for a snapshot taken at applied index `index`: its term and
         membership."""
         return snapshot.meta_at(self.state, index)

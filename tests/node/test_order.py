@@ -126,7 +126,7 @@ def test_joiner_may_lose_the_entry_that_told_it_of_the_cluster() -> None:
     cluster.receive(4, first, payload_of(first))
     assert cluster.state(4).learners == (4,)
     with pytest.raises(CompactionRefusedError):
-        cluster.nodes[4].core.configuration_at(0)
+        cluster.nodes[4].core.snapshot_meta_at(0)
 
     second = append(2, 4, 2, prev=(0, 1), terms=[2])
     cluster.receive(4, second, payload_of(second))

@@ -152,9 +152,9 @@ def test_joint_survives_restart_and_snapshot() -> None:
     cluster.elect(2)
     cluster.tick_all(2 * HEARTBEAT_TICKS)
     assert cluster.state(1).voters == (1, 2, 3, 4)
-    meta = cluster.nodes[2].core.configuration_at(1)
+    meta = cluster.nodes[2].core.snapshot_meta_at(1)
     assert meta.configuration_at == ConfigurationAt(1, Configuration((1, 2, 3, 4)))
-    assert cluster.nodes[2].core.configuration_at(0).configuration_at.index == NO_INDEX
+    assert cluster.nodes[2].core.snapshot_meta_at(0).configuration_at.index == NO_INDEX
 
 
 def test_configuration_survives_compaction() -> None:
@@ -165,7 +165,7 @@ def test_configuration_survives_compaction() -> None:
         cluster.propose(1, body)
     cluster.deliver()
     core = cluster.nodes[1].core
-    core.snapshot_durable(core.configuration_at(3))
+    core.snapshot_durable(core.snapshot_meta_at(3))
 
     core.compact_to(2)
 

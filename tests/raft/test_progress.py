@@ -39,7 +39,7 @@ def test_every_state_has_an_exit(state: ProgressState) -> None:
     core = cluster.nodes[1].core
     progress = core.state.progress[3]
     if state is ProgressState.SNAPSHOT:
-        core.snapshot_durable(core.configuration_at(core.state.applied))
+        core.snapshot_durable(core.snapshot_meta_at(core.state.applied))
         core.compact_to(core.state.applied)
         cluster.nodes[1].log.cut(core.state.applied)
         progress.become_snapshot(4, deadline=core.state.now + 3)

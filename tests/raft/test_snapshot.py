@@ -28,7 +28,7 @@ def meta(index: int, term: int) -> SnapshotMeta:
 def take_snapshot(cluster: Cluster, node: int, *, cut: bool = True) -> SnapshotMeta:
     """Let a node snapshot what it has applied and cut its log there."""
     found = cluster.nodes[node]
-    taken = found.core.configuration_at(found.state.applied)
+    taken = found.core.snapshot_meta_at(found.state.applied)
     found.log.snapshot = taken
     found.log.sync()
     found.core.snapshot_durable(taken)
@@ -213,7 +213,7 @@ def test_no_cut_before_snapshot_is_durable() -> None:
     with pytest.raises(CompactionRefusedError, match="allowed through -1"):
         core.compact_to(1)
     assert core.compactable_to() == NO_INDEX
-    core.snapshot_durable(core.configuration_at(2))
+    core.snapshot_durable(core.snapshot_meta_at(2))
     with pytest.raises(CompactionRefusedError, match="allowed through 2"):
         core.compact_to(3)
     core.compact_to(2)
@@ -228,7 +228,7 @@ def test_log_is_kept_for_a_slow_follower_within_limits() -> None:
         cluster.propose(1, at)
     cluster.deliver()
     core = cluster.nodes[1].core
-    core.snapshot_durable(core.configuration_at(4))
+    core.snapshot_durable(core.snapshot_meta_at(4))
     assert core.compactable_to() == 0, "node 3 holds entry 0 only and is 4 behind"
 
     for at in range(4):

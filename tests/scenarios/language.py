@@ -420,7 +420,7 @@ class Transcript:
     def do_snapshot(self, words: list[str], _: dict[str, str]) -> None:
         """Take a snapshot of what is applied and cut the log there."""
         found = self.c.nodes[int(words[0])]
-        meta: SnapshotMeta = found.core.configuration_at(found.state.applied)
+        meta: SnapshotMeta = found.core.snapshot_meta_at(found.state.applied)
         found.log.snapshot = meta
         found.log.sync()
         found.core.snapshot_durable(meta)
