@@ -173,6 +173,13 @@ class State:
         self.learners: tuple[NodeId, ...] = ()
         self.is_voter = False
 
+        self._clear_office()
+        self._clear_output()
+        self.draw_timeout()
+        self.use_configuration()
+
+    def _clear_office(self) -> None:
+        """Fields of a campaign and of a leadership: none at start."""
         self.votes: dict[NodeId, bool] = {}
         self.standing_refusals: set[NodeId] = set()
         """Voters that refused the last campaign because their memory is in doubt."""
@@ -198,6 +205,8 @@ class State:
         """A CampaignNow left in this term: it may arrive any time later, so leases are void."""
         self.preferred_next_tick = 0
 
+    def _clear_output(self) -> None:
+        """Fields that `ready()` empties."""
         self.is_dirty = False
         self.is_broadcast_due = False
         self.send_now: list[Message] = []
@@ -210,9 +219,6 @@ class State:
         self.reads_failed: list[int] = []
         self.role_changes: list[RoleChange] = []
         self.loss_from: Index = NO_INDEX
-
-        self.draw_timeout()
-        self.use_configuration()
 
     def hard_state(self) -> HardState:
         return HardState(self.term, self.vote, self.standing, self.incarnation)
