@@ -119,6 +119,9 @@ class Replica:
         Raises PeerProtocolError, or what `Log.check_raw` raises, with nothing changed.
         """
         kind = type(message)
+        if (kind is AppendRequest or kind is InstallSnapshot) and self.core.has_ready():
+            # What the core owes from earlier in this turn names entries that this may cut off.
+            self._drain(None, NO_INDEX)
         if kind is AppendRequest:
             append = cast(AppendRequest, message)
             if append.hi > append.prev_index + 1:
@@ -404,7 +407,8 @@ class Replica:
 
     def _note_roles(self, changes: list[RoleChange]) -> None:
         self._effects.role_changes += changes
-        if self._waiters and any(change.role is not Role.LEADER for change in changes):
+        is_deposed = any(change.role is not Role.LEADER for change in changes)
+        if self._waiters and is_deposed and self._grace_deadline is None:
             # The next leader will decide these soon; hope a while for a definite answer (R37).
             self._grace_deadline = self._ticks + self.config.waiter_grace_ticks
 

@@ -120,6 +120,10 @@ class RaftCore:
             if message.term < state.term:
                 if kind is AppendRequest or kind is InstallSnapshot:
                     follower.answer_old_leader(state, message)  # type: ignore[arg-type]
+                elif kind is VoteReply and message.pre:  # type: ignore[union-attr]
+                    # A voter of a lower term grants a pre-vote without raising its term. The term
+                    # the grant is for tells whether it is about the campaign under way.
+                    election.handle_vote_reply(state, message)  # type: ignore[arg-type]
                 return
             follower.become_follower(state, message.term, NO_NODE, "higher term seen")
         _HANDLERS[kind](state, message)
@@ -207,7 +211,7 @@ class RaftCore:
         """A local snapshot is on disk, synced, renamed, directory synced. Never goes back."""
         snapshot.snapshot_durable(self.state, meta)
 
-    def configuration_at(self, index: Index) -> SnapshotMeta:
+    def snapshot_meta_at(self, index: Index) -> SnapshotMeta:
         """Return the meta for a snapshot taken at applied index `index`: its term and
         membership."""
         return snapshot.meta_at(self.state, index)

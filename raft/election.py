@@ -21,10 +21,28 @@ def tick(state: State) -> None:
     if state.now - state.timer_start < state.timeout_ticks:
         return
     state.draw_timeout()
-    if state.is_voter and state.standing is not Standing.JOINING:
+    if is_entitled(state):
         _ask_pre_votes(state)
     elif state.role is not Role.FOLLOWER:
         become_follower(state, state.term, NO_NODE, "no longer entitled to campaign")
+
+
+def is_entitled(state: State) -> bool:
+    """Return whether this node may campaign: a voter, or one whose removal is not known as final.
+
+    The second kind may hold the newest log, with the very entry that removes it, so that the voters
+    left can elect nobody without it (Raft thesis 4.2.2). It does not count its own vote.
+    """
+    if state.standing is Standing.JOINING:
+        return False
+    if state.is_voter:
+        return True
+    configurations = state.configurations
+    return (
+        len(configurations) > 1
+        and configurations[-1].index > state.commit
+        and state.node_id in configurations[-2].configuration.voters
+    )
 
 
 def _ask_pre_votes(state: State) -> None:

@@ -207,9 +207,9 @@ def truncate_from(state: State, lo: Index) -> None:
     state.is_dirty = True
     configurations = state.configurations
     if configurations and configurations[-1].index >= lo:
-        while configurations[-1].index >= lo:
+        # A node that just joined may lose the very entry that told it of the cluster.
+        while configurations and configurations[-1].index >= lo:
             configurations.pop()
-        assert configurations, "the configuration at the base of the log was truncated"
         state.use_configuration()
 
 

@@ -40,7 +40,9 @@ class LogView:
         self._terms: list[Term] = []
         assert base_index > NO_INDEX or base_term == NO_TERM, "the empty prefix has no term"
         for first, term in runs:
-            assert term > self.last_term, f"run at {first}: term {term} after {self.last_term}"
+            # The base may have been cut out of the middle of a run, so only the first may repeat.
+            lowest = self.last_term + 1 if self._firsts else base_term
+            assert term >= lowest, f"run at {first}: term {term} after {self.last_term}"
             expected = base_index + 1 if not self._firsts else self._firsts[-1] + 1
             assert first >= expected, f"run at {first}, expected {expected} or later"
             assert self._firsts or first == expected, f"gap between base {base_index} and {first}"

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from raft.errors import ChangeRefusedError
 from raft.messages import NO_NODE, Configuration, ConfigurationAt, NodeId
-from raft.progress import Progress
+from raft.progress import UNHEARD, Progress
 from raft.state import State
 
 
@@ -90,6 +90,8 @@ def _check_caught_up(state: State, progress: Progress) -> None:
     node = progress.node
     lag = state.log.last_index - progress.match
     limit = state.config.promote_lag_entry_count_max
+    if progress.incarnation == UNHEARD:
+        raise ChangeRefusedError(node, "it has not answered this leader yet")
     if not progress.is_counted:
         raise ChangeRefusedError(node, "its memory is in doubt until it has caught up")
     if lag > limit:

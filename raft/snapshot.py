@@ -48,10 +48,15 @@ def snapshot_durable(state: State, meta: SnapshotMeta) -> None:
 
 
 def meta_at(state: State, index: Index) -> SnapshotMeta:
-    """Return term and membership as of `index`, for a snapshot the shell is about to take there."""
+    """Return term and membership as of `index`, for a snapshot the shell is about to take there.
+
+    Raises CompactionRefusedError on a node that does not know the members of then.
+    """
     assert state.log.base_index <= index <= state.applied, f"{index} is not applied or compacted"
     in_force = [entry for entry in state.configurations if entry.index <= index]
-    assert in_force, f"no configuration is known at {index}"
+    if not in_force:
+        # A node that joined lately: the log up to here does not yet say who the members are.
+        raise CompactionRefusedError(index, state.log.base_index)
     return SnapshotMeta(index, state.log.term_of(index), in_force[-1])
 
 

@@ -14,6 +14,7 @@ from raft.log_view import LogView
 from raft.messages import (
     NO_INDEX,
     NO_NODE,
+    Configuration,
     ConfigurationAt,
     Index,
     Message,
@@ -172,6 +173,13 @@ class State:
         self.learners: tuple[NodeId, ...] = ()
         self.is_voter = False
 
+        self._clear_office()
+        self._clear_output()
+        self.draw_timeout()
+        self.use_configuration()
+
+    def _clear_office(self) -> None:
+        """Fields of a campaign and of a leadership: none at start."""
         self.votes: dict[NodeId, bool] = {}
         self.standing_refusals: set[NodeId] = set()
         """Voters that refused the last campaign because their memory is in doubt."""
@@ -197,6 +205,8 @@ class State:
         """A CampaignNow left in this term: it may arrive any time later, so leases are void."""
         self.preferred_next_tick = 0
 
+    def _clear_output(self) -> None:
+        """Fields that `ready()` empties."""
         self.is_dirty = False
         self.is_broadcast_due = False
         self.send_now: list[Message] = []
@@ -209,9 +219,6 @@ class State:
         self.reads_failed: list[int] = []
         self.role_changes: list[RoleChange] = []
         self.loss_from: Index = NO_INDEX
-
-        self.draw_timeout()
-        self.use_configuration()
 
     def hard_state(self) -> HardState:
         return HardState(self.term, self.vote, self.standing, self.incarnation)
@@ -263,11 +270,8 @@ class State:
 
     def use_configuration(self) -> None:
         """Take the newest configuration of the log into force: on append, not on commit."""
-        if not self.configurations:
-            return
-        configuration = self.configurations[-1].configuration
-        self.voters = configuration.voters
-        self.learners = configuration.learners
+        newest = self.configurations[-1].configuration if self.configurations else Configuration(())
+        self.voters, self.learners = newest
         self.is_voter = self.node_id in self.voters
 
     def assert_sane(self) -> None:

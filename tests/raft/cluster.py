@@ -34,7 +34,7 @@ from raft.ready import (
 )
 from raft.state import State
 from raft.transitions import TRANSITIONS, Role
-from tests.raft.memory_log import MemoryLog
+from tests.raft.memory_log import Image, MemoryLog
 
 GROUP = "test"
 HEARTBEAT_TICKS = 2
@@ -109,6 +109,8 @@ class Node:
     role_changes: list[RoleChange] = field(default_factory=list)
     losses: list[int] = field(default_factory=list)
     tickets: list[int] = field(default_factory=list)
+    images: dict[int, Image] = field(default_factory=dict)
+    """What each sync under way will have made durable when it ends."""
     to_apply: list[tuple[int, int]] = field(default_factory=list)
 
     @property
@@ -235,8 +237,9 @@ class Cluster:
         found = self.nodes[node]
         wanted = [ticket for ticket in found.tickets if through is None or ticket <= through]
         if wanted:
-            if wanted[-1] == found.tickets[-1]:
-                found.log.sync()
+            found.log.sync(found.images[wanted[-1]])
+            for ticket in wanted:
+                found.images.pop(ticket, None)
             found.tickets = [ticket for ticket in found.tickets if ticket not in wanted]
             found.replica.on_durable(wanted[-1])
             self.settle(node)
@@ -259,9 +262,12 @@ class Cluster:
             self._post(outgoing)
         if effects.flush is not None:
             found.tickets.append(effects.flush)
-            if found.syncs_at_once:
+            if not found.syncs_at_once:
+                found.images[effects.flush] = found.log.image()
+            else:
                 found.log.sync()
                 found.tickets.clear()
+                found.images.clear()
                 found.replica.on_durable(effects.flush)
         if effects.install is not None:
             found.applied = [found.log.snapshot_state]

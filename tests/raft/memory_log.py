@@ -63,9 +63,9 @@ class MemoryLog:
             for index in range(first, run_hi):
                 self.entries.append(StoredEntry(index, term, EntryKind.DATA, f"{index}@{term}"))
             at = run_hi
-        self._durable = self._image()
+        self._durable = self.image()
 
-    def _image(self) -> Image:
+    def image(self) -> Image:
         return Image(
             self.hard_state,
             tuple(self.entries),
@@ -76,9 +76,10 @@ class MemoryLog:
             self.snapshot_state,
         )
 
-    def sync(self) -> None:
+    def sync(self, image: Image | None = None) -> None:
+        """Make the present durable, or what was there when a sync began."""
         self.operations.append("sync")
-        self._durable = self._image()
+        self._durable = image or self.image()
 
     def crash(self) -> None:
         """Lose everything since the last sync."""
