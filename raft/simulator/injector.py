@@ -15,7 +15,6 @@ from raft.errors import RaftError
 from raft.membership import Change, ChangeKind
 from raft.messages import NodeId, Standing
 from raft.quorum import quorum_size
-from raft.ready import joining_state
 from raft.simulator.network import Link
 from raft.simulator.options import TICK_US
 from raft.simulator.plan import LEADER, Fault
@@ -286,7 +285,7 @@ class Injector:
         if node_id > NODE_COUNT_MAX:
             return
         if self._change(Change(ChangeKind.ADD_LEARNER, node_id)):
-            world.add_node(node_id, joining_state())
+            world.add_node(node_id, world.empty_disk())
 
     def _do_promote(self, _node: Process, fault: Fault) -> None:
         leader = self._world.leader()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from node.effects import NO_EFFECTS, Completion, Effects, Outgoing, Resolution, Ticket
 from node.replica import Replica
-from raft.errors import PeerProtocolError, RaftError
+from raft.errors import CompactionRefusedError, PeerProtocolError, RaftError
 from raft.messages import (
     NO_INDEX,
     NO_NODE,
@@ -26,7 +26,7 @@ from raft.messages import (
     Standing,
     Term,
 )
-from raft.ready import InitialState, joining_state, recovering_state
+from raft.ready import InitialState, recovering_state
 from raft.simulator.disk import Disk, Image
 from raft.simulator.network import Link
 from raft.simulator.options import TICK_US
@@ -175,7 +175,7 @@ class Process:
         """The disk is replaced by an empty one under the same identity (fault-matrix D18)."""
         self.stop()
         self.ghosts += [self.disk.durable, self.disk.memory]
-        self.disk.wipe(joining_state())
+        self.disk.wipe(self.world.empty_disk())
         self.promised_term = 0
 
     def pause(self) -> None:
@@ -399,7 +399,7 @@ class Process:
         if self.is_applying:
             return False
         world = self.world
-        delay = world.options.apply_us
+        delay = world.apply_us
         if delay == 0:
             self._apply_through(self.apply_hi - 1)
             return True
@@ -462,7 +462,10 @@ class Process:
     def _take_snapshot(self, index: Index) -> None:
         """Save the state at `index`; when that is durable, cut the log as far as the core allows."""
         self.last_snapshot = index
-        meta = self.replica.core.configuration_at(index)
+        try:
+            meta = self.replica.core.snapshot_meta_at(index)
+        except CompactionRefusedError:
+            return  # A node that joined lately and does not know the members of then.
         self.disk.save_snapshot(meta)
         self.snapshot_chains[index] = self.disk.memory.snapshot_chain
         world = self.world

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from node.effects import Outgoing
 from raft.errors import Outcome
 from raft.messages import NodeId
-from raft.ready import InitialState, bootstrap_state
+from raft.ready import InitialState, bootstrap_state, joining_state
 from raft.simulator.coverage import Coverage
 from raft.simulator.history import Operation
 from raft.simulator.injector import Injector
@@ -35,11 +35,13 @@ class World:
     """One run in progress."""
 
     __slots__ = (
+        "_empty_disks",
         "_heap",
         "_sequence",
         "_sync_delays",
         "_values",
         "acked_end",
+        "apply_us",
         "batch_turns",
         "clients",
         "coverage",
@@ -84,6 +86,7 @@ class World:
         ]
         self.shell_bits = Random(seed ^ 0x5E11).getrandbits
         self.batch_turns = options.batch_turns
+        self.apply_us = options.apply_us
         self.coverage = Coverage()
         self.history: list[Operation] = []
         self.reachable: list[NodeId] = []
@@ -93,6 +96,7 @@ class World:
         self.acked_end = 0
         self.process_numbers = 0
         self._values = 0
+        self._empty_disks = 0
         self.reads = Reads()
         self.nodes: dict[NodeId, Process] = {}
         self.referee = Referee(self.nodes, self.coverage, page_cache=options.page_cache)
@@ -153,6 +157,14 @@ class World:
         self.reachable.append(node_id)
         return node
 
+    def empty_disk(self) -> InitialState:
+        """Return the state of an empty disk, told apart from every earlier one by its number."""
+        self._empty_disks += 1
+        found = joining_state()
+        return found._replace(
+            hard_state=found.hard_state._replace(incarnation=1000 * self._empty_disks)
+        )
+
     def members(self) -> list[NodeId]:
         """Return all nodes there are, in order."""
         return list(self.nodes)
@@ -186,6 +198,7 @@ class World:
         self.is_calm = True
         self.injector.end()
         self._sync_delays = [100] * _SYNC_DELAY_COUNT
+        self.apply_us = 0
 
     def sync_delay(self) -> int:
         return self._sync_delays[self.shell_bits(6)]
