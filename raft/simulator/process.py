@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from node.effects import NO_EFFECTS, Completion, Effects, Outgoing, Resolution, Ticket
 from node.replica import Replica
 from raft.errors import CompactionRefusedError, PeerProtocolError, RaftError
+from raft.core import RaftCore
 from raft.messages import (
     NO_INDEX,
     NO_NODE,
@@ -73,6 +74,7 @@ class Process:
         "reads",
         "replica",
         "seen_commit",
+        "seen_core",
         "seen_role",
         "seen_term",
         "snapshot_chains",
@@ -103,6 +105,7 @@ class Process:
         self.seen_term: Term = 0
         self.seen_role = Role.FOLLOWER
         self.seen_commit: Index = NO_INDEX
+        self.seen_core: RaftCore
         self.was_leader = False
         self.was_standing = Standing.FULL
         self.start()
@@ -353,7 +356,7 @@ class Process:
     def _begin_sync(self, ticket: Ticket) -> None:
         self.is_syncing = True
         world = self.world
-        delay = world.sync_delay() * self.sync_factor
+        delay = world.sync_delay(self.sync_factor)
         write_id = self.disk.sync_id()
         world.push(world.now + delay, self._on_sync_done, self.epoch, ticket, write_id)
 
@@ -469,7 +472,7 @@ class Process:
         self.disk.save_snapshot(meta)
         self.snapshot_chains[index] = self.disk.memory.snapshot_chain
         world = self.world
-        delay = world.sync_delay() * self.sync_factor
+        delay = world.sync_delay(self.sync_factor)
         world.push(world.now + delay, self._snapshot_synced, self.epoch, meta, self.disk.sync_id())
         world.coverage.hit("snapshot_taken")
 

@@ -8,6 +8,7 @@ look at other nodes run only when a commit index or a role moved.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 from node.effects import Outgoing
@@ -26,11 +27,13 @@ if TYPE_CHECKING:
 class Ledger:
     """Every committed entry, and what a state machine makes of the entries up to each index."""
 
-    __slots__ = ("coverage", "ends", "entries", "offset_of", "queue", "registers")
+    __slots__ = ("commit_terms", "coverage", "ends", "entries", "offset_of", "queue", "registers")
 
     def __init__(self, coverage: Coverage) -> None:
         self.coverage = coverage
         self.entries: list[Entry] = []
+        self.commit_terms: list[Term] = []
+        """Term of the leader that committed each entry; never falls."""
         self.queue: list[int] = []
         """Appended values in order, each once: a repeated one is an idempotent retry."""
         self.offset_of: dict[int, int] = {}
@@ -39,8 +42,11 @@ class Ledger:
         self.registers: list[tuple[int | None, int]] = []
         """(value, index) of the newest put once the entry at this index is applied."""
 
-    def extend(self, entry: Entry) -> None:
+    def extend(self, entry: Entry, commit_term: Term) -> None:
+        if self.commit_terms and commit_term < self.commit_terms[-1]:
+            raise InvariantError("I4", f"{entry} was committed in the past term {commit_term}")
         self.entries.append(entry)
+        self.commit_terms.append(commit_term)
         register = self.registers[-1] if self.registers else (None, -1)
         if entry.kind is EntryKind.DATA:
             value = entry.body
@@ -97,6 +103,11 @@ class Referee:
             self._on_truncate(node, role)
         commit = state.commit
         if commit != node.seen_commit:
+            if node.replica.core is not node.seen_core:
+                # Term and vote could not be saved: the core began again with what the disk holds,
+                # and what it has handed out (R02). A commit index may restart low.
+                node.seen_core = node.replica.core
+                node.seen_commit = min(node.seen_commit, max(commit, node.handed))
             if commit < node.seen_commit:
                 raise InvariantError("I6", f"{node} commit {node.seen_commit} -> {commit}")
             self._on_commit(node, commit)
@@ -115,9 +126,12 @@ class Referee:
             other = self.leaders.setdefault(term, node.node_id)
             if other != node.node_id:
                 raise InvariantError("I1", f"{node} and node {other} both lead term {term}")
-            entries = self.ledger.entries
-            if entries and not node.disk.memory.holds(len(entries) - 1, entries[-1].chain):
-                raise InvariantError("I4", f"{node} leads {term} without {entries[-1]}")
+            # A leader elected late in an old term need not know what a newer one committed.
+            last = bisect_left(self.ledger.commit_terms, term) - 1
+            if last >= 0 and not node.disk.memory.holds(last, self.ledger.entries[last].chain):
+                raise InvariantError(
+                    "I4", f"{node} leads {term} without {self.ledger.entries[last]}"
+                )
         elif node.seen_role is Role.LEADER and role is not Role.LEADER:
             self.coverage.hit("leader_stepped_down")
         node.seen_term, node.seen_role = term, role
@@ -152,7 +166,7 @@ class Referee:
                 entries_before = entries[-1].chain if entries else 0
                 if entry.previous_chain != entries_before:
                     raise InvariantError("I5", f"{node} committed {entry} on another prefix")
-                self.ledger.extend(entry)
+                self.ledger.extend(entry, node.seen_term)
         elif commit >= 0 and not image.holds(commit, entries[commit].chain):
             raise InvariantError("I5", f"{node} committed another entry than {entries[commit]}")
         if commit > node.disk.durable.last_index:
@@ -231,6 +245,7 @@ class Referee:
         state = node.replica.core.state
         if state.term < node.promised_term:
             raise InvariantError("I6", f"{node} forgot term {node.promised_term}")
+        node.seen_core = node.replica.core
         node.seen_term, node.seen_role = state.term, state.role
         node.seen_commit = state.commit
         node.was_leader = False

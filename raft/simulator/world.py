@@ -29,6 +29,7 @@ from raft.simulator.workload import Client, Reads
 
 Action: TypeAlias = Callable[[Any, Any, Any], None]
 _SYNC_DELAY_COUNT = 64
+_SYNC_ELECTIONS_MAX = 3
 
 
 class World:
@@ -200,8 +201,10 @@ class World:
         self._sync_delays = [100] * _SYNC_DELAY_COUNT
         self.apply_us = 0
 
-    def sync_delay(self) -> int:
-        return self._sync_delays[self.shell_bits(6)]
+    def sync_delay(self, factor: int) -> int:
+        """Return how long a sync takes that begins now; even a sick disk ends one some day."""
+        delay = self._sync_delays[self.shell_bits(6)] * factor
+        return min(delay, _SYNC_ELECTIONS_MAX * self.options.election_us)
 
     # What clients share.
 
