@@ -106,6 +106,8 @@ class Replica:
         self._flushes: deque[_Flush] = deque()
         self._ticket: Ticket = 0
         self._handed: Index = self.core.state.applied
+        self._durable_hard_state = self.core.state.hard_state()
+        """Term and vote as the last sync that ended left them."""
         self._waiters: dict[Index, tuple[Term, object]] = {}
         """By index: the term proposed in and the caller. One entry has one waiter."""
         self._grace_deadline: int | None = None
@@ -188,6 +190,7 @@ class Replica:
         if done is None:
             return
         core = self.core
+        self._durable_hard_state = done.hard_state
         core.hard_state_stable(done.hard_state)
         core.stable_to(done.index, done.term)
         self._held_count -= len(released)
@@ -367,7 +370,12 @@ class Replica:
             commit=self._handed, applied=old.applied, synced=min(old.synced, found.last_index)
         )
         self.core = RaftCore(self.config, found, self.log, self._random)
-        self.core.state.handed = self._handed
+        state = self.core.state
+        state.handed = self._handed
+        if state.hard_state() != self._durable_hard_state:
+            # What the disk holds was written by an earlier turn and its sync has not ended.
+            state.is_hard_state_durable = False
+            self._must_sync = True
         self._held_count -= len(self._held)
         self._held = []
         for flush in self._flushes:

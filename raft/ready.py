@@ -76,12 +76,16 @@ def bootstrap_state(voters: tuple[NodeId, ...], learners: tuple[NodeId, ...] = (
     return InitialState(configurations=(ConfigurationAt(NO_INDEX, configuration),))
 
 
-def joining_state() -> InitialState:
+def joining_state(*, incarnation: int = 1) -> InitialState:
     """Return the state of a node with an empty disk that joins an existing cluster.
+
+    If a disk under this identity may be replaced more than once, `incarnation` must be higher than
+    any used for it before (a wall clock will do): a leader takes two empty disks of one number for
+    one, and believes the second to hold what the first has acked.
 
     It never votes or counts until a leader that knows it as a learner has brought it up to date, so
     a wiped voter that comes back under its old identity cannot vote twice (fault-matrix R29)."""
-    return InitialState(hard_state=HardState(standing=Standing.JOINING, incarnation=1))
+    return InitialState(hard_state=HardState(standing=Standing.JOINING, incarnation=incarnation))
 
 
 def recovering_state(found: InitialState) -> InitialState:

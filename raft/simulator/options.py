@@ -85,6 +85,10 @@ class Options:
     client_count: int
     think_us: int
     read_share: float
+    patience: float
+    """How often a client that failed tries again within one call; the rest give up at once."""
+    loyalty: float
+    """How often a client stays with its node although that did not answer."""
     fault_kinds: tuple[str, ...]
     fault_gap_us: int
 
@@ -120,7 +124,7 @@ def draw(seed: int, event_count_max: int) -> Options:
     election_ticks_min = pick((5, 8, 12, 20))
     election_ticks_max = election_ticks_min + pick((3, 5, election_ticks_min))
     election_us = election_ticks_max * TICK_US
-    page_cache = random.random() < 0.1
+    page_cache = random.random() < 0.15
     return Options(
         seed=seed,
         voter_count=pick((1, 3, 3, 3, 3, 3, 5, 5, 5)),
@@ -151,6 +155,8 @@ def draw(seed: int, event_count_max: int) -> Options:
         client_count=pick((1, 2, 3, 5)),
         think_us=int(election_us * pick((0.005, 0.03, 0.2))),
         read_share=pick((0.1, 0.3, 0.6)),
+        patience=pick((0.0, 0.7, 1.0)),
+        loyalty=pick((0.0, 0.5, 0.95)),
         fault_kinds=tuple(kind for kind in FAULT_KINDS if random.random() < 0.35),
         fault_gap_us=int(election_us * pick((0.3, 1.0, 3.0))),
     )

@@ -383,8 +383,9 @@ class Process:
         self.replica.on_durable(ticket)
         if self.newest_ticket > ticket:
             self._begin_sync(self.newest_ticket)
-        self.world.referee.after_step(self)
         self.settle()
+        if not self.is_turn_due:
+            self.world.referee.after_step(self)
 
     # Applying.
 

@@ -12,7 +12,16 @@ from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 from node.effects import Outgoing
-from raft.messages import AppendReply, Index, NodeId, Refusal, Term, VoteReply, VoteRequest
+from raft.messages import (
+    AppendReply,
+    Index,
+    NodeId,
+    Refusal,
+    Standing,
+    Term,
+    VoteReply,
+    VoteRequest,
+)
 from raft.quorum import quorum_size
 from raft.ready import EntryKind
 from raft.simulator.coverage import Coverage
@@ -190,8 +199,7 @@ class Referee:
     def on_send(self, node: Process, sends: list[Outgoing]) -> None:
         """R01 and R16: a message reveals only what is durable."""
         durable = node.disk.durable
-        hard_state = durable.hard_state
-        durable_term = hard_state.term
+        durable_term = durable.hard_state.term
         for outgoing in sends:
             message = outgoing.message
             if message.term > durable_term:
@@ -203,10 +211,21 @@ class Referee:
                     if match > durable.last_index:
                         raise InvariantError("R16", f"{node} acks before its sync: {message}")
             elif isinstance(message, VoteReply):
-                if message.granted and not message.pre:
-                    self._on_vote(node, message.vote_term, message.to)
-            elif isinstance(message, VoteRequest) and not message.pre:
-                self._on_vote(node, message.vote_term, node.node_id)
+                if message.granted:
+                    self._on_support(node, recovery=message.recovery)
+                    if not message.pre:
+                        self._on_vote(node, message.vote_term, message.to)
+            elif isinstance(message, VoteRequest):
+                self._on_support(node, recovery=message.recovery)
+                if not message.pre:
+                    self._on_vote(node, message.vote_term, node.node_id)
+
+    @staticmethod
+    def _on_support(node: Process, *, recovery: bool) -> None:
+        """R29: a node that forgot what it promised helps nobody to office, itself included."""
+        standing = node.replica.core.state.standing
+        if standing is Standing.JOINING or (standing is Standing.RECOVERING and not recovery):
+            raise InvariantError("R29", f"{node} takes part in an election, being {standing.name}")
 
     def _on_vote(self, node: Process, term: Term, candidate: NodeId) -> None:
         """I6: one vote per term, durable before anyone hears of it, also across restarts."""
@@ -245,6 +264,11 @@ class Referee:
         state = node.replica.core.state
         if state.term < node.promised_term:
             raise InvariantError("I6", f"{node} forgot term {node.promised_term}")
+        image = node.disk.memory
+        if image.base_index >= 0 and (
+            image.snapshot is None or image.snapshot.index < image.base_index
+        ):
+            raise InvariantError("R32", f"{node} cut its log without a durable snapshot")
         node.seen_core = node.replica.core
         node.seen_term, node.seen_role = state.term, state.role
         node.seen_commit = state.commit

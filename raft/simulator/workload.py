@@ -227,14 +227,19 @@ class Client:
 
     def _retry(self, call: Call, hint: NodeId) -> None:
         world = self.world
-        if world.now >= call.deadline_us:
+        random = self.random
+        is_over = world.now >= call.deadline_us
+        if is_over or (not world.is_calm and random.random() >= world.options.patience):
             is_write = call.kind is CallKind.APPEND or call.kind is CallKind.PUT
             doubtful = call.is_doubtful and is_write
             self._finish(call, Outcome.UNKNOWN if doubtful else Outcome.NOT_APPLIED, 0)
             return
-        self.target = hint if hint != NO_NODE else self.random.choice(world.reachable)
+        if hint != NO_NODE:
+            self.target = hint
+        elif world.is_calm or random.random() >= world.options.loyalty:
+            self.target = random.choice(world.reachable)
         call.attempt += 1  # Whatever still comes for the old attempt but success is old news.
-        pause = 1 + int(self.random.random() * world.options.election_us / 4)
+        pause = 1 + int(random.random() * world.options.election_us / 4)
         world.push(world.now + pause, self._try_again, call, call.attempt, None)
 
     def _try_again(self, call: Call, attempt: int, _c: object) -> None:
