@@ -106,6 +106,10 @@ class Replica:
         self._flushes: deque[_Flush] = deque()
         self._ticket: Ticket = 0
         self._handed: Index = self.core.state.applied
+        self._applied: Index = self.core.state.applied
+        """Last entry the shell has applied. Differs from the core's within a step only."""
+        self._synced: Index = self.core.state.synced
+        """Last entry that an ended sync made durable and that still is in the stored log."""
         self._durable_hard_state = self.core.state.hard_state()
         """Term and vote as the last sync that ended left them."""
         self._waiters: dict[Index, tuple[Term, object]] = {}
@@ -193,6 +197,8 @@ class Replica:
         self._durable_hard_state = done.hard_state
         core.hard_state_stable(done.hard_state)
         core.stable_to(done.index, done.term)
+        if core.state.snapshot_gate == NO_INDEX:
+            self._synced = core.state.synced
         self._held_count -= len(released)
         term = core.state.term
         for message in released:
@@ -204,6 +210,7 @@ class Replica:
         """Everything up to `index` is applied. A report that a snapshot overtook is ignored."""
         if index > self.core.state.applied:
             self.core.applied_to(index)
+            self._applied = index
 
     # Output.
 
@@ -302,6 +309,7 @@ class Replica:
         Without this, (index, term) written, truncated and written again would be taken as durable
         when the first write's sync ends (R16)."""
         index = lo - 1
+        self._synced = min(self._synced, index)
         term = self.core.state.log.term_of(index) if index > NO_INDEX else NO_TERM
         for flush in self._flushes:
             if flush.index > index:
@@ -311,7 +319,7 @@ class Replica:
         effects = self._effects
         effects.install = meta
         effects.apply_lo = effects.apply_hi = NO_INDEX
-        self._handed = meta.index
+        self._handed = self._applied = meta.index
         for index in [index for index in self._waiters if index <= meta.index]:
             # Committed or replaced, and the log that could tell is gone.
             self._resolve(index, Resolution.UNKNOWN)
@@ -367,11 +375,16 @@ class Replica:
             effects.reads_failed += pending.read_ids
         found = self.log.load()
         found = found._replace(
-            commit=self._handed, applied=old.applied, synced=min(old.synced, found.last_index)
+            commit=self._handed,
+            # Not what the old core says: it may have stepped a snapshot that is not installed.
+            applied=self._applied,
+            synced=max(found.base_index, min(self._synced, found.last_index)),
         )
         self.core = RaftCore(self.config, found, self.log, self._random)
         state = self.core.state
         state.handed = self._handed
+        if found.base_index > self._synced:
+            state.snapshot_gate = found.base_index  # Installed, and its sync has not ended.
         if state.hard_state() != self._durable_hard_state:
             # What the disk holds was written by an earlier turn and its sync has not ended.
             state.is_hard_state_durable = False

@@ -412,8 +412,12 @@ def recover(image: Image, survivors: list[Operation], coverage: Coverage) -> Non
     The scan ends at the first entry that is missing or does not chain to the one before, so old
     entries behind a truncation that is half there are never taken for the log."""
     slots = {entry.index: entry for entry in image.entries}
+    durable_last = image.last_index
+    latest: list[SaveSnapshot | SaveHint] = []
     for operation in survivors:
-        if isinstance(operation, Write):
+        if isinstance(operation, SaveSnapshot | SaveHint):
+            latest.append(operation)
+        elif isinstance(operation, Write):
             slots.update((entry.index, entry) for entry in operation.entries)
         elif isinstance(operation, Truncate):
             slots = {index: entry for index, entry in slots.items() if index < operation.lo}
@@ -429,6 +433,13 @@ def recover(image: Image, survivors: list[Operation], coverage: Coverage) -> Non
     while (entry := slots.get(image.last_index + 1)) is not None and entry.previous_chain == chain:
         image.entries.append(entry)
         chain = entry.chain
+    for saved in latest:
+        # What speaks of the log is published only behind a sync of the log it speaks of.
+        if isinstance(saved, SaveSnapshot):
+            if image.chain_at(saved.meta.index) == saved.chain:
+                perform(image, saved)
+        elif saved.commit <= durable_last:
+            perform(image, saved)
     last_term = image.entries[-1].term if image.entries else image.base_term
     hard_state = image.hard_state
     if last_term > hard_state.term:
