@@ -87,8 +87,8 @@ class Options:
     read_share: float
     patience: float
     """How often a client that failed tries again within one call; the rest give up at once."""
-    loyalty: float
-    """How often a client stays with its node although that did not answer."""
+    clock_spread: bool
+    """Every clock runs at a rate of its own from the start."""
     fault_kinds: tuple[str, ...]
     fault_gap_us: int
 
@@ -156,7 +156,7 @@ def draw(seed: int, event_count_max: int) -> Options:
         think_us=int(election_us * pick((0.005, 0.03, 0.2))),
         read_share=pick((0.1, 0.3, 0.6)),
         patience=pick((0.0, 0.7, 1.0)),
-        loyalty=pick((0.0, 0.5, 0.95)),
+        clock_spread=random.random() < 0.4,
         fault_kinds=tuple(kind for kind in FAULT_KINDS if random.random() < 0.35),
         fault_gap_us=int(election_us * pick((0.3, 1.0, 3.0))),
     )

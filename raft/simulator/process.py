@@ -96,6 +96,8 @@ class Process:
         """Counts lives."""
         self.status = Status.DOWN
         self.tick_us = TICK_US
+        if world.options.clock_spread:
+            self.tick_us = int(TICK_US * (0.5 + 1.5 * self.random.random()))
         self.ghosts: list[Image] = []
         """What this node once held and lost with its memory or disk: its acks were true then."""
         self.sync_factor = 1
@@ -195,7 +197,10 @@ class Process:
         if self.late_ticket:
             ticket, self.late_ticket = self.late_ticket, 0
             self._on_durable(ticket)
-        mailbox, self.mailbox = self.mailbox, deque()
+        mailbox, self.mailbox = list(self.mailbox), deque()
+        if self.random.random() < 0.5:
+            # Sockets are read in any order: clients may be served before the news of a new leader.
+            mailbox.sort(key=lambda entry: entry[0] is not None)
         for link, item, attempt in mailbox:
             if self.epoch != epoch or not self.is_up:
                 return

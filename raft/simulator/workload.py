@@ -87,6 +87,7 @@ class Client:
         "attempt_us",
         "call",
         "is_stopped",
+        "loyalty",
         "poll_offset",
         "polls_only",
         "process",
@@ -99,6 +100,8 @@ class Client:
         self.world = world
         self.process = world.new_process_number()
         self.random = Random(world.options.seed * 2003 + number)
+        self.loyalty = self.random.choice((0.0, 0.5, 0.95))
+        """How often it stays with its node although that did not answer."""
         self.target: NodeId = 1 + number % world.options.voter_count
         self.call: Call | None = None
         self.attempt_us = ATTEMPT_ELECTIONS * world.options.election_us
@@ -236,7 +239,7 @@ class Client:
             return
         if hint != NO_NODE:
             self.target = hint
-        elif world.is_calm or random.random() >= world.options.loyalty:
+        elif world.is_calm or random.random() >= self.loyalty:
             self.target = random.choice(world.reachable)
         call.attempt += 1  # Whatever still comes for the old attempt but success is old news.
         pause = 1 + int(random.random() * world.options.election_us / 4)
