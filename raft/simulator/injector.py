@@ -152,6 +152,22 @@ class Injector:
                 node.replica.tick()
                 node.settle()
 
+    def _do_stall(self, _node: Process, fault: Fault) -> None:
+        """Cut the leader off while its clock creeps: only reads that ask a quorum stay correct.
+
+        Check-quorum, which would end such a leadership, counts its own slow ticks."""
+        leader = self._world.leader()
+        if leader is None:
+            return
+        leader.tick_us = 6 * TICK_US
+        longer = fault._replace(duration_us=2 * fault.duration_us)
+        self._cut(longer, [pair for pair in self._pairs() if leader.node_id in pair])
+
+        def recover() -> None:
+            leader.tick_us = TICK_US
+
+        self._after(longer, recover)
+
     # Disks.
 
     def _do_slow_disk(self, node: Process, fault: Fault) -> None:
@@ -269,6 +285,8 @@ class Injector:
         leader = self._world.leader()
         if leader is None:
             return False
+        # What was committed earlier in this turn is judged by the voters of then.
+        leader.end_turn()
         try:
             leader.replica.propose_change(change)
         except RaftError:

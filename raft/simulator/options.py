@@ -35,6 +35,7 @@ FAULT_KINDS = (
     "meta_error",
     "clock_rate",
     "clock_jump",
+    "stall",
     "wipe",
     "transfer",
     "add_node",

@@ -281,9 +281,12 @@ class Process:
     def _end_turn(self, epoch: int, _b: object, _c: object) -> None:
         if epoch == self.epoch:
             self.is_turn_due = False
-            effects = self.replica.pump()
-            if effects is not NO_EFFECTS:
-                self._carry_out(effects)
+            self.end_turn()
+
+    def end_turn(self) -> None:
+        effects = self.replica.pump()
+        if effects is not NO_EFFECTS:
+            self._carry_out(effects)
 
     def _carry_out(self, effects: Effects) -> None:
         world = self.world
