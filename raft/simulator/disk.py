@@ -1,16 +1,16 @@
 """A log on a disk that forgets: what was written, what is durable, what a crash leaves.
 
-Owns the stored log of one simulated node, as `node.effects.Log`, and the model of fault-matrix
-10.3: every write has an id, a sync makes the ids issued before it durable, and a crash keeps all
-that was synced plus any subset of the rest, the last write torn, an unsynced truncation undone. Must
-not know time or Raft. Payload bytes do not exist: an entry is an index, a term, a kind and a unique
-value, chained by a digest to the one before, as the real ledger chains its entries. So equal digests
-mean equal prefixes, and comparing two logs costs one comparison of integers.
+Owns the stored log of one node, as `node.effects.Log`, and the model of fault-matrix 10.3: every
+write has an id, a sync makes the ids issued before it durable, and a crash keeps all that was
+synced plus any subset of the rest, the last write torn, an unsynced truncation undone. Must not
+know time or Raft. Payload bytes do not exist: an entry is an index, a term, a kind and a unique
+value, chained by a digest to the one before, as the real ledger chains its entries. So equal
+digests mean equal prefixes, and comparing two logs costs one comparison of integers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from random import Random
 from typing import NamedTuple
 
@@ -316,6 +316,9 @@ class Disk:
     def cut(self, index: Index) -> None:
         """Drop the head of the log through `index`."""
         image = self.memory
+        snapshot = self.durable.snapshot
+        if snapshot is None or snapshot.index < index:
+            raise InvariantError("R32", f"cut through {index}, durable is only {snapshot}")
         dropped = image.entries[: index - image.base_index]
         configuration = image.base_configuration
         for entry in dropped:
@@ -406,7 +409,7 @@ def _without_orphans(pending: list[Operation], survivors: list[Operation]) -> li
     return [op for op in survivors if op not in later or isinstance(op, SaveHardState)]
 
 
-def recover(image: Image, survivors: list[Operation], coverage: Coverage) -> None:
+def recover(image: Image, survivors: Sequence[Operation], coverage: Coverage) -> None:
     """Lay the surviving writes over a durable image and scan it, as recovery does.
 
     The scan ends at the first entry that is missing or does not chain to the one before, so old

@@ -7,7 +7,6 @@ and is reported as a defect. The list of mutants is in `mutants`.
 """
 
 from __future__ import annotations
-
 import __future__
 
 import ast

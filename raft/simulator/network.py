@@ -109,8 +109,7 @@ class Network:
             delay *= _SNAPSHOT_DELAY_FACTOR
             self.snapshots_in_flight += 1
         at = world.now + delay
-        if at < link.clogged_until:
-            at = link.clogged_until
+        at = max(at, link.clogged_until)
         if self._is_stream:
             if at <= link.last_at:
                 at = link.last_at + 1

@@ -1,9 +1,9 @@
 """One simulated process: the shell around a replica pump, with its disk, clock and mailbox.
 
-Owns what the production driver owns: ticks, the order of effects, group commit, applying, snapshots,
-stopping and starting. Must not decide what goes wrong; `injector` does. All methods return at once;
-whatever takes time is an event in the world's heap, and an event of an earlier life of the process
-is recognised by its epoch and ignored.
+Owns what the production driver owns: ticks, the order of effects, group commit, stopping and
+starting; applying is in `machine`. Must not decide what goes wrong; `injector` does. All methods
+return at once; whatever takes time is an event in the world's heap, and an event of an earlier life
+of the process is recognised by its epoch and ignored.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from enum import IntEnum
 from random import Random
 from typing import TYPE_CHECKING
 
-from node.effects import NO_EFFECTS, Completion, Effects, Outgoing, Resolution, Ticket
+from node.effects import NO_EFFECTS, Effects, Outgoing, Ticket
 from node.replica import Replica
-from raft.errors import CompactionRefusedError, PeerProtocolError, RaftError
 from raft.core import RaftCore
+from raft.errors import PeerProtocolError, RaftError
 from raft.messages import (
     NO_INDEX,
     NO_NODE,
     Index,
     InstallSnapshot,
     NodeId,
-    SnapshotMeta,
     Standing,
     Term,
 )
 from raft.ready import InitialState, recovering_state
 from raft.simulator.disk import Disk, Image
+from raft.simulator.machine import StateMachine
 from raft.simulator.network import Link
 from raft.simulator.options import TICK_US
 from raft.simulator.verdict import InvariantError
@@ -53,31 +53,25 @@ class Process:
     """A replica and the machine it runs on."""
 
     __slots__ = (
-        "applied",
-        "apply_hi",
-        "completions",
         "disk",
         "epoch",
         "ghosts",
         "handed",
-        "is_applying",
         "is_syncing",
         "is_turn_due",
-        "last_snapshot",
         "late_ticket",
+        "machine",
         "mailbox",
         "missed_ticks",
         "newest_ticket",
         "node_id",
         "promised_term",
         "random",
-        "reads",
         "replica",
         "seen_commit",
         "seen_core",
         "seen_role",
         "seen_term",
-        "snapshot_chains",
         "status",
         "sync_factor",
         "sync_fails",
@@ -119,6 +113,15 @@ class Process:
     def is_up(self) -> bool:
         return self.status is Status.UP
 
+    @property
+    def is_paused(self) -> bool:
+        return self.status is Status.PAUSED
+
+    @property
+    def applied(self) -> Index:
+        """Last entry the state machine has taken."""
+        return self.machine.applied
+
     # Lives.
 
     def start(self) -> None:
@@ -134,18 +137,8 @@ class Process:
         self.newest_ticket: Ticket = 0
         self.late_ticket: Ticket = 0
         self.is_turn_due = False
-        self.completions: deque[Completion] = deque()
-        """Committed, to be answered once applied, in order of index."""
-        self.reads: list[tuple[Index, int]] = []
-        self.is_applying = False
-        image = self.disk.memory
-        state = self.replica.core.state
-        self.applied: Index = state.applied
-        """Last entry the state machine has taken."""
-        self.handed: Index = state.applied
-        self.apply_hi = state.applied + 1
-        self.last_snapshot: Index = NO_INDEX if image.snapshot is None else image.snapshot.index
-        self.snapshot_chains = {self.last_snapshot: image.snapshot_chain}
+        self.machine = StateMachine(self)
+        self.handed: Index = self.machine.applied
         world.referee.on_restart(self)
         first = 1 + self.random.randrange(self.tick_us)
         world.push(world.now + first, self.on_tick, self.epoch, None, None)
@@ -291,6 +284,7 @@ class Process:
     def _carry_out(self, effects: Effects) -> None:
         world = self.world
         referee = world.referee
+        machine = self.machine
         while effects is not NO_EFFECTS:
             referee.after_step(self)
             if effects.send:
@@ -299,18 +293,18 @@ class Process:
             if ticket is not None:
                 self._flush(ticket, must_sync=effects.must_sync)
             if effects.install is not None:
-                self._install(effects.install)
+                machine.install(effects.install)
             again = False
             if effects.apply_hi > effects.apply_lo:
                 referee.on_apply(self, effects.apply_lo, effects.apply_hi)
-                self.apply_hi = effects.apply_hi
-                again = self._begin_apply()
+                machine.apply_hi = effects.apply_hi
+                again = machine.begin_apply()
             if effects.completed:
-                self._complete(effects.completed)
+                machine.complete(effects.completed)
             for confirmed in effects.reads:
-                self.reads.append((confirmed.index, confirmed.read_id))
-            if self.reads:
-                self._serve_reads()
+                machine.reads.append((confirmed.index, confirmed.read_id))
+            if machine.reads:
+                machine.serve_reads()
             for read_id in effects.reads_failed:
                 world.coverage.hit("read_failed")
                 world.reads.fail(read_id)
@@ -326,7 +320,7 @@ class Process:
         send = world.network.send
         for outgoing in sends:
             if type(outgoing.message) is InstallSnapshot:
-                chain = self.snapshot_chains[outgoing.message.meta.index]
+                chain = self.machine.snapshot_chains[outgoing.message.meta.index]
                 send(Outgoing(outgoing.message, chain))
                 world.coverage.hit("follower_behind_log_start")
             else:
@@ -394,111 +388,6 @@ class Process:
         self.settle()
         if not self.is_turn_due:
             self.world.referee.after_step(self)
-
-    # Applying.
-
-    def _install(self, meta: SnapshotMeta) -> None:
-        image = self.disk.memory
-        self.world.referee.on_install(self, meta.index, image.snapshot_chain)
-        self.applied = meta.index
-        self.apply_hi = meta.index + 1
-        self.last_snapshot = meta.index
-        self.snapshot_chains = {meta.index: image.snapshot_chain}
-        self._answer_applied()
-
-    def _begin_apply(self) -> bool:
-        """Apply what was handed out, now or after a delay; return whether it is done."""
-        if self.is_applying:
-            return False
-        world = self.world
-        delay = world.apply_us
-        if delay == 0:
-            self._apply_through(self.apply_hi - 1)
-            return True
-        self.is_applying = True
-        world.push(world.now + delay, self._on_applied, self.epoch, self.apply_hi - 1, None)
-        return False
-
-    def _on_applied(self, epoch: int, index: Index, _c: object) -> None:
-        if epoch != self.epoch:
-            return
-        if self.status is Status.PAUSED:
-            world = self.world
-            world.push(world.now + self.tick_us, self._on_applied, epoch, index, None)
-            return
-        self.is_applying = False
-        if index > self.applied:
-            self._apply_through(index)
-        if self.apply_hi - 1 > self.applied:
-            self._begin_apply()
-        self.settle()
-
-    def _apply_through(self, index: Index) -> None:
-        self.applied = index
-        self.replica.on_applied(index)
-        self._answer_applied()
-        every = self.world.options.snapshot_every
-        if every and index - self.last_snapshot >= every:
-            self._take_snapshot(index)
-
-    def _answer_applied(self) -> None:
-        completions = self.completions
-        while completions and completions[0].index <= self.applied:
-            self._answer(completions.popleft())
-        if self.reads:
-            self._serve_reads()
-
-    def _complete(self, completed: list[Completion]) -> None:
-        for completion in completed:
-            if completion.resolution is Resolution.COMMITTED and completion.index > self.applied:
-                self.completions.append(completion)
-            else:
-                self._answer(completion)
-
-    def _answer(self, completion: Completion) -> None:
-        call, attempt = completion.waiter  # type: ignore[misc]
-        assert isinstance(call, Call)
-        call.client.completed(call, attempt, completion.resolution, self)
-
-    def _serve_reads(self) -> None:
-        waiting = []
-        for index, read_id in self.reads:
-            if index <= self.applied:
-                self.world.reads.serve(read_id, self.applied)
-            else:
-                waiting.append((index, read_id))
-        self.reads = waiting
-
-    # Snapshots.
-
-    def _take_snapshot(self, index: Index) -> None:
-        """Save the state at `index`; when that is durable, cut the log as far as the core allows."""
-        self.last_snapshot = index
-        try:
-            meta = self.replica.core.snapshot_meta_at(index)
-        except CompactionRefusedError:
-            return  # A node that joined lately and does not know the members of then.
-        self.disk.save_snapshot(meta)
-        self.snapshot_chains[index] = self.disk.memory.snapshot_chain
-        world = self.world
-        delay = world.sync_delay(self.sync_factor)
-        world.push(world.now + delay, self._snapshot_synced, self.epoch, meta, self.disk.sync_id())
-        world.coverage.hit("snapshot_taken")
-
-    def _snapshot_synced(self, epoch: int, meta: SnapshotMeta, write_id: int) -> None:
-        if epoch != self.epoch or self.status is not Status.UP:
-            return
-        self.disk.sync_done(write_id)
-        if meta.index < self.disk.memory.base_index:
-            return  # A received snapshot overtook it.
-        core = self.replica.core
-        core.snapshot_durable(meta)
-        index = core.compactable_to()
-        if index > self.disk.memory.base_index:
-            core.compact_to(index)
-            self.disk.cut(index)
-            self.disk.save_hint(self.applied)
-        self.settle()
 
     # Judgements.
 

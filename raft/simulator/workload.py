@@ -1,8 +1,8 @@
 """Clients: they append, put, read and poll, retry, follow hints, give up, and write it all down.
 
 Owns the honest classification of outcomes: `not_applied` only when every attempt was refused before
-it entered a log, `unknown` as soon as one attempt may have (fault-matrix 9.1). A retry sends the same
-value, which the state machine takes once. Must not know what a replica does with a request.
+it entered a log, `unknown` as soon as one attempt may have (fault-matrix 9.1). A retry sends the
+same value, which the state machine takes once. Must not know what a replica does with a request.
 """
 
 from __future__ import annotations

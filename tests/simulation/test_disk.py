@@ -7,10 +7,11 @@ from random import Random
 import pytest
 
 from raft.errors import HardStateNotSavedError
-from raft.messages import NO_INDEX, ConfigurationAt, Configuration, SnapshotMeta
+from raft.messages import NO_INDEX, Configuration, ConfigurationAt, SnapshotMeta
 from raft.ready import EntryKind, HardState, bootstrap_state
 from raft.simulator.coverage import Coverage
 from raft.simulator.disk import Disk, Truncate, Write, recover
+from raft.simulator.verdict import InvariantError
 
 CONFIGURATION = ConfigurationAt(NO_INDEX, Configuration((1, 2, 3)))
 
@@ -121,12 +122,15 @@ def test_lost_install_takes_everything_written_after_it() -> None:
     assert outcomes == {(NO_INDEX, 1), (9, 9), (9, 10)}
 
 
-def test_cut_keeps_the_configuration_in_force() -> None:
+def test_cut_needs_a_durable_snapshot_and_keeps_the_configuration() -> None:
     disk = make_disk([1])
     newer = Configuration((1, 2, 3), (4,))
     disk.append(1, 1, EntryKind.CONFIGURATION, newer)
     write(disk, [1])
     disk.save_snapshot(SnapshotMeta(1, 1, ConfigurationAt(1, newer)))
+    with pytest.raises(InvariantError, match="R32"):
+        disk.cut(1)
+    disk.sync_done(disk.sync_id())
     disk.cut(1)
     found = disk.load()
     assert (found.base_index, found.last_index) == (1, 2)

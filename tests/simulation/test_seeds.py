@@ -69,7 +69,9 @@ def test_regression_seed(seed: int, events: int) -> None:
     assert report.passed, f"seed {seed}: {report.code}: {report.detail}"
 
 
-@pytest.mark.parametrize("path", sorted((HERE / "cases").glob("*.json")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted((HERE / "cases").glob("*.json")), ids=lambda path: path.stem
+)
 def test_regression_case(path: Path) -> None:
     """Shrunk cases keep their meaning when the draw of options changes; seeds do not."""
     case = shrink.from_json(path.read_text())
