@@ -191,7 +191,7 @@ class Disk:
         """Not yet durable, oldest first. The id of pending[0] is done_id + 1."""
         self.done_id = 0
         self.meta_errors = 0
-        """How many of the next writes of term and vote fail."""
+        """Which of the next writes of term and vote fail: one bit each, the lowest is the next."""
         self.truncated: list[Entry] = []
         """First dropped entry of each truncation since the referee last looked."""
         self.checks_payload = checks_payload
@@ -282,8 +282,9 @@ class Disk:
         self._write(Truncate(lo))
 
     def save_hard_state(self, hard_state: HardState) -> None:
-        if self.meta_errors:
-            self.meta_errors -= 1
+        fails = self.meta_errors & 1
+        self.meta_errors >>= 1
+        if fails:
             self.coverage.hit("meta_write_failed")
             raise HardStateNotSavedError("simulated")
         self.memory.hard_state = hard_state

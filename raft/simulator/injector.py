@@ -193,7 +193,7 @@ class Injector:
         self._restart_after(fault, node)
 
     def _do_meta_error(self, node: Process, fault: Fault) -> None:
-        node.disk.meta_errors = 1 + fault.number % 3
+        node.disk.meta_errors = fault.number & 0xFF
 
     # Links.
 
