@@ -69,6 +69,10 @@ def test_regression_seed(seed: int, events: int) -> None:
     assert report.passed, f"seed {seed}: {report.code}: {report.detail}"
 
 
+def test_there_are_regression_cases() -> None:
+    assert len(list((HERE / "cases").glob("*.json"))) >= 2
+
+
 @pytest.mark.parametrize(
     "path", sorted((HERE / "cases").glob("*.json")), ids=lambda path: path.stem
 )
