@@ -1,0 +1,146 @@
+"""The two seams of the replica pump: the log it writes to, and the effects it hands to its shell.
+
+Types only. The real ledger and the simulator's in-memory log both implement `Log`.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple, Protocol, TypeAlias
+
+from raft.messages import NO_INDEX, AppendRequest, Index, Message, SnapshotMeta, Term
+from raft.ready import (
+    EntryKind,
+    EntryPositions,
+    HardState,
+    InitialState,
+    ReadConfirmed,
+    RoleChange,
+)
+
+Ticket: TypeAlias = int
+Payload: TypeAlias = object
+"""Raw bytes of a range of entries, opaque to the pump (a memoryview, or a tuple in the
+simulator)."""
+
+
+class Log(EntryPositions, Protocol):
+    """The stored log, as the pump sees it. All writes are buffered: a later sync makes them
+    durable.
+
+    An exception from any method but `save_hard_state` means that memory and disk may differ: the
+    shell must end the process (house-style 7)."""
+
+    def load(self) -> InitialState:
+        """Return what is stored now, unsynced writes included. Called at start and after a failed
+        save_hard_state."""
+        ...
+
+    def append(self, index: Index, term: Term, kind: EntryKind, body: object) -> None:
+        """Write one entry this leader created, right after the last one.
+
+        Space for it was reserved by the proposer: failing here is fatal. `body` is what the
+        proposer gave for DATA, None for NO_OP, a Configuration for CONFIGURATION."""
+        ...
+
+    def check_raw(self, message: AppendRequest, payload: Payload) -> None:
+        """Check a received payload against its message before the core sees either.
+
+        Headers (magic, index, term against `message.runs`, size), checksums and the chain inside
+        the payload. Raises PeerProtocolError; nothing is written."""
+        ...
+
+    def write_raw(self, lo: Index, hi: Index, payload: Payload, payload_lo: Index) -> None:
+        """Write entries [lo, hi) as a peer sent them; `payload` begins with entry `payload_lo` <=
+        lo.
+
+        check_raw accepted the payload, and the entry before `lo` is stored already.
+        """
+        ...
+
+    def read_raw(self, lo: Index, hi: Index) -> Payload:
+        """Return the bytes of entries [lo, hi) for sending, valid until the shell has sent them."""
+        ...
+
+    def truncate_from(self, lo: Index) -> None:
+        """Drop entry `lo` and all after it, so that they cannot come back after a sync and
+        crash."""
+        ...
+
+    def save_hard_state(self, hard_state: HardState) -> None:
+        """Replace term, vote and standing. Raises HardStateNotSavedError: the old ones still
+        stand."""
+        ...
+
+    def install_snapshot(self, meta: SnapshotMeta, payload: Payload) -> None:
+        """Replace state and whole log by a received, verified snapshot: all or, after a crash,
+        nothing."""
+        ...
+
+
+class Resolution(Enum):
+    """What became of a proposal whose caller waits."""
+
+    COMMITTED = "committed"
+    NOT_APPLIED = "not_applied"
+    UNKNOWN = "unknown"
+
+
+class Completion(NamedTuple):
+    """The proposal registered as `waiter` at (index, term) is decided."""
+
+    waiter: object
+    index: Index  # type: ignore[assignment]  # Hides tuple.index, which nobody needs here.
+    term: Term
+    resolution: Resolution
+
+
+class Outgoing(NamedTuple):
+    """A message and, for an append with entries, the raw bytes. Snapshots are streamed by the
+    shell."""
+
+    message: Message
+    payload: Payload | None
+
+
+class Effects:
+    """What one turn of the pump wants done, in the order of the fields."""
+
+    __slots__ = (
+        "apply_hi",
+        "apply_lo",
+        "completed",
+        "flush",
+        "install",
+        "loss_from",
+        "must_sync",
+        "reads",
+        "reads_failed",
+        "role_changes",
+        "send",
+    )
+
+    def __init__(self) -> None:
+        self.send: list[Outgoing] = []
+        """May leave before anything below happens."""
+        self.flush: Ticket | None = None
+        """Sync what was written up to now, then `on_durable` with this ticket or a later one."""
+        self.must_sync = False
+        """The ticket covers term, vote or a snapshot: really sync, also where entries count as
+        durable in the page cache (`flush=async`)."""
+        self.install: SnapshotMeta | None = None
+        """The state machine was replaced by this snapshot; drop what was not yet applied."""
+        self.apply_lo: Index = NO_INDEX
+        self.apply_hi: Index = NO_INDEX
+        """Apply [apply_lo, apply_hi) in order, then `on_applied(apply_hi - 1)`."""
+        self.completed: list[Completion] = []
+        """Answer these callers, after applying."""
+        self.reads: list[ReadConfirmed] = []
+        """Serve each once its index is applied."""
+        self.reads_failed: list[int] = []
+        self.role_changes: list[RoleChange] = []
+        self.loss_from: Index = NO_INDEX
+
+
+NO_EFFECTS = Effects()
+"""Returned by a turn in which nothing happened. Never changed."""

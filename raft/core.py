@@ -1,0 +1,327 @@
+"""The replica's state machine: messages, ticks and proposals in, `Ready` out. The public face of
+`raft`.
+
+Owns the dispatch and the contract with the shell. Knows no socket, file, clock, thread or payload
+byte. The rules live beside it, one module per idea: election, leader, follower, replication,
+quorum, membership, read_index, transfer, snapshot, recovery. The shell's loop is:
+
+    core.step(message) or core.tick() or core.propose(...)
+    while (ready := core.ready()) is not None:
+        do its fields in order, without waiting for the sync
+        core.advance()
+    when a sync ends: core.hard_state_stable(...), core.stable_to(...), then release what was held
+    when entries are applied: core.applied_to(...)
+
+`node/replica.py` is that loop, used unchanged by the production driver and by the simulator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from raft import election, follower, leader, read_index, recovery, replication, snapshot, transfer
+from raft.config import RaftConfig
+from raft.errors import PeerProtocolError
+from raft.membership import Change
+from raft.messages import (
+    NO_INDEX,
+    NO_NODE,
+    AppendReply,
+    AppendRequest,
+    CampaignNow,
+    Index,
+    InstallSnapshot,
+    Message,
+    NodeId,
+    SnapshotMeta,
+    Term,
+    VoteReply,
+    VoteRequest,
+)
+from raft.progress import ProgressState
+from raft.ready import EntryPositions, HardState, InitialState, Ready
+from raft.state import State
+from raft.stats import RaftStats, stats_of
+from raft.transitions import Role
+
+_HANDLERS: dict[type, Callable[[State, Any], None]] = {
+    AppendRequest: follower.handle_append,
+    AppendReply: leader.handle_append_reply,
+    VoteReply: election.handle_vote_reply,
+    InstallSnapshot: snapshot.handle_install,
+    CampaignNow: election.handle_campaign_now,
+}
+"""Who handles a message of the current term. A vote request has its own term rule."""
+
+
+def check_append(message: AppendRequest) -> None:
+    """Raise PeerProtocolError for an append that no correct leader builds."""
+    lo, hi, runs = message.prev_index + 1, message.hi, message.runs
+    if lo < 0 or hi < lo:
+        raise PeerProtocolError(message.sender, f"append of [{lo}, {hi})")
+    if bool(runs) != (hi > lo) or (runs and runs[0][0] != lo):
+        raise PeerProtocolError(message.sender, f"term runs {runs} do not cover [{lo}, {hi})")
+    at, term = lo - 1, message.prev_term
+    for first, run_term in runs:
+        is_ordered = first > at and run_term >= term if at < lo else first > at and run_term > term
+        if not is_ordered or first >= hi:
+            raise PeerProtocolError(message.sender, f"term runs {runs} are out of order")
+        at, term = first, run_term
+    if term > message.term:
+        raise PeerProtocolError(message.sender, f"entry of term {term} in term {message.term}")
+
+
+class RaftCore:
+    """One replica. Not thread-safe, never blocks, deterministic in its inputs and the seed of
+    `random`."""
+
+    __slots__ = ("state",)
+
+    def __init__(
+        self,
+        config: RaftConfig,
+        initial: InitialState,
+        positions: EntryPositions,
+        random: Random,
+    ) -> None:
+        """Start as a follower with what the disk holds.
+
+        `initial.hard_state` must be durable already. `random` is used for election time-outs only.
+        """
+        state = State(config, initial, positions, random)
+        state.assert_sane()
+        self.state = state
+
+    # Inputs.
+
+    def step(self, message: Message) -> None:
+        """Take one message from a peer.
+
+        An append's payload and a snapshot's state stay with the shell; it must take the Ready that
+        follows before it steps the next such message. Raises PeerProtocolError, with no state
+        changed, for a message of another group, from this node, to another node, or of impossible
+        content."""
+        state = self.state
+        if message.group != state.group:
+            raise PeerProtocolError(message.sender, f"it belongs to cluster {message.group!r}")
+        if message.to != state.node_id:
+            raise PeerProtocolError(message.sender, f"message for node {message.to} came here")
+        if message.sender == state.node_id or message.sender <= NO_NODE:
+            raise PeerProtocolError(message.sender, "sender is this node or no node")
+        kind = type(message)
+        if kind is AppendRequest:
+            check_append(message)  # type: ignore[arg-type]
+        elif kind is VoteRequest:
+            election.handle_vote_request(state, message)  # type: ignore[arg-type]
+            return
+        if message.term != state.term:
+            if message.term < state.term:
+                if kind is AppendRequest or kind is InstallSnapshot:
+                    follower.answer_old_leader(state, message)  # type: ignore[arg-type]
+                elif kind is VoteReply and message.pre:  # type: ignore[union-attr]
+                    # A voter of a lower term grants a pre-vote without raising its term. The term
+                    # the grant is for tells whether it is about the campaign under way.
+                    election.handle_vote_reply(state, message)  # type: ignore[arg-type]
+                return
+            follower.become_follower(state, message.term, NO_NODE, "higher term seen")
+        _HANDLERS[kind](state, message)
+
+    def tick(self) -> None:
+        """Let one tick interval pass."""
+        state = self.state
+        state.now += 1
+        if state.role is Role.LEADER:
+            leader.tick(state)
+        else:
+            election.tick(state)
+
+    def propose(self, count: int = 1) -> tuple[Index, Term]:
+        """Reserve `count` consecutive log positions for data; return the first index and the term.
+
+        The shell must write the entries before it takes the next Ready. It must have taken any
+        Ready that holds own entries before (they come first in the log): see `has_own_entries`.
+        Raises NotLeaderError, TransferringError or BusyError; then nothing was reserved."""
+        return leader.propose(self.state, count)
+
+    def propose_change(self, change: Change) -> tuple[Index, Term]:
+        """Append a membership change of one node; it is in force at once, final when committed.
+
+        Raises NotLeaderError, TransferringError, BusyError or ChangeRefusedError.
+        """
+        return leader.propose_change(self.state, change)
+
+    def read_index(self, read_id: int) -> None:
+        """Ask for a linearizable read; the answer comes in `Ready.reads` or `Ready.reads_failed`.
+
+        `read_id` is only handed back; a round of its own is used for the proof. Raises
+        NotLeaderError or BusyError."""
+        read_index.read_index(self.state, read_id)
+
+    def transfer_leadership(self, target: NodeId) -> None:
+        """Hand leadership to a voter; proposals are refused until it took over or the time is up.
+
+        Raises NotLeaderError or TransferRefusedError.
+        """
+        transfer.transfer_leadership(self.state, target)
+
+    def accept_loss(self) -> None:
+        """Operator's decision: trust the log as it is after a loss of power of a majority.
+
+        Ends RECOVERING on this node; `Ready.loss_from` says from where acked records may be
+        missing. Raises RecoveryRefusedError when the node is not recovering."""
+        recovery.accept_loss(self.state)
+
+    # Reports from the shell.
+
+    def hard_state_stable(self, hard_state: HardState) -> None:
+        """`hard_state` is durable. A candidate's own vote counts from here on."""
+        state = self.state
+        if not state.is_hard_state_durable:
+            follower.hard_state_stable(state, hard_state)
+            election.own_vote_durable(state)
+
+    def stable_to(self, index: Index, term: Term) -> None:
+        """Entries up to (index, term) are durable. Ignored if the log holds another term there.
+
+        A shell that truncated from `lo` since it began that sync must report at most `lo - 1`: the
+        same (index, term) may have been written a second time and not be synced (R16).
+        """
+        state = self.state
+        if index <= state.synced and state.snapshot_gate == NO_INDEX:
+            return
+        if state.log.term_of(index) != term:
+            return
+        if index >= state.snapshot_gate:
+            state.snapshot_gate = NO_INDEX
+        if index > state.synced:
+            state.synced = index
+            if state.role is Role.LEADER:
+                leader.maybe_commit(state)
+
+    def applied_to(self, index: Index) -> None:
+        """Entries up to `index` are applied."""
+        state = self.state
+        assert index >= state.applied, f"applied would go back from {state.applied} to {index}"
+        assert index <= state.handed, f"applied {index}, handed out through {state.handed}"
+        state.applied = index
+
+    def snapshot_durable(self, meta: SnapshotMeta) -> None:
+        """A local snapshot is on disk, synced, renamed, directory synced. Never goes back."""
+        snapshot.snapshot_durable(self.state, meta)
+
+    def snapshot_meta_at(self, index: Index) -> SnapshotMeta:
+        """Return the meta for a snapshot taken at applied index `index`: its term and
+        membership."""
+        return snapshot.meta_at(self.state, index)
+
+    def compactable_to(self) -> Index:
+        """Return up to which index the log may be cut: a durable snapshot covers it, no follower
+        that is close enough needs it. base_index when nothing may be cut."""
+        return snapshot.compactable_to(self.state)
+
+    def compact_to(self, index: Index) -> None:
+        """The shell cuts the log through `index`. Raises CompactionRefusedError."""
+        snapshot.compact_to(self.state, index)
+        self.state.assert_sane()
+
+    def report_unreachable(self, node: NodeId) -> None:
+        """The link to `node` broke: what was in flight may be lost."""
+        progress = self.state.progress.get(node)
+        if progress is not None and progress.state is not ProgressState.PROBE:
+            progress.become_probe()
+
+    def report_snapshot_failed(self, node: NodeId) -> None:
+        """The snapshot being sent to `node` did not get there."""
+        progress = self.state.progress.get(node)
+        if progress is not None and progress.state is ProgressState.SNAPSHOT:
+            progress.become_probe()
+
+    # Output.
+
+    def has_ready(self) -> bool:
+        """Return whether `ready()` would return work."""
+        state = self.state
+        return (
+            state.is_dirty
+            or (state.is_broadcast_due and not state.own_entries)
+            or self._handout_hi() > state.handed + 1
+            or (
+                bool(state.reads_waiting)
+                and read_index.is_startable(state, waiting=len(state.reads_waiting))
+            )
+        )
+
+    def has_own_entries(self) -> bool:
+        """Return whether a no-op or configuration entry waits to be written by the shell."""
+        return bool(self.state.own_entries)
+
+    def ready(self) -> Ready | None:
+        """Return the work owed since the last call, or None. Call `advance()` when it is done."""
+        if not self.has_ready():
+            return None
+        state = self.state
+        if state.reads_waiting and read_index.is_startable(state, waiting=len(state.reads_waiting)):
+            read_index.start_round(state)
+        if state.is_broadcast_due and not state.own_entries:
+            replication.broadcast(state)
+        ready = Ready()
+        self._take_writes(ready)
+        if state.send_now:
+            ready.send_now, state.send_now = state.send_now, []
+        if state.send_after_sync:
+            ready.send_after_sync, state.send_after_sync = state.send_after_sync, []
+        hi = self._handout_hi()
+        if hi > state.handed + 1:
+            ready.commit_lo, ready.commit_hi = state.handed + 1, hi
+            state.handed = hi - 1
+        if state.reads_ready:
+            ready.reads, state.reads_ready = state.reads_ready, []
+        if state.reads_failed:
+            ready.reads_failed, state.reads_failed = state.reads_failed, []
+        if state.role_changes:
+            ready.role_changes, state.role_changes = state.role_changes, []
+        if state.loss_from != NO_INDEX:
+            ready.loss_from, state.loss_from = state.loss_from, NO_INDEX
+        state.is_dirty = False
+        return ready
+
+    def advance(self) -> None:
+        """The last Ready was done, except for the sync: its writes can be read back and sent."""
+        state = self.state
+        if state.role is Role.LEADER and state.written < state.log.last_index:
+            leader.written(state)
+
+    def stats(self) -> RaftStats:
+        """Return an immutable picture of this replica."""
+        return stats_of(self.state)
+
+    # Internals of `ready`.
+
+    def _handout_hi(self) -> Index:
+        """Return the end of what may be applied: committed, durable here, and within the window.
+
+        Not beyond the synced index, so that no state that is saved can be ahead of the durable log
+        (R45).
+        """
+        state = self.state
+        last = state.commit if state.commit < state.synced else state.synced
+        limit = state.applied + state.config.apply_entry_count_max
+        return (last if last < limit else limit) + 1
+
+    def _take_writes(self, ready: Ready) -> None:
+        state = self.state
+        if state.snapshot_taken is not None:
+            ready.snapshot, state.snapshot_taken = state.snapshot_taken, None
+        if not state.is_hard_state_durable:
+            hard_state = state.hard_state()
+            if hard_state != state.hard_state_taken:
+                ready.hard_state = state.hard_state_taken = hard_state
+        if state.truncate_from != NO_INDEX:
+            ready.truncate_from, state.truncate_from = state.truncate_from, NO_INDEX
+        if state.write_lo != NO_INDEX:
+            ready.write_lo, ready.write_hi = state.write_lo, state.log.last_index + 1
+            state.write_lo = NO_INDEX
+        if state.own_entries:
+            ready.own_entries, state.own_entries = state.own_entries, []

@@ -1,0 +1,155 @@
+"""Typed errors of the consensus layer. Each says what is known about the caller's request.
+
+Only a refused call raises; losing leadership later is reported through the waiter, never by
+raising. All of them pickle: the positional values go to `super().__init__`, the text is built in
+`__str__`."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import ClassVar
+
+from raft.messages import Index, NodeId
+
+
+class Outcome(Enum):
+    """What became of a request, as far as the one who answers can know."""
+
+    NOT_APPLIED = "not_applied"
+    APPLIED = "applied"
+    UNKNOWN = "unknown"
+
+
+class RaftError(Exception):
+    """Root of all errors raised by `raft`."""
+
+    code: ClassVar[str] = "raft.error"
+    retryable: ClassVar[bool] = False
+    outcome: ClassVar[Outcome] = Outcome.NOT_APPLIED
+
+
+class NotLeaderError(RaftError):
+    """This node does not lead; nothing was appended. Retry at `leader_hint` (0: ask again
+    later)."""
+
+    code, retryable = "raft.not_leader", True
+
+    def __init__(self, leader_hint: NodeId) -> None:
+        super().__init__(leader_hint)
+        self.leader_hint = leader_hint
+
+    def __str__(self) -> str:
+        where = f"node {self.leader_hint} does" if self.leader_hint else "no leader is known"
+        return f"this node does not lead, {where}; retry there"
+
+
+class TransferringError(RaftError):
+    """Leadership is being handed to `target`; nothing was appended. Retry there after a moment."""
+
+    code, retryable = "raft.transferring", True
+
+    def __init__(self, target: NodeId) -> None:
+        super().__init__(target)
+        self.target = target
+        self.leader_hint = target
+
+    def __str__(self) -> str:
+        return f"leadership is moving to node {self.target}; retry there"
+
+
+class BusyError(RaftError):
+    """A bounded queue is full; nothing was queued or appended. Retry after a pause."""
+
+    code, retryable = "raft.busy", True
+
+    def __init__(self, what: str, held: int, limit: int) -> None:
+        super().__init__(what, held, limit)
+        self.what, self.held, self.limit = what, held, limit
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.held} held, limit {self.limit}; retry after a pause"
+
+
+class ChangeRefusedError(RaftError):
+    """A membership change was refused before it entered the log; see `reason`."""
+
+    code, retryable = "raft.change_refused", True
+
+    def __init__(self, node: NodeId, reason: str) -> None:
+        super().__init__(node, reason)
+        self.node, self.reason = node, reason
+
+    def __str__(self) -> str:
+        return f"change of node {self.node} refused: {self.reason}"
+
+
+class TransferRefusedError(RaftError):
+    """The hand-over was not started; the leader keeps leading."""
+
+    code, retryable = "raft.transfer_refused", True
+
+    def __init__(self, target: NodeId, reason: str) -> None:
+        super().__init__(target, reason)
+        self.target, self.reason = target, reason
+
+    def __str__(self) -> str:
+        return f"transfer to node {self.target} refused: {self.reason}"
+
+
+class RecoveryRefusedError(RaftError):
+    """An operator asked to accept loss on a node that has nothing to accept."""
+
+    code = "raft.recovery_refused"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"recovery refused: {self.reason}"
+
+
+class PeerProtocolError(RaftError):
+    """A message that no correct peer of this cluster sends. Drop the connection; no state
+    changed."""
+
+    code = "raft.peer_protocol"
+
+    def __init__(self, peer: NodeId, detail: str) -> None:
+        super().__init__(peer, detail)
+        self.peer, self.detail = peer, detail
+
+    def __str__(self) -> str:
+        return f"node {self.peer} broke the protocol: {self.detail}; connection must be dropped"
+
+
+class HardStateNotSavedError(RaftError):
+    """The log could not store term and vote and still holds the old ones; nothing may be promised.
+
+    Raised by implementations of `node.replica.Log`. A *sync* that fails is another matter: what the
+    disk holds is then unknown and the process must end.
+    """
+
+    code, retryable = "raft.hard_state_not_saved", True
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(detail)
+        self.detail = detail
+
+    def __str__(self) -> str:
+        return f"term and vote not saved ({self.detail}); free disk space"
+
+
+class CompactionRefusedError(RaftError):
+    """The log may not be cut at `index`: no durable snapshot covers it."""
+
+    code = "raft.compaction_refused"
+
+    def __init__(self, index: Index, limit: Index) -> None:
+        super().__init__(index, limit)
+        self.index, self.limit = index, limit
+
+    def __str__(self) -> str:
+        return (
+            f"cannot cut the log through {self.index}: allowed through {self.limit}; snapshot first"
+        )

@@ -1,0 +1,112 @@
+"""What a leader knows of one follower, and the three ways it feeds it.
+
+PROBE: the common prefix is not known; one small append at a time, the next one on a reply or at the
+next heartbeat. REPLICATE: it is known; appends are pipelined within a window of entries and bytes.
+SNAPSHOT: the follower needs what the log no longer has; only heartbeats go out. Every state leads
+back to PROBE when something is lost (fault-matrix R33).
+
+The window is not counted up and down: what is in flight is by definition [match + 1, next), so it
+cannot leak and is zero exactly when everything sent is acked (R35).
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from raft.messages import NO_INDEX, Index, NodeId, Round
+
+NO_TARGET: Index = -2
+"""No admission target yet. Below NO_INDEX, which is a target that an empty log meets."""
+
+UNHEARD = -1
+"""Incarnation of a follower that has not answered this leader yet."""
+
+
+class ProgressState(IntEnum):
+    PROBE = 0
+    REPLICATE = 1
+    SNAPSHOT = 2
+
+
+class Progress:
+    """One follower or learner in the eyes of the leader of the current term."""
+
+    __slots__ = (
+        "admission_target",
+        "admitted",
+        "commit_sent",
+        "contact_tick",
+        "incarnation",
+        "is_counted",
+        "is_paused",
+        "match",
+        "next",
+        "node",
+        "round",
+        "snapshot_deadline",
+        "snapshot_index",
+        "state",
+    )
+
+    def __init__(self, node: NodeId, *, next_index: Index, now: int) -> None:
+        self.node = node
+        self.state = ProgressState.PROBE
+        self.match: Index = NO_INDEX
+        """Known to be equal and durable there up to here. Never goes back within an incarnation."""
+        self.next: Index = next_index
+        """First entry to send. Invariant: next > match."""
+        self.is_paused = False
+        """PROBE only: a probe is out, wait for its reply or the next heartbeat."""
+        self.commit_sent: Index = NO_INDEX
+        """Highest commit index told; decides whether a quiet follower must be told."""
+        self.contact_tick = now
+        """When it last replied in this term; starts as now, so a new leader has one time-out to
+        hear."""
+        self.round: Round = 0
+        """Newest confirmation round it echoed."""
+        self.incarnation = UNHEARD
+        self.is_counted = True
+        """Whether it counts for commit, check-quorum and reads: not while its memory is in
+        doubt."""
+        self.admission_target: Index = NO_TARGET
+        """While its memory is in doubt: the match from which on it is as good as any other."""
+        self.admitted = 0
+        """The incarnation found caught up, told in every append. 0: none."""
+        self.snapshot_index: Index = NO_INDEX
+        self.snapshot_deadline = 0
+
+    def become_probe(self) -> None:
+        """Something may be lost: start again right behind what is known."""
+        self.state = ProgressState.PROBE
+        self.next = self.match + 1
+        self.is_paused = False
+
+    def become_replicate(self) -> None:
+        assert self.next > self.match, f"next {self.next} not above match {self.match}"
+        self.state = ProgressState.REPLICATE
+        self.is_paused = False
+
+    def become_snapshot(self, index: Index, *, deadline: int) -> None:
+        assert index > self.match, f"snapshot at {index} for a follower at {self.match}"
+        self.state = ProgressState.SNAPSHOT
+        self.snapshot_index = index
+        self.snapshot_deadline = deadline
+
+    def restart(self, incarnation: int) -> None:
+        """The follower lost its memory since its last ack: nothing known of it holds any more."""
+        self.incarnation = incarnation
+        self.match = NO_INDEX
+        self.next = max(self.next, 0)
+        self.state = ProgressState.PROBE
+        self.is_paused = False
+        self.round = 0
+        self.is_counted = False
+        self.admission_target = NO_TARGET
+        self.admitted = 0
+
+    def refuse_at(self, refused_prev: Index, agreement: Index) -> None:
+        """Move next back after a refusal: at least one step, never below match + 1 (R34)."""
+        assert refused_prev > self.match, f"refusal at {refused_prev} is below match {self.match}"
+        self.state = ProgressState.PROBE
+        self.next = max(self.match + 1, min(agreement + 1, refused_prev))
+        self.is_paused = False

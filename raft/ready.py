@@ -1,0 +1,200 @@
+"""What the core hands to its shell and what it is started from: the types of the seam.
+
+The order of the fields of `Ready` is the order of the work. That nothing is promised before it is
+durable is visible in the type: `send_now` promises nothing about this node's disk,
+`send_after_sync` does."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple, Protocol
+
+from raft.messages import (
+    NO_INDEX,
+    NO_NODE,
+    NO_TERM,
+    Configuration,
+    ConfigurationAt,
+    Index,
+    Message,
+    NodeId,
+    SnapshotMeta,
+    Standing,
+    Term,
+    TermRun,
+)
+from raft.transitions import Role
+
+
+class EntryKind(IntEnum):
+    """The `channel` field of an entry (design 4.2)."""
+
+    DATA = 0
+    NO_OP = 1
+    CONFIGURATION = 2
+
+
+class HardState(NamedTuple):
+    """What must be durable before any message that reveals it leaves. Changes at elections only.
+
+    The commit index is not part of it: it may restart low (Raft thesis 3.8), and saving it would
+    make every commit a meta write."""
+
+    term: Term = NO_TERM
+    vote: NodeId = NO_NODE
+    standing: Standing = Standing.FULL
+    incarnation: int = 0
+    """Number of times this node started without full memory. Replies carry it, so that the leader
+    can tell an ack given before a power loss from one given after it."""
+
+
+class InitialState(NamedTuple):
+    """What a restarted node found on its disk. Default values: an empty disk of a new cluster."""
+
+    hard_state: HardState = HardState()
+    base_index: Index = NO_INDEX
+    """Index just before the first entry of the log, that is the last one a snapshot covers."""
+    base_term: Term = NO_TERM
+    last_index: Index = NO_INDEX
+    runs: tuple[TermRun, ...] = ()
+    """Term runs that cover exactly (base_index, last_index]."""
+    configurations: tuple[ConfigurationAt, ...] = ()
+    """Oldest first: the one in force at base_index, then those of configuration entries in the log.
+    Empty: this node knows no cluster yet and waits to be added as a learner."""
+    commit: Index = NO_INDEX
+    """A hint, clamped to the log; may be lower than the truth."""
+    applied: Index = NO_INDEX
+    synced: Index | None = None
+    """Last entry known to be durable. None: all of the log, as after a restart that synced it."""
+    snapshot: SnapshotMeta | None = None
+    """The newest durable snapshot, if any."""
+
+
+def bootstrap_state(voters: tuple[NodeId, ...], learners: tuple[NodeId, ...] = ()) -> InitialState:
+    """Return the state of a node of a brand-new cluster with this membership."""
+    configuration = Configuration(tuple(sorted(voters)), tuple(sorted(learners)))
+    return InitialState(configurations=(ConfigurationAt(NO_INDEX, configuration),))
+
+
+def joining_state(*, incarnation: int = 1) -> InitialState:
+    """Return the state of a node with an empty disk that joins an existing cluster.
+
+    If a disk under this identity may be replaced more than once, `incarnation` must be higher than
+    any used for it before (a wall clock will do): a leader takes two empty disks of one number for
+    one, and believes the second to hold what the first has acked.
+
+    It never votes or counts until a leader that knows it as a learner has brought it up to date, so
+    a wiped voter that comes back under its old identity cannot vote twice (fault-matrix R29)."""
+    return InitialState(hard_state=HardState(standing=Standing.JOINING, incarnation=incarnation))
+
+
+def recovering_state(found: InitialState) -> InitialState:
+    """Return `found` marked as memory lost: call when unsynced writes may be gone (design 4.5).
+
+    The caller persists the new hard state before the core says anything; a restart of the process
+    within the same boot then still finds the node recovering.
+    """
+    old = found.hard_state
+    standing = Standing.JOINING if old.standing is Standing.JOINING else Standing.RECOVERING
+    hard_state = HardState(old.term, old.vote, standing, old.incarnation + 1)
+    return found._replace(hard_state=hard_state)
+
+
+class OwnEntry(NamedTuple):
+    """An entry the core itself put into the log; the shell writes its body."""
+
+    index: Index  # type: ignore[assignment]  # Hides tuple.index, which nobody needs here.
+    term: Term
+    kind: EntryKind
+    configuration: Configuration | None
+
+
+class ReadConfirmed(NamedTuple):
+    """Read `read_id` may be served once everything up to `index` is applied."""
+
+    read_id: int
+    index: Index  # type: ignore[assignment]  # Hides tuple.index, which nobody needs here.
+
+
+class RoleChange(NamedTuple):
+    """This node's role, term or known leader changed. For metrics, redirects and waiters."""
+
+    role: Role
+    term: Term
+    leader: NodeId
+    reason: str
+
+
+class EntryPositions(Protocol):
+    """The one question the core asks of the stored log: how many bytes lie between two indexes."""
+
+    def position_of(self, index: Index, /) -> int:
+        """Return the position at which entry `index` starts; for last index + 1 the end of the log.
+
+        Only asked by a leader, for indexes in (base_index, last_written + 1]. Must not block: it is
+        called a few times per message sent. Grows with the index.
+        """
+        ...
+
+
+class Ready:
+    """Work the shell owes the core. Taken once, done in the order of the fields, then
+    `advance()`."""
+
+    __slots__ = (
+        "commit_hi",
+        "commit_lo",
+        "hard_state",
+        "loss_from",
+        "own_entries",
+        "reads",
+        "reads_failed",
+        "role_changes",
+        "send_after_sync",
+        "send_now",
+        "snapshot",
+        "truncate_from",
+        "write_hi",
+        "write_lo",
+    )
+
+    def __init__(self) -> None:
+        self.hard_state: HardState | None = None
+        """Store it before all else. None: unchanged since the last Ready."""
+
+        self.snapshot: SnapshotMeta | None = None
+        """Replace state machine and whole log by the snapshot that came with the message just
+        stepped, atomically: temporary name, sync, rename, sync of the directory."""
+
+        self.truncate_from: Index = NO_INDEX
+        """Drop this entry and all after it. NO_INDEX: nothing to drop."""
+
+        self.write_lo: Index = NO_INDEX
+        self.write_hi: Index = NO_INDEX
+        """Write entries [write_lo, write_hi) from the payload of the append just stepped, without
+        its part below write_lo, which is stored already. Both NO_INDEX: nothing."""
+
+        self.own_entries: list[OwnEntry] = []
+        """No-op or configuration entries to encode and write. Proposed data is not listed: the
+        shell writes it when `propose` returns."""
+
+        self.send_now: list[Message] = []
+        """May leave at once: promises nothing about this node's disk."""
+
+        self.send_after_sync: list[Message] = []
+        """Votes, requests for votes and append acks: wait until all of the above is durable. Then
+        drop what is no longer of the core's term and send the rest."""
+
+        self.commit_lo: Index = NO_INDEX
+        self.commit_hi: Index = NO_INDEX
+        """Apply entries [commit_lo, commit_hi) in order, each exactly once; then `applied_to`."""
+
+        self.reads: list[ReadConfirmed] = []
+        self.reads_failed: list[int] = []
+        """Reads that this node can no longer confirm: it lost leadership. Nothing was read."""
+
+        self.role_changes: list[RoleChange] = []
+
+        self.loss_from: Index = NO_INDEX
+        """Acked records at or above this index may be gone: a recovery election or an operator
+        accepted it (design 4.5). NO_INDEX: nothing to report."""

@@ -1,0 +1,203 @@
+"""What clients did and saw: the record that every checker judges, and its file format.
+
+Owns the shape of an operation and JSON lines, one operation per line. Must not know who made the
+history: the simulator and the tests against real processes write the same. An operation is a named
+tuple and its request and result are small tuples, because a long run holds a million of them.
+
+A process has one call open at a time. After an outcome of `unknown` it goes on under a new process
+number: the open call may still take effect at any later moment.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from enum import StrEnum
+from typing import Final, NamedTuple, TextIO, TypeAlias
+
+from raft.errors import Outcome
+
+Value: TypeAlias = int | str
+"""Unique over the whole history; long bodies are recorded by their id or digest."""
+
+NEVER_NS: Final = 1 << 62
+"""The return time of a call that never returned: it may take effect at any time."""
+
+
+class Kind(StrEnum):
+    """What a call was. Its value is its name in the file."""
+
+    APPEND = "append"
+    TAIL = "tail"
+    READ = "read"
+    POLL = "poll"
+    ASSIGN = "assign"
+    PUT = "put"
+    GET = "get"
+    CAS = "cas"
+    ADMIN = "admin"
+
+
+class Durability(StrEnum):
+    """What a receipt claims, weakest first."""
+
+    APPENDED = "appended"
+    REPLICATED = "replicated"
+    QUORUM_DURABLE = "quorum_durable"
+
+
+class AppendCall(NamedTuple):
+    value: Value
+    producer: int | None = None
+    sequence: int | None = None
+
+
+class Receipt(NamedTuple):
+    """Result of an append: where it landed and what was true when it was answered."""
+
+    offset: int
+    durability: Durability = Durability.QUORUM_DURABLE
+
+
+class ReadCall(NamedTuple):
+    """Request of a read or a poll: at most `count_max` records from `offset` on.
+
+    `at_least` asks to wait until the replica has applied this many records (0: no such wish)."""
+
+    offset: int
+    count_max: int
+    at_least: int = 0
+
+
+class Records(NamedTuple):
+    """Result of a read or poll: consecutive pairs (offset, value), and the end the replica saw."""
+
+    records: tuple[tuple[int, Value], ...]
+    end: int | None = None
+
+
+class Seen(NamedTuple):
+    """Result of a get: the value and the index its put returned; (None, -1) before any put."""
+
+    value: Value | None
+    index: int  # type: ignore[assignment]  # Hides tuple.index, which nobody needs here.
+
+
+Request: TypeAlias = AppendCall | ReadCall | tuple[str, ...] | Value | None
+Result: TypeAlias = Receipt | Records | Seen | int | None
+
+
+class Operation(NamedTuple):
+    """One call of one client. Times are monotonic nanoseconds of one clock per host."""
+
+    op_id: int
+    process: int
+    kind: Kind
+    queue: str
+    invoke_ns: int
+    return_ns: int | None
+    outcome: Outcome
+    request: Request
+    """AppendCall for append; ReadCall for read and poll; queue names for assign; the value for
+    put."""
+    result: Result
+    """Receipt for append; end for tail; Records for read and poll; index for put; Seen for get."""
+    node: int = 0
+    term: int = 0
+
+
+class Drain(NamedTuple):
+    """Everything one replica holds of a queue after healing. `None` is an offset that is
+    missing."""
+
+    replica: int
+    queue: str
+    first_offset: int
+    values: Sequence[Value | None]
+
+
+class FaultNote(NamedTuple):
+    """A fault on the same time line, as far as a receipt's claim depends on it."""
+
+    kind: str
+    """"power_loss" of a majority, or "mode" when the durability in force changes."""
+    at_ns: int
+    durability: Durability = Durability.QUORUM_DURABLE
+    """For "mode": the strongest receipt allowed from then on."""
+
+
+def acked(operation: Operation) -> bool:
+    """Return whether the caller was told that it happened."""
+    return operation.outcome is Outcome.APPLIED
+
+
+def to_json(operation: Operation) -> str:
+    """Return one line of a history file, without its end."""
+    fields = operation._asdict()
+    fields["kind"] = operation.kind.value
+    fields["outcome"] = "ok" if acked(operation) else operation.outcome.value
+    for name in ("request", "result"):
+        value = fields[name]
+        if hasattr(value, "_asdict"):
+            fields[name] = value._asdict()
+    return json.dumps(fields, separators=(",", ":"))
+
+
+def from_json(line: str) -> Operation:
+    """Return the operation of one line. Raises ValueError for a line of another format."""
+    try:
+        fields = json.loads(line)
+        kind = Kind(fields["kind"])
+        outcome = Outcome.APPLIED if fields["outcome"] == "ok" else Outcome(fields["outcome"])
+        return Operation(
+            fields["op_id"],
+            fields["process"],
+            kind,
+            fields["queue"],
+            fields["invoke_ns"],
+            fields["return_ns"],
+            outcome,
+            _request(kind, fields["request"]),
+            _result(kind, fields["result"]),
+            fields.get("node", 0),
+            fields.get("term", 0),
+        )
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"not a line of a history: {line[:200]!r}") from error
+
+
+def _request(kind: Kind, found: object) -> Request:
+    if isinstance(found, dict):
+        return AppendCall(**found) if kind is Kind.APPEND else ReadCall(**found)
+    if isinstance(found, list):
+        return tuple(str(queue) for queue in found)
+    if found is None or isinstance(found, int | str):
+        return found
+    raise TypeError(f"request of {kind.value}: {found!r}")
+
+
+def _result(kind: Kind, found: object) -> Result:
+    if isinstance(found, dict):
+        if kind is Kind.APPEND:
+            return Receipt(found["offset"], Durability(found["durability"]))
+        if kind is Kind.GET:
+            return Seen(**found)
+        records = tuple((int(offset), value) for offset, value in found["records"])
+        return Records(records, found["end"])
+    if found is None or isinstance(found, int):
+        return found
+    raise TypeError(f"result of {kind.value}: {found!r}")
+
+
+def write(operations: Iterable[Operation], file: TextIO) -> None:
+    """Write a history as JSON lines."""
+    for operation in operations:
+        file.write(to_json(operation) + "\n")
+
+
+def read(file: TextIO) -> Iterator[Operation]:
+    """Read a history; an unfinished last line, as a killed client leaves it, is left out."""
+    for line in file:
+        if not line.endswith("\n"):
+            return
+        yield from_json(line)

@@ -1,0 +1,43 @@
+"""The fault plan: data, drawn from the seed before the run, so that it can be shrunk.
+
+Owns when which fault strikes; must not know how. A fault names its victim by number or as "the
+leader of that moment", since faults that follow the leader find most.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import NamedTuple
+
+from raft.simulator.options import Options
+
+LEADER = 0
+"""In place of a node: whoever leads when the fault strikes."""
+
+
+class Fault(NamedTuple):
+    """One fault. What `number` means depends on the kind: a mask of nodes, a percentage, a
+    count."""
+
+    at_us: int
+    kind: str
+    node: int
+    duration_us: int
+    number: int
+
+
+def draw_plan(options: Options) -> list[Fault]:
+    """Draw the faults of a run in order of time."""
+    random = Random(options.seed ^ 0x5EED_F00D)
+    faults: list[Fault] = []
+    at_us = 0
+    if not options.fault_kinds:
+        return faults
+    while True:
+        at_us += 1 + int(random.expovariate(1 / options.fault_gap_us))
+        if at_us >= options.duration_us:
+            return faults
+        kind = random.choice(options.fault_kinds)
+        node = LEADER if random.random() < 0.4 else random.randint(1, options.voter_count + 2)
+        duration_us = int(options.election_us * random.choice((0.05, 0.5, 1.5, 4)))
+        faults.append(Fault(at_us, kind, node, duration_us, random.getrandbits(16)))

@@ -1,0 +1,64 @@
+"""Rule R41: slow apply or a slow disk holds up neither heartbeats nor commits."""
+
+from __future__ import annotations
+
+from raft.messages import AppendReply, AppendRequest
+from tests.raft.cluster import ELECTION_TICKS, Cluster
+
+
+def test_heartbeat_under_slow_apply() -> None:
+    cluster = Cluster(apply_entry_count_max=3)
+    cluster.elect(1)
+    for node in (1, 2, 3):
+        cluster.nodes[node].applies_at_once = False
+    for at in range(10):
+        cluster.propose(1, at)
+    cluster.deliver()
+
+    cluster.tick_all(5 * ELECTION_TICKS)
+
+    assert cluster.leaders() == [1]
+    assert cluster.state(1).commit == 10
+    assert cluster.state(1).handed - cluster.state(1).applied == 3, "what is handed out is bounded"
+    for _ in range(5):
+        cluster.apply(1)
+        cluster.settle(1)
+    assert cluster.nodes[1].applied == list(range(10))
+
+
+def test_heartbeat_under_a_hanging_disk() -> None:
+    """A follower whose sync hangs answers heartbeats; a leader whose sync hangs sends them."""
+    cluster = Cluster()
+    cluster.elect(1)
+    for node in (1, 2, 3):
+        cluster.nodes[node].syncs_at_once = False
+    cluster.propose(1, "a")
+    cluster.deliver()
+    cluster.sent.clear()
+
+    cluster.tick_all(5 * ELECTION_TICKS)
+
+    assert cluster.leaders() == [1]
+    assert cluster.state(1).commit == 0, "nothing was acked meanwhile"
+    assert any(isinstance(m, AppendRequest) for m in cluster.sent)
+    assert {m.match for m in cluster.sent if isinstance(m, AppendReply)} == {0}
+    for node in (2, 3):
+        cluster.sync(node)
+    cluster.deliver()
+    assert cluster.state(1).commit == 1
+
+
+def test_held_promises_are_bounded() -> None:
+    cluster = Cluster(held_message_count_max=5)
+    cluster.elect(1)
+    cluster.nodes[2].syncs_at_once = False
+    for at in range(20):
+        cluster.propose(1, at)
+        cluster.deliver()
+
+    stats = cluster.nodes[2].replica.stats()
+    assert stats.held_message_count == 5
+    assert stats.held_messages_dropped > 0
+    cluster.sync(2)
+    cluster.tick_all(3)
+    assert cluster.state(1).progress[2].match == 20

@@ -1,0 +1,124 @@
+"""Rules R37 and R38: what the caller of a proposal is told."""
+
+from __future__ import annotations
+
+import pytest
+
+from node.effects import Resolution
+from raft.errors import BusyError
+from tests.raft.builders import append_reply
+from tests.raft.cluster import ELECTION_TICKS, HEARTBEAT_TICKS, Cluster
+
+
+def outcomes(cluster: Cluster, node: int = 1) -> list[tuple[object, Resolution]]:
+    return [(done.waiter, done.resolution) for done in cluster.nodes[node].completed]
+
+
+def test_committed_proposal_is_reported_with_its_place() -> None:
+    cluster = Cluster()
+    cluster.elect(1)
+    index, term = cluster.propose(1, "a", waiter="w")
+    cluster.deliver()
+
+    done = cluster.nodes[1].completed[0]
+    assert (done.waiter, done.index, done.term) == ("w", index, term)
+    assert done.resolution is Resolution.COMMITTED
+
+
+def test_appended_then_deposed_is_unknown() -> None:
+    """Nobody can tell yet: the entry may live on in the next leader's log."""
+    cluster = Cluster()
+    cluster.elect(1)
+    cluster.isolate(1)
+    cluster.propose(1, "a", waiter="w")
+    cluster.receive(1, append_reply(2, 1, 5))
+    assert outcomes(cluster) == [], "a definite answer may come soon"
+
+    cluster.tick(1, cluster.nodes[1].replica.config.waiter_grace_ticks)
+
+    assert outcomes(cluster) == [("w", Resolution.UNKNOWN)]
+    assert cluster.nodes[1].replica.stats().waiter_count == 0
+
+
+def test_waiter_matches_term() -> None:
+    """Another term's entry is committed at the index: that proposal can never be applied."""
+    cluster = Cluster()
+    cluster.elect(1)
+    cluster.isolate(1)
+    cluster.propose(1, "lost", waiter="w")
+    cluster.elect(2)
+    cluster.propose(2, "kept")
+    cluster.deliver()
+    cluster.heal()
+
+    cluster.tick_all(3 * HEARTBEAT_TICKS)
+
+    assert outcomes(cluster) == [("w", Resolution.NOT_APPLIED)]
+    assert "lost" not in cluster.nodes[1].applied
+
+
+def test_deposed_proposal_that_survives_is_reported_committed() -> None:
+    cluster = Cluster()
+    cluster.elect(1)
+    cluster.propose(1, "a", waiter="w")
+    cluster.deliver(link=(1, 2))
+    cluster.isolate(1)
+    cluster.elect(2)
+    cluster.heal()
+
+    cluster.tick_all(3 * HEARTBEAT_TICKS)
+
+    assert outcomes(cluster) == [("w", Resolution.COMMITTED)]
+
+
+def test_reelected_leader_still_answers() -> None:
+    cluster = Cluster()
+    cluster.elect(1)
+    cluster.isolate(1)
+    cluster.propose(1, "a", waiter="w")
+    cluster.tick(1, 2 * ELECTION_TICKS)
+    cluster.heal()
+    cluster.elect(1)
+    assert outcomes(cluster) == [("w", Resolution.COMMITTED)]
+
+
+def test_second_proposal_at_an_index_gives_the_first_up() -> None:
+    cluster = Cluster(waiter_grace_ticks=10_000)
+    cluster.elect(1)
+    cluster.isolate(1)
+    cluster.propose(1, "first", waiter="w1")
+    state = cluster.state(1)
+    cluster.receive(1, append_reply(2, 1, 5))
+    replica = cluster.nodes[1].replica
+    replica._register(state.log.last_index, 9, "w2")
+    cluster.settle(1)
+    assert outcomes(cluster) == [("w1", Resolution.UNKNOWN)]
+
+
+def test_stopping_leaves_nobody_waiting() -> None:
+    cluster = Cluster()
+    cluster.elect(1)
+    cluster.isolate(1)
+    for waiter in "ab":
+        cluster.propose(1, waiter, waiter=waiter)
+
+    left = cluster.nodes[1].replica.stop()
+
+    assert [(done.waiter, done.resolution) for done in left] == [
+        ("a", Resolution.UNKNOWN),
+        ("b", Resolution.UNKNOWN),
+    ]
+
+
+def test_waiters_are_bounded() -> None:
+    cluster = Cluster(waiter_count_max=2)
+    cluster.elect(1)
+    cluster.isolate(1)
+    for waiter in "ab":
+        cluster.propose(1, waiter, waiter=waiter)
+    last = cluster.nodes[1].log.last_index
+
+    with pytest.raises(BusyError, match="waiting proposals"):
+        cluster.propose(1, "c", waiter="c")
+    assert cluster.nodes[1].log.last_index == last
+    cluster.propose(1, "nobody waits for this")

@@ -1,0 +1,427 @@
+"""Rules R26 to R29: single-step membership changes, learners, and nodes with no memory.
+
+The fault matrix names tests for a joint phase. This core changes one voter at a time instead (see
+raft.membership for why), so those tests prove the property the joint phase exists for: at no moment
+can two disjoint majorities decide, also across a restart and a snapshot."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from raft.errors import ChangeRefusedError, NotLeaderError
+from raft.membership import Change, ChangeKind, changed
+from raft.messages import (
+    NO_INDEX,
+    NO_NODE,
+    Configuration,
+    ConfigurationAt,
+    Refusal,
+    Standing,
+    VoteReply,
+)
+from raft.quorum import quorum_size
+from raft.transitions import Role
+from tests.raft.builders import append, append_reply, payload_of, vote_reply, vote_request
+from tests.raft.cluster import ELECTION_TICKS, HEARTBEAT_TICKS, Cluster, state_of
+
+
+def change(cluster: Cluster, node: int, kind: ChangeKind, member: int) -> None:
+    cluster.nodes[node].replica.propose_change(Change(kind, member))
+    cluster.settle(node)
+
+
+def add_voter(cluster: Cluster, leader: int, member: int) -> None:
+    """Start a node, add it as a learner, promote it."""
+    cluster.start_joining(member)
+    change(cluster, leader, ChangeKind.ADD_LEARNER, member)
+    cluster.deliver()
+    cluster.tick_all(3 * HEARTBEAT_TICKS)
+    change(cluster, leader, ChangeKind.PROMOTE, member)
+    cluster.deliver()
+
+
+def test_change_refused_before_own_term_commit() -> None:
+    cluster = Cluster()
+    cluster.tick(1, ELECTION_TICKS + 1)
+    while cluster.role(1) is not Role.LEADER:
+        assert cluster.deliver(count=1) == 1
+    cluster.drop()
+
+    with pytest.raises(ChangeRefusedError, match="not committed in its term"):
+        change(cluster, 1, ChangeKind.REMOVE, 3)
+
+    assert cluster.state(1).voters == (1, 2, 3)
+    cluster.tick(1, HEARTBEAT_TICKS)
+    cluster.deliver()
+    change(cluster, 1, ChangeKind.REMOVE, 3)
+    assert cluster.state(1).voters == (1, 2)
+
+
+def test_one_change_at_a_time() -> None:
+    cluster = Cluster(voters=(1, 2, 3, 4, 5))
+    cluster.elect(1)
+    change(cluster, 1, ChangeKind.REMOVE, 5)
+
+    with pytest.raises(ChangeRefusedError, match="index 1 is not committed"):
+        change(cluster, 1, ChangeKind.REMOVE, 4)
+
+    cluster.deliver()
+    change(cluster, 1, ChangeKind.REMOVE, 4)
+    assert cluster.state(1).voters == (1, 2, 3)
+
+
+def test_change_is_in_force_when_appended() -> None:
+    cluster = Cluster()
+    cluster.elect(1)
+    cluster.isolate(3)
+
+    change(cluster, 1, ChangeKind.REMOVE, 3)
+    assert cluster.state(1).voters == (1, 2)
+    cluster.deliver()
+    assert cluster.state(2).voters == (1, 2)
+    assert cluster.state(1).commit == 1
+
+
+def test_reverts_with_truncated_entry() -> None:
+    cluster = Cluster()
+    cluster.elect(1)
+    cluster.isolate(1)
+    change(cluster, 1, ChangeKind.REMOVE, 3)
+    assert cluster.state(1).voters == (1, 2)
+    cluster.elect(2)
+    cluster.heal()
+
+    cluster.tick_all(2 * HEARTBEAT_TICKS)
+
+    assert cluster.role(1) is Role.FOLLOWER
+    assert cluster.state(1).voters == (1, 2, 3)
+    assert [entry.index for entry in cluster.state(1).configurations] == [NO_INDEX]
+
+
+def test_joint_needs_both_majorities() -> None:
+    """What a joint phase gives, single steps give by counting: old and new majorities meet."""
+    for size in range(1, 8):
+        old = Configuration(tuple(range(1, size + 1)), (99,))
+        steps = [changed(old, Change(ChangeKind.PROMOTE, 99))]
+        if size > 1:
+            steps += [changed(old, Change(ChangeKind.REMOVE, node)) for node in old.voters]
+        for new in steps:
+            old_majorities = itertools.combinations(old.voters, quorum_size(len(old.voters)))
+            for majority in old_majorities:
+                for other in itertools.combinations(new.voters, quorum_size(len(new.voters))):
+                    assert set(majority) & set(other), f"{old} -> {new}: {majority}, {other}"
+
+
+def test_no_step_changes_two_voters() -> None:
+    """Replacing a voter takes two changes; a change that would take one step is not expressible."""
+    old = Configuration((1, 2, 3), (4,))
+    reachable = {
+        changed(old, Change(kind, node)).voters
+        for kind in ChangeKind
+        for node in range(1, 7)
+        if _applies(old, kind, node)
+    }
+    assert reachable == {(1, 2, 3), (1, 2, 3, 4), (2, 3), (1, 3), (1, 2)}
+
+
+def _applies(configuration: Configuration, kind: ChangeKind, node: int) -> bool:
+    try:
+        changed(configuration, Change(kind, node))
+    except ChangeRefusedError:
+        return False
+    return True
+
+
+def test_joint_survives_restart_and_snapshot() -> None:
+    """A change in force, committed or not, is still in force after a restart and in a snapshot."""
+    cluster = Cluster(voters=(1, 2, 3, 4, 5))
+    cluster.elect(1)
+    change(cluster, 1, ChangeKind.REMOVE, 5)
+    cluster.deliver()
+    cluster.isolate(1)
+    change(cluster, 1, ChangeKind.REMOVE, 4)
+    cluster.crash(1)
+    cluster.restart(1)
+    assert cluster.state(1).voters == (1, 2, 3), "appended and synced, so in force"
+    newest = cluster.state(1).configurations[-1].index
+    assert newest == 2
+
+    cluster.heal()
+    cluster.elect(2)
+    cluster.tick_all(2 * HEARTBEAT_TICKS)
+    assert cluster.state(1).voters == (1, 2, 3, 4)
+    meta = cluster.nodes[2].core.snapshot_meta_at(1)
+    assert meta.configuration_at == ConfigurationAt(1, Configuration((1, 2, 3, 4)))
+    assert cluster.nodes[2].core.snapshot_meta_at(0).configuration_at.index == NO_INDEX
+
+
+def test_configuration_survives_compaction() -> None:
+    cluster = Cluster()
+    cluster.elect(1)
+    change(cluster, 1, ChangeKind.REMOVE, 3)
+    for body in "ab":
+        cluster.propose(1, body)
+    cluster.deliver()
+    core = cluster.nodes[1].core
+    core.snapshot_durable(core.snapshot_meta_at(3))
+
+    core.compact_to(2)
+
+    assert core.state.configurations == [ConfigurationAt(1, Configuration((1, 2)))]
+    assert core.state.log.base_index == 2
+
+
+def test_learner_votes_are_answered_not_counted_unless_voter() -> None:
+    cluster = Cluster(voters=(1, 2, 3), learners=(4,))
+
+    # The learner does not know yet that it was promoted: it answers a valid candidate (M3).
+    cluster.receive(4, vote_request(1, 4, 1))
+    assert [m.granted for m in cluster.sent if isinstance(m, VoteReply)] == [True]
+
+    # A candidate for whom it is a learner does not count it, nor a stranger.
+    cluster.tick(1, ELECTION_TICKS + 1)
+    cluster.receive(1, vote_reply(2, 1, 0, vote_term=1, pre=True))
+    cluster.drop()
+    cluster.receive(1, vote_reply(4, 1, 1))
+    cluster.receive(1, vote_reply(9, 1, 1))
+    assert cluster.role(1) is Role.CANDIDATE
+    cluster.receive(1, vote_reply(3, 1, 1))
+    assert cluster.role(1) is Role.LEADER
+
+    # Nor are its acks.
+    cluster.receive(1, append_reply(4, 1, 1, match=0))
+    assert cluster.state(1).commit == NO_INDEX
+    cluster.receive(1, append_reply(2, 1, 1, match=0))
+    assert cluster.state(1).commit == 0
+
+
+def test_learner_never_campaigns() -> None:
+    cluster = Cluster(voters=(1, 2, 3), learners=(4,))
+    cluster.elect(1)
+    cluster.isolate(4)
+
+    cluster.tick(4, 10 * ELECTION_TICKS)
+
+    assert (cluster.role(4), cluster.state(4).term) == (Role.FOLLOWER, 1)
+
+
+def test_learner_is_fed_and_promoted() -> None:
+    cluster = Cluster()
+    cluster.elect(1)
+    for body in "abc":
+        cluster.propose(1, body)
+    cluster.deliver()
+
+    add_voter(cluster, 1, 4)
+
+    assert cluster.state(1).voters == (1, 2, 3, 4)
+    cluster.tick_all(HEARTBEAT_TICKS)
+    assert cluster.nodes[4].applied == ["a", "b", "c"]
+    assert cluster.state(4).standing is Standing.FULL
+    assert cluster.state(4).is_voter
+
+
+def test_only_a_caught_up_learner_is_promoted() -> None:
+    cluster = Cluster(promote_lag_entry_count_max=2)
+    cluster.elect(1)
+    cluster.start_joining(4)
+    cluster.isolate(4)
+    change(cluster, 1, ChangeKind.ADD_LEARNER, 4)
+    cluster.deliver()
+
+    for body in "abc":
+        cluster.propose(1, body)
+    cluster.deliver()
+    cluster.state(1).progress[4].incarnation = 0
+    with pytest.raises(ChangeRefusedError, match="behind"):
+        change(cluster, 1, ChangeKind.PROMOTE, 4)
+    cluster.heal()
+    cluster.tick_all(3 * HEARTBEAT_TICKS)
+    change(cluster, 1, ChangeKind.PROMOTE, 4)
+    assert cluster.state(1).voters == (1, 2, 3, 4)
+
+
+def test_silent_learner_is_not_promoted() -> None:
+    cluster = Cluster()
+    cluster.elect(1)
+    cluster.start_joining(4)
+    change(cluster, 1, ChangeKind.ADD_LEARNER, 4)
+    cluster.deliver()
+    cluster.tick_all(3 * HEARTBEAT_TICKS)
+    cluster.isolate(4)
+    cluster.tick_all(ELECTION_TICKS)
+
+    with pytest.raises(ChangeRefusedError, match="not answered"):
+        change(cluster, 1, ChangeKind.PROMOTE, 4)
+
+
+@pytest.mark.parametrize(
+    ("kind", "node", "complaint"),
+    [
+        (ChangeKind.ADD_LEARNER, 2, "member already"),
+        (ChangeKind.ADD_LEARNER, 4, "member already"),
+        (ChangeKind.ADD_LEARNER, 0, "positive"),
+        (ChangeKind.PROMOTE, 2, "only a learner"),
+        (ChangeKind.PROMOTE, 9, "only a learner"),
+        (ChangeKind.REMOVE, 9, "no member"),
+    ],
+)
+def test_senseless_changes_are_refused(kind: ChangeKind, node: int, complaint: str) -> None:
+    with pytest.raises(ChangeRefusedError, match=complaint):
+        changed(Configuration((1, 2, 3), (4,)), Change(kind, node))
+
+
+def test_last_voter_stays() -> None:
+    with pytest.raises(ChangeRefusedError, match="last voter"):
+        changed(Configuration((1,), (2,)), Change(ChangeKind.REMOVE, 1))
+
+
+def test_followers_refuse_changes() -> None:
+    cluster = Cluster()
+    cluster.elect(1)
+    with pytest.raises(NotLeaderError):
+        change(cluster, 2, ChangeKind.REMOVE, 3)
+
+
+def test_removed_leader_leads_until_the_commit_and_hands_over() -> None:
+    cluster = Cluster()
+    cluster.elect(1)
+    change(cluster, 1, ChangeKind.REMOVE, 1)
+    assert cluster.role(1) is Role.LEADER
+
+    cluster.deliver()
+
+    assert cluster.role(1) is Role.FOLLOWER
+    assert "own removal committed" in [c.reason for c in cluster.nodes[1].role_changes]
+    assert cluster.leaders() in ([2], [3]), "the best voter was told to campaign at once"
+    cluster.tick(1, 10 * ELECTION_TICKS)
+    assert cluster.role(1) is Role.FOLLOWER
+
+
+def test_removed_node_with_the_newest_log_can_still_be_elected() -> None:
+    """Thesis 4.2.2: until its removal is committed the others may be unable to elect anyone
+    else."""
+    cluster = Cluster(voters=(1, 2))
+    cluster.elect(1)
+    cluster.isolate(2)
+    change(cluster, 1, ChangeKind.REMOVE, 1)
+    cluster.crash(1)
+    cluster.restart(1)
+    cluster.heal()
+    assert (cluster.state(1).is_voter, cluster.state(2).voters) == (False, (1, 2))
+
+    cluster.tick_all(4 * ELECTION_TICKS)
+
+    assert cluster.leaders() == [2]
+    assert cluster.state(2).voters == (2,)
+    assert cluster.state(2).commit == cluster.state(2).log.last_index
+
+
+def test_silent_learner_of_a_new_leader_is_not_promoted() -> None:
+    """A new leader knows nothing of a learner's memory until it has answered."""
+    cluster = Cluster(voters=(1,))
+    cluster.elect(1)
+    cluster.start_joining(4)
+    cluster.isolate(4)
+    change(cluster, 1, ChangeKind.ADD_LEARNER, 4)
+
+    with pytest.raises(ChangeRefusedError, match="not answered this leader"):
+        change(cluster, 1, ChangeKind.PROMOTE, 4)
+
+
+def test_removed_leader_does_not_count_itself() -> None:
+    cluster = Cluster()
+    cluster.elect(1)
+    cluster.isolate(3)
+    change(cluster, 1, ChangeKind.REMOVE, 1)
+
+    cluster.deliver()
+
+    assert cluster.state(1).commit == 0, "one of the two remaining voters is not enough"
+    assert cluster.role(1) is Role.LEADER
+
+
+def test_removed_node_cannot_disturb() -> None:
+    """It never heard of its removal and campaigns; those who hear the leader refuse (R29, M2)."""
+    cluster = Cluster()
+    cluster.elect(1)
+    cluster.isolate(3)
+    change(cluster, 1, ChangeKind.REMOVE, 3)
+    cluster.deliver()
+    cluster.tick_all(2 * ELECTION_TICKS)
+    assert 3 not in cluster.state(1).progress
+    cluster.heal()
+
+    cluster.tick_all(10 * ELECTION_TICKS)
+
+    assert cluster.leaders() == [1]
+    assert cluster.state(1).term == 1
+
+
+def test_removed_node_is_told_before_it_is_dropped() -> None:
+    cluster = Cluster()
+    cluster.elect(1)
+
+    change(cluster, 1, ChangeKind.REMOVE, 3)
+    cluster.deliver()
+
+    assert cluster.state(3).voters == (1, 2)
+    assert list(cluster.state(1).progress) == [2]
+
+
+def test_amnesia_cannot_vote() -> None:
+    """A wiped voter that returns under its identity grants nothing and is counted for nothing."""
+    cluster = Cluster()
+    cluster.elect(1)
+    cluster.propose(1, "a")
+    cluster.deliver()
+    cluster.crash(3)
+    cluster.restart(3, wiped=True)
+
+    cluster.receive(3, vote_request(2, 3, 9, last=(99, 8)))
+    cluster.receive(3, vote_request(2, 3, 10, last=(99, 8), pre=True))
+    refusals = [m.refusal for m in cluster.sent if isinstance(m, VoteReply)][-2:]
+    assert refusals == [Refusal.NO_STANDING, Refusal.NO_STANDING]
+    cluster.drop()
+    assert cluster.state(3).vote == NO_NODE
+
+    cluster.start(3, cluster.nodes[3].log.load()._replace(hard_state=cluster.state(3).hard_state()))
+    cluster.elect(1)
+    cluster.tick_all(4 * ELECTION_TICKS)
+    assert cluster.nodes[3].log.last_index >= 1, "it is fed"
+    assert cluster.state(3).standing is Standing.JOINING, "and never trusted"
+    assert not cluster.state(1).progress[3].is_counted
+    cluster.isolate(2)
+    committed = cluster.state(1).commit
+    cluster.propose(1, "b")
+    cluster.deliver()
+    assert cluster.state(1).commit == committed
+
+
+def test_amnesiac_never_campaigns() -> None:
+    cluster = Cluster()
+    cluster.elect(1)
+    cluster.tick_all(3)
+    cluster.crash(3)
+    cluster.restart(3, wiped=True)
+    cluster.tick_all(3)
+
+    cluster.isolate(1)
+    cluster.isolate(2)
+    cluster.tick(3, 10 * ELECTION_TICKS)
+
+    assert cluster.role(3) is Role.FOLLOWER
+
+
+def test_follower_takes_configurations_from_appends() -> None:
+    cluster = Cluster(states={2: state_of([1], term=1)})
+    brought = ConfigurationAt(2, Configuration((1, 2, 3), (4,)))
+    message = append(1, 2, 1, prev=(0, 1), terms=[1, 1, 1], configurations=(brought,))
+    cluster.receive(2, message, payload_of(message))
+    assert cluster.state(2).learners == (4,)
+
+    # Repeated, it is not added twice.
+    cluster.receive(2, message, payload_of(message))
+    assert [entry.index for entry in cluster.state(2).configurations] == [NO_INDEX, 2]

@@ -1,0 +1,225 @@
+"""Rules R22 and R23: pre-vote, leader stickiness, check-quorum."""
+
+from __future__ import annotations
+
+import pytest
+
+from raft.messages import NO_NODE, AppendRequest, Refusal, VoteReply, VoteRequest
+from raft.transitions import Role
+from tests.raft.builders import append_reply, vote_reply, vote_request
+from tests.raft.cluster import ELECTION_TICKS, HEARTBEAT_TICKS, Cluster, state_of
+
+
+def last_reply(cluster: Cluster) -> VoteReply:
+    return [m for m in cluster.sent if isinstance(m, VoteReply)][-1]
+
+
+def test_pre_vote_request_changes_neither_term_nor_vote() -> None:
+    cluster = Cluster(states={2: state_of([1], term=3, vote=1)})
+
+    cluster.receive(2, vote_request(3, 2, 9, last=(5, 2), pre=True))
+
+    assert last_reply(cluster).granted
+    assert (cluster.state(2).term, cluster.state(2).vote) == (3, 1)
+    assert cluster.nodes[2].log.hard_state[:2] == (3, 1)
+
+
+def test_asking_changes_neither_term_nor_vote() -> None:
+    cluster = Cluster()
+
+    cluster.tick(1, ELECTION_TICKS + 1)
+
+    assert cluster.role(1) is Role.PRE_CANDIDATE
+    assert (cluster.state(1).term, cluster.state(1).vote) == (0, NO_NODE)
+
+
+def test_pre_vote_is_granted_to_several() -> None:
+    cluster = Cluster()
+
+    for sender in (2, 3):
+        cluster.receive(1, vote_request(sender, 1, 1, pre=True))
+        assert last_reply(cluster).granted
+
+
+def test_refused_while_a_leader_was_heard() -> None:
+    cluster = Cluster()
+    cluster.elect(1)
+
+    cluster.receive(2, vote_request(3, 2, 2, last=(9, 9), pre=True))
+
+    reply = last_reply(cluster)
+    assert (reply.granted, reply.refusal, reply.leader) == (False, Refusal.LEADER_ALIVE, 1)
+
+
+def test_granted_once_the_leader_was_silent_for_the_minimum_time() -> None:
+    cluster = Cluster()
+    cluster.elect(1)
+    cluster.tick(2, ELECTION_TICKS - 1)
+    cluster.receive(2, vote_request(3, 2, 2, last=(0, 1), pre=True))
+    assert not last_reply(cluster).granted
+
+    cluster.tick(2)
+    cluster.receive(2, vote_request(3, 2, 2, last=(0, 1), pre=True))
+    assert last_reply(cluster).granted
+
+
+def test_leader_refuses_without_stepping_down() -> None:
+    cluster = Cluster()
+    cluster.elect(1)
+
+    for pre in (True, False):
+        cluster.receive(1, vote_request(3, 1, 5, last=(9, 4), pre=pre))
+        assert last_reply(cluster).refusal is Refusal.LEADER_ALIVE
+
+    assert (cluster.role(1), cluster.state(1).term) == (Role.LEADER, 1)
+
+
+def test_real_request_is_refused_while_a_leader_was_heard() -> None:
+    cluster = Cluster()
+    cluster.elect(1)
+
+    cluster.receive(2, vote_request(3, 2, 5, last=(9, 4)))
+
+    assert last_reply(cluster).refusal is Refusal.LEADER_ALIVE
+    assert cluster.state(2).term == 1
+
+
+def test_leader_never_holds_back_a_higher_term() -> None:
+    """Stickiness refuses campaigns; it must not keep a node of a higher term out for ever."""
+    cluster = Cluster()
+    cluster.elect(1)
+    cluster.isolate(3)
+    cluster.tick(3, ELECTION_TICKS + 3)
+    cluster.receive(3, vote_reply(2, 3, 1, vote_term=2, pre=True))
+    assert (cluster.role(3), cluster.state(3).term) == (Role.CANDIDATE, 2)
+    cluster.heal()
+
+    cluster.tick_all(4 * ELECTION_TICKS)
+
+    assert len(cluster.leaders()) == 1
+    assert {cluster.state(node).term for node in (1, 2, 3)} == {cluster.state(3).term}
+    assert {cluster.state(node).leader for node in (1, 2, 3)} == set(cluster.leaders())
+
+
+def test_isolated_node_does_not_raise_its_term() -> None:
+    cluster = Cluster()
+    cluster.elect(1)
+    cluster.isolate(3)
+
+    cluster.tick_all(20 * ELECTION_TICKS)
+    assert cluster.state(3).term == 1
+    cluster.heal()
+    cluster.tick_all(ELECTION_TICKS)
+
+    assert cluster.leaders() == [1]
+    assert (cluster.state(3).term, cluster.state(3).leader) == (1, 1)
+
+
+def test_old_log_gets_no_pre_vote() -> None:
+    cluster = Cluster(states={2: state_of([1, 2, 2])})
+
+    cluster.receive(2, vote_request(3, 2, 9, last=(9, 1), pre=True))
+
+    assert last_reply(cluster).refusal is Refusal.OLD_LOG
+
+
+def test_grant_of_a_voter_in_a_lower_term_counts() -> None:
+    """A pre-vote leaves the voter's term alone, so its answer carries a term below the asker's."""
+    cluster = Cluster(states={1: state_of([1, 7], term=8)})
+
+    cluster.tick(1, ELECTION_TICKS + 1)
+    cluster.deliver()
+
+    assert cluster.leaders() == [1]
+    assert cluster.state(2).term == 9
+
+
+def test_refusal_teaches_the_term() -> None:
+    """A node that missed elections catches up with the term and can campaign for the next."""
+    cluster = Cluster(states={2: state_of([1], term=8)})
+    cluster.tick(1, ELECTION_TICKS + 1)
+
+    cluster.receive(1, vote_reply(2, 1, 8, vote_term=1, granted=False, pre=True))
+
+    assert (cluster.role(1), cluster.state(1).term) == (Role.FOLLOWER, 8)
+
+
+def test_refused_by_a_quorum_becomes_follower() -> None:
+    cluster = Cluster()
+    cluster.tick(1, ELECTION_TICKS + 1)
+    for sender in (2, 3):
+        assert cluster.role(1) is Role.PRE_CANDIDATE
+        cluster.receive(1, vote_reply(sender, 1, 0, vote_term=1, granted=False, pre=True))
+
+    assert cluster.role(1) is Role.FOLLOWER
+
+
+def test_late_pre_vote_grant_means_nothing_to_a_follower() -> None:
+    cluster = Cluster()
+    cluster.elect(1)
+    before = len(cluster.sent)
+
+    cluster.receive(2, vote_reply(3, 2, 1, vote_term=2, pre=True))
+
+    assert (cluster.role(2), len(cluster.sent)) == (Role.FOLLOWER, before)
+
+
+def test_election_needs_two_rounds() -> None:
+    cluster = Cluster()
+    cluster.tick(1, ELECTION_TICKS + 1)
+    cluster.deliver()
+
+    kinds = [m.pre for m in cluster.sent if isinstance(m, VoteRequest)]
+    assert kinds == [True, True, False, False]
+
+
+def test_check_quorum_counts_replies() -> None:
+    """Followers that receive but whose answers are lost are no contact (one-way cut)."""
+    cluster = Cluster()
+    cluster.elect(1)
+    cluster.cuts = {(2, 1), (3, 1)}
+    heard = len([m for m in cluster.sent if isinstance(m, AppendRequest)])
+
+    for _ in range(ELECTION_TICKS + HEARTBEAT_TICKS):
+        cluster.tick(1)
+        cluster.deliver()
+        for node in (2, 3):
+            assert cluster.state(node).leader in (1, NO_NODE)
+
+    assert len([m for m in cluster.sent if isinstance(m, AppendRequest)]) > heard
+    assert cluster.role(1) is Role.FOLLOWER
+    assert cluster.nodes[1].role_changes[-1].reason == "no contact with a quorum"
+
+
+def test_check_quorum_is_content_with_a_majority() -> None:
+    cluster = Cluster()
+    cluster.elect(1)
+    cluster.isolate(3)
+
+    cluster.tick_all(10 * ELECTION_TICKS)
+
+    assert cluster.leaders() == [1]
+
+
+def test_replies_of_learners_do_not_keep_a_leader_in_office() -> None:
+    cluster = Cluster(voters=(1, 2, 3), learners=(4, 5))
+    cluster.elect(1)
+    cluster.isolate(2)
+    cluster.isolate(3)
+
+    cluster.tick_all(2 * ELECTION_TICKS)
+
+    assert cluster.role(1) is Role.FOLLOWER
+
+
+@pytest.mark.parametrize("silent", [1, ELECTION_TICKS - 1])
+def test_one_late_reply_keeps_the_leader(silent: int) -> None:
+    cluster = Cluster()
+    cluster.elect(1)
+    cluster.isolate(1)
+    cluster.tick(1, silent)
+    cluster.receive(1, append_reply(2, 1, 1, match=0))
+
+    cluster.tick(1, ELECTION_TICKS - HEARTBEAT_TICKS)
+
+    assert cluster.role(1) is Role.LEADER

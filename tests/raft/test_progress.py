@@ -1,0 +1,316 @@
+"""Rules R33 to R35: how a leader feeds a follower, and that nothing gets stuck or leaks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from raft.errors import BusyError
+from raft.log_view import LogView
+from raft.messages import NO_INDEX, AppendReply, AppendRequest, Refusal
+from raft.progress import Progress, ProgressState
+from tests.raft.builders import append_reply
+from tests.raft.cluster import ELECTION_TICKS, HEARTBEAT_TICKS, Cluster, state_of
+from tests.raft.memory_log import ENTRY_SIZE_BYTES
+
+
+def flying_cluster(count: int, **limits: Any) -> Cluster:
+    """Return a cluster with `count` proposals whose appends to node 2 are in flight."""
+    cluster = Cluster(**limits)
+    cluster.elect(1)
+    cluster.isolate(3)
+    for at in range(count):
+        cluster.propose(1, at)
+    return cluster
+
+
+@pytest.mark.parametrize("state", list(ProgressState))
+def test_every_state_has_an_exit(state: ProgressState) -> None:
+    """Whatever state a follower is in when it comes back, it ends in REPLICATE and catches up."""
+    cluster = Cluster()
+    cluster.elect(1)
+    cluster.isolate(3)
+    for body in "abcd":
+        cluster.propose(1, body)
+    cluster.deliver()
+    core = cluster.nodes[1].core
+    progress = core.state.progress[3]
+    if state is ProgressState.SNAPSHOT:
+        core.snapshot_durable(core.snapshot_meta_at(core.state.applied))
+        core.compact_to(core.state.applied)
+        cluster.nodes[1].log.cut(core.state.applied)
+        progress.become_snapshot(4, deadline=core.state.now + 3)
+    elif state is ProgressState.PROBE:
+        progress.become_probe()
+        progress.is_paused = True
+    else:
+        assert progress.state is ProgressState.REPLICATE
+    cluster.heal()
+
+    cluster.tick_all(2 * ELECTION_TICKS)
+
+    assert progress.state is ProgressState.REPLICATE
+    assert progress.match == core.state.log.last_index
+    assert cluster.state(3).commit == core.state.commit
+
+
+@pytest.mark.parametrize("state", [ProgressState.REPLICATE, ProgressState.SNAPSHOT])
+def test_broken_link_leads_to_probe(state: ProgressState) -> None:
+    cluster = flying_cluster(3)
+    core = cluster.nodes[1].core
+    progress = core.state.progress[2]
+    if state is ProgressState.SNAPSHOT:
+        progress.become_snapshot(2, deadline=99)
+
+    core.report_unreachable(2)
+
+    assert (progress.state, progress.next) == (ProgressState.PROBE, progress.match + 1)
+
+
+def test_probe_sends_one_append_per_heartbeat() -> None:
+    cluster = flying_cluster(3)
+    cluster.isolate(2)
+    cluster.nodes[1].core.report_unreachable(2)
+    cluster.sent.clear()
+
+    cluster.tick(1, 3 * HEARTBEAT_TICKS)
+
+    assert len(cluster.appends_to(2)) == 3
+
+
+def test_lost_appends_are_found_by_the_next_heartbeat() -> None:
+    cluster = flying_cluster(5)
+    cluster.drop()
+
+    cluster.tick(1, HEARTBEAT_TICKS)
+    cluster.deliver()
+
+    assert cluster.nodes[2].log.last_index == 5
+    assert cluster.state(1).commit == 5
+
+
+@pytest.mark.parametrize("match", [NO_INDEX, 3, 7])
+@pytest.mark.parametrize("refused_prev", [8, 9, 15])
+@pytest.mark.parametrize("agreement", [NO_INDEX, 2, 7, 14, 99])
+def test_hint_makes_progress_and_respects_match(
+    match: int, refused_prev: int, agreement: int
+) -> None:
+    progress = Progress(2, next_index=refused_prev + 1, now=0)
+    progress.match = match
+
+    progress.refuse_at(refused_prev, agreement)
+
+    assert match + 1 <= progress.next <= refused_prev
+    assert progress.state is ProgressState.PROBE
+
+
+@given(
+    st.lists(st.integers(1, 9), max_size=30).map(sorted),
+    st.lists(st.integers(1, 9), max_size=30).map(sorted),
+    st.integers(1, 4),
+)
+@settings(max_examples=200, deadline=None)
+def test_backing_up_takes_few_steps(leader: list[int], follower: list[int], count_max: int) -> None:
+    """From any two logs the common prefix is found in at most one refusal per hinted run."""
+    own = LogView(last_index=len(leader) - 1, runs=runs_of(leader))
+    other = LogView(last_index=len(follower) - 1, runs=runs_of(follower))
+    progress = Progress(2, next_index=len(leader), now=0)
+    refusals = 0
+    while True:
+        prev = progress.next - 1
+        if prev <= other.last_index and other.term_of(prev) == own.term_of(prev):
+            break
+        hint_last, hint_runs = other.hint(prev, count_max=count_max)
+        progress.refuse_at(prev, own.agreement(hint_last, hint_runs))
+        refusals += 1
+    assert refusals <= 1 + len(set(follower)) // count_max
+    assert refusals <= 1 or count_max < len(set(follower))
+
+
+def runs_of(terms: list[int]) -> list[tuple[int, int]]:
+    return [(at, term) for at, term in enumerate(terms) if at == 0 or terms[at - 1] != term]
+
+
+def test_divergent_tail_is_found_in_one_refusal() -> None:
+    long_tail = [1, 1] + [2] * 50 + [3] * 50
+    states = {
+        1: state_of([1, 1] + [4] * 20, term=4),
+        2: state_of(long_tail, term=4),
+    }
+    cluster = Cluster(states=states)
+    cluster.elect(1)
+
+    refusals = [
+        m
+        for m in cluster.sent
+        if isinstance(m, AppendReply) and m.refusal is Refusal.NO_MATCH and m.sender == 2
+    ]
+    assert len(refusals) == 1
+    assert cluster.nodes[2].log.terms() == cluster.nodes[1].log.terms()
+
+
+def test_stale_refusals_are_ignored() -> None:
+    cluster = Cluster()
+    cluster.elect(1)
+    for at in range(5):
+        cluster.propose(1, at)
+    cluster.deliver()
+    progress = cluster.state(1).progress[2]
+    assert (progress.match, progress.next) == (5, 6)
+
+    cluster.receive(1, append_reply(2, 1, 1, refusal=Refusal.NO_MATCH, refused_prev=3, hint_last=0))
+    assert (progress.state, progress.next) == (ProgressState.REPLICATE, 6)
+    progress.state = ProgressState.PROBE
+    cluster.receive(1, append_reply(2, 1, 1, refusal=Refusal.NO_MATCH, refused_prev=9, hint_last=0))
+    assert progress.next == 6
+
+
+def in_flight(cluster: Cluster, node: int) -> int:
+    rows = cluster.nodes[1].core.stats().progress
+    return next(row.in_flight_size_bytes for row in rows if row.node == node)
+
+
+def test_accounting_returns_to_zero() -> None:
+    cluster = flying_cluster(5)
+    assert in_flight(cluster, 2) == 5 * ENTRY_SIZE_BYTES
+    assert cluster.nodes[1].core.stats().uncommitted_entry_count == 5
+
+    # Refused, lost and repeated messages must not leave a trace.
+    copies = list(cluster.net)
+    cluster.receive(
+        1,
+        append_reply(
+            2, 1, 1, refusal=Refusal.NO_MATCH, refused_prev=5, hint_last=0, hint_runs=((0, 1),)
+        ),
+    )
+    cluster.net += copies
+    cluster.heal()
+    cluster.deliver()
+    cluster.tick_all(2 * HEARTBEAT_TICKS)
+
+    stats = cluster.nodes[1].replica.stats()
+    assert [row.in_flight_size_bytes for row in stats.raft.progress] == [0, 0]
+    assert stats.raft.uncommitted_entry_count == 0
+    assert (stats.waiter_count, stats.flush_count, stats.held_message_count) == (0, 0, 0)
+    assert stats.raft.read_count == 0
+
+
+def test_window_bounds_bytes() -> None:
+    limit = 10 * ENTRY_SIZE_BYTES
+    cluster = flying_cluster(50, window_size_bytes_max=limit, message_size_bytes_max=limit)
+    assert in_flight(cluster, 2) == limit
+
+    while cluster.deliver(count=1):
+        assert in_flight(cluster, 2) <= limit
+    assert cluster.state(1).progress[2].match == 50
+
+
+def test_window_bounds_entries() -> None:
+    cluster = flying_cluster(50, window_entry_count_max=7)
+    assert cluster.state(1).progress[2].next == 8
+
+    cluster.deliver()
+
+    assert cluster.state(1).progress[2].match == 50
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"message_size_bytes_max": 1},
+        {"message_entry_count_max": 1},
+        {"message_size_bytes_max": 250},
+        {"window_size_bytes_max": 1, "message_size_bytes_max": 1},
+        {"probe_size_bytes_max": 0},
+        {"message_run_count_max": 1},
+    ],
+)
+def test_page_sizes_do_not_change_results(limits: dict[str, Any]) -> None:
+    states = {
+        1: state_of([1, 2, 3, 4, 5, 6], term=6),
+        2: state_of([1, 2, 2, 2, 2, 2, 2, 2], term=6),
+    }
+    cluster = Cluster(states=states, **limits)
+    cluster.elect(1)
+    for at in range(5):
+        cluster.propose(1, at)
+    cluster.deliver()
+    cluster.tick_all(2 * HEARTBEAT_TICKS)
+
+    expected = [1, 2, 3, 4, 5, 6, 7, 7, 7, 7, 7, 7]
+    assert [cluster.nodes[node].log.terms() for node in (1, 2, 3)] == [expected] * 3
+
+
+def test_messages_keep_to_their_limits() -> None:
+    cluster = Cluster(
+        states={1: state_of(list(range(1, 41)), term=40)},
+        message_entry_count_max=8,
+        message_run_count_max=3,
+        message_size_bytes_max=5 * ENTRY_SIZE_BYTES,
+    )
+    cluster.elect(1)
+
+    for message in cluster.appends_to(2):
+        assert message.hi - message.prev_index - 1 <= 5
+        assert len(message.runs) <= 3
+    assert cluster.nodes[2].log.last_index == 40
+
+
+def test_uncommitted_entries_are_bounded() -> None:
+    cluster = Cluster(uncommitted_entry_count_max=4)
+    cluster.elect(1)
+    cluster.isolate(1)
+    for at in range(4):
+        cluster.propose(1, at)
+
+    with pytest.raises(BusyError, match="4 held, limit 4"):
+        cluster.propose(1, "too much")
+    assert cluster.nodes[1].log.last_index == 4
+
+
+def test_uncommitted_bytes_are_bounded() -> None:
+    cluster = Cluster(uncommitted_size_bytes_max=3 * ENTRY_SIZE_BYTES)
+    cluster.elect(1)
+    cluster.isolate(1)
+    for at in range(3):
+        cluster.propose(1, at)
+
+    with pytest.raises(BusyError, match="uncommitted bytes: 300 held"):
+        cluster.propose(1, "too much")
+
+
+def test_quiet_followers_hear_of_a_commit_at_the_next_tick() -> None:
+    cluster = Cluster()
+    cluster.elect(1)
+    cluster.propose(1, "a")
+    cluster.deliver()
+    assert cluster.state(2).commit == 0
+
+    cluster.tick(1)
+    cluster.deliver()
+
+    assert cluster.state(2).commit == 1
+
+
+def test_appends_are_pipelined() -> None:
+    cluster = flying_cluster(3)
+    sizes = [
+        (m.message.prev_index, m.message.hi)
+        for m in cluster.net
+        if isinstance(m.message, AppendRequest)
+    ]
+    assert sizes == [(0, 2), (1, 3), (2, 4)]
+
+
+def test_proposals_of_one_turn_share_an_append() -> None:
+    cluster = Cluster()
+    cluster.elect(1)
+    cluster.sent.clear()
+    for at in range(100):
+        cluster.nodes[1].replica.propose(at)
+    cluster.settle(1)
+
+    assert [(m.to, m.prev_index, m.hi) for m in cluster.appends_to(2)] == [(2, 0, 101)]

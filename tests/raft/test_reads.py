@@ -1,0 +1,239 @@
+"""Rules R18, R19, R21: which reads are confirmed, and by what."""
+
+from __future__ import annotations
+
+import pytest
+
+from raft.errors import BusyError, NotLeaderError
+from raft.messages import AppendReply
+from raft.ready import ReadConfirmed
+from raft.transitions import Role
+from tests.raft.builders import append_reply
+from tests.raft.cluster import ELECTION_TICKS, HEARTBEAT_TICKS, Cluster, config_of
+
+
+def test_no_read_before_own_term_commit() -> None:
+    cluster = Cluster()
+    for node in (2, 3):
+        cluster.nodes[node].syncs_at_once = True
+    cluster.tick(1, ELECTION_TICKS + 1)
+    while cluster.role(1) is not Role.LEADER:
+        assert cluster.deliver(count=1) == 1
+    cluster.drop()
+    assert cluster.state(1).commit == -1
+
+    cluster.read(1, 7)
+    cluster.receive(1, append_reply(2, 1, 1, match=-1, round_id=99))
+    assert cluster.nodes[1].reads == []
+
+    cluster.tick(1, HEARTBEAT_TICKS)
+    cluster.deliver()
+    assert cluster.nodes[1].reads == [ReadConfirmed(7, 0)]
+
+
+def test_read_sees_everything_acked_before_it() -> None:
+    cluster = Cluster()
+    cluster.elect(1)
+    cluster.propose(1, "a")
+    cluster.deliver()
+
+    cluster.read(1, 7)
+    cluster.deliver()
+
+    assert cluster.nodes[1].reads == [ReadConfirmed(7, 1)]
+    assert cluster.state(1).read_count == 0
+
+
+def test_old_round_cannot_confirm_new_read() -> None:
+    cluster = Cluster()
+    cluster.elect(1)
+    cluster.read(1, 1)
+    late = [outgoing.message for outgoing in cluster.take(object)]
+    for message in late:
+        cluster.receive(message.to, message)
+    old_replies = [outgoing.message for outgoing in cluster.take(AppendReply, to=1)]
+    assert len(old_replies) == 2
+
+    cluster.read(1, 2)
+    cluster.drop()
+    for message in old_replies:
+        cluster.receive(1, message)
+
+    assert [read.read_id for read in cluster.nodes[1].reads] == [1]
+
+
+def test_equal_read_ids_are_two_reads() -> None:
+    """The id is the caller's; the proof uses a round of its own."""
+    cluster = Cluster()
+    cluster.elect(1)
+    cluster.read(1, 7)
+    cluster.deliver()
+    cluster.isolate(1)
+
+    cluster.read(1, 7)
+    cluster.tick(1, HEARTBEAT_TICKS)
+
+    assert cluster.nodes[1].reads == [ReadConfirmed(7, 0)]
+
+
+def test_reads_of_one_turn_share_a_round() -> None:
+    cluster = Cluster()
+    cluster.elect(1)
+    before = len(cluster.sent)
+    for read_id in range(100):
+        cluster.nodes[1].replica.read(read_id)
+    cluster.settle(1)
+
+    assert len(cluster.sent) - before == 2
+    cluster.deliver()
+    assert [read.read_id for read in cluster.nodes[1].reads] == list(range(100))
+
+
+def test_lost_round_is_repeated_by_the_heartbeat() -> None:
+    cluster = Cluster()
+    cluster.elect(1)
+    cluster.read(1, 7)
+    cluster.drop()
+
+    cluster.tick(1, HEARTBEAT_TICKS)
+    cluster.deliver()
+
+    assert [read.read_id for read in cluster.nodes[1].reads] == [7]
+
+
+def test_reads_fail_when_leadership_is_lost() -> None:
+    cluster = Cluster()
+    cluster.elect(1)
+    cluster.read(1, 7)
+    cluster.drop()
+
+    cluster.receive(1, append_reply(2, 1, 5))
+
+    assert cluster.nodes[1].reads_failed == [7]
+    assert cluster.nodes[1].reads == []
+    assert cluster.state(1).read_count == 0
+
+
+def test_cut_off_leader_confirms_nothing() -> None:
+    cluster = Cluster()
+    cluster.elect(1)
+    cluster.isolate(1)
+
+    cluster.read(1, 7)
+    cluster.tick_all(3 * ELECTION_TICKS)
+
+    assert cluster.nodes[1].reads == []
+    assert cluster.nodes[1].reads_failed == [7]
+
+
+def test_follower_refuses_reads_with_a_hint() -> None:
+    cluster = Cluster()
+    cluster.elect(1)
+
+    with pytest.raises(NotLeaderError) as caught:
+        cluster.read(2, 7)
+
+    assert caught.value.leader_hint == 1
+
+
+def test_reads_are_bounded() -> None:
+    cluster = Cluster(read_count_max=3)
+    cluster.elect(1)
+    cluster.isolate(1)
+    for read_id in range(3):
+        cluster.read(1, read_id)
+
+    with pytest.raises(BusyError, match="3 held, limit 3"):
+        cluster.read(1, 3)
+
+
+def test_uncounted_and_foreign_echoes_do_not_confirm() -> None:
+    cluster = Cluster(voters=(1, 2, 3), learners=(4,))
+    cluster.elect(1)
+    cluster.read(1, 7)
+    cluster.drop()
+    round_id = cluster.state(1).round
+
+    cluster.receive(1, append_reply(4, 1, 1, match=0, round_id=round_id))
+    cluster.receive(1, append_reply(9, 1, 1, match=0, round_id=round_id))
+    assert cluster.nodes[1].reads == []
+
+    cluster.receive(1, append_reply(3, 1, 1, match=0, round_id=round_id))
+    assert [read.read_id for read in cluster.nodes[1].reads] == [7]
+
+
+def test_single_voter_confirms_by_itself() -> None:
+    cluster = Cluster(voters=(1,))
+    cluster.elect(1)
+
+    cluster.read(1, 7)
+
+    assert cluster.nodes[1].reads == [ReadConfirmed(7, 0)]
+
+
+def test_lease_mode_is_opt_in() -> None:
+    assert not config_of(1).lease_reads
+    with pytest.raises(ValueError, match="clock_drift_percent_max"):
+        config_of(1, lease_reads=True)
+
+    cluster = Cluster()
+    cluster.elect(1)
+    cluster.tick_all(5)
+    cluster.isolate(1)
+    cluster.read(1, 7)
+    assert cluster.nodes[1].reads == [], "without leases every read needs a round"
+
+
+def leased_cluster(drift: int = 10) -> Cluster:
+    cluster = Cluster(lease_reads=True, clock_drift_percent_max=drift)
+    for node in (1, 2, 3):
+        cluster.tick(node, ELECTION_TICKS)
+        cluster.drop()
+    cluster.elect(1)
+    cluster.tick_all(HEARTBEAT_TICKS)
+    return cluster
+
+
+def test_lease_serves_without_a_round() -> None:
+    cluster = leased_cluster()
+    cluster.isolate(1)
+    before = len(cluster.sent)
+
+    cluster.read(1, 7)
+
+    assert [read.read_id for read in cluster.nodes[1].reads] == [7]
+    assert len(cluster.sent) == before
+
+
+@pytest.mark.parametrize(("drift", "ticks"), [(0, 10), (10, 9), (50, 5)])
+def test_lease_ends_before_anyone_else_can_lead(drift: int, ticks: int) -> None:
+    cluster = leased_cluster(drift)
+    cluster.isolate(1)
+    state = cluster.state(1)
+    began = state.round_ticks[-1][1]
+    for read_id in range(2 * ELECTION_TICKS):
+        if cluster.role(1) is Role.LEADER:
+            cluster.read(1, read_id)
+            served = read_id in [read.read_id for read in cluster.nodes[1].reads]
+            assert served is (state.now - began < ticks)
+        cluster.tick(1)
+
+
+def test_hand_over_ends_leases_for_the_term() -> None:
+    cluster = leased_cluster()
+    cluster.nodes[1].core.transfer_leadership(2)
+    cluster.settle(1)
+    cluster.drop()
+
+    cluster.read(1, 7)
+
+    assert cluster.nodes[1].reads == []
+
+
+def test_restarted_node_keeps_its_promise_of_silence() -> None:
+    cluster = leased_cluster()
+    cluster.crash(2)
+    cluster.restart(2)
+    assert cluster.state(2).heard_leader_lately()
+    cluster.tick(2, ELECTION_TICKS)
+    assert not cluster.state(2).heard_leader_lately()

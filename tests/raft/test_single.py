@@ -1,0 +1,60 @@
+"""Rule R44: a cluster of one takes no short cut."""
+
+from __future__ import annotations
+
+from raft.transitions import Role
+from tests.raft.cluster import ELECTION_TICKS, Cluster
+
+
+def test_single_node_ack_after_sync() -> None:
+    cluster = Cluster(voters=(1,))
+    node = cluster.nodes[1]
+    cluster.elect(1)
+    node.syncs_at_once = False
+
+    cluster.propose(1, "a", waiter="w")
+
+    assert (cluster.state(1).commit, node.completed) == (0, [])
+    cluster.sync(1)
+    assert cluster.state(1).commit == 1
+    assert [done.waiter for done in node.completed] == ["w"]
+    assert node.log.durable_last_index == 1
+
+
+def test_single_node_leads_only_when_its_vote_is_durable() -> None:
+    cluster = Cluster(voters=(1,))
+    cluster.nodes[1].syncs_at_once = False
+
+    cluster.tick(1, ELECTION_TICKS + 1)
+    assert cluster.role(1) is Role.CANDIDATE
+
+    cluster.sync(1)
+    assert cluster.role(1) is Role.LEADER
+    assert cluster.nodes[1].log.durable_hard_state[:2] == (1, 1)
+
+
+def test_single_node_keeps_what_it_acked_over_power_loss() -> None:
+    cluster = Cluster(voters=(1,))
+    cluster.elect(1)
+    cluster.propose(1, "a")
+    cluster.nodes[1].syncs_at_once = False
+    cluster.propose(1, "never acked")
+
+    cluster.crash(1)
+    cluster.restart(1)
+    cluster.elect(1)
+
+    assert cluster.nodes[1].applied == ["a"]
+    assert cluster.state(1).term == 2
+
+
+def test_single_node_with_learner_reveals_no_term_before_its_sync() -> None:
+    cluster = Cluster(voters=(1,), learners=(2,))
+    cluster.nodes[1].syncs_at_once = False
+    cluster.tick(1, ELECTION_TICKS + 1)
+    assert cluster.sent == []
+
+    cluster.sync(1)
+    cluster.deliver()
+
+    assert cluster.state(2).leader == 1

@@ -1,0 +1,261 @@
+"""Rules R30 to R32: snapshots are whole, never older than what is there, and come before any
+cut."""
+
+from __future__ import annotations
+
+import pytest
+
+from raft.errors import CompactionRefusedError
+from raft.messages import (
+    NO_INDEX,
+    AppendReply,
+    Configuration,
+    ConfigurationAt,
+    InstallSnapshot,
+    SnapshotMeta,
+)
+from raft.progress import ProgressState
+from tests.raft.builders import append, install, payload_of
+from tests.raft.cluster import ELECTION_TICKS, HEARTBEAT_TICKS, Cluster, state_of
+
+MEMBERS = ConfigurationAt(4, Configuration((1, 2, 3), (8,)))
+
+
+def meta(index: int, term: int) -> SnapshotMeta:
+    return SnapshotMeta(index, term, MEMBERS)
+
+
+def take_snapshot(cluster: Cluster, node: int, *, cut: bool = True) -> SnapshotMeta:
+    """Let a node snapshot what it has applied and cut its log there."""
+    found = cluster.nodes[node]
+    taken = found.core.snapshot_meta_at(found.state.applied)
+    found.log.snapshot = taken
+    found.log.sync()
+    found.core.snapshot_durable(taken)
+    if cut:
+        found.core.compact_to(taken.index)
+        found.log.cut(taken.index)
+    return taken
+
+
+def lagging_cluster() -> Cluster:
+    """Return a cluster in which node 3 needs entries that the leader no longer has."""
+    cluster = Cluster()
+    cluster.elect(1)
+    cluster.isolate(3)
+    for body in "abcd":
+        cluster.propose(1, body)
+    cluster.deliver()
+    cluster.tick_all(HEARTBEAT_TICKS)
+    take_snapshot(cluster, 1)
+    cluster.heal()
+    return cluster
+
+
+def acks(cluster: Cluster) -> list[int]:
+    return [m.match for m in cluster.sent if isinstance(m, AppendReply)]
+
+
+def test_install_replaces_state_log_and_membership() -> None:
+    cluster = Cluster(states={2: state_of([1, 1], term=3)})
+
+    cluster.receive(2, install(1, 2, 3, meta(7, 2)))
+
+    state = cluster.state(2)
+    assert (state.log.base_index, state.log.last_index, state.log.last_term) == (7, 7, 2)
+    assert (state.commit, state.applied, state.synced) == (7, 7, 7)
+    assert (state.voters, state.learners) == ((1, 2, 3), (8,))
+    assert cluster.nodes[2].applied == ["state through 7"]
+    assert acks(cluster) == [7]
+
+
+def test_ack_of_a_snapshot_waits_for_its_sync() -> None:
+    cluster = Cluster(states={2: state_of([1, 1], term=3)})
+    cluster.nodes[2].syncs_at_once = False
+
+    cluster.receive(2, install(1, 2, 3, meta(7, 2)))
+    cluster.receive(2, append(1, 2, 3, prev=(7, 2)))
+
+    assert acks(cluster) == [], "not even a heartbeat is answered as if the snapshot were there"
+    cluster.sync(2)
+    assert set(acks(cluster)) == {7}
+
+
+def test_crash_before_the_sync_leaves_the_old_state() -> None:
+    cluster = Cluster(states={2: state_of([1, 1], term=3)})
+    cluster.nodes[2].syncs_at_once = False
+    cluster.receive(2, install(1, 2, 3, meta(7, 2)))
+
+    cluster.crash(2)
+    cluster.restart(2)
+
+    assert cluster.nodes[2].log.terms() == [1, 1]
+    assert cluster.state(2).log.base_index == NO_INDEX
+
+
+def test_older_snapshot_changes_nothing() -> None:
+    cluster = Cluster(states={2: state_of([1, 1, 1, 2, 2], term=3, commit=3)})
+
+    cluster.receive(2, install(1, 2, 3, meta(2, 1)))
+
+    assert cluster.state(2).log.last_index == 4
+    assert "install" not in " ".join(cluster.nodes[2].log.operations)
+    assert acks(cluster) == [3]
+
+
+def test_suffix_is_kept_only_if_it_matches() -> None:
+    same = Cluster(states={2: state_of([1, 1, 2, 2], term=3)})
+    same.receive(2, install(1, 2, 3, meta(2, 2)))
+    assert (same.state(2).log.last_index, same.state(2).commit) == (3, 2)
+    assert same.nodes[2].log.terms() == [1, 1, 2, 2]
+
+    other = Cluster(states={2: state_of([1, 1, 1, 1], term=3)})
+    other.receive(2, install(1, 2, 3, meta(2, 2)))
+    assert (other.state(2).log.last_index, other.state(2).log.base_index) == (2, 2)
+    assert other.nodes[2].log.terms() == []
+
+
+def test_two_in_a_row() -> None:
+    cluster = Cluster(states={2: state_of([1, 1], term=3)})
+    cluster.nodes[2].syncs_at_once = False
+
+    cluster.receive(2, install(1, 2, 3, meta(7, 2)))
+    cluster.receive(2, install(1, 2, 3, meta(9, 3)))
+    cluster.receive(2, install(1, 2, 3, meta(7, 2)))
+    cluster.sync(2, through=1)
+    assert 9 not in acks(cluster), "the sync of the first says nothing of the second"
+    cluster.sync(2)
+
+    assert (cluster.state(2).log.base_index, cluster.state(2).commit) == (9, 9)
+    assert max(acks(cluster)) == 9
+
+
+def test_snapshot_of_an_old_term_is_refused() -> None:
+    cluster = Cluster(states={2: state_of([1, 1], term=3)})
+
+    cluster.receive(2, install(1, 2, 2, meta(7, 2)))
+
+    assert cluster.state(2).log.last_index == 1
+
+
+def test_lagging_follower_gets_a_snapshot_and_then_entries() -> None:
+    cluster = lagging_cluster()
+    cluster.propose(1, "e")
+
+    cluster.tick_all(4 * HEARTBEAT_TICKS)
+
+    assert sum(isinstance(m, InstallSnapshot) for m in cluster.sent) == 1
+    assert cluster.state(3).commit == cluster.state(1).commit
+    assert cluster.nodes[3].applied[1:] == ["e"]
+    assert cluster.state(1).progress[3].state is ProgressState.REPLICATE
+
+
+def test_no_snapshot_for_a_silent_follower() -> None:
+    """Streaming a state to nobody costs the leader; heartbeats find out when it is back."""
+    cluster = lagging_cluster()
+    cluster.isolate(3)
+
+    cluster.tick_all(5 * ELECTION_TICKS)
+
+    assert not any(isinstance(m, InstallSnapshot) for m in cluster.sent)
+    assert cluster.leaders() == [1]
+
+
+def test_failed_and_overdue_transfers_lead_back_to_probe() -> None:
+    cluster = lagging_cluster()
+    progress = cluster.state(1).progress[3]
+
+    def is_in(state: ProgressState) -> bool:
+        return progress.state is state
+
+    def lose_snapshots() -> None:
+        for _ in range(8):
+            cluster.tick(1)
+            while progress.state is not ProgressState.SNAPSHOT and cluster.deliver(count=1):
+                pass
+        cluster.take(InstallSnapshot)
+
+    lose_snapshots()
+    assert is_in(ProgressState.SNAPSHOT)
+    cluster.nodes[1].core.report_snapshot_failed(3)
+    assert is_in(ProgressState.PROBE)
+
+    lose_snapshots()
+    assert is_in(ProgressState.SNAPSHOT)
+    progress.snapshot_deadline = cluster.state(1).now
+    cluster.isolate(3)
+    cluster.tick(1, HEARTBEAT_TICKS)
+    assert is_in(ProgressState.PROBE)
+
+
+def test_dedupe_and_members_travel_with_snapshot() -> None:
+    """Index, term and membership are in the meta; the deduplication table is part of the state."""
+    cluster = lagging_cluster()
+    cluster.tick_all(4 * HEARTBEAT_TICKS)
+
+    sent = next(m for m in cluster.sent if isinstance(m, InstallSnapshot))
+    assert sent.meta == SnapshotMeta(4, 1, ConfigurationAt(NO_INDEX, Configuration((1, 2, 3))))
+    assert cluster.nodes[3].log.snapshot_state == "state through 4"
+    cluster.crash(3)
+    cluster.restart(3)
+    assert cluster.state(3).voters == (1, 2, 3)
+    assert cluster.state(3).log.base_index == 4
+
+
+def test_no_cut_before_snapshot_is_durable() -> None:
+    cluster = Cluster()
+    cluster.elect(1)
+    for body in "abc":
+        cluster.propose(1, body)
+    cluster.deliver()
+    core = cluster.nodes[1].core
+
+    with pytest.raises(CompactionRefusedError, match="allowed through -1"):
+        core.compact_to(1)
+    assert core.compactable_to() == NO_INDEX
+    core.snapshot_durable(core.snapshot_meta_at(2))
+    with pytest.raises(CompactionRefusedError, match="allowed through 2"):
+        core.compact_to(3)
+    core.compact_to(2)
+    assert core.state.log.base_index == 2
+
+
+def test_log_is_kept_for_a_slow_follower_within_limits() -> None:
+    cluster = Cluster(retained_lag_entry_count_max=5)
+    cluster.elect(1)
+    cluster.isolate(3)
+    for at in range(4):
+        cluster.propose(1, at)
+    cluster.deliver()
+    core = cluster.nodes[1].core
+    core.snapshot_durable(core.snapshot_meta_at(4))
+    assert core.compactable_to() == 0, "node 3 holds entry 0 only and is 4 behind"
+
+    for at in range(4):
+        cluster.propose(1, at)
+    cluster.deliver()
+    assert core.compactable_to() == 4, "8 behind is beyond the limit: it will get a snapshot"
+
+
+def test_snapshot_answers_waiters_it_covers_with_unknown() -> None:
+    cluster = Cluster()
+    cluster.elect(1)
+    cluster.isolate(1)
+    cluster.propose(1, "a", waiter="w")
+
+    cluster.receive(1, install(2, 1, 5, meta(7, 5)))
+
+    assert [(done.waiter, done.resolution.value) for done in cluster.nodes[1].completed] == [
+        ("w", "unknown")
+    ]
+
+
+def test_append_after_install_continues_from_it() -> None:
+    cluster = Cluster(states={2: state_of([1, 1], term=3)})
+    cluster.receive(2, install(1, 2, 3, meta(7, 2)))
+    message = append(1, 2, 3, prev=(7, 2), terms=[3], commit=8)
+
+    cluster.receive(2, message, payload_of(message))
+
+    assert acks(cluster)[-1] == 8
+    assert cluster.nodes[2].applied == ["state through 7", "8@3"]

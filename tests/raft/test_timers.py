@@ -1,0 +1,130 @@
+"""Rule R08: what resets the election timer, and what must not."""
+
+from __future__ import annotations
+
+import pytest
+
+from raft.config import RaftConfig
+from raft.messages import NO_INDEX, Configuration, ConfigurationAt, Message, SnapshotMeta
+from raft.transitions import Role
+from tests.raft.builders import (
+    append,
+    append_reply,
+    campaign_now,
+    install,
+    payload_of,
+    vote_reply,
+    vote_request,
+)
+from tests.raft.cluster import ELECTION_TICKS, Cluster, config_of, state_of
+
+META = SnapshotMeta(7, 4, ConfigurationAt(NO_INDEX, Configuration((1, 2, 3))))
+ELAPSED = 5
+TERM = 5
+
+RESETTING: dict[str, Message] = {
+    "granted vote": vote_request(3, 1, TERM + 1, last=(2, 2)),
+    "append that matches": append(3, 1, TERM, prev=(2, 2)),
+    "append with entries": append(3, 1, TERM, prev=(2, 2), terms=[5]),
+    "append that does not match": append(3, 1, TERM, prev=(9, 4)),
+    "snapshot": install(3, 1, TERM, META),
+}
+IDLE: dict[str, Message] = {
+    "refused vote, old log": vote_request(3, 1, TERM + 1, last=(0, 1)),
+    "refused vote, old term": vote_request(3, 1, TERM - 1, last=(9, 4)),
+    "granted pre-vote": vote_request(3, 1, TERM + 1, last=(2, 2), pre=True),
+    "refused pre-vote": vote_request(3, 1, TERM + 1, last=(0, 1), pre=True),
+    "append of an old term": append(3, 1, TERM - 1, prev=(2, 2)),
+    "snapshot of an old term": install(3, 1, TERM - 1, META),
+    "stray ack": append_reply(3, 1, TERM, match=2),
+    "ack of a higher term": append_reply(3, 1, TERM + 1, match=2),
+    "stray vote": vote_reply(3, 1, TERM),
+    "refused vote of a higher term": vote_reply(3, 1, TERM + 2, vote_term=TERM, granted=False),
+    "campaign order of an old term": campaign_now(3, 1, TERM - 1),
+}
+
+
+def deliver_late(message: Message) -> int:
+    """Hand `message` to a follower ELAPSED ticks after start; return when its timer started."""
+    cluster = Cluster(states={1: state_of([1, 2, 2], term=TERM)})
+    cluster.tick(1, ELAPSED)
+    has_entries = message in (RESETTING["append with entries"],)
+    cluster.receive(1, message, payload_of(message) if has_entries else None)  # type: ignore[arg-type]
+    assert cluster.role(1) is Role.FOLLOWER
+    return cluster.state(1).timer_start
+
+
+@pytest.mark.parametrize("kind", list(RESETTING))
+def test_only_three_things_reset_timer(kind: str) -> None:
+    """A granted vote, an append and a snapshot of the current term. A mismatch is a valid
+    append."""
+    assert deliver_late(RESETTING[kind]) == ELAPSED
+
+
+@pytest.mark.parametrize("kind", list(IDLE))
+def test_nothing_else_resets_timer(kind: str) -> None:
+    assert deliver_late(IDLE[kind]) == 0
+
+
+def test_time_out_is_drawn_from_the_configured_range() -> None:
+    drawn: set[int] = set()
+    cluster = Cluster(voters=(1, 2, 3))
+    for extra in range(ELECTION_TICKS + 3):
+        cluster.extra[1] = extra
+        cluster.start(1, state_of([]))
+        drawn.add(cluster.state(1).timeout_ticks)
+    assert drawn == set(range(ELECTION_TICKS, 2 * ELECTION_TICKS + 1))
+
+
+def test_time_out_is_redrawn_at_each_campaign() -> None:
+    """Else two nodes that tie once would tie for ever (R25)."""
+    cluster = Cluster()
+    state = cluster.state(1)
+    draws: list[tuple[int, int]] = []
+
+    class Counting(type(state.random)):  # type: ignore[misc]
+        def randint(self, a: int, b: int) -> int:
+            draws.append((a, b))
+            return a + len(draws)
+
+    state.random = Counting(1)
+    cluster.tick(1, 3 * ELECTION_TICKS)
+    assert len(draws) >= 2
+    assert state.timeout_ticks == ELECTION_TICKS + len(draws)
+
+
+def test_a_leader_stepping_down_gets_a_whole_time_out() -> None:
+    cluster = Cluster()
+    cluster.elect(1)
+    cluster.tick_all(4 * ELECTION_TICKS)
+    assert cluster.role(1) is Role.LEADER
+
+    cluster.receive(1, append_reply(2, 1, 9))
+
+    state = cluster.state(1)
+    assert (state.role, state.timer_start) == (Role.FOLLOWER, state.now)
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"heartbeat_ticks": 10}, "heartbeat_ticks"),
+        ({"heartbeat_ticks": 0}, "heartbeat_ticks"),
+        ({"election_ticks_max": 10}, "lock step"),
+        ({"group": ""}, "group"),
+        ({"node_id": 0}, "node_id"),
+        ({"read_count_max": 0}, "read_count_max"),
+        ({"transfer_lag_entry_count_max": -1}, "transfer_lag"),
+        ({"clock_drift_percent_max": 100}, "clock_drift"),
+    ],
+)
+def test_impossible_settings_are_refused(settings: dict[str, object], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        config_of(1, **settings)
+
+
+def test_default_times_are_those_of_the_design() -> None:
+    config = RaftConfig(group="g", node_id=1)
+    assert config.heartbeat_ticks * config.tick_interval_ms == 75
+    assert config.election_ticks_min * config.tick_interval_ms == 500
+    assert config.election_ticks_max * config.tick_interval_ms == 1000

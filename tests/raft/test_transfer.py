@@ -1,0 +1,161 @@
+"""Rule R43: leadership moves on request, quickly or not at all."""
+
+from __future__ import annotations
+
+import pytest
+
+from raft.errors import NotLeaderError, TransferRefusedError, TransferringError
+from raft.membership import Change, ChangeKind
+from raft.messages import CampaignNow, VoteRequest
+from raft.transitions import Role
+from tests.raft.builders import campaign_now
+from tests.raft.cluster import ELECTION_TICKS, HEARTBEAT_TICKS, Cluster, state_of
+
+
+def transfer(cluster: Cluster, leader: int, target: int) -> None:
+    cluster.nodes[leader].core.transfer_leadership(target)
+    cluster.settle(leader)
+
+
+def test_caught_up_target_takes_over_at_once() -> None:
+    cluster = Cluster()
+    cluster.elect(1)
+
+    transfer(cluster, 1, 3)
+    cluster.deliver()
+
+    assert cluster.leaders() == [3]
+    assert (cluster.state(3).term, cluster.role(1)) == (2, Role.FOLLOWER)
+    requests = [m for m in cluster.sent if isinstance(m, VoteRequest) and m.sender == 3]
+    assert all(m.transfer and not m.pre for m in requests), "flagged, and without pre-vote"
+
+
+def test_lagging_target_is_fed_first() -> None:
+    cluster = Cluster()
+    cluster.elect(1)
+    cluster.isolate(3)
+    for body in "abc":
+        cluster.propose(1, body)
+    cluster.deliver()
+    cluster.heal()
+
+    transfer(cluster, 1, 3)
+    assert not any(isinstance(m, CampaignNow) for m in cluster.sent)
+    cluster.tick(1, HEARTBEAT_TICKS)
+    cluster.deliver()
+
+    assert cluster.leaders() == [3]
+    assert cluster.nodes[3].log.last_index == 4
+
+
+def test_proposals_wait_until_the_deadline() -> None:
+    cluster = Cluster()
+    cluster.elect(1)
+    cluster.isolate(3)
+    transfer(cluster, 1, 3)
+
+    with pytest.raises(TransferringError) as caught:
+        cluster.propose(1, "a")
+    assert caught.value.leader_hint == 3
+    with pytest.raises(TransferringError):
+        cluster.nodes[1].replica.propose_change(Change(ChangeKind.REMOVE, 3))
+
+    cluster.tick_all(ELECTION_TICKS)
+    cluster.propose(1, "a")
+    cluster.deliver()
+    assert cluster.leaders() == [1]
+    assert cluster.state(1).commit == 1
+
+
+def test_abandoned_transfer_can_be_repeated() -> None:
+    cluster = Cluster()
+    cluster.elect(1)
+    cluster.isolate(3)
+    transfer(cluster, 1, 3)
+    cluster.tick_all(ELECTION_TICKS)
+
+    transfer(cluster, 1, 2)
+    cluster.deliver()
+
+    assert cluster.leaders() == [2]
+
+
+@pytest.mark.parametrize(
+    ("target", "complaint"), [(1, "no other voter"), (4, "no other voter"), (9, "no other voter")]
+)
+def test_senseless_targets_are_refused(target: int, complaint: str) -> None:
+    cluster = Cluster(voters=(1, 2, 3), learners=(4,))
+    cluster.elect(1)
+    with pytest.raises(TransferRefusedError, match=complaint):
+        transfer(cluster, 1, target)
+
+
+def test_far_behind_target_is_refused() -> None:
+    cluster = Cluster(transfer_lag_entry_count_max=2)
+    cluster.elect(1)
+    cluster.isolate(3)
+    for body in "abc":
+        cluster.propose(1, body)
+    cluster.deliver()
+
+    with pytest.raises(TransferRefusedError, match="3 entries behind"):
+        transfer(cluster, 1, 3)
+
+
+def test_second_transfer_is_refused_while_one_runs() -> None:
+    cluster = Cluster()
+    cluster.elect(1)
+    cluster.isolate(3)
+    transfer(cluster, 1, 3)
+    with pytest.raises(TransferRefusedError, match="under way"):
+        transfer(cluster, 1, 2)
+
+
+def test_only_a_leader_transfers() -> None:
+    cluster = Cluster()
+    cluster.elect(1)
+    with pytest.raises(NotLeaderError):
+        transfer(cluster, 2, 3)
+
+
+def test_order_of_an_old_term_is_ignored() -> None:
+    cluster = Cluster(states={2: state_of([1], term=5)})
+    cluster.receive(2, campaign_now(1, 2, 4))
+    assert (cluster.role(2), cluster.state(2).term) == (Role.FOLLOWER, 5)
+
+
+def test_learner_does_not_follow_the_order() -> None:
+    cluster = Cluster(voters=(1, 2, 3), learners=(4,))
+    cluster.elect(1)
+    cluster.receive(4, campaign_now(1, 4, 1))
+    assert cluster.role(4) is Role.FOLLOWER
+
+
+def test_preferred_leader_takes_over_when_it_is_well() -> None:
+    cluster = Cluster(preferred_leader=3, preferred_retry_ticks=50)
+    cluster.elect(1)
+
+    cluster.tick_all(3 * ELECTION_TICKS)
+    assert cluster.leaders() == [3]
+
+    cluster.crash(3)
+    cluster.tick_all(4 * ELECTION_TICKS)
+    assert cluster.leaders() in ([1], [2])
+    cluster.restart(3)
+    cluster.tick_all(10 * ELECTION_TICKS)
+    assert cluster.leaders() == [3]
+
+
+def test_preferred_leader_is_not_tried_again_at_once() -> None:
+    cluster = Cluster(preferred_leader=3, preferred_retry_ticks=50)
+    cluster.elect(1)
+    cluster.cuts = {(1, 3)}
+    cluster.state(1).preferred_next_tick = 0
+    orders = []
+    for _ in range(100):
+        cluster.tick(1)
+        cluster.state(1).progress[3].contact_tick = cluster.state(1).now
+        cluster.deliver()
+        orders += [m for m in cluster.sent if isinstance(m, CampaignNow)]
+        cluster.sent.clear()
+    assert 1 <= len(orders) <= 2
