@@ -7,7 +7,9 @@ could write. Sources: design 4.6, fault-matrix S02, I17.
 
 import os
 import sys
+import threading
 import traceback
+from collections.abc import Callable
 from typing import Final
 
 from store.errors import SyncFailedError
@@ -27,3 +29,19 @@ def end_process(cause: BaseException) -> None:
     )
     sys.stderr.flush()
     os._exit(EXIT_SYNC_FAILED if is_sync else EXIT_INTERNAL_ERROR)
+
+
+class FirstCause:
+    """An `on_fatal` that passes the first cause on and remembers it; later ones follow from it."""
+
+    def __init__(self, on_fatal: Callable[[BaseException], None]) -> None:
+        self._on_fatal = on_fatal
+        self._lock = threading.Lock()
+        self.cause: BaseException | None = None
+
+    def __call__(self, cause: BaseException) -> None:
+        with self._lock:
+            if self.cause is not None:
+                return
+            self.cause = cause
+        self._on_fatal(cause)

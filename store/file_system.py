@@ -189,5 +189,7 @@ class FileSystem:
         code = (error.errno if isinstance(error, OSError) else None) or errno.EIO
         if code in _FULL:
             directory = os.path.dirname(os.path.abspath(path))
+            while not os.path.isdir(directory):  # It was to be made.
+                directory = os.path.dirname(directory)
             return StoreFullError(path, needed_bytes, self.free_bytes(directory)[0])
         return FileSystemError(operation, path, code)

@@ -298,7 +298,7 @@ class FlushService:
     def _wait_for_work(self) -> bool:
         """Block until a round is due; return False when the service is to stop."""
         with self._condition:
-            # A round that began before a cut may have taken the wish for a sync, but not the refused.
+            # A round that began before a cut may have taken the wish for a sync; the refused not.
             while not (self._sync_wanted or self._refused or self._stopping):
                 wait_ms = self._schedule.wait_ms(self._now_ms(), self._committer is not None)
                 if wait_ms <= 0:
@@ -322,8 +322,8 @@ class FlushService:
                 with self._condition:
                     wanted, self._sync_wanted = self._sync_wanted or thorough, False
                 self._commit_and_sync(wanted)
+                hit("flush.before_tell")  # While they are still pending, so that a failure tells.
                 done = self._take_done()
-            hit("flush.before_tell")
             self._tell(done, None)
             self._schedule.settled(self._now_ms())
             self._sink.on_settled(self._now_ms())

@@ -365,9 +365,10 @@ def create_index_file(
         header = fmt.INDEX_HEADER.pack(unix_ms, unix_ms, position, position, 0, 1)
         fs.write_at(fd, temporary, 0, header)
         fs.sync(fd, temporary)
+        file = IndexFile(fs, path, fd, slot_count=slot_count, entry_count=entry_count)
         fs.rename(temporary, path)
     except BaseException:
         fs.close(fd)
         fs.unlink(temporary)
         raise
-    return IndexFile(fs, path, fd, slot_count=slot_count, entry_count=entry_count)
+    return file

@@ -10,6 +10,7 @@ files and deletes old ones. A node that has its own loop opens the store with `m
 calls `maintain()` itself. Source: RocketMQ DefaultMessageStore.
 """
 
+import errno
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -20,8 +21,8 @@ from store import checksum, failpoints
 from store.checkpoint import Checkpoint, DurableTimes
 from store.config import StoreConfig
 from store.consume_queues import ConsumeQueues
-from store.errors import BusyError, ClosedError, StoreError, StoreFullError
-from store.fatal import end_process
+from store.errors import BusyError, ClosedError, StoreError, StoreFullError, SyncFailedError
+from store.fatal import FirstCause, end_process
 from store.file_system import FileSystem
 from store.flush import FlushService
 from store.flush_schedule import FlushRules
@@ -109,7 +110,8 @@ class Store(Reads):
         self.root: Final = root
         self.config = config
         self.counters: Final = StoreCounters()
-        self._fs, self._lock, self._clock, self._on_fatal = fs, lock, now_unix_ms, on_fatal
+        self._fs, self._lock, self._clock = fs, lock, now_unix_ms
+        self._on_fatal = FirstCause(on_fatal)
         self._closed = False
         self._last_store_unix_ms = self._last_end_position = self._retention_ran_ms = 0
         self._dispatch_error: StoreFullError | None = None
@@ -118,7 +120,7 @@ class Store(Reads):
         self._run_marker = RunMarker(fs, root)
         last_run = self._run_marker.last_run()
         files, self._warm_up, self._pooled, self._pool = make_files(
-            fs, root, config, self.counters, on_fatal
+            fs, root, config, self.counters, self._on_fatal
         )
         self._mark = open_marks(fs, root, config)
         undo.callback(self._mark.close)
@@ -222,6 +224,8 @@ class Store(Reads):
                 lock.release()
         except StoreError as error:
             self._count_failure(error)
+            if isinstance(error, SyncFailedError):  # Of a new file.
+                self._on_fatal(error)
             raise
         except AssertionError as error:
             self._on_fatal(error)
@@ -283,6 +287,9 @@ class Store(Reads):
             # later round gets through, so that the backlog is bounded.
             self._dispatch_error = error
             self.counters.dispatch_failed_count += 1
+        except SyncFailedError as error:
+            self._on_fatal(error)
+            raise
 
     def _retry_dispatch(self) -> None:
         self._catch_up()
@@ -299,8 +306,16 @@ class Store(Reads):
         """Dispatch, sync the derived files, move the marks, delete what has expired.
 
         The maintenance thread calls it every `derived_flush_interval_ms`. Raises what the parts
-        raise; a full disk or a failing deletion is tried again in the next round.
+        raise; a full disk or a failing deletion is tried again in the next round. `on_fatal` hears
+        of a failed sync first.
         """
+        try:
+            self._maintain()
+        except SyncFailedError as error:
+            self._on_fatal(error)
+            raise
+
+    def _maintain(self) -> None:
         self._catch_up()
         durable_position = self._sync_derived()
         durable_ms = self._times.up_to(min(self._flush.durable_position, durable_position))
@@ -311,7 +326,7 @@ class Store(Reads):
         now = time.monotonic_ns() // 1_000_000
         if now - self._retention_ran_ms >= self.config.retention_interval_ms:
             self._retention_ran_ms = now
-            self.delete_expired()
+            self._delete_expired()
 
     def _sync_derived(self) -> int:
         """Make what was dispatched durable and write it down; return up to where it is."""
@@ -321,6 +336,13 @@ class Store(Reads):
 
     def delete_expired(self) -> int:
         """Run one round of retention now; return how many log files were deleted."""
+        try:
+            return self._delete_expired()
+        except SyncFailedError as error:
+            self._on_fatal(error)
+            raise
+
+    def _delete_expired(self) -> int:
         self._catch_up()
         self._sync_derived()  # What is not durably dispatched is not deleted.
         usage = DiskUsage(*self._fs.free_bytes(self.root))
@@ -383,11 +405,16 @@ class Store(Reads):
             last.callback(self._checkpoint.close)
             if self._warm_up:
                 last.callback(self._warm_up.stop)
-            if self._pooled:
-                self._pooled.detach_all()
-            self._flush.stop()
+            try:
+                if self._pooled:
+                    self._pooled.detach_all()
+            finally:
+                self._flush.stop()
             if self._pool:
                 self._pool.close()
+            cause = self._on_fatal.cause
+            if cause is not None:  # A second sync could succeed, and what it promised be lost.
+                raise SyncFailedError(self.root, errno.EIO) from cause
             self._finish()
             self._run_marker.mark_closed()  # Last: what failed above leaves a crashed directory.
 

@@ -20,6 +20,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Final
 
 from store.errors import (
@@ -139,8 +140,9 @@ class WarmUp:
             raise ClosedError("the warm-up thread")
 
     def _discard(self) -> None:
-        while self._ready:
-            self._ready.pop().discard()  # The last one first.
+        with ExitStack() as discards:  # The last one first, and all of them.
+            while self._ready:
+                discards.callback(self._ready.popleft().discard)
 
     # --- Life ---
 

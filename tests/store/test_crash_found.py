@@ -1,6 +1,7 @@
 """What the crash tests found, each reduced to the smallest case that shows it."""
 
 import dataclasses
+import os
 import shutil
 import threading
 from collections.abc import Callable
@@ -11,14 +12,16 @@ import pytest
 
 from store import failpoints
 from store.config import StoreConfig
-from store.errors import FileSystemError
+from store.errors import FileSystemError, StoreFullError, SyncFailedError
 from store.file_system import FileSystem
 from store.flush import FlushService
+from store.index_file import create_index_file
 from store.mapped_file_queue import MappedFileQueue
 from store.message import encode_message
 from store.store import Store
+from store.warm_up import WarmUp
 from tests.store.crash_check import FILE, crash_config, must_not_die, open_store
-from tests.store.flush_fakes import DEADLINE_S, RULES, Clock, FakeLog, never
+from tests.store.flush_fakes import DEADLINE_S, RULES, Answers, Clock, FakeLog, never
 from tests.store.power_loss import PowerLossFileSystem
 from tests.store.records import PAGE, batch, record
 
@@ -59,7 +62,7 @@ def test_a_close_waits_for_a_running_round_of_maintenance(tmp_path: Path) -> Non
         str(tmp_path), crash_config(derived_flush_interval_ms=1), on_fatal=fatal.append
     )
     in_round, may_go_on = threading.Event(), threading.Event()
-    delete_expired = store.delete_expired
+    delete_expired = store._delete_expired
 
     def wait_in_the_middle() -> int:
         in_round.set()
@@ -67,7 +70,7 @@ def test_a_close_waits_for_a_running_round_of_maintenance(tmp_path: Path) -> Non
         return delete_expired()
 
     store._retention_ran_ms = -1 << 40  # Due at once.
-    store.delete_expired = wait_in_the_middle  # type: ignore[method-assign]
+    store._delete_expired = wait_in_the_middle  # type: ignore[method-assign]
     store.put(record(0))
     assert in_round.wait(DEADLINE_S), "no round began"
     stopping = store._maintenance.stop
@@ -213,3 +216,93 @@ def test_a_crash_before_the_first_key_leaves_no_index_to_sync(
             shutil.copyfile(tmp_path / "aborted", tmp_path / "abort")
         (tmp_path / "aborted").rename(tmp_path / "abort")
     assert not (tmp_path / "index").exists()
+
+
+# --- Failing calls ---
+
+
+def test_a_full_disk_below_a_directory_that_is_not_there_is_named(tmp_path: Path) -> None:
+    """The free space was asked of the missing directory, so a bare FileNotFoundError came out."""
+    with failpoints.armed("fs.list_directory=ENOSPC"), pytest.raises(StoreFullError):
+        FileSystem().list_directory(str(tmp_path / "not" / "there"))
+
+
+def test_a_failure_before_the_callbacks_is_told_to_all_who_wait() -> None:
+    """They were out of the queue by then, and one of them waited for ever."""
+    answers, causes = Answers(), list[BaseException]()
+    log = FakeLog(is_free=True)
+    service = FlushService(log, RULES, on_fatal=causes.append)
+    service.request(log.append(), answers.callback(1))
+    with failpoints.armed("flush.before_tell=EIO"):
+        assert not service.run_round()
+    assert [type(error) for _, error in answers.got] == [SyncFailedError]
+    assert len(causes) == 1
+
+
+def test_an_index_file_that_cannot_be_read_back_leaves_nothing(tmp_path: Path) -> None:
+    """It kept its name and its descriptor."""
+    before = len(os.listdir("/proc/self/fd"))
+    path = str(tmp_path / "20261121000000000")
+    with failpoints.armed("fs.read=EIO"), pytest.raises(FileSystemError):
+        create_index_file(FileSystem(), path, slot_count=4, entry_count=4, before=None)
+    assert os.listdir(tmp_path) == []
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_spare_file_that_cannot_be_removed_does_not_keep_the_others(tmp_path: Path) -> None:
+    """The descriptors of all later spare files leaked."""
+    before = len(os.listdir("/proc/self/fd"))
+    warm_up = WarmUp(
+        FileSystem(),
+        str(tmp_path),
+        PAGE,
+        file_count=3,
+        warm_up=False,
+        allocate_timeout_ms=1000 * DEADLINE_S,
+        on_fatal=never,
+    )
+    warm_up.start(0)
+    with warm_up._condition:
+        assert warm_up._condition.wait_for(lambda: warm_up.ready_count == 3, DEADLINE_S)
+    with failpoints.armed("fs.unlink=EIO"), pytest.raises(FileSystemError):
+        warm_up.stop()
+    assert len(os.listdir(tmp_path)) == 1
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("call", ["append", "queues", "maintain", "delete_expired"])
+def test_a_failed_sync_is_fatal_whoever_meets_it(tmp_path: Path, call: str) -> None:
+    """Only the flush thread told the owner, so a store went on and closed as if all were well."""
+    fatal: list[BaseException] = []
+    config = crash_config(durable_mark_interval_ms=1_000_000)
+    store = Store.open(str(tmp_path), config, maintain=False, on_fatal=fatal.append)
+    if call != "append":
+        store.append(record(0))
+    if call in ("maintain", "delete_expired"):
+        store.queues()
+    calls: dict[str, Callable[[], object]] = {
+        "append": lambda: store.append(record(0)),
+        "queues": store.queues,
+        "maintain": store.maintain,
+        "delete_expired": store.delete_expired,
+    }
+    point = "fs.sync_directory" if call == "queues" else "fs.sync"
+    with failpoints.armed(f"{point}=EIO"), pytest.raises(SyncFailedError):
+        calls[call]()
+    assert [type(cause) for cause in fatal] == [SyncFailedError]
+    with pytest.raises(SyncFailedError):
+        store.close()
+    assert len(fatal) == 1, "told once"
+    with open_store(str(tmp_path), config) as store:
+        assert not store.recovery.was_clean
+
+
+def test_a_close_that_cannot_commit_ends_the_flush_thread(tmp_path: Path) -> None:
+    """It went on over closed files."""
+    config = crash_config(flush="async", transient_pool=True, commit_interval_ms=1_000_000)
+    store = open_store(str(tmp_path), config)
+    store.put(record(0))
+    with failpoints.armed("fs.write=EIO"), pytest.raises(FileSystemError):
+        store.close()
+    assert not store._flush._thread.is_alive()
+    open_store(str(tmp_path), config).close()

@@ -123,6 +123,8 @@ class Life:
         image = self.parent / f"image{len(self.images)}"
         self.images.append(Image(image, history, call))
         self.fs.build_image(self.root, str(image), Random(self.random.random()))
+        # On the warm-up thread, appends go on meanwhile.
+        history.attempted |= self.history.attempted
 
     def live(self) -> None:
         """Work, close and reopen; the last store is left open."""

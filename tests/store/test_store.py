@@ -86,7 +86,6 @@ def read_all(store: Store, topic: str = "orders", queue_id: int = 0) -> list[int
 def crash(store: Store) -> None:
     """Leave the store as SIGKILL would: nothing is finished, the lock is free."""
     store._maintenance.stop()
-    store._on_fatal = lambda cause: None
     store._flush.stop()
     if store._warm_up:
         store._warm_up.stop()
