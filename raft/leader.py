@@ -103,6 +103,11 @@ def written(state: State) -> None:
     state.is_broadcast_due = True
 
 
+def _is_leader(state: State) -> bool:
+    """A call and not a comparison, because committing may change the role in between."""
+    return state.role is Role.LEADER
+
+
 def handle_append_reply(state: State, message: AppendReply) -> None:
     """Take an ack or refusal of the current term."""
     if state.role is not Role.LEADER:
@@ -137,7 +142,7 @@ def handle_append_reply(state: State, message: AppendReply) -> None:
         progress.become_replicate()
     if progress.is_counted and (match > state.commit or not was_counted):
         maybe_commit(state)
-    if state.role is not Role.LEADER:
+    if not _is_leader(state):  # A removed leader steps down with the commit of its removal.
         return
     if recovery.is_admissible(state, progress, message):
         progress.admitted = message.incarnation

@@ -93,9 +93,9 @@ class LogView:
     def append_runs(self, lo: Index, hi: Index, runs: tuple[TermRun, ...]) -> None:
         """Add entries [lo, hi), where `runs` may begin before `lo`; `lo` is last_index + 1."""
         assert lo == self.last_index + 1, f"append at {lo} after {self.last_index}"
-        for position, (first, term) in enumerate(runs):
-            run_hi = runs[position + 1][0] if position + 1 < len(runs) else hi
-            first = max(first, lo)
+        for number, (run_lo, term) in enumerate(runs):
+            run_hi = runs[number + 1][0] if number + 1 < len(runs) else hi
+            first = max(run_lo, lo)
             if first < run_hi:
                 self.append(term, run_hi - first)
         assert self.last_index == hi - 1, f"runs end at {self.last_index}, range at {hi}"

@@ -152,9 +152,7 @@ def heartbeat(state: State, progress: Progress) -> None:
             feed(state, progress)
             if progress.next > before:
                 return
-        if progress.state is ProgressState.REPLICATE and _send_range(
-            state, progress, progress.next
-        ):
+        if _is_replicating(progress) and _send_range(state, progress, progress.next):
             return
     elif state.now >= progress.snapshot_deadline:
         progress.become_probe()
@@ -192,3 +190,8 @@ def _send_snapshot(state: State, progress: Progress) -> None:
     state.send(
         InstallSnapshot(state.group, state.node_id, progress.node, state.term, meta, state.round)
     )
+
+
+def _is_replicating(progress: Progress) -> bool:
+    """A call and not a comparison, because feeding may have found that a snapshot is needed."""
+    return progress.state is ProgressState.REPLICATE

@@ -204,10 +204,9 @@ class Referee:
             message = outgoing.message
             if message.term > durable_term:
                 raise InvariantError("R01", f"{node} reveals a term before its sync: {message}")
-            kind = type(message)
-            if kind is AppendReply:
-                if message.refusal is Refusal.NONE and not self.page_cache:  # type: ignore[union-attr]
-                    match = message.match  # type: ignore[union-attr]
+            if isinstance(message, AppendReply):
+                if message.refusal is Refusal.NONE and not self.page_cache:
+                    match = message.match
                     if match > durable.last_index:
                         raise InvariantError("R16", f"{node} acks before its sync: {message}")
             elif isinstance(message, VoteReply):

@@ -68,7 +68,8 @@ def test_appends_of_the_same_turn_are_read_before_they_are_cut_off() -> None:
 
     sent = [o for o in cluster.net if isinstance(o.message, AppendRequest)]
     assert [o.message.hi for o in sent if isinstance(o.message, AppendRequest)] == [4]
-    assert [entry.body for entry in sent[0].payload] == ["a", "b", "c"]  # type: ignore[attr-defined]
+    bodies = [entry.body for entry in sent[0].payload]  # type: ignore[attr-defined]
+    assert bodies == ["a", "b", "c"]
 
 
 def test_no_op_of_the_same_turn_precedes_proposals() -> None:

@@ -210,7 +210,8 @@ def test_heartbeat_during_a_slow_sync_claims_only_what_is_durable() -> None:
 )
 def test_impossible_append_is_a_protocol_error(change: dict[str, object]) -> None:
     cluster = follower([1])
-    message = append(1, 2, 5, prev=(0, 1), terms=[5, 5])._replace(**change)  # type: ignore[arg-type]
+    message = append(1, 2, 5, prev=(0, 1), terms=[5, 5])
+    message = message._replace(**change)  # type: ignore[arg-type]
 
     with pytest.raises(PeerProtocolError):
         cluster.nodes[2].core.step(message)

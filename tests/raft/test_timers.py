@@ -49,7 +49,8 @@ def deliver_late(message: Message) -> int:
     cluster = Cluster(states={1: state_of([1, 2, 2], term=TERM)})
     cluster.tick(1, ELAPSED)
     has_entries = message in (RESETTING["append with entries"],)
-    cluster.receive(1, message, payload_of(message) if has_entries else None)  # type: ignore[arg-type]
+    payload = payload_of(message) if has_entries else None  # type: ignore[arg-type]
+    cluster.receive(1, message, payload)
     assert cluster.role(1) is Role.FOLLOWER
     return cluster.state(1).timer_start
 
