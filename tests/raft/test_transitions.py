@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import runpy
+from pathlib import Path
 
 import pytest
 
@@ -133,3 +134,9 @@ def test_module_prints_the_diagram(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.warns(RuntimeWarning):
         runpy.run_module("raft.transitions", run_name="__main__")
     assert capsys.readouterr().out == mermaid() + "\n"
+
+
+def test_the_diagram_in_the_architecture_is_the_one_drawn_from_the_table() -> None:
+    text = Path("ARCHITECTURE.md").read_text(encoding="utf-8")
+    drawn = text.partition("```mermaid\n")[2].partition("\n```")[0]
+    assert drawn == mermaid(), "paste what `python -m raft.transitions` prints"
