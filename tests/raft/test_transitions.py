@@ -137,6 +137,6 @@ def test_module_prints_the_diagram(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_diagram_in_the_architecture_is_the_one_drawn_from_the_table() -> None:
-    text = Path("ARCHITECTURE.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "ARCHITECTURE.md").read_text(encoding="utf-8")
     drawn = text.partition("```mermaid\n")[2].partition("\n```")[0]
     assert drawn == mermaid(), "paste what `python -m raft.transitions` prints"
