@@ -1,0 +1,414 @@
+"""Damage to the files of a whole store: torn tails, flipped bits, files and sectors that are wrong.
+
+The tail above the durable mark is cut back to whole records (whole entries in a ledger), exactly;
+below the mark nothing is ever cut: the store refuses to open, or a read and the full check see it.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Literal
+
+import pytest
+
+from store.config import StoreConfig
+from store.errors import (
+    CorruptionError,
+    DerivedFileError,
+    LayoutError,
+    RecordFormatError,
+    StoreError,
+)
+from store.ledger import Ledger
+from store.ledger_verify import verify_range
+from store.store import Store
+from tests.store.crash_check import (
+    FILE,
+    History,
+    RecordId,
+    check_derived,
+    check_store,
+    crash_config,
+    encode,
+    open_store,
+    temporary_parent,
+)
+from tests.store.records import PAGE, messages, record
+
+Container = Literal["commit_log", "ledger"]
+SECTOR = 512
+FLIP_COUNT = 600
+
+
+@pytest.fixture(scope="module")
+def parent() -> Iterator[Path]:
+    directory = Path(tempfile.mkdtemp(prefix="quorumlog-cut-", dir=temporary_parent()))
+    yield directory
+    shutil.rmtree(directory)
+
+
+def replace_tree(source: Path, target: Path) -> None:
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(source, target)
+
+
+def log_files(root: Path) -> list[Path]:
+    directory = root / "commitlog" if (root / "commitlog").exists() else root / "dledger-n0/data"
+    return sorted(directory.iterdir())
+
+
+# --- D3: the last batches are cut anywhere ---
+
+
+@dataclass
+class Torn:
+    """A store that was killed, the last three batches of which were never synced."""
+
+    root: Path
+    config: StoreConfig
+    history: History
+    ends: list[tuple[int, RecordId]]
+    """Of each record of the last batches, in a ledger as if all of a batch ended with it."""
+    lo: int
+    hi: int
+
+
+def make_torn(parent: Path, container: Container) -> Torn:
+    root, config = parent / "torn", crash_config(container=container, flush_interval_ms=1_000_000)
+    history = History(container == "ledger")
+    ends: list[tuple[int, RecordId]] = []
+    with open_store(str(parent / "run"), config) as store:
+        number = 0
+        while number < 8:
+            history.attempted.add(number)
+            result = store.put(encode(number))
+            history.acknowledge(number, result.record_positions, result.queue_offsets)
+            number += 1
+        lo = result.end_position
+        small = [n for n in range(number, number + 200) if len(encode(n)) < 700][:3]
+        for number in small:
+            history.attempted.add(number)
+            result = store.append(encode(number))
+            starts = [*result.record_positions[1:], result.end_position]
+            if container == "ledger":
+                starts = [result.end_position] * len(starts)
+            ends += [(end, (number, i)) for i, end in enumerate(starts)]
+        assert lo // FILE == result.end_position // FILE, "the batches are in one file"
+        assert store._mark.mark.durable_position == lo
+        shutil.copytree(parent / "run", root)
+    return Torn(root, config, history, ends, lo, result.end_position)
+
+
+def open_and_compare(torn: Torn, work: Path, expected: set[RecordId]) -> Store:
+    store = open_store(str(work), torn.config)
+    history = torn.history.copy()
+    check_store(store, history)
+    assert set(history.must) == set(torn.history.must) | expected
+    return store
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("container", ["commit_log", "ledger"])
+def test_a_cut_at_every_byte_of_the_last_three_batches(
+    parent: Path, tmp_path: Path, container: Container
+) -> None:
+    torn = make_torn(parent / f"every-{container}", container)
+    name = log_files(torn.root)[torn.lo // FILE].relative_to(torn.root)
+    whole = (torn.root / name).read_bytes()
+    work = parent / "work"
+    for cut in range(torn.lo, torn.hi + 1):
+        replace_tree(torn.root, work)
+        (work / name).write_bytes(whole[: cut % FILE].ljust(FILE, b"\0"))
+        good = {record_id for end, record_id in torn.ends if end <= cut}
+        with open_and_compare(torn, work, good) as store:
+            end = max((end for end, _ in torn.ends if end <= cut), default=torn.lo)
+            assert store.log.max_position == end, f"cut at {cut}"
+        assert not (work / name).read_bytes()[end % FILE :].strip(b"\0"), "nothing can revive"
+    assert torn.hi - torn.lo > 400
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("container", ["commit_log", "ledger"])
+def test_any_sectors_of_the_last_three_batches_may_be_missing(
+    parent: Path, container: Container
+) -> None:
+    """Later sectors may be there without earlier ones; what counts is up to the first gap."""
+    torn = make_torn(parent / f"sectors-{container}", container)
+    name = log_files(torn.root)[torn.lo // FILE].relative_to(torn.root)
+    whole, work, random = (torn.root / name).read_bytes(), parent / "work", Random(3)
+    cut_count = 0
+    for _ in range(60):
+        replace_tree(torn.root, work)
+        data = bytearray(whole)
+        size_bytes = random.choice([SECTOR, PAGE])
+        for at in range(0, FILE, size_bytes):
+            lo = max(at, torn.lo % FILE)
+            if lo < at + size_bytes and random.random() < 0.4:
+                data[lo : at + size_bytes] = bytes(at + size_bytes - lo)
+        (work / name).write_bytes(data)
+        gap = next((i for i in range(FILE) if data[i] != whole[i]), FILE)
+        sure = {record_id for end, record_id in torn.ends if end % FILE <= gap}
+        with open_store(str(work), torn.config) as store:
+            history = torn.history.copy()
+            check_store(store, history)
+            check_derived(store, f"{work}-rebuilt")
+            assert set(history.must) >= set(torn.history.must) | sure
+            cut_count += store.recovery.cut_size_bytes > 0
+    assert cut_count > 10
+
+
+# --- D5: bits flip in a ledger ---
+
+
+@dataclass
+class Sealed:
+    """A ledger of two files of 64 KiB that was closed: every byte is below the durable mark."""
+
+    root: Path
+    config: StoreConfig
+    files: list[Path]
+    served: dict[tuple[str, int], bytes]
+    """What all pulls gave, by queue."""
+    end_position: int
+
+
+def pull_all(store: Store) -> dict[tuple[str, int], bytes]:
+    found = {}
+    for topic, queue_id, lo, hi in store.queues():
+        data, offset = b"", lo
+        while offset < hi:
+            result = store.pull(topic, queue_id, offset, max_count=100)
+            assert result.next_offset > offset, f"{topic}/{queue_id} stops: {result.status}"
+            data, offset = data + result.data, result.next_offset
+        found[topic, queue_id] = data
+    return found
+
+
+def decode_all(store: Store) -> int:
+    return sum(len(messages(data)) for data in pull_all(store).values())
+
+
+@pytest.fixture(scope="module")
+def sealed(parent: Path) -> Sealed:
+    root = parent / "sealed"
+    config = crash_config(container="ledger", file_size_bytes=16 * PAGE)
+    with open_store(str(root), config) as store:
+        number = 0
+        while store.log.max_position < 24 * PAGE:
+            store.append(encode(number))
+            number += 1
+        served, end = pull_all(store), store.log.max_position
+    return Sealed(root, config, log_files(root), served, end)
+
+
+def open_or_refuse(root: Path, config: StoreConfig) -> Store | StoreError:
+    try:
+        return open_store(str(root), config)
+    except (LayoutError, CorruptionError) as error:
+        return error
+
+
+def flips(sealed: Sealed) -> Iterator[tuple[Path, int, bytes]]:
+    """Files with one flipped bit each: (file, byte, what it was)."""
+    random = Random(5)
+    for number in range(FLIP_COUNT):
+        path = sealed.files[number % 2]
+        at, bit = random.randrange(16 * PAGE), random.randrange(8)
+        original = path.read_bytes()
+        data = bytearray(original)
+        data[at] ^= 1 << bit
+        path.write_bytes(data)
+        yield path, at, original
+        path.write_bytes(original)
+
+
+@pytest.mark.slow
+def test_a_flipped_bit_is_detected_when_opening_or_by_the_full_check(
+    sealed: Sealed, parent: Path
+) -> None:
+    seen = {"open": 0, "check": 0, "cut": 0}
+    work = parent / "flipped"
+    for path, at, original in flips(sealed):
+        replace_tree(sealed.root, work)
+        is_written = int(path.name) + at < sealed.end_position
+        store = open_or_refuse(work, sealed.config)
+        if not isinstance(store, Store):
+            seen["open"] += 1
+            assert path.name in str(store)
+            assert (work / path.relative_to(sealed.root)).read_bytes() != original, "evidence"
+            assert is_written
+            continue
+        with store:
+            assert isinstance(store.log, Ledger)
+            if is_written:
+                findings = [f for f in verify_range(store.log) if f.path.endswith(path.name)]
+                assert findings, f"{path.name} byte {at}: nobody saw it"
+                seen["check"] += 1
+            else:  # Behind the end of the log: what a torn tail looks like.
+                assert store.recovery.cut_size_bytes > 0, f"{path.name} byte {at}"
+                seen["cut"] += 1
+    print(seen)
+    assert min(seen.values()) > 50, "all three ways were taken"
+
+
+@pytest.mark.slow
+@pytest.mark.xfail(
+    strict=True, reason="I14: pull and view give the bytes of sealed files without any checksum"
+)
+def test_a_flipped_bit_is_never_served(sealed: Sealed, parent: Path) -> None:
+    """I14: a pull gives the bytes that were put, or an error by name."""
+    work = parent / "served"
+    refused = wrong = 0
+    for path, at, _ in flips(sealed):
+        if int(path.name) + at >= sealed.end_position:
+            continue
+        replace_tree(sealed.root, work)
+        try:
+            with open_store(str(work), sealed.config) as store:
+                wrong += pull_all(store) != sealed.served
+        except StoreError:
+            refused += 1
+    assert refused > 50
+    assert wrong == 0, f"{wrong} of {FLIP_COUNT} flips were served, {refused} refused"
+
+
+# --- D9: files and sectors that are wrong ---
+
+
+@dataclass
+class Whole:
+    """A closed store of several log files."""
+
+    root: Path
+    config: StoreConfig
+    history: History
+
+
+@pytest.fixture(scope="module", params=["commit_log", "ledger"])
+def whole(request: pytest.FixtureRequest, parent: Path) -> Whole:
+    container: Container = request.param
+    root, config = parent / f"whole-{container}", crash_config(container=container)
+    history = History(container == "ledger")
+    with open_store(str(root), config) as store:
+        number = 0
+        # The last file is filled well into its second page, so that pages of it can be damaged.
+        while store.log.max_position < 4 * FILE + 3 * PAGE:
+            history.attempted.add(number)
+            result = store.put(encode(number))
+            history.acknowledge(number, result.record_positions, result.queue_offsets)
+            number += 1
+        assert len(store.log.files.files) == 5
+    return Whole(root, config, history)
+
+
+def page(at: int, content: bytes) -> Callable[[bytes], bytes]:
+    """Return what puts other content to a page."""
+    return lambda data: data[: at * PAGE] + content + data[at * PAGE + len(content) :]
+
+
+WRONG: dict[str, Callable[[bytes], bytes | None]] = {
+    "missing": lambda data: None,
+    "empty": lambda data: b"",
+    "one byte short": lambda data: data[:-1],
+    "a page short": lambda data: data[:-PAGE],
+    "one byte long": lambda data: data + b"\0",
+    "doubled": lambda data: data + data,
+    "zero page": page(1, bytes(PAGE)),
+    "zero sector": page(1, bytes(SECTOR)),
+    "page landed elsewhere": lambda data: page(0, data[PAGE : 2 * PAGE])(data),
+    "all zero": lambda data: bytes(len(data)),
+}
+
+
+def damage(root: Path, number: int, wrong: Callable[[bytes], bytes | None]) -> Path:
+    path = log_files(root)[number]
+    data = wrong(path.read_bytes())
+    path.unlink()
+    if data is not None:
+        path.write_bytes(data)
+    return path
+
+
+@pytest.mark.parametrize("kind", WRONG)
+@pytest.mark.parametrize("number", [0, 2, 4])
+def test_a_wrong_log_file_is_refused_by_name_or_never_served(
+    parent: Path, whole: Whole, kind: str, number: int, request: pytest.FixtureRequest
+) -> None:
+    if kind == "missing" and number == 0 and whole.config.container == "commit_log":
+        reason = "a plain log without its first file looks like one that retention shortened"
+        request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
+    work = parent / "wrong"
+    replace_tree(whole.root, work)
+    path = damage(work, number, WRONG[kind])
+    before = {p: p.read_bytes() for p in log_files(work) if p.stat().st_size}
+    store = open_or_refuse(work, whole.config)
+    if not isinstance(store, Store):
+        assert str(path.parent) in str(store), "the directory if there is no file to name"
+        after = {p: p.read_bytes() for p in log_files(work) if p.stat().st_size}
+        assert after == before, "evidence is kept"
+        return
+    with store:  # The damage is where an opening does not look.
+        assert 0 <= number < 4, "the last file is read whole"
+        assert kind in ("zero page", "zero sector", "page landed elsewhere", "all zero")
+        # A body is checked by whoever decodes it, as in RocketMQ.
+        with pytest.raises((CorruptionError, DerivedFileError, RecordFormatError)):
+            decode_all(store)
+        if isinstance(store.log, Ledger):
+            assert any(f.path == str(path) for f in verify_range(store.log))
+
+
+@pytest.mark.parametrize("container", ["commit_log", "ledger"])
+def test_an_old_copy_of_a_sector_is_seen(parent: Path, container: Container) -> None:
+    """A write that the disk lost although it had said that it was durable."""
+    config, refused = crash_config(container=container), 0
+    for at in range(0, 4 * PAGE, SECTOR):
+        root = parent / f"sector-{container}-{at}"
+        with open_store(str(root), config) as store:
+            store.put(record(0))
+            old = log_files(root)[0].read_bytes()
+            number = 1
+            while store.log.max_position < 3 * PAGE:
+                store.put(record(number))
+                number += 1
+            end = store.log.max_position
+        path = log_files(root)[0]
+        data = path.read_bytes()
+        path.write_bytes(data[:at] + old[at : at + SECTOR] + data[at + SECTOR :])
+        if at + SECTOR <= end:
+            with pytest.raises(CorruptionError):
+                open_store(str(root), config)
+            refused += 1
+        elif at >= end:
+            open_store(str(root), config).close()
+    assert refused >= 20
+
+
+def test_marks_of_an_older_copy_are_no_harm_and_lost_ones_are_refused(
+    parent: Path, whole: Whole
+) -> None:
+    work = parent / "marks"
+    replace_tree(whole.root, work)
+    marks = work / "marks"
+    good = marks.read_bytes()
+    for data in (b"", bytes(len(good)), good[:30] + b"\xff" * (len(good) - 30)):
+        marks.write_bytes(data)
+        with pytest.raises(CorruptionError) as caught:
+            open_store(str(work), whole.config)
+        assert caught.value.path == str(marks)
+    marks.write_bytes(good)
+    with open_store(str(work), whole.config) as store:
+        check_store(store, whole.history.copy())
+        older = marks.read_bytes()
+        number = whole.history.next_number()
+        store.put(encode(number))
+    marks.write_bytes(older)
+    with open_store(str(work), whole.config) as store:
+        history = whole.history.copy()
+        history.attempted.add(number)
+        check_store(store, history)
+        assert (number, 0) in history.must
+        check_derived(store, f"{work}-rebuilt")
+        assert decode_all(store) == len(history.must)
