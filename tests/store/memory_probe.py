@@ -5,7 +5,6 @@ Run as `python -m tests.store.memory_probe <directory> <container>`; prints one 
 
 import json
 import re
-import resource
 import sys
 from pathlib import Path
 
@@ -23,6 +22,13 @@ def memory() -> tuple[int, int]:
     sizes = [(name, int(kb) * 1024) for name, kb in _SIZE.findall(_smaps())]
     private = sum(size for name, size in sizes if name.startswith("Private"))
     return private, sum(size for name, size in sizes if name == "Rss")
+
+
+def resident_peak() -> int:
+    """The most that was ever resident; ru_maxrss would count what was before the exec, too."""
+    found = re.search(r"^VmHWM:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
+    assert found, "no VmHWM"
+    return int(found[1]) * 1024
 
 
 def _smaps() -> str:
@@ -50,7 +56,7 @@ def main() -> None:
     root, container = sys.argv[1:]
     before = memory()
     with Store.open(root, probe_config(container), maintain=False) as store:
-        opened, peak_kb = memory(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        opened, peak = memory(), resident_peak()
         log_size_bytes = store.log.max_position - store.log.min_position
         pulled = store.pull("orders", 0, store.queues()[0].max_offset - 1)
         assert pulled.record_count == 1, f"{pulled.status}"
@@ -71,7 +77,7 @@ def main() -> None:
         "scanned_size_bytes": store.recovery.scanned_size_bytes,
         "private_before_bytes": before[0],
         "private_opened_bytes": opened[0],
-        "resident_peak_bytes": peak_kb * 1024,
+        "resident_peak_bytes": peak,
         "resident_unmapped_bytes": unmapped[1],
         "resident_mapped_bytes": mapped[1],
         "resident_touched_bytes": touched[1],
