@@ -28,6 +28,7 @@ BODY_SIZE_BYTES = 1024
 BATCH_COUNT = 100
 WRITER_COUNT = 64
 _FILES_DEADLINE_S = 120
+_FIRST_WRITE_FILE_SIZE_BYTES = 4 * MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,38 +299,44 @@ def write_and_die(root: str, container: Container, size_bytes: int) -> None:
 
 def first_writes(directory: str, where: str, scale: Scale) -> Iterator[Figure]:
     """Microseconds (p99) of synced 4 KiB appends into new files, with and without warm-up."""
-    record = encode_message("bench", 0, os.urandom(4000))
-    p99 = {}
-    for is_warm in (False, True):
-        config = bench_config(
-            "commit_log",
-            flush="sync",
-            file_size_bytes=4 * MIB,
-            warm_up=is_warm,
-            preallocate_file_count=2 if is_warm else 0,
-        )
-        with opened(directory, config) as store:
-            latencies = []
-            for _ in range(scale.first_write_files * 4 * MIB // 4096):
-                began = time.perf_counter()
-                store.put(record)
-                latencies.append((time.perf_counter() - began) * 1e6)
-        latencies.sort()
-        p99[is_warm] = latencies[len(latencies) * 99 // 100]
-        yield Figure(
+    latencies: dict[bool, list[list[float]]] = {False: [], True: []}
+    for _ in range(scale.rounds):
+        for is_warm in latencies:  # In turn, so that both meet the same neighbours.
+            latencies[is_warm].append(_first_write_latencies(directory, scale, is_warm))
+    limit = 1e6 / limits.syncs_per_second(directory, 500)
+    for is_warm, rounds in latencies.items():
+        yield _figure(
+            [one[len(one) * 99 // 100] for one in rounds],
             what=f"first write, {'with' if is_warm else 'without'} warm-up, p99",
             where=where,
             container="commit_log",
             unit="us",
-            value=p99[is_warm],
-            spread=0.0,
-            limit=1e6 / limits.syncs_per_second(directory, 500),
+            limit=limit,
             limit_is="a page written and synced in written space",
             detail={
-                "p50_us": round(latencies[len(latencies) // 2]),
-                "max_us": round(latencies[-1]),
+                "p50_us": round(statistics.median(one[len(one) // 2] for one in rounds)),
+                "max_us": round(max(one[-1] for one in rounds)),
             },
         )
+
+
+def _first_write_latencies(directory: str, scale: Scale, is_warm: bool) -> list[float]:
+    """Sorted microseconds of puts of one page each, over several new files."""
+    record = encode_message("bench", 0, os.urandom(4000))
+    config = bench_config(
+        "commit_log",
+        flush="sync",
+        file_size_bytes=_FIRST_WRITE_FILE_SIZE_BYTES,
+        warm_up=is_warm,
+        preallocate_file_count=2 if is_warm else 0,
+    )
+    found = []
+    with opened(directory, config) as store:
+        for _ in range(scale.first_write_files * _FIRST_WRITE_FILE_SIZE_BYTES // 4096):
+            began = time.perf_counter()
+            store.put(record)
+            found.append((time.perf_counter() - began) * 1e6)
+    return sorted(found)
 
 
 Measure = Callable[[str, str, Scale], Iterator[Figure]]

@@ -138,7 +138,7 @@ class Ledger(LedgerReader):
         if kind == KIND_DATA:
             stamped = self.stamper.stamp(body, scratch, _HEADER, position + _HEADER, now_unix_ms)
         record_positions, queue_offsets, updates = stamped
-        link = write_header(scratch, size_bytes, kind, tail.link, term, position)
+        link = write_header(self._scratch_view, size_bytes, kind, tail.link, term, position)
         self.index.prepare(link.entry_index)
         file = self._file_for(position)
         hit("ledger.before_append")

@@ -122,7 +122,7 @@ def chain_of(previous_chain_crc: int, header: bytes) -> int:
 
 
 def write_header(
-    scratch: bytearray, size_bytes: int, kind: int, before: Link, term: int, position: int
+    scratch: memoryview, size_bytes: int, kind: int, before: Link, term: int, position: int
 ) -> Link:
     """Fill in the header before a body that lies in `scratch[48:size_bytes]`; return its link.
 
@@ -130,8 +130,7 @@ def write_header(
     append: the header is packed once, with chain CRC 0, and the CRC is put in afterwards.
     """
     index = before.entry_index + 1
-    with memoryview(scratch)[_HEADER:size_bytes] as body:
-        body_crc = crc32c(bytes(body))  # One copy; a slice of the bytearray first would be two.
+    body_crc = crc32c(bytes(scratch[_HEADER:size_bytes]))
     header = _pack_header(1, size_bytes, index, term, position, kind, 0, body_crc, size_bytes - 48)
     chain_crc = crc32c(before.chain_crc.to_bytes(4, "big") + header)
     scratch[0:_HEADER] = header
@@ -145,7 +144,7 @@ def encode_entry(kind: int, link: Link, position: int, body: bytes) -> bytes:
     The readable twin of an append.
     """
     scratch = bytearray(_HEADER) + body
-    write_header(scratch, len(scratch), kind, link, link.term, position)
+    write_header(memoryview(scratch), len(scratch), kind, link, link.term, position)
     return bytes(scratch)
 
 
