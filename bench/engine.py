@@ -301,8 +301,8 @@ def first_writes(directory: str, where: str, scale: Scale) -> Iterator[Figure]:
     """Microseconds (p99) of synced 4 KiB appends into new files, with and without warm-up."""
     latencies: dict[bool, list[list[float]]] = {False: [], True: []}
     for _ in range(scale.rounds):
-        for is_warm in latencies:  # In turn, so that both meet the same neighbours.
-            latencies[is_warm].append(_first_write_latencies(directory, scale, is_warm))
+        for is_warm, found in latencies.items():  # In turn: both meet the same neighbours.
+            found.append(_first_write_latencies(directory, scale, is_warm))
     limit = 1e6 / limits.syncs_per_second(directory, 500)
     for is_warm, rounds in latencies.items():
         yield _figure(
