@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from store import format as fmt
+from store.checked import CheckedRanges
 from store.config import MIB, StoreConfig
 from store.errors import CorruptionError, LimitExceededError, PositionRangeError
 from store.failpoints import hit
@@ -18,6 +19,7 @@ from store.file_system import FileSystem
 from store.log import AppendResult
 from store.mapped_file import MappedFile, View
 from store.mapped_file_queue import FileSource, MappedFileQueue
+from store.record_check import check_records
 from store.stamp import Stamper
 
 DIRECTORY: Final = "commitlog"
@@ -37,6 +39,7 @@ class CommitLog:
         directory = os.path.join(root, DIRECTORY)
         self.files: Final = MappedFileQueue(fs, directory, config.file_size_bytes, source)
         self.stamper: Final = Stamper(config)
+        self.checked: Final = CheckedRanges()
         # A record must fit into an empty file and leave room for the blank (1.4).
         self._batch_size_bytes_max = min(
             config.batch_size_bytes_max + fmt.RECORD_OVERHEAD_BYTES_MAX,
@@ -134,6 +137,26 @@ class CommitLog:
     def view(self, position: int, size_bytes: int) -> View:
         """A zero-copy window on the bytes of a record; errors as MappedFile.view."""
         return self.files.view(position, size_bytes)
+
+    def check(self, position: int, data: bytes) -> None:
+        """Check whole records that were read at `position`, unless they were checked before.
+
+        Raises CorruptionError. Header, topic and properties have no checksum here without
+        `property_crc`; their damage is found as far as sizes, positions and NULs tell.
+        """
+        if self.checked.covers(position, position + len(data)):
+            return
+        found = check_records(data, position)
+        if found.problem is not None or found.end != len(data):
+            file = self.files.file_at(position + found.end)
+            at = position + found.end - file.position
+            problem = found.problem
+            if problem is None:
+                raise CorruptionError(file.path, at, "record", "a whole one", "a part of one")
+            raise CorruptionError(
+                file.path, at, problem.field, problem.expected, problem.found
+            ) from problem
+        self.checked.add(position, position + len(data))
 
     def record_runs(self, lo: int, hi: int) -> Iterator[tuple[int, bytes]]:
         """Yield (position, whole records back to back) from `lo` up to `hi`, blanks left out.

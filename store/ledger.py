@@ -17,6 +17,7 @@ from functools import partial
 from typing import Final
 
 from store import format as fmt
+from store.checked import CheckedRanges
 from store.config import StoreConfig
 from store.errors import (
     CorruptionError,
@@ -40,6 +41,7 @@ from store.ledger_entry import (
 from store.ledger_reader import LedgerReader, Tail
 from store.ledger_records import record_runs
 from store.ledger_start import LogStart, StartFile
+from store.ledger_verify import verify_range
 from store.log import AppendResult
 from store.mapped_file import MappedFile
 from store.mapped_file_queue import FileSource
@@ -57,6 +59,7 @@ class Ledger(LedgerReader):
     ) -> None:
         super().__init__(fs, root, config, source)
         self.stamper: Final = Stamper(config)
+        self.checked: Final = CheckedRanges()
         """Its queue offsets are the owner's to put back after an open or a cut."""
         self.term = 0
         """The current term, set by the owner; `append` writes in it."""
@@ -232,6 +235,19 @@ class Ledger(LedgerReader):
     def record_runs(self, lo: int, hi: int) -> Iterator[tuple[int, bytes]]:
         """Yield (position of the first record, whole records back to back) from `lo` up to `hi`."""
         return record_runs(self, lo, hi)
+
+    def check(self, position: int, data: bytes) -> None:
+        """Check the entries that hold the bytes read at `position`, unless they were before.
+
+        An entry is checked as a whole: header, chain and body. Raises CorruptionError.
+        """
+        hi = position + len(data)
+        if self.checked.covers(position, hi):
+            return
+        lo_index, hi_index = self.index_at_position(position), self.index_at_position(hi - 1) + 1
+        for finding in verify_range(self, lo_index, hi_index, check_unwritten=False):
+            raise CorruptionError(*finding)
+        self.checked.add(self.position_of(lo_index), self._end_of(hi_index - 1))
 
     # --- Cutting ---
 

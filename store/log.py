@@ -60,6 +60,14 @@ class RecordLog(Protocol):
         """A zero-copy window on the bytes of a record; errors as `read`."""
         ...
 
+    def check(self, position: int, data: bytes) -> None:
+        """Make sure that `data`, read at `position`, is what was written there.
+
+        `data` is whole records back to back. Compares checksums once per open, see
+        `store.checked`. Raises CorruptionError.
+        """
+        ...
+
     def record_runs(self, lo: int, hi: int) -> Iterator[tuple[int, bytes]]:
         """Yield (position of the first byte, whole records back to back) from `lo` up to `hi`.
 

@@ -101,6 +101,7 @@ def open_log(
             source=source,
             durable_position=known_good,
         )
+        ledger.checked.trusted_position = report.scanned_from_position
         return OpenedLog(
             ledger,
             ledger.max_position,
@@ -115,6 +116,7 @@ def open_log(
     except BaseException:
         log.close()
         raise
+    log.checked.trusted_position = found.lo
     return OpenedLog(
         log,
         found.end_position,

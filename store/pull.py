@@ -154,6 +154,7 @@ def _read(log: RecordLog, queue: ConsumeQueue, chosen: _Chosen) -> bytes:
             hi = _whole_hi(positions, sizes_bytes, lo)
             end = positions[hi - 1] + sizes_bytes[hi - 1]
             data, is_whole = log.read(first, end - first), True
+        log.check(first, data)
         _check(data, queue, chosen, lo, hi)
         if is_whole:
             parts.append(data)

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from store.commit_log import CommitLog
 from store.config import StoreConfig
 from store.consume_queues import ConsumeQueues
-from store.errors import PositionRangeError, RecordFormatError
+from store.errors import CorruptionError, PositionRangeError, RecordFormatError
 from store.index_files import IndexFiles
 from store.ledger import Ledger
 from store.mapped_file import View
@@ -70,22 +70,38 @@ class Reads:
         )
 
     def view(self, position: int, size_bytes: int) -> View:
-        """Return a zero-copy window on a record; it stays valid until released (see View)."""
+        """Return a zero-copy window on one or more whole records, checked like any other read.
+
+        It stays valid until released (see View). Raises CorruptionError, PositionRangeError.
+        """
         self._check_open()
+        if not self.log.checked.covers(position, position + size_bytes):
+            self.log.check(position, self.log.read(position, size_bytes))
         return self.log.view(position, size_bytes)
 
     def message_at(self, position: int) -> Message:
-        """Return the record at a position. Raises PositionRangeError when none starts there."""
+        """Return the record at a position.
+
+        Raises PositionRangeError when none starts there, CorruptionError when it is damaged.
+        """
         self._check_open()
         lo, hi = self.log.min_position, self.log.max_position
         if not lo <= position < hi:
             raise PositionRangeError("position", position, lo, hi)
         try:
-            message = decode_message(self._read_record(position))
+            record = self._read_record(position)
+            message = decode_message(record)
         except RecordFormatError as error:
-            raise PositionRangeError("record position", position, lo, hi) from error
+            if not error.field.endswith("CRC"):  # Else a record does start there.
+                raise PositionRangeError("record position", position, lo, hi) from error
+            file = self.log.files.file_at(position)
+            at = position - file.position + error.at
+            raise CorruptionError(
+                file.path, at, error.field, error.expected, error.found
+            ) from error
         if message.position != position:
             raise PositionRangeError("record position", position, lo, hi)
+        self.log.check(position, record)
         return message
 
     def message_by_id(self, message_id: str) -> Message:

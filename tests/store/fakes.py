@@ -108,6 +108,9 @@ class MemoryLog:
     def view(self, position: int, size_bytes: int) -> View:
         raise NotImplementedError
 
+    def check(self, position: int, data: bytes) -> None:
+        """Memory is trusted."""
+
     def record_runs(self, lo: int, hi: int) -> Iterator[tuple[int, bytes]]:
         first, run = lo, b""
         for position, size_bytes in self.records:

@@ -255,9 +255,6 @@ def test_a_flipped_bit_is_detected_when_opening_or_by_the_full_check(
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(
-    strict=True, reason="I14: pull and view give the bytes of sealed files without any checksum"
-)
 def test_a_flipped_bit_is_never_served(sealed: Sealed, parent: Path) -> None:
     """I14: a pull gives the bytes that were put, or an error by name."""
     work = parent / "served"

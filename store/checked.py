@@ -1,0 +1,41 @@
+"""Remembers which parts of the log were compared with their checksums since the store was opened.
+
+Owns the ranges; must not know how bytes are checked. What recovery walked, and what was written
+since, counts as checked. Older bytes are checked when they are first read (fault-matrix I14), so a
+flipped bit of years ago is an error and not a message, and nothing is checked twice.
+"""
+
+from bisect import bisect_left, bisect_right
+from typing import Final
+
+RANGE_COUNT_MAX: Final = 4096  # Then all is forgotten: checking again is only slower.
+
+
+class CheckedRanges:
+    """A set of positions, kept as disjoint half-open ranges in order.
+
+    Any thread may call: a lost update costs a second check and nothing else.
+    """
+
+    def __init__(self) -> None:
+        self.trusted_position = 0
+        """Everything from here on was checked by recovery, or written since."""
+        self._edges: list[int] = []  # lo, hi, lo, hi, ... strictly rising.
+
+    def covers(self, lo: int, hi: int) -> bool:
+        """Say whether all of [lo, hi) was checked."""
+        if lo >= self.trusted_position:
+            return True
+        edges = self._edges
+        at = bisect_right(edges, lo)
+        return at % 2 == 1 and min(hi, self.trusted_position) <= edges[at]
+
+    def add(self, lo: int, hi: int) -> None:
+        """Note that [lo, hi) was checked."""
+        assert lo < hi, f"range [{lo}, {hi})"
+        edges = self._edges
+        if len(edges) >= 2 * RANGE_COUNT_MAX:
+            edges = []
+        first, last = bisect_left(edges, lo), bisect_right(edges, hi)
+        merged = [lo] * (first % 2 == 0) + [hi] * (last % 2 == 0)
+        self._edges = edges[:first] + merged + edges[last:]

@@ -1,0 +1,94 @@
+"""What was checked is remembered, and old damage is met when it is read."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from store import checked
+from store.checked import CheckedRanges
+from store.errors import CorruptionError
+from tests.store.records import batch, numbers, small_config
+from tests.store.test_store import Container, open_store
+
+
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(1, 12)), max_size=25))
+def test_ranges_equal_a_set_of_positions(added: list[tuple[int, int]]) -> None:
+    ranges, model = CheckedRanges(), set()
+    ranges.trusted_position = 100
+    for lo, size_bytes in added:
+        ranges.add(lo, lo + size_bytes)
+        model |= set(range(lo, lo + size_bytes))
+    edges = ranges._edges
+    assert edges == sorted(set(edges)), "disjoint, and neighbours are one"
+    for lo in range(75):
+        for hi in range(lo + 1, 76):
+            assert ranges.covers(lo, hi) == model.issuperset(range(lo, hi))
+    assert ranges.covers(100, 10**9)
+
+
+def test_what_recovery_walked_needs_no_second_check() -> None:
+    ranges = CheckedRanges()
+    assert ranges.covers(5, 10), "a new log: everything was written since"
+    ranges.trusted_position = 8
+    assert not ranges.covers(5, 10)
+    ranges.add(5, 8)
+    assert ranges.covers(5, 10)
+
+
+def test_the_number_of_ranges_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checked, "RANGE_COUNT_MAX", 4)
+    ranges = CheckedRanges()
+    ranges.trusted_position = 1000
+    for lo in range(0, 100, 10):
+        ranges.add(lo, lo + 5)
+        assert ranges.covers(lo, lo + 5)
+        assert len(ranges._edges) <= 2 * 4 + 2
+
+
+@pytest.mark.parametrize("container", ["commit_log", "ledger"])
+@pytest.mark.parametrize("way", ["pull", "key", "position", "view"])
+def test_old_damage_is_an_error_and_not_a_message(
+    tmp_path: Path, container: Container, way: str
+) -> None:
+    config = small_config(container=container)
+    with open_store(tmp_path, config) as store:
+        results = [store.put(batch(lo, lo + 20)) for lo in range(0, 400, 20)]
+        path = Path(store.log.files.files[0].path)
+    content = bytearray(path.read_bytes())
+    position = results[1].record_positions[3]
+    content[position + 100] ^= 1  # In the body of record 23.
+    path.write_bytes(content)
+    with open_store(tmp_path, config) as store:
+        assert numbers(store.pull("orders", 0, 300, max_count=50).data) == list(range(300, 350))
+        ways: dict[str, Callable[[], object]] = {
+            "pull": lambda: store.pull("orders", 0, 10, max_count=50),
+            "key": lambda: store.messages_by_key("orders", "key0023"),
+            "position": lambda: store.message_at(position),
+            "view": lambda: store.view(position, results[1].record_positions[4] - position),
+        }
+        with pytest.raises(CorruptionError) as caught:
+            ways[way]()
+        assert caught.value.path == str(path)
+        assert position - 48 - 160 * 3 <= caught.value.at <= position + 160
+    content[position + 100] ^= 1
+    path.write_bytes(content)
+    with open_store(tmp_path, config) as store:
+        assert numbers(store.pull("orders", 0, 10, max_count=50).data) == list(range(10, 60))
+
+
+def test_a_flipped_header_bit_is_found_in_the_ledger(tmp_path: Path) -> None:
+    """The record has no checksum of its header, the entry around it has one of everything."""
+    config = small_config(container="ledger")
+    with open_store(tmp_path, config) as store:
+        position = store.put(batch(0, 20)).record_positions[3]
+        for lo in range(20, 400, 20):
+            store.put(batch(lo, lo + 20))
+        path = Path(store.log.files.files[0].path)
+    content = bytearray(path.read_bytes())
+    content[position + 43] ^= 1  # Born time.
+    path.write_bytes(content)
+    with open_store(tmp_path, config) as store, pytest.raises(CorruptionError, match="body CRC"):
+        store.pull("orders", 0, 0)
