@@ -24,11 +24,16 @@ class CheckedRanges:
 
     def covers(self, lo: int, hi: int) -> bool:
         """Say whether all of [lo, hi) was checked."""
+        return self.first_unchecked(lo, hi) >= hi
+
+    def first_unchecked(self, lo: int, hi: int) -> int:
+        """Return the first position of [lo, hi) that was not checked, `hi` or more without one."""
         if lo >= self.trusted_position:
-            return True
+            return hi
         edges = self._edges
         at = bisect_right(edges, lo)
-        return at % 2 == 1 and min(hi, self.trusted_position) <= edges[at]
+        reached = edges[at] if at % 2 == 1 else lo
+        return hi if reached >= self.trusted_position else reached
 
     def add(self, lo: int, hi: int) -> None:
         """Note that [lo, hi) was checked."""

@@ -144,19 +144,22 @@ class CommitLog:
         Raises CorruptionError. Header, topic and properties have no checksum here without
         `property_crc`; their damage is found as far as sizes, positions and NULs tell.
         """
-        if self.checked.covers(position, position + len(data)):
+        hi = position + len(data)
+        lo = self.checked.first_unchecked(position, hi)
+        if lo >= hi:
             return
-        found = check_records(data, position)
-        if found.problem is not None or found.end != len(data):
-            file = self.files.file_at(position + found.end)
-            at = position + found.end - file.position
+        # A range ends where a record does, so the rest begins with one.
+        found = check_records(data[lo - position :], lo)
+        if found.problem is not None or lo + found.end != hi:
+            file = self.files.file_at(lo + found.end)
+            at = lo + found.end - file.position
             problem = found.problem
             if problem is None:
                 raise CorruptionError(file.path, at, "record", "a whole one", "a part of one")
             raise CorruptionError(
                 file.path, at, problem.field, problem.expected, problem.found
             ) from problem
-        self.checked.add(position, position + len(data))
+        self.checked.add(position, hi)
 
     def record_runs(self, lo: int, hi: int) -> Iterator[tuple[int, bytes]]:
         """Yield (position, whole records back to back) from `lo` up to `hi`, blanks left out.

@@ -242,9 +242,10 @@ class Ledger(LedgerReader):
         An entry is checked as a whole: header, chain and body. Raises CorruptionError.
         """
         hi = position + len(data)
-        if self.checked.covers(position, hi):
+        lo = self.checked.first_unchecked(position, hi)
+        if lo >= hi:
             return
-        lo_index, hi_index = self.index_at_position(position), self.index_at_position(hi - 1) + 1
+        lo_index, hi_index = self.index_at_position(lo), self.index_at_position(hi - 1) + 1
         for finding in verify_range(self, lo_index, hi_index, check_unwritten=False):
             raise CorruptionError(*finding)
         self.checked.add(self.position_of(lo_index), self._end_of(hi_index - 1))
