@@ -151,6 +151,8 @@ class History:
     """A batch is there as a whole or not at all (ledger). A plain log may keep its beginning."""
     attempted: set[int] = field(default_factory=set)
     must: dict[RecordId, Place] = field(default_factory=dict)
+    maybe: dict[RecordId, Place] = field(default_factory=dict)
+    """Records that were in the log and promised to nobody: they may be lost, or have expired."""
     expired_next: dict[QueueKey, int] = field(default_factory=dict)
     """Offset after the last record of a queue that retention took away."""
     min_position: int = 0
@@ -164,12 +166,18 @@ class History:
         for i, place in enumerate(zip(positions, queue_offsets, strict=True)):
             self.must[number, i] = Place(*place)
 
+    def place(self, number: int, positions: Iterable[int], queue_offsets: Iterable[int]) -> None:
+        """The batch was seen at these places."""
+        for i, place in enumerate(zip(positions, queue_offsets, strict=True)):
+            self.maybe[number, i] = Place(*place)
+
     def copy(self) -> "History":
         """A history that goes on by itself."""
         return History(
             self.is_atomic,
             set(self.attempted),
             dict(self.must),
+            dict(self.maybe),
             dict(self.expired_next),
             self.min_position,
             self.kept_size_bytes_min,
@@ -189,9 +197,9 @@ class History:
         if min_position > 0 and max_position - min_position < self.kept_size_bytes_min:
             raise BrokenPromiseError(f"retention left [{min_position}, {max_position})")
         self.min_position = min_position
-        for (number, i), place in list(self.must.items()):
+        for (number, i), place in [*self.must.items(), *self.maybe.items()]:
             if place.position < min_position:
-                del self.must[number, i]
+                self.must.pop((number, i), None)
                 key = plan(number)[i].topic, plan(number)[i].queue_id
                 hi = max(self.expired_next.get(key, 0), place.queue_offset + 1)
                 self.expired_next[key] = hi
@@ -216,7 +224,7 @@ def check_store(store: Store, history: History) -> int:
             )
     queues = _check_offsets(found, history)
     _check_reads(store, queues, history)
-    history.must = found
+    history.must, history.maybe = found, {}
     return len(found)
 
 

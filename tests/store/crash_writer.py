@@ -5,6 +5,7 @@ output is one write, so a SIGKILL never leaves half a line that matters:
 
     O <end>                                the store is open
     T <batch>                              the batch will be tried now
+    P <batch> <end> <positions> <offsets>  the batch is in the log, and nothing is promised
     A <batch> <end> <positions> <offsets>  the batch is acknowledged
     C <position>                           everything before it is in the page cache at least
     Z                                      closed
@@ -105,11 +106,12 @@ class Lane:
         for number in self._numbers:
             say(f"T {number}")
             if self._plant == "early_ack":
-                acknowledge(number, predict(store, number))
+                report("A", number, predict(store, number))
             if self._mode == "sync" and self._random.random() < 0.5:
-                acknowledge(number, store.put(encode(number)))
+                report("A", number, store.put(encode(number)))
                 continue
             waiting.append((number, store.append(encode(number))))
+            report("P", *waiting[-1])
             if self._mode == "sync" and len(waiting) < 4:
                 continue
             if self._mode == "sync" or self._random.random() < 0.05:
@@ -119,17 +121,17 @@ class Lane:
                 is_late = self._plant == "early_commit"
                 committed = files.wrote_position if is_late else files.max_position
             for done, result in waiting:
-                acknowledge(done, result)
+                report("A", done, result)
             if self._mode == "pool":
                 say(f"C {committed}")
             waiting = []
 
 
-def acknowledge(number: int, result: AppendResult) -> None:
-    """Report a batch as the store promised it."""
+def report(what: str, number: int, result: AppendResult) -> None:
+    """Say where a batch is."""
     positions = ",".join(map(str, result.record_positions))
     offsets = ",".join(map(str, result.queue_offsets))
-    say(f"A {number} {result.end_position} {positions} {offsets}")
+    say(f"{what} {number} {result.end_position} {positions} {offsets}")
 
 
 def predict(store: Store, number: int) -> AppendResult:

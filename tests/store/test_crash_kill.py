@@ -116,10 +116,12 @@ def learn(history: History, run: Run, mode: Mode) -> None:
     for line in run.lines:
         if line[0] == "T":
             history.attempted.add(int(line[1]))
-        elif line[0] == "A":
+        elif line[0] in "PA":
             number, end = int(line[1]), int(line[2])
             positions, offsets = ([int(n) for n in part.split(",")] for part in line[3:])
-            waiting[number] = (end, positions, offsets)
+            history.place(number, positions, offsets)
+            if line[0] == "A":
+                waiting[number] = (end, positions, offsets)
         # What was acknowledged out of a write buffer may die with the process.
         committed = int(line[1]) if line[0] == "C" else 0
         for number, (end, positions, offsets) in list(waiting.items()):
