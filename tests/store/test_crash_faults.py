@@ -46,7 +46,7 @@ from tests.store.records import messages
 Container = Literal["commit_log", "ledger"]
 Variant = Literal["inline", "threads", "pool"]
 
-PASS_COUNT_MAX = 10  # Of each point: the first ones, and some of the later ones.
+PASS_COUNT_MAX = 8  # Of each point: the first ones, and some of the later ones.
 WRITING = ("fs.write", "fs.allocate")
 SYNCING = ("fs.sync", "fs.sync_directory")
 DEADLINE_MS = 30_000
