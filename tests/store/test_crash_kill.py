@@ -193,6 +193,8 @@ class Chain:
         self.directory_count += 1
         self.root = str(self._parent / f"store{self.directory_count}")
         self.history = History(self._container == "ledger")
+        if self._mode == "pool":  # Retention counts the files in write buffers, which may be lost.
+            self.history.kept_size_bytes_min = 0
         self._kill_count = 0
 
     def options(self, *, census: bool = False) -> Options:
