@@ -1,201 +1,184 @@
-"""The main job: real input in, a crash in the middle, every byte back.
+"""The main job: a three-node cluster, real input, a leader killed in the middle, every byte back.
 
-Loads each line of the Python standard library as a message, SIGKILLs the writing process half-way,
-recovers, resumes, reads everything back through the consume queues and compares SHA-256 per file.
-Owns the story and what a person sees of it; storing is the store's work, the input is
-`deploy.stdlib_source`, the writing process is `deploy.main_job_writer`.
+Starts three nodes with sync flush, sends each line of the Python standard library as a message
+through the SDK, SIGKILLs the leader half-way and starts it again later, reads everything back from
+the leader and then from each replica by itself, and compares: SHA-256 of each file, every message
+once, equal chain digests. Owns the story; the comparison is `deploy.audit`, the screen
+`deploy.main_job_summary`, the input `deploy.stdlib_source`.
 """
 
-import hashlib
+import asyncio
 import json
 import os
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from collections import deque
+from dataclasses import asdict
 from pathlib import Path
 from random import Random
-from types import TracebackType
-from typing import Any
+from typing import Final
 
 import click
 
-from deploy.main_job_writer import STORE_CONFIG
+import quorumlog
+from deploy.audit import Audit, QueueName
+from deploy.local import LocalCluster
+from deploy.main_job_summary import Summary, print_summary
+from deploy.progress import Progress, Step
 from deploy.stdlib_source import (
+    LINE_PROPERTY,
     PATH_PROPERTY,
-    QueueName,
+    QUEUES_PER_TOPIC,
     SourceFile,
     find_files,
-    sha256_of_files,
     standard_library,
 )
 from quorumlog.cli.errors import CliError, ExitCode, report
-from store.message import decode_message
-from store.store import Store
 
-_PULL_COUNT = 4096
-_PULL_SIZE_BYTES = 4 << 20
-
-
-@dataclass(slots=True)
-class Summary:
-    """What the job found; printed as one screen, or as one JSON object."""
-
-    verdict: str = "failed"
-    directory: str = ""
-    files: int = 0
-    lines: int = 0
-    size_bytes: int = 0
-    topics: int = 0
-    queues: int = 0
-    killed_after_lines: int = 0
-    acknowledged_before_kill: int = 0
-    recovered_lines: int = 0
-    acknowledged_lost: int = 0
-    recovery_ms: float = 0.0
-    cut_size_bytes: int = 0
-    files_equal: int = 0
-    files_different: list[str] = field(default_factory=list)
-    write_lines_per_second: int = 0
-    read_lines_per_second: int = 0
-    seconds: float = 0.0
+NODE_COUNT: Final = 3
+UNDECIDED_COUNT_MAX: Final = 20_000  # Messages sent whose receipt was not looked at yet.
+RESTART_AFTER: Final = 0.15  # The killed node is away for this share of the input.
+CATCH_UP_S: Final = 60
 
 
-class Progress:
-    """Bars on a terminal, one line a step elsewhere. Writes to stderr: stdout is the result's."""
+class _Sender:
+    """Sends all lines, looks at every receipt, and kills the leader on the way."""
 
-    def __init__(self) -> None:
-        self._bars: Any = None
-        if sys.stderr.isatty():
-            from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
-            from rich.progress import Progress as Bars
-
-            self._bars = Bars(
-                "{task.description:<34}",
-                BarColumn(),
-                MofNCompleteColumn(),
-                TimeRemainingColumn(),
-                console=Console(stderr=True),
-            )
-
-    def __enter__(self) -> "Progress":
-        if self._bars:
-            self._bars.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+    def __init__(
+        self, cluster: LocalCluster, client: quorumlog.Client, audit: Audit, summary: Summary
     ) -> None:
-        if self._bars:
-            self._bars.stop()
+        self._cluster, self._client = cluster, client
+        self._audit, self._summary = audit, summary
+        self._undecided: deque[tuple[int, int, quorumlog.Delivery]] = deque()
+        self._undecided_count_max = min(UNDECIDED_COUNT_MAX, summary.lines // 20)
+        self._acked_count = 0
+        self._killed_term = 0
+        self._killed_s = 0.0
+        self._killed_node = 0
+        self.last_index = -1
 
-    def step(self, text: str, total: int) -> "Step":
-        """Begin a step of `total` units."""
-        if not self._bars:
-            click.echo(f"{text} ({total})", err=True)
-            return Step(None, None)
-        return Step(self._bars, self._bars.add_task(text, total=total))
+    async def run(self, files: list[SourceFile], kill_at: int, step: Step) -> None:
+        """Send every line of `files`; the leader is killed once `kill_at` lines are acked."""
+        restart_at = kill_at + int(self._summary.lines * RESTART_AFTER)
+        began = time.monotonic()
+        async with self._client.producer() as producer:
+            for number, file in enumerate(files):
+                await self._send_file(producer, number, file)
+                step.reached(self._acked_count)
+                if self._acked_count >= kill_at and not self._killed_node:
+                    await self._kill()
+                if self._acked_count >= restart_at and self._killed_node:
+                    await self._restart()
+            await self._settle(0)
+        await self._restart()
+        step.reached(self._acked_count)
+        self._summary.acked = self._acked_count
+        self._summary.throughput_msgs_per_s = round(self._acked_count / (time.monotonic() - began))
+
+    async def _send_file(self, producer: quorumlog.Producer, number: int, file: SourceFile) -> None:
+        key = file.name.replace(" ", "_")
+        for line_number, line in enumerate(file.lines()):
+            delivery = await producer.enqueue(
+                file.topic,
+                line,
+                queue_id=file.queue_id,
+                key=None if line_number else key,
+                properties={PATH_PROPERTY: file.name, LINE_PROPERTY: str(line_number)},
+            )
+            self._undecided.append((number, line_number, delivery))
+            if len(self._undecided) > self._undecided_count_max:
+                await self._settle(self._undecided_count_max // 2)
+
+    async def _settle(self, left_count: int) -> None:
+        """Wait for the oldest receipts, until `left_count` are undecided."""
+        receipts = self._summary.receipts_by_durability
+        while len(self._undecided) > left_count:
+            number, line_number, delivery = self._undecided.popleft()
+            receipt = await delivery
+            self._audit.on_acked(number, line_number)
+            self._acked_count += 1
+            level = receipt.durability.value
+            receipts[level] = receipts.get(level, 0) + 1
+            self._summary.duplicates_answered += receipt.is_duplicate
+            self.last_index = max(self.last_index, receipt.index)
+            if self._killed_term and receipt.term > self._killed_term:
+                self._summary.failover_ms = round((time.monotonic() - self._killed_s) * 1000)
+                self._killed_term = 0
+
+    async def _kill(self) -> None:
+        status = await self._client.admin.node_status()
+        await asyncio.to_thread(self._cluster.kill, status.node_id)
+        self._killed_s, self._killed_term = time.monotonic(), status.term
+        self._killed_node = status.node_id
+        self._summary.killed_node = status.node_id
+        self._summary.killed_after = self._acked_count
+
+    async def _restart(self) -> None:
+        if self._killed_node > 0:
+            await asyncio.to_thread(self._cluster.restart, self._killed_node)
+            self._killed_node = -1
 
 
-@dataclass(slots=True)
-class Step:
-    """One bar."""
-
-    bars: Any
-    task: Any
-
-    def reached(self, done: int) -> None:
-        """Move the bar to `done` units."""
-        if self.bars:
-            self.bars.update(self.task, completed=done)
-
-
-def run_writer(
-    directory: str, source: str, step: Step, kill_at: int
-) -> tuple[dict[QueueName, int], int, dict[str, Any]]:
-    """Run the writing process; SIGKILL it once `kill_at` lines are acknowledged (0: never).
-
-    Returns (acknowledged next offset of each queue, acknowledged lines, its recovery report).
-    """
-    command = [sys.executable, "-P", "-m", "deploy.main_job_writer", directory, source]
-    acknowledged: dict[QueueName, int] = {}
-    opened: dict[str, Any] = {}
-    done = 0
-    writer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert writer.stdout is not None
-    try:
-        for line in writer.stdout:
-            if not line.endswith("\n"):
-                break  # Killed while it wrote this line: it acknowledges nothing.
-            event = json.loads(line)
-            if "opened" in event:
-                opened = event["opened"]
-                done = opened["lines"]
-                continue
-            topic, queue_id, next_offset, count = event["acked"]
-            acknowledged[(topic, queue_id)] = next_offset
-            done += count
-            step.reached(done)
-            if kill_at and done >= kill_at and writer.poll() is None:
-                writer.send_signal(signal.SIGKILL)
-                kill_at = 0
-    finally:
-        if writer.poll() is None and sys.exc_info()[0] is not None:
-            writer.kill()
-        writer.wait()
-        writer.stdout.close()
-    if writer.returncode not in (0, -signal.SIGKILL):
-        raise CliError(
-            what=f"the writing process ended with exit code {writer.returncode}",
-            why="its own message stands above",
-            do="mend that, then run the job again",
+async def read_replica(
+    client: quorumlog.Client,
+    queues: list[QueueName],
+    audit: Audit,
+    step: Step,
+    *,
+    node_id: int | None,
+    at_least_index: int,
+) -> None:
+    """Read every queue to its end, from the leader (linearizable) or from one replica alone."""
+    consistency = "linearizable" if node_id is None else "local"
+    for topic in sorted({topic for topic, _ in queues}):
+        consumer = client.pull_consumer(
+            topic,
+            position="first",
+            until="end",
+            consistency=consistency,
+            at_least_index=at_least_index,
+            node_id=node_id,
         )
-    return acknowledged, done, opened
+        async with consumer:
+            async for batch in consumer.batches():
+                for message in batch:
+                    properties = message.properties
+                    line_number = int(properties[LINE_PROPERTY])
+                    audit.on_read(properties[PATH_PROPERTY], line_number, message.body)
+                step.reached(audit.read_count)
 
 
-def pull_all(store: Store, topic: str, queue_id: int) -> Iterator[bytes]:
-    """Yield runs of records of one queue, from its first to its last."""
-    offset = 0
+async def compare_replicas(client: quorumlog.Client, summary: Summary) -> None:
+    """Wait until all replicas have applied the leader's last entry, then compare digests there."""
+    admin = client.admin
+    target = (await admin.node_status()).commit_index
+    deadline = time.monotonic() + CATCH_UP_S
     while True:
-        result = store.pull(
-            topic, queue_id, offset, max_count=_PULL_COUNT, max_size_bytes=_PULL_SIZE_BYTES
-        )
-        if not result.record_count:
-            return
-        yield result.data
-        offset = result.next_offset
+        status = await admin.cluster_status()
+        applied = [getattr(node, "applied_index", -1) for node in status.nodes]
+        if len(applied) == NODE_COUNT and min(applied) >= target:
+            break
+        if time.monotonic() > deadline:
+            raise CliError(
+                what=f"the replicas have applied up to {applied}, and not all up to {target}",
+                why=f"they did not catch up within {CATCH_UP_S} s",
+                do="run it again with --keep and look at qlog cluster status",
+            )
+        await asyncio.sleep(0.05)
+    digests = [await admin.chain_digest(node.node_id, target) for node in status.nodes]
+    summary.chain_digests = {
+        str(node.node_id): f"{digest.chain_crc:08x} at {digest.index}, {digest.end_position} bytes"
+        for node, digest in zip(status.nodes, digests, strict=True)
+    }
+    summary.replicas_identical = len({(d.index, d.term, d.chain_crc) for d in digests}) == 1
 
 
-def read_back(store: Store, queues: list[QueueName], step: Step) -> tuple[dict[str, str], int]:
-    """Read every queue and return (SHA-256 of each file's lines, count of lines)."""
-    digests: dict[str, Any] = {}
-    count = 0
-    for topic, queue_id in queues:
-        for data in pull_all(store, topic, queue_id):
-            at = 0
-            while at < len(data):
-                message = decode_message(data, at)
-                at += message.size_bytes
-                name = message.properties[PATH_PROPERTY]
-                digest = digests.get(name) or digests.setdefault(name, hashlib.sha256())
-                digest.update(message.body)
-                count += 1
-            step.reached(count)
-    return {name: digest.hexdigest() for name, digest in digests.items()}, count
-
-
-def run_job(directory: str, source: str, seed: int, progress: Progress) -> Summary:
-    """Do the whole job in `directory`, which must not exist or be empty."""
-    began = time.monotonic()
-    summary = Summary(directory=directory)
+async def run_job(
+    cluster: LocalCluster, source: str, seed: int, progress: Progress, summary: Summary
+) -> None:
+    """Do the whole job against a running, empty cluster."""
     files = find_files(source)
     if not files:
         raise CliError(
@@ -203,141 +186,95 @@ def run_job(directory: str, source: str, seed: int, progress: Progress) -> Summa
             why="the standard library may be packed in a zip file",
             do="name a directory with sources: --source DIR",
         )
-    counts = count_lines(files, progress)
-    queues = sorted({(file.topic, file.queue_id) for file in files})
-    summary.files, summary.lines = len(files), sum(counts.values())
-    summary.size_bytes = sum(os.path.getsize(file.path) for file in files)
-    summary.topics, summary.queues = len({topic for topic, _ in queues}), len(queues)
-
-    kill_at = int(summary.lines * Random(seed).uniform(0.4, 0.6))
-    step = progress.step("Write until the process is killed", summary.lines)
-    wrote = time.monotonic()
-    acknowledged, summary.killed_after_lines, _ = run_writer(directory, source, step, kill_at)
-    summary.acknowledged_before_kill = sum(acknowledged.values())
-    write_seconds = time.monotonic() - wrote
-
-    step = progress.step("Recover, resume, write the rest", summary.lines)
-    wrote = time.monotonic()
-    _, _, opened = run_writer(directory, source, step, 0)
-    write_seconds += time.monotonic() - wrote
-    summary.write_lines_per_second = round(summary.lines / write_seconds)
-    summary.recovered_lines, summary.recovery_ms = opened["lines"], opened["recovery_ms"]
-    summary.cut_size_bytes = opened["cut_size_bytes"]
-    summary.acknowledged_lost = sum(
-        max(0, offset - opened["queues"].get(f"{topic}/{queue_id}", 0))
-        for (topic, queue_id), offset in acknowledged.items()
+    audit = Audit.of_files(files, progress.step("Read the files", len(files)))
+    summary.files, summary.lines, summary.size_bytes = (
+        len(files),
+        audit.line_count,
+        audit.size_bytes,
     )
+    queues = audit.queues
+    summary.queues, summary.topics = len(queues), len({topic for topic, _ in queues})
+    async with quorumlog.connect(cluster.bootstrap) as client:
+        for topic in sorted({topic for topic, _ in queues}):
+            await client.admin.create_topic(topic, queue_count=QUEUES_PER_TOPIC)
+        kill_at = int(summary.lines * Random(seed).uniform(0.35, 0.6))
+        sender = _Sender(cluster, client, audit, summary)
+        await sender.run(files, kill_at, progress.step("Send, with a SIGKILL", summary.lines))
 
-    step = progress.step("Read back through the queues", summary.lines)
-    read = time.monotonic()
-    with Store.open(directory, STORE_CONFIG) as store:
-        found, line_count = read_back(store, queues, step)
-    summary.read_lines_per_second = round(line_count / (time.monotonic() - read))
-
-    compare(summary, files, found, line_count, counts)
-    summary.seconds = round(time.monotonic() - began, 1)
-    return summary
-
-
-def count_lines(files: list[SourceFile], progress: Progress) -> dict[str, int]:
-    """Return the number of lines of each file."""
-    step = progress.step("Read the standard library's files", len(files))
-    counts = {}
-    for number, file in enumerate(files):
-        counts[file.name] = len(file.lines())
-        step.reached(number + 1)
-    return counts
-
-
-def compare(
-    summary: Summary,
-    files: list[SourceFile],
-    found: dict[str, str],
-    line_count: int,
-    counts: dict[str, int],
-) -> None:
-    """Compare what came back with the files on disk, and set the verdict."""
-    empty = hashlib.sha256().hexdigest()
-    expected = sha256_of_files(files)
-    different = [n for n, digest in expected.items() if found.get(n, empty) != digest]
-    different += sorted(set(found) - set(expected))
-    summary.files_different = different
-    summary.files_equal = len(expected) - len(set(different) & set(expected))
-    good = (
-        not different
-        and not summary.acknowledged_lost
-        and line_count == sum(counts.values())
-        and summary.acknowledged_before_kill > 0
-        and summary.recovered_lines < summary.lines  # Else the kill came too late to prove much.
-    )
-    summary.verdict = "passed" if good else "failed"
+        began = time.monotonic()
+        step = progress.step("Read back from the leader", summary.lines)
+        await read_replica(
+            client, queues, audit, step, node_id=None, at_least_index=sender.last_index
+        )
+        summary.read_msgs_per_s = round(audit.read_count / (time.monotonic() - began))
+        audit.judge_leader(summary)
+        await compare_replicas(client, summary)
+        for node_id in range(1, NODE_COUNT + 1):
+            audit.begin_reading()
+            step = progress.step(f"Read back from node {node_id} alone", summary.lines)
+            await read_replica(
+                client, queues, audit, step, node_id=node_id, at_least_index=sender.last_index
+            )
+            audit.judge_replica(summary, node_id)
 
 
-def print_summary(summary: Summary) -> None:
-    """One screen for a person."""
-    s = summary
-    rows = [
-        ("input", f"{s.lines:,} lines of {s.files:,} files, {s.size_bytes / 1e6:.1f} MB"),
-        ("queues", f"{s.queues} queues of {s.topics} topics"),
-        ("killed", f"by SIGKILL after {s.killed_after_lines:,} acknowledged lines"),
-        (
-            "recovered",
-            f"{s.recovered_lines:,} lines in {s.recovery_ms:.0f} ms, "
-            f"{s.cut_size_bytes} bytes of torn tail cut",
-        ),
-        ("lost", f"{s.acknowledged_lost} of {s.acknowledged_before_kill:,} acknowledged lines"),
-        ("written", f"{s.write_lines_per_second:,} lines/s, each batch synced before its receipt"),
-        ("read back", f"{s.read_lines_per_second:,} lines/s through the consume queues, decoded"),
-        ("SHA-256", f"{s.files_equal:,} of {s.files:,} files came back byte for byte"),
-    ]
-    click.echo("")
-    for name, text in rows:
-        click.echo(f"  {name:<10} {text}")
-    for name in s.files_different[:5]:
-        click.echo(f"  different  {name}")
-    click.echo("")
-    if s.verdict == "passed":
-        click.secho(f"PASSED in {s.seconds} s. ", fg="green", bold=True, nl=False)
-    else:
-        click.secho(f"FAILED in {s.seconds} s. ", fg="red", bold=True, nl=False)
-    click.echo(f"The store is in {s.directory}. Look into it:")
-    click.echo(f"  .venv/bin/qlog store inspect {s.directory}")
-    click.echo(f"  .venv/bin/qlog store verify {s.directory}")
+def default_directory() -> str:
+    """Return the directory of runs without --dir; what an earlier run left there is removed."""
+    directory = Path(tempfile.gettempdir()) / f"quorumlog-quickstart-{os.getuid()}"
+    if directory.exists():
+        if (directory / "local.json").exists():
+            LocalCluster.open(str(directory)).stop()
+        shutil.rmtree(directory)
+    return str(directory)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object as the last line.")
-@click.option("--dir", "directory", help="Where to put the store (default: a new temporary one).")
+@click.option("--dir", "directory", help="Where to put the nodes (default: a temporary directory).")
 @click.option("--source", help="Directory of Python files (default: the standard library).")
-@click.option("--seed", type=int, help="Decides when the writer is killed (default: random).")
-def main_job(as_json: bool, directory: str | None, source: str | None, seed: int | None) -> int:
-    """Load real files as messages, kill the writer, recover, and prove every byte is back.
+@click.option("--seed", type=int, help="Decides when the leader is killed (default: random).")
+@click.option("--keep", is_flag=True, help="Leave the cluster running and say what to try next.")
+def main_job(
+    as_json: bool, directory: str | None, source: str | None, seed: int | None, keep: bool
+) -> int:
+    """Send real files through a three-node cluster, kill the leader, prove every byte is back.
 
     \b
     Examples:
       ./deploy/quickstart
       ./deploy/quickstart --json | tail -1
-      ./deploy/quickstart --dir /dev/shm/quorumlog --source src
+      ./deploy/quickstart --keep --dir /dev/shm/quorumlog
 
-    Exit code 0: every file came back. 1: one did not. 3: the job could not be done.
+    Exit code 0: every message came back once, from each replica. 1: not so. 3: the job could not
+    be done.
     """
     seed = int.from_bytes(os.urandom(4), "big") if seed is None else seed
     if directory is None:
-        directory = str(Path(tempfile.gettempdir()) / f"quorumlog-quickstart-{os.getuid()}")
-        shutil.rmtree(directory, ignore_errors=True)
+        directory = default_directory()
     elif os.path.isdir(directory) and os.listdir(directory):
         raise CliError(
             what=f"{directory} is not empty",
-            why="the job starts with an empty store and overwrites nothing",
+            why="the job starts with an empty cluster and overwrites nothing",
             do="name a new directory, or remove this one",
         )
-    with Progress() as progress:
-        click.echo(f"The seed of this run is {seed}.", err=True)
-        summary = run_job(directory, source or standard_library(), seed, progress)
+    summary = Summary(directory=directory, seed=seed, nodes=NODE_COUNT)
+    began = time.monotonic()
+    click.echo(f"The seed of this run is {seed}.", err=True)
+    cluster = LocalCluster.create(directory, nodes=NODE_COUNT, flush="sync")
+    try:
+        with Progress() as progress:
+            progress.step("Start three nodes", NODE_COUNT)
+            cluster.start()
+            cluster.wait_ready()
+            asyncio.run(run_job(cluster, source or standard_library(), seed, progress, summary))
+    finally:
+        if not (keep and summary.is_read):
+            cluster.stop()
+    summary.settle(round(time.monotonic() - began, 1))
     if as_json:
-        click.echo(json.dumps({**asdict(summary), "seed": seed}))
+        click.echo(json.dumps(asdict(summary)))
     else:
-        print_summary(summary)
+        print_summary(summary, cluster.bootstrap if keep else None)
     return ExitCode.OK if summary.verdict == "passed" else ExitCode.FINDINGS
 
 

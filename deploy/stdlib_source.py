@@ -17,6 +17,7 @@ from store.message import encode_message
 
 QUEUES_PER_TOPIC = 8
 PATH_PROPERTY = "PATH"
+LINE_PROPERTY = "LINE"  # Number of the line in its file, from 0.
 MODULES_TOPIC = "modules"  # Of the files that are in no package.
 _SKIPPED = frozenset({"site-packages", "__pycache__"})
 QueueName = tuple[str, int]

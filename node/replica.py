@@ -14,11 +14,12 @@ carries the effects out:
     then answer effects.completed and effects.reads
 
 One sync may serve many tickets: tickets are consecutive, and `on_durable(n)` covers all up to n.
+While a sync hangs the pump tells a few tickets apart and folds the rest into the newest one, so the
+shell reports the newest ticket a sync covers, not an older one instead.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from random import Random
 from typing import NamedTuple, cast
 
@@ -29,49 +30,32 @@ from node.effects import (
     Log,
     Outgoing,
     Payload,
-    Resolution,
     Ticket,
 )
+from node.flush_queue import FlushQueue
+from node.waiters import Waiters
 from raft.config import RaftConfig
 from raft.core import RaftCore
-from raft.errors import BusyError, HardStateNotSavedError, PeerProtocolError
+from raft.errors import HardStateNotSavedError, PeerProtocolError
 from raft.membership import Change
 from raft.messages import (
     NO_INDEX,
     NO_TERM,
-    AppendReply,
     AppendRequest,
     Index,
     InstallSnapshot,
     Message,
-    Refusal,
+    NodeId,
     SnapshotMeta,
     Term,
 )
 from raft.ready import (
     EntryKind,
-    HardState,
     Ready,
     RoleChange,
 )
 from raft.stats import RaftStats
 from raft.transitions import Role
-
-
-class _Flush:
-    """A sync under way or queued, and what waits for it."""
-
-    __slots__ = ("hard_state", "held", "index", "term", "ticket")
-
-    def __init__(
-        self, ticket: Ticket, index: Index, term: Term, hard_state: HardState, held: list[Message]
-    ) -> None:
-        self.ticket = ticket
-        self.index = index
-        self.term = term
-        """(index, term): the last entry it makes durable; moves back when the log is truncated."""
-        self.hard_state = hard_state
-        self.held = held
 
 
 class ReplicaStats(NamedTuple):
@@ -99,12 +83,7 @@ class Replica:
         self._is_touched = False
         self._wrote = False
         self._must_sync = False
-        self._held: list[Message] = []
-        """Waits for the ticket of this turn."""
-        self._held_count = 0
-        self._held_dropped = 0
-        self._flushes: deque[_Flush] = deque()
-        self._ticket: Ticket = 0
+        self._flushes = FlushQueue(config)
         self._handed: Index = self.core.state.applied
         self._applied: Index = self.core.state.applied
         """Last entry the shell has applied. Differs from the core's within a step only."""
@@ -112,9 +91,7 @@ class Replica:
         """Last entry that an ended sync made durable and that still is in the stored log."""
         self._durable_hard_state = self.core.state.hard_state()
         """Term and vote as the last sync that ended left them."""
-        self._waiters: dict[Index, tuple[Term, object]] = {}
-        """By index: the term proposed in and the caller. One entry has one waiter."""
-        self._grace_deadline: int | None = None
+        self._waiters = Waiters(config)
         self._hard_state_write_failures = 0
 
     # Inputs.
@@ -141,13 +118,23 @@ class Replica:
             if kind is InstallSnapshot:
                 self._drain(payload, NO_INDEX)
 
-    def tick(self) -> None:
-        """Let one tick interval pass."""
+    def receive_without_room(self, message: AppendRequest) -> None:
+        """Hear the leader, but take nothing from an append: the store has no room for it.
+
+        Contact and reads go on, so that a full disk does not cost the cluster its leader. What was
+        not taken is not acked, and the leader offers it again at its heartbeats. As `receive`
+        raises."""
+        self.core.step(message.without_entries())
+
+    def tick(self, *, may_campaign: bool = True) -> None:
+        """Let one tick interval pass; see `RaftCore.tick`."""
         self._ticks += 1
-        self.core.tick()
-        if self._grace_deadline is not None and self._ticks >= self._grace_deadline:
-            self._grace_deadline = None
-            self._give_up_waiters()
+        self.core.tick(may_campaign=may_campaign)
+        deadline = self._waiters.grace_deadline
+        if deadline is not None and self._ticks >= deadline:
+            self._waiters.grace_deadline = None
+            state = self.core.state
+            self._waiters.give_up(state.term if state.role is Role.LEADER else None)
 
     def propose(self, body: object, waiter: object = None) -> tuple[Index, Term]:
         """Append one entry and return where; `waiter`, if given, comes back in `Effects.completed`.
@@ -155,42 +142,60 @@ class Replica:
         The caller has made sure the store has room. Raises NotLeaderError, TransferringError or
         BusyError, with nothing appended. Giving up waiting does not withdraw the entry.
         """
-        self._check_waiter(waiter)
+        if waiter is not None:
+            self._waiters.check()
         if self.core.has_own_entries():
             self._drain(None, NO_INDEX)
         index, term = self.core.propose()
         self.log.append(index, term, EntryKind.DATA, body)
         self._wrote = True
-        self._register(index, term, waiter)
+        self._waiters.register(index, term, waiter)
         return index, term
 
     def propose_change(self, change: Change, waiter: object = None) -> tuple[Index, Term]:
         """Append a membership change; as `propose`, and ChangeRefusedError."""
-        self._check_waiter(waiter)
+        if waiter is not None:
+            self._waiters.check()
         index, term = self.core.propose_change(change)
-        self._register(index, term, waiter)
+        self._waiters.register(index, term, waiter)
         return index, term
 
     def read(self, read_id: int) -> None:
         """Ask for a linearizable read; answered in `Effects.reads` or `reads_failed`."""
         self.core.read_index(read_id)
 
+    def check_propose(self) -> None:
+        """Raise what `propose` of one entry with a waiter would raise now; change nothing.
+
+        For a shell that does work, such as stamping a batch, before it can propose."""
+        self._waiters.check()
+        self.core.check_propose()
+
+    def transfer_leadership(self, node: NodeId) -> None:
+        """Hand leadership to a voter; proposals are refused until it took over or one election
+        time-out is over.
+
+        Raises NotLeaderError or TransferRefusedError, with nothing changed."""
+        self.core.transfer_leadership(node)
+
+    def accept_loss(self) -> None:
+        """Operator's decision after a loss of power of a majority: go on with what is left.
+
+        `Effects.loss_from` then says from where acked records may be missing. Raises
+        RecoveryRefusedError when this node is not recovering."""
+        self.core.accept_loss()
+
     def stop(self) -> list[Completion]:
         """The process ends: return every waiter, outcome unknown."""
-        self._give_up_waiters(everyone=True)
-        completed, self._effects.completed = self._effects.completed, []
-        return completed
+        self._waiters.give_up(None)
+        return self._waiters.take()
 
     # Reports from the shell.
 
     def on_durable(self, ticket: Ticket) -> None:
         """All writes up to `ticket` are durable: tell the core, release what was held for them."""
-        assert ticket <= self._ticket, f"ticket {ticket} was never given out"
-        done: _Flush | None = None
-        released: list[Message] = []
-        while self._flushes and self._flushes[0].ticket <= ticket:
-            done = self._flushes.popleft()
-            released += done.held
+        assert ticket <= self._flushes.newest_ticket, f"ticket {ticket} was never given out"
+        done, released = self._flushes.take(ticket)
         if done is None:
             return
         core = self.core
@@ -199,7 +204,6 @@ class Replica:
         core.stable_to(done.index, done.term)
         if core.state.snapshot_gate == NO_INDEX:
             self._synced = core.state.synced
-        self._held_count -= len(released)
         term = core.state.term
         for message in released:
             # A promise of an older term helps nobody and might not be true of the log any more.
@@ -212,16 +216,73 @@ class Replica:
             self.core.applied_to(index)
             self._applied = index
 
+    def report_unreachable(self, node: NodeId) -> None:
+        """The link to `node` broke: what was in flight may be lost."""
+        self.core.report_unreachable(node)
+
+    def report_snapshot_failed(self, node: NodeId) -> None:
+        """The snapshot being sent to `node` did not get there."""
+        self.core.report_snapshot_failed(node)
+
+    def snapshot_durable(self, meta: SnapshotMeta) -> None:
+        """A local snapshot is on disk for good. Never goes back."""
+        self.core.snapshot_durable(meta)
+
+    def snapshot_meta_at(self, index: Index) -> SnapshotMeta:
+        """Return the meta for a snapshot of the state at `index`, which is applied and not cut.
+
+        Raises CompactionRefusedError on a node that does not know the members of then."""
+        return self.core.snapshot_meta_at(index)
+
+    def compactable_to(self) -> Index:
+        """Return up to which index the log may be cut; what is at or below the base: not at
+        all."""
+        return self.core.compactable_to()
+
+    def compact_to(self, index: Index) -> None:
+        """Forget the log through `index`; the shell cuts its files after this returned.
+
+        Raises CompactionRefusedError without a durable snapshot that covers it. Messages owed from
+        earlier in this turn have their bytes first."""
+        self._drain(None, NO_INDEX)
+        self.core.compact_to(index)
+
+    # What the shell may look at between turns. Never inputs.
+
+    @property
+    def leader(self) -> NodeId:
+        """The leader of this term, NO_NODE if not heard yet."""
+        return self.core.state.leader
+
+    @property
+    def role(self) -> Role:
+        return self.core.state.role
+
+    @property
+    def term(self) -> Term:
+        return self.core.state.term
+
+    @property
+    def commit(self) -> Index:
+        """Last entry known to be committed; may be ahead of what is synced or applied here."""
+        return self.core.state.commit
+
+    @property
+    def applied(self) -> Index:
+        """Last entry the shell has reported as applied, or a snapshot it was told to install."""
+        return self._applied
+
     # Output.
 
     def pump(self) -> Effects:
         """End a turn: return everything the inputs since the last call led to."""
         self._drain(None, NO_INDEX)
-        if self._wrote or self._held:
+        if self._wrote or self._flushes.held:
             self._open_ticket()
-        elif not self._is_touched:
+        elif not self._is_touched and not self._waiters.completed:
             return NO_EFFECTS
         effects, self._effects = self._effects, Effects()
+        effects.completed = self._waiters.take()
         self._is_touched = False
         return effects
 
@@ -231,8 +292,8 @@ class Replica:
             self.core.stats(),
             len(self._waiters),
             len(self._flushes),
-            self._held_count,
-            self._held_dropped,
+            self._flushes.held_count,
+            self._flushes.held_dropped,
             self._hard_state_write_failures,
         )
 
@@ -265,7 +326,7 @@ class Replica:
         for message in ready.send_now:
             self._send(message)
         for message in ready.send_after_sync:
-            self._hold(message)
+            self._flushes.hold(message)
         effects = self._effects
         if ready.commit_hi > ready.commit_lo:
             if effects.apply_hi == NO_INDEX:
@@ -273,8 +334,7 @@ class Replica:
             assert self._handed == ready.commit_lo - 1, f"apply gap at {ready.commit_lo}"
             effects.apply_hi = ready.commit_hi
             self._handed = ready.commit_hi - 1
-            if self._waiters:
-                self._complete(ready.commit_lo, ready.commit_hi)
+            self._waiters.complete(ready.commit_lo, ready.commit_hi, self.core.state.log)
         effects.reads += ready.reads
         effects.reads_failed += ready.reads_failed
         if ready.role_changes:
@@ -304,25 +364,18 @@ class Replica:
             self._wrote = True
 
     def _move_flushes_back(self, lo: Index) -> None:
-        """Entries from `lo` on are replaced: a sync begun before says nothing about the new ones.
-
-        Without this, (index, term) written, truncated and written again would be taken as durable
-        when the first write's sync ends (R16)."""
+        """Entries from `lo` on are replaced."""
         index = lo - 1
         self._synced = min(self._synced, index)
         term = self.core.state.log.term_of(index) if index > NO_INDEX else NO_TERM
-        for flush in self._flushes:
-            if flush.index > index:
-                flush.index, flush.term = index, term
+        self._flushes.move_back(index, term)
 
     def _take_snapshot(self, meta: SnapshotMeta) -> None:
         effects = self._effects
         effects.install = meta
         effects.apply_lo = effects.apply_hi = NO_INDEX
         self._handed = self._applied = meta.index
-        for index in [index for index in self._waiters if index <= meta.index]:
-            # Committed or replaced, and the log that could tell is gone.
-            self._resolve(index, Resolution.UNKNOWN)
+        self._waiters.overtaken(meta.index)
 
     def _send(self, message: Message) -> None:
         payload: Payload | None = None
@@ -333,34 +386,11 @@ class Replica:
         self._effects.send.append(Outgoing(message, payload))
         self._is_touched = True
 
-    def _hold(self, message: Message) -> None:
-        """Keep a promise until this turn's ticket; an ack replaces an earlier one it includes."""
-        held = self._held
-        if held and type(message) is AppendReply:
-            last = held[-1]
-            if (
-                type(last) is AppendReply
-                and last.to == message.to
-                and last.term == message.term
-                and last.refusal is message.refusal is Refusal.NONE
-                and last.match <= message.match
-            ):
-                held[-1] = message
-                return
-        if self._held_count >= self.config.held_message_count_max:
-            self._held_dropped += 1
-            return
-        held.append(message)
-        self._held_count += 1
-
     def _open_ticket(self) -> None:
-        self._ticket += 1
         state = self.core.state
         log = state.log
-        flush = _Flush(self._ticket, log.last_index, log.last_term, state.hard_state(), self._held)
-        self._flushes.append(flush)
-        self._held = []
-        self._effects.flush = self._ticket
+        ticket = self._flushes.open(log.last_index, log.last_term, state.hard_state())
+        self._effects.flush = ticket
         self._effects.must_sync = self._must_sync
         self._wrote = self._must_sync = False
 
@@ -389,52 +419,11 @@ class Replica:
             # What the disk holds was written by an earlier turn and its sync has not ended.
             state.is_hard_state_durable = False
             self._must_sync = True
-        self._held_count -= len(self._held)
-        self._held = []
-        for flush in self._flushes:
-            self._held_count -= len(flush.held)
-            flush.held = []
+        self._flushes.forget_promises()
         self._wrote = True
-        self._give_up_waiters(everyone=True)
-
-    # Waiters.
-
-    def _check_waiter(self, waiter: object) -> None:
-        limit = self.config.waiter_count_max
-        if waiter is not None and len(self._waiters) >= limit:
-            raise BusyError("waiting proposals", len(self._waiters), limit)
-
-    def _register(self, index: Index, term: Term, waiter: object) -> None:
-        if index in self._waiters:
-            # An earlier proposal at this index was cut off here, but may live on elsewhere.
-            self._resolve(index, Resolution.UNKNOWN)
-        if waiter is not None:
-            self._waiters[index] = (term, waiter)
-
-    def _resolve(self, index: Index, resolution: Resolution) -> None:
-        term, waiter = self._waiters.pop(index)
-        self._effects.completed.append(Completion(waiter, index, term, resolution))
-        self._is_touched = True
-
-    def _complete(self, lo: Index, hi: Index) -> None:
-        """The entries [lo, hi) are final: another term at an index means that proposal never
-        was."""
-        log = self.core.state.log
-        for index in range(lo, hi):
-            found = self._waiters.get(index)
-            if found is not None:
-                is_same = log.term_of(index) == found[0]
-                self._resolve(index, Resolution.COMMITTED if is_same else Resolution.NOT_APPLIED)
+        self._waiters.give_up(None)
 
     def _note_roles(self, changes: list[RoleChange]) -> None:
         self._effects.role_changes += changes
-        is_deposed = any(change.role is not Role.LEADER for change in changes)
-        if self._waiters and is_deposed and self._grace_deadline is None:
-            # The next leader will decide these soon; hope a while for a definite answer (R37).
-            self._grace_deadline = self._ticks + self.config.waiter_grace_ticks
-
-    def _give_up_waiters(self, *, everyone: bool = False) -> None:
-        state = self.core.state
-        leading = state.term if state.role is Role.LEADER and not everyone else None
-        for index in [index for index, (term, _) in self._waiters.items() if term != leading]:
-            self._resolve(index, Resolution.UNKNOWN)
+        if any(change.role is not Role.LEADER for change in changes):
+            self._waiters.deposed(self._ticks)

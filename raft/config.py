@@ -77,7 +77,10 @@ class RaftConfig:
     """Pause between attempts to hand over to the preferred leader (10 s)."""
 
     lease_reads: bool = False
-    """Serve reads from a quorum's recent replies without a round. Trusts clocks; off by default."""
+    """Serve reads from a quorum's recent replies without a round. Trusts clocks; off by default.
+
+    The shell then owes the core each tick of a monotonic clock that also runs while the process is
+    stopped, late ones before any other input."""
     clock_drift_percent_max: int | None = None
     """How much faster one node's ticks may run than another's. Unknown: lease reads are refused."""
 

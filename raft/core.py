@@ -128,13 +128,16 @@ class RaftCore:
             follower.become_follower(state, message.term, NO_NODE, "higher term seen")
         _HANDLERS[kind](state, message)
 
-    def tick(self) -> None:
-        """Let one tick interval pass."""
+    def tick(self, *, may_campaign: bool = True) -> None:
+        """Let one tick interval pass.
+
+        A node that may not campaign, since its shell has no room for a leader's first entry, must
+        tick all the same: what it promised to a leader it heard would never end otherwise (R22)."""
         state = self.state
         state.now += 1
         if state.role is Role.LEADER:
             leader.tick(state)
-        else:
+        elif may_campaign:
             election.tick(state)
 
     def propose(self, count: int = 1) -> tuple[Index, Term]:
@@ -144,6 +147,10 @@ class RaftCore:
         Ready that holds own entries before (they come first in the log): see `has_own_entries`.
         Raises NotLeaderError, TransferringError or BusyError; then nothing was reserved."""
         return leader.propose(self.state, count)
+
+    def check_propose(self) -> None:
+        """Raise what `propose` of one entry would raise now; change nothing."""
+        leader.check_can_append(self.state, 1)
 
     def propose_change(self, change: Change) -> tuple[Index, Term]:
         """Append a membership change of one node; it is in force at once, final when committed.

@@ -112,6 +112,10 @@ def handle_append_reply(state: State, message: AppendReply) -> None:
     """Take an ack or refusal of the current term."""
     if state.role is not Role.LEADER:
         return
+    if message.refusal is Refusal.OLD_TERM:
+        # It answers an append of an earlier leadership of this node. Rounds begin again at a
+        # restart, so what it echoes could confirm a read of today (R19).
+        return
     progress = state.progress.get(message.sender)
     if progress is None:
         return

@@ -133,6 +133,12 @@ class AppendRequest(NamedTuple):
     admitted: int
     """Incarnation of the receiver that the leader found caught up; 0 for none. Ends recovery."""
 
+    def without_entries(self) -> AppendRequest:
+        """Return the heartbeat that checks nothing but the empty prefix, which always holds."""
+        return self._replace(
+            prev_index=NO_INDEX, prev_term=NO_TERM, hi=0, runs=(), configurations=()
+        )
+
 
 class AppendReply(NamedTuple):
     """Answer to an append or a snapshot."""

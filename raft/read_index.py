@@ -100,8 +100,9 @@ def _has_lease(state: State) -> bool:
     """Return whether no other leader can exist yet, if clocks drift no more than configured.
 
     A quorum that answered a round begun at tick t grants no vote before t plus the minimum election
-    time-out of its own clock. A hand-over breaks that promise, so it ends leases for the whole
-    term."""
+    time-out of its own clock. A tick is a moment and not a duration: n ticks of theirs may take
+    hardly more than n - 1 intervals, and n ticks of ours almost n + 1. A hand-over breaks that
+    promise, so it ends leases for the whole term."""
     drift = state.config.clock_drift_percent_max
     if drift is None or state.is_campaign_ordered:
         return False
@@ -113,4 +114,5 @@ def _has_lease(state: State) -> bool:
     )
     if began is None:
         return False
-    return (state.now - began) * 100 < state.config.election_ticks_min * (100 - drift)
+    ours, theirs = state.now - began + 1, state.config.election_ticks_min - 1
+    return ours * (100 + drift) <= theirs * 100

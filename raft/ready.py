@@ -197,4 +197,5 @@ class Ready:
 
         self.loss_from: Index = NO_INDEX
         """Acked records at or above this index may be gone: a recovery election or an operator
-        accepted it (design 4.5). NO_INDEX: nothing to report."""
+        accepted it (design 4.5). What was reported as not applied there may be back, since that
+        rested on records that are gone. NO_INDEX: nothing to report."""

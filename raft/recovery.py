@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from raft.errors import RecoveryRefusedError
 from raft.follower import end_doubt
-from raft.messages import AppendReply, Refusal, Standing
+from raft.messages import AppendReply, Index, NodeId, Refusal, Standing, Term
 from raft.progress import NO_TARGET, UNHEARD, Progress
 from raft.quorum import quorum_size
 from raft.state import State
@@ -52,10 +52,17 @@ def is_admissible(state: State, progress: Progress, message: AppendReply) -> boo
     It has to be removed and added again as a learner with a new id."""
     if message.standing is Standing.FULL or progress.admitted == message.incarnation:
         return False
-    if message.standing is Standing.JOINING and progress.node in state.voters:
+    if message.standing is Standing.JOINING and _may_be_voter(state, progress.node):
         return False
     target = progress.admission_target
     return target != NO_TARGET and progress.match >= target
+
+
+def _may_be_voter(state: State, node: NodeId) -> bool:
+    """Return whether a node is a voter, or is one again if its removal never gets committed."""
+    newest = state.configurations[-1]
+    candidates = state.configurations[-2:] if newest.index > state.commit else [newest]
+    return any(node in each.configuration.voters for each in candidates)
 
 
 def needs_recovery_election(state: State) -> bool:
@@ -70,14 +77,26 @@ def win_recovery_election(state: State) -> None:
     """What this log holds is all there is: trust it, and report from where records may be
     missing."""
     state.admission_floor = state.log.last_index
-    state.loss_from = state.log.last_index + 1
+    # Every voter granted, so none had seen a term above the one before this campaign.
+    state.loss_from = _loss_from(state, state.term - 1)
     end_doubt(state)
+
+
+def _loss_from(state: State, newest_term: Term) -> Index:
+    """Return from where acked entries may be missing, if those lost were of no newer term.
+
+    What was acked in the last term of this log, or before, is in it or behind it. A leader of a
+    later term may have begun anywhere above the commit index: this log can end in a tail that it
+    had replaced, and then is longer than what was lost."""
+    if state.log.last_term >= newest_term:
+        return state.log.last_index + 1
+    return state.commit + 1
 
 
 def accept_loss(state: State) -> None:
     """An operator decided to go on with what is left. Raises RecoveryRefusedError."""
     if state.standing is not Standing.RECOVERING:
         raise RecoveryRefusedError(f"standing is {state.standing.name.lower()}, not recovering")
-    state.loss_from = state.log.last_index + 1
+    state.loss_from = _loss_from(state, state.term)
     state.is_dirty = True
     end_doubt(state)

@@ -44,3 +44,11 @@ class CheckedRanges:
         first, last = bisect_left(edges, lo), bisect_right(edges, hi)
         merged = [lo] * (first % 2 == 0) + [hi] * (last % 2 == 0)
         self._edges = edges[:first] + merged + edges[last:]
+
+    def forget(self, lo: int, hi: int) -> None:
+        """Note that [lo, hi) has to be checked again; what recovery walked stays trusted."""
+        assert lo < hi, f"range [{lo}, {hi})"
+        edges = self._edges
+        first, last = bisect_left(edges, lo), bisect_right(edges, hi)
+        left = [lo] * (first % 2) + [hi] * (last % 2)
+        self._edges = edges[:first] + left + edges[last:]

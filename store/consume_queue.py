@@ -38,7 +38,7 @@ IsBefore = Callable[[int, int], bool]  # (position, size in bytes) -> left of wh
 class QueueEnvironment:
     """What all queues of one store share."""
 
-    __slots__ = ("descriptors", "directory", "fs", "units_per_file")
+    __slots__ = ("descriptors", "directory", "fs", "new_names", "units_per_file")
 
     def __init__(
         self, fs: FileSystem, directory: str, units_per_file: int, descriptors: DescriptorCache
@@ -47,6 +47,9 @@ class QueueEnvironment:
         self.directory = directory
         self.units_per_file = units_per_file
         self.descriptors = descriptors
+        self.new_names: set[str] = set()
+        """Directories above queues that got a name which is not durable. Changed by adding only;
+        who syncs replaces it."""
 
     @property
     def file_size_bytes(self) -> int:
@@ -66,6 +69,7 @@ class ConsumeQueue:
         "_file_hi",
         "_file_lo",
         "_is_cut_pending",
+        "_may_have_more",
         "built_position",
         "has_new_names",
         "max_offset",
@@ -87,7 +91,8 @@ class ConsumeQueue:
         self.built_position = 0  # End of the last record that has a unit; 0 without one.
         self.synced_offset = 0  # Units before it are durable; changed by `sync` and `truncate`.
         self.has_new_names = False  # Files were made or deleted since the directory was synced.
-        self._is_cut_pending = False  # A truncation has lowered max_offset but not zeroed yet.
+        self._is_cut_pending = False  # A truncation has begun, and its zeros are not durable yet.
+        self._may_have_more = False  # A put that failed may have left units behind max_offset.
 
     @property
     def directory(self) -> str:
@@ -132,7 +137,9 @@ class ConsumeQueue:
         if position < self.built_position:
             expected = f"position {self.built_position} or later"
             raise self._damage(next_offset, "next unit", expected, str(position))
+        self._may_have_more = True
         self._write(next_offset, units)
+        self._may_have_more = False
         last_position, size_bytes, _ = fmt.CONSUME_QUEUE_UNIT.unpack_from(
             units, len(units) - UNIT_SIZE_BYTES
         )
@@ -171,7 +178,12 @@ class ConsumeQueue:
         """Make the next file under a temporary name: a wrong size then always means damage."""
         environment, path = self._environment, self._path(self._file_hi)
         fs, temporary = environment.fs, path + TEMPORARY_SUFFIX
-        fs.make_directory(self.directory)
+        if not os.path.isdir(self.directory):
+            # Not durable yet: who builds queues must not wait for a disk.
+            fs.make_directory(self.directory, is_durable=False)
+            topic_directory = os.path.dirname(self.directory)
+            root = os.path.dirname(environment.directory)
+            environment.new_names |= {topic_directory, environment.directory, root}
         environment.descriptors.forget(path)
         if os.path.exists(temporary):  # Left by a call that failed.
             fs.unlink(temporary)
@@ -363,7 +375,7 @@ class ConsumeQueue:
         the call must be repeated.
         """
         hi = self.search(self.min_offset, self.max_offset, lambda p, _: p < position)
-        if hi == self.max_offset and not self._is_cut_pending:
+        if hi == self.max_offset and not (self._is_cut_pending or self._may_have_more):
             return
         if hi > self.min_offset:
             last_position, size_bytes, _ = self.unit(hi - 1)
@@ -376,6 +388,7 @@ class ConsumeQueue:
         self.synced_offset = min(self.synced_offset, hi)
         self.sync_units()
         self.sync_names()
+        self._is_cut_pending = self._may_have_more = False
 
     def _cut(self) -> None:
         """Make everything from max_offset on zero: shrink the last file, then grow it again.
@@ -394,7 +407,6 @@ class ConsumeQueue:
                 at = (self.max_offset - file_lo) * UNIT_SIZE_BYTES
                 fs.set_size(file.fd, file.path, at)
                 fs.set_size(file.fd, file.path, environment.file_size_bytes)
-        self._is_cut_pending = False
 
     def correct_min_offset(self, min_position: int) -> None:
         """Raise min_offset to the first unit of a record at or after `min_position` (2.6)."""

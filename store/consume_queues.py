@@ -47,6 +47,7 @@ class ConsumeQueues:
         self._dirty: set[ConsumeQueue] = set()  # Have bytes or names that are not durable.
         self._dirty_lock = threading.Lock()
         self._sync_lock = threading.Lock()  # One sync at a time, and none during a cut.
+        self._grown: set[QueueKey] = set()
 
     # --- Finding ---
 
@@ -87,6 +88,12 @@ class ConsumeQueues:
                 self._queues[topic.encode(), queue_id] = queue
                 if not is_clean or queue.has_new_names:
                     self._dirty.add(queue)
+            if not is_clean:  # The last run may have been killed before it synced them.
+                self._environment.new_names |= {
+                    os.path.join(self.directory, topic),
+                    self.directory,
+                    os.path.dirname(self.directory),
+                }
 
     def _names(self) -> list[tuple[str, int]]:
         """List (topic, queue id) of the directory; as RocketMQ, other names are passed over."""
@@ -121,7 +128,16 @@ class ConsumeQueues:
                 self._dirty.add(queue)
         if key not in self._queues:
             self._queues[key] = queue  # Only now readers can find it.
+        self._grown.add(key)
         return count
+
+    def take_grown(self) -> set[QueueKey]:
+        """Return the queues that got units since the last call: whose waiting readers to wake.
+
+        Call it on the thread that puts.
+        """
+        grown, self._grown = self._grown, set()
+        return grown
 
     def sync(self) -> None:
         """Make everything that was put before the call durable. Raises SyncFailedError: stop."""
@@ -134,10 +150,16 @@ class ConsumeQueues:
                 # Names after all units: the first directory sync commits the rest of them too.
                 for queue in dirty:
                     queue.sync_names()
+                self._sync_new_names()
             except BaseException:
                 with self._dirty_lock:
                     self._dirty |= dirty
                 raise
+
+    def _sync_new_names(self) -> None:
+        names, self._environment.new_names = self._environment.new_names, set()
+        for directory in sorted(names, reverse=True):
+            self._fs.sync_directory(directory)
 
     @property
     def dirty_count(self) -> int:
@@ -161,22 +183,26 @@ class ConsumeQueues:
         for queue in self:
             queue.correct_min_offset(min_position)
 
-    def delete_expired(self, min_position: int) -> int:
-        """Correct the min offsets, delete files that hold expired units only; return how many.
+    def delete_expired_of(self, queue: ConsumeQueue, min_position: int) -> int:
+        """Correct a queue's min offset, delete its files of expired units only; return how many.
 
-        A deletion need not be durable: a file that comes back is deleted again.
+        A deletion need not be durable: a file that comes back is deleted again. Raises
+        FileSystemError; repeat it then.
         """
         with self._sync_lock:
-            return sum(queue.delete_expired(min_position) for queue in self)
+            return queue.delete_expired(min_position)
 
-    def begin_rebuild(self, hi_position: int) -> None:
+    def begin_rebuild(
+        self, hi_position: int, next_offsets: dict[QueueKey, int] | None = None
+    ) -> None:
         """Delete every queue file, durably; the set is empty then and can be filled again.
 
         Leaves a mark, first and durably, until `complete_rebuild`: derived files that are
         half-built must not pass as whole ones. The mark holds what the log cannot tell: the next
         offsets of queues whose records, all before `hi_position`, have expired. Goes by what is on
-        disk, so it also drops what could not be opened. Raises FileSystemError, StoreFullError or
-        SyncFailedError; repeat it then.
+        disk, so it also drops what could not be opened. With `next_offsets` the mark holds those
+        instead, whatever was there. Raises FileSystemError, StoreFullError or SyncFailedError;
+        repeat it then.
         """
         fs = self._fs
         with self._sync_lock:
@@ -185,7 +211,9 @@ class ConsumeQueues:
                 self._dirty = set()
             self.descriptors.close()
             fs.make_directory(self.directory)
-            if not os.path.exists(self._rebuild_mark):
+            if next_offsets is not None:
+                self._write_mark(next_offsets)
+            elif not os.path.exists(self._rebuild_mark):
                 self._write_mark(self._readable_offsets(hi_position))
             directories = [f"{self.directory}/{t}/{i}" for t, i in self._names()]
             for directory in directories:

@@ -19,9 +19,10 @@ from typing import Final, NamedTuple
 
 from store import format as fmt
 from store.config import MIB
-from store.consume_queues import ConsumeQueues
+from store.consume_queues import ConsumeQueues, QueueKey
 from store.errors import (
     CorruptionError,
+    FileSystemError,
     PositionRangeError,
     QueueOrderError,
     RecordFormatError,
@@ -59,6 +60,14 @@ class Built(NamedTuple):
     item_count: int
 
 
+class Unit(NamedTuple):
+    """One record of a queue: its offset there, and where it lies in the log."""
+
+    offset: int
+    position: int
+    size_bytes: int
+
+
 class Dispatcher:
     """One per store. `advance`, `truncate` and `rebuild` exclude each other.
 
@@ -81,17 +90,35 @@ class Dispatcher:
         self._lock = threading.Lock()
         self._dispatched_position = dispatched_position
         self._walked_position = 0  # End of the last good record of the running round.
+        self._ahead_count = 0  # Items behind the mark: of a round that failed half-way.
         self._tails = TailReader()
         # Of the running round: (topic, queue id, its topic's dict, its list in it), and keys.
         self._touched: list[tuple[bytes, int, Pending, list[int]]] = []
         self._hashes: list[int] = []
         self._positions: list[int] = []
         self._store_unix_ms: list[int] = []
+        self._watched_topic: bytes | None = None
+        self._watched: list[Unit] = []
 
     @property
     def dispatched_position(self) -> int:
         """Everything before it is in the derived files, though not necessarily durable."""
         return self._dispatched_position
+
+    # --- Watching ---
+
+    def watch(self, topic: bytes) -> None:
+        """From now on remember what is built of a topic, for `take_watched`."""
+        self._watched_topic = topic
+
+    def take_watched(self) -> list[Unit]:
+        """Return the records of the watched topic that were built since the last call, in order.
+
+        For one caller, on the thread that builds, who calls it after each `advance`: saves it the
+        way through the queue's files. Every one is returned once.
+        """
+        watched, self._watched = self._watched, []
+        return watched
 
     # --- Building ---
 
@@ -190,6 +217,8 @@ class Dispatcher:
     def _build(self) -> None:
         """Put what the round collected, then move the mark."""
         may_begin_late = self._log.min_position > 0
+        watched: list[Unit] = []
+        keys_before = self.index.entry_count
         try:
             for topic, queue_id, _, collected in self._touched:
                 offsets = collected[0::4]
@@ -199,7 +228,10 @@ class Dispatcher:
                     found = offsets[gap - offsets[0]]
                     raise QueueOrderError(topic.decode("ascii"), queue_id, gap, found)
                 del collected[0::4]
-                self.queues.put(
+                if topic == self._watched_topic:
+                    watched += map(Unit, offsets, collected[0::3], collected[1::3])
+                begin = offsets[0] if self.queues.get(topic, queue_id) is None else 0
+                self._ahead_count += begin + self.queues.put(
                     topic,
                     queue_id,
                     first_offset=offsets[0],
@@ -209,11 +241,16 @@ class Dispatcher:
             hit("dispatch.before_index")
             if self._hashes:
                 self.index.put_many(self._hashes, self._positions, self._store_unix_ms)
+        except BaseException:
+            self._ahead_count += self.index.entry_count - keys_before
+            raise
         finally:
             self._clear_round()
         hit("dispatch.before_mark")
         assert self._walked_position >= self._dispatched_position, "the mark moves back"
         self._dispatched_position = self._walked_position
+        self._watched += watched
+        self._ahead_count = 0
 
     def _clear_round(self) -> None:
         for _, _, pending, _ in self._touched:
@@ -242,13 +279,29 @@ class Dispatcher:
             at, field, expected, found = error.at, error.field, error.expected, error.found
         return CorruptionError("the log", base + at, field, expected, found)
 
+    def tail_offsets(self, hi_position: int) -> dict[QueueKey, int]:
+        """Return the next offset of each queue that has records which are not built yet.
+
+        They end before `hi_position`. Builds nothing. Errors as `advance`, but for full disks.
+        """
+        found: dict[QueueKey, int] = {}
+        with self._lock:
+            try:
+                for position, data in self._log.record_runs(self._dispatched_position, hi_position):
+                    self._walk(position, data)
+                for topic, queue_id, _, collected in self._touched:
+                    found[topic, queue_id] = collected[-4] + 1
+            finally:
+                self._clear_round()
+        return found
+
     # --- Durability ---
 
     def built(self) -> Built:
         """Return position and item count that belong together."""
         with self._lock:
             count = sum(queue.max_offset for queue in self.queues) + self.index.entry_count
-            return Built(self._dispatched_position, count)
+            return Built(self._dispatched_position, count - self._ahead_count)
 
     def sync_derived(self) -> Built:
         """Make the derived files durable, and return up to where they are.
@@ -272,9 +325,45 @@ class Dispatcher:
         or SyncFailedError; repeat it then.
         """
         with self._lock:
-            self._dispatched_position = min(self._dispatched_position, position)
+            # What a failed round left behind the mark goes too, or nobody could count it.
+            self._dispatched_position = position = min(self._dispatched_position, position)
             self.queues.truncate(position)
             self.index.truncate(position)
+            self._ahead_count = 0
+
+    def restart(self, position: int, next_offsets: dict[QueueKey, int]) -> None:
+        """Replace the derived files by those of a log that begins at `position`, durably.
+
+        `next_offsets` are those of all queues there. A crash in between leaves a mark that makes
+        `ConsumeQueues.recover` ask for a rebuild, which finds the same offsets. Errors as
+        `rebuild`.
+        """
+        with self._lock:
+            self.queues.begin_rebuild(position, next_offsets)
+            self.index.drop()
+            self._dispatched_position, self._ahead_count = position, 0
+            self.queues.restore_silent_queues()
+            self._sync_files()
+            hit("dispatch.restarted")
+            self.queues.complete_rebuild()
+
+    def delete_expired(self, min_position: int) -> None:
+        """Delete derived files of records before `min_position`; may run beside `advance`.
+
+        One queue at a time, so that a building thread waits for one only. Raises the first
+        FileSystemError, after everything else had its turn; repeat it then.
+        """
+        failed: FileSystemError | None = None
+        for queue in self.queues:
+            try:
+                with self._lock:
+                    self.queues.delete_expired_of(queue, min_position)
+            except FileSystemError as error:
+                failed = failed or error
+        with self._lock:
+            self.index.delete_expired(min_position)
+        if failed is not None:
+            raise failed
 
     def rebuild(self, progress: Progress | None = None, *, hi_position: int | None = None) -> int:
         """Drop all derived files and build them from the log's first record; return up to where.
@@ -289,8 +378,9 @@ class Dispatcher:
             hi = self._log.max_position
             if hi_position is not None:
                 hi = min(hi, max(hi_position, self._dispatched_position))
-            self.queues.begin_rebuild(self._log.max_position)
+            self.queues.begin_rebuild(hi)
             self.index.drop()
+            self._ahead_count = 0
             lo = self._dispatched_position = self._log.min_position
             while self._dispatched_position < hi:
                 before = self._dispatched_position

@@ -249,6 +249,41 @@ class ForeignEntryError(StoreError):
         )
 
 
+class SnapshotNeededError(StoreError):
+    """Where the ledger begins is damaged, so its entries cannot be fetched one by one."""
+
+    code = "store.snapshot_needed"
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path, self.reason = path, reason
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}: {self.reason}; what the first entry must follow is unknown, "
+            f"replace the ledger by a snapshot of another replica"
+        )
+
+
+class DamageWiderError(StoreError):
+    """The fetched entries are good, but what lies behind the damaged range does not follow them.
+
+    So that is damaged, too: `hi_index` and `end_position` say how far. Nothing was written.
+    """
+
+    code, retryable = "store.damage_wider", True
+
+    def __init__(self, lo_index: int, hi_index: int, end_position: int) -> None:
+        super().__init__(lo_index, hi_index, end_position)
+        self.lo_index, self.hi_index, self.end_position = lo_index, hi_index, end_position
+
+    def __str__(self) -> str:
+        return (
+            f"the entry behind the damaged range does not follow the fetched ones; fetch from "
+            f"entry {self.lo_index} on, up to {self.hi_index} and position {self.end_position}"
+        )
+
+
 class PositionRangeError(StoreError):
     """A position or index outside of what the log holds was asked for."""
 

@@ -148,8 +148,8 @@ class FileSystem:
         except OSError as error:
             raise self._translate("unlink", path, 0, error) from error
 
-    def make_directory(self, path: str) -> None:
-        """Create a directory and its parents; durable after the parents are synced here."""
+    def make_directory(self, path: str, *, is_durable: bool = True) -> None:
+        """Create a directory and its parents, durably unless the caller syncs them later."""
         missing: list[str] = []
         while not os.path.isdir(path):
             missing.append(path)
@@ -162,7 +162,8 @@ class FileSystem:
                 continue
             except OSError as error:
                 raise self._translate("make directory", directory, 0, error) from error
-            self.sync_directory(os.path.dirname(os.path.abspath(directory)))
+            if is_durable:
+                self.sync_directory(os.path.dirname(os.path.abspath(directory)))
 
     def list_directory(self, path: str) -> list[str]:
         """Return the sorted names in a directory; empty when it does not exist."""

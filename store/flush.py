@@ -175,6 +175,47 @@ class FlushService:
         """
         self._enqueue(position, callback)
 
+    def request_all(self, callback: Callback) -> None:
+        """As `request`, for everything that was appended before the call and not cut since.
+
+        A cut refuses nobody here: what is left is asked for again. The callback then gets None, a
+        SyncFailedError or a ClosedError.
+        """
+        self._request_up_to(self._log.max_position, callback)
+
+    def _request_up_to(self, position: int, callback: Callback) -> None:
+        def on_done(error: StoreError | None) -> None:
+            if not isinstance(error, PositionRangeError):
+                callback(error)
+                return
+            try:
+                self._request_up_to(min(position, self._log.max_position), callback)
+            except StoreError as refused:
+                callback(refused)
+
+        self._enqueue(position, on_done)
+
+    def sync_here(self) -> bool:
+        """Sync all that was appended on the caller's thread; False if others are at it or wait.
+
+        For a caller who found a sync cheaper than the way to the flush thread and back, which is
+        two switches of threads. Everything is durable on a return of True. Raises SyncFailedError
+        after the owner was told: stop.
+        """
+        if self._pending or self._refused or self._failure is not None or self._stopping:
+            return False
+        if not self._round_lock.acquire(blocking=False):
+            return False
+        try:
+            self._commit_and_sync(wanted=True)
+            hit("flush.before_tell")
+        except BaseException as error:
+            self._fail(error)
+            raise
+        finally:
+            self._round_lock.release()
+        return True
+
     def wake(self) -> None:
         """Ask for a sync that nobody waits for (RocketMQ's WAIT=false). Does not block."""
         with self._condition:

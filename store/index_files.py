@@ -263,6 +263,7 @@ class IndexFiles:
                 hit("index_files.delete")
                 self.files[0].delete()
                 self.files = self.files[1:]
+                self._has_new_names = True  # The keys of a file that comes back would be counted.
                 count += 1
         return count
 

@@ -1,8 +1,8 @@
 """The ledger: DLedger entries with checksums and a chain, physically equal on all replicas.
 
-Owns appending (own batches and entries of a leader), cutting, and replacing the log; must not know
-elections, quorums or who waits for durability. One writer at a time; reads and a sync may run
-beside it. `store.ledger_recovery.recover_ledger` opens one.
+Owns appending (own batches and entries of a leader) and syncing; must not know elections, quorums
+or who waits for durability. Cutting and replacing the log is in `ledger_extent`. One writer at a
+time; reads and a sync may run beside it. `store.ledger_recovery.recover_ledger` opens one.
 
 The decision a reader may question: where an entry lies follows from the sizes of the entries before
 it and from nothing else. So the blank at a file end is written only together with the entry that
@@ -11,47 +11,49 @@ takes over places its next entry where all others expect it.
 Sources: design 4.2, 4.3; storage-formats 7.1 to 7.4; RocketMQ DLedgerCommitLog.
 """
 
-import os
-from collections.abc import Callable, Iterator
-from functools import partial
-from typing import Final
+from collections.abc import Iterator
+from typing import Final, NamedTuple
 
 from store import format as fmt
 from store.checked import CheckedRanges
 from store.config import StoreConfig
 from store.errors import (
     CorruptionError,
-    ForeignEntryError,
-    LayoutError,
     LimitExceededError,
-    PositionRangeError,
 )
 from store.failpoints import hit
 from store.file_system import FileSystem
-from store.ledger_entry import (
-    KIND_DATA,
-    KINDS,
-    Link,
-    Problem,
-    check_run,
-    file_end,
-    place_entry,
-    write_header,
-)
-from store.ledger_reader import LedgerReader, Tail
+from store.ledger_entry import KIND_DATA, KINDS, Link, place_entry, write_header
+from store.ledger_extent import LedgerExtent
+from store.ledger_raw import CheckedEntries, check_entries, part_from
+from store.ledger_reader import Tail
 from store.ledger_records import record_runs
-from store.ledger_start import LogStart, StartFile
 from store.ledger_verify import verify_range
 from store.log import AppendResult
 from store.mapped_file import MappedFile
 from store.mapped_file_queue import FileSource
-from store.stamp import Stamped, Stamper
-from store.term_runs import TermRuns
+from store.stamp import QueueKey, Stamped, Stamper
 
 _HEADER: Final = fmt.ENTRY_HEADER_SIZE_BYTES
 
 
-class Ledger(LedgerReader):
+class PreparedEntry(NamedTuple):
+    """An entry that was checked and stamped for its place, and has room there.
+
+    `record_positions`, `queue_offsets` and `next_offsets` are what `Stamper.stamp` returned.
+    """
+
+    kind: int
+    tail: Tail
+    position: int
+    size_bytes: int
+    record_positions: list[int]
+    queue_offsets: list[int]
+    next_offsets: dict[QueueKey, int]
+    store_unix_ms: int
+
+
+class Ledger(LedgerExtent):
     """A `RecordLog` of entries. Every entry is an atomic batch."""
 
     def __init__(
@@ -59,11 +61,10 @@ class Ledger(LedgerReader):
     ) -> None:
         super().__init__(fs, root, config, source)
         self.stamper: Final = Stamper(config)
-        self.checked: Final = CheckedRanges()
         """Its queue offsets are the owner's to put back after an open or a cut."""
+        self.checked: Final = CheckedRanges()
         self.term = 0
         """The current term, set by the owner; `append` writes in it."""
-        self._start_file = StartFile(fs, self.directory)
         self._entry_size_bytes_max = min(
             config.batch_size_bytes_max,
             fmt.ENTRY_SIZE_BYTES_MAX,
@@ -71,12 +72,12 @@ class Ledger(LedgerReader):
         )
         self._scratch = bytearray(min(self._entry_size_bytes_max, 256 * 1024))
         self._scratch_view = memoryview(self._scratch)
-        self._blanks: tuple[tuple[int, int], ...] = ()
-        """[lo, hi) of the blanks that are not far below the flushed position."""
         self._index_sync_due = False
         """A data file was completed since the index was synced."""
-        self._unfinished: Callable[[], None] | None = None
-        """A cut or a reset that an error stopped half-way; finished before anything else."""
+        self._prepared: PreparedEntry | None = None
+        """What lies in the scratch, until it is appended."""
+        self._mapped: MappedFile | None = None
+        """The last file, once it was found mapped."""
 
     # --- Durability ---
 
@@ -124,11 +125,18 @@ class Ledger(LedgerReader):
         The body of kind 0 is 1 to n records, patched in a scratch copy; other kinds are opaque,
         and the result has no record positions then. `term` is not below the last entry's.
         """
+        return self.append_prepared(self.prepare(kind, body, now_unix_ms=now_unix_ms), term)
+
+    def prepare(self, kind: int, body: bytes, *, now_unix_ms: int = 0) -> PreparedEntry:
+        """Do all of an append that can fail; errors as `append`.
+
+        `append_prepared` follows, or nothing: nothing was written, and the next entry of any kind
+        takes its place.
+        """
         if self._unfinished is not None:
             self._finish()
         tail, size_bytes = self._tail, len(body) + _HEADER
         assert kind in KINDS, f"kind {kind}"
-        assert term >= tail.link.term, f"term {term} after {tail.link.term}"
         if size_bytes > self._entry_size_bytes_max:
             raise LimitExceededError("entry", size_bytes, self._entry_size_bytes_max)
         if size_bytes > len(self._scratch):
@@ -140,9 +148,23 @@ class Ledger(LedgerReader):
         stamped: Stamped = ([], [], {})
         if kind == KIND_DATA:
             stamped = self.stamper.stamp(body, scratch, _HEADER, position + _HEADER, now_unix_ms)
-        record_positions, queue_offsets, updates = stamped
+        self.index.prepare(tail.link.entry_index + 1)
+        self._reserve_for(position)
+        prepared = PreparedEntry(kind, tail, position, size_bytes, *stamped, now_unix_ms)
+        self._prepared = prepared
+        return prepared
+
+    def append_prepared(self, prepared: PreparedEntry, term: int) -> AppendResult:
+        """Append what `prepare` returned last; nothing was appended or cut since.
+
+        Cannot fail, except by an error after which memory and disk may differ: stop the process.
+        """
+        kind, tail, position, size_bytes, *_, now_unix_ms = prepared
+        assert prepared is self._prepared, "another entry was prepared since"
+        assert tail is self._tail, f"prepared behind {tail}, now there is {self._tail}"
+        assert term >= tail.link.term, f"term {term} after {tail.link.term}"
+        self._prepared = None
         link = write_header(self._scratch_view, size_bytes, kind, tail.link, term, position)
-        self.index.prepare(link.entry_index)
         file = self._file_for(position)
         hit("ledger.before_append")
         landed = file.append(self._scratch_view[:size_bytes])
@@ -151,59 +173,106 @@ class Ledger(LedgerReader):
         self.index.put(link.entry_index, unit)
         if term != tail.link.term:
             self._runs = self._runs.extended([(link.entry_index, term)])
-        self._tail = Tail(link, position + size_bytes)
-        self.stamper.publish(updates)
+        end_position = position + size_bytes
+        self._tail = Tail(link, end_position)
+        self.stamper.publish(prepared.next_offsets)
         hit("ledger.after_append")
         return AppendResult(
             position,
-            position + size_bytes,
+            end_position,
             link.entry_index,
-            record_positions,
-            queue_offsets,
+            prepared.record_positions,
+            prepared.queue_offsets,
             now_unix_ms,
         )
 
     def append_raw(self, data: bytes) -> tuple[int, int]:
-        """Append consecutive whole entries of one file, as `read_range` of a peer returned them.
+        """Append consecutive whole entries, as `read_range` of a peer returned them.
 
-        Every byte is checked before anything is written: headers, index, position, term order,
-        chain, body CRC, and that the sizes put the first entry where it says it is. Returns (first
-        index, last index). Nothing is durable yet, queue offsets are not touched. Raises
-        ForeignEntryError (drop the peer's connection), StoreFullError, FileSystemError or
-        BusyError; nothing was written then.
+        Every byte is checked before anything is written. Returns (first index, last index). Nothing
+        is durable yet, queue offsets are not touched. Raises ForeignEntryError (drop the peer's
+        connection), StoreFullError, FileSystemError or BusyError; nothing was written then.
+        """
+        checked = self.check_raw(data, self.last_index)
+        self.write_raw(checked, checked.first_index)
+        return checked.first_index, self.last_index
+
+    def check_raw(self, data: bytes, before_index: int) -> CheckedEntries:
+        """Check raw entries that follow an entry of this log, or the one before the log.
+
+        Raises ForeignEntryError; PositionRangeError or CorruptionError as `entry`.
         """
         if self._unfinished is not None:
             self._finish()
-        tail, position = self._tail, self._place_raw(data)
-        run = check_run(
-            data,
-            position,
-            tail.link,
-            file_end_position=file_end(position, self.files.file_size_bytes),
-        )
-        if run.problem is not None or run.end != len(data) or not data:
-            found = f"{len(data) - run.end} bytes"
-            problem = run.problem or Problem(run.end, "entry", "a whole one", found)
-            raise ForeignEntryError(run.link.entry_index + 1, *problem)
-        first_index = tail.link.entry_index + 1
-        self.index.prepare(first_index, run.entry_count)
-        file = self._file_for(position)
-        hit("ledger.before_append")
-        landed = file.append(data)
-        assert landed == position, f"checked for {position}, landed at {landed}"
-        self.index.put(first_index, run.units)
-        if run.term_changes:
-            self._runs = self._runs.extended(run.term_changes)
-        self._tail = Tail(run.link, position + len(data))
-        hit("ledger.after_append")
-        return first_index, run.link.entry_index
+        if before_index == self._tail.link.entry_index:
+            link, end = self._tail
+        else:
+            link = Link(before_index, self.term_at(before_index), self.chain_crc_at(before_index))
+            end = self.end_of(before_index)
+        return check_entries(data, end, link, self.files.file_size_bytes)
 
-    def _place_raw(self, data: bytes) -> int:
-        """Return where the first of these entries belongs, by the size it claims."""
-        size_bytes = int.from_bytes(data[4:8], "big", signed=True)
-        if not _HEADER <= size_bytes <= self.files.file_size_bytes - fmt.BLANK_SIZE_BYTES_MIN:
-            size_bytes = _HEADER  # The check refuses it, wherever it is.
-        return place_entry(self._tail.end_position, size_bytes, self.files.file_size_bytes)
+    def write_raw(self, checked: CheckedEntries, lo_index: int) -> None:
+        """Append entries from `lo_index` on of those that were checked; it is the next index.
+
+        Raises StoreFullError, FileSystemError or BusyError; nothing was written then.
+        """
+        assert lo_index == self.last_index + 1, f"write {lo_index} after {self.last_index}"
+        assert checked.first_index <= lo_index < checked.hi_index, f"{lo_index} is not in there"
+        if lo_index == checked.first_index:
+            assert checked.before == self._tail.link, f"{checked.before} is not {self._tail.link}"
+        pieces = [piece for piece in checked.pieces if piece.link.entry_index >= lo_index]
+        self.index.prepare(lo_index, checked.hi_index - lo_index)
+        self._reserve_for(part_from(checked, pieces[0], lo_index)[1], len(pieces) - 1)
+        hit("ledger.before_append")
+        with memoryview(checked.data) as view:
+            for piece in pieces:
+                at, position, units = part_from(checked, piece, lo_index)
+                file = self._file_for(position)
+                landed = file.append(view[at : piece.hi])
+                assert landed == position, f"checked for {position}, landed at {landed}"
+                self.index.put(self.last_index + 1, units)
+                end = position + piece.hi - at
+                changes = [c for c in checked.term_changes if c[0] <= piece.link.entry_index]
+                self._extend_runs(changes, lo_index)
+                self._tail = Tail(piece.link, end)
+        hit("ledger.after_append")
+
+    def _extend_runs(self, changes: list[tuple[int, int]], lo_index: int) -> None:
+        """Note the terms that began in [lo_index, ...) and are not known yet."""
+        last = self._tail.link.term
+        new = [change for change in changes if change[0] >= lo_index and change[1] > last]
+        if new:
+            self._runs = self._runs.extended(new)
+
+    def reserve(self, size_bytes: int, file_count: int) -> None:
+        """Make room for entries of so many bytes in all, raw or not; the next writes cannot fail.
+
+        `file_count` is what `file_count_for` says. Raises StoreFullError, FileSystemError or
+        BusyError; what was reserved before stays.
+        """
+        self.index.prepare(self.last_index + 1, size_bytes // _HEADER + 1)
+        if file_count:
+            self.files.reserve(file_count)
+
+    def file_count_for(self, size_bytes: int) -> int:
+        """Return how many more files entries of so many bytes in all may need."""
+        files, file_size_bytes = self.files.files, self.files.file_size_bytes
+        if files and size_bytes + fmt.BLANK_SIZE_BYTES_MIN <= files[-1].free_bytes:
+            return 0
+        # Two neighbours together do not fit into one file, else they would lie in one.
+        return 1 + 2 * size_bytes // file_size_bytes
+
+    def _reserve_for(self, position: int, more_count: int = 0) -> None:
+        """Have the file at `position` mapped, and `more_count` files behind it."""
+        files = self.files.files
+        last = files[-1] if files else None
+        is_last = last is not None and last.wrote_position == position
+        if last is not None and is_last and last is not self._mapped:
+            last.append(b"")
+            self._mapped = last
+        count = more_count if is_last else more_count + 1
+        if count:
+            self.files.reserve(count)
 
     def _file_for(self, position: int) -> MappedFile:
         """Return the file whose next byte is `position`; the last one is closed if need be."""
@@ -237,176 +306,18 @@ class Ledger(LedgerReader):
         return record_runs(self, lo, hi)
 
     def check(self, position: int, data: bytes) -> None:
-        """Check the entries that hold the bytes read at `position`, unless they were before.
+        """Check the entries that hold the bytes read at `position`; see `check_bytes`."""
+        self.check_bytes(position, position + len(data))
+
+    def check_bytes(self, lo: int, hi: int) -> None:
+        """Check the entries that hold the bytes [lo, hi), unless they were before.
 
         An entry is checked as a whole: header, chain and body. Raises CorruptionError.
         """
-        hi = position + len(data)
-        lo = self.checked.first_unchecked(position, hi)
+        lo = self.checked.first_unchecked(lo, hi)
         if lo >= hi:
             return
         lo_index, hi_index = self.index_at_position(lo), self.index_at_position(hi - 1) + 1
         for finding in verify_range(self, lo_index, hi_index, check_unwritten=False):
             raise CorruptionError(*finding)
-        self.checked.add(self.position_of(lo_index), self._end_of(hi_index - 1))
-
-    # --- Cutting ---
-
-    def truncate_from(self, index: int, *, commit_index: int) -> None:
-        """Cut the entry `index` and all behind it; durable on return (fault-matrix S09).
-
-        The old bytes are zeroed and synced, later files deleted. Never cuts what is committed.
-        Lower the durable mark before; queue offsets are the caller's to put back. Raises
-        FileSystemError or SyncFailedError (stop): the entries are gone for readers, and the rest
-        of the cut is done before the next change, or by recovery.
-        """
-        assert index > commit_index, f"cut from {index}, committed up to {commit_index}"
-        if self._unfinished is not None:
-            self._finish()
-        if index < self.first_index:
-            raise PositionRangeError("index", index, self.first_index, self.last_index + 2)
-        if index > self.last_index:
-            return
-        link = Link(index - 1, self.term_at(index - 1), self.chain_crc_at(index - 1))
-        tail = Tail(link, self._end_of(index - 1))
-        dirty_hi = self.files.wrote_position
-        self._tail = tail
-        self._runs = self._runs.cut_from(index)
-        is_homeless = index == self.first_index and not self._start.is_in_first_file
-        self._unfinished = self.restore_start if is_homeless else partial(self._cut, dirty_hi)
-        self._finish()
-
-    def _cut(self, dirty_hi: int) -> None:
-        end = self._tail.end_position
-        hit("ledger.before_cut")
-        self.files.truncate(end, dirty_hi)
-        self._blanks = tuple(b for b in self._blanks if b[1] <= end)
-        self.index.truncate(self._tail.link.entry_index + 1)
-
-    def reset(self, first_index: int, position: int, chain_crc: int, term: int) -> None:
-        """Replace the log by an empty one behind a snapshot; durable on return.
-
-        `first_index` comes next. `position` is the end of the entry before it, `chain_crc` and
-        `term` are that entry's: what a snapshot must carry. Raises StoreFullError, FileSystemError
-        or SyncFailedError (stop): the old entries are gone for readers, and the rest is done before
-        the next change, or by recovery.
-        """
-        assert first_index >= 0, f"first index {first_index}"
-        file_position = position // self.files.file_size_bytes * self.files.file_size_bytes
-        start = LogStart(position, file_position, Link(first_index - 1, term, chain_crc))
-        self._start_file.save(start, is_resetting=True)
-        self._begin(start)
-        self._unfinished = self._reset_files  # Instead of a cut: its log goes away.
-        self._finish()
-
-    def restore_start(self) -> None:
-        """Let an empty log begin where all replicas expect its first entry; errors as `reset`.
-
-        Retention may have deleted the file in which the entry before the log ended, and in which
-        the next one belongs if it fits.
-        """
-        start = self._start
-        if not start.is_in_first_file:
-            first_index = start.link.entry_index + 1
-            self.reset(first_index, start.end_position, start.link.chain_crc, start.link.term)
-
-    def _begin(self, start: LogStart) -> None:
-        self._start = start
-        self._tail = Tail(start.link, start.end_position)
-        self._runs = TermRuns.starting_after(start.link.entry_index, start.link.term)
-        self._blanks = ()
-
-    def _reset_files(self) -> None:
-        start, index = self._start, self._start.link.entry_index + 1
-        hit("ledger.before_reset")
-        self.files.reset(start.file_position)
-        self.files.files[-1].set_positions(start.end_position)
-        self.files.sync()
-        self.index.reset(index)
-        self._start_file.save(self._start)
-
-    def _finish(self) -> None:
-        if self._unfinished is not None:
-            self._unfinished()
-            self._unfinished = None
-
-    def delete_first(self) -> int:
-        """Delete the oldest file, never the last one with an entry; return the bytes freed.
-
-        Retention: the caller has made sure that everybody is done with it. What the next entry
-        must follow is written down first. Raises CorruptionError (the next file does not begin
-        with an entry), FileSystemError or SyncFailedError; the file is deleted later then.
-        """
-        if self._unfinished is not None:
-            self._finish()
-        files = self.files.files
-        if len(files) < 2 or files[1].position >= self._tail.end_position:
-            return 0
-        position = files[1].position
-        if position > self._start.file_position:
-            header = self.header_at(position)
-            if header is None or not self.first_index <= header.entry_index <= self.last_index:
-                raise CorruptionError(files[1].path, 0, "header", "of an entry", f"{header}")
-            index = header.entry_index - 1
-            link = Link(index, self.term_at(index), self.chain_crc_at(index))
-            start = LogStart(self._end_of(index), position, link)
-            self._start_file.save(start)
-            self._start = start
-            self._runs = self._runs.starting_at(header.entry_index)
-        freed_bytes = self.files.delete_first()
-        self.index.delete_below(self.first_index)
-        return freed_bytes
-
-    # --- Opening and closing ---
-
-    def load(self) -> None:
-        """Open the files and finish a reset; for `recover_ledger` only, which does the rest.
-
-        Raises LayoutError for data files that do not belong to the start, CorruptionError for a
-        damaged start.
-        """
-        self._fs.make_directory(self.directory)
-        start, is_resetting = self._start_file.load()
-        self._begin(start)
-        if is_resetting:
-            self._wipe_data()
-        self.files.load()
-        self.index.load()
-        if is_resetting:
-            self._reset_files()
-        self._check_files()
-
-    def _wipe_data(self) -> None:
-        directory = self.files.directory
-        for name in reversed(self._fs.list_directory(directory)):
-            self._fs.unlink(os.path.join(directory, name))
-        self._fs.make_directory(directory)
-        self._fs.sync_directory(directory)
-
-    def _check_files(self) -> None:
-        """Finish a retention, and refuse data files that begin elsewhere than the log."""
-        start, files = self._start, self.files
-        while len(files.files) > 1 and files.files[1].position <= start.file_position:
-            files.delete_first()
-        if not files.files and start.file_position == start.end_position == 0:
-            return
-        expected = fmt.file_name(start.file_position)
-        found = fmt.file_name(files.min_position) if files.files else "none"
-        if found != expected:
-            raise LayoutError(files.directory, f"{expected} as the first file", found)
-
-    def adopt(self, tail: Tail, runs: TermRuns) -> None:
-        """Take over what recovery found; for `recover_ledger` only."""
-        self._tail, self._runs = tail, runs
-
-    def _end_of(self, index: int) -> int:
-        """Return the end of an entry, or of the one before the log."""
-        if index < self.first_index:
-            return self._start.end_position
-        header = self.header(index)
-        return header.position + header.size_bytes
-
-    def close(self) -> None:
-        """Release the files. Syncs nothing."""
-        self.files.close()
-        self.index.close()
+        self.checked.add(self.position_of(lo_index), self.end_of(hi_index - 1))

@@ -6,6 +6,7 @@ rarely. Source: storage-formats 7.2.
 """
 
 import os
+import threading
 from typing import Final, NamedTuple
 
 from store import format as fmt
@@ -15,6 +16,7 @@ from store.mapped_file import MappedFile
 from store.mapped_file_queue import InlineFiles, MappedFileQueue
 
 _UNIT: Final = fmt.INDEX_UNIT_SIZE_BYTES
+_SPARE_PART: Final = 4  # The next file is made ahead when this part of the last one is left.
 
 
 class Unit(NamedTuple):
@@ -34,6 +36,8 @@ class LedgerIndex:
         self.files: Final = MappedFileQueue(fs, directory, units_per_file * _UNIT, self)
         self._ready: MappedFile | None = None  # The file that was found mapped.
         self._spares: dict[int, MappedFile] = {}  # Files taken ahead, by position; still empty.
+        self._spare_lock = threading.RLock()  # Held while files are taken ahead, or come and go.
+        self._taken_position = -1  # The file that was taken last.
 
     def load(self) -> None:
         """Open the files; files that cannot be index files are all removed, to be made anew."""
@@ -56,8 +60,29 @@ class LedgerIndex:
 
     def take(self, position: int) -> MappedFile:
         """Be the source of the files: a spare one if there is one."""
-        spare = self._spares.pop(position, None)
-        return spare if spare is not None else self._inline.take(position)
+        with self._spare_lock:
+            spare = self._spares.pop(position, None)
+            file = spare if spare is not None else self._inline.take(position)
+            self._taken_position = position
+            return file
+
+    def make_spare(self) -> None:
+        """Make the next file ahead, on a thread that may wait, once the last one is nearly full.
+
+        Raises StoreFullError or FileSystemError: the writer will try by itself.
+        """
+        with self._spare_lock:
+            files = self.files.files
+            if not files or files[-1].free_bytes * _SPARE_PART > files[-1].size_bytes:
+                return
+            if self._taken_position <= files[-1].position:  # Else the writer is at it.
+                self._make_spare(files[-1].end_position)
+
+    def _make_spare(self, position: int) -> None:
+        with self._spare_lock:
+            if position not in self._spares:
+                spare = self._spares[position] = self._inline.take(position)
+                spare.append(b"")  # Maps it.
 
     def prepare(self, index: int, count: int = 1) -> None:
         """Make sure that `put` of units [index, index + count) cannot fail.
@@ -77,9 +102,7 @@ class LedgerIndex:
         self._ready = last
         position = last.end_position
         while position < (index + count) * _UNIT:
-            if position not in self._spares:
-                self._spares[position] = self._inline.take(position)
-            self._spares[position].append(b"")
+            self._make_spare(position)
             position += self.files.file_size_bytes
 
     def put(self, index: int, units: bytes) -> None:
@@ -102,24 +125,34 @@ class LedgerIndex:
 
     def truncate(self, index: int) -> None:
         """Remove the units from `index` on: zeroed and synced. Errors as MappedFileQueue."""
-        self._drop_spares()
-        position = index * _UNIT
-        if self.files.files and position < self.files.min_position:
-            self.reset(index)
-        elif self.files.files:
-            self.files.truncate(position)
+        with self._spare_lock:
+            self._drop_spares()
+            position = index * _UNIT
+            if self.files.files and position < self.files.min_position:
+                self.reset(index)
+            elif self.files.files:
+                self.files.truncate(position)
 
     def reset(self, index: int) -> None:
         """Remove all units; the next one is that of `index`."""
-        self._drop_spares()
-        position = index * _UNIT
-        self.files.reset(position // self.files.file_size_bytes * self.files.file_size_bytes)
-        self.files.files[-1].set_positions(position)
+        with self._spare_lock:
+            self._drop_spares()
+            position = index * _UNIT
+            self.files.reset(position // self.files.file_size_bytes * self.files.file_size_bytes)
+            self.files.files[-1].set_positions(position)
 
     def delete_below(self, index: int) -> None:
         """Delete the files that hold only units below `index`."""
         while len(self.files.files) > 1 and self.files.files[0].end_position <= index * _UNIT:
             self.files.delete_first()
+
+    def detach_below(self, index: int) -> tuple[MappedFile, ...]:
+        """As MappedFileQueue.detach_first, for the files that hold only units below `index`."""
+        hi = len(self.files.files) - 1
+        count = 0
+        while count < hi and self.files.files[count].end_position <= index * _UNIT:
+            count += 1
+        return self.files.detach_first(count) if count else ()
 
     def wipe(self) -> None:
         """Remove every file, opened or not."""
@@ -131,6 +164,7 @@ class LedgerIndex:
         self._fs.sync_directory(directory)
 
     def _drop_spares(self) -> None:
+        self._taken_position = -1
         while self._spares:
             position = max(self._spares)
             self._spares[position].delete()

@@ -30,8 +30,13 @@ def record_runs(reader: LedgerReader, lo: int, hi: int) -> Iterator[tuple[int, b
     hi = min(hi, reader.max_position)
     if lo >= hi:
         return
-    index = reader.index_at_position(lo)
-    position = reader.position_of(index)
+    header = reader.header_at(lo)  # No record begins like a header.
+    unit = reader.index.get(header.entry_index) if header is not None else None
+    if header is not None and unit is not None and unit.position == lo:
+        index, position = header.entry_index, lo  # As in each round of the dispatcher.
+    else:
+        index = reader.index_at_position(lo)
+        position = reader.position_of(index)
     while position < hi:
         file = reader.files.file_at(position)
         room = min(file.end_position, reader.max_position) - position

@@ -30,6 +30,7 @@ from store.mapped_file import MappedFile
 
 _HEADER: Final = fmt.ENTRY_HEADER_SIZE_BYTES
 _BLANK_MAGIC: Final = fmt.ENTRY_BLANK.pack(fmt.ENTRY_MAGIC_BLANK, 0)[:4]
+_UNIT: Final = fmt.INDEX_UNIT_SIZE_BYTES
 _READ_SIZE_BYTES: Final = fmt.ENTRY_SIZE_BYTES_MAX  # So that every entry fits into one read.
 
 
@@ -101,24 +102,44 @@ def _zeros(file: MappedFile, lo: int, hi: int) -> Iterator[Finding]:
 
 
 def _entries(ledger: LedgerReader, point: _Point, hi: int, tail: Tail) -> Iterator[Finding]:
+    hi_position = _end_by_index(ledger, hi - 1, tail)
     while point.position < tail.end_position and point.link.entry_index + 1 < hi:
         file = ledger.files.file_at(point.position)
         try:
-            following = yield from _step(ledger, file, point, tail)
+            following = yield from _step(ledger, file, point, tail, hi, hi_position)
         except FileSystemError as error:
             yield _finding(file, point.position, _unreadable(error))
             following = None
         point = following or (yield from _next_file(ledger, file, tail))
 
 
+def _end_by_index(ledger: LedgerReader, index: int, tail: Tail) -> int:
+    """Return where an entry ends if the index tells the truth; the end of the log if it is mute."""
+    try:
+        unit = ledger.index.get(index) if index < tail.link.entry_index else None
+    except FileSystemError:
+        unit = None
+    return tail.end_position if unit is None else unit.position + unit.size_bytes
+
+
 def _step(
-    ledger: LedgerReader, file: MappedFile, point: _Point, tail: Tail
+    ledger: LedgerReader, file: MappedFile, point: _Point, tail: Tail, hi: int, hi_position: int
 ) -> Generator[Finding, None, _Point | None]:
-    """Check one piece of a file; return where to go on, None when nobody can tell."""
+    """Check one piece of a file; return where to go on, None when nobody can tell.
+
+    `hi` is the first entry that nobody asked for; the index says that it is at `hi_position`.
+    """
     room = min(file.end_position, tail.end_position) - point.position
-    data = file.read(point.position, min(room, _READ_SIZE_BYTES))
-    run = check_run(data, point.position, point.link, file_end_position=file.end_position)
-    yield from _units(ledger, point.link.entry_index + 1, run)
+    for size_bytes in (min(room, hi_position - point.position, _READ_SIZE_BYTES), room):
+        # Twice where the index is wrong, so that the entry seems to be cut short.
+        data = file.read(point.position, max(min(size_bytes, _READ_SIZE_BYTES), min(room, _HEADER)))
+        run = check_run(data, point.position, point.link, file_end_position=file.end_position)
+        if run.end or run.problem is not None or run.is_blank:
+            break
+    index = point.link.entry_index + 1
+    yield from _units(ledger, index, run._replace(units=run.units[: (hi - index) * _UNIT]))
+    if run.link.entry_index + 1 >= hi:
+        return _Point(point.position + run.end, run.link)
     point = _Point(point.position + run.end, run.link)
     problem = run.problem
     if problem is not None:

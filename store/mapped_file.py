@@ -284,6 +284,17 @@ class MappedFile:
         finally:
             self.drop()
 
+    def overwrite(self, position: int, data: bytes) -> None:
+        """Put back damaged bytes, durably; maps and views show them. Errors as `commit`, `sync`."""
+        assert self._buffer is None, f"{self.path} has a write buffer"
+        assert self.position <= position <= self.committed_position - len(data), self.path
+        self.hold()
+        try:
+            self._fs.write_at(self._fd, self.path, position - self.position, data)
+            self._fs.sync(self._fd, self.path)
+        finally:
+            self.drop()
+
     # --- End of life ---
 
     def truncate(self, position: int, dirty_hi: int | None = None) -> None:
@@ -382,14 +393,14 @@ class PreparedFile:
         self._fs, self._fd, self._temporary = fs, fd, path + TEMPORARY_SUFFIX
         self.path, self.position, self.size_bytes = path, position, size_bytes
 
-    def publish(self, buffer: memoryview | None = None) -> MappedFile:
-        """Give the file its final name, durably, and return it; on an error it is discarded.
+    def publish(self, buffer: memoryview | None = None, *, is_durable: bool = True) -> MappedFile:
+        """Give the file its final name, durably if asked; on an error it is discarded.
 
-        Raises FileSystemError or SyncFailedError.
-        """
+        Raises FileSystemError or SyncFailedError."""
         try:
             self._fs.rename(self._temporary, self.path)
-            self._fs.sync_directory(os.path.dirname(self.path))
+            if is_durable:
+                self._fs.sync_directory(os.path.dirname(self.path))
         except BaseException:
             self.discard()
             raise

@@ -8,7 +8,7 @@ Source: RocketMQ MappedFileQueue; storage-formats 1.1, 4.7.
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from store import format as fmt
@@ -62,6 +62,8 @@ class MappedFileQueue:
         self.files: tuple[MappedFile, ...] = ()
         self._sync_lock = threading.Lock()  # One sync at a time, and none during a truncation.
         self._flushed_position = 0
+        self._reserved: list[MappedFile] = []  # The next files, taken ahead; empty and mapped.
+        self._has_new_name = False  # One of them may have a name that is not durable.
         self.deleted_file_count = 0
 
     # --- Opening ---
@@ -134,6 +136,12 @@ class MappedFileQueue:
         """Everything before it is durable."""
         return self._flushed_position
 
+    @property
+    def end_position(self) -> int:
+        """End of the last file; 0 without files."""
+        files = self.files
+        return files[-1].end_position if files else 0
+
     def file_at(self, position: int) -> MappedFile:
         """Return the file that holds `position`. Raises PositionRangeError."""
         files = self.files
@@ -174,7 +182,7 @@ class MappedFileQueue:
             position = (first_position or 0) // self.file_size_bytes * self.file_size_bytes
             self._flushed_position = position
         hit("mapped_file_queue.roll")
-        file = self.source.take(position)
+        file = self._reserved.pop(0) if self._reserved else self.source.take(position)
         assert file.position == position, f"asked for {position}, got {file.position}"
         if files:
             last = files[-1]
@@ -183,6 +191,36 @@ class MappedFileQueue:
             assert last.wrote_position == last.end_position, f"{last.path} is not complete"
         self.files = (*files, file)
         return file
+
+    def reserve(self, count: int = 1) -> None:
+        """Take the next `count` files ahead, so that as many rolls cannot fail.
+
+        They belong to the log from the roll on; a crash leaves empty files, which recovery deletes.
+        Raises what the source raises, and FileSystemError; what was taken before stays reserved.
+        """
+        while len(self._reserved) < count:
+            file = self.source.take(self.reserve_position())
+            self._has_new_name = True
+            try:
+                file.append(b"")  # Maps it.
+            except BaseException:
+                file.delete()
+                raise
+            self._reserved.append(file)
+
+    def reserve_position(self) -> int:
+        """Return where the next file to reserve begins."""
+        return self.end_position + len(self._reserved) * self.file_size_bytes
+
+    @property
+    def reserved_count(self) -> int:
+        """How many files are at hand."""
+        return len(self._reserved)
+
+    def _drop_reserved(self) -> None:
+        while self._reserved:  # The last one first, so that no gap is ever there.
+            self._reserved[-1].delete()
+            self._reserved.pop()
 
     def _fill(
         self, fill: Callable[[MappedFile, MappedFile], None], last: MappedFile, file: MappedFile
@@ -202,6 +240,9 @@ class MappedFileQueue:
             return self._sync_files()
 
     def _sync_files(self) -> int:
+        if self._has_new_name:
+            self._has_new_name = False  # Before the sync: a file taken during it asks for another.
+            self._fs.sync_directory(self.directory)
         for file in self.files:
             if file.end_position <= self._flushed_position:
                 continue
@@ -238,6 +279,8 @@ class MappedFileQueue:
         """
         with self._sync_lock:
             files = list(self.files)
+            if len(files) > 1 and files[-1].position >= position:
+                self._drop_reserved()
             while files and files[-1].position >= position and len(files) > 1:
                 files[-1].delete()
                 files.pop()
@@ -255,6 +298,7 @@ class MappedFileQueue:
         """
         assert position % self.file_size_bytes == 0, f"reset to {position}"
         with self._sync_lock:
+            self._drop_reserved()
             while self.files:  # One by one, so that a failed call can be repeated.
                 self.files[-1].delete()
                 self.files = self.files[:-1]
@@ -279,8 +323,33 @@ class MappedFileQueue:
             self.deleted_file_count += 1
             return self.file_size_bytes
 
+    def detach_first(self, count: int) -> tuple[MappedFile, ...]:
+        """Take the oldest files out of the sequence; `delete_detached` follows on any thread.
+
+        For the thread that appends, which must not wait for a disk: nothing but memory changes.
+        They are durable as a whole, and the last file is never among them.
+        """
+        files = self.files
+        assert count < len(files), f"detach {count} of {len(files)} files"
+        self.files = files[count:]
+        self.deleted_file_count += count
+        return files[:count]
+
+    def delete_detached(self, files: Iterable[MappedFile]) -> None:
+        """Delete files that were detached, the oldest first, durably; repeat it after an error.
+
+        Not beside a sync: one that began before may still hold them.
+        """
+        with self._sync_lock:
+            for file in files:
+                hit("mapped_file_queue.delete")
+                if os.path.exists(file.path):  # Not when a repetition finds it done.
+                    file.delete()
+            self._fs.sync_directory(self.directory)
+
     def close(self) -> None:
         """Close all files; views that are open stay valid. Syncs nothing."""
         files, self.files = self.files, ()
-        for file in files:
+        for file in (*files, *self._reserved):
             file.close()
+        self._reserved = []

@@ -37,6 +37,12 @@ class MarkKeeper:
         """Sync the mark itself when its interval has passed."""
         self._mark.maybe_sync(now_ms)
 
+    def lower(self, position: int, index: int) -> None:
+        """Take back what lies beyond a cut, durably, before the log is cut; no mark is written
+        beside it. Errors as DurableMark.lower."""
+        with self._lock:
+            self._mark.lower(position, index)
+
     def on_dispatched(self, built: Built, durable: Built) -> None:
         """The derived files are `built`, and were `durable` at the last sync of theirs."""
         with self._lock:

@@ -19,7 +19,7 @@ from store.config import StoreConfig
 from store.consume_queues import ConsumeQueues
 from store.dispatch import Dispatcher
 from store.durable_mark import UNKNOWN_COUNT, DurableMark, Mark
-from store.errors import DerivedFileError, QueueOrderError
+from store.errors import DerivedFileError, LayoutError, QueueOrderError
 from store.file_system import FileSystem
 from store.identity import LastRun
 from store.index_files import IndexFiles
@@ -35,6 +35,13 @@ from store.warm_up import WarmUp
 Progress = Callable[[str, int, int], None]
 """Called with (what, bytes done, bytes in all) during long steps of an opening."""
 _TIME_SCAN_SIZE_BYTES: Final = 8 << 20  # Holds one record of any size.
+
+REPLICA_META_NAME: Final = "raft"
+"""The meta file by which a directory is known as a replica's; the node owns its content."""
+
+
+def no_progress(what: str, done: int, total: int) -> None:
+    """A `Progress` that nobody sees."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +71,21 @@ class OpenedLog:
     scanned_size_bytes: int
     cut_size_bytes: int
     cut_reason: str
+
+
+def is_replica_directory(root: str) -> bool:
+    """Say whether the end of the log in a directory may be uncommitted."""
+    return any(os.path.exists(os.path.join(root, f"{REPLICA_META_NAME}.{n}")) for n in (0, 1))
+
+
+def check_owner(root: str, *, is_replica: bool) -> None:
+    """Raise LayoutError for a replica's directory that is to be opened as any other.
+
+    That would show readers, and mark as dispatched for good, what was never committed.
+    """
+    if not is_replica and is_replica_directory(root):
+        path = os.path.join(root, REPLICA_META_NAME)
+        raise LayoutError(path, "a store of its own", "the directory of a cluster's node")
 
 
 def known_good_position(mark: Mark, last_run: LastRun) -> int:
@@ -133,8 +155,10 @@ def open_derived(
     mark: Mark,
     last_run: LastRun,
     progress: Progress,
+    *,
+    hi_position: int,
 ) -> tuple[Dispatcher, int, bool]:
-    """Bring queues and index up to the end of the log.
+    """Bring queues and index up to `hi_position` of the log.
 
     Returns (dispatcher, bytes of the log dispatched again, whether everything was rebuilt). Derived
     files are never trusted over the log: what is damaged or does not fit is dropped and built anew.
@@ -143,7 +167,8 @@ def open_derived(
         lo, item_count = mark.dispatched_durable_position, mark.dispatched_durable_item_count
     else:
         lo, item_count = mark.dispatched_position, mark.dispatched_item_count
-    assert lo <= log.max_position, f"built up to {lo}, the log ends at {log.max_position}"
+    hi = max(hi_position, log.min_position)
+    assert lo <= hi <= log.max_position, f"built to {lo} of {hi}, the log ends {log.max_position}"
     is_rebuilt = lo < log.min_position  # Records are gone that may never have been built.
     dispatcher = Dispatcher(log, queues, index, dispatched_position=lo)
     try:
@@ -154,17 +179,16 @@ def open_derived(
             index.recover(lo, is_clean=last_run.was_clean)
             is_rebuilt = item_count not in (UNKNOWN_COUNT, dispatcher.built().item_count)
         if not is_rebuilt:
-            _catch_up(dispatcher, log, progress)
+            _catch_up(dispatcher, hi, progress)
     except (DerivedFileError, QueueOrderError):
         is_rebuilt = True
     if is_rebuilt:
         lo = log.min_position
-        dispatcher.rebuild(lambda done, total: progress("rebuild", done, total))
-    return dispatcher, log.max_position - lo, is_rebuilt
+        dispatcher.rebuild(lambda done, total: progress("rebuild", done, total), hi_position=hi)
+    return dispatcher, dispatcher.dispatched_position - lo, is_rebuilt
 
 
-def _catch_up(dispatcher: Dispatcher, log: CommitLog | Ledger, progress: Progress) -> None:
-    hi = log.max_position
+def _catch_up(dispatcher: Dispatcher, hi: int, progress: Progress) -> None:
     while dispatcher.dispatched_position < hi:
         dispatcher.advance(hi)
         progress("dispatch", dispatcher.dispatched_position, hi)
@@ -176,6 +200,8 @@ def make_files(
     config: StoreConfig,
     counters: StoreCounters,
     on_fatal: Callable[[BaseException], None],
+    *,
+    makes_names_durable: bool,
 ) -> tuple[FileSource, WarmUp | None, PooledFiles | None, TransientPool | None]:
     """Return who makes the log's next files, and its special parts as far as configured."""
     directory = log_directory(root, config)
@@ -191,6 +217,7 @@ def make_files(
             allocate_timeout_ms=config.allocate_timeout_ms,
             on_fatal=on_fatal,
             lock_memory=config.lock_memory,
+            makes_names_durable=makes_names_durable,
             counters=counters,
         )
     else:
@@ -207,13 +234,17 @@ def make_files(
     return pooled, warm_up, pooled, pool
 
 
-def newest_unix_ms(log: CommitLog | Ledger, file: RetainedFile) -> int | None:
+def newest_unix_ms(log: CommitLog | Ledger, file: RetainedFile, hi_position: int) -> int | None:
     """Return a store time no record of a complete file is newer than, for retention.
 
-    The first record behind the file has it; for the last file, its own first record must do.
+    The first record behind the file has it; for the last file, its own first record must do. Looks
+    at nothing from `hi_position` on.
     """
-    lo = file.end_position if file.end_position < log.max_position else file.position
-    for position, data in log.record_runs(lo, min(lo + _TIME_SCAN_SIZE_BYTES, log.max_position)):
+    lo = file.end_position if file.end_position < hi_position else file.position
+    lo = max(lo, log.min_position)
+    if lo >= hi_position:
+        return None
+    for position, data in log.record_runs(lo, min(lo + _TIME_SCAN_SIZE_BYTES, hi_position)):
         assert position >= lo, f"a run at {position}, asked from {lo}"
         return store_timestamp(data)
     return None

@@ -47,6 +47,10 @@ class Reads:
         """Raise ClosedError if the store is closed."""
         raise NotImplementedError
 
+    def _visible_position(self) -> int:
+        """Return up to where the log may be shown to readers."""
+        return self.log.max_position
+
     def pull(
         self,
         topic: str,
@@ -75,6 +79,9 @@ class Reads:
         It stays valid until released (see View). Raises CorruptionError, PositionRangeError.
         """
         self._check_open()
+        lo, hi = self.log.min_position, self._visible_position()
+        if position + size_bytes > hi:
+            raise PositionRangeError("position", position + size_bytes, lo, hi + 1)
         if not self.log.checked.covers(position, position + size_bytes):
             self.log.check(position, self.log.read(position, size_bytes))
         return self.log.view(position, size_bytes)
@@ -85,7 +92,7 @@ class Reads:
         Raises PositionRangeError when none starts there, CorruptionError when it is damaged.
         """
         self._check_open()
-        lo, hi = self.log.min_position, self.log.max_position
+        lo, hi = self.log.min_position, self._visible_position()
         if not lo <= position < hi:
             raise PositionRangeError("position", position, lo, hi)
         try:
@@ -154,6 +161,22 @@ class Reads:
             min_position=self.log.min_position,
         )
 
+    def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """Return [min_offset, max_offset) of one queue; (0, 0) when nothing was ever put into it.
+
+        Sees everything appended before the call.
+        """
+        self._catch_up()
+        queue = self._queues.get(topic.encode(), queue_id)
+        return (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
+
+    def take_grown(self) -> set[tuple[bytes, int]]:
+        """Return (topic, queue id) of the queues that grew since the last call.
+
+        For one caller, who wakes waiting readers, on the thread that dispatches.
+        """
+        return self._queues.take_grown()
+
     def queues(self) -> list[QueueInfo]:
         """Return every queue with its range of offsets, sorted; sees all that was appended."""
         self._catch_up()
@@ -173,4 +196,4 @@ class Reads:
         """Bytes from `position` to the end of its file, or of the log."""
         size_bytes = self.config.file_size_bytes
         file_hi = position // size_bytes * size_bytes + size_bytes
-        return min(file_hi, self.log.max_position) - position
+        return min(file_hi, self._visible_position()) - position

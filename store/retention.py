@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol, Self
 
 from store.config import StoreConfig
-from store.errors import FileSystemError, StoreFullError
+from store.errors import CorruptionError, FileSystemError, StoreFullError
 from store.stats import StoreCounters
 
 DELETE_COUNT_MAX: Final = 10  # A round; as RocketMQ's deleteFileBatchMax.
@@ -184,12 +184,13 @@ class RetainedLog(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RetentionRound:
-    """What one round did. `error` ended it early; the next round tries again."""
+    """What one round did. `error` ended it early, or hid how old a file is; the next round tries
+    again."""
 
     state: DiskState
     deleted_file_count: int
     freed_bytes: int
-    error: FileSystemError | None = None
+    error: FileSystemError | CorruptionError | None = None
 
 
 class Retention:
@@ -217,6 +218,7 @@ class Retention:
         self._deletable_position = deletable_position
         self._spare_file_count = spare_file_count
         self._counters = counters or StoreCounters()
+        self._unreadable: FileSystemError | CorruptionError | None = None  # Of this round.
         self._known: dict[int, int] = {}  # Newest store time by file position, complete files only.
         self.state = DiskState.OK
         self.usage = DiskUsage(1, 1)
@@ -225,24 +227,32 @@ class Retention:
         """Delete what has to go and judge the disk again.
 
         Deletions are durable on return. Raises SyncFailedError: stop the process. A file that
-        cannot be deleted ends the round and is tried again in the next one.
+        cannot be deleted ends the round and is tried again in the next one. One whose time cannot
+        be read is as old as the file behind it: damage in it neither keeps it nor ends the process.
         """
-        files = self._files()
-        ages = self._ages(files)
-        spare = self._spare_file_count()
-        count = self.policy.files_to_delete(ages, now_unix_ms, usage, spare)
+        self._unreadable = None
+        count = self.plan(now_unix_ms, usage)
         deleted = freed_bytes = 0
-        failed: FileSystemError | None = None
+        failed = self._unreadable
         try:
             while deleted < count:
                 freed_bytes += self._log.delete_first()
                 deleted += 1
-        except FileSystemError as error:
+        except (FileSystemError, CorruptionError) as error:
             failed = error
         self._counters.deleted_file_count += deleted
-        self.usage = DiskUsage(usage.free_bytes + freed_bytes, usage.total_bytes)
-        self.state = self.policy.disk_state(self.usage, spare)
+        self._judge(DiskUsage(usage.free_bytes + freed_bytes, usage.total_bytes))
         return RetentionRound(self.state, deleted, freed_bytes, failed)
+
+    def plan(self, now_unix_ms: int, usage: DiskUsage) -> int:
+        """Judge the disk, and return how many of the oldest files have to go; deletes nothing."""
+        self._judge(usage)
+        ages = self._ages(self._files())
+        return self.policy.files_to_delete(ages, now_unix_ms, usage, self._spare_file_count())
+
+    def _judge(self, usage: DiskUsage) -> None:
+        self.usage = usage
+        self.state = self.policy.disk_state(usage, self._spare_file_count())
 
     def check_writable(self) -> None:
         """Raise StoreFullError while the disk counts as full; nothing was written then.
@@ -262,12 +272,19 @@ class Retention:
         known = {f.position: self._known[f.position] for f in files if f.position in self._known}
         for file in files[:-1]:
             if file.position not in known:
-                newest = self._newest_unix_ms(file)
+                newest = self._time_of(file)
                 if newest is not None:
                     known[file.position] = newest
         self._known = known
         ages = [FileAge(f.size_bytes, known.get(f.position), f.end_position <= hi) for f in files]
         if files:  # The last file grows, so its time is asked for each time.
             last = ages[-1]
-            ages[-1] = FileAge(last.size_bytes, self._newest_unix_ms(files[-1]), False)
+            ages[-1] = FileAge(last.size_bytes, self._time_of(files[-1]), False)
         return ages
+
+    def _time_of(self, file: RetainedFile) -> int | None:
+        try:
+            return self._newest_unix_ms(file)
+        except (FileSystemError, CorruptionError) as error:
+            self._unreadable = error
+            return None

@@ -15,13 +15,21 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Final, Self
+from typing import ClassVar, Final, Self
 
 from store import checksum, failpoints
 from store.checkpoint import Checkpoint, DurableTimes
+from store.commit_log import CommitLog
 from store.config import StoreConfig
 from store.consume_queues import ConsumeQueues
-from store.errors import BusyError, ClosedError, StoreError, StoreFullError, SyncFailedError
+from store.errors import (
+    BusyError,
+    ClosedError,
+    CorruptionError,
+    StoreError,
+    StoreFullError,
+    SyncFailedError,
+)
 from store.fatal import FirstCause, end_process
 from store.file_system import FileSystem
 from store.flush import FlushService
@@ -29,15 +37,20 @@ from store.flush_schedule import FlushRules
 from store.identity import DirectoryLock, RunMarker
 from store.index_files import IndexFiles
 from store.ledger import Ledger
+from store.ledger_damage import DamagedRange
+from store.ledger_fetched import RepairReport
+from store.ledger_mend import damage_of, repair_range
 from store.log import AppendResult
 from store.maintenance import MaintenanceThread
 from store.marks import MarkKeeper
 from store.opening import (
     Progress,
     Recovery,
+    check_owner,
     known_good_position,
     make_files,
     newest_unix_ms,
+    no_progress,
     open_derived,
     open_log,
     open_marks,
@@ -48,12 +61,9 @@ from store.retention import DiskUsage, Retention, RetentionPolicy
 from store.stats import StoreCounters, StoreGauges, StoreStats, snapshot
 
 
-def _unix_ms() -> int:
+def unix_ms() -> int:
+    """The time of day of this machine."""
     return time.time_ns() // 1_000_000
-
-
-def _no_progress(what: str, done: int, total: int) -> None:
-    pass
 
 
 class Store(Reads):
@@ -62,6 +72,9 @@ class Store(Reads):
     Every method may be called from any thread.
     """
 
+    _is_replica: ClassVar[bool] = False
+    """Whether a consensus layer says what of the log is committed."""
+
     @classmethod
     def open(
         cls,
@@ -69,12 +82,16 @@ class Store(Reads):
         config: StoreConfig | None = None,
         *,
         fs: FileSystem | None = None,
-        now_unix_ms: Callable[[], int] = _unix_ms,
+        now_unix_ms: Callable[[], int] = unix_ms,
         on_fatal: Callable[[BaseException], None] = end_process,
-        progress: Progress = _no_progress,
+        progress: Progress = no_progress,
         maintain: bool = True,
+        before_running: Callable[[Recovery], None] | None = None,
     ) -> Self:
         """Open a directory, making it if need be, and recover what a crash left.
+
+        `before_running` is called when it is known what survived, and before the directory counts
+        as used by this boot: what must outlive a second crash is written down there.
 
         `on_fatal` is called, once and on any thread, when a sync fails or an invariant is broken;
         it must end the process. Raises LockedError (another process has it), LayoutError (not what
@@ -85,11 +102,15 @@ class Store(Reads):
         failpoints.arm_from_environment()
         fs, config = fs or FileSystem(), config or StoreConfig()
         fs.make_directory(root)
+        check_owner(root, is_replica=cls._is_replica)
         with ExitStack() as undo:
             lock = DirectoryLock(fs, root)
             lock.acquire()
             undo.callback(lock.release)
             store = cls(root, config, fs, lock, now_unix_ms, on_fatal, progress, undo)
+            if before_running is not None:
+                before_running(store.recovery)
+            store._start_threads(undo)
             if maintain:
                 store._maintenance.start()
             undo.pop_all()
@@ -114,13 +135,19 @@ class Store(Reads):
         self._on_fatal = FirstCause(on_fatal)
         self._closed = False
         self._last_store_unix_ms = self._last_end_position = self._retention_ran_ms = 0
+        self._derived_min_position = 0  # The derived files have nothing below it any more.
         self._dispatch_error: StoreFullError | None = None
         self._times = DurableTimes()
         self._put_lock = make_put_lock(config.put_lock, config.put_lock_timeout_ms)
         self._run_marker = RunMarker(fs, root)
         last_run = self._run_marker.last_run()
         files, self._warm_up, self._pooled, self._pool = make_files(
-            fs, root, config, self.counters, self._on_fatal
+            fs,
+            root,
+            config,
+            self.counters,
+            self._on_fatal,
+            makes_names_durable=not self._is_replica,
         )
         self._mark = open_marks(fs, root, config)
         undo.callback(self._mark.close)
@@ -131,13 +158,18 @@ class Store(Reads):
         undo.callback(log.close)
         if opened.end_position < max(mark.durable_position, mark.dispatched_position):
             self._mark.lower(opened.end_position, self._last_index(opened.end_position))
-
         self._queues = ConsumeQueues(fs, root, config)
         undo.callback(self._queues.close)
         self._index = IndexFiles(fs, root, config)
         undo.callback(self._index.close)
         self._dispatcher, again, rebuilt = open_derived(
-            self._queues, self._index, log, self._mark.mark, last_run, progress
+            self._queues,
+            self._index,
+            log,
+            self._mark.mark,
+            last_run,
+            progress,
+            hi_position=self._readable_position(log),
         )
         log.stamper.next_offsets = self._queues.next_offsets()
         self.recovery: Final = Recovery(
@@ -153,10 +185,14 @@ class Store(Reads):
         )
         self._checkpoint = Checkpoint.open(fs, root)
         undo.callback(self._checkpoint.close)
-        self._start(undo)
+        self._make_parts()
 
-    def _start(self, undo: ExitStack) -> None:
-        """Start the threads, once everything they need is recovered."""
+    def _readable_position(self, log: CommitLog | Ledger) -> int:
+        """Return up to where the log may be dispatched when it is opened."""
+        return log.max_position
+
+    def _make_parts(self) -> None:
+        """Make what needs the recovered log."""
         config, log = self.config, self.log
         self._marks = MarkKeeper(self._mark, self._last_index)
         self._flush = FlushService(
@@ -171,7 +207,7 @@ class Store(Reads):
             RetentionPolicy.from_config(config),
             log,
             lambda: log.files.files,
-            lambda file: newest_unix_ms(log, file),
+            lambda file: newest_unix_ms(log, file, self._visible_position()),
             path=self.root,
             deletable_position=lambda: self._mark.mark.dispatched_durable_position,
             spare_file_count=lambda: self._warm_up.ready_count if self._warm_up else 0,
@@ -180,10 +216,13 @@ class Store(Reads):
         self._maintenance = MaintenanceThread(
             self.maintain, config.derived_flush_interval_ms, self._on_fatal
         )
+
+    def _start_threads(self, undo: ExitStack) -> None:
+        """Start the threads, once everything they need is recovered."""
         if self._pooled:
-            self._pooled.attach(log.files)
+            self._pooled.attach(self.log.files)
         if self._warm_up:
-            files = log.files.files
+            files = self.log.files.files
             self._warm_up.start(files[-1].end_position if files else 0)
             undo.callback(self._warm_up.stop)
         self._run_marker.mark_running()
@@ -348,11 +387,13 @@ class Store(Reads):
         usage = DiskUsage(*self._fs.free_bytes(self.root))
         with self._put_lock:
             done = self._retention.run_once(self._clock(), usage)
-        if done.deleted_file_count:
-            self._queues.correct_min_offsets(self.log.min_position)
-            self._queues.delete_expired(self.log.min_position)
-            self._index.delete_expired(self.log.min_position)
-            self._sync_derived()  # The expired keys do not count any more.
+        min_position = self.log.min_position
+        if min_position > self._derived_min_position:  # Also after a round that failed half-way.
+            try:
+                self._dispatcher.delete_expired(min_position)
+            finally:
+                self._sync_derived()  # The expired keys do not count any more.
+            self._derived_min_position = min_position
         return done.deleted_file_count
 
     def stats(self) -> StoreStats:
@@ -382,6 +423,23 @@ class Store(Reads):
                 disk_used_ratio=self._retention.usage.used_ratio,
             ),
         )
+
+    def damage_of(self, error: CorruptionError) -> list[DamagedRange]:
+        """Say which entries of a ledger are damaged where a read found it; see ledger_mend."""
+        assert isinstance(self.log, Ledger), "a plain log has no entries"
+        return damage_of(self.log, error)
+
+    def repair_range(self, lo_index: int, hi_index: int, raw_entries: bytes) -> RepairReport:
+        """Put damaged entries of a ledger back, durably; see ledger_mend, also for errors."""
+        assert isinstance(self.log, Ledger), "a plain log has no entries"
+        try:
+            with self._put_lock:
+                self._check_open()
+                hi = self._visible_position()
+                return repair_range(self._fs, self.log, lo_index, hi_index, raw_entries, hi)
+        except SyncFailedError as error:
+            self._on_fatal(error)
+            raise
 
     # --- Closing ---
 

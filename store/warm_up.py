@@ -54,16 +54,21 @@ class WarmUp:
         allocate_timeout_ms: int,
         on_fatal: Callable[[BaseException], None],
         lock_memory: bool = False,
+        makes_names_durable: bool = True,
         counters: StoreCounters | None = None,
         monotonic_ns: Callable[[], int] = time.monotonic_ns,
         name: str = "store-warm-up",
     ) -> None:
-        """`file_count` files, 1 or more, are kept ready; 0 needs no thread: use InlineFiles."""
+        """`file_count` files, 1 or more, are kept ready; 0 needs no thread: use InlineFiles.
+
+        With `makes_names_durable` False the taker syncs the directory itself.
+        """
         assert file_count > 0, f"file count {file_count}"
         self._fs, self._directory, self._file_size_bytes = fs, directory, file_size_bytes
         self._file_count, self._warm_up = file_count, warm_up
         self._timeout_ms, self._on_fatal = allocate_timeout_ms, on_fatal
         self._lock_memory, self._counters = lock_memory, counters or StoreCounters()
+        self._makes_names_durable = makes_names_durable
         self._monotonic_ns = monotonic_ns
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         # Guards all below. Never held during a call to the file system, except for discarding.
@@ -73,6 +78,8 @@ class WarmUp:
         self._resting = False  # The last attempt failed; the next take tries again.
         self._waiting_for: int | None = None
         self._error: StoreFullError | FileSystemError | None = None  # For the one who waits.
+        self._last_error: StoreFullError | FileSystemError | None = None  # For the next poll.
+        self._polled_for: int | None = None  # What was polled for and was not there.
         self._to_lock: list[MappedFile] = []
         self._failure: BaseException | None = None
         self._stopping = False
@@ -93,7 +100,7 @@ class WarmUp:
             self._next_position = position + self._file_size_bytes
         file: MappedFile | None = None
         try:
-            file = prepared.publish()
+            file = prepared.publish(is_durable=self._makes_names_durable)
         finally:
             # Only now: making the next file keeps the disk busy, and the rename would wait for it.
             with self._condition:
@@ -101,6 +108,24 @@ class WarmUp:
                     self._to_lock.append(file)
                 self._condition.notify_all()
         return file
+
+    def poll(self, position: int) -> bool:
+        """Say whether `take(position)` would return at once; if not, have the file made.
+
+        For an event loop, which must not wait. Raises the StoreFullError or FileSystemError of the
+        last attempt, once each; SyncFailedError or ClosedError.
+        """
+        with self._condition:
+            self._check_open()
+            if self._ready and self._next_position == position:
+                return True
+            error = self._last_error if self._next_position == position else None
+            self._last_error, self._polled_for = None, position
+            self._aim_at(position)
+            self._condition.notify_all()
+            if error is not None:
+                raise error
+            return bool(self._ready)
 
     def _aim_at(self, position: int) -> None:
         """Make `position` the next one, and let the thread try again if it rests."""
@@ -211,7 +236,7 @@ class WarmUp:
                 self._file_size_bytes,
                 warm_up=self._warm_up,
                 is_cancelled=lambda: self._stopping or self._wanted() != position,
-                is_urgent=lambda: self._waiting_for == position,
+                is_urgent=lambda: position in (self._waiting_for, self._polled_for),
             )
         except (StoreFullError, FileSystemError) as error:
             failed = error
@@ -224,6 +249,7 @@ class WarmUp:
             if failed is not None and wanted:
                 self._counters.prepare_failed_count += 1
                 self._resting = True
+                self._last_error = failed
                 self._error = failed if self._waiting_for == position else None
             self._condition.notify_all()
 

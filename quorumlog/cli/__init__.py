@@ -36,8 +36,36 @@ class LazyCommand:
 
 
 COMMANDS = {
-    "bench": LazyCommand("quorumlog.cli.bench:bench", "Measure this machine and the engine."),
+    "bench": LazyCommand(
+        "quorumlog.cli.bench:bench", "Measure this machine, the engine and the cluster."
+    ),
+    "cluster": LazyCommand(
+        "quorumlog.cli.cluster:cluster", "Show the nodes, move the leadership, change the members."
+    ),
+    "completion": LazyCommand(
+        "quorumlog.cli.completion:completion", "Print the completion script of a shell."
+    ),
+    "config": LazyCommand("quorumlog.cli.config:config", "Check and show the settings of a node."),
+    "consume": LazyCommand(
+        "quorumlog.cli.consume:consume",
+        "Write the messages of a topic to stdout, and wait for more.",
+    ),
+    "group": LazyCommand("quorumlog.cli.group:group", "List, describe and delete consumer groups."),
+    "local": LazyCommand(
+        "quorumlog.cli.local:local", "Run a cluster on this machine, without containers."
+    ),
+    "message": LazyCommand(
+        "quorumlog.cli.message:message", "Fetch single messages, by id or by key."
+    ),
+    "produce": LazyCommand("quorumlog.cli.produce:produce", "Send messages from a file or a pipe."),
+    "serve": LazyCommand(
+        "quorumlog.cli.serve:serve", "Run one node, until it gets SIGTERM or SIGINT."
+    ),
     "store": LazyCommand("quorumlog.cli.store:store", "Look into a store directory, offline."),
+    "top": LazyCommand(
+        "quorumlog.cli.top:top", "Watch all nodes: role, term, indexes, lag, rates."
+    ),
+    "topic": LazyCommand("quorumlog.cli.topic:topic", "Create, list, describe and delete topics."),
 }
 
 
@@ -114,14 +142,20 @@ def main() -> None:
 
     \b
     Examples:
-      qlog store inspect DIR          what is in a store directory
-      qlog store verify DIR -o json   check every byte of it, for a program
-      qlog bench engine               measure the engine and the machine
+      qlog topic create orders --queues 8
+      qlog produce orders --file orders.txt
+      qlog consume orders --until end
+      qlog cluster status
+      qlog top
+      qlog store verify DIR -o json   check every byte of a store, offline, for a program
+      qlog bench produce              measure a cluster of three nodes on this machine
 
     \b
     Exit codes:
-      0  done, and nothing is wrong
-      1  done, and it found something: damage, a failed verdict
-      2  the command line makes no sense; nothing was done
-      3  the operation failed; stderr says what, why and what to do
+      0    done, and nothing is wrong
+      1    done, and it found something: damage, a node that is down, no message
+      2    the command line makes no sense; nothing was done
+      3    the operation failed; stderr says what, why and what to do
+      130  Ctrl-C
+      141  the reader of the output went away
     """

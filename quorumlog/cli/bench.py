@@ -1,6 +1,7 @@
-"""`qlog bench`: measure this machine and the engine.
+"""`qlog bench`: measure this machine, the engine and the cluster.
 
-Owns the options and the printing; what is measured lives in the package `bench`.
+Owns the options and the printing of what needs no cluster; what is measured lives in the package
+`bench`.
 """
 
 import os
@@ -8,6 +9,7 @@ import tempfile
 
 import click
 
+from quorumlog.cli import bench_cluster
 from quorumlog.cli.errors import CliError, ExitCode
 from quorumlog.cli.output import Format, output_option, print_rows
 
@@ -19,7 +21,11 @@ _COLUMNS = (
 
 @click.group()
 def bench() -> None:
-    """Measure this machine and the engine."""
+    """Measure this machine, the engine and the cluster."""
+
+
+for _command in (bench_cluster.produce, bench_cluster.consume, bench_cluster.failover):
+    bench.add_command(_command)
 
 
 def _default_places() -> dict[str, str]:

@@ -49,6 +49,7 @@ class CliError(Exception):
 
 def explain(error: Exception) -> Explanation:
     """Put any error into three lines. An unforeseen one is a bug of ours and is said to be."""
+    error = _first(error)
     if isinstance(error, CliError):
         return error.explanation
     if isinstance(error, click.UsageError):
@@ -75,11 +76,19 @@ def explain(error: Exception) -> Explanation:
 def report(error: Exception) -> ExitCode:
     """Print an error to stderr, with a traceback if it is a bug of ours, and return its code."""
     explanation = explain(error)
+    error = _first(error)
     foreseen = isinstance(error, CliError | click.ClickException | OSError)
     if not foreseen and not isinstance(getattr(error, "code", None), str):
         traceback.print_exception(error)
     click.echo(str(explanation), file=sys.stderr)
     return explanation.exit_code
+
+
+def _first(error: Exception) -> Exception:
+    """The first error of a group of tasks: it ended the others."""
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 def _explain_usage(error: click.UsageError) -> Explanation:

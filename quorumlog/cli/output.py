@@ -54,10 +54,10 @@ def print_rows(rows: Sequence[Row], output: Format, *, columns: Sequence[str]) -
         case Format.TABLE:
             _print_table(complete, columns)
         case Format.JSON:
-            click.echo(_to_json(complete, indent=2))
+            click.echo(to_json(complete, indent=2))
         case Format.JSONL:
             for row in complete:
-                click.echo(_to_json(row))
+                click.echo(to_json(row))
 
 
 def print_record(record: Row, output: Format) -> None:
@@ -69,12 +69,13 @@ def print_record(record: Row, output: Format) -> None:
         case Format.TABLE:
             _print_record_table(record)
         case Format.JSON:
-            click.echo(_to_json(record, indent=2))
+            click.echo(to_json(record, indent=2))
         case Format.JSONL:
-            click.echo(_to_json(record))
+            click.echo(to_json(record))
 
 
-def _to_json(value: object, indent: int | None = None) -> str:
+def to_json(value: object, indent: int | None = None) -> str:
+    """One JSON document; raises for what JSON does not know."""
     # NaN and infinity are no JSON; a result that holds one is a bug and should not leave quietly.
     return json.dumps(value, indent=indent, default=_plain, ensure_ascii=False, allow_nan=False)
 
@@ -96,7 +97,7 @@ def _plain(value: object) -> object:
     raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
-def _cell(value: object) -> str:
+def cell(value: object) -> str:
     """One value as one line of text. Control characters are escaped: data may hold any of them."""
     if value is None:
         return "-"
@@ -112,7 +113,7 @@ def _cell(value: object) -> str:
         text = ", ".join(str(v) for v in value)
     else:
         plain = _plain(value) if not isinstance(value, list | tuple) else value
-        text = plain if isinstance(plain, str) else _to_json(plain)
+        text = plain if isinstance(plain, str) else to_json(plain)
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
@@ -123,7 +124,7 @@ def _is_number(value: object) -> bool:
 def _print_table(rows: Sequence[Row], columns: Sequence[str]) -> None:
     # A column of numbers is aligned right.
     right = {c for c in columns if rows and all(_is_number(r[c]) or r[c] is None for r in rows)}
-    cells = [[_cell(row[column]) for column in columns] for row in rows]
+    cells = [[cell(row[column]) for column in columns] for row in rows]
     if sys.stdout.isatty():
         _print_rich(cells, columns, right)
         return
@@ -167,7 +168,7 @@ def _print_record_table(record: Row) -> None:
     single = {key: value for key, value in record.items() if not _is_row_list(value)}
     width = max((len(key) for key in single), default=0)
     for key, value in single.items():
-        click.echo(f"{key.ljust(width)}  {_cell(value)}".rstrip())
+        click.echo(f"{key.ljust(width)}  {cell(value)}".rstrip())
     for key, value in record.items():
         if _is_row_list(value):
             assert isinstance(value, list | tuple)

@@ -1,22 +1,22 @@
 """`qlog store`: look into a store directory, check it and repair it, without a server.
 
-Owns the options, the printing and the progress bar; what is checked and repaired lives in
+Owns the options and the printing; what is checked and repaired lives in
 `store.fsck.check` and its parts, which are imported when a command runs.
 """
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from quorumlog.cli.errors import ExitCode
 from quorumlog.cli.output import Format, output_option, print_record, print_rows
+from quorumlog.cli.progress import progress_bars
 
 if TYPE_CHECKING:
     from store.fsck.layout import Given
-    from store.fsck.types import Action, Finding, Loss, Progress
+    from store.fsck.types import Action, Finding, Loss
+    from store.ledger_damage import DamagedRange
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _FINDINGS_SHOWN = 1_000
@@ -120,17 +120,19 @@ def verify(directory: str, output: Format, **options: Any) -> int:
     Ends with 0 when nothing is wrong, 1 when something is, 3 when it could not be done.
     """
     from store.fsck.check import Check
+    from store.fsck.ranges import damaged_ranges
 
     check = Check(directory, _given(options))
     found: list[Finding] = []
     counts: dict[str, int] = {}
-    with _progress_bar() as progress:
+    with progress_bars() as progress:
         for finding in check.run(progress):
             counts[finding.severity.value] = counts.get(finding.severity.value, 0) + 1
             if len(found) < _FINDINGS_SHOWN:
                 found.append(finding)
     total = sum(counts.values())
-    verdict = _verdict(counts)
+    ranges = damaged_ranges(check) if counts.keys() & {"damage", "repairable"} else []
+    verdict = _verdict(counts, ranges)
     summary = {
         "directory": directory,
         "container": check.config.container,
@@ -141,6 +143,7 @@ def verify(directory: str, output: Format, **options: Any) -> int:
         "end_position": check.walk.end_position if check.walk else None,
         "finding_count": total,
         "severities": counts,
+        "damaged_entries": [_range_row(found) for found in ranges],
     }
     rows = [_finding_row(finding) for finding in found]
     _print(summary, "findings", rows, _FINDING_COLUMNS, output)
@@ -181,7 +184,7 @@ def repair(
     from store.fsck.repair import apply
 
     given = _given(options)
-    with _progress_bar() as progress:
+    with progress_bars() as progress:
         found = list(verify_directory(directory, progress, given=given))
         actions = plan(directory, found, given=given)
         left = len(found)
@@ -245,10 +248,27 @@ def _print(
             click.echo(f"\n{summary['verdict']}")
 
 
-def _verdict(counts: dict[str, int]) -> str:
+def _range_row(found: "DamagedRange") -> dict[str, object]:
+    return {
+        "lo_index": found.lo_index,
+        "hi_index": found.hi_index,
+        "lo_position": found.position,
+        "hi_position": found.end_position,
+        "reason": found.reason,
+    }
+
+
+def _verdict(counts: dict[str, int], ranges: "list[DamagedRange]") -> str:
     if not counts:
         return "clean: every byte is as it must be"
     said = ", ".join(f"{n} {severity}" for severity, n in counts.items())
+    entries = [f"{r.lo_index} to {r.hi_index - 1}" for r in ranges if r.lo_index < r.hi_index]
+    if entries:
+        more = f" and {len(entries) - 8} more ranges" if len(entries) > 8 else ""
+        return (
+            f"damaged: {said}; refetch entries {', '.join(entries[:8])}{more} from a replica (a "
+            f"node of a raft group does so when it starts), or see 'qlog store repair'"
+        )
     if "damage" in counts:
         return f"damaged: {said}; refetch from a replica, or see 'qlog store repair'"
     if counts.keys() <= {"left_over", "unknown"}:
@@ -290,26 +310,3 @@ def _loss_row(loss: "Loss | None") -> dict[str, object] | None:
         "record_count": loss.record_count,
         "queues": [queue._asdict() for queue in loss.queues],
     }
-
-
-@contextmanager
-def _progress_bar() -> "Iterator[Progress]":
-    """Show a bar for each step on a terminal's stderr, and nothing elsewhere."""
-    from store.fsck.types import no_progress
-
-    if not sys.stderr.isatty():
-        yield no_progress
-        return
-    from rich.console import Console
-    from rich.progress import Progress as Bars
-    from rich.progress import TaskID
-
-    with Bars(console=Console(stderr=True), transient=True) as bars:
-        tasks: dict[str, TaskID] = {}
-
-        def show(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = bars.add_task(what, total=total)
-            bars.update(tasks[what], completed=done, total=total)
-
-        yield show

@@ -44,6 +44,21 @@ STATES = (
     "waiter_not_applied",
     "corrupt_payload_refused",
     "whole_cluster_lost_power",
+    "version_changed",
+    "majority_lost_memory",
+    "needs_operator",
+    "loss_reported",
+    "loss_accepted",
+    "acked_entries_lost",
+    "damage_done",
+    "damage_withheld",
+    "damage_found_at_start",
+    "damage_found_by_read",
+    "damaged_tail_cut",
+    "range_fetched",
+    "repaired_by_snapshot",
+    "proposal_without_room",
+    "append_without_room",
 )
 
 

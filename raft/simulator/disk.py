@@ -3,22 +3,18 @@
 Owns the stored log of one node, as `node.effects.Log`, and the model of fault-matrix 10.3: every
 write has an id, a sync makes the ids issued before it durable, and a crash keeps all that was
 synced plus any subset of the rest, the last write torn, an unsynced truncation undone. Must not
-know time or Raft. Payload bytes do not exist: an entry is an index, a term, a kind and a unique
-value, chained by a digest to the one before, as the real ledger chains its entries. So equal
-digests mean equal prefixes, and comparing two logs costs one comparison of integers.
+know time or Raft.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from random import Random
-from typing import NamedTuple
 
 from node.effects import Payload
 from raft.errors import HardStateNotSavedError, PeerProtocolError
 from raft.messages import (
     NO_INDEX,
-    NO_TERM,
     AppendRequest,
     Configuration,
     ConfigurationAt,
@@ -26,158 +22,46 @@ from raft.messages import (
     SnapshotMeta,
     Term,
 )
-from raft.ready import EntryKind, HardState, InitialState
+from raft.ready import EntryKind, HardState, InitialState, recovering_state
 from raft.simulator.coverage import Coverage
+from raft.simulator.damage import (
+    Bad,
+    DamagedError,
+    check_read,
+    damaged_tail,
+    flipped,
+    zeroed,
+)
+from raft.simulator.image import (
+    Cut,
+    Entry,
+    Image,
+    Install,
+    Operation,
+    SaveHardState,
+    SaveHint,
+    SaveSnapshot,
+    Truncate,
+    Write,
+    chain_of,
+    perform,
+)
 from raft.simulator.verdict import InvariantError
 
 ENTRY_SIZE_BYTES = 100
-EMPTY_CHAIN = 0
-"""The digest before the first entry."""
-
-
-class Entry(NamedTuple):
-    index: Index  # type: ignore[assignment]  # Hides tuple.index, which nobody needs here.
-    term: Term
-    kind: EntryKind
-    body: object
-    chain: int
-    """Digest of this entry and all before it."""
-    previous_chain: int
-
-
-def chain_of(previous_chain: int, term: Term, kind: EntryKind, body: object) -> int:
-    """Return the digest of an entry after `previous_chain`.
-
-    Only integers are hashed: their hash does not depend on the process, unlike that of None or of a
-    string."""
-    return hash((previous_chain, term, int(kind), 0 if body is None else body))
-
-
-class Image:
-    """Everything on the disk at one moment. Mutable; the durable one follows the syncs."""
-
-    __slots__ = (
-        "base_chain",
-        "base_configuration",
-        "base_index",
-        "base_term",
-        "commit_hint",
-        "entries",
-        "hard_state",
-        "snapshot",
-        "snapshot_chain",
-    )
-
-    def __init__(self, initial: InitialState) -> None:
-        assert initial.last_index == NO_INDEX, "simulated logs start empty"
-        self.hard_state = initial.hard_state
-        self.entries: list[Entry] = []
-        self.base_index: Index = NO_INDEX
-        self.base_term: Term = NO_TERM
-        self.base_chain = EMPTY_CHAIN
-        self.base_configuration: ConfigurationAt | None = (
-            initial.configurations[0] if initial.configurations else None
-        )
-        self.snapshot: SnapshotMeta | None = None
-        self.snapshot_chain = EMPTY_CHAIN
-        self.commit_hint: Index = NO_INDEX
-
-    def copy(self) -> Image:
-        other = Image.__new__(Image)
-        for name in Image.__slots__:
-            setattr(other, name, getattr(self, name))
-        other.entries = list(self.entries)
-        return other
-
-    @property
-    def last_index(self) -> Index:
-        return self.base_index + len(self.entries)
-
-    def chain_at(self, index: Index) -> int | None:
-        """Return the digest at `index`, or None if it is not there any more or not yet."""
-        at = index - self.base_index - 1
-        if at < 0:
-            return self.base_chain if at == -1 else None
-        return self.entries[at].chain if at < len(self.entries) else None
-
-    def holds(self, index: Index, chain: int) -> bool:
-        """Return whether this image holds exactly the log that ends in (index, chain)."""
-        if index < self.base_index:
-            return True  # Behind a snapshot; its digest was compared when it was made.
-        return self.chain_at(index) == chain
-
-
-class Write(NamedTuple):
-    lo: Index
-    entries: list[Entry]
-
-
-class Truncate(NamedTuple):
-    lo: Index
-
-
-class SaveHardState(NamedTuple):
-    hard_state: HardState
-
-
-class Install(NamedTuple):
-    meta: SnapshotMeta
-    chain: int
-
-
-class Cut(NamedTuple):
-    to: Entry
-    configuration: ConfigurationAt | None
-
-
-class SaveSnapshot(NamedTuple):
-    meta: SnapshotMeta
-    chain: int
-
-
-class SaveHint(NamedTuple):
-    commit: Index
-
-
-Operation = Write | Truncate | SaveHardState | Install | Cut | SaveSnapshot | SaveHint
-
-
-def perform(image: Image, operation: Operation) -> None:
-    """Carry one operation out on an image that has all earlier ones."""
-    kind = type(operation)
-    if kind is Write:
-        assert operation.lo == image.last_index + 1  # type: ignore[union-attr]
-        image.entries += operation.entries  # type: ignore[union-attr]
-    elif isinstance(operation, Truncate):
-        del image.entries[operation.lo - image.base_index - 1 :]
-    elif isinstance(operation, SaveHardState):
-        image.hard_state = operation.hard_state
-    elif isinstance(operation, SaveHint):
-        image.commit_hint = operation.commit
-    elif isinstance(operation, SaveSnapshot):
-        image.snapshot, image.snapshot_chain = operation.meta, operation.chain
-    elif isinstance(operation, Cut):
-        entry = operation.to
-        del image.entries[: entry.index - image.base_index]
-        image.base_index, image.base_term, image.base_chain = entry.index, entry.term, entry.chain
-        image.base_configuration = operation.configuration
-    elif isinstance(operation, Install):
-        meta = operation.meta
-        image.entries.clear()
-        image.base_index, image.base_term = meta.index, meta.term
-        image.base_chain = image.snapshot_chain = operation.chain
-        image.base_configuration, image.snapshot = meta.configuration_at, meta
-        image.commit_hint = meta.index
 
 
 class Disk:
     """The log of one node. `memory` is what a read returns, `durable` what no crash can take."""
 
     __slots__ = (
+        "bad",
         "checks_payload",
         "coverage",
         "done_id",
         "durable",
+        "former",
+        "is_full",
         "memory",
         "meta_errors",
         "pending",
@@ -194,6 +78,12 @@ class Disk:
         """Which of the next writes of term and vote fail: one bit each, the lowest is the next."""
         self.truncated: list[Entry] = []
         """First dropped entry of each truncation since the referee last looked."""
+        self.bad: Bad = {}
+        """What a read returns instead of an entry that was written and synced."""
+        self.former: dict[Index, Entry] = {}
+        """What lay where, before it was truncated and written again."""
+        self.is_full = False
+        """No room for entries; term, vote and a leader's own entries have a reserve."""
         self.checks_payload = checks_payload
         self.coverage = coverage
 
@@ -230,6 +120,7 @@ class Disk:
     def append(self, index: Index, term: Term, kind: EntryKind, body: object) -> None:
         image = self.memory
         assert index == image.last_index + 1, f"append {index} after {image.last_index}"
+        assert kind is not EntryKind.DATA or not self.is_full, f"append of {index} to a full disk"
         before = image.entries[-1].chain if image.entries else image.base_chain
         entry = Entry(index, term, kind, body, chain_of(before, term, kind, body), before)
         image.entries.append(entry)
@@ -253,6 +144,7 @@ class Disk:
 
     def write_raw(self, lo: Index, hi: Index, payload: Payload, payload_lo: Index) -> None:
         assert isinstance(payload, list), f"payload {payload!r}"
+        assert not self.is_full, f"write of [{lo}, {hi}) to a full disk"
         image = self.memory
         assert lo == image.last_index + 1, f"write {lo} after {image.last_index}"
         written = payload[lo - payload_lo : hi - payload_lo]
@@ -266,7 +158,24 @@ class Disk:
         image = self.memory
         assert image.base_index < lo < hi <= image.last_index + 1, f"read [{lo}, {hi})"
         at = lo - image.base_index - 1
-        return image.entries[at : at + hi - lo]
+        entries = image.entries[at : at + hi - lo]
+        return self.checked(entries) if self.bad else entries
+
+    def checked(self, entries: list[Entry]) -> list[Entry]:
+        """Return what the disk returns for some entries. Raises DamagedError."""
+        found = []
+        for entry in entries:
+            read = self.bad.get(entry.index, entry)
+            if not check_read(read, entry.index, entry.term):
+                raise DamagedError(self, entry.index)
+            found.append(read)
+        return found
+
+    def check_range(self, lo: Index, hi: Index) -> None:
+        """Read entries for applying or serving; those behind the snapshot are not read."""
+        image = self.memory
+        lo = max(lo, image.base_index + 1)
+        self.checked(image.entries[lo - image.base_index - 1 : hi - image.base_index - 1])
 
     def truncate_from(self, lo: Index) -> None:
         image = self.memory
@@ -278,7 +187,9 @@ class Disk:
             self.coverage.hit("truncation_of_many")
         if any(isinstance(entry.body, Configuration) for entry in image.entries[at:]):
             self.coverage.hit("configuration_truncated")
+        self.former.update((entry.index, entry) for entry in image.entries[at:])
         del image.entries[at:]
+        self._forget_damage_from(lo)
         self._write(Truncate(lo))
 
     def save_hard_state(self, hard_state: HardState) -> None:
@@ -294,6 +205,7 @@ class Disk:
         assert isinstance(payload, int), f"snapshot state {payload!r}"
         operation = Install(meta, payload)
         perform(self.memory, operation)
+        self.bad.clear()
         self._write(operation)
 
     def position_of(self, index: Index, /) -> int:
@@ -311,8 +223,11 @@ class Disk:
 
     def save_hint(self, commit: Index) -> None:
         """Remember how far entries were applied, so that a restart need not ask."""
-        self.memory.commit_hint = commit
-        self._write(SaveHint(commit))
+        chain = self.memory.chain_at(commit)
+        assert chain is not None, f"no entry {commit} to remember"
+        operation = SaveHint(commit, chain)
+        perform(self.memory, operation)
+        self._write(operation)
 
     def cut(self, index: Index) -> None:
         """Drop the head of the log through `index`."""
@@ -327,6 +242,7 @@ class Disk:
                 configuration = ConfigurationAt(entry.index, entry.body)
         operation = Cut(dropped[-1], configuration)
         perform(image, operation)
+        self._forget_damage_through(index)
         self._write(operation)
         self.coverage.hit("log_cut")
 
@@ -364,6 +280,7 @@ class Disk:
         self.pending.clear()
         recover(self.durable, survivors, self.coverage)
         self.memory = self.durable.copy()
+        self._forget_damage_from(self.memory.last_index + 1)
 
     def _survivors(self, random: Random) -> list[Operation]:
         pending = self.pending
@@ -396,6 +313,90 @@ class Disk:
         self.pending.clear()
         self.durable = Image(initial)
         self.memory = Image(initial)
+        self.bad.clear()
+        self.former.clear()
+
+    # Damage at rest.
+
+    def damage(self, index: Index, *, is_stale: bool, number: int) -> None:
+        """Let later reads of a durable entry return something else."""
+        image = self.durable
+        entry = image.entries[index - image.base_index - 1]
+        # An old last entry chains like the true one; the mark, which knows the length of the log
+        # and no digest, cannot tell either (documented limit of S06).
+        if is_stale and index < image.last_index:
+            old = self.former.get(index)
+            self.bad[index] = old if old is not None and old != entry else zeroed()
+        else:
+            self.bad[index] = flipped(entry, number)
+
+    def is_tail_damaged(self) -> bool:
+        """Return whether something above what the disk knows as committed is damaged."""
+        known, _ = self.durable.known_commit()
+        return any(index > known for index in self.bad)
+
+    def cut_damaged_tail(self) -> Image | None:
+        """Drop damage above what is known as committed, and be in doubt; return what was lost."""
+        assert not self.pending, "a process that starts has nothing unsynced"
+        lo = damaged_tail(self.durable, self.bad)
+        if lo is None:
+            return None
+        before = self.durable.copy()
+        at = lo - self.durable.base_index - 1
+        for image in (self.durable, self.memory):
+            del image.entries[at:]
+        for index in [index for index in self.bad if index >= lo]:
+            del self.bad[index]
+        hard_state = recovering_state(self.load()).hard_state
+        self.durable.hard_state = self.memory.hard_state = hard_state
+        return before
+
+    def believe_tail(self) -> None:
+        """An old sector that now ends the log chains all the same: it is the log from here on."""
+        known, _ = self.durable.known_commit()
+        for index in [index for index in self.bad if index > known]:
+            entry = self.bad.pop(index)
+            for image in (self.durable, self.memory):
+                image.entries[index - image.base_index - 1] = entry
+
+    def mend(self, entries: list[Entry]) -> None:
+        """Write fetched entries over damaged ones, and sync them."""
+        for entry in entries:
+            if self.memory.chain_at(entry.index) != entry.chain:
+                raise InvariantError("I14", f"repaired to {entry}, which was never there")
+            self.bad.pop(entry.index, None)
+
+    def mend_by_snapshot(self, meta: SnapshotMeta, chain: int) -> None:
+        """Let a fetched snapshot take the place of the log through its index, and sync that.
+
+        What follows it stays if it does follow: it may have been acked."""
+        known, _ = self.memory.known_commit()
+        follows = meta.index <= known or self.memory.chain_at(meta.index) == chain
+        for image in (self.durable, self.memory):
+            if meta.index < image.last_index and follows:
+                cut_at = Entry(meta.index, meta.term, EntryKind.NO_OP, None, chain, 0)
+                perform(image, Cut(cut_at, meta.configuration_at))
+                if image.snapshot is None or meta.index > image.snapshot.index:
+                    # Its own newer one stays: it tells up to where entries must not be cut.
+                    perform(image, SaveSnapshot(meta, chain))
+            else:
+                perform(image, Install(meta, chain))
+            if meta.term > image.hard_state.term:
+                # No message of that term came here, so no vote was given in it.
+                image.hard_state = image.hard_state._replace(term=meta.term, vote=0)
+        self._forget_damage_through(meta.index)
+        self._forget_damage_from(self.memory.last_index + 1)
+
+    def _forget_damage_through(self, index: Index) -> None:
+        for found in [found for found in self.bad if found <= index]:
+            del self.bad[found]
+
+    def _forget_damage_from(self, lo: Index) -> None:
+        """The log ends before `lo` now; see `damage` for what its last entry cannot be."""
+        for found in [found for found in self.bad if found >= lo]:
+            del self.bad[found]
+        if lo - 1 in self.bad:
+            self.bad[lo - 1] = flipped(self.memory.entries[-1], 0)
 
 
 def _without_orphans(pending: list[Operation], survivors: list[Operation]) -> list[Operation]:

@@ -83,8 +83,24 @@ class Seen(NamedTuple):
     index: int  # type: ignore[assignment]  # Hides tuple.index, which nobody needs here.
 
 
-Request: TypeAlias = AppendCall | ReadCall | tuple[str, ...] | Value | None
-Result: TypeAlias = Receipt | Records | Seen | int | None
+class CasCall(NamedTuple):
+    """Request of a compare-and-set: swap in `new` if the register holds `expected`.
+
+    `expected` None: whatever it holds. `new` None: only read."""
+
+    expected: int | None
+    new: int | None
+
+
+class Swapped(NamedTuple):
+    """Result of a compare-and-set: whether it swapped, and what the register held before."""
+
+    is_swapped: bool
+    found: int
+
+
+Request: TypeAlias = AppendCall | ReadCall | CasCall | tuple[str, ...] | Value | None
+Result: TypeAlias = Receipt | Records | Seen | Swapped | int | None
 
 
 class Operation(NamedTuple):
@@ -99,9 +115,10 @@ class Operation(NamedTuple):
     outcome: Outcome
     request: Request
     """AppendCall for append; ReadCall for read and poll; queue names for assign; the value for
-    put."""
+    put; CasCall for cas."""
     result: Result
-    """Receipt for append; end for tail; Records for read and poll; index for put; Seen for get."""
+    """Receipt for append; end for tail; Records for read and poll; index for put; Seen for get;
+    Swapped for cas."""
     node: int = 0
     term: int = 0
 
@@ -168,6 +185,8 @@ def from_json(line: str) -> Operation:
 
 def _request(kind: Kind, found: object) -> Request:
     if isinstance(found, dict):
+        if kind is Kind.CAS:
+            return CasCall(**found)
         return AppendCall(**found) if kind is Kind.APPEND else ReadCall(**found)
     if isinstance(found, list):
         return tuple(str(queue) for queue in found)
@@ -182,6 +201,8 @@ def _result(kind: Kind, found: object) -> Result:
             return Receipt(found["offset"], Durability(found["durability"]))
         if kind is Kind.GET:
             return Seen(**found)
+        if kind is Kind.CAS:
+            return Swapped(**found)
         records = tuple((int(offset), value) for offset, value in found["records"])
         return Records(records, found["end"])
     if found is None or isinstance(found, int):

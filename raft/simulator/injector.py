@@ -15,6 +15,7 @@ from raft.errors import RaftError
 from raft.membership import Change, ChangeKind
 from raft.messages import NodeId, Standing
 from raft.quorum import quorum_size
+from raft.simulator import atlas
 from raft.simulator.network import Link
 from raft.simulator.options import TICK_US
 from raft.simulator.plan import LEADER, Fault
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from raft.simulator.world import World
 
 NODE_COUNT_MAX = 8
+_NOT_WITH_TOTAL_LOSS = ("wipe", "add_node", "promote", "remove", "bit_flip", "old_sector")
+"""After a loss that has no bound the rest must be kept, and by those who were there."""
 
 
 class Injector:
@@ -54,6 +57,8 @@ class Injector:
         world = self._world
         if world.trace is not None:
             world.note(f"fault {fault.kind} on {node} number={fault.number}")
+        if world.options.total_loss and fault.kind in _NOT_WITH_TOTAL_LOSS:
+            return
         self.injected += 1
         strike: Callable[[Process, Fault], None] = getattr(self, f"_do_{fault.kind}")
         strike(node, fault)
@@ -86,6 +91,13 @@ class Injector:
             node.kill()
             self._restart_after(fault, node)
 
+    def _do_roll(self, node: Process, fault: Fault) -> None:
+        """The process ends and comes back as another version."""
+        if node.status is not Status.DOWN:
+            node.is_old = not node.is_old
+            self._world.coverage.hit("version_changed")
+            self._do_kill(node, fault)
+
     def _do_power(self, node: Process, fault: Fault) -> None:
         if node.status is not Status.DOWN and self._may_forget(node):
             node.power_off(self._random)
@@ -93,17 +105,20 @@ class Injector:
 
     def _do_power_all(self, _node: Process, fault: Fault) -> None:
         world = self._world
-        if world.options.page_cache:
+        if world.options.page_cache and not world.options.total_loss:
             return
         world.coverage.hit("whole_cluster_lost_power")
+        if world.options.total_loss:
+            world.coverage.hit("majority_lost_memory")
         for node in list(world.nodes.values()):
             self._do_power(node, fault)
 
     def _may_forget(self, node: Process) -> bool:
         """Acks from the page cache promise to survive the memory loss of a minority only."""
-        return not self._world.options.page_cache or self._is_dispensable(node)
+        options = self._world.options
+        return not options.page_cache or options.total_loss or self.is_dispensable(node)
 
-    def _is_dispensable(self, node: Process) -> bool:
+    def is_dispensable(self, node: Process) -> bool:
         """Return whether every configuration in any log has a quorum in full memory without
         `node`."""
         world = self._world
@@ -127,8 +142,10 @@ class Injector:
     def _is_trusted(node: Process | None) -> bool:
         if node is None:
             return False
-        durable = node.disk.durable.hard_state.standing
-        return durable is node.disk.memory.hard_state.standing is Standing.FULL
+        disk = node.disk
+        if disk.bad and disk.is_tail_damaged():
+            return False
+        return disk.durable.hard_state.standing is disk.memory.hard_state.standing is Standing.FULL
 
     def _do_pause(self, node: Process, fault: Fault) -> None:
         if node.status is Status.UP:
@@ -136,7 +153,9 @@ class Injector:
             self._after(fault, node.resume)
 
     def _do_wipe(self, node: Process, fault: Fault) -> None:
-        if node.status is not Status.DOWN and self._is_dispensable(node):
+        if node.status is not Status.DOWN and self.is_dispensable(node):
+            if not atlas.may_lose(self._world, node):
+                return
             node.wipe()
             self._world.coverage.hit("node_wiped")
             self._restart_after(fault, node)
@@ -144,9 +163,11 @@ class Injector:
     # Clocks.
 
     def _do_clock_rate(self, node: Process, fault: Fault) -> None:
-        node.tick_us = int(TICK_US * (0.5 + 1.5 * (fault.number % 101) / 100))
+        node.tick_us = self._world.options.tick_us((fault.number % 101) / 100)
 
     def _do_clock_jump(self, node: Process, fault: Fault) -> None:
+        if self._world.options.are_clocks_bounded:
+            return
         for _ in range(fault.number % (2 * self._world.options.election_ticks_max)):
             if node.status is Status.UP:
                 node.replica.tick()
@@ -157,7 +178,7 @@ class Injector:
 
         Check-quorum, which would end such a leadership, counts its own slow ticks."""
         leader = self._world.leader()
-        if leader is None:
+        if leader is None or self._world.options.are_clocks_bounded:
             return
         leader.tick_us = 6 * TICK_US
         longer = fault._replace(duration_us=2 * fault.duration_us)
@@ -191,6 +212,20 @@ class Injector:
             node.power_off(self._random)
         fault = Fault(world.now, "sync_error", node.node_id, world.options.election_us, 0)
         self._restart_after(fault, node)
+
+    def _do_bit_flip(self, node: Process, fault: Fault) -> None:
+        atlas.strike(self._world, node, fault.number, is_stale=False)
+
+    def _do_old_sector(self, node: Process, fault: Fault) -> None:
+        atlas.strike(self._world, node, fault.number, is_stale=True)
+
+    def _do_full_disk(self, node: Process, fault: Fault) -> None:
+        node.disk.is_full = True
+
+        def recover() -> None:
+            node.disk.is_full = False
+
+        self._after(fault, recover)
 
     def _do_meta_error(self, node: Process, fault: Fault) -> None:
         node.disk.meta_errors = fault.number & 0xFF
@@ -275,7 +310,7 @@ class Injector:
             return
         members = self._world.members()
         try:
-            leader.replica.core.transfer_leadership(members[fault.number % len(members)])
+            leader.replica.transfer_leadership(members[fault.number % len(members)])
         except RaftError:
             return
         self._world.coverage.hit("transfer_started")
@@ -309,9 +344,13 @@ class Injector:
         leader = self._world.leader()
         if leader is None:
             return
-        learners = leader.replica.core.state.learners
-        if learners and self._change(
-            Change(ChangeKind.PROMOTE, learners[fault.number % len(learners)])
+        state = leader.replica.core.state
+        if not state.learners:
+            return
+        node = state.learners[fault.number % len(state.learners)]
+        # The leader may not know yet that it has just lost its memory.
+        if self._has_full_quorum([*state.voters, node]) and self._change(
+            Change(ChangeKind.PROMOTE, node)
         ):
             self._world.coverage.hit("learner_promoted")
 
@@ -322,11 +361,14 @@ class Injector:
             return
         voters = leader.replica.core.state.voters
         rest = [voter for voter in voters if voter != node.node_id]
-        full = [voter for voter in rest if self._is_trusted(self._world.nodes.get(voter))]
-        if not rest or len(full) < quorum_size(len(rest)):
+        if not rest or not self._has_full_quorum(rest):
             return
         if self._change(Change(ChangeKind.REMOVE, node.node_id)):
             self._world.coverage.hit("voter_removed")
+
+    def _has_full_quorum(self, voters: list[NodeId]) -> bool:
+        full = [voter for voter in voters if self._is_trusted(self._world.nodes.get(voter))]
+        return len(full) >= quorum_size(len(voters))
 
     # The end.
 
@@ -343,3 +385,5 @@ class Injector:
             node.sync_factor = 1
             node.sync_fails = False
             node.disk.meta_errors = 0
+            node.disk.is_full = False
+            node.is_old = False

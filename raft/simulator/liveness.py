@@ -15,9 +15,9 @@ from raft.messages import NodeId, Standing
 from raft.quorum import quorum_size
 from raft.ready import EntryKind
 from raft.simulator.history import AppendCall, Drain
+from raft.simulator.ledger import is_put
 from raft.simulator.network import Link
 from raft.simulator.process import Process, Status
-from raft.simulator.referee import is_put
 from raft.simulator.verdict import InvariantError
 from raft.simulator.workload import QUEUE, CallKind, Client
 
@@ -30,14 +30,27 @@ EVENT_COUNT_MAX = 60_000
 """Far above what the phase needs: more events in this time are a storm, which is a failure too."""
 
 
+class NeedsOperatorError(Exception):
+    """Nobody can be elected by the rules until an operator accepts a loss (docs/operations.md).
+
+    Voters in doubt grant nothing; and those of full standing that are left may be too few for a
+    candidate, because one of them holds newer entries that never were committed, and is itself no
+    candidate: it is a learner, as far as it knows."""
+
+
 def live_on(world: World) -> None:
-    """Heal, demand progress, and end with all replicas equal. Raises InvariantError."""
+    """Heal, demand progress, and end with all replicas equal.
+
+    Raises InvariantError, or NeedsOperatorError."""
     random = Random(world.options.seed ^ 0x11FE)
     world.calm()
     for client in world.clients:
         client.is_stopped = True
     quorum = _draw_quorum(world, random)
+    _scrub(world)
     _wake(world, quorum)
+    if world.options.total_loss and random.random() < 0.5:
+        _accept_loss(world, quorum)
     outsiders = [node_id for node_id in world.nodes if node_id not in quorum]
     links = _links_between(world, outsiders, quorum)
     world.network.cut(links)
@@ -81,7 +94,7 @@ def _bootstrap(world: World) -> Configuration:
 
 
 def _is_full(node: Process) -> bool:
-    return node.disk.memory.hard_state.standing is Standing.FULL
+    return not node.disk.bad and node.disk.memory.hard_state.standing is Standing.FULL
 
 
 def _draw_quorum(world: World, random: Random) -> list[NodeId]:
@@ -92,9 +105,11 @@ def _draw_quorum(world: World, random: Random) -> list[NodeId]:
     chosen: list[NodeId] = []
     for node_id in pool:
         if all(_has_quorum(world, chosen, found.voters) for found in configurations):
-            break
+            return sorted(chosen)
         chosen.append(node_id)
-    return sorted(chosen)
+    if all(_has_quorum(world, chosen, found.voters) for found in configurations):
+        return sorted(chosen)
+    return sorted(world.nodes)  # Too many are in doubt or damaged to do without anybody.
 
 
 def _has_quorum(world: World, chosen: list[NodeId], voters: tuple[NodeId, ...]) -> bool:
@@ -114,6 +129,35 @@ def _members(world: World) -> list[NodeId]:
         for node_id in (*configuration.voters, *configuration.learners)
         if node_id in world.nodes
     ]
+
+
+def _accept_loss(world: World, quorum: list[NodeId]) -> None:
+    """If no voter kept its memory, the operator tells a quorum with the newest log to go on."""
+    nodes = [world.nodes[node_id] for node_id in quorum]
+    states = [node.replica.core.state for node in nodes if node.is_up]
+    if len(states) < len(nodes) or any(
+        state.standing is not Standing.RECOVERING for state in states
+    ):
+        return
+    newest_first = sorted(
+        nodes,
+        key=lambda node: (
+            node.replica.core.state.log.last_term,
+            node.replica.core.state.log.last_index,
+        ),
+        reverse=True,
+    )
+    for node in newest_first[: quorum_size(len(nodes))]:
+        node.replica.accept_loss()
+        world.coverage.hit("loss_accepted")
+        node.settle()
+
+
+def _scrub(world: World) -> None:
+    """Everything on disk is read once (S14): damage that nobody met is found now."""
+    for node in world.nodes.values():
+        if node.disk.bad and (node.is_up or node.is_paused):
+            node.read_damage()
 
 
 def _wake(world: World, node_ids: list[NodeId]) -> None:
@@ -138,6 +182,8 @@ def _wait(world: World, what: str, is_done) -> None:  # type: ignore[no-untyped-
     deadline = world.now + DEADLINE_ELECTIONS * world.options.election_us
     while not is_done():
         if world.now >= deadline or world.event_count >= limit:
+            if _is_stuck_in_doubt(world):
+                raise NeedsOperatorError(what)
             nodes = [
                 f"{node} {node.status.name} {node.replica.core.state.role.name}@{node.seen_term} "
                 f"commit {node.seen_commit} last {node.disk.memory.last_index}"
@@ -146,6 +192,26 @@ def _wait(world: World, what: str, is_done) -> None:  # type: ignore[no-untyped-
             raise InvariantError("I15", f"{what}: no progress in time; {'; '.join(nodes)}")
         world.run(until_us=world.now + step_us, event_count_max=limit)
         world.now = max(world.now, min(deadline, world.now + step_us))
+
+
+def _is_stuck_in_doubt(world: World) -> bool:
+    """Whether voters are in doubt, and without them no log is new enough for enough votes."""
+    nodes = [world.nodes[node_id] for node_id in world.reachable]
+    up = {node.node_id: node.replica.core.state for node in nodes if node.is_up}
+    voters = {voter for found in _relevant(world) for voter in found.voters}
+    full = {n: state for n, state in up.items() if state.standing is Standing.FULL}
+    if not any(n in voters for n in up.keys() - full.keys()):
+        return False
+    for state in full.values():
+        newest = (state.log.last_term, state.log.last_index)
+        votes = [
+            full[voter]
+            for voter in state.voters
+            if voter in full and (full[voter].log.last_term, full[voter].log.last_index) <= newest
+        ]
+        if state.is_voter and len(votes) >= quorum_size(len(state.voters)):
+            return False
+    return True
 
 
 def _is_serving(world: World, quorum: list[NodeId]) -> bool:
@@ -183,6 +249,7 @@ def _is_equal(world: World, members: list[NodeId]) -> bool:
     nodes = [world.nodes[node_id] for node_id in members]
     return all(
         node.is_up
+        and not node.disk.bad
         and node.applied == last
         and node.disk.memory.last_index == last
         and node.disk.memory.chain_at(last) == leader.disk.memory.chain_at(last)
@@ -211,4 +278,4 @@ def drains(world: World) -> list[Drain]:
     return found
 
 
-__all__ = ["AppendCall", "drains", "live_on"]
+__all__ = ["AppendCall", "NeedsOperatorError", "drains", "live_on"]

@@ -25,6 +25,7 @@ class StateMachine:
     __slots__ = (
         "_completions",
         "_is_applying",
+        "_last_hint",
         "_last_snapshot",
         "_process",
         "applied",
@@ -45,6 +46,7 @@ class StateMachine:
         """Last entry taken."""
         self.apply_hi: Index = self.applied + 1
         """End of what was handed out."""
+        self._last_hint: Index = self.applied
         self._last_snapshot = NO_INDEX if image.snapshot is None else image.snapshot.index
         self.snapshot_chains: dict[Index, int] = {self._last_snapshot: image.snapshot_chain}
         """What each snapshot of this life holds, by its index."""
@@ -88,10 +90,17 @@ class StateMachine:
         self._process.settle()
 
     def _apply_through(self, index: Index) -> None:
+        disk = self._process.disk
+        if disk.bad:
+            disk.check_range(self.applied + 1, index + 1)
         self.applied = index
         self._process.replica.on_applied(index)
         self._answer_applied()
-        every = self._process.world.options.snapshot_every
+        options = self._process.world.options
+        if options.hint_every and index - self._last_hint >= options.hint_every:
+            self._last_hint = index
+            disk.save_hint(index)
+        every = options.snapshot_every
         if every and index - self._last_snapshot >= every:
             self._take_snapshot(index)
 
@@ -131,7 +140,7 @@ class StateMachine:
         """Save the state at `index`; once that is durable, cut the log as far as allowed."""
         self._last_snapshot = index
         try:
-            meta = self._process.replica.core.snapshot_meta_at(index)
+            meta = self._process.replica.snapshot_meta_at(index)
         except CompactionRefusedError:
             return  # A node that joined lately and does not know the members of then.
         self._process.disk.save_snapshot(meta)
@@ -153,11 +162,11 @@ class StateMachine:
         self._process.disk.sync_done(write_id)
         if meta.index < self._process.disk.memory.base_index:
             return  # A received snapshot overtook it.
-        core = self._process.replica.core
-        core.snapshot_durable(meta)
-        index = core.compactable_to()
+        replica = self._process.replica
+        replica.snapshot_durable(meta)
+        index = replica.compactable_to()
         if index > self._process.disk.memory.base_index:
-            core.compact_to(index)
+            replica.compact_to(index)
             self._process.disk.cut(index)
             self._process.disk.save_hint(self.applied)
         self._process.settle()

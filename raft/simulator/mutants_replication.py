@@ -267,10 +267,26 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "sync_of_replaced_entries_counts",
         "R16",
-        "node.replica:Replica._move_flushes_back",
+        "node.flush_queue:FlushQueue.move_back",
         "for flush in self._flushes:",
         "for flush in ():",
         "tests/raft/test_commit.py::test_sync_of_the_first_of_two_equal_writes_counts_for_neither",
+    ),
+    Mutant(
+        "folded_promise_leaves_early",
+        "R16",
+        "node.flush_queue:FlushQueue.open",
+        "flush.ticket, flush.index, flush.term = self.newest_ticket, index, term",
+        "pass",
+        "tests/node/test_flushes.py::test_folded_promises_wait_for_their_own_writes",
+    ),
+    Mutant(
+        "tickets_without_bound",
+        "R35",
+        "node.flush_queue:FlushQueue.open",
+        "if len(self._flushes) < FLUSH_COUNT_MAX:",
+        "if True:",
+        "tests/node/test_flushes.py::test_a_hanging_sync_costs_bounded_memory",
     ),
     Mutant(
         "old_promise_sent",
@@ -286,7 +302,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "raft.read_index:is_startable",
         "and state.commit >= state.own_term_first",
         "and True",
-        60,
+        300,
     ),
     Mutant(
         "old_round_confirms",
@@ -297,12 +313,20 @@ MUTANTS: tuple[Mutant, ...] = (
         "tests/raft/test_reads.py::test_old_round_cannot_confirm_new_read",
     ),
     Mutant(
+        "echo_of_an_old_leadership_counts",
+        "R19",
+        "raft.leader:handle_append_reply",
+        "if message.refusal is Refusal.OLD_TERM:",
+        "if False:",
+        "tests/raft/test_reads.py::test_echo_of_an_earlier_leadership_confirms_nothing",
+    ),
+    Mutant(
         "read_without_quorum",
         "R19",
         "raft.read_index:confirm",
         "while state.reads_pending and state.reads_pending[0].round <= confirmed:",
         "while state.reads_pending:",
-        1200,
+        "tests/raft/test_reads.py::test_cut_off_leader_confirms_nothing",
     ),
     Mutant(
         "read_index_of_own_log",
@@ -310,6 +334,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "raft.read_index:start_round",
         "PendingReads(state.round, state.commit, state.reads_waiting)",
         "PendingReads(state.round, state.applied, state.reads_waiting)",
-        60,
+        150,
     ),
 )

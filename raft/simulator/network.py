@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from node.effects import Outgoing
 from raft.messages import InstallSnapshot, NodeId
-from raft.simulator.disk import Entry
+from raft.simulator.image import Entry
 from raft.simulator.options import Options
 
 if TYPE_CHECKING:
@@ -166,8 +166,13 @@ class Network:
         self._duplication = 1.0
         self._capacity = 1 << 30
         self._delays = [200] * _DELAY_COUNT
+        now = self._world.now
         for link in self.links.values():
             link.clogged_until = 0
+            if link.last_at > now + self._world.options.election_us:
+                # A keepalive ends a connection on which nothing has arrived for so long.
+                link.last_at = now
+                self.reset(link)
 
 
 def _draw_delays(options: Options, random: Random) -> list[int]:

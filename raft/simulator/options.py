@@ -44,6 +44,10 @@ FAULT_KINDS = (
 )
 
 
+DISK_KINDS = ("bit_flip", "old_sector", "full_disk")
+"""Drawn apart from the others, so that seeds without them stayed what they were."""
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """Everything about a run except its fault plan. Drawn from the seed, then perhaps shrunk."""
@@ -92,11 +96,36 @@ class Options:
     """Every clock runs at a rate of its own from the start."""
     fault_kinds: tuple[str, ...]
     fault_gap_us: int
+    disk_kinds: tuple[str, ...] = ()
+    lease_drift_percent: int | None = None
+    """Reads by lease are on, and this is what the replicas are told of their clocks."""
+    clocks_obey_lease: bool = True
+    """With leases on: no clock runs faster against another than the replicas are told."""
+    is_rolling: bool = False
+    """Begins with nodes of an older version, which restart into the newer one and back."""
+    total_loss: bool = False
+    """With acks from the page cache, a majority may lose power; what is then lost is reported."""
+    cas_share: float = 0.0
+    """How many calls of a client go to a compare-and-set register."""
+    hint_every: int = 0
+    """Entries applied between two notes on disk of how far is known as committed; 0: only beside
+    a cut of the log."""
 
     @property
     def election_us(self) -> int:
         """The longest election time-out of a clock at rate 1."""
         return self.election_ticks_max * TICK_US
+
+    @property
+    def are_clocks_bounded(self) -> bool:
+        return self.lease_drift_percent is not None and self.clocks_obey_lease
+
+    def tick_us(self, rate: float) -> int:
+        """Return the length of a tick of a clock with a rate of 0 (fastest) to 1 (slowest)."""
+        if self.are_clocks_bounded:
+            assert self.lease_drift_percent is not None
+            return int(TICK_US * (1 + rate * self.lease_drift_percent / 100))
+        return int(TICK_US * (0.5 + 1.5 * rate))
 
     def raft_config(self, node: NodeId) -> RaftConfig:
         """Return the settings of one replica."""
@@ -115,6 +144,8 @@ class Options:
             apply_entry_count_max=self.apply_entry_count_max,
             snapshot_ticks_max=4 * self.election_ticks_max,
             waiter_grace_ticks=2 * self.election_ticks_max,
+            lease_reads=self.lease_drift_percent is not None,
+            clock_drift_percent_max=self.lease_drift_percent,
         )
 
 
@@ -126,6 +157,8 @@ def draw(seed: int, event_count_max: int) -> Options:
     election_ticks_max = election_ticks_min + pick((3, 5, election_ticks_min))
     election_us = election_ticks_max * TICK_US
     page_cache = random.random() < 0.15
+    later = Random(seed ^ 0x1A7E)
+    disk_share = later.choice((0.0, 0.0, 0.0, 0.6))
     return Options(
         seed=seed,
         voter_count=pick((1, 3, 3, 3, 3, 3, 5, 5, 5)),
@@ -160,4 +193,10 @@ def draw(seed: int, event_count_max: int) -> Options:
         clock_spread=random.random() < 0.4,
         fault_kinds=tuple(kind for kind in FAULT_KINDS if random.random() < 0.35),
         fault_gap_us=int(election_us * pick((0.3, 1.0, 3.0))),
+        disk_kinds=tuple(kind for kind in DISK_KINDS if later.random() < disk_share),
+        is_rolling=later.random() < 0.15,
+        lease_drift_percent=later.choice((*[None] * 9, 0, 10, 40)),
+        total_loss=page_cache and later.random() < 0.6,
+        cas_share=later.choice((0.0, 0.0, 0.2, 0.6)),
+        hint_every=later.choice((0, 1, 8)) if disk_share else 0,
     )

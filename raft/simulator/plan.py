@@ -28,16 +28,27 @@ class Fault(NamedTuple):
 
 def draw_plan(options: Options) -> list[Fault]:
     """Draw the faults of a run in order of time."""
-    random = Random(options.seed ^ 0x5EED_F00D)
+    faults = _draw_kinds(options, options.fault_kinds, 0x5EED_F00D)
+    if options.disk_kinds:
+        faults += _draw_kinds(options, options.disk_kinds, 0xD15C_F00D)
+        faults.sort(key=lambda fault: fault.at_us)
+    if options.is_rolling:
+        faults += _draw_kinds(options, ("roll",), 0xB011_F00D)
+        faults.sort(key=lambda fault: fault.at_us)
+    return faults
+
+
+def _draw_kinds(options: Options, kinds: tuple[str, ...], salt: int) -> list[Fault]:
+    random = Random(options.seed ^ salt)
     faults: list[Fault] = []
     at_us = 0
-    if not options.fault_kinds:
+    if not kinds:
         return faults
     while True:
         at_us += 1 + int(random.expovariate(1 / options.fault_gap_us))
         if at_us >= options.duration_us:
             return faults
-        kind = random.choice(options.fault_kinds)
+        kind = random.choice(kinds)
         node = LEADER if random.random() < 0.4 else random.randint(1, options.voter_count + 2)
         duration_us = int(options.election_us * random.choice((0.05, 0.5, 1.5, 4)))
         faults.append(Fault(at_us, kind, node, duration_us, random.getrandbits(16)))

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING
 from node.effects import NO_EFFECTS, Effects, Outgoing, Ticket
 from node.replica import Replica
 from raft.core import RaftCore
-from raft.errors import PeerProtocolError, RaftError
+from raft.errors import BusyError, PeerProtocolError, RaftError
 from raft.messages import (
     NO_INDEX,
     NO_NODE,
+    AppendRequest,
     Index,
     InstallSnapshot,
     NodeId,
@@ -27,12 +28,15 @@ from raft.messages import (
     Term,
 )
 from raft.ready import InitialState, recovering_state
-from raft.simulator.disk import Disk, Image
+from raft.simulator import repair
+from raft.simulator.disk import Disk
+from raft.simulator.image import Image
 from raft.simulator.machine import StateMachine
 from raft.simulator.network import Link
 from raft.simulator.options import TICK_US
 from raft.simulator.verdict import InvariantError
-from raft.simulator.workload import Call, CallKind
+from raft.simulator.versions import without_news
+from raft.simulator.workload import WRITES, Call
 from raft.transitions import Role
 
 if TYPE_CHECKING:
@@ -47,6 +51,8 @@ class Status(IntEnum):
     UP = 0
     PAUSED = 1
     DOWN = 2
+    REPAIRING = 3
+    """The process runs and its core does not: what it has on disk is damaged."""
 
 
 class Process:
@@ -57,6 +63,7 @@ class Process:
         "epoch",
         "ghosts",
         "handed",
+        "is_old",
         "is_syncing",
         "is_turn_due",
         "late_ticket",
@@ -67,6 +74,7 @@ class Process:
         "node_id",
         "promised_term",
         "random",
+        "repair",
         "replica",
         "seen_commit",
         "seen_core",
@@ -85,17 +93,20 @@ class Process:
         self.world = world
         self.node_id = node_id
         self.random = Random(world.options.seed * 1009 + node_id)
-        self.disk = Disk(initial, world.coverage, checks_payload=world.options.corruption > 0)
+        self.disk = Disk(initial, world.coverage, checks_payload=world.checks_payload)
         self.epoch = 0
         """Counts lives."""
         self.status = Status.DOWN
         self.tick_us = TICK_US
         if world.options.clock_spread:
-            self.tick_us = int(TICK_US * (0.5 + 1.5 * self.random.random()))
+            self.tick_us = world.options.tick_us(self.random.random())
         self.ghosts: list[Image] = []
         """What this node once held and lost with its memory or disk: its acks were true then."""
+        self.is_old = world.options.is_rolling
+        """Runs the older version: see `versions`."""
         self.sync_factor = 1
         self.sync_fails = False
+        self.repair: repair.Repair | None = None
         self.promised_term: Term = 0
         # What the referee last saw.
         self.seen_term: Term = 0
@@ -127,8 +138,19 @@ class Process:
     def start(self) -> None:
         """Start the process on what its disk holds, which recovery has synced."""
         assert self.status is Status.DOWN
-        self.status = Status.UP
         self.epoch += 1
+        if self.disk.bad:  # Walking a log without damage finds none; that walk is saved here.
+            self.status = Status.REPAIRING
+            self.repair = repair.Repair(self)
+            self.world.coverage.hit("damage_found_at_start")
+            self.repair.go_on()
+        else:
+            self.run()
+
+    def run(self) -> None:
+        """Start the core: the log is whole."""
+        self.status = Status.UP
+        self.repair = None
         world = self.world
         self.replica = Replica(world.options.raft_config(self.node_id), self.disk, self.random)
         self.mailbox: deque[tuple[Link | None, Outgoing | Call, int]] = deque()
@@ -151,6 +173,7 @@ class Process:
         self.epoch += 1
         self.promised_term = self.disk.durable.hard_state.term
         self.was_leader = False
+        self.repair = None
 
     def kill(self) -> None:
         """End the process; the machine and its page cache live on."""
@@ -176,6 +199,18 @@ class Process:
         self.disk.wipe(self.world.empty_disk())
         self.promised_term = 0
 
+    def read_damage(self) -> None:
+        """A read met damage: note what is committed, end, and start again to be repaired."""
+        self.world.coverage.hit("damage_found_by_read")
+        self.disk.save_hint(self.machine.applied)
+        self.kill()
+        world = self.world
+        world.push(world.now + TICK_US, self._start_again, self.epoch, None, None)
+
+    def _start_again(self, epoch: int, _b: object, _c: object) -> None:
+        if epoch == self.epoch and self.status is Status.DOWN:
+            self.start()
+
     def pause(self) -> None:
         self.status = Status.PAUSED
 
@@ -187,6 +222,9 @@ class Process:
         if self.replica.core.state.role is Role.LEADER:
             self.world.coverage.hit("paused_leader_resumed")
         epoch = self.epoch
+        if self.world.options.lease_drift_percent is not None:
+            # With leases every tick counts, and counts before anything is answered.
+            self._make_up(self.missed_ticks)
         if self.late_ticket:
             ticket, self.late_ticket = self.late_ticket, 0
             self._on_durable(ticket)
@@ -201,7 +239,10 @@ class Process:
                 self.serve(item, attempt)
             elif link is not None:
                 self.receive(link, item)
-        for _ in range(min(self.missed_ticks, MISSED_TICKS_MAX)):
+        self._make_up(min(self.missed_ticks, MISSED_TICKS_MAX))
+
+    def _make_up(self, count: int) -> None:
+        for _ in range(count):
             self.replica.tick()
             self.settle()
         self.missed_ticks = 0
@@ -221,15 +262,28 @@ class Process:
 
     def receive(self, link: Link, outgoing: Outgoing) -> None:
         """A message arrives."""
+        message = outgoing.message
+        kind: type = type(message)
+        if kind in repair.KINDS:
+            self._receive_repair(message, outgoing.payload)
+            return
         if self.status is not Status.UP:
             if self.status is Status.PAUSED and len(self.mailbox) < MAILBOX_MAX:
                 self.mailbox.append((link, outgoing, 0))
             return
+        if self.is_old:
+            message = without_news(message)
         world = self.world
         if world.trace is not None:
-            world.note(f"{self} gets {outgoing.message}")
+            world.note(f"{self} gets {message}")
+        if self.disk.is_full and (kind is AppendRequest or kind is InstallSnapshot):
+            world.coverage.hit("append_without_room")
+            if kind is AppendRequest:
+                self.replica.receive_without_room(message)  # type: ignore[arg-type]
+                self.settle()
+            return
         try:
-            self.replica.receive(outgoing.message, outgoing.payload)
+            self.replica.receive(message, outgoing.payload)
         except PeerProtocolError as error:
             if not self.disk.checks_payload or outgoing.payload is None:
                 raise InvariantError("I14", f"{self}: {error}") from error
@@ -237,18 +291,31 @@ class Process:
             world.network.reset(link)
         self.settle()
 
+    def _receive_repair(self, message: object, payload: object) -> None:
+        if self.world.trace is not None:
+            self.world.note(f"{self} gets {message}")
+        if isinstance(message, repair.RepairReply):
+            if self.repair is not None:
+                self.repair.take(message, payload)
+        elif self.status is Status.UP or self.status is Status.REPAIRING:
+            assert isinstance(message, repair.RepairRequest)
+            repair.answer(self, message)
+
     def serve(self, call: Call, attempt: int) -> None:
         """A client's request arrives."""
         if self.status is not Status.UP:
             if self.status is Status.PAUSED and len(self.mailbox) < MAILBOX_MAX:
                 self.mailbox.append((None, call, attempt))
-            elif self.status is Status.DOWN:
+            else:
                 call.client.refused(call, attempt, NO_NODE)
             return
         replica = self.replica
         try:
-            if call.kind is CallKind.APPEND or call.kind is CallKind.PUT:
-                replica.propose(call.value, (call, attempt))
+            if call.kind in WRITES:
+                if self.disk.is_full:
+                    self.world.coverage.hit("proposal_without_room")
+                    raise BusyError("log on a full disk", 1, 1)
+                replica.propose(call.body, (call, attempt))
             else:
                 replica.read(self.world.reads.register(call, attempt))
         except RaftError as error:
@@ -286,6 +353,8 @@ class Process:
         referee = world.referee
         machine = self.machine
         while effects is not NO_EFFECTS:
+            if effects.loss_from != NO_INDEX:
+                referee.on_loss(effects.loss_from)
             referee.after_step(self)
             if effects.send:
                 self._send(effects.send)
@@ -318,6 +387,8 @@ class Process:
         world = self.world
         world.referee.on_send(self, sends)
         send = world.network.send
+        if self.is_old:
+            sends = [sent._replace(message=without_news(sent.message)) for sent in sends]
         for outgoing in sends:
             if type(outgoing.message) is InstallSnapshot:
                 chain = self.machine.snapshot_chains[outgoing.message.meta.index]

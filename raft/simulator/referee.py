@@ -1,14 +1,15 @@
 """The referees: what must hold after every step, checked against all disks at once.
 
-Owns the invariants I1 to I7 and I10 of fault-matrix section 2 as far as one step can break them,
-and the ledger: the one true sequence of committed entries. Must not change anything it looks at.
-Each check compares a few integers, because log digests stand for whole prefixes; the checks that
-look at other nodes run only when a commit index or a role moved.
+Owns the invariants I1 to I7 and I10 of fault-matrix section 2 as far as one step can break them.
+Must not change anything it looks at. Each check compares a few integers, because log digests stand
+for whole prefixes; the checks that look at other nodes run only when a commit index or a role
+moved.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from node.effects import Outgoing
@@ -23,9 +24,8 @@ from raft.messages import (
     VoteRequest,
 )
 from raft.quorum import quorum_size
-from raft.ready import EntryKind
 from raft.simulator.coverage import Coverage
-from raft.simulator.disk import Entry
+from raft.simulator.ledger import Ledger
 from raft.simulator.verdict import InvariantError
 from raft.transitions import Role
 
@@ -33,62 +33,22 @@ if TYPE_CHECKING:
     from raft.simulator.process import Process
 
 
-class Ledger:
-    """Every committed entry, and what a state machine makes of the entries up to each index."""
-
-    __slots__ = ("commit_terms", "coverage", "ends", "entries", "offset_of", "queue", "registers")
-
-    def __init__(self, coverage: Coverage) -> None:
-        self.coverage = coverage
-        self.entries: list[Entry] = []
-        self.commit_terms: list[Term] = []
-        """Term of the leader that committed each entry; never falls."""
-        self.queue: list[int] = []
-        """Appended values in order, each once: a repeated one is an idempotent retry."""
-        self.offset_of: dict[int, int] = {}
-        self.ends: list[int] = []
-        """Length of the queue once the entry at this index is applied."""
-        self.registers: list[tuple[int | None, int]] = []
-        """(value, index) of the newest put once the entry at this index is applied."""
-
-    def extend(self, entry: Entry, commit_term: Term) -> None:
-        if self.commit_terms and commit_term < self.commit_terms[-1]:
-            raise InvariantError("I4", f"{entry} was committed in the past term {commit_term}")
-        self.entries.append(entry)
-        self.commit_terms.append(commit_term)
-        register = self.registers[-1] if self.registers else (None, -1)
-        if entry.kind is EntryKind.DATA:
-            value = entry.body
-            assert isinstance(value, int)
-            if is_put(value):
-                # A put retried after an unknown outcome must not undo later puts.
-                if value not in self.offset_of:
-                    self.offset_of[value] = entry.index
-                    register = (value, entry.index)
-            elif value in self.offset_of:
-                self.coverage.hit("duplicate_in_log")
-            else:
-                self.offset_of[value] = len(self.queue)
-                self.queue.append(value)
-        self.ends.append(len(self.queue))
-        self.registers.append(register)
-
-    def end_at(self, applied: Index) -> int:
-        return self.ends[applied] if applied >= 0 else 0
-
-    def register_at(self, applied: Index) -> tuple[int | None, int]:
-        return self.registers[applied] if applied >= 0 else (None, -1)
-
-
-def is_put(value: int) -> bool:
-    """Values of puts are odd, those of appends even."""
-    return bool(value & 1)
+NOTHING_LOST = 1 << 60
 
 
 class Referee:
     """Watches all nodes of one world."""
 
-    __slots__ = ("coverage", "leaders", "ledger", "nodes", "page_cache", "votes")
+    __slots__ = (
+        "_loss_floor",
+        "coverage",
+        "leaders",
+        "ledger",
+        "nodes",
+        "on_entries_lost",
+        "page_cache",
+        "votes",
+    )
 
     def __init__(
         self, nodes: dict[NodeId, Process], coverage: Coverage, *, page_cache: bool
@@ -98,6 +58,10 @@ class Referee:
         self.page_cache = page_cache
         """Entries count as durable once written, so the written log stands for the synced one."""
         self.ledger = Ledger(coverage)
+        self.on_entries_lost: Callable[[Index], None] | None = None
+        """Called before committed entries from an index on are given up; None: none ever may be."""
+        self._loss_floor = NOTHING_LOST
+        """Lowest index from which on entries may be missing, as reported since the last leader."""
         self.leaders: dict[Term, NodeId] = {}
         self.votes: dict[tuple[NodeId, Term], NodeId] = {}
 
@@ -138,12 +102,30 @@ class Referee:
             # A leader elected late in an old term need not know what a newer one committed.
             last = bisect_left(self.ledger.commit_terms, term) - 1
             if last >= 0 and not node.disk.memory.holds(last, self.ledger.entries[last].chain):
-                raise InvariantError(
-                    "I4", f"{node} leads {term} without {self.ledger.entries[last]}"
-                )
+                self._on_missing(node, term, last)
+            self._loss_floor = NOTHING_LOST
         elif node.seen_role is Role.LEADER and role is not Role.LEADER:
             self.coverage.hit("leader_stepped_down")
         node.seen_term, node.seen_role = term, role
+
+    def _on_missing(self, node: Process, term: Term, last: Index) -> None:
+        """I4, unless it was reported: a leader lacks committed entries up to `last`."""
+        entries = self.ledger.entries
+        first = last
+        while first > 0 and not node.disk.memory.holds(first - 1, entries[first - 1].chain):
+            first -= 1
+        if self.on_entries_lost is None or first < self._loss_floor:
+            raise InvariantError(
+                "I4",
+                f"{node} leads {term} without {entries[first]} and those up to {last}, "
+                f"reported as lost from {self._loss_floor} on",
+            )
+        self.on_entries_lost(first)
+
+    def on_loss(self, loss_from: Index) -> None:
+        """A node reports that acked entries may be missing."""
+        self.coverage.hit("loss_reported")
+        self._loss_floor = min(self._loss_floor, loss_from)
 
     def _on_truncate(self, node: Process, role: Role) -> None:
         """I2, and that nothing committed goes away."""
@@ -198,6 +180,8 @@ class Referee:
 
     def on_send(self, node: Process, sends: list[Outgoing]) -> None:
         """R01 and R16: a message reveals only what is durable."""
+        if node.disk.bad:
+            self._check_sent(node, sends)
         durable = node.disk.durable
         durable_term = durable.hard_state.term
         for outgoing in sends:
@@ -218,6 +202,15 @@ class Referee:
                 self._on_support(node, recovery=message.recovery)
                 if not message.pre:
                     self._on_vote(node, message.vote_term, node.node_id)
+
+    @staticmethod
+    def _check_sent(node: Process, sends: list[Outgoing]) -> None:
+        """I14: damage never leaves a node."""
+        for outgoing in sends:
+            if isinstance(outgoing.payload, list):
+                for entry in outgoing.payload:
+                    if node.disk.bad.get(entry.index) == entry:
+                        raise InvariantError("I14", f"{node} sends the damaged {entry}")
 
     @staticmethod
     def _on_support(node: Process, *, recovery: bool) -> None:

@@ -10,11 +10,16 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import get_context
 
+from raft.messages import Index
 from raft.simulator.checker import Violation, check_log
 from raft.simulator.coverage import Coverage
-from raft.simulator.liveness import drains, live_on
+from raft.simulator.history import Drain, Operation
+from raft.simulator.linearizability import check_cas
+from raft.simulator.liveness import NeedsOperatorError, drains, live_on
+from raft.simulator.loss import cut_history, drain_before
 from raft.simulator.options import Options, draw
 from raft.simulator.plan import Fault, draw_plan
 from raft.simulator.register import check_register_by_index, check_register_by_zones
@@ -66,9 +71,15 @@ def run_case(case: Case, trace: Callable[[str], None] | None = None) -> Report:
     code = detail = ""
     try:
         world = World(case.options, case.plan, trace=trace)
+        if case.options.total_loss:
+            world.referee.on_entries_lost = partial(_judge_before_loss, world)
         world.run(until_us=case.options.duration_us, event_count_max=case.options.event_count_max)
         live_on(world)
         _judge(world)
+    except NeedsOperatorError:
+        # What was promised was judged at each step; availability was not promised here.
+        assert world is not None, "a world that was never made needs nobody"
+        world.coverage.hit("needs_operator")
     except InvariantError as error:
         code, detail = error.code, error.detail
     except AssertionError as error:
@@ -92,9 +103,20 @@ def run_case(case: Case, trace: Callable[[str], None] | None = None) -> Report:
 
 def _judge(world: World) -> None:
     """Check the history (I7 to I12)."""
-    violations: list[Violation] = check_log(world.history, drains(world))
-    violations += check_register_by_index(world.history)
-    violations += check_register_by_zones(world.history)
+    _check(world.history, drains(world))
+
+
+def _judge_before_loss(world: World, lo: Index) -> None:
+    """Check the history up to a reported loss of committed entries, and go on without them."""
+    drain = drain_before(world)
+    _check(cut_history(world, lo), [drain])
+
+
+def _check(history: list[Operation], found: list[Drain]) -> None:
+    violations: list[Violation] = check_log(history, found)
+    violations += check_register_by_index(history)
+    violations += check_register_by_zones(history)
+    violations += check_cas(history)
     if violations:
         first = violations[0]
         raise InvariantError(f"history.{first.rule}", str(first))

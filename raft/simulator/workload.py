@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from enum import IntEnum
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from node.effects import Resolution
 from raft.errors import Outcome
 from raft.messages import NO_NODE, Index, NodeId
 from raft.simulator.history import (
     AppendCall,
+    CasCall,
     Kind,
     Operation,
     ReadCall,
@@ -24,7 +25,9 @@ from raft.simulator.history import (
     Request,
     Result,
     Seen,
+    Swapped,
 )
+from raft.simulator.ledger import ANYTHING, CasBody
 from raft.simulator.verdict import InvariantError
 
 if TYPE_CHECKING:
@@ -37,6 +40,8 @@ POLL_COUNT_MAX = 8
 ATTEMPT_ELECTIONS = 2
 """An attempt is given up after this many election time-outs, a call after three times that."""
 REQUEST_LOSS = 0.03
+CELL_CALL_COUNT_MAX = 40
+CELL_UNKNOWN_COUNT_MAX = 3
 
 
 class CallKind(IntEnum):
@@ -44,9 +49,16 @@ class CallKind(IntEnum):
     PUT = 1
     TAIL = 2
     GET = 3
+    SWAP = 4
+    """Compare and set, or set whatever is there."""
+    LOOK = 5
+    """Read a register of that kind."""
 
 
-_KINDS = (Kind.APPEND, Kind.PUT, Kind.TAIL, Kind.GET)
+_KINDS = (Kind.APPEND, Kind.PUT, Kind.TAIL, Kind.GET, Kind.CAS, Kind.CAS)
+WRITES = (CallKind.APPEND, CallKind.PUT, CallKind.SWAP)
+_CELL_VALUE_COUNT = 4
+"""Few, so that swaps meet what they expect."""
 
 
 class Call:
@@ -54,6 +66,7 @@ class Call:
 
     __slots__ = (
         "attempt",
+        "body",
         "client",
         "deadline_us",
         "floor",
@@ -69,6 +82,8 @@ class Call:
         self.client = client
         self.kind = kind
         self.value = value
+        self.body: int | CasBody = value
+        """What goes into the log."""
         self.invoke_us = client.world.now
         self.deadline_us = self.invoke_us + 3 * client.attempt_us
         self.attempt = 0
@@ -118,6 +133,10 @@ class Client:
         if self.is_stopped or self.call is not None:
             return
         random = self.random
+        cas_share = self.world.options.cas_share
+        if cas_share and random.random() < cas_share:
+            self.call_now(CallKind.LOOK if random.random() < 0.3 else CallKind.SWAP)
+            return
         draw = random.random()
         share = self.world.options.read_share
         if draw < share / 3:
@@ -134,6 +153,10 @@ class Client:
         """Start one call."""
         value = self.world.new_value() << 1 | (kind is CallKind.PUT)
         self.call = call = Call(self, kind, value)
+        if kind is CallKind.SWAP or kind is CallKind.LOOK:
+            expected = self.random.randrange(ANYTHING, _CELL_VALUE_COUNT)
+            new = self.random.randrange(_CELL_VALUE_COUNT)
+            call.body = CasBody(value, self.world.cells.key(), expected, new)
         self._attempt(call)
         return call
 
@@ -146,6 +169,8 @@ class Client:
         ledger = world.referee.ledger
         end = ledger.end_at(node.applied)
         offset = self.poll_offset
+        if node.disk.bad and offset < end:
+            node.disk.check_range(*ledger.entries_of(offset, min(end, offset + POLL_COUNT_MAX)))
         found = ledger.queue[offset : min(end, offset + POLL_COUNT_MAX)] if offset < end else []
         records = tuple(enumerate(found, offset))
         self.poll_offset += len(records)
@@ -185,7 +210,9 @@ class Client:
     def completed(self, call: Call, attempt: int, resolution: Resolution, node: Process) -> None:
         """A proposal is decided."""
         if resolution is Resolution.COMMITTED:
-            placed = self.world.referee.ledger.offset_of.get(call.value)
+            ledger = self.world.referee.ledger
+            is_swap = call.kind is CallKind.SWAP
+            placed = (ledger.swapped if is_swap else ledger.offset_of).get(call.value)
             if placed is None:
                 raise InvariantError("R38", f"{node} acks {call.value}, which is not in the log")
             self._reply(call, attempt, Outcome.APPLIED, placed)
@@ -201,17 +228,20 @@ class Client:
         end = ledger.end_at(applied)
         if end < call.floor:
             raise InvariantError("I10", f"a read saw end {end}, {call.floor} was acked before it")
-        result = end if call.kind is CallKind.TAIL else applied
+        result: int | Swapped = end if call.kind is CallKind.TAIL else applied
+        if call.kind is CallKind.LOOK:
+            assert isinstance(call.body, CasBody)
+            result = Swapped(False, ledger.cell_at(call.body.key, applied))
         self._reply(call, attempt, Outcome.APPLIED, result)
 
-    def _reply(self, call: Call, attempt: int, outcome: Outcome, result: int) -> None:
+    def _reply(self, call: Call, attempt: int, outcome: Outcome, result: int | Swapped) -> None:
         world = self.world
         if not world.is_calm and self.random.random() < REQUEST_LOSS:
             return
         delay = 1 + self.random.randrange(1000)
         world.push(world.now + delay, self._on_reply, call, attempt, (outcome, result))
 
-    def _on_reply(self, call: Call, attempt: int, reply: tuple[Outcome, int]) -> None:
+    def _on_reply(self, call: Call, attempt: int, reply: tuple[Outcome, Any]) -> None:
         if not call.is_open:
             return
         outcome, result = reply
@@ -233,8 +263,7 @@ class Client:
         random = self.random
         is_over = world.now >= call.deadline_us
         if is_over or (not world.is_calm and random.random() >= world.options.patience):
-            is_write = call.kind is CallKind.APPEND or call.kind is CallKind.PUT
-            doubtful = call.is_doubtful and is_write
+            doubtful = call.is_doubtful and call.kind in WRITES
             self._finish(call, Outcome.UNKNOWN if doubtful else Outcome.NOT_APPLIED, 0)
             return
         if hint != NO_NODE:
@@ -249,9 +278,24 @@ class Client:
         if call.is_open and attempt == call.attempt:
             self._attempt(call)
 
-    def _finish(self, call: Call, outcome: Outcome, result: int) -> None:
+    def _finish(self, call: Call, outcome: Outcome, result: Any) -> None:
         call.is_open = False
         self.call = None
+        world = self.world
+        if call.invoke_us <= world.loss_us and outcome is Outcome.APPLIED:
+            # Answered from before the loss or from after it: nobody can tell.
+            outcome = Outcome.UNKNOWN if call.kind in WRITES else Outcome.NOT_APPLIED
+        self._write_down(call, outcome, result)
+        if call.kind is CallKind.APPEND:
+            world.count_append(outcome, result)
+        elif call.kind is CallKind.SWAP:
+            world.cells.count(outcome)
+        if outcome is Outcome.UNKNOWN:
+            self.process = world.new_process_number()
+            self.poll_offset = 0
+        self._later()
+
+    def _write_down(self, call: Call, outcome: Outcome, result: Any) -> None:
         world = self.world
         kind = call.kind
         is_applied = outcome is Outcome.APPLIED
@@ -260,9 +304,11 @@ class Client:
         if kind is CallKind.APPEND:
             request = AppendCall(call.value, self.process, call.value)
             answer = Receipt(result) if is_applied else None
-            world.count_append(outcome, result)
         elif kind is CallKind.PUT:
             request = call.value
+            answer = result if is_applied else None
+        elif isinstance(call.body, CasBody):
+            request = _request_of(call)
             answer = result if is_applied else None
         elif is_applied:
             world.coverage.hit("read_served")
@@ -271,11 +317,9 @@ class Client:
                 answer = Seen(*world.referee.ledger.register_at(result))
         span = (call.invoke_us, None if outcome is Outcome.UNKNOWN else world.now)
         queue = REGISTER if kind is CallKind.PUT or kind is CallKind.GET else QUEUE
+        if isinstance(call.body, CasBody):
+            queue = f"cell {call.body.key}"
         self._record(_KINDS[kind], queue, span, outcome, request, answer)
-        if outcome is Outcome.UNKNOWN:
-            self.process = world.new_process_number()
-            self.poll_offset = 0
-        self._later()
 
     def _record(
         self,
@@ -303,13 +347,60 @@ class Client:
             )
         )
 
+    def note_open_call(self) -> None:
+        """Write down the open call as one whose end nobody knows, and keep it open."""
+        call = self.call
+        if call is not None and call.kind in WRITES:
+            self._write_down(call, Outcome.UNKNOWN, None)
+
+    def start_over(self, queue_end: int) -> None:
+        """What was acked may be gone: an open call expects no more than what is left."""
+        self.process = self.world.new_process_number()
+        self.poll_offset = 0
+        if self.call is not None:
+            self.call.floor = min(self.call.floor, queue_end)
+
     def give_up(self) -> None:
         """The run ends: write down the open call as what it is."""
         self.is_stopped = True
         call = self.call
         if call is not None:
-            is_write = call.kind is CallKind.APPEND or call.kind is CallKind.PUT
+            is_write = call.kind in WRITES
             self._finish(call, Outcome.UNKNOWN if is_write else Outcome.NOT_APPLIED, 0)
+
+
+def _request_of(call: Call) -> CasCall:
+    assert isinstance(call.body, CasBody)
+    expected = None if call.body.expected == ANYTHING else call.body.expected
+    return CasCall(expected, None if call.kind is CallKind.LOOK else call.body.new)
+
+
+class Cells:
+    """Which compare-and-set register is in use: each gets few calls, since searching for an order
+    of many is expensive, and fewer still whose outcome nobody knows."""
+
+    __slots__ = ("_begun", "_key", "_unknown")
+
+    def __init__(self) -> None:
+        self._key = 0
+        self._begun = 0
+        self._unknown = 0
+
+    def key(self) -> int:
+        """Return the register for a call that begins."""
+        if self._begun >= CELL_CALL_COUNT_MAX or self._unknown >= CELL_UNKNOWN_COUNT_MAX:
+            self.turn_over()
+        self._begun += 1
+        return self._key
+
+    def turn_over(self) -> None:
+        """Go on with a new register."""
+        self._key += 1
+        self._begun = self._unknown = 0
+
+    def count(self, outcome: Outcome) -> None:
+        """Note the end of a call."""
+        self._unknown += outcome is Outcome.UNKNOWN
 
 
 class Reads:

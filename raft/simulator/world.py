@@ -18,6 +18,7 @@ from raft.errors import Outcome
 from raft.messages import NodeId
 from raft.ready import InitialState, bootstrap_state, joining_state
 from raft.simulator.coverage import Coverage
+from raft.simulator.damage import DamagedError
 from raft.simulator.history import Operation
 from raft.simulator.injector import Injector
 from raft.simulator.network import Link, Network
@@ -25,7 +26,7 @@ from raft.simulator.options import Options
 from raft.simulator.plan import Fault
 from raft.simulator.process import Process
 from raft.simulator.referee import Referee
-from raft.simulator.workload import Client, Reads
+from raft.simulator.workload import Cells, Client, Reads
 
 Action: TypeAlias = Callable[[Any, Any, Any], None]
 _SYNC_DELAY_COUNT = 64
@@ -44,6 +45,8 @@ class World:
         "acked_end",
         "apply_us",
         "batch_turns",
+        "cells",
+        "checks_payload",
         "clients",
         "coverage",
         "digest",
@@ -52,6 +55,7 @@ class World:
         "history",
         "injector",
         "is_calm",
+        "loss_us",
         "network",
         "nodes",
         "now",
@@ -88,6 +92,7 @@ class World:
         self.shell_bits = Random(seed ^ 0x5E11).getrandbits
         self.batch_turns = options.batch_turns
         self.apply_us = options.apply_us
+        self.checks_payload = options.corruption > 0 or bool(options.disk_kinds)
         self.coverage = Coverage()
         self.history: list[Operation] = []
         self.reachable: list[NodeId] = []
@@ -95,10 +100,13 @@ class World:
         self.is_calm = False
         """The liveness phase: faults have ended."""
         self.acked_end = 0
+        self.loss_us = -1
+        """When committed entries were last lost."""
         self.process_numbers = 0
         self._values = 0
         self._empty_disks = 0
         self.reads = Reads()
+        self.cells = Cells()
         self.nodes: dict[NodeId, Process] = {}
         self.referee = Referee(self.nodes, self.coverage, page_cache=options.page_cache)
         self.network = Network(self, options, Random(seed ^ 0x11E7))
@@ -132,9 +140,17 @@ class World:
                 # The digest covers time and birth order of every event: whatever differs between
                 # two runs shows in what they schedule.
                 digest = hash((digest, now, sequence))
-                action(a, b, c)
+                try:
+                    action(a, b, c)
+                except DamagedError as error:
+                    self._on_damage(error)
         finally:
             self.digest, self.event_count = digest, count
+
+    def _on_damage(self, error: DamagedError) -> None:
+        node = next(node for node in self.nodes.values() if node.disk is error.disk)
+        self.note(f"{node} read damage at {error}")
+        node.read_damage()
 
     def final_digest(self) -> int:
         """Return a digest of the whole run and of where every node ended."""
@@ -189,7 +205,7 @@ class World:
 
     def _unreachable(self, node: Process, receiver: NodeId, epoch: int) -> None:
         if node.epoch == epoch and node.is_up:
-            node.replica.core.report_unreachable(receiver)
+            node.replica.report_unreachable(receiver)
             node.settle()
 
     def calm(self) -> None:

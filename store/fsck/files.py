@@ -65,7 +65,7 @@ class ReadOnlyFileSystem(FileSystem):
         """Refuse."""
         raise AssertionError(f"unlink of {path} in a read-only check")
 
-    def make_directory(self, path: str) -> None:
+    def make_directory(self, path: str, *, is_durable: bool = True) -> None:
         """Refuse."""
         raise AssertionError(f"make_directory of {path} in a read-only check")
 

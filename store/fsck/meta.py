@@ -28,7 +28,7 @@ from store.index_files import DIRECTORY as INDEX_DIRECTORY
 from store.ledger_entry import Link
 from store.ledger_start import LOG_FROM_ZERO, LogStart, StartFile
 from store.ledger_start import NAME as START_NAME
-from store.opening import known_good_position
+from store.opening import REPLICA_META_NAME, is_replica_directory, known_good_position
 
 DAMAGED_DIRECTORY: Final = "damaged"
 # What RocketMQ keeps beside the parts that we have (0.3): left alone.
@@ -57,6 +57,10 @@ OUR_NAMES: Final = frozenset(
         BOOT_ID_NAME,
         LOCK_NAME,
         DAMAGED_DIRECTORY,
+        f"{REPLICA_META_NAME}.0",
+        f"{REPLICA_META_NAME}.1",
+        "snapshot.received",  # As the node names them.
+        "snapshot.installed",
     }
 )
 _META_HEADER: Final = re.compile(
@@ -74,6 +78,8 @@ class Trust:
     """Up to here the log must be whole; NOWHERE without marks: all of it then."""
     required_position: int
     """Up to here the derived files must be built; NOWHERE: to the end of the log."""
+    is_replica: bool
+    """The log's end may be uncommitted: only what was dispatched belongs into derived files."""
 
     @property
     def is_clean(self) -> bool:
@@ -85,14 +91,16 @@ def read_trust(fs: FileSystem, root: str, *, log_is_empty: bool) -> tuple[Trust,
     """Read marks and run markers. Errors become findings, and nothing is trusted then."""
     last_run = RunMarker(fs, root).last_run()
     mark, findings = read_marks(fs, root, log_is_empty=log_is_empty)
+    is_replica = is_replica_directory(root)
     if mark is None:
-        return Trust(None, last_run, NOWHERE, NOWHERE), findings
+        return Trust(None, last_run, NOWHERE, NOWHERE, is_replica), findings
     required = mark.dispatched_position
     if last_run.page_cache_lost:
         required = mark.dispatched_durable_position
-    if last_run.was_clean:
+    if last_run.was_clean and not is_replica:
         required = NOWHERE
-    return Trust(mark, last_run, known_good_position(mark, last_run), required), findings
+    known_good = known_good_position(mark, last_run)
+    return Trust(mark, last_run, known_good, required, is_replica), findings
 
 
 def read_marks(
@@ -170,9 +178,10 @@ def check_mark(
     ):
         if value > max(end_position, mark.durable_position):
             yield _mark_finding(0, field, f"at most {end_position}", str(value))
-    if trust.last_run.was_clean and mark.dispatched_durable_position < end_position:
+    expected_position = mark.dispatched_position if trust.is_replica else end_position
+    if trust.last_run.was_clean and mark.dispatched_durable_position < expected_position:
         found = str(mark.dispatched_durable_position)
-        yield _mark_finding(0, "durably dispatched position", str(end_position), found)
+        yield _mark_finding(0, "durably dispatched position", str(expected_position), found)
 
 
 def check_checkpoint(fs: FileSystem, root: str, newest_unix_ms: int) -> Iterator[Finding]:

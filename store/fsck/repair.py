@@ -43,7 +43,7 @@ from store.ledger import Ledger
 from store.ledger_start import LOG_FROM_ZERO, StartFile
 from store.ledger_start import NAME as START_NAME
 from store.mapped_file import TEMPORARY_SUFFIX
-from store.opening import log_directory, open_log
+from store.opening import is_replica_directory, log_directory, open_log
 from store.record_check import store_timestamp
 
 _CHUNK_SIZE_BYTES: Final = MIB
@@ -357,14 +357,15 @@ class _Repair:
             log.sync()
             end = log.max_position
             last_index = log.last_index if isinstance(log, Ledger) else -1
+            built = self._dispatchable(log, mark or Mark())
             if rebuild:
-                self._rebuild(log)
+                built = self._rebuild(log, built)
         finally:
             log.close()
         if marks_action is None:
             return
         if rebuild or last_run.was_clean or mark is None:
-            target = Mark(end, last_index, end, end)
+            target = Mark(end, last_index, built, built)
         else:
             built, durably = mark.dispatched_position, mark.dispatched_durable_position
             target = Mark(end, last_index, min(built, end), min(durably, end))
@@ -372,15 +373,28 @@ class _Repair:
             self._aside(durable_mark.FILE_NAME, 0, 1 << 20)
         DurableMark.create(fs, root, target, interval_ms=0).close()
 
-    def _rebuild(self, log: CommitLog | Ledger) -> None:
-        """Build queues and index anew. Index files are named by the log's time: repeatable."""
+    def _dispatchable(self, log: CommitLog | Ledger, mark: Mark) -> int:
+        """Return up to where records belong into derived files.
+
+        In a replica's directory that is what was dispatched before: it was committed. A node that
+        starts there goes on by itself.
+        """
+        if not is_replica_directory(self.root):
+            return log.max_position
+        return min(max(mark.dispatched_position, log.min_position), log.max_position)
+
+    def _rebuild(self, log: CommitLog | Ledger, hi_position: int) -> int:
+        """Build queues and index anew, and return up to where. Index files are named by the log's
+        time: repeatable."""
         first = next(log.record_runs(log.min_position, log.max_position), None)
         unix_ms = store_timestamp(first[1]) if first is not None else 0
         queues = ConsumeQueues(self.fs, self.root, self.config)
         index = IndexFiles(self.fs, self.root, self.config, clock=lambda: unix_ms)
         try:
             dispatcher = Dispatcher(log, queues, index, dispatched_position=log.min_position)
-            dispatcher.rebuild(lambda done, total: self.progress("rebuild", done, total))
+            return dispatcher.rebuild(
+                lambda done, total: self.progress("rebuild", done, total), hi_position=hi_position
+            )
         finally:
             queues.close()
             index.close()

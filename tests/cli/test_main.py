@@ -96,6 +96,14 @@ def test_errors_with_a_code_are_explained_from_their_attributes() -> None:
     ]
 
 
+def test_the_first_error_of_a_group_of_tasks_is_explained() -> None:
+    group = ExceptionGroup("tasks", [CodedError("it is full; free space"), ValueError("later")])
+    result = run_command(raising(group))
+    assert result.exit_code == 3
+    assert result.stderr.splitlines()[0] == "error: it is full"
+    assert len(result.stderr.splitlines()) == 3
+
+
 def test_errors_of_the_system_name_the_file() -> None:
     result = run_command(raising(PermissionError(13, "Permission denied", "x.log")))
     assert result.exit_code == 3

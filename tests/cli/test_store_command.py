@@ -111,6 +111,13 @@ def test_verify_ends_with_a_verdict(root: Path) -> None:
     [finding] = found["findings"]
     assert (finding["file"], finding["field"], finding["severity"]) == (name, "body CRC", "damage")
     assert {"at", "expected", "found", "part", "position"} < finding.keys()
+    ranges = found["damaged_entries"]
+    assert len(ranges) == (1 if found["container"] == "ledger" else 0)
+    for damaged in ranges:
+        assert damaged["hi_index"] == damaged["lo_index"] + 1
+        assert damaged["lo_position"] <= finding["position"] < damaged["hi_position"]
+        verdict = f"refetch entries {damaged['lo_index']} to {damaged['lo_index']} from a replica"
+        assert verdict in found["verdict"]
     done = run("verify", root)
     assert done.returncode == 1
     assert done.stdout.splitlines()[-1].startswith("damaged: 1 damage; refetch")

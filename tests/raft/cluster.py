@@ -102,6 +102,8 @@ class Node:
     is_up: bool = True
     syncs_at_once: bool = True
     applies_at_once: bool = True
+    has_room: bool = True
+    """Without room the shell takes nothing from an append but contact with the leader."""
     applied: list[object] = field(default_factory=list)
     completed: list[Completion] = field(default_factory=list)
     reads: list[ReadConfirmed] = field(default_factory=list)
@@ -229,7 +231,10 @@ class Cluster:
             return
         if payload is None and isinstance(message, InstallSnapshot):
             payload = f"state through {message.meta.index}"
-        found.replica.receive(message, payload)
+        if isinstance(message, AppendRequest) and not found.has_room:
+            found.replica.receive_without_room(message)
+        else:
+            found.replica.receive(message, payload)
         self.settle(node)
 
     def sync(self, node: NodeId, *, through: int | None = None) -> None:

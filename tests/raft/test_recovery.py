@@ -237,6 +237,28 @@ def test_operator_accepts_the_loss() -> None:
     assert cluster.nodes[3].log.hard_state.standing is Standing.FULL
 
 
+def test_loss_may_reach_below_the_end_of_a_tail_that_was_replaced() -> None:
+    """Nodes 1 and 3 acked an entry of term 2 at index 2 and lost it. Node 2 never got it, and its
+    tail of term 1, which nobody acked, is longer: it wins, and must not count from its end."""
+    short, long = state_of([1, 1], term=2, commit=1), state_of([1, 1, 1, 1], term=2, commit=1)
+    cluster = Cluster(
+        states={1: recovering_state(short), 2: long, 3: recovering_state(short)},
+    )
+
+    cluster.tick_all(6 * ELECTION_TICKS)
+
+    assert cluster.leaders() == [2]
+    assert cluster.nodes[2].losses == [2]
+
+
+def test_accepted_loss_counts_from_the_commit_index_if_a_newer_term_may_be_lost() -> None:
+    found = recovering_state(state_of([1, 1, 1, 1], term=2, commit=1))
+    cluster = Cluster(states={1: found})
+    cluster.nodes[1].replica.accept_loss()
+    cluster.settle(1)
+    assert cluster.nodes[1].losses == [2]
+
+
 def test_nothing_to_accept() -> None:
     cluster = Cluster()
     with pytest.raises(RecoveryRefusedError, match="standing is full"):

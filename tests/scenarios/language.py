@@ -276,6 +276,9 @@ class Transcript:
         if node.syncs_at_once:
             self.c.sync(int(words[0]))
 
+    def do_room(self, words: list[str], _: dict[str, str]) -> None:
+        self.c.nodes[int(words[0])].has_room = words[1] == "back"
+
     def do_sync(self, words: list[str], options: dict[str, str]) -> None:
         through = int(options["through"]) if "through" in options else None
         self.c.sync(int(words[0]), through=through)
@@ -407,24 +410,24 @@ class Transcript:
         self.c.settle(node)
 
     def do_transfer(self, words: list[str], _: dict[str, str]) -> None:
-        self.c.nodes[int(words[0])].core.transfer_leadership(int(words[1]))
+        self.c.nodes[int(words[0])].replica.transfer_leadership(int(words[1]))
         self.c.settle(int(words[0]))
 
     def do_accept_loss(self, words: list[str], _: dict[str, str]) -> None:
-        self.c.nodes[int(words[0])].core.accept_loss()
+        self.c.nodes[int(words[0])].replica.accept_loss()
         self.c.settle(int(words[0]))
 
     def do_unreachable(self, words: list[str], _: dict[str, str]) -> None:
-        self.c.nodes[int(words[0])].core.report_unreachable(int(words[1]))
+        self.c.nodes[int(words[0])].replica.report_unreachable(int(words[1]))
 
     def do_snapshot(self, words: list[str], _: dict[str, str]) -> None:
         """Take a snapshot of what is applied and cut the log there."""
         found = self.c.nodes[int(words[0])]
-        meta: SnapshotMeta = found.core.snapshot_meta_at(found.state.applied)
+        meta: SnapshotMeta = found.replica.snapshot_meta_at(found.state.applied)
         found.log.snapshot = meta
         found.log.sync()
-        found.core.snapshot_durable(meta)
-        found.core.compact_to(meta.index)
+        found.replica.snapshot_durable(meta)
+        found.replica.compact_to(meta.index)
         found.log.cut(meta.index)
         self.lines.append(f"{words[0]} snapshot through {place(meta.index, meta.term)}")
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from raft.errors import Outcome
 from raft.simulator.history import Kind
-from raft.simulator.options import Options, draw
+from raft.simulator.runner import run_seed
 from raft.simulator.world import World
+from tests.simulation.worlds import calm_options
 
 ELECTIONS = 20
 """Election time-outs to settle in, and to stay settled for."""
@@ -31,29 +30,6 @@ DEAF = {(a, b) for a, b in FULL if b != 2}
 MUTE = {(a, b) for a, b in FULL if a != 2}
 HALF_LINK = FULL - {(1, 2), (2, 3), (3, 4), (4, 5), (5, 1)}
 NO_TRIANGLE = FULL - both((1, 3))
-
-
-def calm_options(seed: int) -> Options:
-    """Return the options of five honest nodes on a fast network, with one client."""
-    return replace(
-        draw(seed, 10**6),
-        voter_count=5,
-        client_count=2,
-        delay_us=300,
-        delay_shape="constant",
-        loss=0.0,
-        duplication=0.0,
-        corruption=0.0,
-        link_capacity=64,
-        sync_us=100,
-        apply_us=0,
-        apply_entry_count_max=4096,
-        page_cache=False,
-        read_share=0.2,
-        patience=1.0,
-        clock_spread=False,
-        fault_kinds=(),
-    )
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -91,3 +67,12 @@ def test_partial_connectivity_settles(connected: Pairs, seed: int, starts_whole:
     ]
     assert len(acked) >= 3, "the leader serves nobody"
     assert max(node.seen_term for node in world.nodes.values()) == settled[1]
+
+
+def test_a_cluster_that_needs_its_operator_is_told_apart_from_one_that_is_stuck() -> None:
+    """Voters in doubt, an unfinished change of members, and newer entries on a learner: nobody can
+    be elected by the rules. Another seed of the kind, without doubt, has to make progress."""
+    report = run_seed(7303838)
+    assert report.code == ""
+    assert report.coverage.counts["needs_operator"] == 1
+    assert run_seed(7303839).coverage.counts["needs_operator"] == 0

@@ -25,6 +25,10 @@ ALWAYS_REACHED = (
     "append_unknown",
     "read_served",
     "sync_outrun_by_commit",
+    "damage_done",
+    "range_fetched",
+    "append_without_room",
+    "version_changed",
 )
 
 

@@ -222,6 +222,8 @@ def check_image(life: Life, image: Image, machine: Machine, counts: Counts) -> N
         call_count += 1
         if call_count == stop_at:
             fs.build_image(str(image.root), str(second), Random(random.random()))
+            # On the warm-up thread, the batch of `go_on` may be put meanwhile.
+            nested.attempted |= image.history.attempted
 
     fs.before_call = before_call
     with open_store(str(image.root), life.config, fs) as store:

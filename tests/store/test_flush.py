@@ -300,3 +300,47 @@ def test_a_mark_that_cannot_be_written_is_fatal() -> None:
     assert not service.run_round()
     assert isinstance(answers.got[0][1], SyncFailedError)
     assert service.durable_position == 0
+
+
+# --- On the caller's thread ---
+
+
+def test_a_sync_on_the_callers_thread_is_durable_on_return() -> None:
+    log = FakeLog(is_free=True)
+    sink = Sink(log.events)
+    service = FlushService(log, RULES, on_fatal=never, sink=sink)
+    log.append(100)
+    assert service.sync_here()
+    assert (service.durable_position, log.sync_count) == (100, 1)
+    assert log.events[:2] == ["sync to 100 began", "sync to 100 ended"]
+    assert len(log.events) == 3, "the durable mark is written before the return"
+    service.stop()
+
+
+def test_no_sync_here_while_others_wait_or_sync() -> None:
+    log = FakeLog()
+    service = FlushService(log, RULES, on_fatal=never)
+    answers = Answers()
+    service.start()
+    service.request(log.append(), answers.callback(10))
+    log.await_sync()
+    assert not service.sync_here()
+    log.may_end.release()
+    answers.await_count(1)
+    log.is_free = True
+    service.stop()
+    assert not service.sync_here(), "it is stopped"
+
+
+def test_a_sync_here_that_fails_is_final() -> None:
+    log, fatal = FakeLog(is_free=True), Fatal()
+    log.errors[1] = SyncFailedError("log", errno.EIO)
+    service = FlushService(log, RULES, on_fatal=fatal)
+    log.append()
+    with pytest.raises(SyncFailedError):
+        service.sync_here()
+    assert len(fatal.causes) == 1
+    assert not service.sync_here(), "a second sync could succeed, and what it promised be lost"
+    assert log.sync_count == 1
+    with pytest.raises(SyncFailedError):
+        service.stop()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from store import failpoints
 from store.config import StoreConfig
-from store.errors import StoreFullError, SyncFailedError
+from store.errors import FileSystemError, StoreFullError, SyncFailedError
 from store.file_system import FileSystem
 from store.mapped_file import create_file
 from store.mapped_file_queue import MappedFileQueue
@@ -326,7 +326,7 @@ def test_a_file_that_cannot_be_deleted_is_tried_again(tmp_path: Path) -> None:
     with failpoints.armed("fs.unlink=EACCES@2"):
         done = log.retention.run_once(NOW, EMPTY_DISK)
     assert done.deleted_file_count == 1
-    assert done.error is not None
+    assert isinstance(done.error, FileSystemError)
     assert done.error.operation == "unlink"
     assert log.retention.run_once(NOW, EMPTY_DISK).deleted_file_count == 2
     log.queue.close()

@@ -14,9 +14,13 @@ MODULES = [
     "raft/__init__.py",
     "raft/core.py",
     "node/__init__.py",
+    "node/__main__.py",
     "node/replica.py",
     "quorumlog/__init__.py",
     "quorumlog/client.py",
+    "quorumlog/testing.py",
+    "quorumlog/pb/__init__.py",
+    "quorumlog/pb/log_pb2.py",
     "quorumlog/cli/__init__.py",
     "quorumlog/cli/store.py",
 ]
@@ -25,6 +29,8 @@ EACH_OTHER = "raft and store never import each other"
 BELOW = "raft and store know no server, no client, no network and no event loop"
 CLIENT = "quorumlog imports no server code, except in commands of its command line"
 COMMAND_LINE = "only the command line imports the command line"
+SERVER = "node knows of the client only the generated messages and the version"
+ON_TOP = "only commands and quorumlog.testing reach deploy and bench"
 
 
 @pytest.fixture
@@ -76,6 +82,10 @@ def broken_contracts(tree: Path) -> set[str]:
         ("quorumlog/client.py", "from node import replica", CLIENT),
         ("quorumlog/cli/__init__.py", "import raft.core", CLIENT),
         ("quorumlog/client.py", "import quorumlog.cli.store", COMMAND_LINE),
+        ("node/replica.py", "from quorumlog import client", SERVER),
+        ("node/replica.py", "import deploy.local", ON_TOP),
+        ("quorumlog/client.py", "def f():\n    from bench import cluster", ON_TOP),
+        ("store/log.py", "import tests.store.records", ON_TOP),
     ],
 )
 def test_a_planted_import_breaks_a_contract(
@@ -88,6 +98,13 @@ def test_a_planted_import_breaks_a_contract(
 @pytest.mark.slow
 def test_allowed_imports_keep_the_contracts(tree: Path) -> None:
     (tree / "node/replica.py").write_text("import store.log, raft.core, grpc, asyncio\n")
+    (tree / "node/__main__.py").write_text("from quorumlog.cli import main\n")
+    (tree / "node/log.py").write_text(
+        "from quorumlog import __version__\nfrom quorumlog.pb import log_pb2\n"
+    )
+    (tree / "quorumlog/testing.py").write_text("from deploy.local import LocalCluster\n")
     (tree / "quorumlog/client.py").write_text("import asyncio, grpc\n")
-    (tree / "quorumlog/cli/store.py").write_text("import store.log, node, quorumlog.client\n")
+    (tree / "quorumlog/cli/store.py").write_text(
+        "import store.log, node, quorumlog.client, deploy, bench\n"
+    )
     assert broken_contracts(tree) == set()

@@ -1,0 +1,73 @@
+"""The cluster that a benchmark starts for itself, in a directory that is gone afterwards.
+
+Owns the choice of the directory; the processes are deploy.local's.
+"""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+from bench.report import directory_kind
+from deploy.local import LocalCluster
+
+_TMPFS = "/dev/shm"
+# Local clusters have small files, for trying things out. Under load they would roll every second.
+_SETTINGS = {"file_size_bytes": "256MiB"}
+
+
+@dataclass(frozen=True, slots=True)
+class OwnCluster:
+    """Running nodes of ours."""
+
+    directory: str
+    nodes: LocalCluster
+
+    @property
+    def bootstrap(self) -> str:
+        """Addresses of all nodes."""
+        return self.nodes.bootstrap
+
+    @property
+    def directory_kind(self) -> str:
+        """What holds the data: tmpfs or disk."""
+        return directory_kind(self.directory)
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """Process ids of the nodes that run, by name."""
+        states = self.nodes.status()
+        return {f"node {state.node_id}": state.pid for state in states if state.pid is not None}
+
+    def kill(self, node_id: int) -> None:
+        """SIGKILL."""
+        self.nodes.kill(node_id)
+
+    def restart(self, node_id: int) -> None:
+        """Start a killed node again."""
+        self.nodes.start(node_id)
+
+
+@contextmanager
+def own_cluster(
+    directory: str | None, *, node_count: int, flush: Literal["sync", "async"]
+) -> Iterator[OwnCluster]:
+    """Nodes in a new directory: below the one given, else on /dev/shm, else where temporary is.
+
+    Afterwards it is removed, unless the run failed and the place was given: logs may explain it.
+    """
+    if directory is not None:
+        os.makedirs(directory, exist_ok=True)
+    parent = directory or (_TMPFS if os.access(_TMPFS, os.W_OK) else None)
+    root = tempfile.mkdtemp(prefix="qlog-bench-", dir=parent)
+    is_kept = directory is not None
+    try:
+        with LocalCluster.create(root, node_count, flush=flush, settings=_SETTINGS) as nodes:
+            yield OwnCluster(root, nodes)
+        is_kept = False
+    finally:
+        if not is_kept:
+            shutil.rmtree(root)

@@ -1,0 +1,1 @@
+"""Other systems, driven the way ours is, so that a figure of ours has something beside it."""

@@ -1,0 +1,132 @@
+"""What every benchmark of the cluster says beside its figures: the machine, the directory, shares.
+
+Owns how a sample of latencies becomes a few numbers, and how a place on disk is named. Must not
+know what is measured.
+"""
+
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import psutil
+
+from bench import limits
+
+_HISTOGRAM_BARS = 12
+_LIMIT_COPY_CHUNK_SIZE_BYTES = 100 * 1024
+_LIMIT_COPY_SIZE_BYTES = 64 << 20
+_LIMIT_SYNC_COUNT = 200
+
+
+def percentile(ordered: Sequence[float], share: float) -> float | None:
+    """The value below which `share` of an ordered sample lies; None of an empty one."""
+    assert 0.0 <= share <= 1.0, f"share {share}"
+    if not ordered:
+        return None
+    return ordered[min(int(len(ordered) * share), len(ordered) - 1)]
+
+
+def latency(values_ms: Sequence[float]) -> dict[str, Any]:
+    """Count, median, tail and extremes of a sample in milliseconds; null where there is none."""
+    ordered = sorted(values_ms)
+
+    def at(share: float) -> float | None:
+        value = percentile(ordered, share)
+        return None if value is None else round(value, 3)
+
+    return {
+        "count": len(ordered),
+        "p50_ms": at(0.5),
+        "p90_ms": at(0.9),
+        "p99_ms": at(0.99),
+        "max_ms": at(1.0),
+    }
+
+
+def histogram(values_ms: Sequence[float], *, width_ms_min: int = 1) -> list[dict[str, Any]]:
+    """Counts in at most a dozen equal steps of a round width: [{lo_ms, hi_ms, count}, ...]."""
+    if not values_ms:
+        return []
+    lo, hi = min(values_ms), max(values_ms)
+    width = next(
+        step * 10**power
+        for power in range(10)
+        for step in (1, 2, 5)
+        if step * 10**power >= max(width_ms_min, (hi - lo) / (_HISTOGRAM_BARS - 1))
+    )
+    first, last = int(lo // width), int(hi // width)
+    counts = [0] * (last - first + 1)
+    for value in values_ms:
+        counts[int(value // width) - first] += 1
+    return [
+        {"lo_ms": (first + n) * width, "hi_ms": (first + n + 1) * width, "count": count}
+        for n, count in enumerate(counts)
+    ]
+
+
+def machine() -> dict[str, Any]:
+    """The machine as far as it explains figures; nothing that names it."""
+    return {
+        "cpu": _cpu_model(),
+        "cpu_count": len(os.sched_getaffinity(0)),
+        "memory_mib": psutil.virtual_memory().total >> 20,
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+    }
+
+
+class CpuClock:
+    """Processor time of processes of this machine, by name; this process is the driver."""
+
+    def __init__(self, pids: Mapping[str, int]) -> None:
+        self._processes = {name: psutil.Process(pid) for name, pid in pids.items()}
+        self._began = self._read()
+
+    def _read(self) -> dict[str, float]:
+        times = {name: process.cpu_times() for name, process in self._processes.items()}
+        return {name: time.user + time.system for name, time in times.items()}
+
+    def rows(self, count: int) -> list[dict[str, Any]]:
+        """What each has used since this was made, in all and for each of `count` messages."""
+        spent = {name: now - self._began[name] for name, now in self._read().items()}
+        return [
+            {
+                "process": name,
+                "cpu_s": round(seconds, 2),
+                "us_per_msg": round(seconds / count * 1e6, 2) if count else None,
+            }
+            for name, seconds in spent.items()
+        ]
+
+
+def _cpu_model() -> str:
+    with open("/proc/cpuinfo", encoding="utf-8") as file:
+        for line in file:
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def directory_kind(directory: str) -> str:
+    """Say `tmpfs` or `disk`: what the mount that holds a directory is made of."""
+    path = os.path.realpath(directory)
+    found = ("", "")
+    with open("/proc/self/mounts", encoding="utf-8") as file:
+        for line in file:
+            _, mount, kind, *_ = line.split()
+            inside = path == mount or path.startswith(mount.rstrip("/") + "/")
+            if inside and len(mount) >= len(found[0]):
+                found = (mount, kind)
+    return "tmpfs" if found[1] in ("tmpfs", "ramfs") else "disk"
+
+
+def machine_limits(directory: str) -> dict[str, Any]:
+    """What the machine does at best in that directory, without any of our code; under a second."""
+    copied = limits.copy_bytes_per_second(
+        directory, _LIMIT_COPY_CHUNK_SIZE_BYTES, _LIMIT_COPY_SIZE_BYTES
+    )
+    return {
+        "copy_mb_per_s": round(copied / 1e6, 1),
+        "syncs_per_s": round(limits.syncs_per_second(directory, _LIMIT_SYNC_COUNT), 1),
+    }

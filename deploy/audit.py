@@ -1,0 +1,100 @@
+"""Compares what was sent with what came back: each line once, each file by SHA-256.
+
+Owns the expectation, taken from the files themselves, and the counting; must not know where the
+messages come from. Lines are counted in one bytearray a file, so a million of them cost a megabyte.
+"""
+
+import hashlib
+import os
+from typing import TYPE_CHECKING, Self
+
+from deploy.main_job_summary import Summary
+from deploy.progress import Step
+from deploy.stdlib_source import QueueName, SourceFile
+
+if TYPE_CHECKING:
+    from hashlib import _Hash
+
+__all__ = ["Audit", "QueueName"]
+
+
+class Audit:
+    """The expectation, what was acked, and what one reading found."""
+
+    def __init__(self, files: list[SourceFile], line_counts: list[int], digests: list[str]) -> None:
+        self._names = [file.name for file in files]
+        self._numbers = {name: number for number, name in enumerate(self._names)}
+        self._line_counts = line_counts
+        self._digests = digests
+        self._acked = [bytearray(count) for count in line_counts]
+        self.queues = sorted({(file.topic, file.queue_id) for file in files})
+        self.line_count = sum(line_counts)
+        self.size_bytes = sum(os.path.getsize(file.path) for file in files)
+        self.begin_reading()
+
+    @classmethod
+    def of_files(cls, files: list[SourceFile], step: Step) -> Self:
+        """Read all files and note what must come back."""
+        counts, digests = [], []
+        for number, file in enumerate(files):
+            lines = file.lines()
+            counts.append(len(lines))
+            digests.append(hashlib.sha256(b"".join(lines)).hexdigest())
+            step.reached(number + 1)
+        return cls(files, counts, digests)
+
+    def on_acked(self, number: int, line_number: int) -> None:
+        """Line `line_number` of file `number` has a receipt."""
+        self._acked[number][line_number] = 1
+
+    def begin_reading(self) -> None:
+        """Forget what the last reading found."""
+        self.read_count = 0
+        self.unknown_count = 0
+        self._found = [bytearray(count) for count in self._line_counts]
+        self._hashes: list[_Hash] = [hashlib.sha256() for _ in self._names]
+
+    def on_read(self, name: str, line_number: int, body: bytes) -> None:
+        """A message came back, the next one of its queue."""
+        self.read_count += 1
+        number = self._numbers.get(name)
+        if number is None or not 0 <= line_number < self._line_counts[number]:
+            self.unknown_count += 1
+            return
+        found = self._found[number]
+        found[line_number] = min(255, found[line_number] + 1)
+        self._hashes[number].update(body)
+
+    def different_files(self) -> list[str]:
+        """Return the files that did not come back byte for byte."""
+        pairs = zip(self._names, self._hashes, self._digests, strict=True)
+        return [name for name, found, expected in pairs if found.hexdigest() != expected]
+
+    def lost_count(self) -> int:
+        """Return how many acked lines this reading did not find."""
+        pairs = zip(self._acked, self._found, strict=True)
+        return sum(
+            sum(1 for was, now in zip(acked, found, strict=True) if was and not now)
+            for acked, found in pairs
+            if acked != found
+        )
+
+    def duplicate_count(self) -> int:
+        """Return how many messages this reading found again, or that were never sent."""
+        again = sum(sum(found) - sum(map(bool, found)) for found in self._found)
+        return again + self.unknown_count
+
+    def judge_leader(self, summary: Summary) -> None:
+        """Write down what the reading from the leader found."""
+        different = self.different_files()
+        summary.read = self.read_count
+        summary.lost, summary.duplicates = self.lost_count(), self.duplicate_count()
+        summary.files_different = different
+        summary.files_equal = summary.files - len(different)
+        summary.is_read = True
+
+    def judge_replica(self, summary: Summary, node_id: int) -> None:
+        """Write down whether a replica, read alone, gave everything back."""
+        bad = self.different_files() or self.lost_count() or self.duplicate_count()
+        if not bad and self.read_count == self.line_count:
+            summary.replicas_equal.append(node_id)

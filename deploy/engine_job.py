@@ -1,0 +1,301 @@
+"""The job of the engine alone: real input in, a crash in the middle, every byte back.
+
+Loads each line of the Python standard library as a message, SIGKILLs the writing process half-way,
+recovers, resumes, reads everything back through the consume queues and compares SHA-256 per file.
+Owns the story and what a person sees of it; storing is the store's work, the input is
+`deploy.stdlib_source`, the writing process is `deploy.engine_job_writer`.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import click
+
+from deploy.engine_job_writer import STORE_CONFIG
+from deploy.progress import Progress, Step
+from deploy.stdlib_source import (
+    PATH_PROPERTY,
+    QueueName,
+    SourceFile,
+    find_files,
+    sha256_of_files,
+    standard_library,
+)
+from quorumlog.cli.errors import CliError, ExitCode, report
+from store.message import decode_message
+from store.store import Store
+
+_PULL_COUNT = 4096
+_PULL_SIZE_BYTES = 4 << 20
+
+
+@dataclass(slots=True)
+class Summary:
+    """What the job found; printed as one screen, or as one JSON object."""
+
+    verdict: str = "failed"
+    directory: str = ""
+    files: int = 0
+    lines: int = 0
+    size_bytes: int = 0
+    topics: int = 0
+    queues: int = 0
+    killed_after_lines: int = 0
+    acknowledged_before_kill: int = 0
+    recovered_lines: int = 0
+    acknowledged_lost: int = 0
+    recovery_ms: float = 0.0
+    cut_size_bytes: int = 0
+    files_equal: int = 0
+    files_different: list[str] = field(default_factory=list)
+    write_lines_per_second: int = 0
+    read_lines_per_second: int = 0
+    seconds: float = 0.0
+
+
+def run_writer(
+    directory: str, source: str, step: Step, kill_at: int
+) -> tuple[dict[QueueName, int], int, dict[str, Any]]:
+    """Run the writing process; SIGKILL it once `kill_at` lines are acknowledged (0: never).
+
+    Returns (acknowledged next offset of each queue, acknowledged lines, its recovery report).
+    """
+    command = [sys.executable, "-P", "-m", "deploy.engine_job_writer", directory, source]
+    acknowledged: dict[QueueName, int] = {}
+    opened: dict[str, Any] = {}
+    done = 0
+    writer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert writer.stdout is not None
+    try:
+        for line in writer.stdout:
+            if not line.endswith("\n"):
+                break  # Killed while it wrote this line: it acknowledges nothing.
+            event = json.loads(line)
+            if "opened" in event:
+                opened = event["opened"]
+                done = opened["lines"]
+                continue
+            topic, queue_id, next_offset, count = event["acked"]
+            acknowledged[(topic, queue_id)] = next_offset
+            done += count
+            step.reached(done)
+            if kill_at and done >= kill_at and writer.poll() is None:
+                writer.send_signal(signal.SIGKILL)
+                kill_at = 0
+    finally:
+        if writer.poll() is None and sys.exc_info()[0] is not None:
+            writer.kill()
+        writer.wait()
+        writer.stdout.close()
+    if writer.returncode not in (0, -signal.SIGKILL):
+        raise CliError(
+            what=f"the writing process ended with exit code {writer.returncode}",
+            why="its own message stands above",
+            do="mend that, then run the job again",
+        )
+    return acknowledged, done, opened
+
+
+def pull_all(store: Store, topic: str, queue_id: int) -> Iterator[bytes]:
+    """Yield runs of records of one queue, from its first to its last."""
+    offset = 0
+    while True:
+        result = store.pull(
+            topic, queue_id, offset, max_count=_PULL_COUNT, max_size_bytes=_PULL_SIZE_BYTES
+        )
+        if not result.record_count:
+            return
+        yield result.data
+        offset = result.next_offset
+
+
+def read_back(store: Store, queues: list[QueueName], step: Step) -> tuple[dict[str, str], int]:
+    """Read every queue and return (SHA-256 of each file's lines, count of lines)."""
+    digests: dict[str, Any] = {}
+    count = 0
+    for topic, queue_id in queues:
+        for data in pull_all(store, topic, queue_id):
+            at = 0
+            while at < len(data):
+                message = decode_message(data, at)
+                at += message.size_bytes
+                name = message.properties[PATH_PROPERTY]
+                digest = digests.get(name) or digests.setdefault(name, hashlib.sha256())
+                digest.update(message.body)
+                count += 1
+            step.reached(count)
+    return {name: digest.hexdigest() for name, digest in digests.items()}, count
+
+
+def run_job(directory: str, source: str, seed: int, progress: Progress) -> Summary:
+    """Do the whole job in `directory`, which must not exist or be empty."""
+    began = time.monotonic()
+    summary = Summary(directory=directory)
+    files = find_files(source)
+    if not files:
+        raise CliError(
+            what=f"no Python files below {source}",
+            why="the standard library may be packed in a zip file",
+            do="name a directory with sources: --source DIR",
+        )
+    counts = count_lines(files, progress)
+    queues = sorted({(file.topic, file.queue_id) for file in files})
+    summary.files, summary.lines = len(files), sum(counts.values())
+    summary.size_bytes = sum(os.path.getsize(file.path) for file in files)
+    summary.topics, summary.queues = len({topic for topic, _ in queues}), len(queues)
+
+    kill_at = int(summary.lines * Random(seed).uniform(0.4, 0.6))
+    step = progress.step("Write until the process is killed", summary.lines)
+    wrote = time.monotonic()
+    acknowledged, summary.killed_after_lines, _ = run_writer(directory, source, step, kill_at)
+    summary.acknowledged_before_kill = sum(acknowledged.values())
+    write_seconds = time.monotonic() - wrote
+
+    step = progress.step("Recover, resume, write the rest", summary.lines)
+    wrote = time.monotonic()
+    _, _, opened = run_writer(directory, source, step, 0)
+    write_seconds += time.monotonic() - wrote
+    summary.write_lines_per_second = round(summary.lines / write_seconds)
+    summary.recovered_lines, summary.recovery_ms = opened["lines"], opened["recovery_ms"]
+    summary.cut_size_bytes = opened["cut_size_bytes"]
+    summary.acknowledged_lost = sum(
+        max(0, offset - opened["queues"].get(f"{topic}/{queue_id}", 0))
+        for (topic, queue_id), offset in acknowledged.items()
+    )
+
+    step = progress.step("Read back through the queues", summary.lines)
+    read = time.monotonic()
+    with Store.open(directory, STORE_CONFIG) as store:
+        found, line_count = read_back(store, queues, step)
+    summary.read_lines_per_second = round(line_count / (time.monotonic() - read))
+
+    compare(summary, files, found, line_count, counts)
+    summary.seconds = round(time.monotonic() - began, 1)
+    return summary
+
+
+def count_lines(files: list[SourceFile], progress: Progress) -> dict[str, int]:
+    """Return the number of lines of each file."""
+    step = progress.step("Read the standard library's files", len(files))
+    counts = {}
+    for number, file in enumerate(files):
+        counts[file.name] = len(file.lines())
+        step.reached(number + 1)
+    return counts
+
+
+def compare(
+    summary: Summary,
+    files: list[SourceFile],
+    found: dict[str, str],
+    line_count: int,
+    counts: dict[str, int],
+) -> None:
+    """Compare what came back with the files on disk, and set the verdict."""
+    empty = hashlib.sha256().hexdigest()
+    expected = sha256_of_files(files)
+    different = [n for n, digest in expected.items() if found.get(n, empty) != digest]
+    different += sorted(set(found) - set(expected))
+    summary.files_different = different
+    summary.files_equal = len(expected) - len(set(different) & set(expected))
+    good = (
+        not different
+        and not summary.acknowledged_lost
+        and line_count == sum(counts.values())
+        and summary.acknowledged_before_kill > 0
+        and summary.recovered_lines < summary.lines  # Else the kill came too late to prove much.
+    )
+    summary.verdict = "passed" if good else "failed"
+
+
+def print_summary(summary: Summary) -> None:
+    """One screen for a person."""
+    s = summary
+    rows = [
+        ("input", f"{s.lines:,} lines of {s.files:,} files, {s.size_bytes / 1e6:.1f} MB"),
+        ("queues", f"{s.queues} queues of {s.topics} topics"),
+        ("killed", f"by SIGKILL after {s.killed_after_lines:,} acknowledged lines"),
+        (
+            "recovered",
+            f"{s.recovered_lines:,} lines in {s.recovery_ms:.0f} ms, "
+            f"{s.cut_size_bytes} bytes of torn tail cut",
+        ),
+        ("lost", f"{s.acknowledged_lost} of {s.acknowledged_before_kill:,} acknowledged lines"),
+        ("written", f"{s.write_lines_per_second:,} lines/s, each batch synced before its receipt"),
+        ("read back", f"{s.read_lines_per_second:,} lines/s through the consume queues, decoded"),
+        ("SHA-256", f"{s.files_equal:,} of {s.files:,} files came back byte for byte"),
+    ]
+    click.echo("")
+    for name, text in rows:
+        click.echo(f"  {name:<10} {text}")
+    for name in s.files_different[:5]:
+        click.echo(f"  different  {name}")
+    click.echo("")
+    if s.verdict == "passed":
+        click.secho(f"PASSED in {s.seconds} s. ", fg="green", bold=True, nl=False)
+    else:
+        click.secho(f"FAILED in {s.seconds} s. ", fg="red", bold=True, nl=False)
+    click.echo(f"The store is in {s.directory}. Look into it:")
+    click.echo(f"  .venv/bin/qlog store inspect {s.directory}")
+    click.echo(f"  .venv/bin/qlog store verify {s.directory}")
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object as the last line.")
+@click.option("--dir", "directory", help="Where to put the store (default: a new temporary one).")
+@click.option("--source", help="Directory of Python files (default: the standard library).")
+@click.option("--seed", type=int, help="Decides when the writer is killed (default: random).")
+def engine_job(as_json: bool, directory: str | None, source: str | None, seed: int | None) -> int:
+    """Load real files as messages, kill the writer, recover, and prove every byte is back.
+
+    \b
+    Examples:
+      ./deploy/quickstart --engine
+      ./deploy/quickstart --engine --json | tail -1
+      ./deploy/quickstart --engine --dir /dev/shm/quorumlog --source src
+
+    Exit code 0: every file came back. 1: one did not. 3: the job could not be done.
+    """
+    seed = int.from_bytes(os.urandom(4), "big") if seed is None else seed
+    if directory is None:
+        directory = str(Path(tempfile.gettempdir()) / f"quorumlog-quickstart-{os.getuid()}")
+        shutil.rmtree(directory, ignore_errors=True)
+    elif os.path.isdir(directory) and os.listdir(directory):
+        raise CliError(
+            what=f"{directory} is not empty",
+            why="the job starts with an empty store and overwrites nothing",
+            do="name a new directory, or remove this one",
+        )
+    with Progress() as progress:
+        click.echo(f"The seed of this run is {seed}.", err=True)
+        summary = run_job(directory, source or standard_library(), seed, progress)
+    if as_json:
+        click.echo(json.dumps({**asdict(summary), "seed": seed}))
+    else:
+        print_summary(summary)
+    return ExitCode.OK if summary.verdict == "passed" else ExitCode.FINDINGS
+
+
+def main() -> int:
+    """Run the command and return its exit code."""
+    try:
+        code: int = engine_job.main(standalone_mode=False)
+        return code
+    except Exception as error:  # noqa: BLE001 - the last handler; it reports all of them.
+        return report(error)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

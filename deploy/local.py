@@ -1,0 +1,385 @@
+"""A cluster on this machine without containers: one process a node, a directory that holds it all.
+
+Owns the directory's layout and what may be done when: `local.json` says which nodes there are and
+which processes they were, `node-N/` has a node's settings, its log of events and its data. Nodes
+outlive the command that started them. Must not know the inside of a node: it starts processes,
+sends signals and asks over HTTP.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import time
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from deploy.local_nodes import (
+    HOST,
+    LocalError,
+    LocalNode,
+    NodeState,
+    State,
+    ask,
+    choose_ports,
+    inherited_environment,
+    last_words,
+    node_toml,
+)
+from deploy.local_process import is_free, spawn
+
+STATE_FILE: Final = "local.json"
+NODE_COUNT_MAX: Final = 9
+READY_TIMEOUT_MS: Final = 30_000
+STOP_TIMEOUT_MS: Final = 20_000
+__all__ = ["LocalCluster", "LocalError", "NodeState", "default_directory", "known_servers"]
+
+DEFAULTS: Final[Mapping[str, object]] = {"file_size_bytes": "64MiB"}
+"""Settings that differ from a node's defaults: a try-out should not take gigabytes at once."""
+_POLL_S: Final = 0.05
+
+DIRECTORY_VARIABLE: Final = "QUORUMLOG_LOCAL_DIR"
+
+Progress = Callable[[str], None]
+
+
+def default_directory() -> Path:
+    """Where a person's local cluster is unless told: one for all working directories."""
+    given = os.environ.get(DIRECTORY_VARIABLE)
+    return Path(given) if given else Path.home() / ".quorumlog" / "local"
+
+
+def known_servers() -> str | None:
+    """Addresses of the cluster in the default directory; None unless a node of it runs."""
+    try:
+        cluster = LocalCluster.open(default_directory())
+    except LocalError:
+        return None
+    return cluster.bootstrap if any(map(cluster.is_alive, cluster.node_ids)) else None
+
+
+class LocalCluster:
+    """The cluster of one directory. In a `with` it is started and ready, and stopped at the end."""
+
+    def __init__(self, directory: Path, cluster_id: str, nodes: dict[int, LocalNode]) -> None:
+        """For `create` and `open`."""
+        self.directory: Final = directory
+        self.cluster_id: Final = cluster_id
+        self._nodes: Final = nodes
+
+    @classmethod
+    def create(
+        cls,
+        directory: str | os.PathLike[str],
+        nodes: int = 3,
+        *,
+        flush: str = "sync",
+        base_port: int | None = None,
+        settings: Mapping[str, object] | None = None,
+    ) -> Self:
+        """Make the directory and the settings of each node; starts nothing.
+
+        `settings` go into every node's file. Raises LocalError: `local.exists`, `local.bad_count`,
+        `local.port_taken`.
+        """
+        root = Path(directory).absolute()
+        if (root / STATE_FILE).exists():
+            what = f"{root} holds a local cluster already"
+            raise LocalError("local.exists", what, "start that one, or use another --dir")
+        if not 1 <= nodes <= NODE_COUNT_MAX:
+            what = f"a local cluster of {nodes} nodes"
+            raise LocalError("local.bad_count", what, f"use 1 to {NODE_COUNT_MAX}")
+        ports = choose_ports(nodes, base_port)
+        cluster = cls(
+            root,
+            f"local-{os.urandom(4).hex()}",
+            {n: LocalNode(*ports[n - 1]) for n in range(1, nodes + 1)},
+        )
+        given = {**DEFAULTS, "flush": flush, **(settings or {})}
+        for node_id in cluster._nodes:
+            path = cluster.node_directory(node_id)
+            path.mkdir(parents=True, exist_ok=True)
+            text = node_toml(node_id, cluster._nodes, path / "data", cluster.cluster_id, given)
+            (path / "node.toml").write_text(text, "utf-8")
+        cluster._save()
+        return cluster
+
+    @classmethod
+    def open(cls, directory: str | os.PathLike[str]) -> Self:
+        """Take over the cluster of a directory. Raises LocalError `local.none`, `local.damaged`."""
+        root = Path(directory).absolute()
+        try:
+            state = json.loads((root / STATE_FILE).read_text("utf-8"))
+            nodes = {int(n): LocalNode.from_json(node) for n, node in state["nodes"].items()}
+            return cls(root, state["cluster_id"], nodes)
+        except FileNotFoundError:
+            do = "run 'qlog local start', or name its directory with --dir"
+            raise LocalError("local.none", f"there is no local cluster in {root}", do) from None
+        except (ValueError, KeyError, TypeError) as error:
+            what = f"{root / STATE_FILE} cannot be read ({error!r})"
+            do = "remove the directory after ending what runs in it"
+            raise LocalError("local.damaged", what, do) from error
+
+    # --- Facts ---
+
+    @property
+    def node_ids(self) -> tuple[int, ...]:
+        """All nodes, running or not."""
+        return tuple(self._nodes)
+
+    @property
+    def bootstrap(self) -> str:
+        """Addresses of all nodes, for `quorumlog.connect`."""
+        return ",".join(self.address(node_id) for node_id in self._nodes)
+
+    @property
+    def base_port(self) -> int:
+        """Port of the first node's client service."""
+        return min(self._nodes.items())[1].address_port
+
+    @property
+    def flush(self) -> str:
+        """`sync` or `async`, as the first node's settings say."""
+        with (self.node_directory(min(self._nodes)) / "node.toml").open("rb") as file:
+            return str(tomllib.load(file).get("flush", "sync"))
+
+    def address(self, node_id: int) -> str:
+        """Of a node's client service."""
+        return f"{HOST}:{self._node(node_id).address_port}"
+
+    def node_directory(self, node_id: int) -> Path:
+        """Where a node has its settings, its data (`data`) and its log lines (`log`)."""
+        return self.directory / f"node-{node_id}"
+
+    def log_path(self, node_id: int) -> Path:
+        """The node's log lines, of all its runs."""
+        return self.node_directory(node_id) / "log"
+
+    def exit_code(self, node_id: int) -> int | None:
+        """How the node's last process ended; None if it runs or another command started it."""
+        process = self._node(node_id).process
+        return None if process is None else process.exit_code
+
+    def is_alive(self, node_id: int) -> bool:
+        """Whether its process runs, paused or not."""
+        return self._node(node_id).is_alive
+
+    def status(self) -> list[NodeState]:
+        """Ask every node, at once."""
+        with ThreadPoolExecutor(len(self._nodes)) as pool:
+            return list(pool.map(self._state_of, self._nodes))
+
+    def leader_id(self) -> int:
+        """The node that leads and is ready; 0 if there is none at the moment."""
+        leaders = [s for s in self.status() if s.role == "leader" and s.is_ready]
+        return max(leaders, key=lambda s: s.term or 0).node_id if leaders else 0
+
+    # --- Commands ---
+
+    def start(self, *node_ids: int, environment: Mapping[str, str] | None = None) -> list[int]:
+        """Start these nodes, by default all, in parallel; return those that did not run before.
+
+        Returns at once: see `wait_ready`. `environment` is added to that of the nodes. Raises
+        LocalError `local.port_taken`.
+        """
+        with self._locked():
+            chosen = [n for n in node_ids or self._nodes if not self._node(n).is_alive]
+            for node_id in chosen:
+                node = self._node(node_id)
+                for port in (node.address_port, node.peer_port, node.http_port):
+                    if not is_free(port):
+                        what = f"port {port} of node {node_id} is used by another process"
+                        do = "end that process, or make another cluster with --dir and --port"
+                        raise LocalError("local.port_taken", what, do)
+            for node_id in chosen:
+                self._node(node_id).process = spawn(
+                    "node",
+                    ["--config", str(self.node_directory(node_id) / "node.toml")],
+                    log=self.log_path(node_id),
+                    environment={**inherited_environment(), **(environment or {})},
+                )
+            self._save()
+            return chosen
+
+    def wait_ready(
+        self,
+        timeout_ms: int = READY_TIMEOUT_MS,
+        *,
+        node_ids: tuple[int, ...] = (),
+        progress: Progress | None = None,
+    ) -> int:
+        """Wait until these nodes (default: all that run) are ready and one leads; return it.
+
+        Raises LocalError: `local.died` as soon as one of them has ended, `local.not_ready`.
+        """
+        deadline = time.monotonic() + timeout_ms / 1000
+        chosen = node_ids or tuple(n for n in self._nodes if self._nodes[n].is_alive)
+        while True:
+            states = {s.node_id: s for s in self.status() if s.node_id in chosen}
+            leaders = [n for n, s in states.items() if s.role == "leader" and s.is_ready]
+            ready_count = sum(s.is_ready for s in states.values())
+            if leaders and ready_count == len(chosen):
+                return leaders[-1]
+            for node_id, state in states.items():
+                if state.state not in ("running", "paused"):
+                    self._raise_died(node_id)
+            if progress is not None:
+                progress(f"{ready_count} of {len(chosen)} nodes are ready")
+            if time.monotonic() >= deadline:
+                what = f"after {timeout_ms} ms {ready_count} of {len(chosen)} nodes are ready"
+                do = f"see 'qlog local status' and the logs, {self.directory}/node-*/log"
+                raise LocalError("local.not_ready", what, do)
+            time.sleep(_POLL_S)
+
+    def stop(self, *node_ids: int, timeout_ms: int = STOP_TIMEOUT_MS) -> list[int]:
+        """Stop these nodes, by default all, gracefully; return those that had to be killed."""
+        with self._locked():
+            chosen = [n for n in node_ids or self._nodes if self._node(n).is_alive]
+            for node_id in chosen:
+                self._signal(node_id, signal.SIGCONT)  # A paused one could not stop.
+                self._signal(node_id, signal.SIGTERM)
+            deadline = time.monotonic() + timeout_ms / 1000
+            killed = []
+            for node_id in chosen:
+                process = self._node(node_id).process
+                assert process is not None, f"node {node_id} is alive without a process"
+                if not process.wait_end(max(0, int(1000 * (deadline - time.monotonic())))):
+                    killed.append(node_id)
+                    process.send(signal.SIGKILL)
+                    process.wait_end(timeout_ms)
+            for node_id in node_ids or self._nodes:
+                process = self._node(node_id).process
+                if process is not None and process.child is None:
+                    self._node(node_id).process = None
+            self._stopped(node_ids or self.node_ids)
+            return killed
+
+    def kill(self, node_id: int) -> bool:
+        """End a node as a crash would (SIGKILL), wait until it is gone; False if it did not run."""
+        with self._locked():
+            was_alive = self._signal(node_id, signal.SIGKILL)
+            process = self._node(node_id).process
+            if process is not None:
+                process.wait_end(STOP_TIMEOUT_MS)
+            return was_alive
+
+    def restart(self, node_id: int, environment: Mapping[str, str] | None = None) -> None:
+        """Stop a node gracefully if it runs, and start it."""
+        self.stop(node_id)
+        self.start(node_id, environment=environment)
+
+    def pause(self, node_id: int) -> None:
+        """Stop a node's process from running (SIGSTOP), connections open."""
+        process = self._node(node_id).process
+        if process is not None and process.send(signal.SIGSTOP):
+            process.wait_paused(STOP_TIMEOUT_MS)
+
+    def resume(self, node_id: int) -> None:
+        """Let a paused node run again."""
+        self._signal(node_id, signal.SIGCONT)
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+            self.wait_ready()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    # --- Parts ---
+
+    def _node(self, node_id: int) -> LocalNode:
+        if node_id not in self._nodes:
+            what = f"there is no node {node_id} in {self.directory}"
+            raise LocalError(
+                "local.no_node", what, f"use one of {', '.join(map(str, self._nodes))}"
+            )
+        return self._nodes[node_id]
+
+    def _signal(self, node_id: int, number: signal.Signals) -> bool:
+        process = self._node(node_id).process
+        return process is not None and process.send(number)
+
+    def _state_of(self, node_id: int) -> NodeState:
+        node = self._node(node_id)
+        process = node.process
+        state: State = "stopped"
+        if process is not None:
+            state = "running" if process.is_alive else "dead"
+            if process.child is not None and process.exit_code == 0:
+                state = "stopped"
+        http = f"{HOST}:{node.http_port}"
+        found = NodeState(
+            node_id,
+            state,
+            process.pid if process is not None and state == "running" else None,
+            self.address(node_id),
+            f"{HOST}:{node.peer_port}",
+            http,
+            str(self.node_directory(node_id)),
+        )
+        if state != "running" or process is None:
+            detail = last_words(self.log_path(node_id)) if state == "dead" else ""
+            return replace(found, detail=detail)
+        if process.is_paused:
+            return replace(found, state="paused")
+        answer = ask(http, "/status")
+        if answer is None or answer.get("pid") != process.pid:
+            return replace(found, detail="does not answer yet")
+        return replace(
+            found,
+            role=answer["role"],
+            term=answer["term"],
+            leader_id=answer["leader_id"],
+            is_ready=answer["ready"],
+            commit_index=answer["commit_index"],
+            applied_index=answer["applied_index"],
+            detail=answer["detail"],
+        )
+
+    def _raise_died(self, node_id: int) -> None:
+        code = self.exit_code(node_id)
+        ended = "ended" if code is None else f"ended with exit code {code}"
+        words = last_words(self.log_path(node_id))
+        what = f"node {node_id} {ended}: {words or 'it said nothing'}"
+        do = f"read {self.log_path(node_id)}; docs/operations.md has the exit codes"
+        raise LocalError("local.died", what, do)
+
+    def _stopped(self, node_ids: tuple[int, ...]) -> None:
+        """Write down that nobody is to expect these processes."""
+        state = {n: node.to_json() for n, node in self._nodes.items()}
+        for node_id in node_ids:
+            state[node_id] |= {"pid": None, "started": None}
+        self._write(state)
+
+    def _save(self) -> None:
+        self._write({n: node.to_json() for n, node in self._nodes.items()})
+
+    def _write(self, nodes: Mapping[int, object]) -> None:
+        state = {"cluster_id": self.cluster_id, "nodes": nodes}
+        path = self.directory / STATE_FILE
+        temporary = path.with_suffix(".tmp")
+        temporary.write_text(json.dumps(state, indent=2), "utf-8")
+        temporary.replace(path)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """One command at a time changes the cluster."""
+        with (self.directory / "lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield

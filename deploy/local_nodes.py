@@ -1,0 +1,172 @@
+"""What a local cluster consists of: nodes, what is known of each, ports, settings, environment.
+
+Owns the form of these; must not start, end or wait for anything.
+"""
+
+import json
+import os
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from deploy.local_process import NodeProcess, free_ports, is_free
+
+HOST: Final = "127.0.0.1"
+PORTS_PER_NODE: Final = 10
+_ASK_TIMEOUT_S: Final = 1.0
+_LOG_LINES_SHOWN: Final = 3
+_LOG_LENGTH_SHOWN: Final = 400
+_PREFIX: Final = "QUORUMLOG_"
+_INHERITED: Final = (f"{_PREFIX}FAILPOINTS", f"{_PREFIX}TEST_")
+
+State = Literal["running", "paused", "stopped", "dead"]
+
+
+class LocalError(Exception):
+    """A command on a local cluster cannot be done. Says what, why and what to do."""
+
+    retryable = False
+    outcome = "not_applied"
+
+    def __init__(self, code: str, what: str, do: str) -> None:
+        super().__init__(code, what, do)
+        self.code, self.what, self.do = code, what, do
+
+    def __str__(self) -> str:
+        return f"{self.what}; {self.do}"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """What is known of one node. `role` and what follows are empty unless it answers."""
+
+    node_id: int
+    state: State
+    """`dead`: it ended without being told to. `stopped`: it was told to, or never started."""
+    pid: int | None
+    address: str
+    peer_address: str
+    http_address: str
+    directory: str
+    role: str = ""
+    term: int | None = None
+    leader_id: int | None = None
+    is_ready: bool = False
+    commit_index: int | None = None
+    applied_index: int | None = None
+    detail: str = ""
+
+
+@dataclass(slots=True)
+class LocalNode:
+    """One node as `local.json` has it."""
+
+    address_port: int
+    peer_port: int
+    http_port: int
+    process: NodeProcess | None = None
+
+    def to_json(self) -> dict[str, object]:
+        process = self.process
+        return {
+            "address_port": self.address_port,
+            "peer_port": self.peer_port,
+            "http_port": self.http_port,
+            "pid": process and process.pid,
+            "started": process and process.started,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "LocalNode":
+        node = cls(value["address_port"], value["peer_port"], value["http_port"])
+        if value["pid"] is not None:
+            node.process = NodeProcess(value["pid"], value["started"])
+        return node
+
+    @property
+    def is_alive(self) -> bool:
+        return self.process is not None and self.process.is_alive
+
+
+def node_toml(
+    node_id: int,
+    nodes: Mapping[int, LocalNode],
+    directory: Path,
+    cluster_id: str,
+    settings: Mapping[str, object],
+) -> str:
+    """Return the settings file of a node; `settings` win over what a local cluster chooses."""
+    own = nodes[node_id]
+    values: dict[str, object] = {
+        "node_id": node_id,
+        "cluster_id": cluster_id,
+        "directory": str(directory),
+        "listen": f"{HOST}:{own.address_port}",
+        "peer_listen": f"{HOST}:{own.peer_port}",
+        "http_listen": f"{HOST}:{own.http_port}",
+        **settings,
+    }
+    # A value of TOML that is a text, a number or a truth is written as in JSON.
+    lines = [f"{name} = {json.dumps(value)}" for name, value in values.items()]
+    for other, node in nodes.items():
+        lines += [
+            "",
+            f"[peers.{other}]",
+            f'address = "{HOST}:{node.address_port}"',
+            f'peer_address = "{HOST}:{node.peer_port}"',
+        ]
+    return "\n".join([*lines, ""])
+
+
+def choose_ports(nodes: int, base_port: int | None) -> list[tuple[int, int, int]]:
+    """Ports of each node: client service, peer link, HTTP."""
+    if base_port is None:
+        found = free_ports(3 * nodes)
+        return list(zip(found[0::3], found[1::3], found[2::3], strict=True))
+    ports = [base_port + PORTS_PER_NODE * n for n in range(nodes)]
+    if base_port < 1 or ports[-1] + 2 > 65_535:
+        what = f"ports {base_port} to {ports[-1] + 2} do not exist"
+        raise LocalError("local.bad_port", what, "use a --port from 1024 to 65000")
+    for first in ports:
+        for port in (first, first + 1, first + 2):
+            if not is_free(port):
+                what = f"port {port} is used by another process"
+                raise LocalError("local.port_taken", what, "use another --port, or none")
+    return [(first, first + 1, first + 2) for first in ports]
+
+
+def inherited_environment() -> dict[str, str]:
+    """The environment without settings: those of a local node are in its file."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(_PREFIX) or name.startswith(_INHERITED)
+    }
+
+
+def ask(address: str, path: str) -> dict[str, Any] | None:
+    try:
+        with urllib.request.urlopen(f"http://{address}{path}", timeout=_ASK_TIMEOUT_S) as answer:
+            found = json.load(answer)
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def last_words(log: Path) -> str:
+    """The end of a log as one line: what its lines of JSON say, and other lines as they are."""
+    try:
+        lines = log.read_text("utf-8", errors="replace").splitlines()[-_LOG_LINES_SHOWN:]
+    except FileNotFoundError:
+        return ""
+    return " | ".join(map(_said, lines))[-_LOG_LENGTH_SHOWN:]
+
+
+def _said(line: str) -> str:
+    try:
+        found = json.loads(line)
+        return ": ".join(str(found[name]) for name in ("event", "error", "reason") if name in found)
+    except (ValueError, TypeError):
+        return line.strip()

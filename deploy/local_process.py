@@ -1,0 +1,162 @@
+"""Processes of a local cluster: who is who, starting one detached, ending one; and free ports.
+
+Owns the rule that a process is known by its id and the moment it started: an id alone may belong to
+somebody else by now, and that process must never get our signal. Must not know what a node is.
+"""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import SystemRandom
+from typing import Final
+
+import psutil
+
+_POLL_S: Final = 0.01
+_PORT_LO: Final = 20_000
+_PORT_HI: Final = 32_000
+"""Below the ports that systems give to outgoing connections (Linux: 32768 on): a node that is down
+for a while finds its port free again."""
+_PORT_TRIES_MAX: Final = 1_000
+
+_children: Final[dict[tuple[int, str], "subprocess.Popen[bytes]"]] = {}
+"""Started by this process. Kept for ever: they outlive whoever started them on purpose."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeProcess:
+    """A process that was started here or by an earlier command."""
+
+    pid: int
+    started: str
+    """When, in a form that no other process of this number has."""
+
+    @property
+    def child(self) -> "subprocess.Popen[bytes] | None":
+        """Set when it is a child of this process, which must then be reaped."""
+        return _children.get((self.pid, self.started))
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether this very process runs, paused or not."""
+        child = self.child
+        if child is not None:
+            return child.poll() is None
+        try:
+            is_same = started_at(self.pid) == self.started
+            return is_same and psutil.Process(self.pid).status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return False
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether a signal stopped it from running."""
+        try:
+            return bool(psutil.Process(self.pid).status() == psutil.STATUS_STOPPED)
+        except psutil.NoSuchProcess:
+            return False
+
+    @property
+    def exit_code(self) -> int | None:
+        """How it ended, negative for a signal; None if it runs or is no child of this process."""
+        child = self.child
+        return None if child is None else child.poll()
+
+    def send(self, number: signal.Signals) -> bool:
+        """Send a signal; False if the process is gone. Never reaches another process."""
+        if not self.is_alive:
+            return False
+        try:
+            os.kill(self.pid, number)
+        except ProcessLookupError:
+            return False
+        return True
+
+    def wait_end(self, timeout_ms: int) -> bool:
+        """Wait until it has ended; False when the time is over."""
+        return _wait(lambda: not self.is_alive, timeout_ms)
+
+    def wait_paused(self, timeout_ms: int) -> bool:
+        """Wait until a SIGSTOP has reached it; False when the time is over."""
+        return _wait(lambda: self.is_paused or not self.is_alive, timeout_ms)
+
+
+def _wait(is_so: Callable[[], bool], timeout_ms: int) -> bool:
+    deadline = time.monotonic() + timeout_ms / 1000
+    while not is_so():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(_POLL_S)
+    return True
+
+
+def spawn(
+    module: str,
+    arguments: Sequence[str],
+    *,
+    log: Path,
+    environment: Mapping[str, str],
+) -> NodeProcess:
+    """Start `python -m module` in a session of its own, so that it outlives this one."""
+    with log.open("ab") as output:
+        child = subprocess.Popen(
+            # -P: a folder of that name where the command runs must not be taken for ours.
+            [sys.executable, "-P", "-m", module, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=dict(environment),
+            start_new_session=True,
+        )
+    process = NodeProcess(child.pid, started_at(child.pid))
+    _children[process.pid, process.started] = child
+    return process
+
+
+def started_at(pid: int) -> str:
+    """When a process was started. Raises psutil.NoSuchProcess.
+
+    On Linux in ticks since boot, with the boot's id: the time of day may be set meanwhile.
+    """
+    if not sys.platform.startswith("linux"):
+        return str(psutil.Process(pid).create_time())
+    try:
+        # The name in parentheses may hold anything; what counts is behind the last one.
+        fields = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError) as error:
+        raise psutil.NoSuchProcess(pid) from error
+    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text("utf-8").strip()
+    return f"{boot_id}:{fields[19]}"
+
+
+def is_free(port: int, host: str = "127.0.0.1") -> bool:
+    """Whether a port can be listened on now."""
+    try:
+        socket.create_server((host, port)).close()
+    except OSError:
+        return False
+    return True
+
+
+def free_ports(count: int, used: Iterable[int] = ()) -> list[int]:
+    """Return ports that are free now. Raises OSError when there are too few."""
+    random, found, taken = SystemRandom(), list[int](), set(used)
+    with contextlib.ExitStack() as held:
+        for _ in range(_PORT_TRIES_MAX):
+            if len(found) == count:
+                return found
+            port = random.randrange(_PORT_LO, _PORT_HI)
+            if port in taken:
+                continue
+            taken.add(port)
+            with contextlib.suppress(OSError):
+                held.enter_context(socket.create_server(("127.0.0.1", port)))
+                found.append(port)
+    raise OSError(f"only {len(found)} free ports were found, {count} are needed")

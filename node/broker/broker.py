@@ -1,0 +1,231 @@
+"""The broker as services see it: one coroutine per RPC, protobuf in, protobuf out.
+
+Owns the parts and who gets what; the work is done by them. Every method raises errors of `node`,
+`store` or `raft`, which `node.failures` translates. Everything runs on the loop's thread.
+"""
+
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from node.broker.commands import Commands
+from node.broker.context import BrokerIdentity, Context
+from node.broker.freshness import Freshness
+from node.broker.groups import Groups
+from node.broker.members import Members
+from node.broker.produce import Produce
+from node.broker.pull import Pulls
+from node.broker.queries import Queries
+from node.broker.seam import BrokerDriver
+from node.broker.stats import BrokerStats
+from node.broker.topics import Topics
+from node.broker.waits import Waits
+from node.errors import BadRequestError
+from node.limits import Limits
+from node.state import Member
+from node.state_machine import StateMachine
+from quorumlog.pb.log_pb2 import (
+    AppendRequest,
+    AppendResponse,
+    NodeAddress,
+    PullRequest,
+    PullResponse,
+    RouteRequest,
+    RouteResponse,
+    TailRequest,
+    TopicRoute,
+)
+from quorumlog.pb.state_pb2 import Command
+from raft.messages import Index, NodeId
+from store.reads import Reads
+
+if TYPE_CHECKING:
+    import asyncio
+
+_DEFAULT_LIMITS: Final = Limits()
+
+
+def _monotonic_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
+class Broker:
+    """One per node."""
+
+    def __init__(
+        self,
+        driver: BrokerDriver,
+        store: Reads,
+        machine: StateMachine,
+        identity: BrokerIdentity,
+        limits: Limits = _DEFAULT_LIMITS,
+        *,
+        clock_ms: Callable[[], int] = _monotonic_ms,
+    ) -> None:
+        """`clock_ms` is for sessions of group members only. Registers itself as a listener."""
+        context = Context(driver, store, machine, identity, limits)
+        self._context: Final = context
+        self._clock_ms = clock_ms
+        self._commands = Commands(context)
+        self._waits = Waits(context)
+        self._freshness = Freshness(context, self._waits)
+        self._members = Members(context)
+        self._produce = Produce(context)
+        self._pulls = Pulls(context, self._waits, self._freshness)
+        self._was_ready = False
+
+        queries = Queries(context, self._freshness)
+        self.get_message = queries.get_message
+        self.query_by_key = queries.query_by_key
+        self.queue_offsets = queries.queue_offsets
+        self.offset_by_time = queries.offset_by_time
+
+        topics = Topics(context, self._commands)
+        self.create_topic = topics.create_topic
+        self.delete_topic = topics.delete_topic
+        self.list_topics = topics.list_topics
+        self.describe_topic = topics.describe_topic
+
+        groups = Groups(context, self._commands, self._freshness, self._members, clock_ms)
+        self.heartbeat = groups.heartbeat
+        self.leave_group = groups.leave_group
+        self.commit_offsets = groups.commit_offsets
+        self.fetch_offsets = groups.fetch_offsets
+        self.list_groups = groups.list_groups
+        self.describe_group = groups.describe_group
+        self.delete_group = groups.delete_group
+
+        driver.add_listener(self._on_turn)
+
+    # --- Data ---
+
+    async def append(self, request: AppendRequest) -> AppendResponse:
+        """Append one atomic batch and return its receipt.
+
+        Cancelling the call does not withdraw the batch.
+        """
+        return await self._produce.append(request)
+
+    def append_nowait(self, request: AppendRequest) -> "asyncio.Future[AppendResponse]":
+        """As `append`, without a coroutine: batches are taken in the order of the calls.
+
+        The future resolves with the receipt, or fails; nothing is raised here.
+        """
+        return self._produce.append(request)
+
+    async def pull(self, request: PullRequest) -> PullResponse:
+        """Read one queue from an offset on; with `wait_ms` wait for the first message."""
+        return await self._pulls.pull(request)
+
+    def tail(self, request: TailRequest) -> AsyncIterator[PullResponse]:
+        """Read one queue as it grows. Close the iterator (`aclose`) when the caller has gone."""
+        return self._pulls.tail(request)
+
+    async def route(self, request: RouteRequest) -> RouteResponse:
+        """Say who leads and where everybody is, as this node knows it: any node may be asked."""
+        context = self._context
+        context.check_cluster(request.cluster_id)
+        driver, limits = context.driver, context.limits
+        if len(request.topics) > limits.topic_count_max:
+            expected = f"at most {limits.topic_count_max} of them"
+            raise BadRequestError("topics", expected, str(len(request.topics)))
+        nodes = sorted({*context.identity.addresses, *context.state.members})
+        response = RouteResponse(
+            cluster_id=context.identity.cluster_id,
+            node_id=driver.node_id,
+            term=driver.term,
+            leader_id=driver.leader_id,
+            nodes=[NodeAddress(node_id=n, address=context.address_of(n)) for n in nodes],
+            batch_size_bytes_max=self._produce.batch_size_bytes_max,
+            body_size_bytes_max=context.store.config.body_size_bytes_max,
+        )
+        for name in request.topics:
+            topic = context.state.topic(name)
+            if topic is not None:
+                response.topics.append(
+                    TopicRoute(
+                        topic=name, queue_count=topic.queue_count, permission=topic.permission
+                    )
+                )
+        return response
+
+    # --- Nodes ---
+
+    async def put_member(self, node_id: NodeId, address: str, peer_address: str) -> Index:
+        """Tell the cluster where a node is; two empty addresses make it forget. Leader only."""
+        put = Command.PutMember(node_id=node_id, address=address, peer_address=peer_address)
+        return await self._commands.submit(Command(put_member=put))
+
+    def members(self) -> Mapping[NodeId, Member]:
+        """Return the replicated addresses; they override what is configured."""
+        return self._context.state.members
+
+    def address_of(self, node: NodeId) -> str:
+        """Return host:port of a node's client service; empty if it is not known."""
+        return self._context.address_of(node)
+
+    # --- Life ---
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether new appends are refused."""
+        return self._produce.is_draining
+
+    def set_draining(self, is_draining: bool) -> None:
+        """Take no new appends, or take them again. What is under way is finished."""
+        self._produce.is_draining = is_draining
+
+    def stop(self) -> None:
+        """Refuse everything from now on, and let nobody wait. Stop the driver after this."""
+        self._context.is_stopped = True
+        self._produce.fail_parked()
+        self._waits.wake_all()
+
+    def _on_turn(self) -> None:
+        is_ready = self._context.driver.is_ready
+        if is_ready != self._was_ready:
+            self._was_ready = is_ready
+            if is_ready:
+                self._members.begin_term(self._clock_ms())
+            else:
+                self._produce.fail_parked()
+        self._waits.on_turn()
+
+    def stats(self) -> BrokerStats:
+        """Return what was counted and what is true at this moment."""
+        produce, pulls, waits = self._produce, self._pulls, self._waits
+        state = self._context.state
+        return BrokerStats(
+            limits=self._context.limits,
+            batch_size_bytes_max=produce.batch_size_bytes_max,
+            is_draining=produce.is_draining,
+            batches_total=produce.batches_total,
+            records_total=produce.records_total,
+            records_size_bytes_total=produce.size_bytes_total,
+            duplicates_total=produce.duplicates_total,
+            failed_total=produce.failed_total,
+            busy_total=produce.busy_total,
+            timeouts_total=produce.timeouts_total,
+            in_flight_count=produce.in_flight_count,
+            in_flight_size_bytes=produce.in_flight_size_bytes,
+            parked_append_count=produce.parked_count,
+            parked_append_size_bytes=produce.parked_size_bytes,
+            pulls_total=pulls.pulls_total,
+            pulled_records_total=pulls.records_total,
+            pulled_size_bytes_total=pulls.size_bytes_total,
+            barriers_total=self._freshness.barriers_total,
+            waiting_reader_count=waits.reader_count,
+            waiting_read_count=waits.read_count,
+            woken_total=waits.woken_total,
+            tail_count=pulls.tail_count,
+            commands_total=self._commands.commands_total,
+            command_entries_total=self._commands.entries_total,
+            command_count=self._commands.count,
+            refused_commands_total=state.refused_count,
+            topic_count=len(state.topics),
+            queue_count=state.queue_total_count,
+            group_count=len(state.groups),
+            offset_count=state.offset_count,
+            producer_count=len(state.producers),
+            group_member_count=self._members.total_count,
+        )

@@ -1,0 +1,122 @@
+"""Submits commands to the replicated state, and tells each caller what became of its own.
+
+Owns the way of a command into the log and back; must not know what commands mean. Commands of one
+loop turn share one entry, so a thousand consumers that commit at once cost one round to a quorum.
+"""
+
+import asyncio
+from typing import Final, NamedTuple
+
+from node.broker.context import Context, within
+from node.broker.produce import batch_size_bytes_max
+from node.broker.seam import Committed, Prepared
+from node.command_record import CommandEncoder
+from node.errors import (
+    AppendTimeoutError,
+    BusyError,
+    NodeError,
+    OutcomeUnknownError,
+    ShuttingDownError,
+)
+from quorumlog.pb.state_pb2 import Command
+from raft.errors import RaftError
+from raft.messages import NO_INDEX, Index
+from store.errors import LimitExceededError, StoreError
+
+
+class _Pending(NamedTuple):
+    record: bytes
+    future: "asyncio.Future[Index]"
+
+
+class Commands:
+    """One per broker."""
+
+    def __init__(self, context: Context) -> None:
+        self._context: Final = context
+        self._encoder = CommandEncoder(context.store.config.store_host)
+        self._entry_size_bytes_max = min(
+            context.limits.command_entry_size_bytes_max, batch_size_bytes_max(context)
+        )
+        self._pending: list[_Pending] = []
+        self.count = 0
+        """Submitted and not yet decided."""
+        self.commands_total = self.entries_total = 0
+
+    async def submit(self, command: Command) -> Index:
+        """Do what a command says, cluster-wide; return the index of its entry once it is applied.
+
+        Raises what the state refuses it with (nothing was changed then), NotLeaderError,
+        NotReadyError, BusyError, LimitExceededError, errors of a full disk; and with an unknown
+        outcome AppendTimeoutError, OutcomeUnknownError.
+        """
+        context = self._context
+        context.check_leads()
+        limit, timeout_ms = context.limits.command_count_max, context.limits.append_timeout_ms
+        if self.count >= limit:
+            raise BusyError("commands under way", self.count, limit)
+        record = self._encoder.encode(command)
+        entry_limit = self._entry_size_bytes_max
+        if len(record) > entry_limit:
+            raise LimitExceededError("command", len(record), entry_limit)
+        loop = asyncio.get_running_loop()
+        if not self._pending:
+            loop.call_soon(self._write)
+        future: asyncio.Future[Index] = loop.create_future()
+        self._pending.append(_Pending(record, future))
+        self.count += 1
+        return await within(future, timeout_ms, lambda: AppendTimeoutError(timeout_ms))
+
+    def _write(self) -> None:
+        """Write what was submitted in this turn, in as few entries as the limit allows."""
+        pending, self._pending = self._pending, []
+        limit = self._entry_size_bytes_max
+        lo, size_bytes = 0, 0
+        for number, one in enumerate(pending):
+            if size_bytes + len(one.record) > limit:
+                self._write_entry(pending[lo:number])
+                lo, size_bytes = number, 0
+            size_bytes += len(one.record)
+        self._write_entry(pending[lo:])
+
+    def _write_entry(self, pending: list[_Pending]) -> None:
+        batch = b"".join(one.record for one in pending)
+        try:
+            decided = self._context.driver.append(batch, _accept)
+        except (NodeError, StoreError, RaftError) as error:
+            self._fail(pending, error)
+            return
+        decided.add_done_callback(lambda decided: self._on_decided(pending, decided))
+
+    def _on_decided(self, pending: list[_Pending], decided: "asyncio.Future[Committed]") -> None:
+        error = ShuttingDownError() if decided.cancelled() else decided.exception()
+        if error is not None:
+            assert isinstance(error, Exception), f"{error!r}"
+            if isinstance(error, ShuttingDownError):  # True of calls that were not begun only.
+                error = OutcomeUnknownError(NO_INDEX, self._context.driver.term)
+            self._fail(pending, error)
+            return
+        committed = decided.result()
+        self.count -= len(pending)
+        self.entries_total += 1
+        self.commands_total += len(pending)
+        take_refusal = self._context.machine.take_refusal
+        for one, position in zip(pending, committed.result.record_positions, strict=True):
+            refusal = take_refusal(position)
+            if one.future.done():
+                continue
+            if refusal is None:
+                one.future.set_result(committed.index)
+            else:
+                one.future.set_exception(refusal)
+
+    def _fail(self, pending: list[_Pending], error: Exception) -> None:
+        self.count -= len(pending)
+        error = self._context.translate(error)
+        for one in pending:
+            if not one.future.done():
+                one.future.set_exception(error)
+
+
+def _accept(prepared: Prepared) -> None:
+    """Commands were checked when they were submitted."""

@@ -1,0 +1,160 @@
+"""What all parts of the broker share: who this node is, what it holds, and whether it may answer.
+
+Owns the checks that many calls begin with, and the way from an error of a lower layer to one with a
+leader hint; must not know any single call.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, NamedTuple, TypeVar
+
+from node.broker.seam import BrokerDriver
+from node.errors import (
+    BadRequestError,
+    NodeError,
+    NotLeaderError,
+    NotReadyError,
+    ShuttingDownError,
+    TopicNotReadableError,
+    UnknownQueueError,
+    UnknownTopicError,
+    WrongClusterError,
+)
+from node.failures import from_raft
+from node.limits import Limits
+from node.state import PERMISSION_READ, State, Topic
+from node.state_machine import StateMachine
+from raft.errors import RaftError
+from raft.messages import NO_NODE, NodeId
+from raft.transitions import Role
+from store.ledger import Ledger
+from store.reads import Reads
+
+_T = TypeVar("_T")
+NAME_CHARACTERS: Final = frozenset(
+    "%|_-0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+)
+
+
+class BrokerIdentity(NamedTuple):
+    """Who this node is for its clients."""
+
+    cluster_id: str
+    is_flush_sync: bool
+    """Whether a quorum has synced what is committed, or only holds it in memory."""
+    addresses: Mapping[NodeId, str]
+    """host:port of each node's client service, as configured; replicated addresses override it."""
+
+
+class Context:
+    """One per broker."""
+
+    def __init__(
+        self,
+        driver: BrokerDriver,
+        store: Reads,
+        machine: StateMachine,
+        identity: BrokerIdentity,
+        limits: Limits,
+    ) -> None:
+        assert isinstance(store.log, Ledger), "the broker serves a ledger"
+        self.driver: Final = driver
+        self.store: Final = store
+        self.log: Final = store.log
+        self.machine: Final = machine
+        self.identity: Final = identity
+        self.limits: Final = limits
+        self.is_stopped = False
+
+    @property
+    def state(self) -> State:
+        """The replicated state; a snapshot replaces it, so it is looked up each time."""
+        return self.machine.state
+
+    # --- Whether this node may answer ---
+
+    def check_cluster(self, cluster_id: str) -> None:
+        """Refuse callers that mean another cluster. Empty: they do not say."""
+        if cluster_id and cluster_id != self.identity.cluster_id:
+            raise WrongClusterError(cluster_id, self.identity.cluster_id)
+
+    def check_running(self) -> None:
+        """Raise ShuttingDownError once the broker is stopped."""
+        if self.is_stopped:
+            raise self.with_leader(ShuttingDownError())
+
+    def check_leads(self) -> None:
+        """Raise unless this node leads and knows everything that was acked before."""
+        if self.is_stopped or not self.driver.is_ready:
+            raise self.why_not()
+
+    def why_not(self) -> NodeError:
+        """Say why this node may not answer as the leader."""
+        driver = self.driver
+        if self.is_stopped:
+            return self.with_leader(ShuttingDownError())
+        if driver.role is Role.LEADER:
+            return NotReadyError(driver.term).with_leader(
+                driver.node_id, self.address_of(driver.node_id)
+            )
+        return self.with_leader(NotLeaderError(driver.leader_id))
+
+    # --- Where others are ---
+
+    def address_of(self, node: NodeId) -> str:
+        """Return host:port of a node's client service; empty if it is not known."""
+        member = self.state.members.get(node)
+        if member is not None and member.address:
+            return member.address
+        return self.identity.addresses.get(node, "")
+
+    def with_leader(self, error: NodeError) -> NodeError:
+        """Add where the leader is, as this node knows it."""
+        leader = self.driver.leader_id
+        return error.with_leader(leader, self.address_of(leader) if leader != NO_NODE else "")
+
+    def translate(self, error: Exception) -> Exception:
+        """Return the error a caller gets: Raft's as the node's, hints with an address."""
+        if isinstance(error, RaftError):
+            error = from_raft(error)
+        if isinstance(error, NotReadyError):
+            return self.why_not() if not self.driver.is_ready else error
+        if isinstance(error, NodeError):
+            if error.leader_id != NO_NODE:
+                return error.with_leader(error.leader_id, self.address_of(error.leader_id))
+            if error.status == "UNAVAILABLE":
+                return self.with_leader(error)
+        return error
+
+    # --- Topics and names ---
+
+    def topic(self, name: str) -> Topic:
+        """Return a topic. Raises UnknownTopicError."""
+        topic = self.state.topic(name)
+        if topic is None:
+            raise UnknownTopicError(name)
+        return topic
+
+    def readable(self, name: str, queue_id: int) -> None:
+        """Raise unless there is such a queue and it may be read."""
+        topic = self.topic(name)
+        if not topic.permission & PERMISSION_READ:
+            raise TopicNotReadableError(name, topic.permission)
+        if not 0 <= queue_id < topic.queue_count:
+            raise UnknownQueueError(name, queue_id, topic.queue_count)
+
+    def check_name(self, field: str, name: str) -> None:
+        """Refuse a name of a group that cannot stand in the files of RocketMQ."""
+        limit = self.limits.name_size_characters_max
+        if not name or len(name) > limit or not NAME_CHARACTERS.issuperset(name):
+            expected = f"1 to {limit} of letters, digits, '%', '|', '_' and '-'"
+            raise BadRequestError(field, expected, repr(name[: limit + 1]))
+
+
+async def within(work: Awaitable[_T], timeout_ms: float, on_timeout: Callable[[], NodeError]) -> _T:
+    """Wait for something, at most so long. The work itself is cancelled then."""
+    try:
+        async with asyncio.timeout(timeout_ms / 1000):
+            return await work
+    except TimeoutError:
+        raise on_timeout() from None

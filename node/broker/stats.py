@@ -1,0 +1,55 @@
+"""What the broker counted, and how full its bounded things are.
+
+Owns one immutable picture for metrics, health checks and the command line.
+"""
+
+from dataclasses import dataclass
+
+from node.limits import Limits
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerStats:
+    """Counters (`_total`) since the start of the process, and levels at this moment."""
+
+    limits: Limits
+    batch_size_bytes_max: int
+    """Largest batch a client may send."""
+    is_draining: bool
+
+    batches_total: int
+    """Acked appends, duplicates not counted; records and bytes of them follow."""
+    records_total: int
+    records_size_bytes_total: int
+    duplicates_total: int
+    """Appends that were in the log already and got the first receipt again."""
+    failed_total: int
+    busy_total: int
+    timeouts_total: int
+    in_flight_count: int
+    in_flight_size_bytes: int
+    parked_append_count: int
+    parked_append_size_bytes: int
+
+    pulls_total: int
+    pulled_records_total: int
+    pulled_size_bytes_total: int
+    barriers_total: int
+    """Linearizable reads, each a round to a quorum."""
+    waiting_reader_count: int
+    waiting_read_count: int
+    woken_total: int
+    tail_count: int
+
+    commands_total: int
+    command_entries_total: int
+    command_count: int
+    refused_commands_total: int
+    """Of the replicated state since its beginning: equal on all nodes."""
+
+    topic_count: int
+    queue_count: int
+    group_count: int
+    offset_count: int
+    producer_count: int
+    group_member_count: int

@@ -1,0 +1,177 @@
+"""The replicated state on disk: the files of `config/`, replaced together or not at all.
+
+Owns the way to disk of one generation: texts of `checkpoint_tables` under temporary names, synced;
+then the manifest, whose replacement is the moment at which the new generation counts; then the
+renames. The manifest (a MetaFile) says the applied index, and size and checksum of each file, so
+that after a crash at any step each file is found under its name or its temporary name. As in
+RocketMQ the text before is kept as `<name>.bak`; it is for people, never read here. A table that
+did not change is not written again. One thread at a time, not the loop's: it waits for syncs.
+"""
+
+import os
+from typing import Any, Final, NamedTuple
+
+from node.checkpoint_tables import (
+    TABLES,
+    decode_groups,
+    decode_members,
+    decode_producers,
+    decode_topics,
+)
+from node.state import StateImage, Versions
+from store.checksum import crc32c
+from store.errors import CorruptionError
+from store.failpoints import hit
+from store.file_system import FileSystem
+from store.mapped_file import TEMPORARY_SUFFIX
+from store.meta_file import Json, MetaFile
+
+DIRECTORY: Final = "config"
+MANIFEST: Final = "stateCheckpoint"
+BACKUP_SUFFIX: Final = ".bak"
+
+
+class _Written(NamedTuple):
+    """One file as the manifest describes it."""
+
+    version: int
+    size_bytes: int
+    crc: int
+
+
+class CheckpointFiles:
+    """The checkpoint of one node. Load it once, before it is saved."""
+
+    def __init__(self, fs: FileSystem, root: str) -> None:
+        self._fs = fs
+        self.directory: Final = os.path.join(root, DIRECTORY)
+        fs.make_directory(self.directory)
+        self._manifest = MetaFile(fs, self.directory, MANIFEST)
+        self._written: dict[str, _Written] = {}
+        self._to_install: list[str] = []
+        """Files of the newest generation that may still have their temporary name."""
+        self.applied_index = -1
+        """Up to where the newest generation goes: no entry behind it may be deleted."""
+
+    # --- Reading ---
+
+    def load(self) -> StateImage | None:
+        """Return the newest generation, None when nothing was ever saved; finishes its renames.
+
+        Raises CorruptionError or LayoutError: take a snapshot from another replica then.
+        """
+        found: dict[str, Any] | None = self._manifest.load(must_exist=False)
+        if found is None:
+            return None
+        texts: dict[str, str] = {}
+        for table in TABLES:
+            written = self._written[table.name] = _Written(*found["files"][table.name])
+            texts[table.name] = self._find(table.name, written)
+        self._install()
+        self.applied_index = found["applied_index"]
+        try:
+            return StateImage(
+                found["applied_index"],
+                found["next_command_offset"],
+                Versions(**found["versions"]),
+                decode_topics(texts["topics.json"]),
+                decode_groups(texts["subscriptionGroup.json"], texts["consumerOffset.json"]),
+                decode_producers(texts["producers.json"]),
+                decode_members(texts["members.json"]),
+                found["refused_count"],
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CorruptionError(
+                self.directory, 0, "checkpoint", "tables of a state", repr(error)
+            ) from error
+
+    def _find(self, name: str, written: _Written) -> str:
+        """Return the text that the manifest means, under whichever name it is."""
+        found = "no such file"
+        for suffix in ("", TEMPORARY_SUFFIX):
+            path = self._path(name) + suffix
+            if not os.path.exists(path):
+                continue
+            data = self._read(path)
+            if (len(data), crc32c(data)) == (written.size_bytes, written.crc):
+                if suffix:
+                    self._to_install.append(name)
+                return data.decode()
+            if not suffix:
+                found = f"{len(data)} bytes, CRC-32C {crc32c(data):08x}"
+        expected = f"{written.size_bytes} bytes, CRC-32C {written.crc:08x}"
+        raise CorruptionError(self._path(name), 0, "content", expected, found)
+
+    def _read(self, path: str) -> bytes:
+        fd = self._fs.open(path, read_only=True)
+        try:
+            return self._fs.read_at(fd, path, 0, self._fs.size_bytes(fd))
+        finally:
+            self._fs.close(fd)
+
+    # --- Writing ---
+
+    def save(self, image: StateImage, written_unix_ms: int) -> None:
+        """Replace the checkpoint; the new one is durable on return.
+
+        Raises StoreFullError or FileSystemError: the old generation counts, try again later.
+        SyncFailedError: what a restart will find is unknown; stop the process.
+        """
+        assert image.applied_index >= self.applied_index, f"{image.applied_index} goes back"
+        self._install()
+        written = dict(self._written)
+        changed = []
+        for table in TABLES:
+            version = table.version_of(image)
+            before = written.get(table.name)
+            if before is None or before.version != version:
+                data = table.encode(image, written_unix_ms).encode()
+                self._write_temporary(table.name, data)
+                written[table.name] = _Written(version, len(data), crc32c(data))
+                changed.append(table.name)
+        if changed:
+            self._fs.sync_directory(self.directory)
+        hit("state_checkpoint.before_manifest")
+        files: Json = {name: list(row) for name, row in written.items()}
+        versions: Json = dict(image.versions._asdict())
+        self._manifest.save(
+            {
+                "applied_index": image.applied_index,
+                "next_command_offset": image.next_command_offset,
+                "refused_count": image.refused_count,
+                "versions": versions,
+                "files": files,
+            }
+        )
+        self.applied_index = image.applied_index
+        self._written, self._to_install = written, changed
+        self._install()
+
+    def _write_temporary(self, name: str, data: bytes) -> None:
+        fs, path = self._fs, self._path(name) + TEMPORARY_SUFFIX
+        if os.path.exists(path):
+            fs.unlink(path)
+        fd = fs.open(path, create=True)
+        try:
+            fs.write_at(fd, path, 0, data)
+            fs.sync(fd, path)
+        finally:
+            fs.close(fd)
+
+    def _install(self) -> None:
+        """Give the files of the newest generation their names; durable on return."""
+        if not self._to_install:
+            return
+        for name in self._to_install:
+            path = self._path(name)
+            if not os.path.exists(path + TEMPORARY_SUFFIX):
+                continue  # An attempt before this one got further.
+            if os.path.exists(path):
+                self._fs.rename(path, path + BACKUP_SUFFIX)
+            hit("state_checkpoint.before_rename")
+            self._fs.rename(path + TEMPORARY_SUFFIX, path)
+        self._fs.sync_directory(self.directory)
+        self._to_install = []
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self.directory, name)

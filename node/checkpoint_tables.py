@@ -1,0 +1,171 @@
+"""The replicated state as the tables of RocketMQ's `config/` directory, and two of our own.
+
+Owns the shapes (storage-formats 8.1 to 8.4) as pure functions between an image of the state and the
+text of each file; must not know where the files are or in which order they are written. As fastjson
+writes them: keys sorted, tabs, and the integer keys of `consumerOffset.json` without quotes, which
+is no strict JSON; both forms are read. Encoding gives the interpreter lock away every few rows,
+since it runs beside the loop that serves clients.
+"""
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, NamedTuple
+
+from node.state import Member, Offsets, StateImage, Topic
+
+_UNQUOTED_KEY: Final = re.compile(r"([{,]\s*)(\d+)(\s*:)")
+_ROWS_AT_ONCE: Final = 16  # Some 50 us of work: what the loop waits for the lock at most.
+_GROUP_DEFAULTS: Final[dict[str, Any]] = {
+    "attributes": {},
+    "brokerId": 0,
+    "consumeBroadcastEnable": True,
+    "consumeEnable": True,
+    "consumeFromMinEnable": True,
+    "consumeMessageOrderly": False,
+    "consumeTimeoutMinute": 15,
+    "groupRetryPolicy": {"type": "CUSTOMIZED"},
+    "groupSysFlag": 0,
+    "notifyConsumerIdsChangedEnable": True,
+    "retryMaxTimes": 16,
+    "retryQueueNums": 1,
+    "whichBrokerWhenConsumeSlowly": 1,
+}
+"""What RocketMQ gives a group that nobody configured."""
+
+Json = dict[str, Any]
+
+
+class Table(NamedTuple):
+    """One file: its name, the counter of its changes, and its text."""
+
+    name: str
+    version_of: Callable[[StateImage], int]
+    encode: Callable[[StateImage, int], str]
+    """(image, written_unix_ms) to text."""
+
+
+def _data_version(counter: int, written_unix_ms: int) -> str:
+    return json.dumps({"counter": counter, "stateVersion": 0, "timestamp": written_unix_ms})
+
+
+def _document(counter: int, written_unix_ms: int, parts: str) -> str:
+    version = _data_version(counter, written_unix_ms)
+    return f'{{\n\t"dataVersion":{version},\n{parts}\n}}\n'
+
+
+def _rows(rows: Iterable[str], opening: str, closing: str) -> str:
+    """Join one row a line, giving way to other threads in between."""
+    found = []
+    for number, row in enumerate(rows):
+        if number % _ROWS_AT_ONCE == 0:
+            time.sleep(0)
+        found.append(f"\t\t{row}")
+    return f"{opening}\n" + ",\n".join(found) + f"\n\t{closing}" if found else opening + closing
+
+
+def _row(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def _topics(image: StateImage, written_unix_ms: int) -> str:
+    rows = (
+        f"{_row(name)}:"
+        + _row(
+            {
+                "attributes": {},
+                "order": False,
+                "perm": topic.permission,
+                "readQueueNums": topic.queue_count,
+                "topicFilterType": "SINGLE_TAG",
+                "topicName": name,
+                "topicSysFlag": 0,
+                "writeQueueNums": topic.queue_count,
+            }
+        )
+        for name, topic in sorted(image.topics.items())
+    )
+    table = _rows(rows, "{", "}")
+    return _document(image.versions.topics, written_unix_ms, f'\t"topicConfigTable":{table}')
+
+
+def _groups(image: StateImage, written_unix_ms: int) -> str:
+    rows = (f"{_row(name)}:{_row({**_GROUP_DEFAULTS, 'groupName': name})}" for name in image.groups)
+    parts = f'\t"forbiddenTable":{{}},\n\t"subscriptionGroupTable":{_rows(rows, "{", "}")}'
+    return _document(image.versions.groups, written_unix_ms, parts)
+
+
+def _offsets(image: StateImage, written_unix_ms: int) -> str:
+    table = _rows(_offset_rows(image.groups), "{", "}")
+    return _document(image.versions.offsets, written_unix_ms, f'\t"offsetTable":{table}')
+
+
+def _offset_rows(groups: dict[str, Offsets]) -> Iterator[str]:
+    for name, group in groups.items():
+        assert "@" not in name, f"group {name!r}"
+        for topic, offsets in group.items():
+            pairs = ",".join(f"{queue_id}:{offset}" for queue_id, offset in sorted(offsets.items()))
+            yield f"{_row(f'{topic}@{name}')}:{{{pairs}}}"
+
+
+def _producers(image: StateImage, written_unix_ms: int) -> str:
+    rows = (
+        f'{{"id":"{producer_id:016x}","lastSequence":{last},"positions":{_row(positions)}}}'
+        for producer_id, last, positions in image.producers
+    )
+    parts = f'\t"producers":{_rows(rows, "[", "]")}'
+    return _document(image.versions.producers, written_unix_ms, parts)
+
+
+def _members(image: StateImage, written_unix_ms: int) -> str:
+    rows = (
+        f'"{node}":{_row({"address": member.address, "peerAddress": member.peer_address})}'
+        for node, member in sorted(image.members.items())
+    )
+    parts = f'\t"memberTable":{_rows(rows, "{", "}")}'
+    return _document(image.versions.members, written_unix_ms, parts)
+
+
+TABLES: Final = (
+    Table("topics.json", lambda image: image.versions.topics, _topics),
+    Table("subscriptionGroup.json", lambda image: image.versions.groups, _groups),
+    Table("consumerOffset.json", lambda image: image.versions.offsets, _offsets),
+    Table("producers.json", lambda image: image.versions.producers, _producers),
+    Table("members.json", lambda image: image.versions.members, _members),
+)
+
+
+def decode_topics(text: str) -> dict[str, Topic]:
+    """Read `topics.json`. Raises ValueError, KeyError or TypeError for another shape."""
+    table = _load(text)["topicConfigTable"]
+    return {name: Topic(row["writeQueueNums"], row["perm"]) for name, row in table.items()}
+
+
+def decode_groups(text: str, offsets_text: str) -> dict[str, Offsets]:
+    """Read `subscriptionGroup.json` and `consumerOffset.json`. Errors as `decode_topics`."""
+    groups: dict[str, Offsets] = {name: {} for name in _load(text)["subscriptionGroupTable"]}
+    strict_text = _UNQUOTED_KEY.sub(r'\1"\2"\3', offsets_text)
+    for key, row in _load(strict_text)["offsetTable"].items():
+        topic, name = key.split("@")
+        groups[name][topic] = {int(queue_id): offset for queue_id, offset in row.items()}
+    return groups
+
+
+def decode_producers(text: str) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
+    """Read `producers.json`. Errors as `decode_topics`."""
+    rows = _load(text)["producers"]
+    return tuple((int(r["id"], 16), r["lastSequence"], tuple(r["positions"])) for r in rows)
+
+
+def decode_members(text: str) -> dict[int, Member]:
+    """Read `members.json`. Errors as `decode_topics`."""
+    table = _load(text)["memberTable"]
+    return {int(node): Member(row["address"], row["peerAddress"]) for node, row in table.items()}
+
+
+def _load(text: str) -> Json:
+    found = json.loads(text)
+    if not isinstance(found, dict):
+        raise TypeError(f"not an object: {text[:20]!r}")
+    return found

@@ -1,0 +1,377 @@
+"""The settings of one node: their names, meaning, defaults and ranges, and what follows from them.
+
+Owns the list of settings, the rules between them, and the store's and the Raft core's configuration
+that they lead to. Must not read files, flags or the environment: `config_load` does.
+
+Few on purpose: what has one right value for everybody is a constant where it is used.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from node.auth import SECRET_SIZE_BYTES_MIN
+from node.config_types import (
+    Address,
+    AddressOrOff,
+    AddressText,
+    DurationMs,
+    NodeNumber,
+    NodeNumbers,
+    Peers,
+    SizeBytes,
+)
+from raft.config import RaftConfig
+from store.config import GIB, MIB, StoreConfig
+from store.message import Host
+
+ENVIRONMENT_PREFIX: Final = "QUORUMLOG_"
+TICK_MS: Final = 25
+_HOUR_MS: Final = 3_600_000
+_PAGE_SIZE_BYTES: Final = 4096
+_LEDGER_INDEX_UNITS_PER_PAGE: Final = 128
+_UNLIMITED: Final = 1 << 53
+
+SECTIONS: Final = {
+    "node_id": "Who this node is",
+    "listen": "Where it is reached",
+    "flush": "The log",
+    "heartbeat_ms": "Consensus",
+    "in_flight_size_bytes_max": "Limits",
+    "secret_file": "Security",
+    "drain_timeout_ms": "Operation",
+}
+"""Titles of the reference page, by the first setting below each."""
+
+
+def _setting(default: Any, text: str, **limits: Any) -> Any:
+    return Field(default, description=text, **limits)
+
+
+class Settings(BaseSettings):
+    """One node's settings. Immutable; a change needs a restart."""
+
+    model_config = SettingsConfigDict(
+        frozen=True, extra="forbid", env_prefix=ENVIRONMENT_PREFIX, env_ignore_empty=True
+    )
+
+    node_id: NodeNumber = _setting(
+        ..., "Number of this node in its cluster. Never used again for another disk."
+    )
+    cluster_id: str = _setting(
+        "quorumlog",
+        "Name of the cluster. Nodes and clients of another one are refused.",
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
+    )
+    group: str = _setting(
+        "g0",
+        "Name of the broker group whose replica this node holds.",
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
+    )
+    directory: Path = _setting(..., "Where everything is kept. Made if it is not there.")
+    peers: Peers = _setting(
+        {},
+        "All nodes of the cluster by number, this one included: `[peers.1]` with `address` (client "
+        "service) and `peer_address`. As one text: `1=PEER_HOST:PORT/CLIENT_HOST:PORT,2=...`. "
+        "Empty: a cluster of this node alone.",
+    )
+    bootstrap: NodeNumbers = _setting(
+        (), "Voters of a new cluster, the same on each of them. Empty: all of `peers`."
+    )
+    join: bool = _setting(
+        False,
+        "Never found a cluster: wait until `qlog cluster members add` brings this node into one.",
+    )
+
+    listen: AddressText = _setting(
+        Address("127.0.0.1", 8081), "Client service (gRPC). Port 0 takes a free one."
+    )
+    advertise: AddressText | None = _setting(
+        None,
+        "What clients are told to dial. Default: this node's `address` in `peers`, else `listen`.",
+    )
+    peer_listen: AddressText = _setting(
+        Address("127.0.0.1", 40911), "Peer link. Port 0 takes a free one."
+    )
+    http_listen: AddressOrOff = _setting(
+        Address("127.0.0.1", 9878), "Metrics, liveness, readiness, status. `off`: none."
+    )
+
+    flush: Literal["sync", "async"] = _setting(
+        "sync",
+        "`sync`: a receipt means synced on a quorum. `async`: in the page cache of a quorum.",
+    )
+    flush_interval_ms: DurationMs = _setting(
+        500, "With `flush = async`: how often the log is synced.", ge=10, le=60_000
+    )
+    flush_timeout_ms: DurationMs = _setting(
+        5_000, "A sync that takes longer is reported.", ge=100, le=600_000
+    )
+    file_size_bytes: SizeBytes = _setting(
+        GIB, "Size of each log file. Fixed once the directory is made.", ge=1 << 16, le=64 * GIB
+    )
+    batch_size_bytes_max: SizeBytes = _setting(
+        4 * MIB, "Largest batch, its 48 bytes of header included.", ge=1 << 12, le=4 * MIB
+    )
+    preallocate_file_count: int = _setting(2, "Files made ahead of the log.", ge=0, le=16)
+    warm_up: bool = _setting(
+        True, "Write zeros through files made ahead, so that a first sync is as fast as others."
+    )
+    retention_ms: DurationMs = _setting(
+        72 * _HOUR_MS, "How long messages are kept; whole files go. 0: no limit by age.", ge=0
+    )
+    retention_size_bytes: SizeBytes = _setting(
+        0, "How much log is kept; whole files go. 0: no limit by size.", ge=0
+    )
+    disk_full_ratio: float = _setting(
+        0.90, "From this use of the disk on appends are refused; reads go on.", gt=0, le=1
+    )
+    disk_reserve_bytes: SizeBytes = _setting(
+        64 * MIB, "Appends are refused when less than this is free.", ge=0
+    )
+
+    heartbeat_ms: DurationMs = _setting(
+        75, "A leader speaks to everyone this often.", ge=TICK_MS, le=10_000, multiple_of=TICK_MS
+    )
+    election_min_ms: DurationMs = _setting(
+        500,
+        "Without a leader for this long, or for up to twice as long, a node campaigns. The same on "
+        "all nodes.",
+        ge=4 * TICK_MS,
+        le=60_000,
+        multiple_of=TICK_MS,
+    )
+    preferred_leader: int = _setting(
+        0, "The node that should lead when it is healthy and caught up. 0: anyone.", ge=0
+    )
+    follower_lag_count_max: int = _setting(
+        1 << 20,
+        "The log is kept for a follower at most this many entries behind; one further back gets a "
+        "snapshot.",
+        ge=1,
+    )
+
+    in_flight_size_bytes_max: SizeBytes = _setting(
+        64 * MIB, "Appends taken in and not yet committed; above it `busy`.", ge=1 << 16, le=4 * GIB
+    )
+    rpc_count_max: int = _setting(
+        16_384, "Calls served at once; above it RESOURCE_EXHAUSTED.", ge=16, le=1_000_000
+    )
+
+    secret_file: Path | None = _setting(
+        None, "Holds the secret that nodes prove to each other. None: anyone who can dial may join."
+    )
+    tls_certificate_file: Path | None = _setting(
+        None, "Certificate chain of this node (PEM), for clients and peers. None: no TLS."
+    )
+    tls_key_file: Path | None = _setting(None, "Private key of that certificate (PEM).")
+    tls_ca_file: Path | None = _setting(
+        None, "Who signs the certificates of peers (PEM). Peers prove theirs to each other."
+    )
+    tls_client_auth: bool = _setting(
+        False, "Demand a certificate signed by `tls_ca_file` from clients, too."
+    )
+
+    drain_timeout_ms: DurationMs = _setting(
+        10_000,
+        "How long a stop may take to hand over leadership and finish calls.",
+        ge=0,
+        le=600_000,
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = _setting("info", "What is logged.")
+    log_format: Literal["auto", "console", "json"] = _setting(
+        "auto", "`auto`: for people on a terminal, JSON elsewhere."
+    )
+
+    # --- What follows ---
+
+    @property
+    def voters(self) -> tuple[int, ...]:
+        """Voters of the cluster if it is new; nobody for a node that joins."""
+        if self.join:
+            return ()
+        return tuple(sorted(self.bootstrap or self.peers or (self.node_id,)))
+
+    def advertised(self, bound_port: int) -> Address:
+        """What clients dial; `bound_port` is what `listen` became."""
+        own = self.peers.get(self.node_id)
+        chosen = self.advertise or (own.address if own else self.listen)
+        return chosen if chosen.port else Address(chosen.host, bound_port)
+
+    def secret(self) -> bytes:
+        """Read the secret; empty if there is none. White space around it does not count."""
+        return b"" if self.secret_file is None else self.secret_file.read_bytes().strip()
+
+    def store_config(self, store_host: Host | None = None) -> StoreConfig:
+        """The engine's configuration. Sizes of derived files follow the size of a log file."""
+        pages = max(1, self.file_size_bytes // (1024 * _LEDGER_INDEX_UNITS_PER_PAGE))
+        slot_count = max(1_000, self.file_size_bytes * 5_000_000 // GIB)
+        base = StoreConfig() if store_host is None else StoreConfig(store_host=store_host)
+        return replace(
+            base,
+            container="ledger",
+            file_size_bytes=self.file_size_bytes,
+            batch_size_bytes_max=self.batch_size_bytes_max,
+            body_size_bytes_max=self.batch_size_bytes_max,
+            ledger_index_units_per_file=pages * _LEDGER_INDEX_UNITS_PER_PAGE,
+            index_slot_count=slot_count,
+            index_entry_count=4 * slot_count,
+            flush=self.flush,
+            flush_interval_ms=self.flush_interval_ms,
+            flush_timeout_ms=self.flush_timeout_ms,
+            preallocate_file_count=self.preallocate_file_count,
+            warm_up=self.warm_up,
+            retention_ms=self.retention_ms or _UNLIMITED,
+            retention_size_bytes=self.retention_size_bytes,
+            disk_warn_ratio=min(base.disk_warn_ratio, self.disk_full_ratio),
+            disk_force_ratio=min(base.disk_force_ratio, self.disk_full_ratio),
+            disk_full_ratio=self.disk_full_ratio,
+            disk_reserve_bytes=self.disk_reserve_bytes,
+        )
+
+    def raft_config(self) -> RaftConfig:
+        """The core's configuration; its group is the cluster and the broker group."""
+        election = self.election_min_ms // TICK_MS
+        return RaftConfig(
+            group=f"{self.cluster_id}/{self.group}",
+            node_id=self.node_id,
+            tick_interval_ms=TICK_MS,
+            heartbeat_ticks=self.heartbeat_ms // TICK_MS,
+            election_ticks_min=election,
+            election_ticks_max=2 * election,
+            # The broker's limit counts records only; the core must not be the first to refuse.
+            uncommitted_size_bytes_max=self.in_flight_size_bytes_max + 16 * MIB,
+            retained_lag_entry_count_max=self.follower_lag_count_max,
+            preferred_leader=self.preferred_leader,
+        )
+
+
+class Conflict(NamedTuple):
+    """Settings that are fine alone and wrong together."""
+
+    keys: tuple[str, ...]
+    what: str
+    suggestion: str
+
+
+def conflicts(settings: Settings) -> list[Conflict]:
+    """Find what is wrong between settings: all of it."""
+    found = [
+        *_size_conflicts(settings),
+        *_member_conflicts(settings),
+        *_address_conflicts(settings),
+        *_security_conflicts(settings),
+    ]
+    if 3 * settings.heartbeat_ms > settings.election_min_ms:
+        found.append(
+            Conflict(
+                ("heartbeat_ms", "election_min_ms"),
+                f"{settings.heartbeat_ms} ms between heartbeats against {settings.election_min_ms} "
+                f"ms of patience: two lost ones end a term",
+                f"use election_min_ms = {3 * settings.heartbeat_ms} or more",
+            )
+        )
+    return found
+
+
+def _size_conflicts(settings: Settings) -> list[Conflict]:
+    found = []
+    file, batch = settings.file_size_bytes, settings.batch_size_bytes_max
+    if file % _PAGE_SIZE_BYTES:
+        nearest = (file // _PAGE_SIZE_BYTES + 1) * _PAGE_SIZE_BYTES
+        what = f"{file} is not a multiple of {_PAGE_SIZE_BYTES}"
+        found.append(Conflict(("file_size_bytes",), what, f"use {nearest}"))
+    if file < 2 * batch:
+        what = f"a file of {file} bytes cannot hold two batches of {batch}"
+        do = f"use file_size_bytes = {2 * batch}, or batch_size_bytes_max = {file // 2}"
+        found.append(Conflict(("file_size_bytes", "batch_size_bytes_max"), what, do))
+    if settings.in_flight_size_bytes_max < 2 * batch:
+        what = f"less than two batches of {batch} may be in flight"
+        do = f"use in_flight_size_bytes_max = {2 * batch} or more"
+        found.append(Conflict(("in_flight_size_bytes_max", "batch_size_bytes_max"), what, do))
+    if 0 < settings.retention_size_bytes < 2 * file:
+        what = f"only whole files of {file} bytes go, and the newest stays"
+        do = f"use retention_size_bytes = {2 * file} or more, or 0"
+        found.append(Conflict(("retention_size_bytes", "file_size_bytes"), what, do))
+    return found
+
+
+def _member_conflicts(settings: Settings) -> list[Conflict]:
+    found = []
+    own, peers = settings.node_id, settings.peers
+    known = set(peers) or {own}
+    if peers and own not in peers and not settings.join:
+        what = f"this node ({own}) is not among peers {sorted(peers)}"
+        found.append(Conflict(("peers", "node_id"), what, f"add [peers.{own}], or join = true"))
+    if settings.join and settings.bootstrap:
+        what = "a node that joins takes no part in founding"
+        found.append(Conflict(("join", "bootstrap"), what, "remove one of them"))
+    unknown = sorted(set(settings.bootstrap) - known)
+    if unknown:
+        what = f"voters {unknown} are not among peers {sorted(peers)}"
+        found.append(Conflict(("bootstrap", "peers"), what, f"add [peers.{unknown[0]}]"))
+    if settings.preferred_leader and settings.preferred_leader not in known:
+        what = f"node {settings.preferred_leader} is not among peers {sorted(peers)}"
+        found.append(Conflict(("preferred_leader", "peers"), what, "name one of them, or 0"))
+    used: dict[Address, str] = {}
+    for node, peer in sorted(peers.items()):
+        for name, address in (("address", peer.address), ("peer_address", peer.peer_address)):
+            key = f"peers.{node}.{name}"
+            if address.is_wildcard or not address.port:
+                do = "name the host and the port that others dial"
+                found.append(Conflict((key,), f"{address} cannot be dialled", do))
+            elif address in used:
+                what = f"{address} is also {used[address]}"
+                found.append(Conflict((key,), what, "give each its own"))
+            used[address] = key
+    return found
+
+
+def _address_conflicts(settings: Settings) -> list[Conflict]:
+    found = []
+    own = settings.peers.get(settings.node_id)
+    if settings.listen.is_wildcard and settings.advertise is None and own is None:
+        what = f"clients cannot be told to dial {settings.listen}"
+        found.append(Conflict(("listen", "advertise"), what, "set advertise = HOST:PORT"))
+    if settings.advertise is not None and settings.advertise.is_wildcard:
+        what = f"{settings.advertise} cannot be dialled"
+        found.append(Conflict(("advertise",), what, "name a host"))
+    used: dict[Address, str] = {}
+    for name in ("listen", "peer_listen", "http_listen"):
+        address = getattr(settings, name)
+        if address is None or not address.port:
+            continue
+        if address in used:
+            what = f"{address} is also {used[address]}"
+            found.append(Conflict((name, used[address]), what, "give each its own port"))
+        used[address] = name
+    return found
+
+
+def _security_conflicts(settings: Settings) -> list[Conflict]:
+    found = []
+    certificate, key = settings.tls_certificate_file, settings.tls_key_file
+    if (certificate is None) != (key is None):
+        names = ("tls_certificate_file", "tls_key_file")
+        found.append(Conflict(names, "only one of the two is set", "set both or none"))
+    if certificate is None and (settings.tls_ca_file or settings.tls_client_auth):
+        what = "has no effect without a certificate of this node"
+        found.append(Conflict(("tls_ca_file", "tls_client_auth"), what, "set tls_certificate_file"))
+    if settings.tls_client_auth and settings.tls_ca_file is None:
+        what = "there is nobody to trust"
+        found.append(Conflict(("tls_client_auth",), what, "set tls_ca_file"))
+    for name in ("secret_file", "tls_certificate_file", "tls_key_file", "tls_ca_file"):
+        path = getattr(settings, name)
+        if path is not None and not path.is_file():
+            do = "correct the path; a relative one counts from the working directory"
+            found.append(Conflict((name,), f"there is no file {path}", do))
+    if settings.secret_file is not None and settings.secret_file.is_file():
+        size_bytes = len(settings.secret())
+        if size_bytes < SECRET_SIZE_BYTES_MIN:
+            what = f"the secret has {size_bytes} bytes, {SECRET_SIZE_BYTES_MIN} are needed"
+            do = "make one, for example with 'openssl rand -hex 32'"
+            found.append(Conflict(("secret_file",), what, do))
+    return found

@@ -1,0 +1,117 @@
+"""Types of single settings: addresses, sizes with a unit, times with a unit, lists and peers.
+
+Owns how each is written in a file, a variable or a flag, and what a wrong one is told. Must not
+know which settings exist.
+"""
+
+import re
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, PlainValidator
+from pydantic_settings import NoDecode
+
+_SIZES = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+_TIMES = {"": 1, "ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_WILDCARDS = frozenset({"", "0.0.0.0", "::", "*"})
+
+
+class Address(NamedTuple):
+    """Where a socket listens or is reached. Port 0: any free one, for listening only."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def is_wildcard(self) -> bool:
+        """Whether it names all interfaces, so that nobody can dial it."""
+        return self.host in _WILDCARDS
+
+    @classmethod
+    def parse(cls, text: object) -> "Address":
+        """Read `host:port` or `[v6]:port`. Raises ValueError."""
+        if isinstance(text, cls):
+            return text
+        found = re.fullmatch(r"(?:\[([0-9a-fA-F:.]+)\]|([^\s:\[\]]*)):(\d{1,5})", str(text))
+        if not isinstance(text, str) or found is None or int(found[3]) > 65535:
+            raise ValueError("use host:port, for example 127.0.0.1:8081 or [::1]:8081")
+        return cls(found[1] or found[2], int(found[3]))
+
+
+def _with_unit(units: dict[str, int], example: str) -> Any:
+    def parse(value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", value)
+        unit = units.get(found[2]) if found else None
+        if found is None or unit is None:
+            raise ValueError(f"use a number, or one with a unit, for example {example}")
+        return round(float(found[1]) * unit) if "." in found[1] else int(found[1]) * unit
+
+    return BeforeValidator(parse)
+
+
+def _split(value: object) -> object:
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+    return value
+
+
+def _parse_peers(value: object) -> object:
+    """Read `1=host:40911/host:8081,2=...`: peer address, then client address."""
+    if not isinstance(value, str):
+        return value
+    peers: dict[str, dict[str, str]] = {}
+    for part in filter(None, (part.strip() for part in value.split(","))):
+        found = re.fullmatch(r"(\d+)=([^/]+)/([^/]+)", part)
+        if found is None:
+            raise ValueError(
+                f"{part!r} is no peer; use ID=PEER_HOST:PORT/CLIENT_HOST:PORT, joined by commas"
+            )
+        peers[found[1]] = {"peer_address": found[2], "address": found[3]}
+    return peers
+
+
+def _parse_or_off(value: object) -> Address | None:
+    return None if value is None or value == "off" else Address.parse(value)
+
+
+AddressText = Annotated[Address, PlainValidator(Address.parse), PlainSerializer(str)]
+AddressOrOff = Annotated[
+    Address | None,
+    PlainValidator(_parse_or_off),
+    PlainSerializer(lambda address: "off" if address is None else str(address)),
+]
+SizeBytes = Annotated[int, _with_unit(_SIZES, "64MiB")]
+DurationMs = Annotated[int, _with_unit(_TIMES, "500ms, 10s, 72h or 3d")]
+NodeNumber = Annotated[int, Field(ge=1, le=2**31 - 1)]
+NodeNumbers = Annotated[tuple[NodeNumber, ...], NoDecode, BeforeValidator(_split)]
+
+
+class Peer(BaseModel):
+    """Where one node of the cluster is reached."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    address: AddressText
+    """Of its client service."""
+    peer_address: AddressText
+    """Of its peer link."""
+
+
+Peers = Annotated[dict[NodeNumber, Peer], NoDecode, BeforeValidator(_parse_peers)]
+
+
+def plain(value: object) -> object:
+    """Turn the value of a setting into what a TOML file would hold."""
+    if isinstance(value, Address):
+        return str(value)
+    if isinstance(value, BaseModel):
+        return {name: plain(getattr(value, name)) for name in type(value).model_fields}
+    if isinstance(value, dict):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, tuple):
+        return [plain(inner) for inner in value]
+    return value

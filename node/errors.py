@@ -1,0 +1,473 @@
+"""Every error of the node's own, with what it means for the caller.
+
+Owns the names, codes and texts; must not know who raises them or how they travel (`failures` tells
+clients). As in `store.errors` the positional values go to `super().__init__` and the text is built
+in `__str__`, so all of them pickle; a leader hint that is added later travels in the instance's
+dictionary.
+"""
+
+from typing import ClassVar, Final, Self
+
+from raft.messages import NO_NODE, Index, NodeId, Term
+from store.errors import Outcome
+
+RETRY_SOON_MS: Final = 20  # About two rounds to a quorum.
+RETRY_BUSY_MS: Final = 50
+RETRY_ELECTION_MS: Final = 200  # A part of an election time-out: nobody leads at the moment.
+
+
+class NodeError(Exception):
+    """Root of all errors raised by `node`.
+
+    `code` is stable text for machines, `retryable` says whether the same call may succeed later,
+    `outcome` what is known about the effect, `retry_after_ms` when to try again (0: at once).
+    """
+
+    code: ClassVar[str] = "node.error"
+    retryable: ClassVar[bool] = False
+    outcome: ClassVar[Outcome] = Outcome.NOT_APPLIED
+    status: ClassVar[str] = "INTERNAL"
+    """Name of the gRPC status."""
+
+    retry_after_ms: int = 0
+    leader_id: NodeId = NO_NODE
+    """Who leads, as far as the node that answers knows; NO_NODE: unknown."""
+    leader_address: str = ""
+    """host:port of the leader's client service; empty: unknown."""
+
+    def with_leader(self, node: NodeId, address: str) -> Self:
+        """Add where the leader is; returns the error itself."""
+        self.leader_id, self.leader_address = node, address
+        return self
+
+    def _leader_text(self) -> str:
+        if self.leader_id == NO_NODE:
+            return "no leader is known"
+        return f"node {self.leader_id} leads" + (
+            f" at {self.leader_address}" if self.leader_address else ""
+        )
+
+
+# --- Who may answer ---
+
+
+class NotLeaderError(NodeError):
+    """The call is the leader's to answer, and this node does not lead. Nothing happened."""
+
+    code, retryable, status = "node.not_leader", True, "UNAVAILABLE"
+
+    def __init__(self, leader_id: NodeId = NO_NODE, leader_address: str = "") -> None:
+        super().__init__(leader_id, leader_address)
+        self.leader_id, self.leader_address = leader_id, leader_address
+        self.retry_after_ms = 0 if leader_id != NO_NODE else RETRY_ELECTION_MS
+
+    def __str__(self) -> str:
+        return f"this node does not lead, {self._leader_text()}; ask there"
+
+
+class NotReadyError(NodeError):
+    """This node leads, but has not yet applied everything of the terms before. Soon it will."""
+
+    code, retryable, status = "node.not_ready", True, "UNAVAILABLE"
+    retry_after_ms = RETRY_SOON_MS
+
+    def __init__(self, term: Term) -> None:
+        super().__init__(term)
+        self.term = term
+
+    def __str__(self) -> str:
+        return f"this node has just begun to lead in term {self.term}; try again in a moment"
+
+
+class TransferringError(NodeError):
+    """Leadership is being handed over. Nothing happened."""
+
+    code, retryable, status = "node.transferring", True, "UNAVAILABLE"
+    retry_after_ms = RETRY_SOON_MS
+
+    def __init__(self, target: NodeId) -> None:
+        super().__init__(target)
+        self.target = self.leader_id = target
+
+    def __str__(self) -> str:
+        return f"leadership is moving to node {self.target}; try again there in a moment"
+
+
+class DrainingError(NodeError):
+    """An operator drains this node: it takes no new appends. Reads go on."""
+
+    code, retryable, status = "node.draining", True, "UNAVAILABLE"
+    retry_after_ms = RETRY_ELECTION_MS
+
+    def __str__(self) -> str:
+        return f"this node is draining, {self._leader_text()}; ask another node"
+
+
+class ShuttingDownError(NodeError):
+    """This node is stopping and had not begun the call. Ask another one."""
+
+    code, retryable, status = "node.shutting_down", True, "UNAVAILABLE"
+    retry_after_ms = RETRY_ELECTION_MS
+
+    def __str__(self) -> str:
+        return f"this node is shutting down, {self._leader_text()}; ask another node"
+
+
+class WrongClusterError(NodeError):
+    """The caller means another cluster. Nothing happened."""
+
+    code, status = "node.wrong_cluster", "FAILED_PRECONDITION"
+
+    def __init__(self, asked: str, own: str) -> None:
+        super().__init__(asked, own)
+        self.asked, self.own = asked, own
+
+    def __str__(self) -> str:
+        return (
+            f"this node belongs to cluster {self.own!r} and not to {self.asked!r}; "
+            f"check the address or the cluster id"
+        )
+
+
+# --- How much at once ---
+
+
+class BusyError(NodeError):
+    """A bounded queue is full. Nothing was queued or written; try again after a pause."""
+
+    code, retryable, status = "node.busy", True, "RESOURCE_EXHAUSTED"
+    retry_after_ms = RETRY_BUSY_MS
+
+    def __init__(self, what: str, held: int, limit: int) -> None:
+        super().__init__(what, held, limit)
+        self.what, self.held, self.limit = what, held, limit
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.held} held, the limit is {self.limit}; slow down and try again"
+
+
+class LimitReachedError(NodeError):
+    """The cluster holds as many of something as it may. Nothing was changed."""
+
+    code, status = "node.limit_reached", "RESOURCE_EXHAUSTED"
+
+    def __init__(self, what: str, count: int, limit: int) -> None:
+        super().__init__(what, count, limit)
+        self.what, self.count, self.limit = what, count, limit
+
+    def __str__(self) -> str:
+        return (
+            f"{self.what}: {self.count} would be more than the limit of {self.limit}; "
+            f"delete what is not used, nothing was changed"
+        )
+
+
+# --- What became of it ---
+
+
+class AppendTimeoutError(NodeError):
+    """The caller's time was over before the entry was decided. It may still be committed.
+
+    An idempotent retry (same producer id and sequence) finds out.
+    """
+
+    code, retryable, status = "node.timeout", True, "DEADLINE_EXCEEDED"
+    outcome = Outcome.UNKNOWN
+
+    def __init__(self, timeout_ms: int) -> None:
+        super().__init__(timeout_ms)
+        self.timeout_ms = timeout_ms
+
+    def __str__(self) -> str:
+        return (
+            f"not committed within {self.timeout_ms} ms, it may still be; "
+            f"send it again with the same producer id and sequence"
+        )
+
+
+class OutcomeUnknownError(NodeError):
+    """Leadership was lost while the entry was under way, and nobody here can tell its fate.
+
+    An idempotent retry finds out.
+    """
+
+    code, retryable, status = "node.outcome_unknown", True, "UNAVAILABLE"
+    outcome = Outcome.UNKNOWN
+    retry_after_ms = RETRY_SOON_MS
+
+    def __init__(self, index: Index, term: Term) -> None:
+        super().__init__(index, term)
+        self.index, self.term = index, term
+
+    def __str__(self) -> str:
+        entry = f"entry {self.index}" if self.index >= 0 else "an entry"
+        return (
+            f"{entry} of term {self.term} was neither committed nor replaced when this node "
+            f"stopped leading; send it again with the same producer id and sequence"
+        )
+
+
+class NotAppliedError(NodeError):
+    """Another leader's entry took the place of this one: it never was. Send it again."""
+
+    code, retryable, status = "node.not_applied", True, "ABORTED"
+
+    def __init__(self, index: Index, term: Term) -> None:
+        super().__init__(index, term)
+        self.index, self.term = index, term
+
+    def __str__(self) -> str:
+        return (
+            f"entry {self.index} of term {self.term} was replaced by a newer leader's, nothing was "
+            f"appended; send it again"
+        )
+
+
+class ReadFailedError(NodeError):
+    """Leadership was lost before the read was confirmed. Ask the new leader."""
+
+    code, retryable, status = "node.read_failed", True, "UNAVAILABLE"
+    retry_after_ms = RETRY_SOON_MS
+
+    def __init__(self, leader_id: NodeId = NO_NODE) -> None:
+        super().__init__(leader_id)
+        self.leader_id = leader_id
+
+    def __str__(self) -> str:
+        return f"this node stopped leading during the read, {self._leader_text()}; ask there"
+
+
+class ReadTimeoutError(NodeError):
+    """A quorum did not confirm the read, or this replica did not get that far, in time."""
+
+    code, retryable, status = "node.read_timeout", True, "DEADLINE_EXCEEDED"
+    retry_after_ms = RETRY_SOON_MS
+
+    def __init__(self, what: str, timeout_ms: int) -> None:
+        super().__init__(what, timeout_ms)
+        self.what, self.timeout_ms = what, timeout_ms
+
+    def __str__(self) -> str:
+        return f"{self.what} within {self.timeout_ms} ms; ask again or ask another node"
+
+
+# --- Idempotent producers ---
+
+
+class OutOfSequenceError(NodeError):
+    """A batch came before one that must precede it. Nothing was written.
+
+    Send again, in order, from the first batch without a receipt.
+    """
+
+    code, retryable, status = "node.out_of_sequence", True, "FAILED_PRECONDITION"
+
+    def __init__(self, producer_id: int, expected: int, found: int) -> None:
+        super().__init__(producer_id, expected, found)
+        self.producer_id, self.expected, self.found = producer_id, expected, found
+
+    def __str__(self) -> str:
+        return (
+            f"producer {self.producer_id:016x} sent sequence {self.found}, expected is "
+            f"{self.expected}; send again in order from there"
+        )
+
+
+class UnknownProducerError(NodeError):
+    """The producer's past is not known (any more), so nobody can say whether this is a duplicate.
+
+    Begin again with a new producer id and sequence 0; check what was acked before.
+    """
+
+    code, status = "node.unknown_producer", "FAILED_PRECONDITION"
+
+    def __init__(self, producer_id: int, sequence: int) -> None:
+        super().__init__(producer_id, sequence)
+        self.producer_id, self.sequence = producer_id, sequence
+
+    def __str__(self) -> str:
+        return (
+            f"producer {self.producer_id:016x} is not known here, but sent sequence "
+            f"{self.sequence}; begin again with a new producer id"
+        )
+
+
+class DuplicateExpiredError(NodeError):
+    """The batch is in the log already, but so long ago that its receipt cannot be given again."""
+
+    code, status = "node.duplicate_expired", "ALREADY_EXISTS"
+    outcome = Outcome.APPLIED
+
+    def __init__(self, producer_id: int, sequence: int, first_kept: int) -> None:
+        super().__init__(producer_id, sequence, first_kept)
+        self.producer_id, self.sequence, self.first_kept = producer_id, sequence, first_kept
+
+    def __str__(self) -> str:
+        return (
+            f"sequence {self.sequence} of producer {self.producer_id:016x} was appended before, "
+            f"receipts are kept from {self.first_kept} on; count it as sent"
+        )
+
+
+# --- Topics, queues, groups, messages ---
+
+
+class UnknownTopicError(NodeError):
+    """There is no such topic (on the node that was asked)."""
+
+    code, status = "node.unknown_topic", "NOT_FOUND"
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(topic)
+        self.topic = topic
+
+    def __str__(self) -> str:
+        return f"topic {self.topic!r} does not exist; run 'qlog topic create {self.topic}'"
+
+
+class TopicExistsError(NodeError):
+    """The topic was to be new, and is not. Nothing was changed."""
+
+    code, status = "node.topic_exists", "ALREADY_EXISTS"
+
+    def __init__(self, topic: str, queue_count: int) -> None:
+        super().__init__(topic, queue_count)
+        self.topic, self.queue_count = topic, queue_count
+
+    def __str__(self) -> str:
+        return (
+            f"topic {self.topic!r} exists with {self.queue_count} queues; use it, or take another "
+            f"name"
+        )
+
+
+class ReservedTopicError(NodeError):
+    """System topics belong to the cluster; clients may read them only."""
+
+    code, status = "node.reserved_topic", "PERMISSION_DENIED"
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(topic)
+        self.topic = topic
+
+    def __str__(self) -> str:
+        return f"topic {self.topic!r} belongs to the cluster; take another name"
+
+
+class TopicNotWritableError(NodeError):
+    """The topic's permission forbids appends. Nothing was written."""
+
+    code, status = "node.topic_not_writable", "PERMISSION_DENIED"
+
+    def __init__(self, topic: str, permission: int) -> None:
+        super().__init__(topic, permission)
+        self.topic, self.permission = topic, permission
+
+    def __str__(self) -> str:
+        return (
+            f"topic {self.topic!r} has permission {self.permission}, which forbids writing; "
+            f"run 'qlog topic create {self.topic} --permission rw --exist-ok' to change it"
+        )
+
+
+class TopicNotReadableError(NodeError):
+    """The topic's permission forbids reading."""
+
+    code, status = "node.topic_not_readable", "PERMISSION_DENIED"
+
+    def __init__(self, topic: str, permission: int) -> None:
+        super().__init__(topic, permission)
+        self.topic, self.permission = topic, permission
+
+    def __str__(self) -> str:
+        return (
+            f"topic {self.topic!r} has permission {self.permission}, which forbids reading; "
+            f"run 'qlog topic create {self.topic} --permission rw --exist-ok' to change it"
+        )
+
+
+class UnknownQueueError(NodeError):
+    """The topic has no such queue."""
+
+    code, status = "node.unknown_queue", "NOT_FOUND"
+
+    def __init__(self, topic: str, queue_id: int, queue_count: int) -> None:
+        super().__init__(topic, queue_id, queue_count)
+        self.topic, self.queue_id, self.queue_count = topic, queue_id, queue_count
+
+    def __str__(self) -> str:
+        return (
+            f"topic {self.topic!r} has no queue {self.queue_id}; use 0 to {self.queue_count - 1}, "
+            f"or run 'qlog topic create {self.topic} --queues N --exist-ok' to have more"
+        )
+
+
+class UnknownGroupError(NodeError):
+    """No offset was ever committed under this name, and nobody is a member."""
+
+    code, status = "node.unknown_group", "NOT_FOUND"
+
+    def __init__(self, group: str) -> None:
+        super().__init__(group)
+        self.group = group
+
+    def __str__(self) -> str:
+        return f"group {self.group!r} does not exist; its first commit creates it"
+
+
+class GroupNotEmptyError(NodeError):
+    """The group has members that are alive. Nothing was changed."""
+
+    code, status = "node.group_not_empty", "FAILED_PRECONDITION"
+
+    def __init__(self, group: str, member_count: int) -> None:
+        super().__init__(group, member_count)
+        self.group, self.member_count = group, member_count
+
+    def __str__(self) -> str:
+        return f"group {self.group!r} has {self.member_count} members; stop them before deleting it"
+
+
+class MessageNotFoundError(NodeError):
+    """No committed message has this id; it may have expired."""
+
+    code, status = "node.message_not_found", "NOT_FOUND"
+
+    def __init__(self, message_id: str) -> None:
+        super().__init__(message_id)
+        self.message_id = message_id
+
+    def __str__(self) -> str:
+        return f"no message has the id {self.message_id!r}; it may have expired, check the id"
+
+
+# --- Bad input ---
+
+
+class UnknownCommandError(NodeError):
+    """The log holds a command that this version does not know. The node must stop."""
+
+    code = "node.unknown_command"
+
+    def __init__(self, position: int) -> None:
+        super().__init__(position)
+        self.position = position
+
+    def __str__(self) -> str:
+        return (
+            f"the command at log position {self.position} is of a newer version; "
+            f"upgrade this node, then start it again"
+        )
+
+
+class BadRequestError(NodeError):
+    """A field of the request is wrong. Nothing happened."""
+
+    code, status = "node.bad_request", "INVALID_ARGUMENT"
+
+    def __init__(self, field: str, expected: str, found: str) -> None:
+        super().__init__(field, expected, found)
+        self.field, self.expected, self.found = field, expected, found
+
+    def __str__(self) -> str:
+        return f"{self.field} is {self.found}, expected {self.expected}; correct the request"

@@ -1,0 +1,71 @@
+"""What a node with an empty disk is: a founder of a new cluster, or a member that lost its memory.
+
+Owns that one decision; must not know how peers are reached. A voter that comes back with an empty
+disk must not vote (fault-matrix R29): it may have acked what it no longer has. So an empty disk
+founds a cluster only once every voter it was configured with was heard of, and none has an entry.
+As soon as one has, the cluster lives and this node joins it without a vote. Neither answer can be
+wrong: an acked entry lies on a quorum, every quorum has another voter than this one, and every
+voter is asked. And no founder begins to vote before it knows that all of them have founded, or
+that the cluster lives: else two could write entries while the third still asks around, and the
+third would take itself for one that lost its memory.
+"""
+
+from collections.abc import Iterable
+from enum import Enum
+
+from raft.messages import NO_INDEX, Index, NodeId
+
+
+class Verdict(Enum):
+    """What the node is."""
+
+    WAIT = "wait"
+    """Some voter was not heard of yet, and none of the others has an entry."""
+
+    FOUND = "found"
+    JOIN = "join"
+
+
+class Founding:
+    """Collects what the voters say of their logs."""
+
+    def __init__(self, node_id: NodeId, voters: Iterable[NodeId]) -> None:
+        """`voters` are those of the configuration. A node that is not among them joins."""
+        voters = frozenset(voters)
+        self._is_voter = node_id in voters
+        self._missing = set(voters - {node_id})
+        self._unfounded = set(self._missing)
+        self._is_living = False
+
+    def on_peer(self, node: NodeId, last_index: Index) -> None:
+        """A peer was connected, and its log ends at `last_index` (NO_INDEX: it is empty)."""
+        self._missing.discard(node)
+        if last_index > NO_INDEX:
+            self._is_living = True
+
+    def on_founded(self, node: NodeId) -> None:
+        """A peer says that it belongs to this cluster for good."""
+        self._missing.discard(node)
+        self._unfounded.discard(node)
+
+    @property
+    def verdict(self) -> Verdict:
+        """What is known by now. FOUND and JOIN are final."""
+        if self._is_living or not self._is_voter:
+            return Verdict.JOIN
+        return Verdict.WAIT if self._missing else Verdict.FOUND
+
+    @property
+    def may_begin(self) -> bool:
+        """Whether a founder may take part in elections."""
+        return self._is_living or not self._unfounded
+
+    @property
+    def unfounded(self) -> tuple[NodeId, ...]:
+        """The voters that did not say yet that they have founded, for a person who waits."""
+        return tuple(sorted(self._unfounded))
+
+    @property
+    def missing(self) -> tuple[NodeId, ...]:
+        """The voters that were not heard of, for a person who waits."""
+        return tuple(sorted(self._missing))

@@ -1,0 +1,248 @@
+"""One replica of a master-slave group: inputs in, effects out (design 8, fault-matrix 7 C2, C3).
+
+Owns the inputs and who handles them; must not know sockets, files or where the time comes from.
+Each input returns its `Effects`; the shell does them in order before the next input.
+
+A replica keeps dialling every other one and follows whoever it is bound to. A promotion binds its
+epoch on a fence of replicas, takes the longest log among them, and only then serves. Nothing here
+trusts a controller: its advice starts a promotion, and the fence decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from node.ha import follower, leader
+from node.ha.effects import Effects, LinkId, LogView, Send
+from node.ha.epoch_file import ReplicaState
+from node.ha.epochs import Epochs
+from node.ha.sender import HaProtocolError
+from node.ha.state import Link, State
+from node.ha.types import (
+    NO_REPLICA,
+    HaBusyError,
+    Mode,
+    NotMasterError,
+    PromotionError,
+    Role,
+    Settings,
+)
+from node.ha.wire import (
+    Ack,
+    Admit,
+    Bind,
+    Bound,
+    Frame,
+    Handshake,
+    HandshakeReply,
+    Hello,
+    Transfer,
+)
+
+
+class Machine:
+    """See the module. One thread; nothing blocks."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        me: int,
+        log: LogView,
+        replica: ReplicaState,
+        epochs: Epochs,
+        end: int,
+        *,
+        mode: Mode = Mode.SYNC,
+    ) -> None:
+        """Start from what is stored. All of the log up to `end` is durable, and ends a record.
+
+        A restarted master never goes on in its epoch: it may have shipped bytes that it lost.
+        """
+        # A crash may have lost the bytes before the start of an epoch that was just taken over.
+        epochs.trim(end)
+        self.state = State(settings, me, log, replica, epochs, end, mode)
+
+    # What can be asked.
+
+    @property
+    def role(self) -> Role:
+        """What this replica does now."""
+        return self.state.role
+
+    @property
+    def confirm(self) -> int:
+        """Readers may read up to here."""
+        return self.state.confirm
+
+    def check_append(self) -> None:
+        """Raise NotMasterError or HaBusyError unless an append may be written now."""
+        s = self.state
+        if s.role is not Role.MASTER:
+            master = s.bound.master_id
+            raise NotMasterError(NO_REPLICA if master == s.me else master)
+        if len(s.waiters) >= s.settings.waiter_count_max:
+            raise HaBusyError(len(s.waiters), s.settings.waiter_count_max)
+
+    def stats(self) -> dict[str, int]:
+        """Return counters and what stands against limits."""
+        s = self.state
+        held = {"waiters": len(s.waiters), "waiters_max": s.settings.waiter_count_max}
+        positions = {"end": s.end, "durable": s.durable, "confirm": s.confirm}
+        return dict(s.counts) | held | positions | {"epoch": s.bound.number}
+
+    # Links. A link id is used once.
+
+    def dialled(self, link_id: LinkId, peer: int) -> Effects:
+        """A connection to another replica is there."""
+
+        def run(s: State) -> None:
+            old = s.up(peer)
+            if old is not None:
+                s.close(old, "dialled again")
+            s.links[link_id] = Link(link_id, peer, is_upstream=True)
+            hello = Hello(s.me, s.replica.incarnation, s.settings.group)
+            s.fx.send.append(Send(link_id, hello))
+            leader.evaluate(s)
+
+        return self._do(run)
+
+    def accepted(self, link_id: LinkId) -> Effects:
+        """Somebody dialled; who, its first frame says."""
+
+        def run(s: State) -> None:
+            s.links[link_id] = Link(link_id, NO_REPLICA, is_upstream=False)
+
+        return self._do(run)
+
+    def disconnected(self, link_id: LinkId) -> Effects:
+        """A link is gone."""
+
+        def run(s: State) -> None:
+            link = s.links.get(link_id)
+            if link is not None:
+                s.drop(link)
+                leader.evaluate(s)
+
+        return self._do(run)
+
+    def received(self, link_id: LinkId, frame: Frame) -> Effects:
+        """Take a frame. One that cannot be meant closes the link and changes nothing else."""
+
+        def run(s: State) -> None:
+            link = s.links.get(link_id)
+            if link is None:
+                return
+            try:
+                _receive(s, link, frame)
+            except HaProtocolError as error:
+                s.counts["violations"] += 1
+                s.close(link, str(error))
+                leader.evaluate(s)
+
+        return self._do(run)
+
+    # The log.
+
+    def appended(self, end: int, waiter: object) -> Effects:
+        """A serving master wrote records up to `end`; `waiter` waits for what the mode demands."""
+
+        def run(s: State) -> None:
+            assert s.role is Role.MASTER, "check_append comes first"
+            assert end > s.end, f"append to {end} of a log that ends at {s.end}"
+            s.end = end
+            s.waiters.add(end, s.mode, waiter)
+
+        return self._do(run)
+
+    def durable_to(self, position: int) -> Effects:
+        """The log is synced up to `position`, by a sync that began after the last cut."""
+
+        def run(s: State) -> None:
+            assert s.durable <= position <= s.end, f"{position}, not {s.durable}..{s.end}"
+            s.durable = position
+            follower.answer(s)
+            follower.ack(s)
+            leader.advance(s)
+            leader.evaluate(s)
+
+        return self._do(run)
+
+    # Time and people.
+
+    def tick(self, now_ms: int) -> Effects:
+        """Time passes, on a clock that never goes back."""
+
+        def run(s: State) -> None:
+            s.now_ms = now_ms
+            follower.tick(s)
+            leader.tick(s)
+            leader.evaluate(s)
+
+        return self._do(run)
+
+    def promote(self, nonce: int, number: int = 0) -> Effects:
+        """Try to become master. `nonce` is random, `number` the epoch; 0: above all that is known.
+
+        Raises PromotionError. Whether it succeeds, a role change tells.
+        """
+        return self._do(lambda s: leader.promote(s, nonce, number))
+
+    def advise(self, number: int, master_id: int, nonce: int) -> Effects:
+        """Take a controller's proposal for what it is: advice. What is impossible is counted."""
+
+        def run(s: State) -> None:
+            if master_id != s.me:
+                return
+            try:
+                leader.promote(s, nonce, number)
+            except PromotionError:
+                s.counts["advice_refused"] += 1
+
+        return self._do(run)
+
+    def set_mode(self, mode: Mode) -> Effects:
+        """Change when appends are acked, from the next one on. The fence is that of k either way,
+        so nothing that was acked with k copies is at risk."""
+
+        def run(s: State) -> None:
+            s.mode = mode
+            leader.advance(s)
+
+        return self._do(run)
+
+    def _do(self, run: Callable[[State], None]) -> Effects:
+        s = self.state
+        s.fx = fx = Effects()
+        run(s)
+        leader.pump(s)
+        return fx
+
+
+def _receive(s: State, link: Link, frame: Frame) -> None:
+    if link.is_upstream:
+        match frame:
+            case Bind():
+                follower.on_bind(s, link, frame)
+            case HandshakeReply():
+                follower.on_reply(s, link, frame)
+                leader.evaluate(s)
+            case Transfer():
+                follower.on_transfer(s, link, frame)
+            case Admit():
+                follower.on_admit(s, link, frame)
+            case _:
+                raise HaProtocolError(f"{type(frame).__name__} from the side that was dialled")
+        return
+    if isinstance(frame, Hello) == (link.peer != NO_REPLICA):
+        raise HaProtocolError(f"{type(frame).__name__} where HELLO comes first, and once")
+    match frame:
+        case Hello():
+            leader.on_hello(s, link, frame)
+        case Bound():
+            leader.on_bound(s, link, frame)
+        case Handshake():
+            leader.on_handshake(s, link, frame)
+        case Ack():
+            leader.on_ack(s, link, frame)
+        case _:
+            raise HaProtocolError(f"{type(frame).__name__} from the side that dialled")

@@ -1,0 +1,350 @@
+"""The AutoSwitchHA wire format, byte for byte, and our own frames for the fence beside it.
+
+Owns layouts, limits and the two incremental parsers; must not know roles or what a frame is good
+for. Big-endian, source: storage-formats 6.6. A link is dialled by the slave side, so the direction
+tells a request from a reply where both have one state. RocketMQ uses states 0 to 4; ours begin at
+64 and carry a CRC-32C, because a flipped bit in a fence would be believed:
+
+    i4 state (64 HELLO, 65 BIND, 66 BOUND, 67 ADMIT)  i4 bodySize  body  u4 CRC-32C of all before
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import ClassVar, Final, NamedTuple, TypeAlias
+
+from node.ha.types import Binding, EpochStart, HaError, Standing
+from store.checksum import crc32c
+
+EPOCH_COUNT_MAX: Final = 1000
+"""Entries of a handshake reply (6.6)."""
+TRANSFER_SIZE_BYTES_MAX: Final = 8 << 20
+"""Body of one transfer that is accepted; the largest record fits."""
+GROUP_SIZE_BYTES_MAX: Final = 255
+
+_STATE_HANDSHAKE: Final = 1
+_STATE_TRANSFER: Final = 2
+_STATE_HELLO, _STATE_BIND, _STATE_BOUND, _STATE_ADMIT = 64, 65, 66, 67
+
+_HANDSHAKE: Final = struct.Struct(">ihhq")
+_ACK: Final = struct.Struct(">iq")
+_REPLY: Final = struct.Struct(">iiqi")
+_EPOCH: Final = struct.Struct(">iq")
+_TRANSFER: Final = struct.Struct(">iiqiqq")
+_PREFIX: Final = struct.Struct(">ii")
+_CRC: Final = struct.Struct(">I")
+_HELLO: Final = struct.Struct(">qQ")
+_BIND: Final = struct.Struct(">iqQ")
+_BOUND: Final = struct.Struct(">iqQiqqqBQ")
+_ADMIT: Final = struct.Struct(">iQ")
+_OWN_SIZE_BYTES_MAX: Final = _HELLO.size + GROUP_SIZE_BYTES_MAX
+
+
+class HaFrameError(HaError):
+    """The peer sent bytes that are no frame. Nothing was changed; close the link."""
+
+    code = "ha.frame"
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(detail)
+        self.detail = detail
+
+    def __str__(self) -> str:
+        return f"{self.detail}; the link is closed, check what speaks at the other end"
+
+
+class Handshake(NamedTuple):
+    """Slave to master: I want your log."""
+
+    replica_id: int
+    is_from_last_file: bool = False
+    is_learner: bool = False
+
+
+class Ack(NamedTuple):
+    """Slave to master: I hold everything below `position`, synced."""
+
+    position: int
+
+
+class HandshakeReply(NamedTuple):
+    """Master to slave: my epochs, oldest first, and the end of my log."""
+
+    end: int
+    last_epoch: int
+    epochs: tuple[EpochStart, ...]
+
+
+class Transfer(NamedTuple):
+    """Master to slave: raw bytes of one epoch; none of them is a heartbeat."""
+
+    position: int
+    epoch: int
+    epoch_start: int
+    confirm: int
+    body: bytes | memoryview = b""
+
+
+class Hello(NamedTuple):
+    """First frame of the side that dialled."""
+
+    replica_id: int
+    incarnation: int
+    group: str
+
+
+class Bind(NamedTuple):
+    """Candidate or master to replica: accept this epoch and refuse all older ones."""
+
+    binding: Binding
+
+
+class Bound(NamedTuple):
+    """Replica to candidate: what I am bound to (perhaps not what you asked for), and my log."""
+
+    binding: Binding
+    last_epoch: int
+    end: int
+    confirm: int
+    """How far readers may read here."""
+    known_confirm: int
+    """The highest confirm offset that any master told this replica; its log may be shorter."""
+    standing: Standing
+    incarnation: int
+
+
+class Admit(NamedTuple):
+    """Master to replica: you hold all there is, count as a full replica from this epoch on."""
+
+    number: int
+    incarnation: int
+
+
+UpFrame: TypeAlias = Handshake | Ack | Hello | Bound
+"""From the side that dialled."""
+DownFrame: TypeAlias = HandshakeReply | Transfer | Bind | Admit
+"""To the side that dialled."""
+Frame: TypeAlias = UpFrame | DownFrame
+
+
+def transfer_head(frame: Transfer, body_size_bytes: int) -> bytes:
+    """Encode the 36 bytes in front of a body that is sent from the mapping without a copy."""
+    return _TRANSFER.pack(
+        _STATE_TRANSFER,
+        body_size_bytes,
+        frame.position,
+        frame.epoch,
+        frame.epoch_start,
+        frame.confirm,
+    )
+
+
+def encode(frame: Frame) -> bytes:
+    """Encode any frame."""
+    match frame:
+        case Handshake(replica_id, is_from_last_file, is_learner):
+            return _HANDSHAKE.pack(_STATE_HANDSHAKE, is_from_last_file, is_learner, replica_id)
+        case Ack(position):
+            return _ACK.pack(_STATE_TRANSFER, position)
+        case HandshakeReply(end, last_epoch, epochs):
+            assert len(epochs) <= EPOCH_COUNT_MAX, f"{len(epochs)} epochs"
+            size_bytes = _EPOCH.size * len(epochs)
+            head = _REPLY.pack(_STATE_HANDSHAKE, size_bytes, end, last_epoch)
+            return head + b"".join(_EPOCH.pack(*epoch) for epoch in epochs)
+        case Transfer():
+            return transfer_head(frame, len(frame.body)) + bytes(frame.body)
+        case Hello(replica_id, incarnation, group):
+            name = group.encode()
+            assert len(name) <= GROUP_SIZE_BYTES_MAX, f"the name of group {group!r} is too long"
+            return _own(_STATE_HELLO, _HELLO.pack(replica_id, incarnation) + name)
+        case Bind(binding):
+            return _own(_STATE_BIND, _BIND.pack(*binding))
+        case Bound():
+            body = _BOUND.pack(
+                *frame.binding,
+                frame.last_epoch,
+                frame.end,
+                frame.confirm,
+                frame.known_confirm,
+                frame.standing.value,
+                frame.incarnation,
+            )
+            return _own(_STATE_BOUND, body)
+        case Admit():
+            return _own(_STATE_ADMIT, _ADMIT.pack(*frame))
+
+
+def _own(state: int, body: bytes) -> bytes:
+    head = _PREFIX.pack(state, len(body)) + body
+    return head + _CRC.pack(crc32c(head))
+
+
+class _Parser:
+    """Bytes in, frames out. Holds at most one frame that is not whole yet."""
+
+    _states: ClassVar[frozenset[int]]
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._broken = False
+
+    @property
+    def held_size_bytes(self) -> int:
+        """Bytes of the frame that is not whole yet."""
+        return len(self._buffer)
+
+    def _feed(self, data: bytes | memoryview, take: Callable[[], int]) -> None:
+        assert not self._broken, "a link is closed after its first bad frame"
+        self._buffer += data
+        try:
+            while size_bytes := take():
+                del self._buffer[:size_bytes]
+        except HaFrameError:
+            self._broken = True
+            self._buffer.clear()
+            raise
+
+    def _state(self) -> int:
+        """Return the state of the next frame, 0 if it is not there yet."""
+        if len(self._buffer) < 4:
+            return 0
+        state = int.from_bytes(self._buffer[:4], "big", signed=True)
+        if state not in self._states:
+            raise HaFrameError(f"state {state} is unknown or not for this direction")
+        return state
+
+    def _own_body(self) -> tuple[int, bytes] | None:
+        """Return size and body of one of our own frames; None: read more."""
+        if len(self._buffer) < _PREFIX.size:
+            return None
+        state, size_bytes = _PREFIX.unpack_from(self._buffer)
+        if not 0 <= size_bytes <= _OWN_SIZE_BYTES_MAX:
+            raise HaFrameError(f"body of {size_bytes} bytes in a frame of state {state}")
+        end = _PREFIX.size + size_bytes
+        if len(self._buffer) < end + _CRC.size:
+            return None
+        if crc32c(bytes(self._buffer[:end])) != _CRC.unpack_from(self._buffer, end)[0]:
+            raise HaFrameError(f"the checksum of a frame of state {state} is wrong")
+        return end + _CRC.size, bytes(self._buffer[_PREFIX.size : end])
+
+
+class UpParser(_Parser):
+    """Reads what the slave side sends."""
+
+    _states = frozenset({_STATE_HANDSHAKE, _STATE_TRANSFER, _STATE_HELLO, _STATE_BOUND})
+
+    def feed(self, data: bytes | memoryview) -> list[UpFrame]:
+        """Take bytes as they come; return the frames that are whole now. Raises HaFrameError."""
+        frames: list[UpFrame] = []
+        self._feed(data, lambda: self._take(frames))
+        return frames
+
+    def _take(self, frames: list[UpFrame]) -> int:
+        buffer = self._buffer
+        match self._state():
+            case 0:
+                return 0
+            case 1:
+                if len(buffer) < _HANDSHAKE.size:
+                    return 0
+                _, last_file, learner, replica_id = _HANDSHAKE.unpack_from(buffer)
+                if last_file not in (0, 1) or learner not in (0, 1):
+                    raise HaFrameError(f"flags {last_file}, {learner} of a handshake, not 0 or 1")
+                frames.append(Handshake(replica_id, bool(last_file), bool(learner)))
+                return _HANDSHAKE.size
+            case 2:
+                if len(buffer) < _ACK.size:
+                    return 0
+                frames.append(Ack(_ACK.unpack_from(buffer)[1]))
+                return _ACK.size
+            case state:
+                found = self._own_body()
+                if found is None:
+                    return 0
+                size_bytes, body = found
+                frames.append(_hello(body) if state == _STATE_HELLO else _bound(body))
+                return size_bytes
+
+
+class DownParser(_Parser):
+    """Reads what the master side sends."""
+
+    _states = frozenset({_STATE_HANDSHAKE, _STATE_TRANSFER, _STATE_BIND, _STATE_ADMIT})
+
+    def feed(self, data: bytes | memoryview) -> list[DownFrame]:
+        """Take bytes as they come; return the frames that are whole now. Raises HaFrameError."""
+        frames: list[DownFrame] = []
+        self._feed(data, lambda: self._take(frames))
+        return frames
+
+    def _take(self, frames: list[DownFrame]) -> int:
+        match self._state():
+            case 0:
+                return 0
+            case 1:
+                return self._take_reply(frames)
+            case 2:
+                return self._take_transfer(frames)
+            case state:
+                found = self._own_body()
+                if found is None:
+                    return 0
+                size_bytes, body = found
+                if state == _STATE_BIND:
+                    frames.append(Bind(Binding(*_unpack(_BIND, body))))
+                else:
+                    frames.append(Admit(*_unpack(_ADMIT, body)))
+                return size_bytes
+
+    def _take_reply(self, frames: list[DownFrame]) -> int:
+        buffer = self._buffer
+        if len(buffer) < _REPLY.size:
+            return 0
+        _, size_bytes, end, last_epoch = _REPLY.unpack_from(buffer)
+        if not 0 <= size_bytes <= EPOCH_COUNT_MAX * _EPOCH.size or size_bytes % _EPOCH.size:
+            raise HaFrameError(f"epochs of {size_bytes} bytes in a handshake reply")
+        whole: int = _REPLY.size + size_bytes
+        if len(buffer) < whole:
+            return 0
+        found = _EPOCH.iter_unpack(bytes(buffer[_REPLY.size : whole]))
+        frames.append(HandshakeReply(end, last_epoch, tuple(EpochStart(*item) for item in found)))
+        return whole
+
+    def _take_transfer(self, frames: list[DownFrame]) -> int:
+        buffer = self._buffer
+        if len(buffer) < _TRANSFER.size:
+            return 0
+        _, size_bytes, position, epoch, epoch_start, confirm = _TRANSFER.unpack_from(buffer)
+        if not 0 <= size_bytes <= TRANSFER_SIZE_BYTES_MAX:
+            raise HaFrameError(f"transfer of {size_bytes} bytes, limit {TRANSFER_SIZE_BYTES_MAX}")
+        whole: int = _TRANSFER.size + size_bytes
+        if len(buffer) < whole:
+            return 0
+        body = bytes(memoryview(buffer)[_TRANSFER.size : whole])
+        frames.append(Transfer(position, epoch, epoch_start, confirm, body))
+        return whole
+
+
+def _unpack(layout: struct.Struct, body: bytes) -> tuple[int, ...]:
+    if len(body) != layout.size:
+        raise HaFrameError(f"body of {len(body)} bytes where {layout.size} are due")
+    return layout.unpack(body)
+
+
+def _hello(body: bytes) -> Hello:
+    if len(body) < _HELLO.size:
+        raise HaFrameError(f"body of {len(body)} bytes where {_HELLO.size} are due")
+    replica_id, incarnation = _HELLO.unpack_from(body)
+    try:
+        return Hello(replica_id, incarnation, body[_HELLO.size :].decode())
+    except UnicodeDecodeError as error:
+        raise HaFrameError("the name of the group is not UTF-8") from error
+
+
+def _bound(body: bytes) -> Bound:
+    number, master, nonce, epoch, end, confirm, known, standing, inc = _unpack(_BOUND, body)
+    if standing not in (Standing.FULL.value, Standing.JOINING.value):
+        raise HaFrameError(f"standing {standing} is unknown")
+    binding = Binding(number, master, nonce)
+    return Bound(binding, epoch, end, confirm, known, Standing(standing), inc)

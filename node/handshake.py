@@ -1,0 +1,238 @@
+"""The handshake of the peer link: who is there, is it ours, may it speak.
+
+Owns the four handshake frames and every reason for a refusal, as functions over bytes; must not
+know sockets or time. The order is: the dialled side sends a Challenge, the dialler a Hello that
+signs it, the dialled side a Welcome that signs the Hello's nonce. Either side may say Goodbye with
+a code instead. Identity is compared before the proof, so that a node in the wrong cluster reads
+what is wrong; the texts repeat what the stranger said and tell nothing of ours.
+"""
+
+import secrets
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final, NamedTuple, TypeVar
+
+from google.protobuf.message import DecodeError
+
+from node.auth import is_same, sign
+from quorumlog.pb import peer_pb2 as pb
+from raft.messages import NO_INDEX, Index, NodeId
+
+PROTOCOL: Final = 1
+NONCE_SIZE_BYTES: Final = 16
+_TEXT_SIZE_MAX: Final = 200  # Of what a peer says and we show.
+
+_Handshake = TypeVar("_Handshake", pb.Challenge, pb.Hello, pb.Welcome)
+
+
+class CloseCode(StrEnum):
+    """Why a connection was refused or dropped. Text for ever: it is on the wire and in metrics."""
+
+    WRONG_PROTOCOL = "wrong_protocol"
+    WRONG_CLUSTER = "wrong_cluster"
+    WRONG_GROUP = "wrong_group"
+    WRONG_NODE = "wrong_node"
+    """The dialler looked for another node than this one."""
+    UNKNOWN_NODE = "unknown_node"
+    """The dialler is not among the peers of this node."""
+    BAD_AUTH = "bad_auth"
+    REPLACED = "replaced"
+    """The peer opened a newer connection."""
+    REMOVED = "removed"
+    """The node is no peer of this one any more, or has another address."""
+    STOPPING = "stopping"
+    PROTOCOL_ERROR = "protocol_error"
+
+    # Never sent: the other side is no peer, or does not read.
+    GARBAGE = "garbage"
+    """What came before the handshake is no handshake."""
+    DISPLACED = "displaced"
+    """Too many strangers: the oldest unfinished handshake made room."""
+    TIMEOUT = "timeout"
+    SILENT = "silent"
+    TLS = "tls"
+    REFUSED = "refused"
+    """The other side said Goodbye; its code is in the text."""
+    UNREACHABLE = "unreachable"
+    """Nobody took the connection at the peer's address."""
+    LOST = "lost"
+    """Closed by the other side or the network."""
+
+
+class RefusedError(Exception):
+    """The handshake failed: say Goodbye with this code and close."""
+
+    def __init__(self, code: CloseCode, detail: str) -> None:
+        super().__init__(code, detail)
+        self.code, self.detail = code, detail
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.detail}"
+
+
+@dataclass(frozen=True, slots=True)
+class LinkIdentity:
+    """Who this node is, as the handshake says it."""
+
+    cluster_id: str
+    group: str
+    node_id: NodeId
+    version: str
+    address: str
+    """Of the client service, for redirects: "host:port"."""
+    secret: bytes = field(default=b"", repr=False)
+    """Shared by the cluster; empty: peers prove nothing."""
+
+
+class PeerInfo(NamedTuple):
+    """What a peer said of itself."""
+
+    node_id: NodeId
+    version: str
+    address: str
+    last_index: Index
+    """Of its log when it connected."""
+
+
+def challenge() -> tuple[bytes, bytes]:
+    """Return a new nonce and the header of the Challenge that asks to sign it."""
+    nonce = secrets.token_bytes(NONCE_SIZE_BYTES)
+    return nonce, pb.Challenge(protocol=PROTOCOL, nonce=nonce).SerializeToString()
+
+
+def hello(
+    identity: LinkIdentity, header: bytes, *, to: NodeId, last_index: Index
+) -> tuple[int, bytes]:
+    """Return (nonce, header of the Hello) that answers a Challenge. Raises RefusedError."""
+    found = _parse(pb.Challenge, header)
+    if found.protocol < PROTOCOL or len(found.nonce) != NONCE_SIZE_BYTES:
+        raise RefusedError(CloseCode.WRONG_PROTOCOL, f"protocol {found.protocol} is spoken there")
+    made = pb.Hello(
+        protocol=PROTOCOL,
+        cluster_id=identity.cluster_id,
+        group=identity.group,
+        node_id=identity.node_id,
+        to_node_id=to,
+        version=identity.version,
+        address=identity.address,
+        nonce=secrets.randbits(64),
+        last_index=last_index,
+    )
+    made.auth = _sign_hello(identity.secret, found.nonce, made)
+    return made.nonce, made.SerializeToString()
+
+
+def check_hello(
+    identity: LinkIdentity, header: bytes, *, challenge_nonce: bytes, peers: Collection[NodeId]
+) -> tuple[int, PeerInfo]:
+    """Return the nonce to sign and who dialled. Raises RefusedError."""
+    found = _parse(pb.Hello, header)
+    if found.protocol != PROTOCOL:
+        detail = f"protocol {found.protocol} is not spoken here, only {PROTOCOL}"
+        raise RefusedError(CloseCode.WRONG_PROTOCOL, detail)
+    if found.cluster_id != identity.cluster_id:
+        detail = f"cluster {_shown(found.cluster_id)} is not the one of this node"
+        raise RefusedError(CloseCode.WRONG_CLUSTER, detail)
+    if found.group != identity.group:
+        detail = f"group {_shown(found.group)} is not the one of this node"
+        raise RefusedError(CloseCode.WRONG_GROUP, detail)
+    if found.to_node_id != identity.node_id:
+        detail = f"node {found.to_node_id} is not here; check the addresses of the peers"
+        raise RefusedError(CloseCode.WRONG_NODE, detail)
+    if found.node_id not in peers:
+        detail = f"node {found.node_id} is not among the peers of this node"
+        raise RefusedError(CloseCode.UNKNOWN_NODE, detail)
+    if not is_same(found.auth, _sign_hello(identity.secret, challenge_nonce, found)):
+        raise RefusedError(CloseCode.BAD_AUTH, "the secrets of the two nodes differ")
+    return found.nonce, _info(found)
+
+
+def welcome(identity: LinkIdentity, *, to: NodeId, nonce: int, last_index: Index) -> bytes:
+    """Return the header of the Welcome that answers a Hello with `nonce` from node `to`."""
+    made = pb.Welcome(
+        node_id=identity.node_id,
+        version=identity.version,
+        address=identity.address,
+        last_index=last_index,
+    )
+    made.auth = _sign_welcome(identity, to, nonce, made)
+    return made.SerializeToString()
+
+
+def check_welcome(identity: LinkIdentity, header: bytes, *, to: NodeId, nonce: int) -> PeerInfo:
+    """Return who answered the Hello sent to node `to`. Raises RefusedError."""
+    found = _parse(pb.Welcome, header)
+    if found.node_id != to:
+        raise RefusedError(CloseCode.WRONG_NODE, f"node {found.node_id} answered for node {to}")
+    if not is_same(found.auth, _sign_welcome(identity, identity.node_id, nonce, found)):
+        raise RefusedError(CloseCode.BAD_AUTH, "the secrets of the two nodes differ")
+    return _info(found)
+
+
+def goodbye(code: CloseCode, detail: str) -> bytes:
+    """Return the header of a Goodbye."""
+    return pb.Goodbye(code=code, message=detail[:_TEXT_SIZE_MAX]).SerializeToString()
+
+
+def read_goodbye(header: bytes) -> tuple[str, str]:
+    """Return code and text as the peer said them, shortened and printable; never raises."""
+    try:
+        found = pb.Goodbye.FromString(header)
+    except DecodeError:
+        return "unreadable", ""
+    return _printable(found.code), _printable(found.message)
+
+
+def _parse(kind: type[_Handshake], header: bytes) -> _Handshake:
+    try:
+        return kind.FromString(header)
+    except DecodeError as error:
+        raise RefusedError(CloseCode.GARBAGE, f"no {kind.__name__}: {error}") from error
+
+
+def _info(found: pb.Hello | pb.Welcome) -> PeerInfo:
+    if found.last_index < NO_INDEX:
+        raise RefusedError(CloseCode.GARBAGE, f"last index {found.last_index}")
+    version, address = _printable(found.version), _printable(found.address)
+    return PeerInfo(found.node_id, version, address, found.last_index)
+
+
+def _sign_hello(secret: bytes, nonce: bytes, made: pb.Hello) -> bytes:
+    return sign(
+        secret,
+        "hello",
+        nonce,
+        made.protocol,
+        made.cluster_id,
+        made.group,
+        made.node_id,
+        made.to_node_id,
+        made.version,
+        made.address,
+        made.nonce,
+        made.last_index,
+    )
+
+
+def _sign_welcome(identity: LinkIdentity, to: NodeId, nonce: int, made: pb.Welcome) -> bytes:
+    return sign(
+        identity.secret,
+        "welcome",
+        nonce,
+        identity.cluster_id,
+        identity.group,
+        to,
+        made.node_id,
+        made.version,
+        made.address,
+        made.last_index,
+    )
+
+
+def _shown(text: str) -> str:
+    return repr(_printable(text))
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() else "?" for c in text[:_TEXT_SIZE_MAX])

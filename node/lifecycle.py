@@ -1,0 +1,166 @@
+"""The life of a node's process: from settings to an exit code.
+
+Owns signals, the order of a stop and which error means which exit code; docs/operations.md has the
+table. SIGTERM or SIGINT: take no new appends, hand leadership over, finish what runs, sync, close.
+A second one: do not wait for anybody, but close safely. A stop that does not end is ended.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+from collections.abc import Mapping
+from typing import Any, Final
+
+import structlog
+
+from node import logs
+from node.config import Settings
+from node.errors import NodeError
+from node.fail_stop import (
+    EXIT_BAD_CONFIG,
+    EXIT_BAD_DATA,
+    EXIT_OK,
+    EXIT_STOP_TIMEOUT,
+    EXIT_TRY_LATER,
+    FailStop,
+)
+from node.hard_state import IdentityMismatchError
+from node.node import Node
+from node.services.server import PortTakenError
+from node.snapshot import SnapshotFormatError
+from node.stopping import Stopping
+from node.tls import TlsFileError
+from store.errors import (
+    CorruptionError,
+    DerivedFileError,
+    LayoutError,
+    SnapshotNeededError,
+    StoreError,
+    SyncFailedError,
+)
+
+CLOSE_TIMEOUT_MS: Final = 30_000
+"""For syncing and closing after everybody was let go; then the process ends as in a crash."""
+_OWN_PACKAGES: Final = ("node.", "raft.", "store.")
+_log: Final = structlog.get_logger(component="lifecycle")
+
+
+def run(settings: Settings) -> int:
+    """Serve until told to stop; return the exit code."""
+    if not __debug__:
+        sys.stderr.write(
+            "quorumlog: assertions are off (python -O, PYTHONOPTIMIZE), and they are part of what "
+            "keeps data safe; start without\n"
+        )
+        return EXIT_BAD_CONFIG
+    import uvloop
+
+    logs.configure(settings.log_level, settings.log_format, bound={"node": settings.node_id})
+    settings.directory.mkdir(parents=True, exist_ok=True)
+    fail_stop = FailStop(settings.directory)
+    try:
+        return uvloop.run(_live(settings, fail_stop))
+    except (StoreError, NodeError, PortTakenError, OSError) as error:
+        _log.error("cannot start", code=getattr(error, "code", "os"), error=str(error))
+        return exit_code_of(error)
+    except (AssertionError, SyncFailedError) as error:
+        fail_stop(error)
+
+
+def exit_code_of(error: Exception) -> int:
+    """Return the exit code for an error at start."""
+    match error:
+        case TlsFileError():
+            return EXIT_BAD_CONFIG
+        case CorruptionError() | LayoutError() | DerivedFileError() | SnapshotNeededError():
+            return EXIT_BAD_DATA
+        case IdentityMismatchError() | SnapshotFormatError():
+            return EXIT_BAD_DATA
+    return EXIT_TRY_LATER
+
+
+async def _live(settings: Settings, fail_stop: FailStop) -> int:
+    return await _Life(settings, fail_stop).run()
+
+
+class _Life:
+    """One run of one node."""
+
+    def __init__(self, settings: Settings, fail_stop: FailStop) -> None:
+        self._settings = settings
+        self._fail_stop = fail_stop
+        self._stop = asyncio.Event()
+        self._hurry = asyncio.Event()
+
+    async def run(self) -> int:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._on_loop_error)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal, number)
+        node = Node(self._settings, self._fail_stop)
+        start = asyncio.create_task(node.start(), name="start")
+        stop = asyncio.create_task(self._stop.wait(), name="stop")
+        await asyncio.wait((start, stop), return_when=asyncio.FIRST_COMPLETED)
+        is_up = start.done() and start.exception() is None
+        if is_up:
+            await stop
+        else:
+            # It failed, or was told to stop before it was up.
+            start.cancel()
+            self._hurry.set()
+            await asyncio.gather(start, return_exceptions=True)
+        stop.cancel()
+        watchdog = self._watch_over_stop()
+        await Stopping(node, self._hurry).run()
+        watchdog.cancel()
+        if not is_up and not start.cancelled():
+            start.result()
+        return EXIT_OK
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        name = signal.Signals(number).name
+        if not self._stop.is_set():
+            _log.info("stops", signal=name)
+            self._stop.set()
+        else:
+            _log.warning("stops without waiting", signal=name)
+            self._hurry.set()
+
+    def _watch_over_stop(self) -> threading.Timer:
+        """End the process if the stop hangs, as on a disk that does not answer."""
+        timeout_s = (self._settings.drain_timeout_ms + CLOSE_TIMEOUT_MS) / 1000
+
+        def end() -> None:
+            sys.stderr.write(
+                f"quorumlog: the stop did not end within {timeout_s:g} s, the process ends as in a "
+                f"crash. Nothing acknowledged is lost.\n"
+            )
+            sys.stderr.flush()
+            os._exit(EXIT_STOP_TIMEOUT)
+
+        timer = threading.Timer(timeout_s, end)
+        timer.daemon = True
+        timer.start()
+        return timer
+
+    def _on_loop_error(self, _loop: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
+        """Nobody waited for what failed. If it is ours, memory cannot be trusted any more."""
+        error = context.get("exception")
+        if isinstance(error, Exception) and is_ours(error):
+            self._fail_stop(error)
+        _log.error("the event loop met an error", what=context.get("message"), exc_info=error)
+
+
+def is_ours(error: BaseException) -> bool:
+    """Whether an error passed through our own packages, and is none of a library alone."""
+    if isinstance(error, AssertionError | SyncFailedError):
+        return True
+    traceback = error.__traceback__
+    while traceback is not None:
+        module = str(traceback.tb_frame.f_globals.get("__name__"))
+        if module.startswith(_OWN_PACKAGES):
+            return True
+        traceback = traceback.tb_next
+    return False

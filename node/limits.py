@@ -1,0 +1,121 @@
+"""Every limit of the broker: what it bounds, its default, and why this number.
+
+Owns the numbers and nothing else. They are exported with the broker's stats, so that a person sees
+how full each bounded thing is. Those marked `Replicated:` decide what a command does to the
+replicated state, so they must be equal on all nodes of a cluster and change with a release only;
+tests use small ones.
+"""
+
+from dataclasses import dataclass, fields
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+
+COMMAND_SIZE_BYTES_MAX: Final = 256
+"""Room that a batch leaves for the record that names its producer: about 150 bytes with IPv6."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The limits of one node's broker. Frozen; a wrong value raises ValueError by name."""
+
+    # --- Appends ---
+    in_flight_size_bytes_max: int = 64 * MIB
+    """Batches handed to the log and not yet decided. A third of a second at 200 MB/s; also what an
+    election may leave to decide. Above it callers wait, first come first served."""
+    in_flight_count_max: int = 16_384
+    """The same in batches: single messages of many clients."""
+    parked_append_size_bytes_max: int = 64 * MIB
+    """Batches that wait for room. Above it `node.busy` at once: memory is bounded."""
+    parked_append_count_max: int = 16_384
+    """The same in batches."""
+    append_timeout_ms: int = 10_000
+    """How long a caller waits for its receipt, if it does not say; a caller may not wait longer.
+    Ten elections: whoever is not answered then has a cluster without a quorum."""
+
+    # --- Commands: topics, offsets, members ---
+    command_count_max: int = 16_384
+    """Commands submitted and not yet decided. Above it `node.busy`."""
+    command_entry_size_bytes_max: int = 256 * KIB
+    """Commands of one loop turn that share one entry. Small beside a batch of messages."""
+
+    # --- The replicated state ---
+    topic_count_max: int = 10_000
+    """Replicated: topics. A name costs 200 bytes here, and each written queue a directory."""
+    queue_count_max: int = 1_024
+    """Replicated: queues of one topic. RocketMQ's largest common topic has as many."""
+    queue_total_count_max: int = 65_536
+    """Replicated: queues of all topics; each written one is a directory with files."""
+    group_count_max: int = 10_000
+    """Replicated: consumer groups."""
+    group_offset_count_max: int = 10_240
+    """Replicated: offsets one group may hold: ten of the widest topics."""
+    offset_count_max: int = 200_000
+    """Replicated: offsets of all groups: a checkpoint of about 10 MB."""
+    producer_count_max: int = 10_000
+    """Replicated: producers whose past is known; beyond it the one silent for longest is forgotten,
+    by its last batch in the log. 64 positions each: a checkpoint of about 10 MB."""
+    producer_window_count: int = 64
+    """Replicated: batches per producer whose receipt can be given again. Producers keep at most
+    this many in flight."""
+    member_count_max: int = 64
+    """Replicated: nodes whose address is known. Far more than voters and learners."""
+
+    # --- Topics ---
+    queue_count_default: int = 4
+    """Queues of a topic that is created without a count: RocketMQ's client default."""
+
+    # --- Reads ---
+    pull_count_default: int = 1_024
+    """Records of one pull, if the caller does not say."""
+    pull_count_max: int = 16_384
+    """Records of one pull: bounds the time the loop spends on one caller to a few ms."""
+    pull_size_bytes_default: int = 256 * KIB
+    """Bytes of one pull, if the caller does not say."""
+    pull_size_bytes_max: int = 2 * MIB
+    """Bytes of one pull; half of gRPC's default message limit."""
+    pull_wait_ms_max: int = 30_000
+    """How long a pull may be parked: less than what proxies and firewalls let pass in silence."""
+    pull_waiters_max: int = 16_384
+    """Pulls and tails parked until there is something. Above it `node.busy`."""
+    pull_tag_count_max: int = 64
+    """Tags of one filter."""
+    read_wait_ms_max: int = 5_000
+    """How long a read waits for a quorum's confirmation, or until an index is applied."""
+    read_waiters_max: int = 4_096
+    """Reads that wait so; the Raft core's own limit for confirmations. Above it `node.busy`."""
+    tail_idle_ms: int = 15_000
+    """A tail without news says so this often, so that a dead client is noticed."""
+    query_count_default: int = 32
+    """Messages of one query by key, if the caller does not say."""
+    query_count_max: int = 256
+    """Messages of one query by key."""
+    query_size_bytes_max: int = 3 * MIB
+    """Bytes of one query's answer, one message at least."""
+    queue_offsets_count_max: int = 4_096
+    """Queues of one question for offsets, and offsets of one commit: four of the widest topics."""
+
+    # --- Members of consumer groups (known to the leader only) ---
+    heartbeat_ms: int = 2_000
+    """How often members should speak."""
+    session_ms: int = 10_000
+    """A member silent for this long is out: five missed heartbeats."""
+    group_settle_ms: int = 3_000
+    """A new leader knows no members yet: for this long, one and a half heartbeats, it collects them
+    before it says who is in a group that is known to exist, lest the first one takes all queues."""
+    group_member_count_max: int = 1_024
+    """Members of one group: as many as queues of one topic can be shared by."""
+    group_member_total_count_max: int = 20_000
+    """Members of all groups."""
+    member_topic_count_max: int = 256
+    """Topics that one member names."""
+    name_size_characters_max: int = 127
+    """Characters of a group name, as of a topic; twice as many for a client id."""
+
+    def __post_init__(self) -> None:
+        wrong = [f.name for f in fields(self) if getattr(self, f.name) < 1]
+        if wrong:
+            raise ValueError(f"{', '.join(wrong)}: use 1 or more")
+        if self.heartbeat_ms >= self.session_ms:
+            raise ValueError("session_ms must be longer than heartbeat_ms")

@@ -1,0 +1,254 @@
+"""What Prometheus sees of a node: the names, and where each value comes from.
+
+Owns names, types and texts of all metrics; docs/metrics.md is generated from this table. Values are
+read from the stats of the parts when somebody asks, so nothing is counted twice and a metric costs
+nothing between two scrapes. Must not know HTTP.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final, NamedTuple
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from node.broker.stats import BrokerStats
+from node.link_types import LinkStats
+from node.repair import LiveRepairStats
+from node.replica import ReplicaStats
+from node.services.calls import CallCounters
+from raft.transitions import Role
+from store.stats import LatencyStats, StoreStats
+
+
+class Spec(NamedTuple):
+    """One metric. A counter is shown with `_total` behind its name, as Prometheus wants."""
+
+    kind: str
+    text: str
+    labels: tuple[str, ...] = ()
+
+
+PREFIX: Final = "quorumlog_"
+
+METRICS: Final[Mapping[str, Spec]] = {
+    "node": Spec("gauge", "1, with what the node is.", ("node_id", "cluster_id", "version")),
+    "ready": Spec("gauge", "1 when the node serves: see /ready."),
+    "uptime_seconds": Spec("gauge", "Since the process started."),
+    "role": Spec("gauge", "1 for the role the node has, 0 for the others.", ("role",)),
+    "term": Spec("gauge", "Newest Raft term this node knows."),
+    "leader_id": Spec("gauge", "Node that leads, 0 when unknown."),
+    "first_index": Spec("gauge", "First entry that is kept."),
+    "last_index": Spec("gauge", "Last entry in the log, committed or not."),
+    "durable_index": Spec("gauge", "Last entry that counts as durable here."),
+    "commit_index": Spec("gauge", "Last entry known to be committed."),
+    "applied_index": Spec("gauge", "Last entry that readers here see."),
+    "uncommitted_entries": Spec("gauge", "Entries above the commit index."),
+    "waiting_appends": Spec("gauge", "Appends whose caller waits for the commit."),
+    "waiting_reads": Spec("gauge", "Linearizable reads that wait for a quorum."),
+    "held_messages": Spec("gauge", "Answers to peers that wait for a sync."),
+    "held_messages_dropped": Spec("counter", "Answers to peers dropped over the limit."),
+    "follower_match_index": Spec("gauge", "Leader only: last entry a node has.", ("node_id",)),
+    "follower_in_flight_bytes": Spec("gauge", "Leader only: sent, not acked.", ("node_id",)),
+    "peer_connected": Spec("gauge", "1 when the link to a peer is up.", ("node_id",)),
+    "peer_sent_bytes": Spec("counter", "Bytes of frames sent to a peer.", ("node_id",)),
+    "peer_received_bytes": Spec("counter", "Bytes of frames received of a peer.", ("node_id",)),
+    "peer_queued_bytes": Spec("gauge", "Bytes that wait for a peer's socket.", ("node_id",)),
+    "peer_dropped_frames": Spec("counter", "Frames dropped: link down, or full.", ("node_id",)),
+    "peer_closed": Spec("counter", "Peer connections that ended, by reason.", ("code",)),
+    "calls": Spec("counter", "gRPC calls that began.", ("method",)),
+    "calls_failed": Spec("counter", "gRPC calls and appends of a stream that failed.",
+                         ("method", "code")),
+    "calls_open": Spec("gauge", "gRPC calls that are being served."),
+    "acked_records": Spec("counter", "Records acknowledged to clients by this node."),
+    "acked_bytes": Spec("counter", "Bytes of these records."),
+    "append_duplicates": Spec("counter", "Appends that were in the log already."),
+    "append_busy": Spec("counter", "Appends refused because too many are under way."),
+    "append_timeouts": Spec("counter", "Appends not decided in time: outcome unknown."),
+    "in_flight_bytes": Spec("gauge", "Of appends taken in and not yet decided."),
+    "in_flight_limit_bytes": Spec("gauge", "Limit of these: above it callers wait."),
+    "parked_append_bytes": Spec("gauge", "Of appends that wait for room."),
+    "pulls": Spec("counter", "Pulls answered by this node."),
+    "pulled_records": Spec("counter", "Records given to clients."),
+    "pulled_bytes": Spec("counter", "Bytes of these records."),
+    "waiting_readers": Spec("gauge", "Pulls and tails that wait for a message."),
+    "topics": Spec("gauge", "Topics of the cluster."),
+    "groups": Spec("gauge", "Consumer groups of the cluster."),
+    "group_members": Spec("gauge", "Leader only: consumers that said they are alive."),
+    "append_seconds": Spec("histogram", "From the call of the store to bytes in the page cache."),
+    "sync_seconds": Spec("histogram", "Duration of a sync of the log."),
+    "sync_running_seconds": Spec("gauge", "How long the sync that runs has been running."),
+    "unsynced_bytes": Spec("gauge", "Bytes written and not yet synced."),
+    "log_first_position": Spec("gauge", "First byte of the log that is kept."),
+    "log_end_position": Spec("gauge", "Where the next entry goes."),
+    "log_files": Spec("gauge", "Files of the log."),
+    "log_files_deleted": Spec("counter", "Files deleted by retention."),
+    "disk_used_ratio": Spec("gauge", "Use of the disk that holds the log, 0 to 1."),
+    "store_full": Spec("counter", "Appends refused because the disk is full."),
+    "repairs_waiting": Spec("gauge", "Damaged places that are being repaired from peers."),
+    "repaired_entries": Spec("counter", "Entries of the log that were put right from peers."),
+    "store_warnings": Spec("gauge", "Things an operator should look at: see /status."),
+}  # fmt: skip
+
+Sample = tuple[str, tuple[str, ...], float]
+Source = Callable[[], Iterable[Sample]]
+
+
+class NodeCollector(Collector):
+    """Collects the samples of all sources into families; a name must be in the table."""
+
+    def __init__(
+        self, samples: Source, histograms: Callable[[], Mapping[str, LatencyStats]]
+    ) -> None:
+        self._samples, self._histograms = samples, histograms
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every metric of the table, also one that has no sample now."""
+        families: dict[str, Metric] = {name: _family(name, spec) for name, spec in METRICS.items()}
+        for name, labels, value in self._samples():
+            families[name].add_metric(labels, value)  # type: ignore[attr-defined]
+        for name, latencies in self._histograms().items():
+            buckets, total_s = _buckets(latencies)
+            families[name].add_metric((), buckets, total_s)  # type: ignore[attr-defined]
+        yield from families.values()
+
+    def describe(self) -> Iterator[Metric]:
+        """Name the metrics without asking for values."""
+        for name, spec in METRICS.items():
+            yield _family(name, spec)
+
+
+def _family(name: str, spec: Spec) -> Metric:
+    full = PREFIX + name
+    match spec.kind:
+        case "counter":
+            return CounterMetricFamily(full, spec.text, labels=spec.labels)
+        case "histogram":
+            return HistogramMetricFamily(full, spec.text, labels=spec.labels)
+        case kind:
+            assert kind == "gauge", f"{name} is a {kind}"
+            return GaugeMetricFamily(full, spec.text, labels=spec.labels)
+
+
+def _buckets(latencies: LatencyStats) -> tuple[list[tuple[str, float]], float]:
+    """Bucket k of ours has what took below 2**k us."""
+    seen, buckets = 0, []
+    for k, count in enumerate(latencies.counts[:-1]):
+        seen += count
+        if k >= 3:  # Below 8 us nobody looks.
+            buckets.append((f"{(1 << k) / 1e6:g}", float(seen)))
+    buckets.append(("+Inf", float(latencies.count)))
+    return buckets, latencies.total_us / 1e6
+
+
+# Where values come from.
+
+
+def replica_samples(stats: ReplicaStats) -> Iterator[Sample]:
+    """Of the pump and the core."""
+    raft = stats.raft
+    for role in Role:
+        yield "role", (role.name.lower(),), float(role is raft.role)
+    yield "term", (), raft.term
+    yield "leader_id", (), raft.leader
+    yield "first_index", (), raft.first_index
+    yield "last_index", (), raft.last_index
+    yield "durable_index", (), raft.synced
+    yield "commit_index", (), raft.commit
+    yield "applied_index", (), raft.applied
+    yield "uncommitted_entries", (), raft.uncommitted_entry_count
+    yield "waiting_appends", (), stats.waiter_count
+    yield "waiting_reads", (), raft.read_count
+    yield "held_messages", (), stats.held_message_count
+    yield "held_messages_dropped", (), stats.held_messages_dropped
+    for row in raft.progress:
+        yield "follower_match_index", (str(row.node),), row.match
+        yield "follower_in_flight_bytes", (str(row.node),), row.in_flight_size_bytes
+
+
+def link_samples(stats: LinkStats) -> Iterator[Sample]:
+    """Of the peer link."""
+    for peer in stats.peers:
+        label = (str(peer.node),)
+        yield "peer_connected", label, float(peer.is_connected)
+        yield "peer_sent_bytes", label, peer.sent_size_bytes
+        yield "peer_received_bytes", label, peer.received_size_bytes
+        yield "peer_queued_bytes", label, peer.queued_size_bytes
+        dropped = peer.dropped_full_count + peer.dropped_unconnected_count
+        yield "peer_dropped_frames", label, dropped
+    for code, count in stats.closed_counts.items():
+        yield "peer_closed", (code,), count
+
+
+def call_samples(counters: CallCounters) -> Iterator[Sample]:
+    """Of the gRPC services."""
+    for method, count in counters.begun.items():
+        yield "calls", (method,), count
+    for (method, code), count in counters.failed.items():
+        yield "calls_failed", (method, code), count
+    yield "calls_open", (), counters.open_count
+
+
+def broker_samples(stats: BrokerStats) -> Iterator[Sample]:
+    """Of the broker."""
+    yield "acked_records", (), stats.records_total
+    yield "acked_bytes", (), stats.records_size_bytes_total
+    yield "append_duplicates", (), stats.duplicates_total
+    yield "append_busy", (), stats.busy_total
+    yield "append_timeouts", (), stats.timeouts_total
+    yield "in_flight_bytes", (), stats.in_flight_size_bytes
+    yield "in_flight_limit_bytes", (), stats.limits.in_flight_size_bytes_max
+    yield "parked_append_bytes", (), stats.parked_append_size_bytes
+    yield "pulls", (), stats.pulls_total
+    yield "pulled_records", (), stats.pulled_records_total
+    yield "pulled_bytes", (), stats.pulled_size_bytes_total
+    yield "waiting_readers", (), stats.waiting_reader_count
+    yield "topics", (), stats.topic_count
+    yield "groups", (), stats.group_count
+    yield "group_members", (), stats.group_member_count
+
+
+def repair_samples(stats: LiveRepairStats) -> Iterator[Sample]:
+    """Of repairs while the node runs."""
+    yield "repairs_waiting", (), stats.waiting_count
+    yield "repaired_entries", (), stats.repaired_entry_count
+
+
+def store_samples(stats: StoreStats) -> Iterator[Sample]:
+    """Of the engine."""
+    gauges, counters = stats.gauges, stats.counters
+    yield "sync_running_seconds", (), gauges.sync_running_ms / 1000
+    yield "unsynced_bytes", (), stats.bytes_to_flush
+    yield "log_first_position", (), gauges.min_position
+    yield "log_end_position", (), gauges.wrote_position
+    yield "log_files", (), gauges.file_count
+    yield "log_files_deleted", (), counters["deleted_file_count"]
+    yield "disk_used_ratio", (), gauges.disk_used_ratio
+    yield "store_full", (), counters["store_full_count"]
+    yield "store_warnings", (), len(stats.warnings())
+
+
+def page() -> str:
+    """Return docs/metrics.md: `python -m node.metrics > docs/metrics.md`."""
+    lines = [
+        "# Metrics",
+        "",
+        "Generated by `python -m node.metrics > docs/metrics.md`; do not edit. A node shows these",
+        "at `/metrics` of `http_listen`. Values are those of the node that is asked.",
+        "",
+        "| name | type | labels | meaning |",
+        "|---|---|---|---|",
+    ]
+    for name, spec in METRICS.items():
+        shown = PREFIX + name + ("_total" if spec.kind == "counter" else "")
+        labels = ", ".join(f"`{label}`" for label in spec.labels)
+        lines.append(f"| `{shown}` | {spec.kind} | {labels} | {spec.text} |")
+    return "\n".join([*lines, ""])
+
+
+if __name__ == "__main__":
+    print(page(), end="")

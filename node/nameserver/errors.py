@@ -1,0 +1,98 @@
+"""Errors of the name server, with what they mean for the caller.
+
+Owns the names, codes and texts; must not know who raises them. None of them stops the node: the
+data path does not wait for the name server.
+"""
+
+from node.errors import NodeError
+from store.errors import Outcome
+
+
+class NameServerSettingsError(NodeError):
+    """The settings are refused; the name server does not start."""
+
+    code, status = "nameserver.settings", "INVALID_ARGUMENT"
+
+    def __init__(self, setting: str, found: str, remedy: str) -> None:
+        super().__init__(setting, found, remedy)
+        self.setting, self.found, self.remedy = setting, found, remedy
+
+    def __str__(self) -> str:
+        return f"name server: {self.setting} is {self.found}; {self.remedy}"
+
+
+class LibraryVersionError(NodeError):
+    """Another version of PySyncObj is installed than the one whose faults were studied."""
+
+    code, status = "nameserver.library_version", "FAILED_PRECONDITION"
+
+    def __init__(self, wanted: str, found: str) -> None:
+        super().__init__(wanted, found)
+        self.wanted, self.found = wanted, found
+
+    def __str__(self) -> str:
+        return f"PySyncObj {self.found} is installed, {self.wanted} is needed; install that version"
+
+
+class FilesDamagedError(NodeError):
+    """The replica's files are damaged or incomplete: a vote may be lost, so it does not start."""
+
+    code, status = "nameserver.files_damaged", "DATA_LOSS"
+
+    def __init__(self, path: str, found: str) -> None:
+        super().__init__(path, found)
+        self.path, self.found = path, found
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}: {self.found}; stop this node, move the directory away and start again: "
+            f"the other replicas or the brokers fill a new one"
+        )
+
+
+class ReplicaFailedError(NodeError):
+    """This replica of the name server has stopped because of a fault. Restart the node."""
+
+    code, status = "nameserver.failed", "UNAVAILABLE"
+    outcome = Outcome.UNKNOWN
+
+    def __init__(self, cause: str) -> None:
+        super().__init__(cause)
+        self.cause = cause
+
+    def __str__(self) -> str:
+        return f"this replica of the name server has stopped ({self.cause}); ask another node"
+
+
+class NoQuorumError(NodeError):
+    """No leader took the command in time. Nothing happened, and appends go on without it."""
+
+    code, retryable, status = "nameserver.no_quorum", True, "UNAVAILABLE"
+    retry_after_ms = 500
+
+    def __init__(self, timeout_ms: int) -> None:
+        super().__init__(timeout_ms)
+        self.timeout_ms = timeout_ms
+
+    def __str__(self) -> str:
+        return (
+            f"the name server had no leader for {self.timeout_ms} ms; start its other replicas, "
+            f"or try again"
+        )
+
+
+class ChangeUnknownError(NodeError):
+    """It is not known whether the command was applied. Look at the directory, then decide."""
+
+    code, retryable, status = "nameserver.outcome_unknown", True, "DEADLINE_EXCEEDED"
+    outcome = Outcome.UNKNOWN
+
+    def __init__(self, key: str, timeout_ms: int) -> None:
+        super().__init__(key, timeout_ms)
+        self.key, self.timeout_ms = key, timeout_ms
+
+    def __str__(self) -> str:
+        return (
+            f"command {self.key} was sent and not confirmed within {self.timeout_ms} ms; the same "
+            f"command with the same id may be sent again"
+        )

@@ -1,0 +1,51 @@
+"""Every limit and time of the name server: what it bounds, and why this number.
+
+Owns the numbers and nothing else. Those marked `Replicated:` decide what a command does to the
+directory, so they are equal on all replicas and change with a release only.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+
+REGISTER_PERIOD_MS: Final = 30_000
+REGISTER_PERIOD_MS_MIN: Final = 10_000
+REGISTER_PERIOD_MS_MAX: Final = 60_000
+HEARTBEAT_PERIOD_MS: Final = 10_000
+"""Of a broker in a Raft group: two may get lost before it leaves the routes."""
+HA_HEARTBEAT_PERIOD_MS: Final = 1_000
+"""Of a broker in an HA group, whose fail-over waits for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryLimits:
+    """The limits of the replicated state; its tests use small ones."""
+
+    group_count_max: int = 64
+    """Replicated: broker groups."""
+    broker_count_max: int = 16
+    """Replicated: brokers of one group."""
+    epoch_count_max: int = 32
+    """Replicated: bindings of epochs kept for one group; the highest number is always known."""
+    state_size_bytes_max: int = 1 * MIB
+    """Replicated: topics and key-value pairs, as counted by `size_bytes`. Small enough to be sent
+    whole (rule C1); 10,000 topics with names of 40 characters need 0.8 MiB."""
+    result_count_max: int = 512
+    """Replicated: results kept so that a caller can read back what became of its command."""
+    name_size_chars_max: int = 255
+    """Replicated: any name, address or key."""
+    value_size_chars_max: int = 4 * KIB
+    """Replicated: one value of the key-value configuration."""
+    broker_expiry_ms: int = 25_000
+    """Replicated: silence after which a broker is not alive: two lost heartbeats and a half, and
+    below the 30 s that we promise."""
+    master_silence_ms: int = 3_000
+    """Silence of an HA master after which another one is proposed: two lost heartbeats. Advice,
+    so a wrong guess costs a fail-over and no data."""
+
+
+def register_period_ms(wanted_ms: int) -> int:
+    """Return the period of full reports that a broker may use."""
+    return max(REGISTER_PERIOD_MS_MIN, min(REGISTER_PERIOD_MS_MAX, wanted_ms))

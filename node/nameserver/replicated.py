@@ -1,0 +1,351 @@
+"""The name server as the node sees it: asyncio on one side, PySyncObj's thread on the other.
+
+Owns the thread, the lock around the directory, the way of a command to a confirmed result, and the
+status. Must not know private names of the library (`library` does) or what commands mean.
+
+A result is believed after it was read back (rule C4): when the library says that a command was
+applied, one more command asks the directory, by id, what became of it. An answer that is lost is
+asked for again under the same id, which the directory does once. So `change` returns what is true,
+or raises with what is known.
+"""
+
+import asyncio
+import logging
+import os
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from pysyncobj import FAIL_REASON, SyncObjException
+
+from node.errors import BusyError
+from node.nameserver.directory import (
+    COMMAND_SIZE_BYTES_MAX,
+    Command,
+    Directory,
+    encoded_command,
+    read_back_command,
+)
+from node.nameserver.errors import (
+    ChangeUnknownError,
+    NameServerSettingsError,
+    NoQuorumError,
+    ReplicaFailedError,
+)
+from node.nameserver.fields import Result
+from node.nameserver.library import Replica, Timing
+from node.nameserver.limits import DirectoryLimits
+from node.nameserver.routes import Route, route
+from node.nameserver.settings import NameServerSettings
+from store.errors import LimitExceededError
+from store.file_system import FileSystem
+from store.meta_file import Json
+
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+TIMEOUT_MS: Final = 5_000
+IN_FLIGHT_COUNT_MAX: Final = 256
+"""Commands that wait for an answer. Above it `node.busy`."""
+PAUSE_SECONDS: Final = 0.1
+"""Between two attempts while nobody leads."""
+ATTEMPT_SECONDS: Final = 1.5
+"""For one attempt: an answer lost on its way is not waited for longer."""
+_FORGET_SECONDS: Final = 1.0
+_DEFAULT_TIMING: Final = Timing()
+_NOT_TAKEN: Final = frozenset(
+    {
+        FAIL_REASON.QUEUE_FULL,
+        FAIL_REASON.MISSING_LEADER,
+        FAIL_REASON.NOT_LEADER,
+        FAIL_REASON.REQUEST_DENIED,
+    }
+)
+"""The command is in nobody's log. Any other reason leaves open whether it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class NameServerStatus:
+    """What people and metrics are told."""
+
+    state: str
+    """`leader`, `follower`, `no_leader`, `stopped` or `failed`."""
+    leader: str
+    term: int
+    commit_index: int
+    applied_index: int
+    journal_entry_count: int
+    journal_size_bytes: int
+    in_flight_count: int
+    in_flight_count_max: int
+    directory_size_bytes: int
+    directory_size_bytes_max: int
+    refused_count: int
+    """Connections closed because of what they sent."""
+    failure: str = ""
+
+
+class _Locked:
+    """The directory behind a lock: it is applied on one thread and read on another."""
+
+    def __init__(self, directory: Directory) -> None:
+        self.directory = directory
+        self.lock = threading.Lock()
+
+    def apply(self, encoded: bytes) -> Result:
+        """Carry out a command."""
+        with self.lock:
+            return self.directory.apply(encoded)
+
+    def snapshot(self) -> dict[str, Json]:
+        """Return the whole state."""
+        with self.lock:
+            return self.directory.snapshot()
+
+    def restore(self, found: Json) -> None:
+        """Become what a snapshot says."""
+        with self.lock:
+            self.directory.restore(found)
+
+
+class _Waiting:
+    """A callback that hands its answer to the event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, deadline_s: float) -> None:
+        self.deadline_s = deadline_s
+        self._loop = loop
+        self.answer: asyncio.Future[tuple[Result | None, int]] = loop.create_future()
+
+    def __call__(self, result: Result | None, reason: int) -> None:
+        """Called on the library's thread."""
+        try:
+            self._loop.call_soon_threadsafe(self._set, result, reason)
+        except RuntimeError:
+            _log.debug("an answer came after the event loop was closed")
+
+    def _set(self, result: Result | None, reason: int) -> None:
+        if not self.answer.done():
+            self.answer.set_result((result, reason))
+
+
+class NameServer:
+    """One replica. All methods on the event loop's thread."""
+
+    def __init__(
+        self,
+        settings: NameServerSettings,
+        *,
+        limits: DirectoryLimits | None = None,
+        timing: Timing = _DEFAULT_TIMING,
+        fs: FileSystem | None = None,
+    ) -> None:
+        """Raises NameServerSettingsError for settings that must not be started."""
+        settings.check()
+        self._settings, self._timing = settings, timing
+        self._fs = fs or FileSystem()
+        self._machine = _Locked(Directory(limits))
+        self._replica: Replica | None = None
+        self._thread: threading.Thread | None = None
+        self._must_stop = threading.Event()
+        self._failure: Exception | None = None
+        self._in_flight_count = 0
+
+    async def start(self) -> None:
+        """Read the files, bind the port, begin.
+
+        Raises NameServerSettingsError when the port is taken, LibraryVersionError,
+        FilesDamagedError or a store error; nothing runs then.
+        """
+        assert self._thread is None, "a name server is started once"
+        loop = asyncio.get_running_loop()
+        started: asyncio.Future[None] = loop.create_future()
+        name = "nameserver"
+        self._thread = threading.Thread(target=self._run, args=(loop, started), name=name)
+        self._thread.start()
+        await started
+
+    async def stop(self) -> None:
+        """End the thread; close port and files. What is in flight stays unknown."""
+        self._must_stop.set()
+        if self._thread is not None:
+            await asyncio.to_thread(self._thread.join)
+
+    async def change(
+        self, command: Command, *, key: str | None = None, timeout_ms: int = TIMEOUT_MS
+    ) -> Result:
+        """Carry out a command and return what was read back: accepted, or refused and why.
+
+        Raises BusyError, NoQuorumError (not applied), ChangeUnknownError or ReplicaFailedError.
+        """
+        key = key or uuid.uuid4().hex
+        deadline_s = time.monotonic() + timeout_ms / 1000
+        is_open = False
+        while True:
+            result, reason = await self._attempt(command, key, deadline_s)
+            if reason == FAIL_REASON.SUCCESS:
+                assert result is not None, "the library applied what is no command"
+                if result.reason in _WITHOUT_EFFECT:
+                    return result
+                is_open = True
+                found, reason = await self._attempt(read_back_command(), key, deadline_s)
+                if reason == FAIL_REASON.SUCCESS and found is not None:
+                    if found.reason != "not_found":
+                        return found
+                    _log.warning("command %s was reported as applied and was not", key)
+            is_open = is_open or reason not in _NOT_TAKEN
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
+                raise ChangeUnknownError(key, timeout_ms) if is_open else NoQuorumError(timeout_ms)
+            await asyncio.sleep(min(PAUSE_SECONDS, left_s))
+
+    async def report(self, command: Command, *, timeout_ms: int = TIMEOUT_MS) -> Result:
+        """Carry out a heartbeat: one attempt, not read back, since the next one follows soon.
+
+        Raises BusyError, NoQuorumError, ChangeUnknownError or ReplicaFailedError.
+        """
+        key = uuid.uuid4().hex
+        deadline_s = time.monotonic() + timeout_ms / 1000
+        result, reason = await self._attempt(command, key, deadline_s)
+        if result is not None:
+            return result
+        if reason in _NOT_TAKEN:
+            raise NoQuorumError(timeout_ms)
+        raise ChangeUnknownError(key, timeout_ms)
+
+    def look(self, reader: Callable[[Directory], _T]) -> _T:
+        """Return what a reader makes of the directory. It must not keep parts of it."""
+        with self._machine.lock:
+            return reader(self._machine.directory)
+
+    def route(self, topic: str, now_ms: int) -> Route:
+        """Return where a topic lives, as this replica knows it. Needs no quorum."""
+        return self.look(lambda directory: route(directory, topic, now_ms))
+
+    def compact(self) -> None:
+        """Ask this replica to write a dump and shorten its journal soon."""
+        if self._replica is not None:
+            self._replica.forceLogCompaction()
+
+    def status(self) -> NameServerStatus:
+        """Return how this replica is."""
+        replica, failure = self._replica, self._failure
+        size_bytes = self.look(lambda directory: directory.size_bytes)
+        size_bytes_max = self._machine.directory.limits.state_size_bytes_max
+        counts = (self._in_flight_count, IN_FLIGHT_COUNT_MAX, size_bytes, size_bytes_max)
+        if replica is None:
+            state = "failed" if failure is not None else "stopped"
+            return NameServerStatus(state, "", 0, 0, 0, 0, 0, *counts, 0, str(failure or ""))
+        leader = replica.leader_address if replica.hasQuorum else ""
+        state = "no_leader"
+        if leader:
+            state = "leader" if replica.is_leader else "follower"
+        return NameServerStatus(
+            state,
+            leader,
+            replica.raftCurrentTerm,
+            replica.raftCommitIndex,
+            replica.raftLastApplied,
+            len(replica.journal),
+            replica.journal.size_bytes,
+            *counts,
+            replica.refused_count,
+        )
+
+    async def _attempt(
+        self, command: Command, key: str, deadline_s: float
+    ) -> tuple[Result | None, int]:
+        """Hand a command in once and return the library's answer, which may be a lie."""
+        replica = self._replica
+        if replica is None:
+            raise ReplicaFailedError(str(self._failure or "it is not running"))
+        if self._in_flight_count >= IN_FLIGHT_COUNT_MAX:
+            what = "commands of the name server"
+            raise BusyError(what, self._in_flight_count, IN_FLIGHT_COUNT_MAX)
+        if not replica.hasQuorum:
+            # A follower without connections believes in its last leader and drops the command.
+            return None, FAIL_REASON.MISSING_LEADER
+        encoded = encoded_command(command, key)
+        if len(encoded) > COMMAND_SIZE_BYTES_MAX:
+            what = "a command of the name server"
+            raise LimitExceededError(what, len(encoded), COMMAND_SIZE_BYTES_MAX)
+        until_s = min(deadline_s, time.monotonic() + ATTEMPT_SECONDS)
+        waiting = _Waiting(asyncio.get_running_loop(), until_s)
+        self._in_flight_count += 1
+        try:
+            replica.submit(encoded, waiting)
+            async with asyncio.timeout(until_s - time.monotonic()):
+                return await waiting.answer
+        except TimeoutError:
+            return None, FAIL_REASON.UNKNOWN_OUTCOME
+        finally:
+            self._in_flight_count -= 1
+
+    def _run(self, loop: asyncio.AbstractEventLoop, started: "asyncio.Future[None]") -> None:
+        """The thread: makes the replica, ticks it, closes it."""
+        try:
+            replica = self._made()
+        except Exception as error:  # noqa: BLE001 - handed to whoever starts
+            loop.call_soon_threadsafe(_fail, started, error)
+            return
+        self._replica = replica
+        loop.call_soon_threadsafe(_succeed, started)
+        try:
+            self._tick(replica)
+        except Exception as error:  # noqa: BLE001 - any fault ends this replica and nothing else
+            # A replica that may be wrong says nothing more; the data path goes on without it.
+            self._failure = replica.failure = error
+            _log.exception("this replica of the name server has stopped")
+        finally:
+            self._replica = None
+            replica.close()
+
+    def _made(self) -> Replica:
+        settings = self._settings
+        os.makedirs(settings.directory, mode=0o700, exist_ok=True)
+        os.chmod(settings.directory, 0o700)
+        try:
+            return Replica(
+                self._machine,
+                self._fs,
+                settings.directory,
+                settings.address,
+                list(settings.members),
+                password=settings.password,
+                timing=self._timing,
+            )
+        except SyncObjException as error:
+            raise NameServerSettingsError(
+                "address", settings.address, "it cannot be bound; is another process using it?"
+            ) from error
+
+    def _tick(self, replica: Replica) -> None:
+        next_forget_s = 0.0
+        while not self._must_stop.is_set():
+            try:
+                replica.tick(self._timing.tick_s)
+            except OSError as error:
+                if replica.failure is not None:
+                    raise
+                _log.warning("the name server's network: %s", error)
+                self._must_stop.wait(self._timing.tick_s)
+            now_s = time.monotonic()
+            if now_s >= next_forget_s:
+                next_forget_s = now_s + _FORGET_SECONDS
+                replica.forget_expired()
+
+
+_WITHOUT_EFFECT: Final = frozenset({"malformed", "too_large"})
+"""Refused before it had an id, so it cannot be read back and did nothing."""
+
+
+def _fail(started: "asyncio.Future[None]", error: Exception) -> None:
+    if not started.done():
+        started.set_exception(error)
+
+
+def _succeed(started: "asyncio.Future[None]") -> None:
+    if not started.done():
+        started.set_result(None)

@@ -1,0 +1,81 @@
+"""What a node shows of itself: /status and the samples behind /metrics.
+
+Owns which part each value is of. A node that is not up yet shows what it has.
+"""
+
+import os
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from node import metrics
+from quorumlog import __version__
+from raft.messages import NO_NODE
+from store.stats import LatencyStats
+
+if TYPE_CHECKING:
+    from node.node import Node
+
+
+def status(node: "Node") -> dict[str, Any]:
+    """Return the picture for /status, with the same keys at any time."""
+    settings, ready = node.settings, node.health.ready()
+    found: dict[str, Any] = {
+        "node_id": settings.node_id,
+        "cluster_id": settings.cluster_id,
+        "version": __version__,
+        "pid": os.getpid(),
+        "uptime_ms": int(1000 * (time.monotonic() - node.began_s)),
+        "phase": node.health.phase.value,
+        "ready": ready.is_good,
+        "detail": ready.reason,
+        "address": node.address,
+        "peer_address": node.peer_address,
+        "http_address": node.http_address,
+        "role": "",
+        "term": None,
+        "leader_id": NO_NODE,
+        "first_index": None,
+        "last_index": None,
+        "durable_index": None,
+        "commit_index": None,
+        "applied_index": None,
+        "warnings": [],
+    }
+    if hasattr(node, "driver"):
+        raft = node.replica.stats().raft
+        found |= {
+            "role": raft.role.name.lower(),
+            "term": raft.term,
+            "leader_id": raft.leader,
+            "first_index": raft.first_index,
+            "last_index": raft.last_index,
+            "durable_index": raft.synced,
+            "commit_index": raft.commit,
+            "applied_index": raft.applied,
+            "warnings": list(node.log.store.stats().warnings()),
+        }
+    return found
+
+
+def samples(node: "Node") -> Iterator[metrics.Sample]:
+    """Yield the value of each metric that is not a histogram."""
+    settings = node.settings
+    yield "node", (str(settings.node_id), settings.cluster_id, __version__), 1.0
+    yield "ready", (), float(node.health.ready().is_good)
+    yield "uptime_seconds", (), time.monotonic() - node.began_s
+    yield from metrics.call_samples(node.calls.counters)
+    if hasattr(node, "maintenance"):
+        yield from metrics.replica_samples(node.replica.stats())
+        yield from metrics.link_samples(node.link.stats())
+        yield from metrics.store_samples(node.log.store.stats())
+        yield from metrics.broker_samples(node.broker.stats())
+        yield from metrics.repair_samples(node.repair.stats())
+
+
+def histograms(node: "Node") -> dict[str, LatencyStats]:
+    """Return the histograms by name."""
+    if not hasattr(node, "log"):
+        return {}
+    stats = node.log.store.stats()
+    return {"append_seconds": stats.put_latency, "sync_seconds": stats.sync_latency}

@@ -1,0 +1,34 @@
+"""Log lines about trouble that strangers or a broken network can repeat as often as they like.
+
+Owns the rule: one line for each kind in an interval, and the next one says how many were left out.
+"""
+
+import logging
+from collections.abc import Callable
+
+
+class QuietLog:
+    """Wraps a logger. The kinds of trouble must be few, and not chosen by a peer."""
+
+    __slots__ = ("_interval_s", "_kinds", "_log", "_monotonic_s")
+
+    def __init__(
+        self, log: logging.Logger, *, interval_ms: int, monotonic_s: Callable[[], float]
+    ) -> None:
+        self._log = log
+        self._interval_s = interval_ms / 1000
+        self._monotonic_s = monotonic_s
+        self._kinds: dict[str, tuple[float, int]] = {}
+        """By kind: when the last line was written, and how many were left out since."""
+
+    def warn(self, kind: str, text: str) -> None:
+        """Write one line, or count it."""
+        now = self._monotonic_s()
+        known = self._kinds.get(kind)
+        if known is not None and now < known[0] + self._interval_s:
+            self._kinds[kind] = (known[0], known[1] + 1)
+            return
+        left_out = known[1] if known is not None else 0
+        self._kinds[kind] = (now, 0)
+        more = f" (and {left_out} more like it)" if left_out else ""
+        self._log.warning("%s: %s%s", kind, text, more)

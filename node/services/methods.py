@@ -1,0 +1,71 @@
+"""Which method answers which call: the three services of `quorumlog.v1` over broker and node.
+
+Owns the table. A call that a proto file has and this table lacks stops the node at start.
+"""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+from google.protobuf.descriptor import ServiceDescriptor
+
+from node.admin import NodeAdmin
+from node.broker import Broker
+from node.services.append_stream import AppendStream
+from node.services.calls import Calls, Method
+from quorumlog.pb import admin_pb2, consumer_pb2, log_pb2
+
+_APPEND_STREAM = "LogService/AppendStream"
+
+
+def handlers(
+    calls: Calls, broker: Broker, admin: NodeAdmin
+) -> dict[ServiceDescriptor, grpc.GenericRpcHandler]:
+    """Return the gRPC handler of each service."""
+
+    def append_stream(requests: AsyncIterator[Any]) -> AsyncIterator[log_pb2.AppendResponse]:
+        stream = AppendStream(
+            broker.append_nowait, lambda error: calls.failed(_APPEND_STREAM, error)
+        )
+        return stream.responses(requests)
+
+    log: dict[str, Method] = {
+        "Append": broker.append,
+        "AppendStream": append_stream,
+        "Pull": broker.pull,
+        "Tail": broker.tail,
+        "GetMessage": broker.get_message,
+        "QueryByKey": broker.query_by_key,
+        "QueueOffsets": broker.queue_offsets,
+        "OffsetByTime": broker.offset_by_time,
+        "Route": broker.route,
+    }
+    consumer: dict[str, Method] = {
+        "Heartbeat": broker.heartbeat,
+        "LeaveGroup": broker.leave_group,
+        "CommitOffsets": broker.commit_offsets,
+        "FetchOffsets": broker.fetch_offsets,
+    }
+    administration: dict[str, Method] = {
+        "CreateTopic": broker.create_topic,
+        "DeleteTopic": broker.delete_topic,
+        "ListTopics": broker.list_topics,
+        "DescribeTopic": broker.describe_topic,
+        "ListGroups": broker.list_groups,
+        "DescribeGroup": broker.describe_group,
+        "DeleteGroup": broker.delete_group,
+        "NodeStatus": admin.node_status,
+        "TransferLeadership": admin.transfer_leadership,
+        "ChangeMember": admin.change_member,
+        "Drain": admin.drain,
+        "AcceptLoss": admin.accept_loss,
+        "ChainDigest": admin.chain_digest,
+    }
+    return {
+        service: calls.handler(service, methods)
+        for service, methods in (
+            (log_pb2.DESCRIPTOR.services_by_name["LogService"], log),
+            (consumer_pb2.DESCRIPTOR.services_by_name["ConsumerService"], consumer),
+            (admin_pb2.DESCRIPTOR.services_by_name["AdminService"], administration),
+        )
+    }

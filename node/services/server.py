@@ -1,0 +1,108 @@
+"""The gRPC server of a node: its options, its port, health and reflection, and how it stops.
+
+Owns limits of connections and messages. Must not know what a method does.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final
+
+import grpc
+from google.protobuf.descriptor import ServiceDescriptor
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from node.config_types import Address
+
+MIB: Final = 1 << 20
+REQUEST_SIZE_BYTES_MAX: Final = 4 * MIB + 64 * 1024
+"""A batch of the largest size and the fields around it."""
+RESPONSE_SIZE_BYTES_MAX: Final = 16 * MIB
+"""More than the largest pull; bounds what a defect could send."""
+STREAM_COUNT_MAX: Final = 1_024
+"""Calls at once on one connection; gRPC makes the client wait above it."""
+METADATA_SIZE_BYTES_MAX: Final = 16 * 1024
+KEEPALIVE_MS: Final = 30_000
+"""A connection that says nothing is asked whether it lives; a half-open one ends a little later."""
+KEEPALIVE_TIMEOUT_MS: Final = 10_000
+PING_INTERVAL_MS_MIN: Final = 5_000
+"""A client that pings more often than that is cut off."""
+
+OPTIONS: Final = (
+    # Two nodes on one port would share its connections without a word.
+    ("grpc.so_reuseport", 0),
+    ("grpc.max_receive_message_length", REQUEST_SIZE_BYTES_MAX),
+    ("grpc.max_send_message_length", RESPONSE_SIZE_BYTES_MAX),
+    ("grpc.max_concurrent_streams", STREAM_COUNT_MAX),
+    ("grpc.max_metadata_size", METADATA_SIZE_BYTES_MAX),
+    ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+    ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_ping_interval_without_data_ms", PING_INTERVAL_MS_MIN),
+    ("grpc.http2.max_pings_without_data", 0),
+)
+
+
+class PortTakenError(Exception):
+    """An address cannot be listened on. Nothing was started."""
+
+    code = "node.port_taken"
+    retryable = True
+    outcome = "not_applied"
+
+    def __init__(self, name: str, address: str, reason: str) -> None:
+        super().__init__(name, address, reason)
+        self.name, self.address, self.reason = name, address, reason
+
+    def __str__(self) -> str:
+        return (
+            f"cannot listen on {self.address} ({self.reason}); "
+            f"end what uses it, or set {self.name} to another address, port 0 for any free one"
+        )
+
+
+class GrpcServer:
+    """Serves services at one address. Build it on the running loop.
+
+    `bind` comes first, because others have to be told the port before anything can be served.
+    """
+
+    def __init__(self, *, rpc_count_max: int) -> None:
+        self._server = grpc.aio.server(options=OPTIONS, maximum_concurrent_rpcs=rpc_count_max)
+        self._health = health.aio.HealthServicer()
+        self._names: tuple[str, ...] = ()
+
+    def bind(self, address: Address, credentials: grpc.ServerCredentials | None = None) -> int:
+        """Take an address; return the port. Raises PortTakenError."""
+        try:
+            if credentials is None:
+                port = self._server.add_insecure_port(str(address))
+            else:
+                port = self._server.add_secure_port(str(address), credentials)
+        except RuntimeError as error:
+            raise PortTakenError(
+                "listen", str(address), "in use, or not of this machine"
+            ) from error
+        return int(port)
+
+    async def start(self, handlers: Mapping[ServiceDescriptor, grpc.GenericRpcHandler]) -> None:
+        """Serve at the address that was taken. Health says NOT_SERVING at first."""
+        self._names = tuple(service.full_name for service in handlers)
+        self._server.add_generic_rpc_handlers(tuple(handlers.values()))
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        shown = (*self._names, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(shown, self._server)
+        await self.set_serving(False)
+        await self._server.start()
+
+    async def set_serving(self, is_serving: bool) -> None:
+        """Set what the health service says, of the node ("") and of each service."""
+        status = health_pb2.HealthCheckResponse
+        value = status.SERVING if is_serving else status.NOT_SERVING
+        for name in ("", *self._names):
+            await self._health.set(name, value)
+
+    async def stop(self, grace_ms: int) -> None:
+        """Take no new call; end those that run after `grace_ms` at the latest."""
+        await self._health.enter_graceful_shutdown()
+        await asyncio.shield(self._server.stop(grace_ms / 1000))

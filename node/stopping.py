@@ -1,0 +1,87 @@
+"""How a node stops without anybody losing anything: the parts taken apart in reverse order.
+
+Owns the order and the time-outs. Each step is for the parts that are there, so a start that failed
+half-way is cleaned up by the same code.
+"""
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Final
+
+import structlog
+
+from node.health import Phase
+from node.node import Node
+from node.node_file import remove_node_file
+from raft.errors import RaftError
+from raft.messages import NO_NODE
+from raft.transitions import Role
+
+CALL_GRACE_MS: Final = 500
+"""For calls whose answer is on its way when the broker lets everybody go."""
+_POLL_S: Final = 0.005
+_log: Final = structlog.get_logger(component="stopping")
+
+
+class Stopping:
+    """One stop of one node."""
+
+    def __init__(self, node: Node, hurry: asyncio.Event) -> None:
+        """Once `hurry` is set nothing is waited for that is only polite."""
+        self._node, self._hurry = node, hurry
+
+    async def run(self) -> None:
+        """Stop everything; the directory is closed on return."""
+        node = self._node
+        if hasattr(node, "driver"):
+            node.health.enter(Phase.DRAINING, "told to stop")
+            await self._politely(self._drain())
+            node.broker.stop()
+        node.health.enter(Phase.STOPPING)
+        if hasattr(node, "grpc"):
+            await node.grpc.stop(0 if self._hurry.is_set() else CALL_GRACE_MS)
+        if hasattr(node, "maintenance"):
+            await node.maintenance.stop()
+        if hasattr(node, "repair"):
+            await node.repair.stop()
+        if hasattr(node, "driver"):
+            node.driver.stop()
+        if hasattr(node, "link"):
+            await node.link.stop()
+        if hasattr(node, "log"):
+            await asyncio.to_thread(node.log.close)
+        if hasattr(node, "http"):
+            await node.http.stop()
+        if node.peer_address:  # Else the file is somebody else's, who has the directory.
+            remove_node_file(node.settings.directory)
+        _log.info("stopped")
+
+    async def _politely(self, work: Awaitable[None]) -> None:
+        """Wait for something, for the drain time-out or until somebody hurries."""
+        task = asyncio.ensure_future(work)
+        hurry = asyncio.ensure_future(self._hurry.wait())
+        timeout_s = self._node.settings.drain_timeout_ms / 1000
+        try:
+            await asyncio.wait(
+                (task, hurry), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
+            )
+            if not task.done():
+                _log.warning("stops without having drained")
+        finally:
+            task.cancel()
+            hurry.cancel()
+            await asyncio.gather(task, hurry, return_exceptions=True)
+
+    async def _drain(self) -> None:
+        """Take nothing new, let another node lead, answer the appends that are under way."""
+        node = self._node
+        node.broker.set_draining(True)
+        has_others = len(node.replica.stats().raft.voters) > 1
+        if node.driver.role is Role.LEADER and has_others:
+            try:
+                await node.admin.hand_over(NO_NODE, node.settings.drain_timeout_ms)
+                _log.info("handed leadership over", leader=node.driver.leader_id)
+            except RaftError as error:
+                _log.warning("did not hand leadership over", reason=str(error))
+        while node.broker.stats().in_flight_count:  # noqa: ASYNC110 - once in a life.
+            await asyncio.sleep(_POLL_S)

@@ -1,0 +1,199 @@
+"""One call to the cluster: to its leader, to one node or to any, tried again under one deadline.
+
+Owns which failures are tried again and where; must not know what the calls mean. A call that hangs
+because its node was paused or cut off is noticed: after a second without an answer the other nodes
+are asked who leads, and if that has changed the call is made again there.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Literal
+
+import grpc
+
+from quorumlog.channels import Node
+from quorumlog.errors import (
+    ClosedError,
+    NotLeaderError,
+    Outcome,
+    QuorumlogError,
+    UnavailableError,
+    from_rpc,
+)
+from quorumlog.retry import Backoff, Deadline
+from quorumlog.routing import Router
+
+SUSPECT_AFTER_MS: Final = 1_000
+REDIRECTS_AT_ONCE: Final = 2  # Hints that are followed without a pause in between.
+
+Service = Literal["log", "admin", "consumer"]
+
+
+class Calls:
+    """Makes unary calls. `is_repeatable` calls do no harm when they are applied twice."""
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+        self._any_at = random.randrange(1 << 16)  # Clients spread over the replicas.
+        self.attempts = 0
+        self.retries = 0
+        self.is_closed = False
+
+    async def leader(
+        self,
+        service: Service,
+        method: str,
+        request: Any,
+        deadline: Deadline,
+        *,
+        is_repeatable: bool,
+        wait_ms: int = 0,
+    ) -> Any:
+        """Call the leader. `wait_ms` is how long it may wait on purpose before it answers.
+
+        Raises what the node said if that is not worth another attempt, DeadlineError when time ran
+        out without an effect, OutcomeUnknownError when there may have been one.
+        """
+        attempt = _Attempts(self, f"{method} at the leader", deadline, is_repeatable)
+        while True:
+            node = await attempt.within(self._router.leader)
+            try:
+                return await self._watched(node, service, method, request, deadline, wait_ms)
+            except QuorumlogError as error:
+                if isinstance(error, NotLeaderError):
+                    self._router.on_hint(error.leader_id, error.leader_address, node.address)
+                elif isinstance(error, UnavailableError):
+                    self._router.leader_failed(node.address)
+                await attempt.failed(error)
+
+    async def node(
+        self, node: Node, service: Service, method: str, request: Any, deadline: Deadline
+    ) -> Any:
+        """Call one node, whatever its role; the call must be repeatable."""
+        attempt = _Attempts(self, f"{method} at {node.address}", deadline, is_repeatable=True)
+        while True:
+            try:
+                return await self.once(node, service, method, request, deadline.remaining_s)
+            except QuorumlogError as error:
+                await attempt.failed(error)
+
+    async def any(self, service: Service, method: str, request: Any, deadline: Deadline) -> Any:
+        """Call the same node as last time, or the next one if that fails; a repeatable call."""
+        attempt = _Attempts(self, f"{method} at any node", deadline, is_repeatable=True)
+        while True:
+            addresses = self._router.addresses()
+            node = self._router.channels.get(addresses[self._any_at % len(addresses)])
+            timeout_s = min(deadline.remaining_s, max(deadline.timeout_ms / 4000, 1.0))
+            try:
+                return await self.once(node, service, method, request, timeout_s)
+            except QuorumlogError as error:
+                self._any_at += 1
+                await attempt.failed(error)
+
+    async def once(
+        self, node: Node, service: Service, method: str, request: Any, timeout_s: float
+    ) -> Any:
+        """Make one attempt."""
+        if self.is_closed:
+            raise ClosedError("the client is closed; connect again")
+        self.attempts += 1
+        stub = getattr(getattr(node, service), method)
+        try:
+            return await stub(request, timeout=max(0.001, timeout_s))
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc(error, node.address) from None
+        except grpc.aio.UsageError:
+            raise UnavailableError(
+                f"{node.address}: its connection was closed; ask again"
+            ) from None
+
+    async def _watched(
+        self,
+        node: Node,
+        service: Service,
+        method: str,
+        request: Any,
+        deadline: Deadline,
+        wait_ms: int,
+    ) -> Any:
+        call = asyncio.ensure_future(
+            self.once(node, service, method, request, deadline.remaining_s)
+        )
+        try:
+            patience_s = (wait_ms + SUSPECT_AFTER_MS) / 1000
+            while not (await asyncio.wait({call}, timeout=patience_s))[0]:
+                patience_s = SUSPECT_AFTER_MS / 1000
+                if await has_moved(self._router, node.address):
+                    raise UnavailableError(
+                        f"{node.address} does not answer, and another node leads; ask that one",
+                        outcome=Outcome.UNKNOWN,
+                    )
+            return call.result()
+        finally:
+            if not call.done():
+                call.cancel()
+                await asyncio.gather(call, return_exceptions=True)
+
+
+async def has_moved(router: Router, address: str) -> bool:
+    """Ask all nodes who leads, and say whether that is not the one at `address` any more."""
+    try:
+        await router.refresh(Deadline(SUSPECT_AFTER_MS))
+    except QuorumlogError:
+        return False  # Nobody knows better; whoever waits goes on waiting, under its deadline.
+    return router.leader_address not in ("", address)
+
+
+class _Attempts:
+    """The attempts of one call: whether there is another, and what is known if there is not."""
+
+    def __init__(self, calls: Calls, what: str, deadline: Deadline, is_repeatable: bool) -> None:
+        self._calls = calls
+        self._what = what
+        self._deadline = deadline
+        self._backoff = Backoff(deadline)
+        self._is_repeatable = is_repeatable
+        self._redirects = 0
+        self._count = 0
+        self._may_be_applied = False
+        self._last: QuorumlogError | None = None
+
+    async def within(self, find: Callable[[Deadline], Awaitable[Node]]) -> Node:
+        """Find a node under the deadline of the call; a failure counts as one of the call."""
+        try:
+            return await find(self._deadline)
+        except QuorumlogError as error:
+            if self._may_be_applied:
+                raise self._late(error) from error
+            error.attempts = self._count
+            raise
+
+    async def failed(self, error: QuorumlogError) -> None:
+        """Take in a failed attempt. Returns, after a pause, for another; else raises."""
+        self._count += 1
+        self._last = error
+        if error.outcome is Outcome.UNKNOWN:
+            self._may_be_applied = True
+            if not self._is_repeatable:
+                raise self._unknown(error) from error
+        if self._deadline.has_passed:
+            raise self._late(error) from error
+        if not error.retryable:
+            error.attempts = self._count
+            raise error
+        self._calls.retries += 1
+        if isinstance(error, NotLeaderError | UnavailableError):
+            self._redirects += 1
+            if self._redirects <= REDIRECTS_AT_ONCE:
+                return
+        await self._backoff.pause(error.retry_after_ms)
+
+    def _late(self, error: QuorumlogError) -> QuorumlogError:
+        # A read, or a call that may be repeated: no matter how often it was applied.
+        if self._may_be_applied and not self._is_repeatable:
+            return self._unknown(error)
+        return self._deadline.error(self._what, error, attempts=self._count)
+
+    def _unknown(self, error: QuorumlogError) -> QuorumlogError:
+        return self._deadline.error_unknown(self._what, error, attempts=self._count)

@@ -1,0 +1,83 @@
+"""Connections to nodes: one gRPC channel per address, bounded, quick to come back.
+
+Owns channels and their options; must not know which node leads. A channel to a node that is down
+fails calls at once and tries again every half second at most, because the time without a leader is
+what users feel; gRPC's own default would wait up to two minutes.
+"""
+
+from typing import Any, Final, cast
+
+import grpc
+import grpc.aio
+
+from quorumlog.pb import admin_pb2_grpc, consumer_pb2_grpc, log_pb2_grpc
+
+CHANNELS_MAX: Final = 64
+# A batch has at most 4 MiB, a pull answers with what was asked for and at least one record.
+MESSAGE_SIZE_BYTES_MAX: Final = 16 * 1024 * 1024
+APPEND_STREAM: Final = "/quorumlog.v1.LogService/AppendStream"
+
+_OPTIONS: Final = (
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 500),
+    ("grpc.min_reconnect_backoff_ms", 2_000),  # In spite of its name: how long a connect may take.
+    ("grpc.max_receive_message_length", MESSAGE_SIZE_BYTES_MAX),
+    ("grpc.max_send_message_length", MESSAGE_SIZE_BYTES_MAX),
+    ("grpc.enable_retries", 0),  # We retry; a hidden retry would make attempts and outcomes lies.
+    ("grpc.use_local_subchannel_pool", 1),  # Closing a client closes its connections.
+)
+
+
+class Node:
+    """The channel to one address, and its stubs."""
+
+    __slots__ = ("address", "admin", "channel", "consumer", "log")
+
+    def __init__(self, address: str, credentials: grpc.ChannelCredentials | None) -> None:
+        self.address = address
+        if credentials is None:
+            self.channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
+        else:
+            self.channel = grpc.aio.secure_channel(address, credentials, options=_OPTIONS)
+        self.log = cast(Any, log_pb2_grpc).LogServiceStub(self.channel)
+        self.admin = cast(Any, admin_pb2_grpc).AdminServiceStub(self.channel)
+        self.consumer = cast(Any, consumer_pb2_grpc).ConsumerServiceStub(self.channel)
+
+    def append_stream(self) -> Any:
+        """Open the stream of appends; requests are bytes that were serialised already."""
+        from quorumlog.pb.log_pb2 import AppendResponse
+
+        call = self.channel.stream_stream(
+            APPEND_STREAM,
+            request_serializer=None,
+            response_deserializer=AppendResponse.FromString,
+        )
+        return call(wait_for_ready=False)
+
+
+class Channels:
+    """All nodes that this client talks to, by address."""
+
+    def __init__(self, credentials: grpc.ChannelCredentials | None = None) -> None:
+        self._credentials = credentials
+        self._nodes: dict[str, Node] = {}
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def get(self, address: str) -> Node:
+        """Return the node at an address; its channel connects when it is first used."""
+        node = self._nodes.get(address)
+        if node is None:
+            assert len(self._nodes) < CHANNELS_MAX, f"{CHANNELS_MAX} channels are open"
+            node = self._nodes[address] = Node(address, self._credentials)
+        return node
+
+    async def keep_only(self, addresses: set[str]) -> None:
+        """Close the channels to all other addresses; calls on them fail as unavailable."""
+        for address in self._nodes.keys() - addresses:
+            await self._nodes.pop(address).channel.close()
+
+    async def close(self) -> None:
+        """Close all."""
+        await self.keep_only(set())

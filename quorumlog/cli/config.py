@@ -1,0 +1,95 @@
+"""`qlog config`: check the settings of a node, and show what counts.
+
+Owns the options and the printing; reading and checking is `node.config_load`.
+"""
+
+from typing import Any
+
+import click
+
+from node.config import Settings
+from node.config_load import ConfigError, Loaded, load
+from node.config_types import plain
+from quorumlog.cli.errors import ExitCode
+from quorumlog.cli.output import Format, output_option, print_rows
+from quorumlog.cli.settings import as_cli_error, settings_options
+
+_PROBLEM_COLUMNS = ("key", "value", "origin", "what", "suggestion")
+
+
+@click.group()
+def config() -> None:
+    """Check and show the settings of a node.
+
+    Both commands also take the settings of `qlog serve` as options, to try them.
+    """
+
+
+@config.command()
+@click.argument("file", required=False, metavar="[FILE]")
+@output_option
+def check(file: str | None, output: Format, **flags: Any) -> int:
+    """Find everything that is wrong with the settings.
+
+    Looks at FILE (or the one that QUORUMLOG_CONFIG names), the environment and the options, as
+    `qlog serve` would; opens no directory and no port.
+
+    \b
+    Examples:
+      qlog config check node.toml
+      qlog config check node.toml -o json | jq '.[].suggestion'
+
+    Ends with 0 when nothing is wrong and with 1 when something is.
+    """
+    problems: list[dict[str, object]] = []
+    try:
+        load(file, flags)
+    except ConfigError as error:
+        problems = [problem._asdict() for problem in error.problems]
+    if output is Format.TABLE and not problems:
+        click.echo("nothing is wrong")
+    else:
+        print_rows(problems, output, columns=_PROBLEM_COLUMNS)
+    return ExitCode.FINDINGS if problems else ExitCode.OK
+
+
+@config.command()
+@click.argument("file", required=False, metavar="[FILE]")
+@click.option("--origin", "with_origin", is_flag=True, help="Show where each value comes from.")
+@output_option
+def show(file: str | None, with_origin: bool, output: Format, **flags: Any) -> int:
+    """Show the value of every setting.
+
+    \b
+    Examples:
+      qlog config show node.toml --origin
+      QUORUMLOG_FLUSH=async qlog config show node.toml -o jsonl
+    """
+    try:
+        loaded = load(file, flags)
+    except ConfigError as error:
+        raise as_cli_error(error) from error
+    columns = ("setting", "value", "origin") if with_origin else ("setting", "value")
+    print_rows(_rows(loaded, with_origin), output, columns=columns)
+    return ExitCode.OK
+
+
+def _rows(loaded: Loaded, with_origin: bool) -> list[dict[str, object]]:
+    rows: list[dict[str, object]] = []
+    for name in Settings.model_fields:
+        value = plain(getattr(loaded.settings, name))
+        row = {"setting": name, "value": value if value is None else _simple(value)}
+        if with_origin:
+            row["origin"] = loaded.origins[name]
+        rows.append(row)
+    return rows
+
+
+def _simple(value: object) -> object:
+    from pathlib import Path
+
+    return str(value) if isinstance(value, Path) else value
+
+
+for _command in (check, show):
+    settings_options(_command, hidden=True)

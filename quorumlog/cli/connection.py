@@ -1,0 +1,154 @@
+"""How commands find the cluster and run: `--server`, its defaults, one event loop, Ctrl-C.
+
+Owns the choice of addresses and the life of the client. Must not know any command. grpc and the
+client are imported when a command runs, so that help stays fast.
+"""
+
+import asyncio
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from quorumlog.cli.errors import CliError
+
+if TYPE_CHECKING:
+    from quorumlog.client import Client
+
+DEFAULT_SERVER = "127.0.0.1:8081"
+SERVER_VARIABLE = "QUORUMLOG_SERVER"
+_CALL_TIMEOUT_MS = 10_000
+_CONNECT_TIMEOUT_MS = 3_000
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+_Result = TypeVar("_Result")
+
+
+def server_option(command: _Command) -> _Command:
+    """Decorate a command with `--server`; it arrives as the argument `server`, a text or None."""
+    return click.option(
+        "-s",
+        "--server",
+        envvar=SERVER_VARIABLE,
+        metavar="HOST:PORT,...",
+        help="Nodes of the cluster; one is enough, the others are learnt.  [env var: "
+        f"{SERVER_VARIABLE}; default: the cluster of 'qlog local', else {DEFAULT_SERVER}]",
+    )(command)
+
+
+def addresses(server: str | None) -> str:
+    """The addresses to connect to: as given, else those of the local cluster, else the default.
+
+    Raises CliError for text that is no list of HOST:PORT.
+    """
+    if server is None:
+        from deploy.local import known_servers
+
+        server = known_servers() or DEFAULT_SERVER
+    for one in server.split(","):
+        host, colon, port = one.strip().rpartition(":")
+        if not host or not colon or not port.isdigit() or not 0 < int(port) < 65536:
+            raise CliError(
+                f"{one.strip()!r} is no address of a server",
+                f"--server and {SERVER_VARIABLE} take HOST:PORT, several with commas between",
+                f"for example --server {DEFAULT_SERVER}",
+            )
+    return ",".join(one.strip() for one in server.split(","))
+
+
+@asynccontextmanager
+async def connected(
+    server: str | None, *, timeout_ms: int = _CALL_TIMEOUT_MS
+) -> "AsyncIterator[Client]":
+    """A client of the cluster for one command."""
+    import quorumlog
+
+    async with quorumlog.connect(
+        addresses(server), timeout_ms=timeout_ms, connect_timeout_ms=_CONNECT_TIMEOUT_MS
+    ) as client:
+        yield client
+
+
+def run(work: Coroutine[Any, Any, _Result]) -> _Result:
+    """Run a command's coroutine to its end. Ctrl-C cancels it and raises KeyboardInterrupt."""
+    import uvloop
+
+    return uvloop.run(work)
+
+
+class Stop:
+    """Ctrl-C or SIGTERM, as two events: end cleanly, and end now."""
+
+    def __init__(self) -> None:
+        self.requested = asyncio.Event()
+        self.forced = asyncio.Event()
+
+    def on_signal(self) -> None:
+        """The first signal asks for a clean end; the second one does not wait any longer."""
+        if self.requested.is_set():
+            self.forced.set()
+        self.requested.set()
+
+
+@contextmanager
+def stop_on_signals() -> Iterator[Stop]:
+    """Within, signals do not cancel anything; they set the events."""
+    stop = Stop()
+    loop = asyncio.get_running_loop()
+    signals = (signal.SIGINT, signal.SIGTERM)
+    for number in signals:
+        loop.add_signal_handler(number, stop.on_signal)
+    try:
+        yield stop
+    finally:
+        for number in signals:
+            loop.remove_signal_handler(number)
+
+
+async def until(stop: asyncio.Event, work: Coroutine[Any, Any, _Result]) -> _Result | None:
+    """Await the work, or cancel it when the event is set first, and wait until it is; then None."""
+    task = asyncio.ensure_future(work)
+    waiter = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({task, waiter}, return_when=asyncio.FIRST_COMPLETED)
+        await _cancelled(task)
+        return None if task.cancelled() else task.result()
+    finally:
+        waiter.cancel()
+        await _cancelled(task)
+
+
+async def beside(helper: Coroutine[Any, Any, None], work: Coroutine[Any, Any, _Result]) -> _Result:
+    """Await the work while a helper runs, which ends with it. If the helper fails, so does this."""
+    task, other = asyncio.ensure_future(work), asyncio.ensure_future(helper)
+    try:
+        await asyncio.wait({task, other}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            other.result()
+        return await task
+    finally:
+        await _cancelled(task)
+        await _cancelled(other)
+
+
+async def _cancelled(task: "asyncio.Future[Any]") -> None:
+    """Cancel a task that is not done, and wait until it has cleaned up."""
+    if not task.done():
+        task.cancel()
+        await asyncio.wait({task})
+
+
+def confirm(question: str, *, is_confirmed: bool) -> None:
+    """Ask before something that cannot be undone; where nobody can answer, --yes is needed."""
+    if is_confirmed:
+        return
+    if not sys.stdin.isatty():
+        raise CliError(
+            "this cannot be undone, and nobody is here to confirm it",
+            question,
+            "run it again with --yes",
+        )
+    click.confirm(question, abort=True, err=True)

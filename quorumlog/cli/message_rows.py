@@ -1,0 +1,62 @@
+"""A message as the command line shows it: the stable JSON object, and a line of a table.
+
+Owns the keys of that object and the choice between text and base64 for a body.
+"""
+
+import base64
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from quorumlog.message import Message
+
+_SHOWN_ELSEWHERE = ("KEYS", "TAGS")  # As key and tag.
+COLUMNS = ("topic", "queue_id", "queue_offset", "store_time", "tag", "key", "body")
+
+
+def message_row(message: "Message") -> dict[str, object]:
+    """All of a message under stable keys. `body` is text if it is UTF-8, else base64."""
+    body, encoding = body_text(message.body)
+    return {
+        "topic": message.topic,
+        "queue_id": message.queue_id,
+        "queue_offset": message.queue_offset,
+        "message_id": message.message_id,
+        "key": message.key,
+        "tag": message.tag,
+        "properties": {k: v for k, v in message.properties.items() if k not in _SHOWN_ELSEWHERE},
+        "born_unix_ms": message.born_unix_ms,
+        "store_unix_ms": message.store_unix_ms,
+        "position": message.position,
+        "body_size_bytes": len(message.body),
+        "body_encoding": encoding,
+        "body": body,
+    }
+
+
+def table_row(message: "Message") -> dict[str, object]:
+    """What fits into a line."""
+    body, _ = body_text(message.body)
+    return {
+        "topic": message.topic,
+        "queue_id": message.queue_id,
+        "queue_offset": message.queue_offset,
+        "store_time": time_text(message.store_unix_ms),
+        "tag": message.tag,
+        "key": message.key,
+        "body": body,
+    }
+
+
+def body_text(body: bytes) -> tuple[str, str]:
+    """The body as text that JSON can hold, and the name of the encoding."""
+    try:
+        return body.decode(), "utf-8"
+    except UnicodeDecodeError:
+        return base64.b64encode(body).decode(), "base64"
+
+
+def time_text(unix_ms: int) -> str:
+    """A time as people and programs read it: ISO 8601 in UTC with milliseconds."""
+    moment = datetime.fromtimestamp(unix_ms / 1000, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

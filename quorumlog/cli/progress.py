@@ -1,0 +1,35 @@
+"""Progress bars: on a terminal's stderr, and nowhere else.
+
+Owns how progress looks. A command reports steps by name and does not know whether anybody looks.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+Show = Callable[[str, float, float | None], None]
+"""Call with the name of a step, how much is done, and the total (None: nobody knows)."""
+
+
+def show_nothing(_what: str, _done: float, _total: float | None) -> None:
+    """Progress for where nobody looks."""
+
+
+@contextmanager
+def progress_bars() -> Iterator[Show]:
+    """Show a bar for each step, and take them away at the end."""
+    if not sys.stderr.isatty():
+        yield show_nothing
+        return
+    from rich.console import Console
+    from rich.progress import Progress, TaskID
+
+    with Progress(console=Console(stderr=True), transient=True) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def show(what: str, done: float, total: float | None) -> None:
+            if what not in tasks:
+                tasks[what] = bars.add_task(what, total=total)
+            bars.update(tasks[what], completed=done, total=total)
+
+        yield show

@@ -1,0 +1,29 @@
+"""Points in time on the command line: ISO 8601, Unix seconds or milliseconds, or an age.
+
+Owns the reading only. Without a zone, a time is of the zone of this machine, as for `date`.
+"""
+
+import re
+import time
+from datetime import datetime
+
+_UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_AGE = re.compile(r"-(\d+)(ms|s|m|h|d)")
+_UNIX_MS_MIN = 100_000_000_000  # Smaller numbers are seconds: as milliseconds, they are of 1973.
+
+
+def parse_time(text: str, *, now_unix_ms: int | None = None) -> int:
+    """Milliseconds since 1970. Raises ValueError, which says what is understood."""
+    if age := _AGE.fullmatch(text):
+        now = int(time.time() * 1000) if now_unix_ms is None else now_unix_ms
+        return now - int(age[1]) * _UNIT_MS[age[2]]
+    if text.isdigit():
+        number = int(text)
+        return number if number >= _UNIX_MS_MIN else number * 1000
+    try:
+        return int(datetime.fromisoformat(text).timestamp() * 1000)
+    except ValueError:
+        raise ValueError(
+            f"{text!r} is no time; give 2026-01-31T12:00:00Z, a Unix time in seconds or "
+            "milliseconds, or an age such as -15m (ms, s, m, h, d)"
+        ) from None

@@ -1,0 +1,497 @@
+"""The client: one connection to a cluster, from which producers, consumers and admin are made.
+
+Owns what they share (channels, the view of the cluster, defaults) and their end; must not know how
+any of them works. Everything made by a client belongs to the event loop that it was started in.
+"""
+
+import asyncio
+import os
+import secrets
+import socket
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Literal, Self, TypeVar
+
+import grpc
+
+from quorumlog.admin import Admin
+from quorumlog.calls import Calls
+from quorumlog.channels import Channels
+from quorumlog.consumer import PullConsumer
+from quorumlog.errors import (
+    ClosedError,
+    NotFoundError,
+    QuorumlogError,
+    UnavailableError,
+)
+from quorumlog.fetching import BATCH_SIZE_BYTES_MAX as FETCH_SIZE_BYTES_MAX
+from quorumlog.fetching import PREFETCH_DEFAULT, WAIT_MS, FetchOptions
+from quorumlog.group import GroupConsumer, Mode
+from quorumlog.message import Message, MessageBatch
+from quorumlog.options import Consistency, Position
+from quorumlog.producer import (
+    BATCH_COUNT_MAX,
+    BATCH_SIZE_BYTES_MAX,
+    BUFFER_SIZE_BYTES_MAX,
+    IN_FLIGHT_DEFAULT,
+    Producer,
+    ProducerOptions,
+)
+from quorumlog.reads import Freshness, QueueOffsets, Reads
+from quorumlog.rebalance import Strategy
+from quorumlog.retry import Backoff, Deadline
+from quorumlog.routing import Route, Router, parse_bootstrap
+
+_Made = TypeVar("_Made", Producer, PullConsumer, GroupConsumer)
+
+TIMEOUT_MS: Final = 30_000
+CONNECT_TIMEOUT_MS: Final = 10_000
+CONNECT_ATTEMPT_MS: Final = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class ClientStats:
+    """Counts since the start of the client. `calls` leaves out what goes through streams."""
+
+    calls: int
+    retries: int
+    searches: int
+    questions: int
+    leader_changes: int
+    connections: int
+
+
+class Client:
+    """A connection to a cluster. Made by `quorumlog.connect()`; start it with `async with`."""
+
+    def __init__(
+        self,
+        bootstrap: str | Sequence[str],
+        *,
+        cluster_id: str | None = None,
+        timeout_ms: int = TIMEOUT_MS,
+        connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
+        client_id: str | None = None,
+        credentials: grpc.ChannelCredentials | None = None,
+    ) -> None:
+        Deadline(timeout_ms)  # Checks it.
+        self._timeout_ms = timeout_ms
+        self._connect_timeout_ms = connect_timeout_ms
+        self._bootstrap = parse_bootstrap(bootstrap)
+        self._cluster_id = cluster_id
+        self._credentials = credentials
+        self.client_id = client_id or default_client_id()
+        self._parts: _Parts | None = None
+        self._is_closed = False
+        self._made: set[Producer | PullConsumer | GroupConsumer] = set()
+
+    # Its life.
+
+    async def start(self) -> None:
+        """Find the cluster; `async with` does it. A cluster that is electing a leader is found too.
+
+        Raises UnavailableError when no node answers within `connect_timeout_ms`, or
+        WrongClusterError.
+        """
+        if self._parts is not None:
+            return
+        self._check_not_closed()
+        parts = _Parts(self._bootstrap, self._cluster_id, self._credentials, self._timeout_ms)
+        try:
+            await parts.connect(Deadline(self._connect_timeout_ms))
+        except BaseException:
+            await parts.close()
+            raise
+        self._parts = parts
+
+    async def close(self) -> None:
+        """Flush and close its producers, close its consumers, then all connections.
+
+        Raises the first failure of those, after everything is closed. A client is not started
+        again.
+        """
+        self._is_closed = True
+        if self._parts is None:
+            return
+        results = await asyncio.gather(*(x.close() for x in self._made), return_exceptions=True)
+        parts, self._parts = self._parts, None
+        await parts.close()
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            await self.close()
+        except QuorumlogError:
+            if error is None:
+                raise  # Else the first error says more.
+
+    def _check_not_closed(self) -> None:
+        if self._is_closed:
+            raise ClosedError("the client is closed; connect again")
+
+    def _started(self) -> "_Parts":
+        self._check_not_closed()
+        if self._parts is None:
+            raise ClosedError("the client is not started; use 'async with', or await start()")
+        return self._parts
+
+    @property
+    def cluster_id(self) -> str:
+        """Of the cluster that answered."""
+        return self._started().router.cluster_id
+
+    @property
+    def admin(self) -> Admin:
+        """Topics, groups, members and nodes."""
+        return self._started().admin
+
+    def stats(self) -> ClientStats:
+        """Return what it did so far."""
+        parts = self._started()
+        known = parts.router.stats
+        return ClientStats(
+            calls=parts.calls.attempts,
+            retries=parts.calls.retries,
+            searches=known.searches,
+            questions=known.questions,
+            leader_changes=known.leader_changes,
+            connections=len(parts.router.channels),
+        )
+
+    # What is made from it.
+
+    def _keep(self, made: _Made) -> _Made:
+        """Close it with the client, unless it is closed before."""
+        self._made = {other for other in self._made if not other.is_closed}
+        self._made.add(made)
+        return made
+
+    def producer(
+        self,
+        *,
+        idempotent: bool = True,
+        linger_ms: float = 0,
+        batch_size_bytes_max: int = BATCH_SIZE_BYTES_MAX,
+        batch_count_max: int = BATCH_COUNT_MAX,
+        in_flight_max: int = IN_FLIGHT_DEFAULT,
+        buffer_size_bytes_max: int = BUFFER_SIZE_BYTES_MAX,
+        timeout_ms: int | None = None,
+    ) -> Producer:
+        """Make a producer. One is enough for many tasks and topics.
+
+        A batch leaves when the one before has its receipt or `linger_ms` have passed, whichever is
+        later, and at once when it holds `batch_size_bytes_max` or `batch_count_max`. Up to
+        `in_flight_max` batches are under way. All that is held, sent or not, is bounded by
+        `buffer_size_bytes_max`. A message is given up `timeout_ms` after it was handed over.
+        """
+        parts = self._started()
+        options = ProducerOptions(
+            is_idempotent=idempotent,
+            linger_ms=linger_ms,
+            batch_size_bytes_max=batch_size_bytes_max,
+            batch_count_max=batch_count_max,
+            in_flight_max=in_flight_max,
+            buffer_size_bytes_max=buffer_size_bytes_max,
+            timeout_ms=timeout_ms or self._timeout_ms,
+        )
+        producer = Producer(parts.router, parts.calls, options)
+        return self._keep(producer)
+
+    def pull_consumer(
+        self,
+        topic: str,
+        *,
+        queues: Sequence[int] | None = None,
+        position: Position = "first",
+        until: Literal["end"] | None = None,
+        consistency: Consistency | str = Consistency.LEADER,
+        at_least_index: int | None = None,
+        node_id: int | None = None,
+        tags: Sequence[str] = (),
+        batch_size_bytes_max: int = FETCH_SIZE_BYTES_MAX,
+        batch_count_max: int = 0,
+        prefetch: int = PREFETCH_DEFAULT,
+        timeout_ms: int | None = None,
+    ) -> PullConsumer:
+        """Make a consumer of queues from a position on: an offset, "first", "end" or "@TIME".
+
+        `until="end"` ends where the queues ended when it started. `node_id` reads from that very
+        replica. `prefetch` batches of `batch_size_bytes_max` are read ahead of each queue.
+        """
+        options = FetchOptions(
+            freshness=Freshness.of(consistency, at_least_index, node_id),
+            tags=tuple(tags),
+            batch_size_bytes_max=batch_size_bytes_max,
+            batch_count_max=batch_count_max,
+            prefetch=prefetch,
+            wait_ms=WAIT_MS,
+            timeout_ms=timeout_ms or self._timeout_ms,
+        )
+        consumer = PullConsumer(
+            self._started().reads, topic, options, queues=queues, position=position, until=until
+        )
+        return self._keep(consumer)
+
+    def group_consumer(
+        self,
+        group: str,
+        topics: str | Sequence[str],
+        *,
+        mode: Mode = "clustering",
+        strategy: str | Strategy = "averagely",
+        position: Position = "first",
+        auto_commit: bool = True,
+        commit_interval_ms: int = 1_000,
+        tags: Sequence[str] = (),
+        offsets_path: str | None = None,
+        client_id: str | None = None,
+        batch_size_bytes_max: int = FETCH_SIZE_BYTES_MAX,
+        batch_count_max: int = 0,
+        prefetch: int = PREFETCH_DEFAULT,
+        timeout_ms: int | None = None,
+    ) -> GroupConsumer:
+        """Make a member of a consumer group; several from one client count as several members.
+
+        `position` is where queues begin of which the group has stored no offset. `strategy`
+        ("averagely", "circle", "consistent_hash" or a function) divides the queues; all members
+        must use the same. `offsets_path` keeps the offsets of a broadcasting member.
+        """
+        parts = self._started()
+        options = FetchOptions(
+            tags=tuple(tags),
+            batch_size_bytes_max=batch_size_bytes_max,
+            batch_count_max=batch_count_max,
+            prefetch=prefetch,
+            wait_ms=WAIT_MS,
+            timeout_ms=timeout_ms or self._timeout_ms,
+            is_patient=True,
+        )
+        consumer = GroupConsumer(
+            parts.reads,
+            parts.calls,
+            options,
+            group=group,
+            topics=[topics] if isinstance(topics, str) else list(topics),
+            client_id=client_id or f"{self.client_id}#{secrets.token_hex(4)}",
+            cluster_id=parts.router.cluster_id,
+            mode=mode,
+            strategy=strategy,
+            position=position,
+            auto_commit=auto_commit,
+            commit_interval_ms=commit_interval_ms,
+            offsets_path=offsets_path,
+        )
+        return self._keep(consumer)
+
+    async def consume(
+        self, topic: str, *, group: str | None = None, **options: Any
+    ) -> AsyncIterator[Message]:
+        """Iterate over messages, as a member of a group if one is named, else by pulling.
+
+        `options` are those of `group_consumer` or `pull_consumer`. When the loop is left early, the
+        last message of a group counts as not processed; `async with client.group_consumer(...)`
+        gives more control.
+        """
+        if group is None:
+            pull = self.pull_consumer(topic, **options)
+            try:
+                async for message in pull:
+                    yield message
+            finally:
+                await pull.close()
+            return
+        member = self.group_consumer(group, topic, **options)
+        try:
+            async for message in member:
+                yield message
+        finally:
+            await member.close(is_processed=False)
+
+    # Single reads.
+
+    async def pull(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        *,
+        max_count: int = 0,
+        max_size_bytes: int = 0,
+        wait_ms: int = 0,
+        consistency: Consistency | str = Consistency.LEADER,
+        at_least_index: int | None = None,
+        node_id: int | None = None,
+        tags: Sequence[str] = (),
+        timeout_ms: int | None = None,
+    ) -> MessageBatch:
+        """Read one queue from an offset on, once; at least one message if there is any.
+
+        With `wait_ms` the node waits that long for one. 0 for the limits means the node's own.
+        """
+        return await self._started().reads.pull(
+            topic,
+            queue_id,
+            offset,
+            Freshness.of(consistency, at_least_index, node_id),
+            max_count=max_count,
+            max_size_bytes=max_size_bytes,
+            wait_ms=wait_ms,
+            tags=tags,
+            timeout_ms=timeout_ms or self._timeout_ms,
+        )
+
+    async def get_message(
+        self,
+        message_id: str,
+        *,
+        consistency: Consistency | str = Consistency.LEADER,
+        node_id: int | None = None,
+    ) -> Message:
+        """Return the message with that id. Raises NotFoundError."""
+        freshness = Freshness.of(consistency, None, node_id)
+        found = await self._started().reads.message(message_id, freshness, self._deadline())
+        if not found:
+            raise NotFoundError(f"no message {message_id}; it may have expired", code="node.none")
+        return found[0]
+
+    async def query_by_key(
+        self,
+        topic: str,
+        key: str,
+        *,
+        lo_unix_ms: int = 0,
+        hi_unix_ms: int = 0,
+        max_count: int = 64,
+        consistency: Consistency | str = Consistency.LEADER,
+    ) -> list[Message]:
+        """Return messages that were sent with this key and stored within [lo, hi] (0: no limit)."""
+        return await self._started().reads.by_key(
+            topic,
+            key,
+            lo_unix_ms=lo_unix_ms,
+            hi_unix_ms=hi_unix_ms,
+            max_count=max_count,
+            freshness=Freshness.of(consistency),
+            deadline=self._deadline(),
+        )
+
+    async def queue_offsets(
+        self,
+        topic: str,
+        queues: Sequence[int] | None = None,
+        *,
+        consistency: Consistency | str = Consistency.LEADER,
+        node_id: int | None = None,
+    ) -> list[QueueOffsets]:
+        """Return the offsets of a topic's queues, all of them if none is named."""
+        reads, deadline = self._started().reads, self._deadline()
+        freshness = Freshness.of(consistency, None, node_id)
+        if queues is None:
+            routes = await reads.topics([topic], freshness, deadline)
+            queues = range(routes[topic].queue_count)
+        return await reads.queue_offsets([(topic, i) for i in queues], freshness, deadline)
+
+    async def offset_by_time(
+        self,
+        topic: str,
+        queue_id: int,
+        unix_ms: int,
+        *,
+        consistency: Consistency | str = Consistency.LEADER,
+    ) -> int:
+        """Return the offset of the first message stored at that time or later."""
+        return await self._started().reads.offset_by_time(
+            topic, queue_id, unix_ms, Freshness.of(consistency), self._deadline()
+        )
+
+    async def route(self, *topics: str) -> Route:
+        """Ask who leads and where topics are; unknown ones are left out."""
+        parts, deadline = self._started(), self._deadline()
+        if topics:
+            await parts.reads.ask_routes(topics, deadline)
+        else:
+            await parts.router.refresh(deadline)
+        return parts.router.view(topics)
+
+    def _deadline(self) -> Deadline:
+        return Deadline(self._timeout_ms)
+
+
+class _Parts:
+    """What lives from start to close."""
+
+    def __init__(
+        self,
+        bootstrap: Sequence[str],
+        cluster_id: str | None,
+        credentials: grpc.ChannelCredentials | None,
+        timeout_ms: int,
+    ) -> None:
+        self.channels = Channels(credentials)
+        self.router = Router(self.channels, bootstrap, cluster_id)
+        self.calls = Calls(self.router)
+        self.reads = Reads(self.router, self.calls)
+        self.admin = Admin(self.router, self.calls, timeout_ms)
+
+    async def connect(self, deadline: Deadline) -> None:
+        backoff = Backoff(deadline)
+        while True:
+            try:
+                await self.router.refresh(Deadline(min(CONNECT_ATTEMPT_MS, deadline.remaining_ms)))
+                return
+            except QuorumlogError as error:
+                if self.router.is_final:
+                    raise
+                if deadline.has_passed:
+                    raise UnavailableError(
+                        f"none of {', '.join(self.router.bootstrap)} answered within "
+                        f"{deadline.timeout_ms:.0f} ms ({error.message}); check that nodes run "
+                        f"there"
+                    ) from error
+            await backoff.pause()
+
+    async def close(self) -> None:
+        self.calls.is_closed = True
+        await self.router.close()
+        await self.channels.close()
+
+
+def connect(
+    bootstrap: str | Sequence[str],
+    *,
+    cluster_id: str | None = None,
+    timeout_ms: int = TIMEOUT_MS,
+    connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
+    client_id: str | None = None,
+    credentials: grpc.ChannelCredentials | None = None,
+) -> Client:
+    """Make a client of the cluster that the nodes at `bootstrap` ("host:port,host:port") are in.
+
+    With `cluster_id` nodes of any other cluster are refused. `timeout_ms` is the one deadline over
+    all attempts of a call. `credentials` (grpc.ssl_channel_credentials) turn TLS on.
+    """
+    return Client(
+        bootstrap,
+        cluster_id=cluster_id,
+        timeout_ms=timeout_ms,
+        connect_timeout_ms=connect_timeout_ms,
+        client_id=client_id,
+        credentials=credentials,
+    )
+
+
+def default_client_id() -> str:
+    """Name this process: host, pid and something random."""
+    return f"{socket.gethostname()}@{os.getpid()}-{secrets.token_hex(4)}"

@@ -1,0 +1,378 @@
+"""What becomes of messages that were handed over: batches under way, deliveries and receipts.
+
+Owns a batch from its first message to its receipt or error; must not know how it travels. A message
+costs one object here, its Delivery. Everything that a receipt says is derived from the one answer
+to its batch, when somebody asks.
+"""
+
+import asyncio
+import copy
+import time
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final, overload
+
+from quorumlog.batch import Entry, Place, encode_entries, key_queue, message_id, size_bytes_of
+from quorumlog.errors import InternalError, Outcome, QuorumlogError
+from quorumlog.options import Durability
+from quorumlog.pb import log_pb2
+from quorumlog.retry import Deadline
+
+_DURABILITY: Final = (
+    Durability.UNSPECIFIED,
+    Durability.QUORUM_MEMORY,
+    Durability.QUORUM_DISK,
+)
+_RECORDS_FIELD: Final = b"\x0a"  # Of AppendRequest: number 1, bytes.
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """Proof that a message is in the log of a quorum.
+
+    `position` is the byte of the log at which its record begins, `index` and `term` name the Raft
+    entry that it is part of. `synced_by` are the nodes known to have it. `sent_unix_ms` is when its
+    batch was made (by this machine's clock), `store_unix_ms` when the leader stored it,
+    `duration_ms` how long it took from the batch's first message to the receipt, `commit_us` the
+    leader's part of that. `is_duplicate`: an earlier attempt of the batch was in the log already.
+    """
+
+    message_id: str
+    topic: str
+    queue_id: int
+    queue_offset: int
+    position: int
+    index: int
+    term: int
+    durability: Durability
+    synced_by: tuple[int, ...]
+    attempts: int
+    sent_unix_ms: int
+    store_unix_ms: int
+    duration_ms: float
+    commit_us: int
+    is_duplicate: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain values under stable names, for JSON."""
+        values = asdict(self)
+        values["durability"] = self.durability.value
+        values["synced_by"] = list(self.synced_by)
+        return values
+
+
+class Batch:
+    """Messages that travel together and become one entry of the log: all of them or none."""
+
+    __slots__ = (
+        "_offsets",
+        "_parts",
+        "_parts_open",
+        "_records_hi",
+        "_records_lo",
+        "_response",
+        "_waiters",
+        "attempts",
+        "claimed_count",
+        "created_s",
+        "deadline",
+        "done_s",
+        "entries",
+        "error",
+        "is_atomic",
+        "is_done",
+        "is_open",
+        "last_error",
+        "may_be_applied",
+        "on_done",
+        "out_of_sequence_count",
+        "places",
+        "producer_id",
+        "record_count",
+        "sent_unix_ms",
+        "sequence",
+        "size_bytes",
+        "sizes",
+        "wire",
+    )
+
+    def __init__(
+        self, deadline: Deadline, on_done: "Callable[[Batch], None]", *, is_atomic: bool = False
+    ) -> None:
+        self.deadline = deadline
+        self.on_done = on_done
+        self.is_atomic = is_atomic  # Must stay one entry, whatever happens.
+        self.is_open = not is_atomic  # More messages may come in.
+        self.entries: list[Entry] = []
+        self.record_count = 0
+        self.size_bytes = 0
+        self.created_s = time.monotonic()
+        self.sent_unix_ms = 0
+        # Once encoded.
+        self.wire = b""  # The serialised AppendRequest; empty: not encoded, or done.
+        self._records_lo = self._records_hi = 0  # Where in `wire` the records are.
+        self.sizes: list[int] = []
+        self.places: list[Place] = []
+        self.producer_id = 0
+        self.sequence = 0
+        # Once sent.
+        self.attempts = 0
+        self.may_be_applied = False  # An attempt ended without an answer. Never unset.
+        self.out_of_sequence_count = 0
+        self.last_error: QuorumlogError | None = None  # Of an attempt.
+        # Once done.
+        self.is_done = False
+        self.done_s = 0.0
+        self.error: QuorumlogError | None = None
+        self.claimed_count = 0  # Deliveries that somebody asked about.
+        self._response: log_pb2.AppendResponse | None = None
+        self._offsets: list[tuple[int, int]] | None = None  # Queue offset and position of each.
+        self._waiters: list[asyncio.Future[None]] = []
+        self._parts: list[tuple[Batch, int]] | None = None
+        self._parts_open = 0
+
+    def add(self, entry: Entry, size_bytes: int) -> "Delivery":
+        """Take in one message."""
+        assert self.is_open or self.is_atomic, "a message for a batch that has left"
+        self.entries.append(entry)
+        delivery = Delivery(self, self.record_count)
+        self.record_count += 1
+        self.size_bytes += size_bytes
+        return delivery
+
+    def topics(self) -> set[str]:
+        """Name the topics of its messages."""
+        return {topic.name for topic in {entry[0] for entry in self.entries}}
+
+    def encode(self, queue_count: Callable[[str], int], next_queue: Callable[[str], int]) -> None:
+        """Close it, choose the queues that were left open, and encode the records."""
+        assert not self.wire, "a batch is encoded once"
+        self.is_open = False
+        self.sent_unix_ms = time.time_ns() // 1_000_000
+        chosen: dict[str, int] = {}  # One queue a batch and topic, so that batches stay few.
+
+        def place_of(topic: str, queue_id: int | None, key: str | None) -> Place:
+            if queue_id is None and key is not None:
+                queue_id = key_queue(key, queue_count(topic))
+            elif queue_id is None:
+                queue_id = chosen.get(topic)
+                if queue_id is None:
+                    queue_id = chosen[topic] = next_queue(topic)
+            return topic, queue_id
+
+        encoded = encode_entries(self.entries, place_of, born_unix_ms=self.sent_unix_ms)
+        self.sizes, self.places = encoded.sizes, encoded.places
+        assert sum(self.sizes) == self.size_bytes, f"{sum(self.sizes)} != {self.size_bytes}"
+        head = _RECORDS_FIELD + _varint(self.size_bytes)
+        self._records_lo, self._records_hi = len(head), len(head) + self.size_bytes
+        self.wire = b"".join([head, *encoded.pieces])
+
+    def identify(self, producer_id: int, sequence: int, cluster_id: str) -> None:
+        """Give it the name under which the cluster tells a repeated batch from a new one."""
+        self.producer_id, self.sequence = producer_id, sequence
+        rest = log_pb2.AppendRequest(
+            record_count=self.record_count,
+            producer_id=producer_id,
+            sequence=sequence,
+            timeout_ms=self.deadline.remaining_ms,
+            cluster_id=cluster_id,
+        )
+        # Serialised messages may be joined. So the records are copied once, not three times.
+        self.wire = self.wire[: self._records_hi] + rest.SerializeToString()
+
+    def split(self) -> "list[Batch]":
+        """Make one batch a topic of it; this one is done when all of them are."""
+        assert self._parts is None, "a part is not split"
+        assert not self.is_atomic, "all or none"
+        by_topic: dict[str, Batch] = {}
+        self._parts = []
+        for entry in self.entries:
+            part = by_topic.get(entry[0].name)
+            if part is None:
+                part = by_topic[entry[0].name] = Batch(self.deadline, self._on_part_done)
+                part.created_s, part.attempts = self.created_s, self.attempts
+            self._parts.append((part, part.record_count))
+            part.add(entry, size_bytes_of(entry))
+        self._parts_open = len(by_topic)
+        self.entries, self.wire = [], b""
+        for part in by_topic.values():
+            part.is_open = False
+        return list(by_topic.values())
+
+    def _on_part_done(self, part: "Batch") -> None:
+        self._parts_open -= 1
+        if self.error is None:
+            self.error = part.error
+        if self._parts_open == 0:
+            self._finish()
+
+    def acknowledge(self, response: log_pb2.AppendResponse) -> None:
+        """Take the answer of the leader: it is in the log."""
+        if response.record_count != self.record_count:
+            self.fail(
+                InternalError(
+                    f"{self.record_count} records were sent, {response.record_count} acknowledged; "
+                    f"read back what was stored, and check the version of the node",
+                    outcome=Outcome.APPLIED,
+                )
+            )
+            return
+        self._response = response
+        self._finish()
+
+    def fail(self, error: QuorumlogError) -> None:
+        """End it without a receipt."""
+        if self._parts is not None:
+            for part in {part for part, _ in self._parts if not part.is_done}:
+                part.fail(error)  # The last of them ends this one.
+            return
+        error.attempts = self.attempts
+        self.error = error
+        self._finish()
+
+    def _finish(self) -> None:
+        assert not self.is_done, "a batch ends once"
+        self.is_done, self.is_open = True, False
+        self.done_s = time.monotonic()
+        self.entries, self.wire = [], b""
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self.on_done(self)
+
+    async def wait(self) -> None:
+        """Wait until it is done, with or without success. Cancelling that changes nothing else."""
+        if not self.is_done:
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            await waiter
+
+    @property
+    def is_claimed(self) -> bool:
+        """Say whether somebody asked about each of its messages."""
+        return self.claimed_count >= self.record_count
+
+    def receipt(self, i: int) -> Receipt:
+        """Make the receipt of message `i`; raise the error if there is none."""
+        assert self.is_done, "not done"
+        if self._parts is not None:
+            part, i = self._parts[i]
+            return part.receipt(i)
+        if self.error is not None:
+            raise copy.copy(self.error)  # Many may wait; each gets a traceback of its own.
+        response = self._response
+        assert response is not None, "done, without an answer or an error"
+        if self._offsets is None:
+            self._offsets = self._place(response)
+        queue_offset, position = self._offsets[i]
+        topic, queue_id = self.places[i]
+        durability = response.durability if 0 <= response.durability < len(_DURABILITY) else 0
+        return Receipt(
+            message_id=message_id(response.store_host, position),
+            topic=topic,
+            queue_id=queue_id,
+            queue_offset=queue_offset,
+            position=position,
+            index=response.index,
+            term=response.term,
+            durability=_DURABILITY[durability],
+            synced_by=tuple(response.synced_by),
+            attempts=self.attempts,
+            sent_unix_ms=self.sent_unix_ms,
+            store_unix_ms=response.store_unix_ms,
+            duration_ms=round((self.done_s - self.created_s) * 1000, 3),
+            commit_us=response.commit_us,
+            is_duplicate=response.is_duplicate,
+        )
+
+    def _place(self, response: log_pb2.AppendResponse) -> list[tuple[int, int]]:
+        """Records lie back to back, and take the offsets of their queue in order."""
+        offsets = {(q.topic, q.queue_id): q.first_offset for q in response.queues}
+        position = response.position
+        placed = []
+        for place, size_bytes in zip(self.places, self.sizes, strict=True):
+            offset = offsets.get(place, -1)
+            placed.append((offset, position))
+            offsets[place] = offset + 1
+            position += size_bytes
+        return placed
+
+
+class Receipts(Sequence[Receipt]):
+    """The receipts of an acknowledged batch; each is made when it is looked at."""
+
+    __slots__ = ("_batch",)
+
+    def __init__(self, batch: Batch) -> None:
+        assert batch.is_done, "not done"
+        assert batch.error is None, "no receipts of what failed"
+        self._batch = batch
+
+    def __len__(self) -> int:
+        return self._batch.record_count
+
+    @overload
+    def __getitem__(self, at: int) -> Receipt: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[Receipt]: ...
+    def __getitem__(self, at: int | slice) -> Receipt | list[Receipt]:
+        numbers = range(self._batch.record_count)[at]
+        if isinstance(numbers, range):
+            return [self._batch.receipt(i) for i in numbers]
+        return self._batch.receipt(numbers)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return list, (list(self),)  # A batch belongs to its producer and does not travel.
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} receipts, index {self[0].index}>"
+
+
+class Delivery:
+    """A message on its way. Await it for the receipt, or the typed error if it failed for good.
+
+    It may be awaited by many, at any time, or not at all: `producer.flush()` raises for failures
+    that nobody asked about. Cancelling the wait does not withdraw the message.
+    """
+
+    __slots__ = ("_batch", "_i", "_is_claimed")
+
+    def __init__(self, batch: Batch, i: int) -> None:
+        self._batch = batch
+        self._i = i
+        self._is_claimed = False
+
+    @property
+    def is_done(self) -> bool:
+        """Say whether there is a receipt or an error."""
+        return self._batch.is_done
+
+    def __await__(self) -> Generator[Any, None, Receipt]:
+        return self.receipt().__await__()
+
+    async def receipt(self) -> Receipt:
+        """Wait for the receipt. Raises the error if the message failed."""
+        self._claim()
+        if not self._batch.is_done:
+            await self._batch.wait()
+        return self._batch.receipt(self._i)
+
+    def result(self) -> Receipt:
+        """Return the receipt or raise the error; only when `is_done`."""
+        self._claim()
+        return self._batch.receipt(self._i)
+
+    def _claim(self) -> None:
+        if not self._is_claimed:
+            self._is_claimed = True
+            self._batch.claimed_count += 1
+
+
+def _varint(value: int) -> bytes:
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)

@@ -1,0 +1,296 @@
+"""Every error of the client, with what it means for the caller.
+
+Owns the families, and how an error of a node or of gRPC becomes one of them; must not know who
+raises them, and must not load gRPC. A node says exactly what it means in the trailer
+`quorumlog-error-bin` (common.proto); `code` keeps the node's word, the class is its family. All of
+them pickle: the text is the one positional argument, everything else lives in `__dict__`.
+"""
+
+import enum
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from quorumlog.pb import common_pb2
+
+ERROR_TRAILER: Final = "quorumlog-error-bin"
+
+
+class Outcome(enum.Enum):
+    """What became of the work that the failed call was asked to do."""
+
+    NOT_APPLIED = "not_applied"
+    APPLIED = "applied"
+    UNKNOWN = "unknown"
+
+
+class QuorumlogError(Exception):
+    """Root of all errors of the client.
+
+    `code` is stable text for machines, `retryable` says whether the same call may succeed later,
+    `outcome` what is known about its effect. `leader_id` (0: unknown) and `leader_address` are the
+    node's hint, `retry_after_ms` its advice. `attempts` counts how often the call was tried.
+    """
+
+    code: str = "client.error"
+    retryable: bool = False
+    outcome: Outcome = Outcome.NOT_APPLIED
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str | None = None,
+        retryable: bool | None = None,
+        outcome: Outcome | None = None,
+        leader_id: int = 0,
+        leader_address: str = "",
+        retry_after_ms: int = 0,
+        attempts: int = 0,
+    ) -> None:
+        super().__init__(message)
+        self.code = type(self).code if code is None else code
+        self.retryable = type(self).retryable if retryable is None else retryable
+        self.outcome = type(self).outcome if outcome is None else outcome
+        self.leader_id = leader_id
+        self.leader_address = leader_address
+        self.retry_after_ms = retry_after_ms
+        self.attempts = attempts
+
+    @property
+    def message(self) -> str:
+        """What happened, with numbers; then what to do."""
+        return str(self.args[0])
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class ServerError(QuorumlogError):
+    """A node refused for a reason that has no family of its own; `code` says which."""
+
+    code = "node.error"
+
+
+class NotLeaderError(QuorumlogError):
+    """The node that was asked does not lead, or is handing leadership over. Nothing was done."""
+
+    code, retryable = "node.not_leader", True
+
+
+class BusyError(QuorumlogError):
+    """A bounded queue is full, in a node or (`client.busy`) here. Nothing was done; slow down."""
+
+    code, retryable = "client.busy", True
+
+
+class UnknownTopicError(QuorumlogError):
+    """There is no such topic. Create it: `qlog topic create`, or `client.admin.create_topic`."""
+
+    code = "node.unknown_topic"
+
+
+class TopicExistsError(QuorumlogError):
+    """The topic was to be new, and is not."""
+
+    code = "node.topic_exists"
+
+
+class PermissionDeniedError(QuorumlogError):
+    """The topic's permission, or the node's authorisation, forbids it."""
+
+    code = "node.permission_denied"
+
+
+class WrongClusterError(QuorumlogError):
+    """The node belongs to another cluster than the client was told. Check the addresses."""
+
+    code = "node.wrong_cluster"
+
+
+class OutOfSequenceError(QuorumlogError):
+    """A batch of an idempotent producer came before its predecessor. The producer sends again."""
+
+    code, retryable = "node.out_of_sequence", True
+
+
+class UnknownProducerError(QuorumlogError):
+    """The cluster does not remember this producer, so it could not tell a repeated batch."""
+
+    code = "node.unknown_producer"
+
+
+class InvalidRequestError(QuorumlogError, ValueError):
+    """An argument makes no sense, here (`client.bad_...`) or to the node. Nothing was done."""
+
+    code = "client.bad_argument"
+
+
+class TooLargeError(QuorumlogError):
+    """A message, its properties or a batch is larger than a limit. Nothing was done."""
+
+    code = "client.too_large"
+
+
+class NotFoundError(QuorumlogError):
+    """No such message, group or member."""
+
+    code = "client.not_found"
+
+
+class LimitReachedError(QuorumlogError):
+    """The cluster holds as many topics, groups or members as it may. Delete what is not used."""
+
+    code = "node.limit_reached"
+
+
+class OffsetOutOfRangeError(QuorumlogError):
+    """There is no message at this offset: it has expired, or is beyond the end.
+
+    `min_offset` and `max_offset` (one past the last) say what there is.
+    """
+
+    code = "client.offset_out_of_range"
+
+    def __init__(
+        self, message: str, *, min_offset: int = 0, max_offset: int = 0, **known: Any
+    ) -> None:
+        super().__init__(message, **known)
+        self.min_offset, self.max_offset = min_offset, max_offset
+
+
+class StoreFullError(QuorumlogError):
+    """The disk of the leader is too full to append; reads go on. Free space, then try again."""
+
+    code, retryable = "store.full", True
+
+
+class UnavailableError(QuorumlogError):
+    """No node could be reached, or a connection broke. After sending, the outcome is unknown."""
+
+    code, retryable = "client.unavailable", True
+
+
+class DeadlineError(QuorumlogError):
+    """Time ran out before the call was done, and it is known to have had no effect."""
+
+    code, retryable = "client.deadline", True
+
+
+class OutcomeUnknownError(QuorumlogError):
+    """Time ran out, or retrying was not safe, after something was sent: it may have been applied.
+
+    An idempotent producer raises this only when its deadline has passed. Read the log to find out.
+    """
+
+    code, outcome = "client.outcome_unknown", Outcome.UNKNOWN
+
+
+class CorruptRecordError(QuorumlogError):
+    """A record that a node served does not match its checksum or its own lengths."""
+
+    code, retryable = "client.corrupt_record", True
+
+
+class ClosedError(QuorumlogError):
+    """The client, producer or consumer was closed before or during the call."""
+
+    code = "client.closed"
+
+
+class UnimplementedError(QuorumlogError):
+    """The node does not know this call: it runs another version, or is no QuorumLog node."""
+
+    code = "client.unimplemented"
+
+
+class InternalError(QuorumlogError):
+    """A node failed in a way it did not foresee; its log says more."""
+
+    code, outcome = "node.internal", Outcome.UNKNOWN
+
+
+# By the last word of a node's code: `raft.busy`, `store.busy` and `node.busy` are one family.
+_FAMILIES: Final[dict[str, type[QuorumlogError]]] = {
+    word: family
+    for family, words in {
+        NotLeaderError: "not_leader transferring draining read_failed",
+        BusyError: "busy not_ready",
+        UnknownTopicError: "unknown_topic",
+        TopicExistsError: "topic_exists",
+        PermissionDeniedError: (
+            "unauthenticated permission_denied reserved_topic topic_not_writable topic_not_readable"
+        ),
+        WrongClusterError: "wrong_cluster",
+        OutOfSequenceError: "out_of_sequence",
+        UnknownProducerError: "unknown_producer",
+        InvalidRequestError: "bad_request bad_topic record_format",
+        TooLargeError: "limit_exceeded",
+        LimitReachedError: "limit_reached",
+        NotFoundError: "message_not_found unknown_queue unknown_group unknown_member",
+        OffsetOutOfRangeError: "out_of_range",
+        StoreFullError: "full",
+        UnavailableError: "shutting_down not_applied closed",
+        DeadlineError: "read_timeout",
+        OutcomeUnknownError: "outcome_unknown timeout flush_timeout",
+        CorruptRecordError: "corruption",
+        InternalError: "internal",
+    }.items()
+    for word in words.split()
+}
+
+# common.proto Outcome; an unset one promises nothing.
+_OUTCOMES: Final = (Outcome.UNKNOWN, Outcome.NOT_APPLIED, Outcome.APPLIED, Outcome.UNKNOWN)
+
+
+def from_pb(error: "common_pb2.Error") -> QuorumlogError:
+    """Make the error that a node described."""
+    family = _FAMILIES.get(error.code.rpartition(".")[2], ServerError)
+    outcome = error.outcome if 0 <= error.outcome < len(_OUTCOMES) else 0
+    return family(
+        error.message or error.code,
+        code=error.code,
+        retryable=error.retryable,
+        outcome=_OUTCOMES[outcome],
+        leader_id=error.leader_id,
+        leader_address=error.leader_address,
+        retry_after_ms=error.retry_after_ms,
+    )
+
+
+def from_rpc(error: Any, address: str) -> QuorumlogError:
+    """Make an error of a failed call to `address`: the node's own if it sent one, else gRPC's.
+
+    `error` is a grpc.aio.AioRpcError. Without a word of the node the outcome is unknown, unless
+    the connection could not be made at all.
+    """
+    from quorumlog.pb import common_pb2
+
+    for key, value in error.trailing_metadata() or ():
+        if key == ERROR_TRAILER:
+            described = common_pb2.Error()
+            described.ParseFromString(value)
+            return from_pb(described)
+    return from_status(error.code().name, error.details() or "", address)
+
+
+def from_status(status: str, details: str, address: str) -> QuorumlogError:
+    """Make an error of a bare gRPC status, by the name of its code."""
+    text = f"{address}: {details or status.lower()}"
+    if "larger than max" in details or "exceeds" in details:
+        return TooLargeError(f"{text}; send or ask for less at once")
+    if status == "UNAVAILABLE" and "failed to connect" in details:
+        return UnavailableError(f"{text}; is the node running?")
+    broken = status == "CANCELLED" or "RST_STREAM" in details or "Stream removed" in details
+    if status == "UNAVAILABLE" or broken:
+        return UnavailableError(f"{text}; is the node running?", outcome=Outcome.UNKNOWN)
+    if status == "DEADLINE_EXCEEDED":
+        return DeadlineError(f"{text}; allow more time", outcome=Outcome.UNKNOWN)
+    if status == "RESOURCE_EXHAUSTED":
+        return BusyError(f"{text}; slow down", code="node.busy")
+    if status == "UNIMPLEMENTED":
+        return UnimplementedError(f"{text}; check that address and version are those of a node")
+    if status in ("PERMISSION_DENIED", "UNAUTHENTICATED"):
+        return PermissionDeniedError(f"{text}; check the credentials")
+    if status == "INVALID_ARGUMENT":
+        return InvalidRequestError(f"{text}; correct the request", code="node.bad_request")
+    return InternalError(f"{text} ({status}); see the log of that node")

@@ -1,0 +1,52 @@
+"""Offsets that a broadcasting consumer keeps for itself: in memory, or in a small JSON file.
+
+Owns the file; must not know who consumes. It is replaced as a whole, so a crash leaves the old one.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+
+from quorumlog.errors import InvalidRequestError
+from quorumlog.fetching import Queue
+
+
+class LocalOffsets:
+    """The next offset by queue. `path` None: forgotten when the process ends."""
+
+    def __init__(self, path: str | None) -> None:
+        self._path = path
+        self._offsets: dict[Queue, int] = {}
+        if path is not None and os.path.exists(path):
+            self._offsets = self._load(path)
+
+    def get(self, queue: Queue) -> int | None:
+        """Return what is stored for a queue."""
+        return self._offsets.get(queue)
+
+    def store(self, offsets: Mapping[Queue, int]) -> None:
+        """Remember these offsets; written and synced on return if there is a file."""
+        self._offsets.update(offsets)
+        if self._path is None:
+            return
+        lines = [
+            {"topic": topic, "queue_id": queue_id, "offset": offset}
+            for (topic, queue_id), offset in sorted(self._offsets.items())
+        ]
+        temporary = f"{self._path}.{os.getpid()}.tmp"
+        with open(temporary, "w", encoding="utf-8") as file:
+            json.dump({"offsets": lines}, file, indent=1)
+            file.flush()
+            os.fdatasync(file.fileno())
+        os.replace(temporary, self._path)
+
+    @staticmethod
+    def _load(path: str) -> dict[Queue, int]:
+        try:
+            with open(path, encoding="utf-8") as file:
+                lines = json.load(file)["offsets"]
+            return {(str(x["topic"]), int(x["queue_id"])): int(x["offset"]) for x in lines}
+        except (ValueError, KeyError, TypeError) as error:
+            raise InvalidRequestError(
+                f"{path} holds no offsets ({error}); remove it to begin anew"
+            ) from error

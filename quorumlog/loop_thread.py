@@ -1,0 +1,108 @@
+"""One thread with an event loop, for programs without asyncio, and what makes methods block on it.
+
+Owns the thread: the first user starts it, the last one stops it. Must not know what is called.
+"""
+
+import asyncio
+import functools
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+
+from quorumlog.errors import ClosedError
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_A = TypeVar("_A")
+
+STOP_TIMEOUT_S: Final = 10
+
+
+class LoopThread:
+    """The event loop of all clients. A context of it is held by each client that is started."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def acquire(self) -> None:
+        """Start the thread if it does not run."""
+        with self._lock:
+            self._users += 1
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(
+                    target=self._run, args=(self._loop,), name="quorumlog-sync", daemon=True
+                )
+                self._thread.start()
+
+    def release(self) -> None:
+        """Stop the thread if nobody needs it any more."""
+        with self._lock:
+            self._users -= 1
+            if self._users:
+                return
+            loop, thread = self._loop, self._thread
+            self._loop = self._thread = None
+        assert loop is not None, "released without having been acquired"
+        assert thread is not None, "a loop without a thread"
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(STOP_TIMEOUT_S)
+
+    @staticmethod
+    def _run(loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_forever()
+            loop.run_until_complete(loop.shutdown_asyncgens())
+        finally:
+            loop.close()
+
+    def call(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """Run a coroutine there and wait for it. An interrupt cancels it."""
+        loop = self._loop
+        if loop is None:
+            work.close()
+            raise ClosedError("the client is closed or not started; use 'with' or start()")
+        assert threading.current_thread() is not self._thread, "a blocking call within the loop"
+        future = asyncio.run_coroutine_threadsafe(work, loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def call_plain(self, function: Callable[[], _T]) -> _T:
+        """Run a function there and wait for it."""
+
+        async def work() -> _T:
+            return function()
+
+        return self.call(work())
+
+
+loop_thread: Final = LoopThread()
+
+
+def blocking(
+    method: Callable[Concatenate[_A, _P], Coroutine[Any, Any, _T]],
+) -> Callable[Concatenate[Any, _P], _T]:
+    """Make the blocking method of the same name, arguments and documentation."""
+
+    def call(self: Any, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        return loop_thread.call(method(self._inner, *args, **kwargs))
+
+    functools.update_wrapper(call, method)
+    return call
+
+
+def plain(method: Callable[Concatenate[_A, _P], _T]) -> Callable[Concatenate[Any, _P], _T]:
+    """The same for a method that does not wait; it too must run in the loop."""
+
+    def call(self: Any, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        return loop_thread.call_plain(lambda: method(self._inner, *args, **kwargs))
+
+    functools.update_wrapper(call, method)
+    return call

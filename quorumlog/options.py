@@ -1,0 +1,88 @@
+"""Values that callers choose from: how fresh a read must be, where reading begins, what is safe.
+
+Owns their names and how text becomes one of them; must not know who reads or how.
+"""
+
+import datetime
+import enum
+from dataclasses import dataclass
+from typing import Final
+
+from quorumlog.errors import InvalidRequestError
+
+Position = int | str
+"""Where to begin in a queue: an offset, "first", "end", "@<unix ms>" or "@<ISO 8601 time>"."""
+
+FIRST: Final = "first"
+END: Final = "end"
+
+
+class Consistency(enum.Enum):
+    """How fresh a read must be. Committed records only, whichever is chosen."""
+
+    LEADER = "leader"
+    """The leader's records; may be old while a deposed leader does not know better."""
+
+    LINEARIZABLE = "linearizable"
+    """At least everything acknowledged before the call began. Costs a round to a quorum."""
+
+    LOCAL = "local"
+    """The committed prefix of whatever replica is asked. With `at_least_index` it waits for it."""
+
+    @classmethod
+    def of(cls, value: "Consistency | str") -> "Consistency":
+        """Accept a member or its name in lower case. Raises InvalidRequestError."""
+        try:
+            return cls(value)
+        except ValueError:
+            names = ", ".join(member.value for member in cls)
+            text = f"consistency {value!r} is unknown; use one of {names}"
+            raise InvalidRequestError(text) from None
+
+
+class Durability(enum.Enum):
+    """How safe the acknowledged bytes were when the receipt was sent."""
+
+    UNSPECIFIED = "unspecified"
+    QUORUM_MEMORY = "quorum_memory"
+    """In the page cache of a quorum (flush=async)."""
+
+    QUORUM_DISK = "quorum_disk"
+    """Synced on a quorum (flush=sync, the default of a cluster)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Time:
+    """A position by store time, Unix ms: the first message stored then or later."""
+
+    unix_ms: int
+
+
+def parse_position(position: Position) -> int | str | Time:
+    """Return an offset, FIRST, END or a Time. Raises InvalidRequestError."""
+    if isinstance(position, int) and not isinstance(position, bool):
+        if position < 0:
+            raise InvalidRequestError(f"offset {position} is negative; offsets count from 0")
+        return position
+    text = str(position)
+    if text in (FIRST, END):
+        return text
+    if text.isdecimal():
+        return int(text)
+    if text.startswith("@"):
+        return Time(_unix_ms(text[1:]))
+    raise InvalidRequestError(
+        f"position {position!r} makes no sense; use an offset, 'first', 'end' or '@TIME'"
+    )
+
+
+def _unix_ms(text: str) -> int:
+    if text.isdecimal():
+        return int(text)
+    try:
+        time = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidRequestError(
+            f"time {text!r} makes no sense; use Unix ms or ISO 8601, as in 2026-01-31T12:00:00Z"
+        ) from None
+    return int(time.timestamp() * 1000)  # Without a zone: local time, as people type it.

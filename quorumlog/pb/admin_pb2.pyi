@@ -1,0 +1,305 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class MemberChange(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    MEMBER_CHANGE_UNSPECIFIED: _ClassVar[MemberChange]
+    MEMBER_CHANGE_ADD_LEARNER: _ClassVar[MemberChange]
+    MEMBER_CHANGE_PROMOTE: _ClassVar[MemberChange]
+    MEMBER_CHANGE_REMOVE: _ClassVar[MemberChange]
+MEMBER_CHANGE_UNSPECIFIED: MemberChange
+MEMBER_CHANGE_ADD_LEARNER: MemberChange
+MEMBER_CHANGE_PROMOTE: MemberChange
+MEMBER_CHANGE_REMOVE: MemberChange
+
+class CreateTopicRequest(_message.Message):
+    __slots__ = ("topic", "queue_count", "permission", "must_be_new")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    PERMISSION_FIELD_NUMBER: _ClassVar[int]
+    MUST_BE_NEW_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    queue_count: int
+    permission: int
+    must_be_new: bool
+    def __init__(self, topic: _Optional[str] = ..., queue_count: _Optional[int] = ..., permission: _Optional[int] = ..., must_be_new: _Optional[bool] = ...) -> None: ...
+
+class TopicInfo(_message.Message):
+    __slots__ = ("topic", "queue_count", "permission")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    PERMISSION_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    queue_count: int
+    permission: int
+    def __init__(self, topic: _Optional[str] = ..., queue_count: _Optional[int] = ..., permission: _Optional[int] = ...) -> None: ...
+
+class DeleteTopicRequest(_message.Message):
+    __slots__ = ("topic",)
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    def __init__(self, topic: _Optional[str] = ...) -> None: ...
+
+class DeleteTopicResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListTopicsRequest(_message.Message):
+    __slots__ = ("with_system",)
+    WITH_SYSTEM_FIELD_NUMBER: _ClassVar[int]
+    with_system: bool
+    def __init__(self, with_system: _Optional[bool] = ...) -> None: ...
+
+class ListTopicsResponse(_message.Message):
+    __slots__ = ("topics",)
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    topics: _containers.RepeatedCompositeFieldContainer[TopicInfo]
+    def __init__(self, topics: _Optional[_Iterable[_Union[TopicInfo, _Mapping]]] = ...) -> None: ...
+
+class DescribeTopicRequest(_message.Message):
+    __slots__ = ("topic",)
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    def __init__(self, topic: _Optional[str] = ...) -> None: ...
+
+class QueueInfo(_message.Message):
+    __slots__ = ("queue_id", "min_offset", "max_offset", "last_store_unix_ms")
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    MIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MAX_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LAST_STORE_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    queue_id: int
+    min_offset: int
+    max_offset: int
+    last_store_unix_ms: int
+    def __init__(self, queue_id: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., last_store_unix_ms: _Optional[int] = ...) -> None: ...
+
+class DescribeTopicResponse(_message.Message):
+    __slots__ = ("info", "queues")
+    INFO_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    info: TopicInfo
+    queues: _containers.RepeatedCompositeFieldContainer[QueueInfo]
+    def __init__(self, info: _Optional[_Union[TopicInfo, _Mapping]] = ..., queues: _Optional[_Iterable[_Union[QueueInfo, _Mapping]]] = ...) -> None: ...
+
+class ListGroupsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GroupInfo(_message.Message):
+    __slots__ = ("group", "member_count", "lag_count", "topics")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_COUNT_FIELD_NUMBER: _ClassVar[int]
+    LAG_COUNT_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    member_count: int
+    lag_count: int
+    topics: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, group: _Optional[str] = ..., member_count: _Optional[int] = ..., lag_count: _Optional[int] = ..., topics: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ListGroupsResponse(_message.Message):
+    __slots__ = ("groups",)
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    groups: _containers.RepeatedCompositeFieldContainer[GroupInfo]
+    def __init__(self, groups: _Optional[_Iterable[_Union[GroupInfo, _Mapping]]] = ...) -> None: ...
+
+class DescribeGroupRequest(_message.Message):
+    __slots__ = ("group",)
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    def __init__(self, group: _Optional[str] = ...) -> None: ...
+
+class GroupQueue(_message.Message):
+    __slots__ = ("topic", "queue_id", "offset", "min_offset", "max_offset")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MAX_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    queue_id: int
+    offset: int
+    min_offset: int
+    max_offset: int
+    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., offset: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ...) -> None: ...
+
+class DescribeGroupResponse(_message.Message):
+    __slots__ = ("info", "queues", "client_ids")
+    INFO_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_IDS_FIELD_NUMBER: _ClassVar[int]
+    info: GroupInfo
+    queues: _containers.RepeatedCompositeFieldContainer[GroupQueue]
+    client_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, info: _Optional[_Union[GroupInfo, _Mapping]] = ..., queues: _Optional[_Iterable[_Union[GroupQueue, _Mapping]]] = ..., client_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class DeleteGroupRequest(_message.Message):
+    __slots__ = ("group",)
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    def __init__(self, group: _Optional[str] = ...) -> None: ...
+
+class DeleteGroupResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class NodeStatusRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class MemberStatus(_message.Message):
+    __slots__ = ("node_id", "address", "peer_address", "is_voter", "is_connected", "match_index", "progress")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    PEER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    IS_VOTER_FIELD_NUMBER: _ClassVar[int]
+    IS_CONNECTED_FIELD_NUMBER: _ClassVar[int]
+    MATCH_INDEX_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    node_id: int
+    address: str
+    peer_address: str
+    is_voter: bool
+    is_connected: bool
+    match_index: int
+    progress: str
+    def __init__(self, node_id: _Optional[int] = ..., address: _Optional[str] = ..., peer_address: _Optional[str] = ..., is_voter: _Optional[bool] = ..., is_connected: _Optional[bool] = ..., match_index: _Optional[int] = ..., progress: _Optional[str] = ...) -> None: ...
+
+class NodeStatusResponse(_message.Message):
+    __slots__ = ("cluster_id", "node_id", "version", "role", "term", "leader_id", "first_index", "last_index", "durable_index", "commit_index", "applied_index", "first_position", "end_position", "flush", "standing", "disk_state", "disk_used_ratio", "uptime_ms", "appends_total", "appended_size_bytes_total", "pulls_total", "busy_total", "in_flight_size_bytes", "is_draining", "loss_from_index", "members", "detail", "pid")
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    LEADER_ID_FIELD_NUMBER: _ClassVar[int]
+    FIRST_INDEX_FIELD_NUMBER: _ClassVar[int]
+    LAST_INDEX_FIELD_NUMBER: _ClassVar[int]
+    DURABLE_INDEX_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_INDEX_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_INDEX_FIELD_NUMBER: _ClassVar[int]
+    FIRST_POSITION_FIELD_NUMBER: _ClassVar[int]
+    END_POSITION_FIELD_NUMBER: _ClassVar[int]
+    FLUSH_FIELD_NUMBER: _ClassVar[int]
+    STANDING_FIELD_NUMBER: _ClassVar[int]
+    DISK_STATE_FIELD_NUMBER: _ClassVar[int]
+    DISK_USED_RATIO_FIELD_NUMBER: _ClassVar[int]
+    UPTIME_MS_FIELD_NUMBER: _ClassVar[int]
+    APPENDS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    APPENDED_SIZE_BYTES_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    PULLS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    BUSY_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    IN_FLIGHT_SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    IS_DRAINING_FIELD_NUMBER: _ClassVar[int]
+    LOSS_FROM_INDEX_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    DETAIL_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    cluster_id: str
+    node_id: int
+    version: str
+    role: str
+    term: int
+    leader_id: int
+    first_index: int
+    last_index: int
+    durable_index: int
+    commit_index: int
+    applied_index: int
+    first_position: int
+    end_position: int
+    flush: str
+    standing: str
+    disk_state: str
+    disk_used_ratio: float
+    uptime_ms: int
+    appends_total: int
+    appended_size_bytes_total: int
+    pulls_total: int
+    busy_total: int
+    in_flight_size_bytes: int
+    is_draining: bool
+    loss_from_index: int
+    members: _containers.RepeatedCompositeFieldContainer[MemberStatus]
+    detail: str
+    pid: int
+    def __init__(self, cluster_id: _Optional[str] = ..., node_id: _Optional[int] = ..., version: _Optional[str] = ..., role: _Optional[str] = ..., term: _Optional[int] = ..., leader_id: _Optional[int] = ..., first_index: _Optional[int] = ..., last_index: _Optional[int] = ..., durable_index: _Optional[int] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., first_position: _Optional[int] = ..., end_position: _Optional[int] = ..., flush: _Optional[str] = ..., standing: _Optional[str] = ..., disk_state: _Optional[str] = ..., disk_used_ratio: _Optional[float] = ..., uptime_ms: _Optional[int] = ..., appends_total: _Optional[int] = ..., appended_size_bytes_total: _Optional[int] = ..., pulls_total: _Optional[int] = ..., busy_total: _Optional[int] = ..., in_flight_size_bytes: _Optional[int] = ..., is_draining: _Optional[bool] = ..., loss_from_index: _Optional[int] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., detail: _Optional[str] = ..., pid: _Optional[int] = ...) -> None: ...
+
+class TransferLeadershipRequest(_message.Message):
+    __slots__ = ("node_id",)
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    node_id: int
+    def __init__(self, node_id: _Optional[int] = ...) -> None: ...
+
+class TransferLeadershipResponse(_message.Message):
+    __slots__ = ("leader_id", "term")
+    LEADER_ID_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    leader_id: int
+    term: int
+    def __init__(self, leader_id: _Optional[int] = ..., term: _Optional[int] = ...) -> None: ...
+
+class ChangeMemberRequest(_message.Message):
+    __slots__ = ("change", "node_id", "address", "peer_address")
+    CHANGE_FIELD_NUMBER: _ClassVar[int]
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    PEER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    change: MemberChange
+    node_id: int
+    address: str
+    peer_address: str
+    def __init__(self, change: _Optional[_Union[MemberChange, str]] = ..., node_id: _Optional[int] = ..., address: _Optional[str] = ..., peer_address: _Optional[str] = ...) -> None: ...
+
+class ChangeMemberResponse(_message.Message):
+    __slots__ = ("index", "members")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    members: _containers.RepeatedCompositeFieldContainer[MemberStatus]
+    def __init__(self, index: _Optional[int] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ...) -> None: ...
+
+class DrainRequest(_message.Message):
+    __slots__ = ("undo",)
+    UNDO_FIELD_NUMBER: _ClassVar[int]
+    undo: bool
+    def __init__(self, undo: _Optional[bool] = ...) -> None: ...
+
+class DrainResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class AcceptLossRequest(_message.Message):
+    __slots__ = ("confirm_cluster_id",)
+    CONFIRM_CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    confirm_cluster_id: str
+    def __init__(self, confirm_cluster_id: _Optional[str] = ...) -> None: ...
+
+class AcceptLossResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ChainDigestRequest(_message.Message):
+    __slots__ = ("index",)
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    def __init__(self, index: _Optional[int] = ...) -> None: ...
+
+class ChainDigestResponse(_message.Message):
+    __slots__ = ("index", "term", "chain_crc", "end_position")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    CHAIN_CRC_FIELD_NUMBER: _ClassVar[int]
+    END_POSITION_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    term: int
+    chain_crc: int
+    end_position: int
+    def __init__(self, index: _Optional[int] = ..., term: _Optional[int] = ..., chain_crc: _Optional[int] = ..., end_position: _Optional[int] = ...) -> None: ...

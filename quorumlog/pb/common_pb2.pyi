@@ -1,0 +1,75 @@
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Durability(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    DURABILITY_UNSPECIFIED: _ClassVar[Durability]
+    DURABILITY_QUORUM_MEMORY: _ClassVar[Durability]
+    DURABILITY_QUORUM_DISK: _ClassVar[Durability]
+
+class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    OUTCOME_UNSPECIFIED: _ClassVar[Outcome]
+    OUTCOME_NOT_APPLIED: _ClassVar[Outcome]
+    OUTCOME_APPLIED: _ClassVar[Outcome]
+    OUTCOME_UNKNOWN: _ClassVar[Outcome]
+
+class Consistency(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    CONSISTENCY_UNSPECIFIED: _ClassVar[Consistency]
+    CONSISTENCY_LEADER: _ClassVar[Consistency]
+    CONSISTENCY_LINEARIZABLE: _ClassVar[Consistency]
+    CONSISTENCY_LOCAL: _ClassVar[Consistency]
+DURABILITY_UNSPECIFIED: Durability
+DURABILITY_QUORUM_MEMORY: Durability
+DURABILITY_QUORUM_DISK: Durability
+OUTCOME_UNSPECIFIED: Outcome
+OUTCOME_NOT_APPLIED: Outcome
+OUTCOME_APPLIED: Outcome
+OUTCOME_UNKNOWN: Outcome
+CONSISTENCY_UNSPECIFIED: Consistency
+CONSISTENCY_LEADER: Consistency
+CONSISTENCY_LINEARIZABLE: Consistency
+CONSISTENCY_LOCAL: Consistency
+
+class Error(_message.Message):
+    __slots__ = ("code", "message", "retryable", "outcome", "leader_id", "leader_address", "retry_after_ms")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    RETRYABLE_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    LEADER_ID_FIELD_NUMBER: _ClassVar[int]
+    LEADER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    RETRY_AFTER_MS_FIELD_NUMBER: _ClassVar[int]
+    code: str
+    message: str
+    retryable: bool
+    outcome: Outcome
+    leader_id: int
+    leader_address: str
+    retry_after_ms: int
+    def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ..., retryable: _Optional[bool] = ..., outcome: _Optional[_Union[Outcome, str]] = ..., leader_id: _Optional[int] = ..., leader_address: _Optional[str] = ..., retry_after_ms: _Optional[int] = ...) -> None: ...
+
+class QueueId(_message.Message):
+    __slots__ = ("topic", "queue_id")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    queue_id: int
+    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ...) -> None: ...
+
+class QueueRange(_message.Message):
+    __slots__ = ("topic", "queue_id", "first_offset", "count")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    FIRST_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    queue_id: int
+    first_offset: int
+    count: int
+    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., first_offset: _Optional[int] = ..., count: _Optional[int] = ...) -> None: ...

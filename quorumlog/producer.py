@@ -1,0 +1,468 @@
+"""The producer: takes messages, batches them by itself, gives receipts.
+
+Owns the buffer and its bound, and what callers see; must not know how batches travel or what is
+done when that fails (`append_stream`). A batch leaves as soon as the one before it has its receipt,
+or when it is full; so under light load every message leaves at once, and under heavy load batches
+grow by themselves.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Self
+
+from quorumlog import errors
+from quorumlog.append_stream import IN_FLIGHT_MAX, Sender
+from quorumlog.batch import Entry, encode_properties, size_bytes_of, topic_template
+from quorumlog.calls import Calls
+from quorumlog.delivery import Batch, Delivery, Receipt, Receipts
+from quorumlog.message import OutgoingMessage
+from quorumlog.retry import Deadline
+from quorumlog.routing import Router
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+# Default. Measured: a leader spends about a tenth less on a message than with 256 KiB.
+BATCH_SIZE_BYTES_MAX: Final = 512 * KIB
+BATCH_SIZE_BYTES_LIMIT: Final = 4 * MIB - 4 * KIB  # An entry, less its header and the command.
+BATCH_COUNT_MAX: Final = 1_000
+BATCH_COUNT_LIMIT: Final = 32_768
+BUFFER_SIZE_BYTES_MAX: Final = 32 * MIB
+IN_FLIGHT_DEFAULT: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerOptions:
+    """How a producer batches. The defaults suit both one message at a time and bulk."""
+
+    is_idempotent: bool = True
+    linger_ms: float = 0
+    batch_size_bytes_max: int = BATCH_SIZE_BYTES_MAX
+    batch_count_max: int = BATCH_COUNT_MAX
+    in_flight_max: int = IN_FLIGHT_DEFAULT
+    buffer_size_bytes_max: int = BUFFER_SIZE_BYTES_MAX
+    timeout_ms: int = 30_000
+
+    def __post_init__(self) -> None:
+        """Raise InvalidRequestError for a value outside of its range."""
+        for name, hi in (
+            ("batch_size_bytes_max", BATCH_SIZE_BYTES_LIMIT),
+            ("batch_count_max", BATCH_COUNT_LIMIT),
+            ("in_flight_max", IN_FLIGHT_MAX),
+            ("buffer_size_bytes_max", 1 << 40),
+        ):
+            value = getattr(self, name)
+            if not 1 <= value <= hi:
+                raise errors.InvalidRequestError(f"{name} is {value}; use 1 to {hi}")
+        if not 0 <= self.linger_ms <= 60_000:
+            raise errors.InvalidRequestError(f"linger_ms is {self.linger_ms}; use 0 to 60000")
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerStats:
+    """Counts since the start of the producer; `no_ack_ms_max` is the longest time without a receipt
+    while something was under way."""
+
+    acked_count: int
+    acked_size_bytes: int
+    failed_count: int
+    duplicates_count: int
+    batches_acked: int
+    retried_batches: int
+    in_flight_batches: int
+    held_size_bytes: int
+    leader_changes: int
+    no_ack_ms_max: float
+
+
+class Producer:
+    """Sends messages. Made by `client.producer()`; belongs to the event loop it was made in.
+
+    Messages for one queue keep the order in which they were handed over. With `idempotent` (the
+    default) a message is stored once, however often it had to be sent. Without it, an append that
+    got no answer fails with OutcomeUnknownError at once, and order is kept only with
+    `in_flight_max=1`.
+    """
+
+    def __init__(self, router: Router, calls: Calls, options: ProducerOptions) -> None:
+        Deadline(options.timeout_ms)  # Checks it.
+        self._options = options
+        self._router = router
+        self._sender = Sender(
+            router,
+            calls,
+            is_idempotent=options.is_idempotent,
+            in_flight_max=options.in_flight_max,
+            linger_ms=options.linger_ms,
+        )
+        self._task: asyncio.Task[None] | None = None
+        self._is_closed = False
+        self._bug: errors.QuorumlogError | None = None
+        self._open: Batch | None = None
+        self._unfinished: dict[Batch, None] = {}  # In the order of their making.
+        self._held_size_bytes = 0
+        self._room_waiters: deque[asyncio.Future[None]] = deque()
+        self._failures: list[Batch] = []  # Failed since the last flush; the first few.
+        self._leader_changes_before = router.stats.leader_changes
+
+    async def send(
+        self,
+        topic: str,
+        body: bytes | str,
+        *,
+        key: str | None = None,
+        tag: str | None = None,
+        queue_id: int | None = None,
+        properties: Mapping[str, str] | None = None,
+        flag: int = 0,
+    ) -> Receipt:
+        """Send one message and wait for its receipt.
+
+        The queue is `queue_id`, or chosen by CRC-32 of `key` modulo the number of queues, or round
+        robin a batch at a time. `key` (several when separated by spaces) is indexed for
+        `query_by_key`; consumers can filter by `tag`. A str body is sent as UTF-8.
+
+        Raises UnknownTopicError, TooLargeError, InvalidRequestError, DeadlineError (nothing was
+        stored) or OutcomeUnknownError. Cancelling the wait does not withdraw the message.
+        """
+        delivery = await self.enqueue(
+            topic,
+            body,
+            key=key,
+            tag=tag,
+            queue_id=queue_id,
+            properties=properties,
+            flag=flag,
+        )
+        return await delivery.receipt()
+
+    async def enqueue(
+        self,
+        topic: str,
+        body: bytes | str,
+        *,
+        key: str | None = None,
+        tag: str | None = None,
+        queue_id: int | None = None,
+        properties: Mapping[str, str] | None = None,
+        flag: int = 0,
+    ) -> Delivery:
+        """Hand over one message, waiting only while the buffer is full; the way to send in bulk.
+
+        Raises what is wrong with the message itself; what happens later is told by the Delivery,
+        or by `flush`.
+        """
+        entry = _entry(topic, body, key, tag, queue_id, properties, flag)
+        size_bytes = size_bytes_of(entry)
+        if self._room_waiters or not self._has_room(size_bytes):
+            await self._wait_for_room(size_bytes)
+        return self._add(entry, size_bytes)
+
+    def send_nowait(
+        self,
+        topic: str,
+        body: bytes | str,
+        *,
+        key: str | None = None,
+        tag: str | None = None,
+        queue_id: int | None = None,
+        properties: Mapping[str, str] | None = None,
+        flag: int = 0,
+    ) -> Delivery:
+        """Hand over one message. Raises BusyError (`client.busy`) while the buffer is full."""
+        entry = _entry(topic, body, key, tag, queue_id, properties, flag)
+        size_bytes = size_bytes_of(entry)
+        if not self._has_room(size_bytes):
+            raise self._busy("is full")
+        return self._add(entry, size_bytes)
+
+    async def send_batch(
+        self,
+        topic: str,
+        bodies: Sequence[bytes | str | OutgoingMessage],
+        *,
+        key: str | None = None,
+        tag: str | None = None,
+        queue_id: int | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> Sequence[Receipt]:
+        """Send several messages as one atomic batch: all are stored, in one entry, or none.
+
+        They may differ in topic, queue and so on: give an OutgoingMessage instead of a body. Raises
+        TooLargeError if they do not fit into one entry (4 MiB).
+        """
+        defaults = (topic, key, tag, queue_id, properties)
+        entries = [_entry_of(message, *defaults) for message in bodies]
+        if not entries:
+            return []
+        sizes = [size_bytes_of(entry) for entry in entries]
+        limit = self._router.batch_size_bytes_max or BATCH_SIZE_BYTES_LIMIT
+        if sum(sizes) > limit or len(entries) > BATCH_COUNT_LIMIT:
+            raise errors.TooLargeError(
+                f"a batch of {len(entries)} messages and {sum(sizes)} bytes, the limits are "
+                f"{BATCH_COUNT_LIMIT} and {limit}; send less at once"
+            )
+        if self._room_waiters or not self._has_room(sum(sizes)):
+            await self._wait_for_room(sum(sizes))
+        self._check_open()
+        self._close_open_batch()
+        batch = self._new_batch(is_atomic=True)
+        for entry, size_bytes in zip(entries, sizes, strict=True):
+            batch.add(entry, size_bytes)
+        self._held_size_bytes += batch.size_bytes
+        self._sender.wake()
+        batch.claimed_count = batch.record_count
+        await batch.wait()
+        if batch.error is not None:
+            raise batch.error
+        return Receipts(batch)
+
+    async def flush(self) -> None:
+        """Wait until everything handed over so far is acknowledged or has failed.
+
+        Raises the first failure since the last flush that no Delivery was asked about.
+        """
+        self._sender.is_flushing += 1
+        self._sender.wake()
+        try:
+            for batch in list(self._unfinished):
+                await batch.wait()
+        finally:
+            self._sender.is_flushing -= 1
+        failures, self._failures = self._failures, []
+        for batch in failures:
+            if not batch.is_claimed and batch.error is not None:
+                raise batch.error
+
+    @property
+    def is_closed(self) -> bool:
+        """Say whether it was closed, or is about to be."""
+        return self._is_closed
+
+    async def close(self) -> None:
+        """Flush, then end. Raises as `flush` does, after it has ended; later sends are refused."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            await self.flush()
+        finally:
+            await self._stop()
+
+    async def abort(self) -> None:
+        """End at once. Messages without a receipt fail with ClosedError, their outcome unknown."""
+        self._is_closed = True
+        await self._stop()
+
+    async def _stop(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        self._fail_all(
+            errors.ClosedError(
+                "the producer was closed before this message had a receipt; read back what was "
+                "stored",
+                outcome=errors.Outcome.UNKNOWN,
+            )
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def stats(self) -> ProducerStats:
+        """Return what it did so far."""
+        sender = self._sender
+        known = sender.stats
+        return ProducerStats(
+            acked_count=known.acked_count,
+            acked_size_bytes=known.acked_size_bytes,
+            failed_count=known.failed_count,
+            duplicates_count=known.duplicates_count,
+            batches_acked=known.batches_acked,
+            retried_batches=known.retried_batches,
+            in_flight_batches=sender.in_flight_count,
+            held_size_bytes=self._held_size_bytes,
+            leader_changes=self._router.stats.leader_changes - self._leader_changes_before,
+            no_ack_ms_max=round(known.no_ack_ms_max, 3),
+        )
+
+    # The buffer.
+
+    def _add(self, entry: Entry, size_bytes: int) -> Delivery:
+        """Put a message into the open batch. There is room."""
+        self._check_open()
+        options, batch = self._options, self._open
+        # What the nodes take may be less than what was asked for here.
+        limit = options.batch_size_bytes_max
+        if 0 < self._router.batch_size_bytes_max < limit:
+            limit = self._router.batch_size_bytes_max
+        if batch is None or not batch.is_open:
+            batch = self._open = self._new_batch()
+            self._sender.wake()
+        elif batch.size_bytes + size_bytes > limit:
+            self._close_open_batch()
+            batch = self._open = self._new_batch()
+        delivery = batch.add(entry, size_bytes)
+        self._held_size_bytes += size_bytes
+        if batch.record_count >= options.batch_count_max or batch.size_bytes >= limit:
+            self._close_open_batch()
+        return delivery
+
+    def _new_batch(self, *, is_atomic: bool = False) -> Batch:
+        batch = Batch(Deadline(self._options.timeout_ms), self._on_done, is_atomic=is_atomic)
+        self._unfinished[batch] = None
+        self._sender.waiting.append(batch)
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._sender.run())
+            self._task.add_done_callback(self._on_sender_ended)
+        return batch
+
+    def _close_open_batch(self) -> None:
+        batch, self._open = self._open, None
+        if batch is not None:
+            batch.is_open = False
+            self._sender.wake()
+
+    def _on_done(self, batch: Batch) -> None:
+        del self._unfinished[batch]
+        self._held_size_bytes -= batch.size_bytes
+        if batch.error is not None and len(self._failures) < 1_000:
+            self._failures.append(batch)
+        if self._room_waiters:
+            self._wake_room_waiter()
+
+    def _has_room(self, size_bytes: int) -> bool:
+        held = self._held_size_bytes
+        return held == 0 or held + size_bytes <= self._options.buffer_size_bytes_max
+
+    async def _wait_for_room(self, size_bytes: int) -> None:
+        """Wait in line. Raises BusyError when the deadline passes first."""
+        deadline = Deadline(self._options.timeout_ms)
+        at_head = not self._room_waiters
+        while not at_head or not self._has_room(size_bytes):
+            self._check_open()
+            waiter = asyncio.get_running_loop().create_future()
+            # Who was woken and found too little room keeps its place.
+            (self._room_waiters.appendleft if at_head else self._room_waiters.append)(waiter)
+            try:
+                async with asyncio.timeout(max(0.0, deadline.remaining_s)):
+                    await waiter
+            except BaseException as error:
+                if waiter in self._room_waiters:
+                    self._room_waiters.remove(waiter)
+                self._wake_room_waiter()  # Ours may have been the one wake-up for the next.
+                if isinstance(error, TimeoutError):
+                    raise self._busy(f"was full for {deadline.timeout_ms:.0f} ms") from None
+                raise
+            at_head = True
+        # The next in line looks whether there is room for it too, once we have taken ours.
+        asyncio.get_running_loop().call_soon(self._wake_room_waiter)
+
+    def _wake_room_waiter(self) -> None:
+        while self._room_waiters and self._has_room(1):
+            waiter = self._room_waiters.popleft()
+            if not waiter.done():  # It may have been cancelled, and not have noticed yet.
+                waiter.set_result(None)
+                return
+
+    def _busy(self, what: str) -> errors.BusyError:
+        return errors.BusyError(
+            f"the producer's buffer of {self._options.buffer_size_bytes_max} bytes {what}; "
+            f"slow down or await enqueue()"
+        )
+
+    # Its end.
+
+    def _check_open(self) -> None:
+        if self._bug is not None:
+            raise self._bug
+        if self._is_closed:
+            raise errors.ClosedError("the producer is closed; make another one")
+
+    def _on_sender_ended(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled():
+            return
+        bug = task.exception()
+        self._bug = errors.InternalError(
+            f"the producer broke ({type(bug).__name__}: {bug}); report this as a bug",
+            code="client.internal",
+        )
+        self._bug.__cause__ = bug
+        self._fail_all(self._bug)
+
+    def _fail_all(self, error: errors.QuorumlogError) -> None:
+        self._sender.waiting.clear()
+        self._open = None
+        for batch in list(self._unfinished):
+            if not batch.is_done:
+                self._sender.stats.failed_count += batch.record_count
+                batch.fail(error)
+        waiters: Iterable[asyncio.Future[None]] = self._room_waiters
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._room_waiters.clear()
+
+
+def _entry(
+    topic: str,
+    body: bytes | str,
+    key: str | None,
+    tag: str | None,
+    queue_id: int | None,
+    properties: Mapping[str, str] | None,
+    flag: int,
+) -> Entry:
+    """Check one message. Raises InvalidRequestError or TooLargeError."""
+    template = topic_template(topic)
+    if isinstance(body, str):
+        body = body.encode()
+    elif type(body) is not bytes:
+        body = bytes(body)  # Whatever else holds bytes: it may change before the batch leaves.
+    encoded = b""
+    if key is not None or tag is not None or properties:
+        encoded = encode_properties(key, tag, properties)
+    if queue_id is not None and queue_id < 0:
+        raise errors.InvalidRequestError(f"queue id {queue_id} is negative; queues count from 0")
+    if flag and not -(1 << 31) <= flag < 1 << 31:
+        raise errors.InvalidRequestError(
+            f"flag {flag} does not fit into 32 bits; use a smaller one"
+        )
+    if len(body) + len(encoded) > BATCH_SIZE_BYTES_LIMIT - KIB:
+        raise errors.TooLargeError(
+            f"the message has {len(body) + len(encoded)} bytes, an entry holds "
+            f"{BATCH_SIZE_BYTES_LIMIT - KIB}; split it or keep its body elsewhere"
+        )
+    return template, queue_id, key, body, encoded, flag
+
+
+def _entry_of(
+    message: bytes | str | OutgoingMessage,
+    topic: str,
+    key: str | None,
+    tag: str | None,
+    queue_id: int | None,
+    properties: Mapping[str, str] | None,
+) -> Entry:
+    if not isinstance(message, OutgoingMessage):
+        return _entry(topic, message, key, tag, queue_id, properties, 0)
+    return _entry(
+        topic if message.topic is None else message.topic,
+        message.body,
+        key if message.key is None else message.key,
+        tag if message.tag is None else message.tag,
+        queue_id if message.queue_id is None else message.queue_id,
+        properties if message.properties is None else message.properties,
+        message.flag,
+    )

@@ -1,0 +1,96 @@
+"""Who consumes which queues: the strategies of RocketMQ, as pure functions.
+
+Owns the division of one topic's queues among the members of a group; must not know how members are
+found. Every member computes it from the same sorted inputs, so all agree without talking.
+"""
+
+import bisect
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from quorumlog.errors import InvalidRequestError
+
+Queue = tuple[str, int]
+"""Topic and queue id."""
+
+Strategy = Callable[[str, Sequence[Queue], Sequence[str]], list[Queue]]
+"""(own client id, sorted queues of one topic, sorted client ids) to the queues that are ours."""
+
+VIRTUAL_NODES_COUNT: Final = 64  # Deviation: RocketMQ has 10, which divides very unevenly.
+
+
+def averagely(client_id: str, queues: Sequence[Queue], client_ids: Sequence[str]) -> list[Queue]:
+    """Give every member one run of neighbours; the first members get one more.
+
+    Source: RocketMQ AllocateMessageQueueAveragely.
+    """
+    if client_id not in client_ids:
+        return []
+    i, least, more = client_ids.index(client_id), *divmod(len(queues), len(client_ids))
+    lo = i * least + min(i, more)
+    return list(queues[lo : lo + least + (i < more)])
+
+
+def circle(client_id: str, queues: Sequence[Queue], client_ids: Sequence[str]) -> list[Queue]:
+    """Deal the queues out one by one. Source: RocketMQ AllocateMessageQueueAveragelyByCircle."""
+    if client_id not in client_ids:
+        return []
+    return list(queues[client_ids.index(client_id) :: len(client_ids)])
+
+
+def consistent_hash(
+    client_id: str, queues: Sequence[Queue], client_ids: Sequence[str]
+) -> list[Queue]:
+    """Put members and queues on a ring: a member that joins or leaves moves few queues.
+
+    Source: RocketMQ AllocateMessageQueueConsistentHash (MD5 ring with virtual nodes).
+    """
+    if client_id not in client_ids:
+        return []
+    ring = sorted(
+        (_hash(f"{member}-{i}"), member)
+        for member in client_ids
+        for i in range(VIRTUAL_NODES_COUNT)
+    )
+    points = [point for point, _ in ring]
+    mine = []
+    for queue in queues:
+        at = bisect.bisect_left(points, _hash(f"{queue[0]}/{queue[1]}")) % len(ring)
+        if ring[at][1] == client_id:
+            mine.append(queue)
+    return mine
+
+
+STRATEGIES: Final[dict[str, Strategy]] = {
+    "averagely": averagely,
+    "circle": circle,
+    "consistent_hash": consistent_hash,
+}
+
+
+def strategy_of(strategy: str | Strategy) -> Strategy:
+    """Return the strategy of that name, or the function itself. Raises InvalidRequestError."""
+    if not isinstance(strategy, str):
+        return strategy
+    if strategy not in STRATEGIES:
+        names = ", ".join(STRATEGIES)
+        raise InvalidRequestError(f"strategy {strategy!r} is unknown; use one of {names}")
+    return STRATEGIES[strategy]
+
+
+def assign(
+    strategy: Strategy, client_id: str, queue_counts: dict[str, int], client_ids: Sequence[str]
+) -> list[Queue]:
+    """Apply a strategy to each topic; return all queues that are ours, sorted."""
+    members = sorted(client_ids)
+    mine: list[Queue] = []
+    for topic in sorted(queue_counts):
+        queues = [(topic, queue_id) for queue_id in range(queue_counts[topic])]
+        mine += strategy(client_id, queues, members)
+    return sorted(mine)
+
+
+def _hash(text: str) -> int:
+    digest = hashlib.md5(text.encode(), usedforsecurity=False).digest()
+    return int.from_bytes(digest[:8], "big")

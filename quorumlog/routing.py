@@ -1,0 +1,335 @@
+"""Where things are: the nodes of the cluster, its leader, the queues of its topics.
+
+Owns what this client believes of the cluster and the search for the leader; must not know what is
+sent there. One search runs at a time and everybody waits for it. It asks all known nodes at once,
+again every 25 to 50 ms until one of them says of itself that it leads: after the death of a leader
+the next append is then late by the election and little else. A leader that was suspected is
+believed again only when it answers itself, or under a higher term.
+"""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import grpc
+
+from quorumlog.channels import CHANNELS_MAX, Channels, Node
+from quorumlog.errors import (
+    InvalidRequestError,
+    QuorumlogError,
+    UnavailableError,
+    UnimplementedError,
+    WrongClusterError,
+    from_rpc,
+)
+from quorumlog.pb import log_pb2
+from quorumlog.retry import Deadline
+
+BOOTSTRAP_MAX: Final = 16
+NODES_MAX: Final = (CHANNELS_MAX - BOOTSTRAP_MAX) // 2  # Old and new ones have room together.
+TOPICS_MAX: Final = 4096  # Routes that are kept; the oldest goes first.
+POLL_MIN_MS: Final = 25
+POLL_MAX_MS: Final = 50
+ANSWER_TIMEOUT_MS: Final = 1_000  # Of one question; a node that is paused must not hold us up.
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRoute:
+    """A topic's queues. `permission`: 4 read, 2 write, 6 both, as in RocketMQ."""
+
+    topic: str
+    queue_count: int
+    permission: int
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """What the cluster said of itself. `leader_id` is 0 while it has no leader."""
+
+    cluster_id: str
+    term: int
+    leader_id: int
+    leader_address: str
+    nodes: dict[int, str]
+    topics: dict[str, TopicRoute]
+
+
+@dataclass(slots=True)
+class RouterStats:
+    """Counts since the start of the client."""
+
+    searches: int = 0
+    questions: int = 0
+    leader_changes: int = 0
+
+
+@dataclass(slots=True)
+class _Round:
+    """What the answers of one round say. The best leader is of the highest term, then confirmed."""
+
+    term: int = -1
+    is_confirmed: bool = False  # It says so itself.
+    leader_id: int = 0
+    leader_address: str = ""
+    answered: set[int] = field(default_factory=set)  # Node ids.
+    last_error: QuorumlogError | None = None
+    is_final: bool = False  # The error is one that asking again does not change.
+
+    def offer(self, term: int, leader_id: int, address: str, *, is_confirmed: bool) -> None:
+        """Take this leader if it is better than the one so far."""
+        if (term, is_confirmed) > (self.term, self.is_confirmed):
+            self.term, self.is_confirmed = term, is_confirmed
+            self.leader_id, self.leader_address = leader_id, address
+
+
+class Router:
+    """The client's view of the cluster. All of it belongs to one event loop."""
+
+    def __init__(
+        self, channels: Channels, bootstrap: Sequence[str], cluster_id: str | None = None
+    ) -> None:
+        if not 0 < len(bootstrap) <= BOOTSTRAP_MAX:
+            raise InvalidRequestError(f"{len(bootstrap)} addresses; give 1 to {BOOTSTRAP_MAX}")
+        self.channels = channels
+        self.bootstrap = tuple(bootstrap)
+        self.cluster_id = cluster_id or ""
+        self.stats = RouterStats()
+        self.nodes: dict[int, str] = {}
+        self.term = 0
+        self.leader_id = 0
+        self.batch_size_bytes_max = 0  # 0: not known yet.
+        self.body_size_bytes_max = 0
+        self._leader_address = ""  # Empty: to be searched for.
+        self._suspected = ""  # Address and term of a leader that failed us.
+        self._suspected_term = -1
+        self._topics: dict[str, TopicRoute] = {}
+        self._search_task: asyncio.Task[None] | None = None
+        self._random = random.Random()
+        self._last_error: QuorumlogError | None = None
+        self._is_final = False  # See _Round.
+        self._is_answered = False  # Somebody answered in the last round.
+
+    # What is known.
+
+    @property
+    def leader_address(self) -> str:
+        """Of the leader as far as is known; empty while it is searched for."""
+        return self._leader_address
+
+    @property
+    def is_final(self) -> bool:
+        """Say whether the last search failed for a reason that does not pass."""
+        return self._is_final
+
+    def addresses(self) -> list[str]:
+        """All addresses at which a node may be, those of known nodes first."""
+        return list(dict.fromkeys([*self.nodes.values(), *self.bootstrap]))
+
+    def node(self, node_id: int) -> Node:
+        """Return the node of that id. Raises InvalidRequestError if the cluster has none."""
+        address = self.nodes.get(node_id)
+        if address is None:
+            known = ", ".join(map(str, sorted(self.nodes))) or "none"
+            raise InvalidRequestError(f"no node {node_id}; known are {known}")
+        return self.channels.get(address)
+
+    def topic(self, topic: str) -> TopicRoute | None:
+        """Return what is known of a topic, without asking."""
+        return self._topics.get(topic)
+
+    def forget_topic(self, topic: str) -> None:
+        """Ask again before the topic is used next."""
+        self._topics.pop(topic, None)
+
+    def view(self, topics: Sequence[str] = ()) -> Route:
+        """Return all that is known, as a value."""
+        routes = {name: self._topics[name] for name in topics if name in self._topics}
+        return Route(
+            self.cluster_id,
+            self.term,
+            self.leader_id if self._leader_address else 0,
+            self._leader_address,
+            dict(self.nodes),
+            routes,
+        )
+
+    # The leader.
+
+    async def leader(self, deadline: Deadline) -> Node:
+        """Return the leader, searched for if it is not known.
+
+        Raises the reason when none was found before the deadline; nothing was sent then.
+        """
+        while True:
+            address = self._leader_address
+            if address:
+                return self.channels.get(address)
+            if deadline.has_passed:
+                raise deadline.error("finding the leader", self._last_error, attempts=0)
+            await self._wait_for_search(deadline, until_found=True)
+            if self._is_final and self._last_error is not None:
+                raise self._last_error
+
+    def leader_failed(self, address: str) -> None:
+        """Say that the leader at `address` broke its connection or denied to lead; search anew."""
+        if address == self._leader_address:
+            self._suspected, self._suspected_term = address, self.term
+            self._leader_address = ""
+
+    def on_term(self, term: int) -> None:
+        """Learn the term of an answer, so that leaders of earlier terms are not believed."""
+        self.term = max(self.term, term)
+
+    def on_hint(self, leader_id: int, leader_address: str, asked: str) -> None:
+        """Believe a node that says who leads instead of itself, unless that one failed us."""
+        self.leader_failed(asked)
+        hinted = leader_address or self.nodes.get(leader_id, "")
+        if hinted and hinted not in (asked, self._suspected) and not self._leader_address:
+            if leader_id:
+                self.nodes.setdefault(leader_id, hinted)
+            self._lead(leader_id, hinted)
+
+    async def refresh(self, deadline: Deadline) -> None:
+        """Ask all nodes who leads, once, without forgetting the present leader meanwhile.
+
+        Raises the reason if no node answered.
+        """
+        await self._wait_for_search(deadline, until_found=False)
+        if not self._is_answered:
+            raise self._last_error or UnavailableError("no node answered in time; ask again")
+
+    async def _wait_for_search(self, deadline: Deadline, *, until_found: bool) -> None:
+        """Wait for the one search that runs, started if there is none. It outlives its starter."""
+        task = self._search_task
+        if task is None or task.done():
+            self.stats.searches += 1
+            task = asyncio.create_task(self._search(deadline, until_found))
+            self._search_task = task
+        done, _ = await asyncio.wait({task}, timeout=max(0.0, deadline.remaining_s))
+        if done:
+            task.result()
+
+    async def _search(self, deadline: Deadline, until_found: bool) -> None:
+        while True:
+            present = self._leader_address
+            found = await self._ask_all("" if until_found else present)
+            self._last_error, self._is_final = found.last_error, found.is_final
+            self._is_answered = bool(found.answered)
+            if self._leader_address != present:
+                return  # A hint was faster.
+            if found.leader_address:
+                self._last_error = None
+                self._lead(found.leader_id, found.leader_address)
+                await self.channels.keep_only({*self.addresses(), found.leader_address})
+                return
+            if not until_found or found.is_final or deadline.has_passed:
+                return
+            pause_ms = self._random.uniform(POLL_MIN_MS, POLL_MAX_MS)
+            await asyncio.sleep(min(pause_ms / 1000, max(0.0, deadline.remaining_s)))
+
+    async def _ask_all(self, doubted: str) -> _Round:
+        """Ask all nodes at once; return as soon as the answers suffice to tell who leads."""
+        found = _Round()
+        asked = [asyncio.create_task(self._ask(address)) for address in self.addresses()]
+        try:
+            for answer in asyncio.as_completed(asked):
+                self._weigh(found, *await answer)
+                if self._suffices(found, doubted):
+                    break
+        finally:
+            for task in asked:
+                task.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
+        return found
+
+    def _suffices(self, found: _Round, doubted: str) -> bool:
+        """A leader whom we need not doubt, or the word of a majority: one of it knows the term."""
+        is_doubted = found.leader_address in (doubted, self._suspected)
+        if found.is_confirmed and found.term >= self.term and not is_doubted:
+            return True
+        return bool(found.leader_address) and len(found.answered) > len(self.nodes) // 2
+
+    def _weigh(
+        self, found: _Round, address: str, answer: "log_pb2.RouteResponse | QuorumlogError"
+    ) -> None:
+        if isinstance(answer, QuorumlogError):
+            found.last_error = answer
+            # One node that is not of our cluster spoils the search only if no other answers.
+            is_final = isinstance(answer, WrongClusterError | UnimplementedError)
+            found.is_final = is_final and not found.answered
+            return
+        found.is_final = False
+        found.answered.add(answer.node_id)
+        self._learn(answer)
+        if answer.leader_id and answer.leader_id == answer.node_id:
+            found.offer(answer.term, answer.leader_id, address, is_confirmed=True)
+            return
+        named = self.nodes.get(answer.leader_id, "")
+        is_dead = named == self._suspected and answer.term <= self._suspected_term
+        if named and not is_dead:
+            found.offer(answer.term, answer.leader_id, named, is_confirmed=False)
+        else:
+            found.last_error = UnavailableError(f"{address} knows no leader; wait a moment")
+
+    async def _ask(self, address: str) -> "tuple[str, log_pb2.RouteResponse | QuorumlogError]":
+        self.stats.questions += 1
+        request = log_pb2.RouteRequest(cluster_id=self.cluster_id)
+        try:
+            stub = self.channels.get(address).log
+            return address, await stub.Route(request, timeout=ANSWER_TIMEOUT_MS / 1000)
+        except grpc.aio.AioRpcError as error:
+            return address, from_rpc(error, address)
+        except grpc.aio.UsageError:
+            return address, UnavailableError(f"{address}: its connection was closed; ask again")
+
+    # Learning.
+
+    def _lead(self, leader_id: int, address: str) -> None:
+        if (leader_id, address) != (self.leader_id, self._leader_address):
+            self.stats.leader_changes += bool(self.leader_id) and leader_id != self.leader_id
+            self.leader_id, self._leader_address = leader_id, address
+        if address == self._suspected:
+            self._suspected, self._suspected_term = "", -1
+
+    def _learn(self, response: log_pb2.RouteResponse) -> None:
+        if not self.cluster_id:
+            self.cluster_id = response.cluster_id
+        if response.term >= self.term and response.nodes:
+            self.term = response.term
+            nodes = {node.node_id: node.address for node in response.nodes if node.address}
+            self.nodes = dict(list(nodes.items())[:NODES_MAX])
+        self.batch_size_bytes_max = response.batch_size_bytes_max or self.batch_size_bytes_max
+        self.body_size_bytes_max = response.body_size_bytes_max or self.body_size_bytes_max
+        for topic in response.topics:
+            self._topics.pop(topic.topic, None)
+            if len(self._topics) >= TOPICS_MAX:
+                del self._topics[next(iter(self._topics))]
+            self._topics[topic.topic] = TopicRoute(topic.topic, topic.queue_count, topic.permission)
+
+    def learn_topics(self, response: log_pb2.RouteResponse, asked: Sequence[str]) -> None:
+        """Take in the answer of the leader to a question for topics; what it left out is gone."""
+        for topic in asked:
+            self._topics.pop(topic, None)
+        self._learn(response)
+
+    async def close(self) -> None:
+        """End the search."""
+        task, self._search_task = self._search_task, None
+        if task is not None and not task.done():
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+def parse_bootstrap(bootstrap: str | Sequence[str]) -> tuple[str, ...]:
+    """Split and check "host:port,host:port". Raises InvalidRequestError."""
+    parts = bootstrap.split(",") if isinstance(bootstrap, str) else list(bootstrap)
+    addresses = tuple(dict.fromkeys(part.strip() for part in parts if part.strip()))
+    for address in addresses:
+        host, separator, port = address.rpartition(":")
+        if not host or not separator or not port.isdecimal() or not 0 < int(port) < 65536:
+            raise InvalidRequestError(f"address {address!r} makes no sense; use host:port")
+    if not addresses:
+        raise InvalidRequestError("no address is given; use host:port,host:port")
+    return addresses

@@ -1,0 +1,167 @@
+"""What a simulated disk holds at one moment, and the writes that change it.
+
+Owns the shape of an entry, the image of a whole disk and what each kind of write does to it. Must
+not know when a write becomes durable; `disk` does. Payload bytes do not exist: an entry is an
+index, a term, a kind and a unique value, chained by a digest to the one before, as the real ledger
+chains its entries. So equal digests mean equal prefixes, and comparing two logs costs one
+comparison of integers.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from raft.messages import NO_INDEX, NO_TERM, ConfigurationAt, Index, SnapshotMeta, Term
+from raft.ready import EntryKind, HardState, InitialState
+
+ENTRY_SIZE_BYTES = 100
+EMPTY_CHAIN = 0
+"""The digest before the first entry."""
+
+
+class Entry(NamedTuple):
+    index: Index  # type: ignore[assignment]  # Hides tuple.index, which nobody needs here.
+    term: Term
+    kind: EntryKind
+    body: object
+    chain: int
+    """Digest of this entry and all before it."""
+    previous_chain: int
+
+
+def chain_of(previous_chain: int, term: Term, kind: EntryKind, body: object) -> int:
+    """Return the digest of an entry after `previous_chain`.
+
+    Only integers are hashed: their hash does not depend on the process, unlike that of None or of a
+    string."""
+    return hash((previous_chain, term, int(kind), 0 if body is None else body))
+
+
+class Image:
+    """Everything on the disk at one moment. Mutable; the durable one follows the syncs."""
+
+    __slots__ = (
+        "base_chain",
+        "base_configuration",
+        "base_index",
+        "base_term",
+        "commit_hint",
+        "commit_hint_chain",
+        "entries",
+        "hard_state",
+        "snapshot",
+        "snapshot_chain",
+    )
+
+    def __init__(self, initial: InitialState) -> None:
+        assert initial.last_index == NO_INDEX, "simulated logs start empty"
+        self.hard_state = initial.hard_state
+        self.entries: list[Entry] = []
+        self.base_index: Index = NO_INDEX
+        self.base_term: Term = NO_TERM
+        self.base_chain = EMPTY_CHAIN
+        self.base_configuration: ConfigurationAt | None = (
+            initial.configurations[0] if initial.configurations else None
+        )
+        self.snapshot: SnapshotMeta | None = None
+        self.snapshot_chain = EMPTY_CHAIN
+        self.commit_hint: Index = NO_INDEX
+        self.commit_hint_chain = EMPTY_CHAIN
+
+    def copy(self) -> Image:
+        other = Image.__new__(Image)
+        for name in Image.__slots__:
+            setattr(other, name, getattr(self, name))
+        other.entries = list(self.entries)
+        return other
+
+    @property
+    def last_index(self) -> Index:
+        return self.base_index + len(self.entries)
+
+    def chain_at(self, index: Index) -> int | None:
+        """Return the digest at `index`, or None if it is not there any more or not yet."""
+        at = index - self.base_index - 1
+        if at < 0:
+            return self.base_chain if at == -1 else None
+        return self.entries[at].chain if at < len(self.entries) else None
+
+    def known_commit(self) -> tuple[Index, int]:
+        """Return up to where the disk says that entries were committed, and the digest there."""
+        known, chain = self.base_index, self.base_chain
+        if self.snapshot is not None and self.snapshot.index > known:
+            known, chain = self.snapshot.index, self.snapshot_chain
+        if self.commit_hint > known:
+            known, chain = self.commit_hint, self.commit_hint_chain
+        return known, chain
+
+    def holds(self, index: Index, chain: int) -> bool:
+        """Return whether this image holds exactly the log that ends in (index, chain)."""
+        if index < self.base_index:
+            return True  # Behind a snapshot; its digest was compared when it was made.
+        return self.chain_at(index) == chain
+
+
+class Write(NamedTuple):
+    lo: Index
+    entries: list[Entry]
+
+
+class Truncate(NamedTuple):
+    lo: Index
+
+
+class SaveHardState(NamedTuple):
+    hard_state: HardState
+
+
+class Install(NamedTuple):
+    meta: SnapshotMeta
+    chain: int
+
+
+class Cut(NamedTuple):
+    to: Entry
+    configuration: ConfigurationAt | None
+
+
+class SaveSnapshot(NamedTuple):
+    meta: SnapshotMeta
+    chain: int
+
+
+class SaveHint(NamedTuple):
+    commit: Index
+    chain: int
+
+
+Operation = Write | Truncate | SaveHardState | Install | Cut | SaveSnapshot | SaveHint
+
+
+def perform(image: Image, operation: Operation) -> None:
+    """Carry one operation out on an image that has all earlier ones."""
+    kind = type(operation)
+    if kind is Write:
+        assert operation.lo == image.last_index + 1  # type: ignore[union-attr]
+        image.entries += operation.entries  # type: ignore[union-attr]
+    elif isinstance(operation, Truncate):
+        del image.entries[operation.lo - image.base_index - 1 :]
+    elif isinstance(operation, SaveHardState):
+        image.hard_state = operation.hard_state
+    elif isinstance(operation, SaveHint):
+        if operation.commit > image.commit_hint:
+            image.commit_hint, image.commit_hint_chain = operation.commit, operation.chain
+    elif isinstance(operation, SaveSnapshot):
+        image.snapshot, image.snapshot_chain = operation.meta, operation.chain
+    elif isinstance(operation, Cut):
+        entry = operation.to
+        del image.entries[: entry.index - image.base_index]
+        image.base_index, image.base_term, image.base_chain = entry.index, entry.term, entry.chain
+        image.base_configuration = operation.configuration
+    elif isinstance(operation, Install):
+        meta = operation.meta
+        image.entries.clear()
+        image.base_index, image.base_term = meta.index, meta.term
+        image.base_chain = image.snapshot_chain = operation.chain
+        image.base_configuration, image.snapshot = meta.configuration_at, meta
+        image.commit_hint, image.commit_hint_chain = meta.index, operation.chain

@@ -1,0 +1,65 @@
+"""`qlog config check` and `qlog config show`."""
+
+import json
+from pathlib import Path
+
+from click.testing import CliRunner, Result
+
+from node.config import Settings
+from quorumlog.cli import main
+
+
+def run(*arguments: str) -> Result:
+    """Run `qlog config`."""
+    return CliRunner().invoke(main, ["config", *arguments], prog_name="qlog")
+
+
+def test_good_settings_have_no_problems(tmp_path: Path) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text('node_id = 1\ndirectory = "d"\n')
+    result = run("check", str(file))
+    assert (result.exit_code, result.stdout) == (0, "nothing is wrong\n")
+    assert json.loads(run("check", str(file), "-o", "json").stdout) == []
+
+
+def test_problems_are_rows_and_exit_code_1(tmp_path: Path) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text('node_id = 1\ndirectory = "d"\nflsh = 1\n')
+    result = run("check", str(file), "--log-level", "loud", "-o", "json")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout) == [
+        {
+            "key": "flsh",
+            "value": "1",
+            "origin": f"{file}:3",
+            "what": "unknown key",
+            "suggestion": "did you mean flush?",
+        },
+        {
+            "key": "log_level",
+            "value": "loud",
+            "origin": "flag --log-level",
+            "what": "Input should be 'debug', 'info', 'warning' or 'error'",
+            "suggestion": "use debug or info or warning or error",
+        },
+    ]
+
+
+def test_show_names_every_setting_and_its_origin(tmp_path: Path) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text('node_id = 1\ndirectory = "d"\n[peers.1]\naddress="a:1"\npeer_address="b:2"\n')
+    rows = json.loads(run("show", str(file), "--origin", "--no-warm-up", "-o", "json").stdout)
+    assert [row["setting"] for row in rows] == list(Settings.model_fields)
+    found = {row["setting"]: (row["value"], row["origin"]) for row in rows}
+    assert found["directory"] == ("d", f"{file}:2")
+    assert found["peers"] == ({"1": {"address": "a:1", "peer_address": "b:2"}}, f"{file}:3")
+    assert found["warm_up"] == (False, "flag --no-warm-up")
+    assert found["flush"] == ("sync", "default")
+    assert set(json.loads(run("show", str(file), "-o", "json").stdout)[0]) == {"setting", "value"}
+
+
+def test_show_of_wrong_settings_names_all_of_them() -> None:
+    result = run("show", "--flush", "never")
+    assert result.exit_code == 3
+    assert result.stderr.startswith("error: 3 settings are wrong\n  why: ")
+    assert all(word in result.stderr for word in ("node_id", "directory", "flush = never"))

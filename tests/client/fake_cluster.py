@@ -1,0 +1,480 @@
+"""A scripted cluster: real gRPC servers on loopback, one shared log in memory, faults on demand.
+
+Owns the rules that a client may rely on (order, idempotence, offsets), written down as simply as
+can be; must not share code with the client. Faults are actions that the next appends meet.
+"""
+# ruff: noqa: N802 - gRPC names its methods.
+
+import asyncio
+import struct
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from quorumlog.errors import ERROR_TRAILER
+from quorumlog.pb import (
+    admin_pb2,
+    admin_pb2_grpc,
+    common_pb2,
+    consumer_pb2,
+    consumer_pb2_grpc,
+    log_pb2,
+    log_pb2_grpc,
+)
+from store.message import decode_message
+
+STORE_HOST = bytes((127, 0, 0, 1)) + struct.pack(">i", 8081)
+CLUSTER_ID = "fake"
+
+Refuse = common_pb2.Error
+Key = tuple[str, int]
+
+
+@dataclass
+class Entry:
+    """One batch in the log."""
+
+    request: log_pb2.AppendRequest
+    response: log_pb2.AppendResponse
+
+
+@dataclass
+class Script:
+    """What the next appends meet, in order; None: nothing special."""
+
+    actions: deque[Any] = field(default_factory=deque)
+
+    def next(self) -> Any:
+        return self.actions.popleft() if self.actions else None
+
+
+BREAK_BEFORE = "break the stream, the batch is not applied"
+BREAK_AFTER = "break the stream, the batch is applied"
+HANG_AFTER = "apply the batch and never answer"
+
+
+def error(
+    code: str,
+    *,
+    retryable: bool = False,
+    outcome: int = common_pb2.OUTCOME_NOT_APPLIED,
+    **known: Any,
+) -> common_pb2.Error:
+    """Make an error as nodes send it."""
+    return common_pb2.Error(
+        code=code,
+        message=f"{code} happened; do something",
+        retryable=retryable,
+        outcome=outcome,  # type: ignore[arg-type]
+        **known,
+    )
+
+
+class Node(log_pb2_grpc.LogServiceServicer, consumer_pb2_grpc.ConsumerServiceServicer):
+    """One node: a server, and what it answers."""
+
+    def __init__(self, cluster: "FakeCluster", node_id: int) -> None:
+        self.cluster, self.node_id = cluster, node_id
+        self.port = 0
+        self.server: Any = None
+        self.requests_total = 0
+        self.streams = 0
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def is_leader(self) -> bool:
+        return self.cluster.leader_id == self.node_id
+
+    async def start(self) -> None:
+        self.server = grpc.aio.server(
+            options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", 16 << 20)]
+        )
+        add: Any = log_pb2_grpc.add_LogServiceServicer_to_server
+        add(self, self.server)
+        add = consumer_pb2_grpc.add_ConsumerServiceServicer_to_server
+        add(self, self.server)
+        add = admin_pb2_grpc.add_AdminServiceServicer_to_server
+        add(Admin(self), self.server)
+        self.port = self.server.add_insecure_port(f"127.0.0.1:{self.port}")
+        await self.server.start()
+
+    async def stop(self) -> None:
+        """Cut all connections at once."""
+        if self.server is not None:
+            server, self.server = self.server, None
+            await server.stop(None)
+
+    def not_leader(self) -> common_pb2.Error:
+        leader = self.cluster.nodes.get(self.cluster.hint or self.cluster.leader_id)
+        return error(
+            "node.not_leader",
+            retryable=True,
+            leader_id=leader.node_id if leader else 0,
+            leader_address=leader.address if leader else "",
+        )
+
+    async def check(self, context: Any, *, leader: bool = True) -> None:
+        await self.gate.wait()
+        if leader and not self.is_leader:
+            await abort(context, self.not_leader())
+
+    # LogService.
+
+    async def Route(self, request: Any, context: Any) -> Any:
+        await self.gate.wait()
+        cluster = self.cluster
+        cluster.routes_total += 1
+        if request.cluster_id and request.cluster_id != CLUSTER_ID:
+            await abort(context, error("node.wrong_cluster"))
+        response = log_pb2.RouteResponse(
+            cluster_id=CLUSTER_ID,
+            node_id=self.node_id,
+            term=cluster.terms.get(self.node_id, cluster.term),
+            leader_id=cluster.beliefs.get(self.node_id, cluster.leader_id),
+            batch_size_bytes_max=cluster.batch_size_bytes_max,
+            body_size_bytes_max=4 << 20,
+        )
+        for node in cluster.nodes.values():
+            response.nodes.add(node_id=node.node_id, address=node.address)
+        for topic in request.topics:
+            if topic in cluster.topics:
+                response.topics.add(topic=topic, queue_count=cluster.topics[topic], permission=6)
+        return response
+
+    async def AppendStream(self, requests: Any, context: Any) -> AsyncIterator[Any]:
+        self.streams += 1
+        async for request in requests:
+            await self.gate.wait()
+            self.requests_total += 1
+            action = self.cluster.script.next()
+            if callable(action):
+                action = await action(self, request)
+            if action == BREAK_BEFORE:
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "scripted")
+            if isinstance(action, common_pb2.Error):
+                yield log_pb2.AppendResponse(error=action)
+                continue
+            if not self.is_leader:
+                yield log_pb2.AppendResponse(error=self.not_leader())
+                continue
+            response = self.cluster.append(request)
+            if action == BREAK_AFTER:
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "scripted")
+            if action == HANG_AFTER:
+                await asyncio.Event().wait()
+            if self.cluster.append_delay_s:
+                await asyncio.sleep(self.cluster.append_delay_s)
+            yield response
+
+    async def Pull(self, request: Any, context: Any) -> Any:
+        local = request.consistency == common_pb2.CONSISTENCY_LOCAL
+        await self.check(context, leader=not local)
+        cluster = self.cluster
+        if request.topic not in cluster.topics:
+            await abort(context, error("node.unknown_topic"))
+        queue = cluster.queues.setdefault((request.topic, request.queue_id), [])
+        least = cluster.min_offsets.get((request.topic, request.queue_id), 0)
+        response = log_pb2.PullResponse(
+            min_offset=least, applied_index=len(cluster.entries) - 1, node_id=self.node_id
+        )
+        if request.offset >= len(queue) and request.wait_ms:
+            try:
+                async with asyncio.timeout(request.wait_ms / 1000):
+                    while request.offset >= len(queue):
+                        await cluster.wait_appended()
+            except TimeoutError:
+                pass
+        response.max_offset = len(queue)
+        response.next_offset = request.offset
+        if request.offset < least:
+            response.status = log_pb2.PULL_STATUS_OFFSET_TOO_SMALL
+            response.next_offset = least
+        elif request.offset > len(queue):
+            response.status = log_pb2.PULL_STATUS_OFFSET_TOO_BIG
+        elif request.offset == len(queue):
+            response.status = log_pb2.PULL_STATUS_NO_NEW_MESSAGE
+        else:
+            self._fill(request, response, queue)
+        return response
+
+    def _fill(self, request: Any, response: Any, queue: list[bytes]) -> None:
+        found: list[bytes] = []
+        size_bytes, at = 0, request.offset
+        while at < len(queue) and len(found) < (request.max_count or 1000):
+            record = queue[at]
+            if found and size_bytes + len(record) > (request.max_size_bytes or 1 << 20):
+                break
+            at += 1
+            if request.tags and decode_message(record).properties.get("TAGS") not in request.tags:
+                continue
+            found.append(record)
+            size_bytes += len(record)
+        response.records = b"".join(found)
+        response.record_count = len(found)
+        response.next_offset = at
+        response.status = (
+            log_pb2.PULL_STATUS_FOUND if found else log_pb2.PULL_STATUS_NO_MATCHED_MESSAGE
+        )
+
+    async def QueueOffsets(self, request: Any, context: Any) -> Any:
+        await self.check(context, leader=request.consistency != common_pb2.CONSISTENCY_LOCAL)
+        response = log_pb2.QueueOffsetsResponse()
+        for queue in request.queues:
+            key = (queue.topic, queue.queue_id)
+            response.queues.add(
+                topic=queue.topic,
+                queue_id=queue.queue_id,
+                min_offset=self.cluster.min_offsets.get(key, 0),
+                max_offset=len(self.cluster.queues.get(key, [])),
+            )
+        return response
+
+    async def OffsetByTime(self, request: Any, context: Any) -> Any:
+        await self.check(context)
+        queue = self.cluster.queues.get((request.topic, request.queue_id), [])
+        for offset, record in enumerate(queue):
+            if decode_message(record).store_unix_ms >= request.unix_ms:
+                return log_pb2.OffsetByTimeResponse(offset=offset)
+        return log_pb2.OffsetByTimeResponse(offset=len(queue))
+
+    async def GetMessage(self, request: Any, context: Any) -> Any:
+        await self.check(context)
+        for record in self.cluster.records():
+            if decode_message(record).message_id == request.message_id:
+                return log_pb2.RecordsResponse(records=record, record_count=1)
+        return await abort(context, error("node.message_not_found"))
+
+    async def QueryByKey(self, request: Any, context: Any) -> Any:
+        await self.check(context)
+        found = [r for r in self.cluster.records() if decode_message(r).topic == request.topic]
+        # Like an index of hashes, it finds more than was asked for.
+        return log_pb2.RecordsResponse(records=b"".join(found), record_count=len(found))
+
+    # ConsumerService.
+
+    async def Heartbeat(self, request: Any, context: Any) -> Any:
+        await self.check(context)
+        members = self.cluster.members.setdefault(request.group, [])
+        if request.client_id not in members:
+            members.append(request.client_id)
+        return consumer_pb2.HeartbeatResponse(
+            client_ids=sorted(members), generation=len(members), heartbeat_ms=50, session_ms=1000
+        )
+
+    async def LeaveGroup(self, request: Any, context: Any) -> Any:
+        await self.check(context)
+        self.cluster.members.get(request.group, []).remove(request.client_id)
+        return consumer_pb2.LeaveGroupResponse()
+
+    async def CommitOffsets(self, request: Any, context: Any) -> Any:
+        await self.check(context)
+        for o in request.offsets:
+            self.cluster.offsets[request.group, o.topic, o.queue_id] = o.offset
+        return consumer_pb2.CommitOffsetsResponse(index=7)
+
+    async def FetchOffsets(self, request: Any, context: Any) -> Any:
+        await self.check(context)
+        response = consumer_pb2.FetchOffsetsResponse()
+        for q in request.queues:
+            offset = self.cluster.offsets.get((request.group, q.topic, q.queue_id), -1)
+            response.offsets.add(topic=q.topic, queue_id=q.queue_id, offset=offset)
+        return response
+
+
+class Admin(admin_pb2_grpc.AdminServiceServicer):
+    """The admin service of a node; as much of it as tests need."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+
+    async def CreateTopic(self, request: Any, context: Any) -> Any:
+        await self.node.check(context)
+        topics = self.node.cluster.topics
+        if request.must_be_new and request.topic in topics:
+            await abort(context, error("node.topic_exists"))
+        topics[request.topic] = request.queue_count or 4
+        return admin_pb2.TopicInfo(
+            topic=request.topic, queue_count=topics[request.topic], permission=6
+        )
+
+    async def ListTopics(self, request: Any, context: Any) -> Any:
+        await self.node.check(context)
+        response = admin_pb2.ListTopicsResponse()
+        for topic, queue_count in sorted(self.node.cluster.topics.items()):
+            response.topics.add(topic=topic, queue_count=queue_count, permission=6)
+        return response
+
+    async def NodeStatus(self, request: Any, context: Any) -> Any:
+        await self.node.gate.wait()
+        cluster = self.node.cluster
+        return admin_pb2.NodeStatusResponse(
+            cluster_id=CLUSTER_ID,
+            node_id=self.node.node_id,
+            role="leader" if self.node.is_leader else "follower",
+            term=cluster.term,
+            leader_id=cluster.leader_id,
+            members=[admin_pb2.MemberStatus(node_id=self.node.node_id, is_voter=True)],
+        )
+
+    async def TransferLeadership(self, request: Any, context: Any) -> Any:
+        await self.node.check(context)
+        self.node.cluster.elect(request.node_id)
+        return admin_pb2.TransferLeadershipResponse(
+            leader_id=request.node_id, term=self.node.cluster.term
+        )
+
+
+class FakeCluster:
+    """Nodes and the one log that they all share."""
+
+    def __init__(self, count: int) -> None:
+        self.nodes = {i: Node(self, i) for i in range(1, count + 1)}
+        self.batch_size_bytes_max = 4 << 20
+        self.leader_id, self.term = 1, 1
+        self.hint = 0  # Whom nodes name that do not lead, if not the leader.
+        self.beliefs: dict[int, int] = {}  # Who leads, as single nodes have it.
+        self.terms: dict[int, int] = {}
+        self.topics: dict[str, int] = {"orders": 4}
+        self.script = Script()
+        self.append_delay_s = 0.0
+        self.entries: list[Entry] = []
+        self.producers: dict[int, dict[int, Entry]] = {}
+        self.queues: dict[Key, list[bytes]] = {}
+        self.min_offsets: dict[Key, int] = {}
+        self.members: dict[str, list[str]] = {}
+        self.offsets: dict[tuple[str, str, int], int] = {}
+        self.position = 0
+        self.routes_total = 0
+        self.now_unix_ms = 1_700_000_000_000
+        self._appended = asyncio.Event()
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(node.address for node in self.nodes.values())
+
+    def elect(self, node_id: int) -> None:
+        self.term += 1
+        self.leader_id = node_id
+        self.beliefs.clear()
+
+    def records(self) -> list[bytes]:
+        return [record for queue in self.queues.values() for record in queue]
+
+    def bodies(self) -> list[bytes]:
+        """All bodies, in the order of the log."""
+        return [m.body for e in self.entries for m in decode_all(e.request.records)]
+
+    async def wait_appended(self) -> None:
+        self._appended.clear()
+        await self._appended.wait()
+
+    def append(self, request: log_pb2.AppendRequest) -> log_pb2.AppendResponse:
+        window: dict[int, Entry] = {}
+        if request.producer_id:
+            known = request.producer_id in self.producers
+            if not known and request.sequence:
+                return log_pb2.AppendResponse(error=error("node.unknown_producer"))
+            window = self.producers.setdefault(request.producer_id, {})
+            if request.sequence in window:
+                again = log_pb2.AppendResponse()
+                again.CopyFrom(window[request.sequence].response)
+                again.is_duplicate = True
+                return again
+            if request.sequence != len(window):
+                return log_pb2.AppendResponse(error=error("node.out_of_sequence", retryable=True))
+        messages = decode_all(request.records)
+        for message in messages:
+            if message.topic not in self.topics:
+                return log_pb2.AppendResponse(error=error("node.unknown_topic"))
+            if message.queue_id >= self.topics[message.topic]:
+                return log_pb2.AppendResponse(error=error("node.unknown_queue"))
+        response = self._store(request, len(messages))
+        entry = Entry(request, response)
+        self.entries.append(entry)
+        if request.producer_id:
+            window[request.sequence] = entry
+        self._appended.set()
+        return response
+
+    def _store(self, request: log_pb2.AppendRequest, count: int) -> log_pb2.AppendResponse:
+        assert count == request.record_count, (count, request.record_count)
+        self.now_unix_ms += 1
+        self.position += 48
+        response = log_pb2.AppendResponse(
+            term=self.term,
+            index=len(self.entries),
+            position=self.position,
+            store_unix_ms=self.now_unix_ms,
+            durability=common_pb2.DURABILITY_QUORUM_DISK,
+            synced_by=[1, 2],
+            store_host=STORE_HOST,
+            record_count=count,
+            commit_us=123,
+        )
+        ranges: dict[Key, Any] = {}
+        at, records = 0, bytearray(request.records)
+        while at < len(records):
+            message = decode_message(records, at)
+            key = (message.topic, message.queue_id)
+            queue = self.queues.setdefault(key, [])
+            if key not in ranges:
+                ranges[key] = response.queues.add(
+                    topic=key[0], queue_id=key[1], first_offset=len(queue)
+                )
+            ranges[key].count += 1
+            struct.pack_into(">qq", records, at + 20, len(queue), self.position)
+            struct.pack_into(">q", records, at + 56, self.now_unix_ms)
+            records[at + 64 : at + 72] = STORE_HOST
+            queue.append(bytes(records[at : at + message.size_bytes]))
+            self.position += message.size_bytes
+            at += message.size_bytes
+        return response
+
+
+def decode_all(records: bytes) -> list[Any]:
+    """Decode records with the store's codec."""
+    messages, at = [], 0
+    while at < len(records):
+        message = decode_message(records, at)
+        messages.append(message)
+        at += message.size_bytes
+    return messages
+
+
+async def abort(context: Any, described: common_pb2.Error) -> None:
+    """Fail a unary call as nodes do."""
+    await context.abort(
+        grpc.StatusCode.UNAVAILABLE,
+        described.message,
+        ((ERROR_TRAILER, described.SerializeToString()),),
+    )
+
+
+@asynccontextmanager
+async def fake_cluster(count: int = 3) -> AsyncIterator[FakeCluster]:
+    """Run a cluster of fakes; node 1 leads."""
+    cluster = FakeCluster(count)
+    for node in cluster.nodes.values():
+        await node.start()
+    try:
+        yield cluster
+    finally:
+        for node in cluster.nodes.values():
+            await node.stop()
+
+
+async def until(condition: Callable[[], bool], *, timeout_s: float = 10) -> None:
+    """Wait for a condition of the test itself."""
+    async with asyncio.timeout(timeout_s):
+        while not condition():  # noqa: ASYNC110 - polls what has no event.
+            await asyncio.sleep(0.005)

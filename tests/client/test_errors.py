@@ -1,0 +1,131 @@
+"""Errors: families, words of nodes, bare statuses, pickling."""
+
+import inspect
+import pickle
+
+import pytest
+
+import node.errors
+import raft.errors
+import store.errors
+from quorumlog import errors
+from quorumlog.cli.errors import explain
+from quorumlog.errors import Outcome, QuorumlogError
+from quorumlog.pb import common_pb2
+
+CLASSES = [
+    value
+    for value in vars(errors).values()
+    if inspect.isclass(value) and issubclass(value, QuorumlogError)
+]
+
+
+@pytest.mark.parametrize("family", CLASSES, ids=lambda c: c.__name__)
+def test_all_errors_pickle_with_everything_they_know(family: type[QuorumlogError]) -> None:
+    error = family(
+        "7 things happened; do 1 thing",
+        code="node.x",
+        retryable=True,
+        outcome=Outcome.APPLIED,
+        leader_id=3,
+        leader_address="h:1",
+        retry_after_ms=20,
+        attempts=4,
+    )
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is family
+    assert str(again) == "7 things happened; do 1 thing"
+    assert vars(again) == vars(error)
+    assert (again.outcome, again.attempts, again.leader_id) == (Outcome.APPLIED, 4, 3)
+    out_of_range = errors.OffsetOutOfRangeError("x", min_offset=3, max_offset=9)
+    assert pickle.loads(pickle.dumps(out_of_range)).max_offset == 9
+
+
+def test_defaults_are_those_of_the_family() -> None:
+    error = errors.BusyError("full; wait")
+    assert (error.code, error.retryable, error.outcome) == (
+        "client.busy",
+        True,
+        Outcome.NOT_APPLIED,
+    )
+    assert errors.OutcomeUnknownError("x").outcome is Outcome.UNKNOWN
+    assert explain(error).what == "full"
+    assert explain(error).do == "wait"
+
+
+def test_the_words_of_a_node_are_kept() -> None:
+    described = common_pb2.Error(
+        code="node.not_leader",
+        message="node 2 leads; ask there",
+        retryable=True,
+        outcome=common_pb2.OUTCOME_NOT_APPLIED,
+        leader_id=2,
+        leader_address="h:2",
+        retry_after_ms=5,
+    )
+    error = errors.from_pb(described)
+    assert isinstance(error, errors.NotLeaderError)
+    assert (error.leader_id, error.leader_address, error.retry_after_ms) == (2, "h:2", 5)
+    unheard_of = errors.from_pb(common_pb2.Error(code="node.never_heard_of"))
+    assert type(unheard_of) is errors.ServerError
+    assert (unheard_of.code, unheard_of.outcome) == ("node.never_heard_of", Outcome.UNKNOWN)
+
+
+# Of these a client makes no family: nothing that a program would do differently.
+WITHOUT_FAMILY = {
+    "node.error",
+    "node.duplicate_expired",
+    "node.group_not_empty",
+    "node.unknown_command",
+}
+
+
+def test_every_code_of_a_node_has_a_family_or_is_known_to_have_none() -> None:
+    families = {
+        value.code: type(errors.from_pb(common_pb2.Error(code=value.code)))
+        for value in vars(node.errors).values()
+        if inspect.isclass(value) and issubclass(value, node.errors.NodeError)
+    }
+    without = {code for code, family in families.items() if family is errors.ServerError}
+    assert without == WITHOUT_FAMILY & families.keys()
+    for code, family in (
+        (store.errors.BusyError.code, errors.BusyError),
+        (raft.errors.BusyError.code, errors.BusyError),
+        (raft.errors.NotLeaderError.code, errors.NotLeaderError),
+        ("store.full", errors.StoreFullError),
+        ("store.record_format", errors.InvalidRequestError),
+        ("store.limit_exceeded", errors.TooLargeError),
+    ):
+        assert type(errors.from_pb(common_pb2.Error(code=code))) is family
+
+
+@pytest.mark.parametrize(
+    ("status", "details", "family", "outcome"),
+    [
+        ("UNAVAILABLE", "Socket closed", errors.UnavailableError, Outcome.UNKNOWN),
+        (
+            "UNAVAILABLE",
+            "failed to connect to all addresses; last error",
+            errors.UnavailableError,
+            Outcome.NOT_APPLIED,
+        ),
+        ("DEADLINE_EXCEEDED", "", errors.DeadlineError, Outcome.UNKNOWN),
+        ("CANCELLED", "", errors.UnavailableError, Outcome.UNKNOWN),
+        ("INTERNAL", "Received RST_STREAM with error code 2", errors.UnavailableError, None),
+        ("INTERNAL", "bug", errors.InternalError, Outcome.UNKNOWN),
+        ("UNIMPLEMENTED", "", errors.UnimplementedError, Outcome.NOT_APPLIED),
+        ("RESOURCE_EXHAUSTED", "Received message larger than max", errors.TooLargeError, None),
+        ("RESOURCE_EXHAUSTED", "Concurrent RPC limit", errors.BusyError, Outcome.NOT_APPLIED),
+        ("UNAUTHENTICATED", "", errors.PermissionDeniedError, Outcome.NOT_APPLIED),
+        ("INVALID_ARGUMENT", "", errors.InvalidRequestError, Outcome.NOT_APPLIED),
+        ("UNKNOWN", "Exception iterating", errors.InternalError, Outcome.UNKNOWN),
+    ],
+)
+def test_a_bare_status_is_read_with_care(
+    status: str, details: str, family: type[QuorumlogError], outcome: Outcome | None
+) -> None:
+    error = errors.from_status(status, details, "h:1")
+    assert type(error) is family
+    assert "h:1" in str(error)
+    if outcome is not None:
+        assert error.outcome is outcome

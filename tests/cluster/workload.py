@@ -1,0 +1,155 @@
+"""Numbered messages sent to a real cluster, and the proof of what became of each of them."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import quorumlog
+from deploy.local import LocalCluster
+from quorumlog.errors import QuorumlogError
+
+TOPIC: Final = "orders"
+QUEUE_COUNT: Final = 3
+DEADLINE_S: Final = 60.0
+
+
+@dataclass(slots=True)
+class History:
+    """What the clients know: numbers by outcome."""
+
+    acked: set[int] = field(default_factory=set)
+    unknown: set[int] = field(default_factory=set)
+    refused: set[int] = field(default_factory=set)
+    """Their error said that nothing was applied."""
+
+    last_index: int = -1
+
+
+async def eventually(what: str, condition: Callable[[], object]) -> None:
+    """Wait until a condition holds; it may block for a moment, so it runs on a thread."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not await asyncio.to_thread(condition):
+        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        await asyncio.sleep(0.02)
+
+
+class Workload:
+    """Sends numbers until it is told to stop; several producers, each idempotent."""
+
+    def __init__(self, client: quorumlog.Client, *, producers: int = 2) -> None:
+        self._client, self._producer_count = client, producers
+        self.history = History()
+        self._next = 0
+        self._stopping = False
+        self._tasks: list[asyncio.Task[None]] = []
+        self._progress = asyncio.Event()
+
+    async def __aenter__(self) -> "Workload":
+        self._tasks = [asyncio.create_task(self._send()) for _ in range(self._producer_count)]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def stop(self) -> History:
+        """Let what is under way be decided."""
+        self._stopping = True
+        async with asyncio.timeout(DEADLINE_S):
+            await asyncio.gather(*self._tasks)
+        self._tasks = []
+        return self.history
+
+    async def acked(self, count: int) -> None:
+        """Wait until so many more are acked."""
+        target = len(self.history.acked) + count
+        async with asyncio.timeout(DEADLINE_S):
+            while len(self.history.acked) < target:
+                self._progress.clear()
+                await self._progress.wait()
+
+    async def _send(self) -> None:
+        async with self._client.producer() as producer:
+            while not self._stopping:
+                numbers = range(self._next, self._next + 10)
+                self._next = numbers.stop
+                sent = [
+                    (n, await producer.enqueue(TOPIC, b"%08d" % n, queue_id=n % QUEUE_COUNT))
+                    for n in numbers
+                ]
+                for number, delivery in sent:
+                    await self._settle(number, delivery)
+
+    async def _settle(self, number: int, delivery: quorumlog.Delivery) -> None:
+        history = self.history
+        try:
+            receipt = await delivery
+        except QuorumlogError as error:
+            known = error.outcome.value == "not_applied"
+            (history.refused if known else history.unknown).add(number)
+        else:
+            history.acked.add(number)
+            history.last_index = max(history.last_index, receipt.index)
+        self._progress.set()
+
+
+async def read_all(client: quorumlog.Client, history: History, node_id: int | None) -> list[int]:
+    """Every number that the leader (linearizable) or one replica alone has, queue by queue."""
+    consumer = client.pull_consumer(
+        TOPIC,
+        position="first",
+        until="end",
+        consistency="linearizable" if node_id is None else "local",
+        at_least_index=history.last_index,
+        node_id=node_id,
+    )
+    by_queue: dict[int, list[int]] = {}
+    async with consumer:
+        async for message in consumer:
+            by_queue.setdefault(message.queue_id, []).append(int(message.body))
+    return [number for queue_id in sorted(by_queue) for number in by_queue[queue_id]]
+
+
+async def prove(cluster: LocalCluster, client: quorumlog.Client, history: History) -> list[int]:
+    """Every acked number once, from the leader and from each replica; all logs equal."""
+    assert history.acked, "nothing was acked, so nothing is proven"
+    found = await read_all(client, history, None)
+    counted = Counter(found)
+    assert not (lost := history.acked - counted.keys()), f"acked and lost: {sorted(lost)[:20]}"
+    assert not (again := [n for n, count in counted.items() if count > 1]), f"twice: {again[:20]}"
+    surplus = counted.keys() - history.acked - history.unknown
+    assert not surplus, f"neither acked nor unknown: {sorted(surplus)[:20]}"
+    await same_logs(cluster, client)
+    for node_id in cluster.node_ids:
+        assert await read_all(client, history, node_id) == found, f"node {node_id} differs"
+    return found
+
+
+async def same_logs(cluster: LocalCluster, client: quorumlog.Client) -> None:
+    """Wait until all nodes have applied what is committed now, and compare their digests."""
+    target = (await client.admin.node_status()).commit_index
+    digests = set()
+    for node_id in cluster.node_ids:
+        await applied(client, node_id, target)
+        digest = await client.admin.chain_digest(node_id, target)
+        digests.add((digest.index, digest.term, digest.chain_crc, digest.end_position))
+    assert len(digests) == 1, f"the logs differ: {digests}"
+
+
+async def applied(client: quorumlog.Client, node_id: int, index: int) -> None:
+    """Wait until a node has applied an entry."""
+    deadline = time.monotonic() + DEADLINE_S
+    while (status := await client.admin.node_status(node_id)).applied_index < index:
+        assert time.monotonic() < deadline, f"node {node_id} does not come to {index}: {status}"
+        await asyncio.sleep(0.02)
+
+
+async def full_standing(cluster: LocalCluster, client: quorumlog.Client) -> None:
+    """Wait until every node counts in full again."""
+    deadline = time.monotonic() + DEADLINE_S
+    for node_id in cluster.node_ids:
+        while (status := await client.admin.node_status(node_id)).standing != "full":
+            assert time.monotonic() < deadline, f"node {node_id} stays {status.standing}"
+            await asyncio.sleep(0.02)

@@ -1,0 +1,77 @@
+"""The job of the engine on a small input: what it proves, and that it would notice if not so."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from deploy.engine_job import Summary, compare
+from deploy.stdlib_source import encoded_lines, find_files, sha256_of_files
+from store.message import decode_message
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Packages and modules with odd content: empty files, no last line end, other line ends."""
+    root = tmp_path_factory.mktemp("source")
+    contents = [b"", b"\n", b"no end", b"a\r\nb\rc\n", "\u4e2d\u6587\n".encode(), b"x = 1\n" * 900]
+    for number in range(24):
+        directory = root / ("" if number % 4 == 0 else f"pack.age{number % 4}/sub")
+        directory.mkdir(parents=True, exist_ok=True)
+        text = b"".join(b"line %d of %d\n" % (n, number) for n in range(200))
+        (directory / f"file{number}.py").write_bytes(contents[number % 6] + text * (number % 3))
+    return root
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-P", "-m", "deploy.engine_job", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.mark.slow
+def test_every_file_comes_back_after_a_kill_in_the_middle(tmp_path: Path, source: Path) -> None:
+    done = run("--json", "--dir", str(tmp_path / "store"), "--source", str(source), "--seed", "7")
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout.splitlines()[-1])
+    assert summary["verdict"] == "passed"
+    assert summary["files"] == summary["files_equal"] == 24
+    assert 0 < summary["acknowledged_before_kill"] <= summary["recovered_lines"] < summary["lines"]
+    assert summary["acknowledged_lost"] == 0
+    assert summary["seed"] == 7
+    again = run("--dir", str(tmp_path / "store"), "--source", str(source))
+    assert again.returncode == 3
+    assert "is not empty" in again.stderr
+
+
+def test_lines_join_to_their_file_and_share_its_queue(source: Path) -> None:
+    files = find_files(str(source))
+    assert len(files) == 24
+    assert {file.topic for file in files} == {"modules", "pack_age1", "pack_age2", "pack_age3"}
+    for file in files:
+        messages = [decode_message(record) for record in encoded_lines(file, 1)]
+        assert b"".join(m.body for m in messages) == Path(file.path).read_bytes()
+        assert {(m.topic, m.queue_id) for m in messages} <= {(file.topic, file.queue_id)}
+
+
+@pytest.mark.parametrize("fault", ["none", "different", "missing", "surplus", "lost", "count"])
+def test_the_verdict_notices_each_planted_fault(source: Path, fault: str) -> None:
+    files = find_files(str(source))
+    found = sha256_of_files(files)
+    counts = {file.name: len(file.lines()) for file in files}
+    summary = Summary(lines=sum(counts.values()), acknowledged_before_kill=5, recovered_lines=5)
+    line_count = summary.lines
+    biggest = max(counts, key=lambda name: counts[name])
+    if fault == "different":
+        found[biggest] = "0" * 64
+    elif fault == "missing":
+        del found[biggest]
+    elif fault == "surplus":
+        found["never written"] = "0" * 64
+    elif fault == "lost":
+        summary.acknowledged_lost = 1
+    elif fault == "count":
+        line_count += 1
+    compare(summary, files, found, line_count, counts)
+    assert summary.verdict == ("passed" if fault == "none" else "failed")

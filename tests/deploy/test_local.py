@@ -1,0 +1,116 @@
+"""A local cluster of real nodes, through the class and through `qlog local`."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from deploy.local import LocalCluster, LocalError
+from quorumlog.cli import main
+from tests.node.processes import wait_for
+
+pytestmark = pytest.mark.slow
+SMALL = {"file_size_bytes": "8MiB"}
+
+
+def local(directory: Path, command: str, *arguments: str, code: int = 0) -> Result:
+    """Run `qlog local COMMAND --dir DIR ...`."""
+    given = ["local", command, "--dir", str(directory), *arguments]
+    result = CliRunner().invoke(main, given, prog_name="qlog")
+    assert result.exit_code == code, (result.stdout, result.stderr)
+    return result
+
+
+def test_the_life_of_a_cluster_by_commands(tmp_path: Path) -> None:
+    root = tmp_path / "c"
+    assert "no local cluster" in local(root, "status", code=3).stderr
+    try:
+        states = json.loads(local(root, "start", "-o", "json").stdout)
+        assert [(s["node_id"], s["state"], s["is_ready"]) for s in states] == [
+            (1, "running", True),
+            (2, "running", True),
+            (3, "running", True),
+        ]
+        assert sorted(s["role"] for s in states) == ["follower", "follower", "leader"]
+        leader = next(s["node_id"] for s in states if s["role"] == "leader")
+        pids = {s["node_id"]: s["pid"] for s in states}
+
+        assert "all nodes were running already" in local(root, "start").stdout
+        refused = local(root, "start", "--nodes", "5", code=3).stderr
+        assert "made with another --nodes" in refused
+
+        assert local(root, "kill", "--leader").stdout == f"killed node {leader}\n"
+        assert local(root, "kill", "--node", str(leader)).stdout == (
+            f"node {leader} was not running\n"
+        )
+        found = {
+            s["node_id"]: s for s in json.loads(local(root, "status", "-o", "json", code=1).stdout)
+        }
+        assert found[leader]["state"] == "dead"
+        assert found[leader]["detail"]
+        assert "started 1 node;" in local(root, "start").stdout
+        again = {
+            s["node_id"]: s["pid"] for s in json.loads(local(root, "status", "-o", "json").stdout)
+        }
+        assert {n for n in pids if pids[n] != again[n]} == {leader}
+
+        other = leader % 3 + 1
+        local(root, "restart", "--node", str(other))
+        assert local(root, "stop", "--node", str(other)).stdout == "stopped 1 node\n"
+        assert local(root, "stop").stdout == "stopped 2 nodes\n"
+        assert local(root, "stop").stdout == "nothing was running\n"
+        states = json.loads(local(root, "status", "-o", "json", code=1).stdout)
+        assert [s["state"] for s in states] == ["stopped"] * 3
+    finally:
+        if root.exists():
+            LocalCluster.open(root).stop(timeout_ms=0)
+
+
+def test_a_cluster_as_a_context_and_a_paused_leader(tmp_path: Path) -> None:
+    with LocalCluster.create(tmp_path, 3, settings=SMALL) as cluster:
+        leader = cluster.leader_id()
+        assert leader in cluster.node_ids
+        cluster.pause(leader)
+        states = {s.node_id: s for s in cluster.status()}
+        assert states[leader].state == "paused"
+        others = tuple(n for n in cluster.node_ids if n != leader)
+        new = cluster.wait_ready(node_ids=others)
+        assert new != leader
+        cluster.resume(leader)
+        assert cluster.wait_ready() == new
+    assert [cluster.exit_code(n) for n in cluster.node_ids] == [0, 0, 0]
+    assert [s.state for s in cluster.status()] == ["stopped"] * 3
+
+
+def test_another_process_can_take_the_cluster_over(tmp_path: Path) -> None:
+    with LocalCluster.create(tmp_path, 1, settings=SMALL) as cluster:
+        other = LocalCluster.open(tmp_path)
+        assert other.leader_id() == 1
+        assert other.start() == []
+        assert other.kill(1) is True
+        with pytest.raises(LocalError, match="node 1 ended with exit code -9") as caught:
+            cluster.wait_ready(node_ids=(1,))
+        assert caught.value.code == "local.died"
+
+
+def test_a_node_that_cannot_start_is_said_at_once_with_its_last_words(tmp_path: Path) -> None:
+    cluster = LocalCluster.create(tmp_path, 1, settings={"heartbeat_ms": 1})
+    cluster.start()
+    with pytest.raises(LocalError) as caught:
+        cluster.wait_ready()
+    assert caught.value.code == "local.died"
+    assert "exit code 78" in caught.value.what
+    assert "docs/configuration.md" in caught.value.what
+
+
+def test_a_node_that_does_not_get_ready_is_said_after_the_time(tmp_path: Path) -> None:
+    cluster = LocalCluster.create(tmp_path, 3, settings=SMALL)
+    try:
+        cluster.start(1)
+        with pytest.raises(LocalError, match="0 of 1 nodes are ready"):
+            cluster.wait_ready(timeout_ms=1_500)
+        expected = "waiting: a new cluster needs to hear of node 2, 3 first"
+        wait_for("the reason", lambda: cluster.status()[0].detail == expected)
+    finally:
+        assert cluster.stop() == []

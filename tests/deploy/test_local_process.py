@@ -1,0 +1,150 @@
+"""Processes of a local cluster are known for sure, and nobody else ever gets their signal."""
+
+import os
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+
+from deploy.local import LocalCluster, LocalError, known_servers
+from deploy.local_process import NodeProcess, free_ports, is_free, spawn, started_at
+
+
+def started(tmp_path: Path) -> NodeProcess:
+    """A process that sleeps until it gets a signal."""
+    log = tmp_path / "log"
+    return spawn("http.server", ["--bind", "127.0.0.1", "0"], log=log, environment=os.environ)
+
+
+def test_a_process_is_started_detached_and_ended(tmp_path: Path) -> None:
+    process = started(tmp_path)
+    try:
+        assert process.is_alive
+        assert os.getsid(process.pid) == process.pid
+    finally:
+        process.send(signal.SIGKILL)
+    assert process.wait_end(5_000)
+    found = process.exit_code
+    assert found == -signal.SIGKILL
+    assert process.send(signal.SIGTERM) is False
+
+
+def test_a_process_of_another_command_is_recognised_by_its_start(tmp_path: Path) -> None:
+    process = started(tmp_path)
+    try:
+        again = NodeProcess(process.pid, process.started)
+        assert again.is_alive
+        assert again.exit_code is None
+        process.send(signal.SIGKILL)
+        assert again.wait_end(5_000), "a zombie counts as ended"
+    finally:
+        process.send(signal.SIGKILL)
+        process.wait_end(5_000)
+
+
+def test_a_pid_that_belongs_to_somebody_else_by_now_gets_no_signal() -> None:
+    boot_id, _, ticks = started_at(os.getpid()).rpartition(":")
+    other = NodeProcess(os.getpid(), f"{boot_id}:{float(ticks) - 1:g}")
+    assert not other.is_alive
+    assert other.send(signal.SIGKILL) is False
+
+
+def test_pausing_is_seen(tmp_path: Path) -> None:
+    process = started(tmp_path)
+    try:
+        process.send(signal.SIGSTOP)
+        assert process.wait_paused(5_000)
+        assert process.is_alive
+        process.send(signal.SIGCONT)
+        while process.is_paused:
+            os.sched_yield()
+    finally:
+        process.send(signal.SIGKILL)
+        process.wait_end(5_000)
+
+
+def test_free_ports_are_free_different_and_not_those_of_outgoing_connections() -> None:
+    ports = free_ports(30)
+    assert len(set(ports)) == 30
+    assert all(20_000 <= port < 32_000 and is_free(port) for port in ports)
+    assert set(free_ports(5, used=ports)).isdisjoint(ports)
+    with socket.create_server(("127.0.0.1", ports[0])):
+        assert not is_free(ports[0])
+
+
+# --- The directory ---
+
+
+def test_a_cluster_is_made_once_and_found_again(tmp_path: Path) -> None:
+    made = LocalCluster.create(tmp_path / "c", 3, flush="async", settings={"log_level": "debug"})
+    found = LocalCluster.open(tmp_path / "c")
+    assert (found.bootstrap, found.node_ids, found.flush) == (made.bootstrap, (1, 2, 3), "async")
+    assert [state.state for state in found.status()] == ["stopped"] * 3
+    assert found.leader_id() == 0
+    with pytest.raises(LocalError) as caught:
+        LocalCluster.create(tmp_path / "c")
+    assert caught.value.code == "local.exists"
+
+
+def test_the_settings_of_every_node_are_good_ones(tmp_path: Path) -> None:
+    from node.config_load import load
+
+    cluster = LocalCluster.create(tmp_path, 3, settings={"retention_ms": "1h"})
+    for node_id in cluster.node_ids:
+        settings = load(cluster.node_directory(node_id) / "node.toml", {}, {}).settings
+        assert (settings.node_id, settings.voters) == (node_id, (1, 2, 3))
+        assert settings.cluster_id == cluster.cluster_id
+        assert str(settings.peers[node_id].address) == cluster.address(node_id)
+        assert (settings.retention_ms, settings.file_size_bytes) == (3_600_000, 64 << 20)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "base_port", "code"),
+    [(0, None, "local.bad_count"), (10, None, "local.bad_count"), (3, 65_530, "local.bad_port")],
+)
+def test_what_cannot_be_made(tmp_path: Path, nodes: int, base_port: int, code: str) -> None:
+    with pytest.raises(LocalError) as caught:
+        LocalCluster.create(tmp_path, nodes, base_port=base_port)
+    assert caught.value.code == code
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_taken_port_is_named(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    with socket.create_server(("127.0.0.1", port)):
+        with pytest.raises(LocalError, match=f"port {port} ") as caught:
+            LocalCluster.create(tmp_path, 1, base_port=port)
+        assert caught.value.code == "local.port_taken"
+    cluster = LocalCluster.create(tmp_path, 1, base_port=port)
+    taken = socket.create_server(("127.0.0.1", port))
+    with taken, pytest.raises(LocalError, match=f"port {port} of node 1"):
+        cluster.start()
+
+
+@pytest.mark.parametrize(
+    ("content", "code"), [(None, "local.none"), ("{", "local.damaged"), ("{}", "local.damaged")]
+)
+def test_a_directory_without_a_cluster(tmp_path: Path, content: str | None, code: str) -> None:
+    if content is not None:
+        (tmp_path / "local.json").write_text(content)
+    with pytest.raises(LocalError) as caught:
+        LocalCluster.open(tmp_path)
+    assert caught.value.code == code
+
+
+def test_a_node_that_is_not_there(tmp_path: Path) -> None:
+    cluster = LocalCluster.create(tmp_path, 1)
+    with pytest.raises(LocalError, match="no node 2"):
+        cluster.kill(2)
+    assert cluster.kill(1) is False
+    assert cluster.stop() == []
+
+
+def test_nobody_is_told_to_dial_a_cluster_that_does_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QUORUMLOG_LOCAL_DIR", str(tmp_path / "c"))
+    assert known_servers() is None
+    LocalCluster.create(tmp_path / "c", 1)
+    assert known_servers() is None

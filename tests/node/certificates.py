@@ -1,0 +1,74 @@
+"""Certificates made when a test runs: an authority, and nodes on 127.0.0.1 that it vouches for."""
+
+import datetime
+import ipaddress
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from node.tls import TlsFiles
+
+_FROM = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
+_TO = datetime.datetime(2120, 1, 1, tzinfo=datetime.UTC)
+
+
+class Authority:
+    """Signs certificates and writes them below a directory."""
+
+    def __init__(self, directory: Path, name: str = "authority") -> None:
+        self._directory = directory
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = _subject(name)
+        certificate = (
+            _builder(self._name, self._name, self._key)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+            .sign(self._key, hashes.SHA256())
+        )
+        self.path = directory / f"{name}.pem"
+        self.path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+
+    def files(self, name: str, *, address: str = "127.0.0.1") -> TlsFiles:
+        """Make a key and a certificate for `address`."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        usage = x509.ExtendedKeyUsage(
+            [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+        )
+        names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address))])
+        certificate = (
+            _builder(_subject(name), self._name, key)
+            .add_extension(names, critical=False)
+            .add_extension(usage, critical=False)
+            .sign(self._key, hashes.SHA256())
+        )
+        certificate_path = self._directory / f"{name}.pem"
+        key_path = self._directory / f"{name}.key"
+        certificate_path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+        key_path.write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.NoEncryption(),
+            )
+        )
+        return TlsFiles(certificate_path, key_path, self.path)
+
+
+def _subject(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(_FROM)
+        .not_valid_after(_TO)
+    )

@@ -1,0 +1,203 @@
+"""Frames of the HA stream, from the tables of storage-formats 6.6, by hand."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node.ha.types import Binding, EpochStart, Standing
+from node.ha.wire import (
+    EPOCH_COUNT_MAX,
+    GROUP_SIZE_BYTES_MAX,
+    TRANSFER_SIZE_BYTES_MAX,
+    Ack,
+    Admit,
+    Bind,
+    Bound,
+    DownFrame,
+    DownParser,
+    HaFrameError,
+    Handshake,
+    HandshakeReply,
+    Hello,
+    Transfer,
+    UpFrame,
+    UpParser,
+    encode,
+    transfer_head,
+)
+from store.checksum import crc32c
+
+UP: list[tuple[UpFrame, str]] = [
+    (
+        Handshake(7, is_from_last_file=True, is_learner=False),
+        "00000001"  # state HANDSHAKE
+        "0001"  # isSyncFromLastFile
+        "0000"  # isAsyncLearner
+        "0000000000000007",  # slaveBrokerId
+    ),
+    (
+        Handshake(2, is_from_last_file=False, is_learner=True),
+        "00000001 0000 0001 0000000000000002",
+    ),
+    (
+        Ack(0x0123456789AB),
+        "00000002"  # state TRANSFER
+        "00000123456789ab",  # maxOffset
+    ),
+]
+
+DOWN: list[tuple[DownFrame, str]] = [
+    (
+        HandshakeReply(4096, 5, (EpochStart(3, 0), EpochStart(5, 1024))),
+        "00000001"  # state HANDSHAKE
+        "00000018"  # bodySize: two entries of 12 bytes
+        "0000000000001000"  # maxOffset
+        "00000005"  # last epoch
+        "00000003 0000000000000000"  # epoch, startOffset
+        "00000005 0000000000000400",
+    ),
+    (
+        HandshakeReply(0, 0, ()),
+        "00000001 00000000 0000000000000000 00000000",
+    ),
+    (
+        Transfer(1024, 5, 1000, 900, b"record"),
+        "00000002"  # state TRANSFER
+        "00000006"  # bodySize
+        "0000000000000400"  # offset
+        "00000005"  # epoch
+        "00000000000003e8"  # epochStartOffset
+        "0000000000000384"  # confirmOffset
+        "7265636f7264",  # body
+    ),
+    (
+        Transfer(1030, 5, 1000, 1030),  # A heartbeat is a header with bodySize 0.
+        "00000002 00000000 0000000000000406 00000005 00000000000003e8 0000000000000406",
+    ),
+]
+
+OWN_UP: list[UpFrame] = [
+    Hello(2, 1 << 63, "grüppe"),
+    Bound(Binding(9, 1, 1 << 63), 8, 500, 400, 450, Standing.JOINING, 77),
+]
+OWN_DOWN: list[DownFrame] = [Bind(Binding(9, 1, 1 << 63)), Admit(9, 77)]
+
+
+@pytest.mark.parametrize(("frame", "hexadecimal"), UP)
+def test_up_frames_are_those_of_the_table(frame: UpFrame, hexadecimal: str) -> None:
+    data = bytes.fromhex(hexadecimal)
+    assert encode(frame) == data
+    assert UpParser().feed(data) == [frame]
+
+
+@pytest.mark.parametrize(("frame", "hexadecimal"), DOWN)
+def test_down_frames_are_those_of_the_table(frame: DownFrame, hexadecimal: str) -> None:
+    data = bytes.fromhex(hexadecimal)
+    assert encode(frame) == data
+    assert DownParser().feed(data) == [frame]
+
+
+def test_sizes_are_those_of_the_table() -> None:
+    assert [len(encode(frame)) for frame, _ in UP] == [16, 16, 12]
+    assert [len(encode(frame)) for frame, _ in DOWN] == [20 + 24, 20, 36 + 6, 36]
+    assert len(transfer_head(Transfer(0, 1, 0, 0), 5)) == 36
+
+
+def test_a_fence_frame_by_hand() -> None:
+    body = bytes.fromhex(
+        "00000041"  # state BIND
+        "00000014"  # bodySize
+        "00000009"  # number
+        "0000000000000001"  # master id
+        "00000000000000ff"  # nonce
+    )
+    data = body + crc32c(body).to_bytes(4, "big")
+    assert encode(Bind(Binding(9, 1, 255))) == data
+    assert DownParser().feed(data) == [Bind(Binding(9, 1, 255))]
+
+
+@pytest.mark.slow
+@given(st.lists(st.sampled_from([*(f for f, _ in UP), *OWN_UP]), max_size=8), st.data())
+def test_up_frames_are_the_same_however_they_are_cut(
+    frames: list[UpFrame], draw: st.DataObject
+) -> None:
+    data = b"".join(map(encode, frames))
+    parser, found, at = UpParser(), [], 0
+    while at < len(data):
+        step = draw.draw(st.integers(1, 40))
+        found += parser.feed(data[at : at + step])
+        at += step
+    assert found == frames
+    assert parser.held_size_bytes == 0
+
+
+@pytest.mark.slow
+@given(st.lists(st.sampled_from([*(f for f, _ in DOWN), *OWN_DOWN]), max_size=8), st.data())
+def test_down_frames_are_the_same_however_they_are_cut(
+    frames: list[DownFrame], draw: st.DataObject
+) -> None:
+    data = b"".join(map(encode, frames))
+    parser, found, at = DownParser(), [], 0
+    while at < len(data):
+        step = draw.draw(st.integers(1, 40))
+        found += parser.feed(memoryview(data)[at : at + step])
+        at += step
+    assert found == frames
+    assert parser.held_size_bytes == 0
+
+
+@given(st.binary(max_size=200), st.booleans())
+def test_any_bytes_are_frames_or_an_error(data: bytes, is_up: bool) -> None:
+    parser: UpParser | DownParser = UpParser() if is_up else DownParser()
+    try:
+        parser.feed(data)
+    except HaFrameError:
+        assert parser.held_size_bytes == 0
+    assert parser.held_size_bytes <= len(data)
+
+
+BAD_DOWN = [
+    "00000000",  # READY is never sent.
+    "00000004",  # Neither is SHUTDOWN.
+    "00000042",  # BOUND goes the other way.
+    "00000001 00000001 0000000000000000 00000000",  # Epochs of one byte.
+    f"00000001 {(EPOCH_COUNT_MAX + 1) * 12:08x} 0000000000000000 00000000",
+    "00000001 fffffff4 0000000000000000 00000000",  # A negative size.
+    f"00000002 {TRANSFER_SIZE_BYTES_MAX + 1:08x}" + "00" * 28,
+    "00000002 ffffffff" + "00" * 28,
+    "00000041 7fffffff",  # Our own frames are small.
+]
+
+
+@pytest.mark.parametrize("hexadecimal", BAD_DOWN)
+def test_limits_are_enforced_before_the_body_is_there(hexadecimal: str) -> None:
+    with pytest.raises(HaFrameError):
+        DownParser().feed(bytes.fromhex(hexadecimal))
+
+
+def test_largest_frames_pass() -> None:
+    epochs = tuple(EpochStart(n, n) for n in range(1, EPOCH_COUNT_MAX + 1))
+    reply = HandshakeReply(5000, EPOCH_COUNT_MAX, epochs)
+    assert DownParser().feed(encode(reply)) == [reply]
+    hello = Hello(1, 2, "g" * GROUP_SIZE_BYTES_MAX)
+    assert UpParser().feed(encode(hello)) == [hello]
+    transfer = Transfer(0, 1, 0, 0, bytes(TRANSFER_SIZE_BYTES_MAX))
+    assert DownParser().feed(encode(transfer)) == [transfer]
+
+
+@pytest.mark.parametrize("frame", [*OWN_UP, *OWN_DOWN])
+def test_every_flipped_bit_of_a_fence_frame_is_found(frame: UpFrame | DownFrame) -> None:
+    data = encode(frame)
+    for bit in range(32, len(data) * 8):  # A flipped bit of the state may make another frame of it.
+        damaged = bytearray(data)
+        damaged[bit // 8] ^= 1 << bit % 8
+        parser = UpParser() if isinstance(frame, Hello | Bound) else DownParser()
+        try:
+            assert parser.feed(bytes(damaged)) == []  # A larger size waits for more.
+        except HaFrameError:
+            pass
+
+
+def test_flags_of_a_handshake_are_checked() -> None:
+    with pytest.raises(HaFrameError, match="flags 2, 0"):
+        UpParser().feed(bytes.fromhex("00000001 0002 0000 0000000000000007"))

@@ -1,0 +1,119 @@
+"""Reports of brokers for tests of the name server."""
+
+from itertools import count
+from typing import Any
+
+from node.nameserver.directory import Command, Directory, encoded_command
+from node.nameserver.fields import Result
+from node.nameserver.reports import Binding, BrokerReport, LogEnd, TopicQueues
+
+NOW_MS = 1_700_000_000_000
+ORDERS = {"orders": TopicQueues(4, 4, 6)}
+_keys = count()
+
+
+def ha_report(broker_id: int, **changes: Any) -> BrokerReport:
+    """A broker of the HA group `ha`: a slave, unless said otherwise."""
+    fields: dict[str, Any] = {
+        "cluster": "c",
+        "group": "ha",
+        "kind": "ha",
+        "broker_id": broker_id,
+        "start_ms": 1,
+        "address": f"127.0.0.1:{10000 + broker_id}",
+        "now_ms": NOW_MS,
+        "ha_address": f"127.0.0.1:{20000 + broker_id}",
+        "copy_count": 2,
+    }
+    return BrokerReport(**{**fields, **changes})
+
+
+def raft_report(broker_id: int, group: str = "raft", **changes: Any) -> BrokerReport:
+    """A broker of a Raft group: a follower, unless said otherwise."""
+    fields: dict[str, Any] = {"group": group, "kind": "raft", "ha_address": "", "copy_count": 1}
+    return ha_report(broker_id, **{**fields, **changes})
+
+
+def ha_master(broker_id: int, epoch: int = 1, nonce: str = "n1", **changes: Any) -> BrokerReport:
+    """The master of an epoch, with topics."""
+    fields: dict[str, Any] = {
+        "role": "master",
+        "epoch": epoch,
+        "bindings": {epoch: Binding(broker_id, nonce)},
+        "topics": ORDERS,
+        "topics_version": (5, 1),
+        "log_end": LogEnd(epoch, 100),
+    }
+    return ha_report(broker_id, **{**fields, **changes})
+
+
+def raft_leader(broker_id: int, term: int, group: str = "raft", **changes: Any) -> BrokerReport:
+    """The leader of a term, with topics."""
+    fields: dict[str, Any] = {
+        "role": "master",
+        "epoch": term,
+        "topics": ORDERS,
+        "topics_version": (5, 1),
+    }
+    return raft_report(broker_id, group, **{**fields, **changes})
+
+
+def send(directory: Directory, command: Command, key: str | None = None) -> Result:
+    """Apply a command under an id of its own."""
+    return directory.apply(encoded_command(command, key or f"k{next(_keys)}"))
+
+
+def accepted(directory: Directory, command: Command) -> Result:
+    """Apply a command that must be accepted."""
+    result = send(directory, command)
+    assert result.is_accepted, result
+    return result
+
+
+def refused(directory: Directory, command: Command, reason: str) -> Result:
+    """Apply a command that must be refused, and change nothing."""
+    before = state_of(directory)
+    result = send(directory, command)
+    assert (result.is_accepted, result.reason) == (False, reason)
+    assert state_of(directory) == before
+    return result
+
+
+def state_of(directory: Directory) -> dict[str, Any]:
+    """The state without the results of commands, whose ids are random."""
+    return {**directory.snapshot(), "results": []}
+
+
+def elect(number: int, master_id: int, expected: tuple[int, int], nonce: str = "x") -> Command:
+    """The command that gives an epoch of the group `ha` away."""
+    return {
+        "op": "elect",
+        "group": "ha",
+        "number": number,
+        "master_id": master_id,
+        "nonce": nonce,
+        "expected_epoch": expected[0],
+        "expected_version": expected[1],
+    }
+
+
+def alter(requester: int, members: list[int], expected: tuple[int, int]) -> Command:
+    """The command that changes the in-sync set of the group `ha`."""
+    return {
+        "op": "alter_in_sync",
+        "group": "ha",
+        "requester": requester,
+        "members": [*members],
+        "expected_epoch": expected[0],
+        "expected_version": expected[1],
+    }
+
+
+def ha_directory() -> Directory:
+    """Three brokers, 1 is the master of epoch 1 with everybody in sync at version 3."""
+    directory = Directory()
+    for broker_id in (2, 3):
+        accepted(directory, ha_report(broker_id, log_end=LogEnd(1, 90)).command())
+    master = ha_master(1, in_sync=(1, 2, 3), in_sync_version=3)
+    accepted(directory, master.command())
+    return directory

@@ -1,0 +1,210 @@
+"""Clusters of real name server replicas for tests: processes, or in the test's own event loop."""
+
+import asyncio
+import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from node.nameserver.directory import Command
+from node.nameserver.replicated import NameServer
+from node.nameserver.settings import NameServerSettings
+
+DEADLINE_S = 40.0
+TIMEOUT_MS = 20_000
+_ROOT = Path(__file__).resolve().parents[3]
+_T = TypeVar("_T")
+
+
+def wait_for(what: str, found: Callable[[], _T]) -> _T:
+    """Return the first true answer; fails after a while, saying what was waited for."""
+    deadline, never = time.monotonic() + DEADLINE_S, threading.Event()
+    while not (answer := found()):
+        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        never.wait(0.05)
+    return answer
+
+
+async def until(what: str, found: Callable[[], _T]) -> _T:
+    """The same on an event loop."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not (answer := found()):
+        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        await asyncio.sleep(0.02)
+    return answer
+
+
+def free_addresses(count: int) -> list[str]:
+    """Loopback addresses that were free a moment ago."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+class ReplicaProcess:
+    """A replica in a process of its own."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.settings = settings
+        self._answers: dict[int, Any] = {}
+        self._number = 0
+        self._process: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        """Start it and wait until it listens."""
+        self._answers = {}
+        self._process = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "tests.node.nameserver.replica_process",
+                json.dumps(self.settings),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=_ROOT,
+        )
+        threading.Thread(target=self._read, args=(self._process,), daemon=True).start()
+        wait_for("a replica to start", lambda: 0 in self._answers or self.has_ended)
+        assert not self.has_ended
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the process is gone."""
+        return self._process is None or self._process.poll() is not None
+
+    def _read(self, process: "subprocess.Popen[str]") -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            found = json.loads(line)
+            self._answers[found["number"]] = found["answer"]
+
+    def begin(self, do: str, **request: Any) -> int:
+        """Send a request and return its number."""
+        assert self._process is not None
+        assert self._process.stdin is not None
+        self._number += 1
+        text = json.dumps({"number": self._number, "do": do, **request})
+        self._process.stdin.write(text + "\n")
+        self._process.stdin.flush()
+        return self._number
+
+    def end(self, number: int) -> Any:
+        """Wait for the answer of a request."""
+        wait_for(f"answer {number}", lambda: number in self._answers or self.has_ended)
+        return self._answers[number]
+
+    def ask(self, do: str, **request: Any) -> Any:
+        """Send a request and wait for the answer."""
+        return self.end(self.begin(do, **request))
+
+    def change(self, command: Command, timeout_ms: int = TIMEOUT_MS, **more: Any) -> Any:
+        """Carry out a command."""
+        return self.ask("change", command=command, timeout_ms=timeout_ms, **more)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to this process only."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """End it with SIGKILL."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            assert self._process.stdin is not None
+            assert self._process.stdout is not None
+            self._process.stdout.close()
+            try:
+                self._process.stdin.close()
+            except BrokenPipeError:
+                pass
+            self._process = None
+
+
+def settings_of(directory: Path, count: int = 3, password: str | None = None) -> list[Any]:
+    """Settings of replicas on loopback, the last one with the largest address."""
+    members = sorted(free_addresses(count))
+    return [
+        {
+            "address": member,
+            "members": members,
+            "directory": str(directory / f"replica{number}"),
+            "password": password,
+        }
+        for number, member in enumerate(members)
+    ]
+
+
+@contextmanager
+def processes(directory: Path, count: int = 3) -> Iterator[list[ReplicaProcess]]:
+    """Replicas as processes; ended by their ids."""
+    replicas = [ReplicaProcess(settings) for settings in settings_of(directory, count)]
+    try:
+        for replica in replicas:
+            replica.start()
+        yield replicas
+    finally:
+        for replica in replicas:
+            replica.kill()
+
+
+def leader_of(replicas: list[ReplicaProcess]) -> ReplicaProcess:
+    """Wait for a leader among replicas that run."""
+
+    def found() -> ReplicaProcess | None:
+        for replica in replicas:
+            if replica.ask("status")["state"] == "leader":
+                return replica
+        return None
+
+    leader = wait_for("a leader", found)
+    assert leader is not None
+    return leader
+
+
+def pairs_of(replica: ReplicaProcess) -> dict[str, str]:
+    """The keys of the namespace `ns`."""
+    pairs: dict[str, str] = replica.ask("snapshot")["pairs"].get("ns", {})
+    return pairs
+
+
+@asynccontextmanager
+async def servers(
+    directory: Path, count: int = 3, password: str | None = None
+) -> AsyncIterator[list[NameServer]]:
+    """Replicas on the loop of the test."""
+    made = [
+        NameServer(NameServerSettings(**settings))
+        for settings in settings_of(directory, count, password)
+    ]
+    try:
+        for server in made:
+            await server.start()
+        yield made
+    finally:
+        for server in made:
+            await server.stop()
+
+
+def run(main: Callable[[], Awaitable[None]]) -> None:
+    """Run a test on an event loop of its own, bounded in time."""
+
+    async def bounded() -> None:
+        async with asyncio.timeout(DEADLINE_S * 2):
+            await main()
+
+    asyncio.run(bounded())

@@ -1,0 +1,171 @@
+"""What the controller decides: fail-over, expiry, and the in-sync set."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node.nameserver.controller import (
+    CATCH_UP_MS_MAX,
+    FENCE_GRACE_MS,
+    FailoverWatch,
+    Replication,
+    change_in_sync,
+    elect_command,
+    has_expired,
+    propose_master,
+)
+from node.nameserver.directory import Command, Directory
+from node.nameserver.reports import Binding, LogEnd, heartbeat
+from tests.node.nameserver.brokers import (
+    NOW_MS,
+    accepted,
+    alter,
+    ha_directory,
+    ha_master,
+    ha_report,
+    raft_leader,
+    refused,
+)
+
+SILENCE_MS = 3_000
+
+
+def _beat(directory: Directory, broker_id: int, now_ms: int, log_end: LogEnd) -> None:
+    accepted(directory, heartbeat("ha", broker_id, 1, now_ms, epoch=1, log_end=log_end))
+
+
+def _proposal(directory: Directory, now_ms: int) -> Command | None:
+    return propose_master(directory.groups["ha"], now_ms, SILENCE_MS, "x")
+
+
+def test_a_master_that_beats_is_left_alone() -> None:
+    directory = ha_directory()
+    assert _proposal(directory, NOW_MS + SILENCE_MS) is None
+
+
+def test_the_longest_log_in_sync_becomes_the_master() -> None:
+    directory = ha_directory()
+    later = NOW_MS + SILENCE_MS + 1
+    _beat(directory, 2, later, LogEnd(1, 95))
+    _beat(directory, 3, later, LogEnd(1, 99))
+    command = _proposal(directory, later)
+    assert command is not None
+    assert (command["number"], command["master_id"], command["nonce"]) == (2, 3, "x")
+    accepted(directory, command)
+    refused(directory, elect_command(directory.groups["ha"], 9, "y"), "unknown_broker")
+
+
+def test_a_replica_in_sync_goes_before_one_that_says_it_has_more() -> None:
+    directory = ha_directory()
+    accepted(directory, alter(1, [1, 2], (1, 3)))
+    later = NOW_MS + SILENCE_MS + 1
+    _beat(directory, 2, later, LogEnd(1, 95))
+    _beat(directory, 3, later, LogEnd(1, 99))
+    command = _proposal(directory, later)
+    assert command is not None
+    assert command["master_id"] == 2
+
+
+def test_nobody_alive_and_no_epoch_yet_propose_nothing() -> None:
+    directory = ha_directory()
+    assert _proposal(directory, NOW_MS + SILENCE_MS + 1) is None
+    fresh = Directory()
+    accepted(fresh, ha_report(1).command())
+    assert _proposal(fresh, NOW_MS) is None
+
+
+def test_two_controllers_cannot_both_give_out_an_epoch() -> None:
+    directory = ha_directory()
+    later = NOW_MS + SILENCE_MS + 1
+    for broker_id in (2, 3):
+        _beat(directory, broker_id, later, LogEnd(1, 90))
+    one = elect_command(directory.groups["ha"], 2, "one")
+    other = elect_command(directory.groups["ha"], 3, "other")
+    accepted(directory, one)
+    refused(directory, other, "changed")
+
+
+def test_a_fail_over_is_proposed_once_and_again_after_the_grace() -> None:
+    directory, watch = ha_directory(), FailoverWatch()
+    later = NOW_MS + SILENCE_MS + 1
+    _beat(directory, 2, later, LogEnd(1, 95))
+    _beat(directory, 3, later, LogEnd(1, 90))
+    (first,) = watch.commands(directory, later, "x")
+    accepted(directory, first)
+    assert watch.commands(directory, later + 1, "y") == []
+    assert watch.commands(directory, later + FENCE_GRACE_MS, "y") == []
+    after = later + FENCE_GRACE_MS + 1
+    _beat(directory, 3, after, LogEnd(1, 90))
+    (second,) = watch.commands(directory, after + 1, "y")
+    assert (second["number"], second["master_id"]) == (3, 3)
+    accepted(directory, second)
+    bindings = {3: Binding(3, "y")}
+    accepted(directory, ha_master(3, 3, "y", bindings=bindings, now_ms=after + 2).command())
+    assert watch.commands(directory, after + 3, "z") == []
+
+
+def test_a_dead_broker_is_removed_within_thirty_seconds() -> None:
+    directory, watch = Directory(), FailoverWatch()
+    accepted(directory, raft_leader(1, 4).command())
+    assert not has_expired(directory, NOW_MS + 20_000)
+    (command,) = watch.commands(directory, NOW_MS + 29_000, "x")
+    accepted(directory, command)
+    assert not directory.groups
+    assert watch.commands(directory, NOW_MS + 29_000, "x") == []
+
+
+def _wish(directory: Directory, replicas: dict[int, Replication], now_ms: int) -> Command | None:
+    return change_in_sync(
+        directory.groups["ha"],
+        1,
+        replicas,
+        confirmed_position=90,
+        epoch_start_position=50,
+        now_ms=now_ms,
+    )
+
+
+def test_who_fell_behind_leaves_and_who_caught_up_joins() -> None:
+    directory = ha_directory()
+    later = NOW_MS + CATCH_UP_MS_MAX + 1
+    level, old = Replication(95, later), Replication(80, NOW_MS)
+    assert _wish(directory, {2: level, 3: level}, later) is None
+    command = _wish(directory, {2: level, 3: old}, later)
+    assert command is not None
+    assert command["members"] == [1, 2]
+    accepted(directory, command)
+    assert _wish(directory, {2: level, 3: Replication(89, later)}, later) is None
+    command = _wish(directory, {2: level, 3: level}, later)
+    assert command is not None
+    assert command["members"] == [1, 2, 3]
+
+
+def test_the_set_never_gets_smaller_than_the_copies_of_an_ack() -> None:
+    directory = ha_directory()
+    command = _wish(directory, {}, NOW_MS)
+    assert command is not None
+    assert command["members"] == [1, 2]
+    accepted(directory, command)
+    assert _wish(directory, {}, NOW_MS) is None
+
+
+def test_an_old_master_wishes_nothing() -> None:
+    directory = ha_directory()
+    accepted(directory, elect_command(directory.groups["ha"], 2, "x"))
+    assert _wish(directory, {}, NOW_MS) is None
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 3), st.integers(0, 9_000), st.integers(0, 120)), max_size=12),
+    st.integers(0, 12_000),
+)
+def test_what_is_proposed_is_accepted(beats: list[tuple[int, int, int]], now: int) -> None:
+    directory = ha_directory()
+    for broker_id, at_ms, position in beats:
+        _beat(directory, broker_id, NOW_MS + at_ms, LogEnd(1, position))
+    highest = directory.groups["ha"].epoch_highest
+    for command in FailoverWatch().commands(directory, NOW_MS + now, "x"):
+        accepted(directory, command)
+        assert command["number"] == highest + 1
+    replicas = {2: Replication(95, NOW_MS), 3: Replication(10, NOW_MS)}
+    if (wish := _wish(directory, replicas, NOW_MS + now)) is not None:
+        accepted(directory, wish)

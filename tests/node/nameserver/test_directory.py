@@ -1,0 +1,390 @@
+"""The directory: what is accepted and refused, its limits, and that it is deterministic."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node.nameserver.directory import (
+    COMMAND_SIZE_BYTES_MAX,
+    Command,
+    Directory,
+    encoded_command,
+    expire_command,
+    put_pair_command,
+    read_back_command,
+)
+from node.nameserver.fields import Refusal
+from node.nameserver.groups import NO_MASTER
+from node.nameserver.limits import DirectoryLimits, register_period_ms
+from node.nameserver.reports import Binding, LogEnd, TopicQueues, heartbeat
+from node.nameserver.routes import route
+from tests.node.nameserver.brokers import (
+    NOW_MS,
+    ORDERS,
+    accepted,
+    alter,
+    elect,
+    ha_directory,
+    ha_master,
+    ha_report,
+    raft_leader,
+    raft_report,
+    refused,
+    send,
+    state_of,
+)
+
+
+def test_a_stale_leader_does_not_take_a_raft_group_back() -> None:
+    directory = Directory()
+    accepted(directory, raft_leader(1, 4).command())
+    accepted(directory, raft_leader(2, 5).command())
+    told = refused(directory, raft_leader(1, 4).command(), "stale_epoch")
+    assert told.values == {"master_id": 2, "master_epoch": 5}
+    refused(directory, raft_leader(1, 5).command(), "epoch_taken")
+    accepted(directory, raft_report(1, epoch=5).command())
+    assert directory.groups["raft"].master_id == 2
+
+
+def test_a_master_that_steps_down_leaves_no_master() -> None:
+    directory = Directory()
+    accepted(directory, raft_leader(1, 4).command())
+    accepted(directory, raft_report(1, epoch=4).command())
+    assert directory.groups["raft"].master_id == NO_MASTER
+    refused(directory, raft_leader(2, 3).command(), "stale_epoch")
+
+
+def test_topics_come_from_the_master_and_once() -> None:
+    directory = Directory()
+    accepted(directory, raft_report(2, topics=ORDERS, topics_version=(9, 9)).command())
+    assert not directory.groups["raft"].topics
+    told = accepted(directory, raft_leader(1, 4, topics=None).command())
+    assert told.values["needs_topics"] is True
+    assert accepted(directory, raft_leader(1, 4).command()).values["needs_topics"] is False
+    told = accepted(directory, raft_leader(1, 4, topics=None).command())
+    assert told.values["needs_topics"] is False
+    assert directory.groups["raft"].topics == ORDERS
+
+
+def test_an_old_process_of_a_broker_is_refused() -> None:
+    directory = Directory()
+    accepted(directory, raft_report(1, start_ms=20).command())
+    refused(directory, raft_report(1, start_ms=10).command(), "stale_process")
+    beat = heartbeat("raft", 1, 10, NOW_MS, log_end=LogEnd())
+    refused(directory, beat, "stale_process")
+    stop: Command = {"op": "unregister", "group": "raft", "broker_id": 1, "start_ms": 10}
+    refused(directory, stop, "stale_process")
+
+
+def test_a_broker_that_is_not_known_is_told_to_register() -> None:
+    directory = Directory()
+    beat = heartbeat("raft", 1, 1, NOW_MS, log_end=LogEnd())
+    refused(directory, beat, "unknown_broker")
+    accepted(directory, raft_report(2).command())
+    refused(directory, beat, "unknown_broker")
+
+
+def test_heartbeats_never_take_time_back() -> None:
+    directory = Directory()
+    accepted(directory, raft_report(1).command())
+    accepted(directory, heartbeat("raft", 1, 1, NOW_MS - 99, epoch=7, log_end=LogEnd(7, 5)))
+    broker = directory.groups["raft"].brokers[1]
+    assert (broker.last_seen_ms, broker.epoch, broker.log_end) == (NOW_MS, 7, LogEnd(7, 5))
+
+
+def test_silent_brokers_expire_within_thirty_seconds() -> None:
+    directory = Directory()
+    accepted(directory, raft_leader(1, 4).command())
+    accepted(directory, raft_report(2, now_ms=NOW_MS + 20_000).command())
+    assert accepted(directory, expire_command(NOW_MS + 24_000)).values == {"expired": {}}
+    told = accepted(directory, expire_command(NOW_MS + 30_000))
+    assert told.values == {"expired": {"raft": [1]}}
+    assert directory.groups["raft"].master_id == NO_MASTER
+    accepted(directory, expire_command(NOW_MS + 90_000))
+    assert not directory.groups
+
+
+def test_a_dead_broker_leaves_the_routes_without_any_commit() -> None:
+    directory = Directory()
+    accepted(directory, raft_leader(1, 4).command())
+    accepted(directory, raft_report(2, now_ms=NOW_MS + 20_000).command())
+    (share,) = route(directory, "orders", NOW_MS + 20_000).shares
+    assert [broker.broker_id for broker in share.brokers] == [1, 2]
+    assert (share.master_id, share.queues.permission) == (1, 6)
+    (share,) = route(directory, "orders", NOW_MS + 30_000).shares
+    assert [broker.broker_id for broker in share.brokers] == [2]
+    assert (share.master_id, share.queues.permission) == (NO_MASTER, 4)
+    assert route(directory, "orders", NOW_MS + 60_000).shares == ()
+
+
+def test_a_route_merges_all_groups_that_serve_the_topic() -> None:
+    directory = Directory()
+    accepted(directory, raft_leader(1, 4, "b").command())
+    accepted(directory, raft_leader(0, 4, "a", topics={"orders": TopicQueues(8, 8, 6)}).command())
+    accepted(directory, raft_report(1, "a").command())
+    accepted(
+        directory, raft_leader(1, 4, "other", topics={"bills": TopicQueues(1, 1, 6)}).command()
+    )
+    accepted(directory, put_pair_command("ORDER_TOPIC_CONFIG", "orders", "a:8;b:4"))
+    found = route(directory, "orders", NOW_MS)
+    assert [(share.group, share.queues.write_queue_count) for share in found.shares] == [
+        ("a", 8),
+        ("b", 4),
+    ]
+    shown: Any = found.rocketmq_json()
+    assert shown["orderTopicConf"] == "a:8;b:4"
+    assert shown["brokerDatas"][0]["brokerAddrs"] == {
+        "0": "127.0.0.1:10000",
+        "1": "127.0.0.1:10001",
+    }
+    assert shown["queueDatas"][1] == {
+        "brokerName": "b",
+        "perm": 6,
+        "readQueueNums": 4,
+        "topicSysFlag": 0,
+        "writeQueueNums": 4,
+    }
+    assert route(directory, "nobody", NOW_MS).rocketmq_json()["brokerDatas"] == []
+
+
+def test_pairs_change_unconditionally_or_by_compare_and_set() -> None:
+    directory = Directory()
+    pair = put_pair_command("ns", "k", "1")
+    refused(directory, {**pair, "expected": "0"}, "changed")
+    accepted(directory, {**pair, "expected": None})
+    told = refused(directory, {**pair, "expected": None}, "changed")
+    assert told.values == {"value": "1"}
+    accepted(directory, put_pair_command("ns", "k", "2"))
+    delete: Command = {"op": "delete_pair", "namespace": "ns", "key": "k"}
+    refused(directory, {**delete, "expected": "1"}, "changed")
+    accepted(directory, {**delete, "expected": "2"})
+    refused(directory, delete, "not_found")
+    assert directory.pairs == {}
+
+
+def test_every_limit_refuses_by_name() -> None:
+    limits = DirectoryLimits(
+        group_count_max=1, broker_count_max=1, state_size_bytes_max=100, name_size_chars_max=20
+    )
+    directory = Directory(limits)
+    accepted(directory, raft_leader(1, 1).command())
+    refused(directory, raft_leader(1, 1, "other").command(), "too_many_groups")
+    refused(directory, raft_report(2).command(), "too_many_brokers")
+    many = {f"t{number}": TopicQueues(1, 1, 6) for number in range(3)}
+    refused(directory, raft_leader(1, 1, topics=many).command(), "state_full")
+    refused(directory, put_pair_command("ns", "k", "v" * 100), "state_full")
+    refused(directory, put_pair_command("ns", "k" * 21, "v"), "malformed")
+    accepted(directory, raft_leader(1, 1, topics={}).command())
+    accepted(directory, put_pair_command("ns", "k", "v"))
+    assert directory.size_bytes == 52
+    assert directory.apply(b" " * (COMMAND_SIZE_BYTES_MAX + 1)).reason == "too_large"
+
+
+def test_a_command_that_is_sent_twice_is_done_once() -> None:
+    directory = Directory(DirectoryLimits(result_count_max=2))
+    first = send(directory, put_pair_command("ns", "k", "1"), "a")
+    assert send(directory, put_pair_command("ns", "k", "2"), "a") == first
+    assert directory.pairs == {"ns": {"k": "1"}}
+    refusal = send(directory, {"op": "delete_pair", "namespace": "ns", "key": "x"}, "b")
+    assert send(directory, read_back_command(), "a") == first
+    assert send(directory, read_back_command(), "b") == refusal
+    send(directory, put_pair_command("ns", "k", "3"), "c")
+    assert send(directory, read_back_command(), "a").reason == "not_found"
+
+
+def test_epochs_are_compare_and_set() -> None:
+    directory = ha_directory()
+    refused(directory, elect(2, 2, (0, 3)), "changed")
+    refused(directory, elect(2, 2, (1, 2)), "changed")
+    refused(directory, elect(1, 2, (1, 3)), "epoch_taken")
+    refused(directory, elect(2, 9, (1, 3)), "unknown_broker")
+    accepted(directory, elect(2, 2, (1, 3)))
+    refused(directory, elect(3, 3, (1, 3)), "changed")
+    refused(directory, ha_master(3, 2).command(), "epoch_taken")
+    refused(directory, ha_master(2, 2, "other").command(), "epoch_taken")
+    refused(directory, ha_master(2, 5, bindings={}).command(), "epoch_unbound")
+    accepted(directory, ha_master(2, 2, "x").command())
+    assert directory.groups["ha"].master_id == 2
+    refused(directory, ha_master(1, 1).command(), "stale_epoch")
+    accepted(directory, raft_leader(1, 1).command())
+    refused(directory, {**elect(9, 1, (1, 0)), "group": "raft"}, "wrong_group")
+
+
+def test_in_sync_sets_are_compare_and_set() -> None:
+    directory = ha_directory()
+    refused(directory, alter(1, [1, 2], (1, 2)), "changed")
+    refused(directory, alter(2, [1, 2], (1, 3)), "not_master")
+    refused(directory, alter(1, [2, 3], (1, 3)), "without_master")
+    refused(directory, alter(1, [1, 7], (1, 3)), "unknown_broker")
+    refused(directory, alter(1, [1, 2, 3], (1, 3)), "unchanged")
+    refused(directory, alter(1, [1], (1, 3)), "too_few_copies")
+    told = accepted(directory, alter(1, [1, 3], (1, 3)))
+    assert told.values == {"in_sync_version": 4}
+    accepted(directory, elect(2, 3, (1, 4)))
+    refused(directory, alter(1, [1, 2], (2, 4)), "not_master")
+
+
+def test_a_master_starts_its_set_alone_and_lets_others_in() -> None:
+    directory = Directory()
+    accepted(directory, ha_report(2).command())
+    accepted(directory, ha_master(1).command())
+    accepted(directory, alter(1, [1], (1, 0)))
+    accepted(directory, alter(1, [1, 2], (1, 1)))
+    refused(directory, alter(1, [1], (1, 2)), "too_few_copies")
+
+
+def test_who_was_first_keeps_an_epoch_number() -> None:
+    directory = ha_directory()
+    told = accepted(
+        directory,
+        ha_report(3, epoch=1, bindings={1: Binding(3, "n3")}, now_ms=NOW_MS + 1).command(),
+    )
+    assert told.values["conflicts"] == [1]
+    assert directory.groups["ha"].epochs == {1: Binding(1, "n1")}
+
+
+def test_an_empty_ha_group_keeps_its_numbers() -> None:
+    directory = ha_directory()
+    accepted(directory, expire_command(NOW_MS + 60_000))
+    assert directory.groups["ha"].epoch_highest == 1
+    assert not directory.groups["ha"].brokers
+
+
+def test_old_bindings_are_dropped_and_their_numbers_stay_used() -> None:
+    directory = Directory(DirectoryLimits(epoch_count_max=2))
+    accepted(
+        directory, ha_master(1, 5, bindings={5: Binding(1, "n1"), 3: Binding(1, "o")}).command()
+    )
+    accepted(directory, elect(6, 1, (5, 0)))
+    assert sorted(directory.groups["ha"].epochs) == [5, 6]
+    refused(directory, elect(3, 1, (6, 0)), "epoch_too_low")
+
+
+def test_periods_of_registrations_are_bounded() -> None:
+    assert [register_period_ms(wanted) for wanted in (0, 30_000, 10**6)] == [10_000, 30_000, 60_000]
+
+
+def test_everything_is_rebuilt_from_broker_reports() -> None:
+    directory = ha_directory()
+    accepted(directory, raft_leader(1, 7).command())
+    accepted(directory, elect(2, 2, (1, 3)))
+    accepted(
+        directory,
+        ha_master(2, 2, "x", bindings={1: Binding(1, "n1"), 2: Binding(2, "x")}).command(),
+    )
+    accepted(directory, alter(2, [2, 3], (2, 3)))
+    reports = [
+        raft_leader(1, 7),
+        ha_report(3, log_end=LogEnd(1, 90)),
+        ha_master(
+            2,
+            2,
+            "x",
+            bindings={1: Binding(1, "n1"), 2: Binding(2, "x")},
+            in_sync=(2, 3),
+            in_sync_version=4,
+        ),
+        ha_report(1, epoch=1, bindings={1: Binding(1, "n1")}, log_end=LogEnd(1, 100)),
+    ]
+    for again in reports:
+        send(directory, again.command())
+    empty = Directory()
+    for again in reports:
+        accepted(empty, again.command())
+    assert state_of(empty) == state_of(directory)
+
+
+_small = st.integers(0, 3)
+_bindings = st.dictionaries(
+    st.integers(1, 4), st.builds(Binding, _small, st.sampled_from("ab")), max_size=3
+)
+_reports = st.builds(
+    ha_report,
+    _small,
+    role=st.sampled_from(["master", "slave"]),
+    epoch=st.integers(0, 5),
+    start_ms=_small,
+    now_ms=st.integers(NOW_MS, NOW_MS + 50_000),
+    bindings=_bindings,
+    copy_count=st.integers(1, 2),
+    topics=st.sampled_from([None, ORDERS, {}]),
+).map(lambda report: report.command())
+_expected = st.tuples(st.integers(0, 5), _small)
+_commands: st.SearchStrategy[Any] = st.one_of(
+    _reports,
+    st.builds(raft_leader, _small, _small, st.sampled_from("ab")).map(lambda r: r.command()),
+    st.builds(elect, st.integers(0, 7), _small, _expected, st.sampled_from("ab")),
+    st.builds(alter, _small, st.lists(_small, max_size=3), _expected),
+    st.builds(expire_command, st.integers(NOW_MS, NOW_MS + 90_000)),
+    st.builds(put_pair_command, st.sampled_from("ab"), st.sampled_from("ab"), st.text(max_size=3)),
+)
+
+
+@pytest.mark.slow
+@given(st.lists(_commands, max_size=25), st.integers(0, 25))
+def test_replicas_stay_equal_whoever_restores_a_snapshot(commands: list[Any], cut: int) -> None:
+    limits = DirectoryLimits(epoch_count_max=3, result_count_max=5)
+    one, other = Directory(limits), Directory(limits)
+    for number, command in enumerate(commands):
+        if number == cut:
+            other = Directory(limits)
+            other.restore(json.loads(json.dumps(one.snapshot())))
+        encoded = encoded_command(command, f"k{number}")
+        assert one.apply(encoded) == other.apply(encoded)
+        assert one == other
+
+
+@pytest.mark.slow
+@given(st.lists(_commands, max_size=40))
+def test_an_epoch_number_never_changes_its_owner(commands: list[Any]) -> None:
+    directory = Directory()
+    owners: dict[int, Binding] = {}
+    highest = 0
+    for command in commands:
+        before = state_of(directory)
+        result = send(directory, command)
+        assert result.is_accepted or state_of(directory) == before
+        if (group := directory.groups.get("ha")) is None:
+            continue
+        assert group.epoch_highest >= highest
+        highest = group.epoch_highest
+        for number, binding in group.epochs.items():
+            assert owners.setdefault(number, binding) == binding
+
+
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner),
+)
+
+
+@pytest.mark.slow
+@given(st.data(), _json, st.binary())
+def test_no_command_raises(data: st.DataObject, junk: Any, raw: bytes) -> None:
+    directory = ha_directory()
+    command = dict(data.draw(_commands))
+    command[data.draw(st.sampled_from(sorted(command)))] = junk
+    before = state_of(directory)
+    results = [
+        directory.apply(raw),
+        directory.apply(json.dumps(junk).encode()),
+        directory.apply(json.dumps({**command, "id": "k"}).encode()),
+    ]
+    assert any(result.is_accepted for result in results) or state_of(directory) == before
+
+
+@pytest.mark.slow
+@given(_json)
+def test_a_snapshot_that_makes_no_sense_changes_nothing(junk: Any) -> None:
+    directory = ha_directory()
+    before = directory.snapshot()
+    for found in (junk, {**before, "groups": junk}, {**before, "results": [junk]}):
+        try:
+            directory.restore(found)
+        except Refusal:
+            assert directory.snapshot() == before
+        else:
+            directory.restore(before)

@@ -1,0 +1,249 @@
+"""The name server on PySyncObj: results, settings, encryption, limits, status, a clean stop."""
+
+import asyncio
+import logging
+import os
+import socket
+import stat
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pysyncobj import FAIL_REASON
+
+from node.errors import BusyError
+from node.nameserver.directory import expire_command, put_pair_command
+from node.nameserver.errors import (
+    ChangeUnknownError,
+    FilesDamagedError,
+    LibraryVersionError,
+    NameServerSettingsError,
+    NoQuorumError,
+    ReplicaFailedError,
+)
+from node.nameserver.fields import Result
+from node.nameserver.library import Callback, Replica
+from node.nameserver.replicated import IN_FLIGHT_COUNT_MAX, NameServer
+from node.nameserver.reports import NO_LOG, heartbeat
+from node.nameserver.settings import NameServerSettings
+from tests.node.nameserver.brokers import NOW_MS, raft_leader
+from tests.node.nameserver.replicas import free_addresses, run, servers, settings_of, until
+
+PASSWORD = "0123456789abcdef0123456789abcdef"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("password", [None, PASSWORD])
+def test_three_replicas_agree(tmp_path: Path, password: str | None) -> None:
+    async def main() -> None:
+        async with servers(tmp_path, password=password) as replicas:
+            for number, replica in enumerate(replicas):
+                pair = put_pair_command("ns", f"k{number}", "v")
+                assert (await replica.change(pair, timeout_ms=20_000)).is_accepted
+            refusal = await replicas[0].change({**pair, "expected": "other"})
+            assert (refusal.is_accepted, refusal.reason) == (False, "changed")
+
+            def snapshots() -> list[dict[str, Any]]:
+                return [replica.look(lambda it: it.snapshot()) for replica in replicas]
+
+            await until("equal directories", lambda: len({str(each) for each in snapshots()}) == 1)
+            assert snapshots()[0]["pairs"] == {"ns": {"k0": "v", "k1": "v", "k2": "v"}}
+            states = sorted(replica.status().state for replica in replicas)
+            assert states == ["follower", "follower", "leader"]
+            assert replicas[0].status().commit_index > 3
+            assert replicas[0].status().failure == ""
+
+    run(main)
+
+
+@pytest.mark.slow
+def test_a_replica_alone_serves_and_keeps_what_it_was_told(tmp_path: Path) -> None:
+    async def main() -> None:
+        (settings,) = settings_of(tmp_path, 1)
+        server = NameServer(NameServerSettings(**settings))
+        await server.start()
+        await server.change(raft_leader(1, 4).command(), timeout_ms=20_000)
+        beat = heartbeat("raft", 1, 1, NOW_MS + 5, epoch=4, log_end=NO_LOG)
+        assert (await server.report(beat)).is_accepted
+        (share,) = server.route("orders", NOW_MS).shares
+        assert share.master_id == 1
+        server.compact()
+        await until("a dump", (tmp_path / "replica0" / "dump").exists)
+        await server.change(put_pair_command("ns", "k", "v"))
+        before = server.look(lambda directory: directory.snapshot())
+        await server.stop()
+        again = NameServer(NameServerSettings(**settings))
+        await again.start()
+        await until("the state", lambda: again.look(lambda d: d.snapshot()) == before)
+        await again.stop()
+        mode = os.stat(settings["directory"]).st_mode
+        assert stat.S_IMODE(mode) == 0o700
+
+    run(main)
+
+
+@pytest.mark.slow
+def test_without_a_quorum_nothing_is_taken_and_routes_still_answer(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with servers(tmp_path) as replicas:
+            await replicas[0].change(raft_leader(1, 4).command(), timeout_ms=20_000)
+            for replica in replicas[1:]:
+                await replica.stop()
+            await until("no leader", lambda: replicas[0].status().state == "no_leader")
+            with pytest.raises(NoQuorumError):
+                await replicas[0].change(expire_command(NOW_MS), timeout_ms=300)
+            with pytest.raises(NoQuorumError):
+                await replicas[0].report(expire_command(NOW_MS), timeout_ms=300)
+            assert replicas[0].route("orders", NOW_MS).shares
+            with pytest.raises(ReplicaFailedError):
+                await replicas[1].change(expire_command(NOW_MS))
+
+    run(main)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lies", [1, 1_000])
+def test_a_success_that_is_not_true_is_not_passed_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lies: int
+) -> None:
+    truth = Replica.submit
+    told: list[bytes] = []
+
+    def submit(self: Replica, encoded: bytes, callback: Callback) -> None:
+        if b"read_back" in encoded or len(told) >= lies:
+            truth(self, encoded, callback)
+            return
+        told.append(encoded)
+        callback(Result(True), FAIL_REASON.SUCCESS)
+
+    async def main() -> None:
+        async with servers(tmp_path, 1) as (server,):
+            await until("a leader", lambda: server.status().state == "leader")
+            monkeypatch.setattr(Replica, "submit", submit)
+            pair = put_pair_command("ns", "k", "v")
+            if lies == 1:
+                assert (await server.change(pair, timeout_ms=20_000)).is_accepted
+            else:
+                with pytest.raises(ChangeUnknownError):
+                    await server.change(pair, timeout_ms=400)
+            kept = server.look(lambda directory: dict(directory.pairs))
+            assert kept == ({"ns": {"k": "v"}} if lies == 1 else {})
+            assert told
+
+    run(main)
+
+
+@pytest.mark.slow
+def test_commands_in_flight_are_bounded(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with servers(tmp_path, 1) as (server,):
+            await until("a leader", lambda: server.status().state == "leader")
+            beats = [server.report(expire_command(1)) for _ in range(IN_FLIGHT_COUNT_MAX + 5)]
+            results = await asyncio.gather(*beats, return_exceptions=True)
+            busy = [result for result in results if isinstance(result, BusyError)]
+            assert len(busy) == 5
+            assert server.status().in_flight_count == 0
+
+    run(main)
+
+
+@pytest.mark.slow
+def test_a_clean_stop_leaves_no_thread_no_descriptor_and_no_port(tmp_path: Path) -> None:
+    async def main() -> None:
+        for number in range(2):  # The first time opens what stays, such as the loop's own threads.
+            descriptors, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
+            async with servers(tmp_path / str(number), 1) as (server,):
+                await until("a leader", lambda: server.status().state == "leader")
+                address = server.status().leader
+            assert server.status().state == "stopped"
+        assert len(os.listdir("/proc/self/fd")) == descriptors
+        assert threading.active_count() == threads
+        host, port = address.split(":")
+        with socket.socket() as probe, pytest.raises(ConnectionRefusedError):
+            probe.connect((host, int(port)))
+
+    run(main)
+
+
+@pytest.mark.slow
+def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
+    async def main() -> None:
+        (settings,) = settings_of(tmp_path, 1)
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", int(settings["address"].split(":")[1])))
+            taken.listen()
+            with pytest.raises(NameServerSettingsError, match="cannot be bound"):
+                await NameServer(NameServerSettings(**settings)).start()
+
+    run(main)
+
+
+@pytest.mark.slow
+def test_a_fault_on_disk_ends_the_replica_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        (settings,) = settings_of(tmp_path, 1)
+        server = NameServer(NameServerSettings(**settings))
+        await server.start()
+        await server.change(put_pair_command("ns", "k", "v"), timeout_ms=20_000)
+        (tmp_path / "replica0" / "dump.tmp").mkdir()  # Where the dump is written.
+        with caplog.at_level(logging.CRITICAL, "node.nameserver.replicated"):
+            server.compact()
+            await until("the end", lambda: server.status().state == "failed")
+        assert server.status().failure
+        with pytest.raises(ReplicaFailedError):
+            await server.change(put_pair_command("ns", "k", "w"))
+        await server.stop()
+
+    run(main)
+
+
+@pytest.mark.slow
+def test_a_directory_of_another_replica_is_refused(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with servers(tmp_path, 1) as (server,):
+            await until("a leader", lambda: server.status().state == "leader")
+        (settings,) = settings_of(tmp_path, 1)
+        with pytest.raises(FilesDamagedError, match="belongs to"):
+            await NameServer(NameServerSettings(**settings)).start()
+
+    run(main)
+
+
+def test_another_version_of_the_library_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pysyncobj.version.VERSION", "0.3.18")
+    (settings,) = settings_of(tmp_path, 1)
+    with pytest.raises(LibraryVersionError):
+        run(NameServer(NameServerSettings(**settings)).start)
+
+
+@pytest.mark.parametrize(
+    ("address", "members", "password", "setting"),
+    [
+        ("10.0.0.1:9876", None, None, "members"),
+        ("127.0.0.1:9876", ["127.0.0.1:9876", "10.0.0.2:9876"], None, "members"),
+        ("0.0.0.0:9876", None, PASSWORD, "members"),
+        ("localhost:9876", None, None, "members"),
+        ("127.0.0.1:0", None, None, "members"),
+        ("127.0.0.1:9876", ["127.0.0.1:9877"], None, "members"),
+        ("127.0.0.1:9876", ["127.0.0.1:9876"] * 2, None, "members"),
+        ("10.0.0.1:9876", None, "short", "password"),
+    ],
+)
+def test_settings_that_let_strangers_in_are_refused(
+    address: str, members: Any, password: str | None, setting: str
+) -> None:
+    settings = NameServerSettings(address, tuple(members or [address]), "unused", password)
+    with pytest.raises(NameServerSettingsError) as refused:
+        NameServer(settings)
+    assert refused.value.setting == setting
+
+
+def test_settings_beyond_loopback_are_taken_with_a_password() -> None:
+    (port,) = free_addresses(1)
+    for address in ("10.0.0.1:9876", "::1:9876", port):
+        NameServerSettings(address, (address,), "unused", PASSWORD).check()

@@ -1,0 +1,198 @@
+"""Real nodes as processes, each bounded in time, and gRPC clients of them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import grpc
+
+from deploy.local_process import NodeProcess, spawn
+from node.services.calls import ERROR_TRAILER
+from quorumlog.pb import admin_pb2, admin_pb2_grpc, common_pb2, log_pb2, log_pb2_grpc
+from store.message import encode_message
+
+DEADLINE_S = 30.0
+CALL_TIMEOUT_S = 10.0
+_T = TypeVar("_T")
+
+LOOPBACK_FLAGS = {
+    "node_id": "1",
+    "listen": "127.0.0.1:0",
+    "peer_listen": "127.0.0.1:0",
+    "http_listen": "127.0.0.1:0",
+    "file_size_bytes": "8MiB",
+    "log_format": "json",
+    "heartbeat_ms": "25",
+    "election_min_ms": "100",
+}
+
+
+def wait_for(what: str, found: Callable[[], _T]) -> _T:
+    """Return the first true answer; fails after a while, saying what was waited for."""
+    deadline, never = time.monotonic() + DEADLINE_S, threading.Event()
+    while not (answer := found()):
+        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        never.wait(0.01)
+    return answer
+
+
+def arguments(directory: Path, **flags: str) -> list[str]:
+    """Options of a node that serves a directory alone, at free ports. Empty: a flag alone."""
+    given = {**LOOPBACK_FLAGS, "directory": str(directory), **flags}
+    found = []
+    for name, value in given.items():
+        found.append(f"--{name.replace('_', '-')}")
+        found += [value] if value else []
+    return found
+
+
+def run_to_end(
+    directory: Path, environment: Mapping[str, str] | None = None, **flags: str
+) -> "subprocess.CompletedProcess[str]":
+    """Run a node that is expected to end by itself."""
+    return subprocess.run(
+        [sys.executable, "-m", "node", *arguments(directory, **flags)],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+        env={**os.environ, **(environment or {})},
+    )
+
+
+class SingleNode:
+    """A cluster of one node. Its process can be ended and started again."""
+
+    def __init__(self, directory: Path, **flags: str) -> None:
+        self.directory, self._flags = directory, flags
+        self.log_path = directory.with_suffix(".log")
+        self.process: NodeProcess | None = None
+
+    def start(self, environment: Mapping[str, str] | None = None) -> None:
+        """Start it and wait until it is ready."""
+        (self.directory / "node.json").unlink(missing_ok=True)
+        self.process = spawn(
+            "node",
+            arguments(self.directory, **self._flags),
+            log=self.log_path,
+            environment={**os.environ, **(environment or {})},
+        )
+        wait_for("the node to serve", lambda: self.status().get("ready", False))
+
+    def status(self) -> dict[str, Any]:
+        """What /status says; empty as long as nobody answers."""
+        assert self.process is not None, "it was not started"
+        assert self.process.is_alive, f"it ended: {self.log_path.read_text()}"
+        try:
+            answer: dict[str, Any] = self.http("/status")[1]
+            return answer if answer["pid"] == self.process.pid else {}
+        except OSError:
+            return {}
+
+    def http(self, path: str) -> tuple[int, Any]:
+        """Status and content of a page."""
+        import urllib.error
+        import urllib.request
+
+        try:
+            with urllib.request.urlopen(
+                f"http://{self.node_json()['http_address']}{path}", timeout=CALL_TIMEOUT_S
+            ) as answer:
+                text = answer.read().decode()
+                is_json = answer.headers["content-type"].startswith("application/json")
+                return answer.status, json.loads(text) if is_json else text
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, json.loads(error.read())
+
+    def node_json(self) -> dict[str, Any]:
+        """The file that says where it listens."""
+        found: dict[str, Any] = json.loads((self.directory / "node.json").read_text())
+        return found
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send its process a signal."""
+        assert self.process is not None, "it was not started"
+        assert self.process.send(number), "it has ended"
+
+    def wait_end(self) -> int | None:
+        """Wait for the end of the process; return its exit code."""
+        assert self.process is not None, "it was not started"
+        assert self.process.wait_end(int(DEADLINE_S * 1000)), "it does not end"
+        return self.process.exit_code
+
+    def stop(self) -> int | None:
+        """Stop it gracefully."""
+        self.signal(signal.SIGTERM)
+        return self.wait_end()
+
+    @contextmanager
+    def client(self) -> Iterator["NodeClient"]:
+        """Connect to it."""
+        with connected(self.node_json()["address"]) as client:
+            yield client
+
+    def __enter__(self) -> "SingleNode":
+        self.start()
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        if self.process is not None and self.process.send(signal.SIGKILL):
+            self.process.wait_end(int(DEADLINE_S * 1000))
+
+
+class NodeClient:
+    """Stubs of one node, and the calls that tests make most."""
+
+    def __init__(self, channel: grpc.Channel) -> None:
+        self.channel = channel
+        self.log: Any = log_pb2_grpc.LogServiceStub(channel)  # type: ignore[no-untyped-call]
+        self.admin: Any = admin_pb2_grpc.AdminServiceStub(channel)  # type: ignore[no-untyped-call]
+
+    def create_topic(self, topic: str, queue_count: int = 1) -> None:
+        """Create a topic."""
+        request = admin_pb2.CreateTopicRequest(topic=topic, queue_count=queue_count)
+        self.admin.CreateTopic(request, timeout=CALL_TIMEOUT_S)
+
+    def append(self, topic: str, *bodies: bytes, **fields: Any) -> log_pb2.AppendResponse:
+        """Append one batch to queue 0."""
+        records = b"".join(encode_message(topic, 0, body, {}) for body in bodies)
+        request = log_pb2.AppendRequest(records=records, record_count=len(bodies), **fields)
+        response: log_pb2.AppendResponse = self.log.Append(request, timeout=CALL_TIMEOUT_S)
+        return response
+
+    def pull(self, topic: str, offset: int = 0, **fields: Any) -> log_pb2.PullResponse:
+        """Read queue 0."""
+        request = log_pb2.PullRequest(topic=topic, offset=offset, **fields)
+        response: log_pb2.PullResponse = self.log.Pull(request, timeout=CALL_TIMEOUT_S)
+        return response
+
+    def status(self) -> admin_pb2.NodeStatusResponse:
+        """What the node says of itself."""
+        request = admin_pb2.NodeStatusRequest()
+        response: admin_pb2.NodeStatusResponse = self.admin.NodeStatus(
+            request, timeout=CALL_TIMEOUT_S
+        )
+        return response
+
+
+@contextmanager
+def connected(address: str) -> Iterator[NodeClient]:
+    """Connect to a node's client service."""
+    with grpc.insecure_channel(address) as channel:
+        yield NodeClient(channel)
+
+
+def typed_error(error: grpc.RpcError) -> common_pb2.Error:
+    """The typed error that came with a status."""
+    found = [value for key, value in error.trailing_metadata() if key == ERROR_TRAILER]
+    assert len(found) == 1, error
+    return common_pb2.Error.FromString(found[0])

@@ -1,0 +1,387 @@
+"""Appends through the broker: receipts, refusals, bounds and what each caller is told."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from node import errors
+from node.command_record import CommandEncoder
+from node.errors import NodeError
+from node.failures import describe
+from node.limits import Limits
+from node.state import COMMAND_TOPIC
+from quorumlog.pb import common_pb2
+from quorumlog.pb.admin_pb2 import CreateTopicRequest, DeleteTopicRequest
+from quorumlog.pb.common_pb2 import QueueId
+from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse, PullRequest, QueueOffsetsRequest
+from raft import errors as raft_errors
+from store.errors import LimitExceededError, Outcome, StoreFullError
+from store.message import encode_message, message_id
+from tests.node.broker_fakes import Fixture, node_at, request
+from tests.node.commands import producer_batch
+from tests.node.links import run
+from tests.store.records import batch, messages, numbers, record
+
+
+async def refused(
+    node: Fixture, asked: AppendRequest, kind: type[Exception] = NodeError
+) -> Exception:
+    """Send a batch that must be refused and leave no trace."""
+    before = node.log.last_index
+    with pytest.raises(kind) as caught:
+        await node.broker.append(asked)
+    assert node.log.last_index == before
+    assert describe(caught.value).outcome is Outcome.NOT_APPLIED
+    return caught.value
+
+
+async def stored(node: Fixture, queue_id: int = 0) -> list[int]:
+    """The numbers of the messages that a reader sees."""
+    found = await node.broker.pull(
+        PullRequest(topic="orders", queue_id=queue_id, max_count=10_000, max_size_bytes=1 << 21)
+    )
+    return numbers(found.records)
+
+
+# --- Receipts ---
+
+
+@pytest.mark.parametrize("producer_id", [0, 7])
+def test_a_receipt_says_where_the_messages_are(tmp_path: Path, producer_id: int) -> None:
+    async def work() -> None:
+        async with node_at(tmp_path) as node:
+            await node.append(0, 2)
+            both = record(2, queue_id=1) + batch(3, 5)
+            receipt = await node.broker.append(
+                AppendRequest(records=both, record_count=3, producer_id=producer_id)
+            )
+            assert receipt.index == node.log.last_index
+            assert (receipt.term, receipt.record_count, receipt.is_duplicate) == (1, 3, False)
+            assert receipt.durability == common_pb2.DURABILITY_QUORUM_DISK
+            assert list(receipt.synced_by) == [1, 2]
+            assert receipt.commit_us == 7
+            ranges = {(q.topic, q.queue_id): (q.first_offset, q.count) for q in receipt.queues}
+            assert ranges == {("orders", 1): (0, 1), ("orders", 0): (2, 2)}
+            position = receipt.position
+            for message in messages(both):
+                found = node.log.store.message_at(position)
+                assert found.body == message.body
+                assert found.store_unix_ms == receipt.store_unix_ms
+                host = "127.0.0.1", 0
+                assert found.message_id == message_id(host, position)
+                position += message.size_bytes
+
+    run(work())
+
+
+def test_receipts_of_one_turn_come_together_and_in_order(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with node_at(tmp_path) as node:
+            futures = [node.broker.append_nowait(request(n, n + 1)) for n in range(20)]
+            indexes = [(await future).index for future in futures]
+            assert indexes == list(range(indexes[0], indexes[0] + 20))
+            assert await stored(node) == list(range(20))
+            stats = node.broker.stats()
+            assert (stats.batches_total, stats.records_total) == (20, 20)
+            assert (stats.in_flight_count, stats.in_flight_size_bytes) == (0, 0)
+
+    run(work())
+
+
+# --- Refusals ---
+
+
+def test_a_batch_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    command = CommandEncoder(("127.0.0.1", 0)).encode(producer_batch(9, 0))
+    cases = [
+        (request(0, 1, cluster_id="other"), "node.wrong_cluster"),
+        (request(0, 1, topic="nobody"), "node.unknown_topic"),
+        (request(0, 1, queue_id=4), "node.unknown_queue"),
+        (request(0, 1, topic=COMMAND_TOPIC), "node.reserved_topic"),
+        (AppendRequest(records=command, record_count=1), "node.reserved_topic"),
+        (AppendRequest(records=command, record_count=1, producer_id=4), "node.reserved_topic"),
+        (request(0, 1, topic="TBW102"), "node.reserved_topic"),
+        (request(0, 2, record_count=3), "node.bad_request"),
+        (request(0, 2, record_count=3, producer_id=4), "node.bad_request"),
+        (AppendRequest(), "node.bad_request"),
+        (AppendRequest(records=b"garbage" * 20, record_count=1), "store.record_format"),
+        (AppendRequest(records=record(0)[:-1], record_count=1), "store.record_format"),
+        (request(0, 1, size_bytes=20_000), "store.limit_exceeded"),
+        (
+            AppendRequest(records=encode_message("orders", 0, b"x", sys_flag=4), record_count=1),
+            "node.bad_request",
+        ),
+        (request(0, 1, producer_id=4, sequence=1), "node.out_of_sequence"),
+    ]
+
+    async def work() -> None:
+        async with node_at(tmp_path) as node:
+            for asked, code in cases:
+                error = await refused(node, asked, Exception)
+                assert describe(error).code == code, f"{asked!r}: {error}"
+            assert (await node.append(0, 1, cluster_id="cluster")).record_count == 1
+            assert node.broker.stats().failed_total == len(cases)
+
+    run(work())
+
+
+def test_a_full_disk_is_told_as_it_is(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with node_at(tmp_path) as node:
+            node.driver.failure = StoreFullError("log", 100, 1)
+            assert describe(await refused(node, request(0, 1), StoreFullError)).code == "store.full"
+            await node.append(0, 1, producer_id=5, sequence=0)
+            node.driver.failure = StoreFullError("log", 100, 1)
+            await refused(node, request(1, 2, producer_id=5, sequence=1), StoreFullError)
+            error = await refused(node, request(2, 3, producer_id=5, sequence=2))
+            assert isinstance(error, errors.OutOfSequenceError), "the one before was not written"
+            assert error.expected == 1
+
+    run(work())
+
+
+def test_permissions_and_deleted_topics_are_heeded(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with node_at(tmp_path) as node:
+            await node.append(0, 1)
+            await node.broker.create_topic(CreateTopicRequest(topic="orders", permission=4))
+            assert type(await refused(node, request(1, 2))) is errors.TopicNotWritableError
+            await node.broker.delete_topic(DeleteTopicRequest(topic="orders"))
+            assert type(await refused(node, request(1, 2))) is errors.UnknownTopicError
+            await node.broker.create_topic(CreateTopicRequest(topic="orders", queue_count=1))
+            again = await node.append(1, 2)
+            assert again.queues[0].first_offset == 1, "offsets go on: they name one message"
+            offsets = await node.broker.queue_offsets(
+                QueueOffsetsRequest(queues=[QueueId(topic="orders", queue_id=0)])
+            )
+            assert offsets.queues[0].max_offset == 2
+
+    run(work())
+
+
+def test_the_largest_batch_that_is_promised_is_taken(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with node_at(tmp_path) as node:
+            limit = node.broker.stats().batch_size_bytes_max
+            overhead = len(record(0)) - 40
+            fits = request(0, 1, size_bytes=limit - overhead, producer_id=1)
+            assert len(fits.records) == limit
+            assert (await node.broker.append(fits)).record_count == 1
+            too_large = request(0, 1, size_bytes=limit - overhead + 1)
+            await refused(node, too_large, LimitExceededError)
+
+    run(work())
+
+
+# --- Who may answer ---
+
+
+def test_only_a_leader_that_knows_its_past_takes_appends(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with node_at(tmp_path) as node:
+            node.driver.lose(2)
+            error = await refused(node, request(0, 1))
+            assert isinstance(error, errors.NotLeaderError)
+            assert (error.leader_id, error.leader_address) == (2, "host2:8082")
+            node.driver.lose(0)
+            error = await refused(node, request(0, 1))
+            assert isinstance(error, errors.NotLeaderError)
+            assert (error.leader_id, error.leader_address) == (0, "")
+            assert error.retry_after_ms > 0
+            node.driver.lead(is_ready=False)
+            error = await refused(node, request(0, 1))
+            assert isinstance(error, errors.NotReadyError)
+            assert error.leader_address == "host1:8081"
+            node.driver.get_ready()
+            assert (await node.append(0, 1)).term == node.driver.term
+
+    run(work())
+
+
+def test_errors_of_the_driver_get_an_address(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with node_at(tmp_path) as node:
+            node.driver.failure = raft_errors.TransferringError(2)
+            error = await refused(node, request(0, 1), errors.TransferringError)
+            assert describe(error).leader_address == "host2:8082"
+            await node.broker.put_member(2, "elsewhere:1", "elsewhere:2")
+            node.driver.failure = raft_errors.NotLeaderError(2)
+            error = await refused(node, request(0, 1), errors.NotLeaderError)
+            assert describe(error).leader_address == "elsewhere:1", "replicated ones count more"
+
+    run(work())
+
+
+def test_a_draining_node_takes_no_appends_and_a_stopped_one_nothing(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with node_at(tmp_path) as node:
+            node.broker.set_draining(True)
+            error = await refused(node, request(0, 1))
+            assert isinstance(error, errors.DrainingError)
+            assert error.leader_id == 1
+            node.broker.set_draining(False)
+            await node.append(0, 1)
+            node.broker.stop()
+            assert type(await refused(node, request(1, 2))) is errors.ShuttingDownError
+            with pytest.raises(errors.ShuttingDownError):
+                await stored(node)
+
+    run(work())
+
+
+# --- Time-outs and lost leadership ---
+
+
+def test_a_timeout_says_that_nobody_knows_and_the_batch_goes_its_way(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with node_at(tmp_path) as node:
+            node.driver.is_holding = True
+            with pytest.raises(errors.AppendTimeoutError) as caught:
+                await node.append(0, 1, timeout_ms=5)
+            assert describe(caught.value).outcome is Outcome.UNKNOWN
+            assert node.broker.stats().in_flight_count == 1, "it still is under way"
+            node.driver.release()
+            await asyncio.sleep(0)
+            assert await stored(node) == [0]
+            stats = node.broker.stats()
+            assert (stats.in_flight_count, stats.timeouts_total) == (0, 1)
+
+    run(work())
+
+
+def test_cancelling_does_not_withdraw_a_batch(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with node_at(tmp_path) as node:
+            node.driver.is_holding = True
+            call = asyncio.create_task(node.append(0, 1))
+            await asyncio.sleep(0)
+            call.cancel()
+            await asyncio.gather(call, return_exceptions=True)
+            node.driver.release()
+            await asyncio.sleep(0)
+            assert await stored(node) == [0]
+            assert node.broker.stats().in_flight_count == 0
+
+    run(work())
+
+
+def test_lost_leadership_is_told_as_far_as_it_is_known(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with node_at(tmp_path) as node:
+            node.driver.is_holding = True
+            futures = [node.broker.append_nowait(request(n, n + 1)) for n in range(3)]
+            node.driver.lose()
+            node.driver.decide(1)
+            kept, *cut = await asyncio.gather(*futures, return_exceptions=True)
+            assert isinstance(kept, AppendResponse)
+            assert [type(error) for error in cut] == [errors.NotAppliedError] * 2
+            node.driver.lead()
+            unknown = [node.broker.append_nowait(request(n, n + 1)) for n in range(3, 5)]
+            node.driver.lose()
+            node.driver.decide(2, is_known=False)
+            found = await asyncio.gather(*unknown, return_exceptions=True)
+            assert [type(error) for error in found] == [errors.OutcomeUnknownError] * 2
+            node.driver.lead()
+            assert await stored(node) == [0, 3, 4]
+
+    run(work())
+
+
+# --- Bounds ---
+
+TIGHT = replace(Limits(), in_flight_count_max=2, parked_append_count_max=3)
+
+
+def test_above_the_bound_appends_wait_in_order(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with node_at(tmp_path, limits=TIGHT) as node:
+            node.driver.is_holding = True
+            futures = [node.broker.append_nowait(request(n, n + 1)) for n in range(5)]
+            stats = node.broker.stats()
+            assert (stats.in_flight_count, stats.parked_append_count) == (2, 3)
+            assert stats.parked_append_size_bytes == 3 * len(record(0))
+            error = await refused(node, request(9, 10))
+            assert isinstance(error, errors.BusyError)
+            assert (error.what, error.held, error.limit) == ("waiting appends", 3, 3)
+            node.driver.release()
+            await asyncio.gather(*futures)
+            assert await stored(node) == [0, 1, 2, 3, 4]
+            stats = node.broker.stats()
+            assert (stats.parked_append_count, stats.parked_append_size_bytes) == (0, 0)
+
+    run(work())
+
+
+@pytest.mark.parametrize("name", ["in_flight_size_bytes_max", "parked_append_size_bytes_max"])
+def test_bytes_are_bounded_too(tmp_path: Path, name: str) -> None:
+    size_bytes = len(record(0))
+    usual = {"in_flight_size_bytes_max": size_bytes, "parked_append_size_bytes_max": size_bytes}
+    limits = replace(Limits(), **{**usual, name: 2 * size_bytes})
+
+    async def work() -> None:
+        async with node_at(tmp_path, limits=limits) as node:
+            node.driver.is_holding = True
+            futures = [node.broker.append_nowait(request(n, n + 1)) for n in range(3)]
+            stats = node.broker.stats()
+            assert stats.in_flight_count + stats.parked_append_count == 3
+            error = await refused(node, request(9, 10))
+            assert isinstance(error, errors.BusyError)
+            assert error.what == "bytes of waiting appends"
+            node.driver.release()
+            await asyncio.gather(*futures)
+            assert node.broker.stats().busy_total == 1
+
+    run(work())
+
+
+def test_who_waits_too_long_for_room_was_not_appended(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with node_at(tmp_path, limits=TIGHT) as node:
+            node.driver.is_holding = True
+            first = [node.broker.append_nowait(request(n, n + 1)) for n in range(2)]
+            with pytest.raises(errors.BusyError):
+                await node.append(2, 3, timeout_ms=5)
+            last = node.broker.append_nowait(request(3, 4))
+            cancelled = node.broker.append_nowait(request(4, 5))
+            cancelled.cancel()
+            node.driver.release()
+            await asyncio.gather(*first, last)
+            assert await stored(node) == [0, 1, 3]
+            assert node.broker.stats().parked_append_count == 0
+
+    run(work())
+
+
+def test_who_waits_for_room_learns_that_another_node_leads(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with node_at(tmp_path, limits=TIGHT) as node:
+            node.driver.is_holding = True
+            futures = [node.broker.append_nowait(request(n, n + 1)) for n in range(4)]
+            node.driver.lose()
+            node.driver.decide(0)
+            found = await asyncio.gather(*futures, return_exceptions=True)
+            assert [type(error) for error in found] == (
+                [errors.NotAppliedError] * 2 + [errors.NotLeaderError] * 2
+            )
+
+    run(work())
+
+
+def test_a_log_full_of_undecided_entries_makes_callers_wait(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with node_at(tmp_path) as node:
+            node.driver.failure = raft_errors.BusyError("entries", 1, 1)
+            error = await refused(node, request(0, 1))
+            assert isinstance(error, errors.BusyError), "nothing under way: nobody to wait for"
+            node.driver.is_holding = True
+            first = node.broker.append_nowait(request(1, 2))
+            node.driver.failure = raft_errors.BusyError("entries", 1, 1)
+            second = node.broker.append_nowait(request(2, 3))
+            assert node.broker.stats().parked_append_count == 1
+            node.driver.release()
+            await asyncio.gather(first, second)
+            assert await stored(node) == [1, 2]
+
+    run(work())

@@ -1,0 +1,209 @@
+"""The checkpoint on disk: RocketMQ's shapes, and one generation or the other after any crash."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from node.checkpoint_files import CheckpointFiles
+from node.checkpoint_tables import decode_groups
+from node.state import Member, StateImage, Topic, Versions
+from store import failpoints
+from store.errors import CorruptionError, StoreError, SyncFailedError
+from store.file_system import FileSystem
+from tests.store.power_loss import PowerLossFileSystem
+
+OLD = StateImage(
+    applied_index=41,
+    next_command_offset=7,
+    versions=Versions(2, 1, 3, 4, 1),
+    topics={"orders": Topic(4, 6), "%RETRY%readers": Topic(1, 4)},
+    groups={"readers": {"orders": {0: 123, 3: 120}, "%RETRY%readers": {0: 4}}, "idle": {}},
+    producers=((0xFEDCBA9876543210, 9, (100, 200, 300)), (1, 0, (50,))),
+    members={1: Member("127.0.0.1:8081", "127.0.0.1:40911"), 2: Member("[::1]:8082", "")},
+    refused_count=2,
+)
+NEW = OLD._replace(
+    applied_index=60,
+    next_command_offset=9,
+    versions=Versions(3, 1, 4, 4, 1),
+    topics={"orders": Topic(8, 6)},
+    groups={"readers": {"orders": {0: 124}}, "idle": {}},
+)
+
+
+@pytest.fixture(autouse=True)
+def _all_failpoints_pass_again() -> object:
+    yield
+    failpoints.disarm_all()
+
+
+def loaded(root: Path, fs: FileSystem | None = None) -> tuple[CheckpointFiles, StateImage | None]:
+    files = CheckpointFiles(fs or FileSystem(), str(root))
+    return files, files.load()
+
+
+def saved(root: Path, *images: StateImage, fs: FileSystem | None = None) -> CheckpointFiles:
+    files, _ = loaded(root, fs)
+    for number, image in enumerate(images):
+        files.save(image, 1_700_000_000_000 + number)
+    return files
+
+
+def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
+    assert loaded(tmp_path)[1] is None
+    saved(tmp_path, OLD)
+    files, image = loaded(tmp_path)
+    assert image == OLD
+    assert files.applied_index == 41
+    files.save(NEW, 2)
+    assert loaded(tmp_path)[1] == NEW
+
+
+def test_the_files_have_rocketmq_shapes(tmp_path: Path) -> None:
+    saved(tmp_path, OLD)
+    config = tmp_path / "config"
+    topics = json.loads((config / "topics.json").read_text())
+    assert topics["dataVersion"] == {
+        "counter": 2,
+        "stateVersion": 0,
+        "timestamp": 1_700_000_000_000,
+    }
+    assert topics["topicConfigTable"]["orders"] == {
+        "attributes": {},
+        "order": False,
+        "perm": 6,
+        "readQueueNums": 4,
+        "topicFilterType": "SINGLE_TAG",
+        "topicName": "orders",
+        "topicSysFlag": 0,
+        "writeQueueNums": 4,
+    }
+    groups = json.loads((config / "subscriptionGroup.json").read_text())
+    assert groups["forbiddenTable"] == {}
+    assert groups["subscriptionGroupTable"]["readers"]["retryMaxTimes"] == 16
+    offsets = (config / "consumerOffset.json").read_text()
+    assert '"orders@readers":{0:123,3:120}' in offsets, "as fastjson: integer keys without quotes"
+    assert '"%RETRY%readers@readers":{0:4}' in offsets
+
+
+def test_offsets_with_quoted_keys_are_read_too(tmp_path: Path) -> None:
+    groups = '{"subscriptionGroupTable":{"g":{}}}'
+    for offsets in (
+        '{"offsetTable":{"t@g":{0:1, 12:3}}}',
+        '{"offsetTable":{"t@g":{"0":1,"12":3}}}',
+    ):
+        assert decode_groups(groups, offsets) == {"g": {"t": {0: 1, 12: 3}}}
+
+
+def test_the_text_before_is_kept_and_what_did_not_change_is_not_written(tmp_path: Path) -> None:
+    saved(tmp_path, OLD)
+    config = tmp_path / "config"
+    first = {path.name: path.read_bytes() for path in config.iterdir()}
+    saved(tmp_path, NEW)
+    assert (config / "topics.json.bak").read_bytes() == first["topics.json"]
+    assert (config / "producers.json").read_bytes() == first["producers.json"]
+    assert not (config / "producers.json.bak").exists()
+
+
+def test_a_checkpoint_never_goes_back(tmp_path: Path) -> None:
+    files = saved(tmp_path, NEW)
+    with pytest.raises(AssertionError, match="goes back"):
+        files.save(OLD, 1)
+
+
+def calls_of(action: Callable[[], object]) -> dict[str, int]:
+    """How often each failpoint is passed."""
+    with failpoints.census() as passes:
+        action()
+    return dict(passes)
+
+
+def test_a_crash_at_each_step_leaves_one_generation_or_the_other(tmp_path: Path) -> None:
+    """A copy of the directory at every changing call is what a kill there would leave."""
+    images: list[Path] = []
+
+    def keep(_: str) -> None:
+        if recording:
+            images.append(tmp_path / f"image{len(images)}")
+            shutil.copytree(tmp_path / "live", images[-1])
+
+    recording = False
+    fs = PowerLossFileSystem(keep)
+    (tmp_path / "live").mkdir()
+    fs.adopt(str(tmp_path / "live"))
+    files = saved(tmp_path / "live", OLD, fs=fs)
+    recording = True
+    files.save(NEW, 2)
+    recording = False
+    found = [loaded(image)[1] for image in images]
+    assert len(found) >= 15
+    switch = found.index(NEW)
+    assert all(image == OLD for image in found[:switch])
+    assert all(image == NEW for image in found[switch:])
+    for image in images:
+        saved(image, NEW._replace(applied_index=99, versions=Versions(9, 9, 9, 9, 9)))
+        assert not list((image / "config").glob("*.tmp")), "a later save leaves nothing behind"
+
+
+@pytest.mark.slow
+def test_a_power_loss_at_each_step_leaves_one_generation_or_the_other(tmp_path: Path) -> None:
+    random = Random(7)
+    images: list[Path] = []
+
+    def lose(_: str) -> None:
+        for _copy in range(3 if recording else 0):
+            images.append(tmp_path / f"image{len(images)}")
+            fs.build_image(str(live), str(images[-1]), random)
+
+    recording, live = False, tmp_path / "live"
+    fs = PowerLossFileSystem(lose)
+    live.mkdir()
+    fs.adopt(str(live))
+    files = saved(live, OLD, fs=fs)
+    recording = True
+    files.save(NEW, 2)
+    recording = False
+    found = [loaded(image)[1] for image in images]
+    assert OLD in found
+    assert NEW in found
+    assert all(image in (OLD, NEW) for image in found)
+    lose("")
+    assert loaded(images[-1])[1] == NEW, "what was saved is durable"
+
+
+def test_each_failing_call_leaves_the_old_one_or_stops_the_node(tmp_path: Path) -> None:
+    probe = saved(tmp_path / "probe", OLD)
+    passes = calls_of(lambda: probe.save(NEW, 2))
+    assert {"fs.open", "fs.write", "fs.sync", "fs.rename", "fs.sync_directory"} <= set(passes)
+    for name, count in passes.items():
+        for nth in range(1, count + 1):
+            root = tmp_path / f"{name}{nth}"
+            files = saved(root, OLD)
+            failpoints.arm(f"{name}=EIO@{nth}")
+            with pytest.raises((StoreError, OSError)) as caught:
+                files.save(NEW, 2)
+            failpoints.disarm_all()
+            assert loaded(root)[1] in (OLD, NEW)
+            if not isinstance(caught.value, SyncFailedError):
+                files.save(NEW, 3)
+                assert loaded(root)[1] == NEW, "a later attempt gets through"
+
+
+def test_every_damaged_file_is_refused(tmp_path: Path) -> None:
+    saved(tmp_path, OLD, NEW)
+    for path in sorted((tmp_path / "config").glob("*.json")):
+        original = path.read_bytes()
+        damaged = bytearray(original)
+        damaged[len(damaged) // 2] ^= 1
+        path.write_bytes(damaged)
+        with pytest.raises(CorruptionError, match="CRC-32C"):
+            loaded(tmp_path)
+        path.unlink()
+        with pytest.raises(CorruptionError, match="no such file"):
+            loaded(tmp_path)
+        path.write_bytes(original)
+    assert loaded(tmp_path)[1] == NEW

@@ -1,0 +1,246 @@
+"""Settings: who wins, where each came from, and that everything wrong is said at once."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from node.config import Settings
+from node.config_load import ConfigError, Problem, load
+from node.config_reference import EXAMPLE, page
+from node.config_types import Address, Peer
+from tests.tidy import repository
+
+THREE = "1=a:1/b:2,2=c:3/d:4,3=e:5/f:6"
+
+
+def problems(
+    file: Path | None = None,
+    environment: dict[str, str] | None = None,
+    **flags: Any,
+) -> list[Problem]:
+    """What is wrong; a node number and a directory are given unless the test gives others."""
+    with pytest.raises(ConfigError) as caught:
+        load(file, {"node_id": "1", "directory": "d", **flags}, environment or {})
+    return list(caught.value.problems)
+
+
+def settings(**flags: Any) -> Settings:
+    """Good settings."""
+    return load(None, {"node_id": "1", "directory": "d", **flags}, {}).settings
+
+
+def test_a_flag_wins_over_the_environment_over_the_file_over_the_default(tmp_path: Path) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text('node_id = 1\ndirectory = "d"\nlog_level = "error"\nflush = "async"\n')
+    environment = {"QUORUMLOG_FLUSH": "sync", "QUORUMLOG_LOG_LEVEL": "warning"}
+    loaded = load(file, {"log_level": "debug", "group": None}, environment)
+    assert (loaded.settings.log_level, loaded.settings.flush) == ("debug", "sync")
+    origins = {name: loaded.origins[name] for name in ("node_id", "log_level", "flush", "group")}
+    assert origins == {
+        "node_id": f"{file}:1",
+        "log_level": "flag --log-level",
+        "flush": "environment QUORUMLOG_FLUSH",
+        "group": "default",
+    }
+    assert set(loaded.origins) == set(Settings.model_fields)
+
+
+def test_the_environment_may_name_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text('node_id = 7\ndirectory = "d"\n')
+    assert load(None, {}, {"QUORUMLOG_CONFIG": str(file)}).settings.node_id == 7
+
+
+def test_everything_wrong_is_said_at_once_with_its_place_and_a_suggestion(tmp_path: Path) -> None:
+    file = tmp_path / "node.toml"
+    lines = [
+        "node_id = 1",
+        'directory = "d"',
+        'flsh = "sync"',
+        'flush = "snyc"',
+        'file_size_bytes = "64MB"',
+        'heartbeat_ms = "2s"',
+        "[peers.1]",
+        'addres = "127.0.0.1:1"',
+        'peer_address = "x"',
+    ]
+    file.write_text("\n".join(lines))
+    environment = {"QUORUMLOG_NODEID": "3", "QUORUMLOG_WARM_UP": "maybe"}
+    with pytest.raises(ConfigError) as caught:
+        load(file, {"log_level": "inf"}, environment)
+    found = {problem.key: problem for problem in caught.value.problems}
+    assert {key: (p.origin, p.suggestion) for key, p in found.items()} == {
+        "QUORUMLOG_NODEID": ("environment", "did you mean QUORUMLOG_NODE_ID?"),
+        "flsh": (f"{file}:3", "did you mean flush?"),
+        "flush": (f"{file}:4", "did you mean sync?"),
+        "file_size_bytes": (
+            f"{file}:5",
+            "use a number, or one with a unit, for example 64MiB",
+        ),
+        "heartbeat_ms + election_min_ms": (
+            f"{file}:6, default",
+            "use election_min_ms = 6000 or more",
+        ),
+        "peers.1.address": (f"{file}:7", "add it"),
+        "peers.1.addres": (f"{file}:7", "did you mean address?"),
+        "peers.1.peer_address": (
+            f"{file}:7",
+            "use host:port, for example 127.0.0.1:8081 or [::1]:8081",
+        ),
+        "warm_up": ("environment QUORUMLOG_WARM_UP", "use true or false"),
+        "log_level": ("flag --log-level", "did you mean info?"),
+    }
+    assert str(caught.value).splitlines()[0] == "10 settings are wrong"
+
+
+@pytest.mark.parametrize(
+    ("flags", "key", "suggestion"),
+    [
+        ({"node_id": "0"}, "node_id", "see docs/configuration.md"),
+        ({"node_id": "one"}, "node_id", "see docs/configuration.md"),
+        ({"cluster_id": "a b"}, "cluster_id", "use 1 to 64 of"),
+        ({"listen": "8081"}, "listen", "use host:port"),
+        ({"listen": "a:99999"}, "listen", "use host:port"),
+        ({"peers": "1=a:1"}, "peers", "use ID=PEER_HOST:PORT/CLIENT_HOST:PORT"),
+        ({"peers": "2=a:1/b:2"}, "peers + node_id", "add [peers.1]"),
+        ({"peers": "1=a:1/a:1"}, "peers.1.peer_address", "give each its own"),
+        ({"peers": "1=0.0.0.0:1/a:2"}, "peers.1.peer_address", "name the host"),
+        ({"peers": THREE, "bootstrap": "1,4"}, "bootstrap + peers", "add [peers.4]"),
+        ({"peers": THREE, "preferred_leader": "9"}, "preferred_leader + peers", "name one"),
+        ({"peers": THREE, "bootstrap": "1", "join": True}, "join + bootstrap", "remove one"),
+        ({"listen": "0.0.0.0:8081"}, "listen + advertise", "set advertise"),
+        ({"advertise": "0.0.0.0:8081"}, "advertise", "name a host"),
+        ({"http_listen": "127.0.0.1:8081"}, "http_listen + listen", "its own port"),
+        ({"file_size_bytes": "9000001"}, "file_size_bytes", "use 9003008"),
+        (
+            {"file_size_bytes": "4MiB"},
+            "file_size_bytes + batch_size_bytes_max",
+            "batch_size_bytes_max = 2097152",
+        ),
+        (
+            {"in_flight_size_bytes_max": "1MiB"},
+            "in_flight_size_bytes_max + batch_size_bytes_max",
+            "8388608",
+        ),
+        (
+            {"retention_size_bytes": "1MiB"},
+            "retention_size_bytes + file_size_bytes",
+            "use retention_size_bytes = 2147483648",
+        ),
+        ({"heartbeat_ms": "80"}, "heartbeat_ms", "see docs/configuration.md"),
+        ({"disk_full_ratio": "1.5"}, "disk_full_ratio", "see docs/configuration.md"),
+        (
+            {"tls_key_file": __file__},
+            "tls_certificate_file + tls_key_file",
+            "set both or none",
+        ),
+        ({"tls_ca_file": __file__}, "tls_ca_file + tls_client_auth", "set tls_certificate_file"),
+        ({"secret_file": "no/such"}, "secret_file", "correct the path"),
+        ({"retention_ms": "3 weeks"}, "retention_ms", "use a number, or one with a unit"),
+    ],
+)
+def test_a_wrong_setting(flags: dict[str, Any], key: str, suggestion: str) -> None:
+    found = problems(**flags)
+    assert [problem.key for problem in found] == [key]
+    assert suggestion in found[0].suggestion
+    assert found[0].what
+
+
+def test_what_is_required_is_named_with_the_ways_to_set_it() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(None, {}, {})
+    assert [problem.key for problem in caught.value.problems] == ["node_id", "directory"]
+    assert "--node-id or QUORUMLOG_NODE_ID" in caught.value.problems[0].suggestion
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [(None, "No such file"), ("node_id = \n", "line 1"), ("a = 1\na = 2\n", "line 2")],
+)
+def test_an_unreadable_file(tmp_path: Path, text: str | None, what: str) -> None:
+    file = tmp_path / "node.toml"
+    if text is not None:
+        file.write_text(text)
+    found = problems(file)
+    assert [problem.origin for problem in found] == [str(file)]
+    assert what in found[0].what
+
+
+def test_variables_of_others_are_not_refused() -> None:
+    environment = {
+        "QUORUMLOG_FAILPOINTS": "",
+        "QUORUMLOG_SERVER": "x",
+        "QUORUMLOG_CLIENT_ID": "x",
+        "QUORUMLOG_TEST_SEED": "3",
+        "HOME": "h",
+    }
+    assert load(None, {"node_id": 1, "directory": "d"}, environment).settings.node_id == 1
+
+
+def test_a_secret_that_can_be_guessed_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_text("  123456789012345\n")
+    found = problems(secret_file=str(file))
+    assert [(p.key, p.what) for p in found] == [
+        ("secret_file", "the secret has 15 bytes, 16 are needed")
+    ]
+    assert "123456" not in str(found)
+    file.write_text("1234567890123456\n")
+    assert settings(secret_file=str(file)).secret() == b"1234567890123456"
+
+
+def test_units_and_texts() -> None:
+    found = settings(
+        peers=THREE, bootstrap="1, 2", file_size_bytes="64MiB", retention_ms="1.5h", warm_up="false"
+    )
+    assert found.peers[2] == Peer(address=Address("d", 4), peer_address=Address("c", 3))
+    assert (found.voters, found.file_size_bytes) == ((1, 2), 64 << 20)
+    assert (found.retention_ms, found.warm_up) == (5_400_000, False)
+    assert settings(http_listen="off").http_listen is None
+    assert settings(listen="[::1]:0").listen == Address("::1", 0)
+    assert str(Address("::1", 5)) == "[::1]:5"
+
+
+def test_who_votes_in_a_new_cluster() -> None:
+    assert settings().voters == (1,)
+    assert settings(peers=THREE).voters == (1, 2, 3)
+    assert settings(peers="2=c:3/d:4", join=True).voters == ()
+
+
+def test_what_clients_are_told_to_dial() -> None:
+    assert settings(listen="127.0.0.1:0").advertised(4711) == Address("127.0.0.1", 4711)
+    assert settings(peers=THREE, listen="0.0.0.0:8081").advertised(8081) == Address("b", 2)
+    assert settings(peers=THREE, advertise="x:9").advertised(8081) == Address("x", 9)
+
+
+@pytest.mark.parametrize("file_size", ["8MiB", "64MiB", "1GiB"])
+def test_the_configurations_that_follow_are_accepted_by_their_owners(file_size: str) -> None:
+    found = settings(
+        file_size_bytes=file_size, disk_full_ratio="0.5", retention_ms="0", election_min_ms="1s"
+    )
+    store, raft = found.store_config(), found.raft_config()
+    assert (store.container, store.disk_warn_ratio) == ("ledger", 0.5)
+    assert store.ledger_index_units_per_file * 1024 == store.file_size_bytes
+    assert (raft.election_ticks_min, raft.election_ticks_max, raft.heartbeat_ticks) == (40, 80, 3)
+    assert raft.group == "quorumlog/g0"
+
+
+def test_the_smallest_file_and_batch_are_accepted() -> None:
+    small = settings(
+        file_size_bytes="64KiB", batch_size_bytes_max="4KiB", in_flight_size_bytes_max="64KiB"
+    )
+    assert small.store_config().ledger_index_units_per_file == 128
+
+
+def test_the_page_is_current_and_names_every_setting() -> None:
+    assert repository.text("docs/configuration.md") == page(), (
+        "run: python -m node.config_reference > docs/configuration.md"
+    )
+    assert all(f"| `{name}` |" in page() for name in Settings.model_fields)
+
+
+def test_the_example_of_the_page_is_good(tmp_path: Path) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text(EXAMPLE)
+    assert load(file, {}, {}).settings.voters == (1, 2, 3)

@@ -1,0 +1,320 @@
+"""Three drivers with real sockets and files: appends, reads, crashes, hand-over, full disks."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from node.driver import Driver
+from node.errors import NotReadyError, OutcomeUnknownError, ReadFailedError, ShuttingDownError
+from node.ledger_log import Prepared
+from node.sync_requests import SYNC_REQUEST_COUNT_MAX
+from raft.errors import NotLeaderError, TransferRefusedError
+from raft.membership import Change, ChangeKind
+from raft.transitions import Role
+from store.errors import RecordFormatError, StoreError, StoreFullError
+from tests.node.drivers import DriverCluster, accept, drivers
+from tests.node.links import eventually, run
+from tests.store.records import batch, numbers
+
+pytestmark = pytest.mark.slow
+
+
+def stored(cluster: DriverCluster, node_id: int) -> list[int]:
+    """The numbers that a reader of one node sees."""
+    store = cluster.nodes[node_id].log.store
+    return numbers(store.pull("orders", 0, 0, max_count=10_000, max_size_bytes=1 << 24).data)
+
+
+async def append(driver: Driver, lo: int, hi: int) -> int:
+    committed = await driver.append(batch(lo, hi), accept)
+    return committed.index
+
+
+def test_appends_reach_every_replica_and_receipts_say_who_has_it(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with drivers(tmp_path) as cluster:
+            leader = await cluster.leader()
+            pending = [leader.append(batch(n, n + 3), accept) for n in range(0, 60, 3)]
+            committed = [await one for one in pending]
+            indexes = [one.index for one in committed]
+            assert indexes == list(range(indexes[0], indexes[0] + 20))
+            assert all(len(one.synced_by) >= 2 for one in committed)
+            assert committed[4].result.queue_offsets == [12, 13, 14]
+            await cluster.settled()
+            for node_id in cluster.nodes:
+                assert stored(cluster, node_id) == list(range(60))
+            logs = [node.log for node in cluster.nodes.values()]
+            assert len({log.chain_crc_at(log.last_index) for log in logs}) == 1
+
+    run(work())
+
+
+def test_a_batch_that_is_refused_leaves_no_trace(tmp_path: Path) -> None:
+    def refuse(prepared: Prepared) -> None:
+        assert prepared.queues == {(b"orders", 0): (0, 2)}
+        raise KeyError("no such topic")
+
+    async def work() -> None:
+        async with drivers(tmp_path, 1) as cluster:
+            leader = await cluster.leader()
+            last = leader.last_index
+            with pytest.raises(KeyError):
+                leader.append(batch(0, 2), refuse)
+            with pytest.raises(RecordFormatError):
+                leader.append(b"garbage" * 20, accept)
+            assert leader.last_index == last
+            assert await append(leader, 0, 2) == last + 1
+
+    run(work())
+
+
+def test_followers_refuse_and_name_the_leader(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with drivers(tmp_path) as cluster:
+            leader = await cluster.leader()
+            await append(leader, 0, 1)
+            await cluster.settled()
+            follower = next(driver for driver in cluster.up if driver is not leader)
+            with pytest.raises(NotLeaderError) as refused:
+                follower.append(batch(0, 1), accept)
+            assert refused.value.leader_hint == leader.node_id
+            with pytest.raises(NotLeaderError):
+                follower.read_barrier()
+
+    run(work())
+
+
+def test_a_read_barrier_waits_for_what_was_acked_before(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with drivers(tmp_path) as cluster:
+            leader = await cluster.leader()
+            index = await append(leader, 0, 5)
+            assert await leader.read_barrier() >= index
+            assert leader.applied_index >= index
+
+    run(work())
+
+
+def test_a_leader_without_a_quorum_confirms_no_read_and_no_append(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with drivers(tmp_path) as cluster:
+            leader = await cluster.leader()
+            await append(leader, 0, 1)
+            for node_id in cluster.nodes:
+                if node_id != leader.node_id:
+                    await cluster.nodes[node_id].crash()
+            read = leader.read_barrier()
+            pending = leader.append(batch(1, 2), accept)
+            with pytest.raises(ReadFailedError):
+                await read
+            await eventually(lambda: leader.role is not Role.LEADER, "stepping down")
+            assert not leader.is_ready
+            with pytest.raises(OutcomeUnknownError):
+                await pending
+
+    run(work())
+
+
+def test_what_was_acked_survives_a_crash_of_the_leader_and_of_all(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with drivers(tmp_path) as cluster:
+            first = await cluster.leader()
+            await append(first, 0, 10)
+            await cluster.nodes[first.node_id].crash()
+            second = await cluster.leader()
+            assert second.node_id != first.node_id
+            await append(second, 10, 20)
+            await cluster.restart(first.node_id)
+            await cluster.settled()
+            for node_id in cluster.nodes:
+                await cluster.nodes[node_id].crash()
+            for node_id in cluster.nodes:
+                await cluster.restart(node_id)
+            await append(await cluster.leader(), 20, 30)
+            await cluster.settled()
+            for node_id in cluster.nodes:
+                assert stored(cluster, node_id) == list(range(30))
+
+    run(work())
+
+
+def test_leadership_moves_on_request_and_appends_go_on(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with drivers(tmp_path) as cluster:
+            leader = await cluster.leader()
+            await append(leader, 0, 1)
+            target = leader.transfer_leadership()
+            assert target != leader.node_id
+            await eventually(lambda: leader.leader_id == target, "hand-over")
+            moved = await cluster.leader()
+            assert moved.node_id == target
+            await append(moved, 1, 2)
+            with pytest.raises(TransferRefusedError):
+                moved.transfer_leadership(9)
+
+    run(work())
+
+
+def test_a_change_and_an_append_of_one_turn_do_not_collide(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with drivers(tmp_path) as cluster:
+            leader = await cluster.leader()
+            change = leader.change_member(Change(ChangeKind.ADD_LEARNER, 7))
+            first = leader.append(batch(0, 2), accept)
+            index = await change
+            assert (await first).index == index + 1
+            assert leader.replica.core.state.learners == (7,)
+
+    run(work())
+
+
+def test_everybody_who_waits_is_told_when_the_node_stops(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with drivers(tmp_path) as cluster:
+            leader = await cluster.leader()
+            pending = leader.append(batch(0, 1), accept)
+            reading = leader.read_barrier()
+            leader.stop()
+            with pytest.raises(OutcomeUnknownError):
+                await pending
+            with pytest.raises(ShuttingDownError):
+                await reading
+            with pytest.raises(ShuttingDownError):
+                leader.append(batch(0, 1), accept)
+            cluster.nodes[leader.node_id].driver = leader  # Stopped twice does no harm.
+
+    run(work())
+
+
+def test_a_new_leader_takes_nothing_before_it_knows_what_was_committed(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with drivers(tmp_path) as cluster:
+            leader = await cluster.leader()
+            await cluster.settled()
+            leader.is_ready = False
+            with pytest.raises(NotReadyError):
+                leader.append(batch(0, 1), accept)
+
+    run(work())
+
+
+def test_a_full_disk_of_the_leader_moves_leadership_and_reads_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        async with drivers(tmp_path) as cluster:
+            leader = await cluster.leader()
+            await append(leader, 0, 4)
+
+            def full(data: bytes) -> Prepared:
+                raise StoreFullError(str(tmp_path), 4096, 0)
+
+            monkeypatch.setattr(leader.log, "prepare", full)
+            with pytest.raises(StoreFullError):
+                leader.append(batch(4, 5), accept)
+            await eventually(lambda: leader.leader_id not in (0, leader.node_id), "hand-over")
+            assert await append(await cluster.leader(), 4, 8) > 0
+            await cluster.settled()
+            assert stored(cluster, leader.node_id) == list(range(8))
+
+    run(work())
+
+
+def test_a_follower_without_room_stays_and_catches_up_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        async with drivers(tmp_path) as cluster:
+            leader = await cluster.leader()
+            await append(leader, 0, 1)
+            await cluster.settled()
+            follower = next(driver for driver in cluster.up if driver is not leader)
+            with monkeypatch.context() as full:
+                full.setattr(follower.log, "has_room", lambda size_bytes: False)
+                for n in range(1, 6):
+                    await append(leader, n, n + 1)
+                await eventually(lambda: follower.dropped_for_room_count > 0, "a dropped append")
+                assert follower.leader_id == leader.node_id
+                assert follower.last_index < leader.last_index
+            await cluster.settled()
+            assert stored(cluster, follower.node_id) == list(range(6))
+
+    run(work())
+
+
+def test_committed_entries_wait_while_the_queues_cannot_grow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        async with drivers(tmp_path) as cluster:
+            leader = await cluster.leader()
+            await append(leader, 0, 1)
+
+            def full(hi: int) -> None:
+                raise StoreFullError(str(tmp_path), 4096, 0)
+
+            with monkeypatch.context() as stuck:
+                stuck.setattr(leader.log, "dispatch", full)
+                pending = leader.append(batch(1, 2), accept)
+                await eventually(lambda: leader.apply_retry_count > 2, "retries")
+                assert not pending.done()
+            assert (await pending).result.queue_offsets == [1]
+
+    run(work())
+
+
+@pytest.mark.parametrize("flush", ["sync", "async"])
+def test_a_slow_disk_gets_few_syncs_for_many_appends(
+    tmp_path: Path, flush: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With sync a bounded number is asked for; with async a receipt waits for none."""
+
+    async def work() -> None:
+        async with drivers(tmp_path, flush=flush) as cluster:
+            leader = await cluster.leader()
+            await append(leader, 0, 1)
+            asked: list[Callable[[StoreError | None], None]] = []
+            real = leader.log.request_sync
+            monkeypatch.setattr(leader.log, "request_sync", asked.append)
+            monkeypatch.setattr(leader.log, "sync_here", lambda: False)
+            pending = []
+            for n in range(1, 40):
+                pending.append(leader.append(batch(n, n + 1), accept))
+                await asyncio.sleep(0)
+            if flush == "async":
+                await asyncio.gather(*pending)
+                assert asked == []
+                return
+            await eventually(lambda: len(asked) == SYNC_REQUEST_COUNT_MAX, "syncs")
+            await eventually(lambda: leader.commit_index == leader.last_index, "the two others")
+            assert not any(one.done() for one in pending)  # R45: applied once it is durable here.
+            assert len(asked) == SYNC_REQUEST_COUNT_MAX
+            monkeypatch.setattr(leader.log, "request_sync", real)
+            for done in asked:
+                real(done)
+            committed = await asyncio.gather(*pending)
+            assert all(leader.node_id in one.synced_by for one in committed)
+
+    run(work())
+
+
+def test_an_assertion_in_a_turn_is_fatal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        async with drivers(tmp_path, 1) as cluster:
+            leader = await cluster.leader()
+            fatal = cluster.nodes[1].fatal
+
+            def broken(lo: int, hi: int) -> None:
+                raise AssertionError("planted")
+
+            monkeypatch.setattr(leader.applier, "apply", broken)
+            leader.append(batch(0, 1), accept).cancel()
+            await eventually(lambda: fatal, "the fatal error")
+            monkeypatch.undo()
+            assert str(fatal[0]) == "planted"
+            fatal.clear()
+
+    with pytest.raises(AssertionError, match="exception handler"):  # The loop hears of it, too.
+        run(work())

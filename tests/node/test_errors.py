@@ -1,0 +1,123 @@
+"""Every error of the node: stable code, numbers and advice, pickling, and what clients are told."""
+
+import pickle
+
+import pytest
+
+from node import errors
+from node.errors import NodeError
+from node.errors_reference import page
+from node.failures import describe, to_pb
+from quorumlog.pb import common_pb2
+from raft import errors as raft_errors
+from store import errors as store_errors
+from store.errors import Outcome
+from tests.tidy import repository
+
+EXAMPLES: list[NodeError] = [
+    errors.NotLeaderError(2, "127.0.0.1:8082"),
+    errors.NotReadyError(7),
+    errors.TransferringError(3),
+    errors.DrainingError(),
+    errors.ShuttingDownError(),
+    errors.WrongClusterError("a", "b"),
+    errors.BusyError("appends in flight", 10, 10),
+    errors.LimitReachedError("topics", 10_001, 10_000),
+    errors.AppendTimeoutError(500),
+    errors.OutcomeUnknownError(9, 2),
+    errors.NotAppliedError(9, 2),
+    errors.ReadFailedError(1),
+    errors.ReadTimeoutError("entry 9 was not applied", 100),
+    errors.OutOfSequenceError(0xABC, 4, 6),
+    errors.UnknownProducerError(0xABC, 4),
+    errors.DuplicateExpiredError(0xABC, 1, 40),
+    errors.UnknownTopicError("orders"),
+    errors.TopicExistsError("orders", 4),
+    errors.ReservedTopicError("rmq_sys_x"),
+    errors.TopicNotWritableError("orders", 4),
+    errors.TopicNotReadableError("orders", 2),
+    errors.UnknownQueueError("orders", 9, 4),
+    errors.UnknownGroupError("readers"),
+    errors.GroupNotEmptyError("readers", 2),
+    errors.MessageNotFoundError("00"),
+    errors.UnknownCommandError(4096),
+    errors.BadRequestError("queue_id", "0 or more", "-1"),
+]
+
+
+def test_every_class_has_an_example_its_own_code_and_a_docstring() -> None:
+    classes = {c for c in NodeError.__subclasses__() if c.__module__ == "node.errors"}
+    assert {type(e) for e in EXAMPLES} == classes
+    assert len({c.code for c in classes}) == len(classes)
+    assert all(c.code.startswith("node.") and c.__doc__ for c in classes)
+
+
+@pytest.mark.parametrize("error", EXAMPLES, ids=lambda e: type(e).__name__)
+def test_an_error_survives_pickling_and_says_what_to_do(error: NodeError) -> None:
+    error.with_leader(3, "127.0.0.1:8083")
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is type(error)
+    assert str(again) == str(error)
+    assert vars(again) == vars(error)
+    assert describe(again) == describe(error)
+    assert ";" in str(error), "what happened; what to do"
+
+
+def test_the_message_says_all_that_the_error_knows() -> None:
+    told = to_pb(errors.NotLeaderError(2, "127.0.0.1:8082"))
+    assert told == common_pb2.Error(
+        code="node.not_leader",
+        message="this node does not lead, node 2 leads at 127.0.0.1:8082; ask there",
+        retryable=True,
+        outcome=common_pb2.OUTCOME_NOT_APPLIED,
+        leader_id=2,
+        leader_address="127.0.0.1:8082",
+    )
+    assert to_pb(errors.AppendTimeoutError(5)).outcome == common_pb2.OUTCOME_UNKNOWN
+    assert to_pb(errors.DuplicateExpiredError(1, 2, 3)).outcome == common_pb2.OUTCOME_APPLIED
+    assert to_pb(errors.NotLeaderError()).retry_after_ms > 0, "nobody leads: do not hurry"
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "status"),
+    [
+        (raft_errors.NotLeaderError(2), "node.not_leader", "UNAVAILABLE"),
+        (raft_errors.TransferringError(2), "node.transferring", "UNAVAILABLE"),
+        (raft_errors.BusyError("reads", 4, 4), "node.busy", "RESOURCE_EXHAUSTED"),
+        (
+            raft_errors.TransferRefusedError(2, "behind"),
+            "raft.transfer_refused",
+            "FAILED_PRECONDITION",
+        ),
+        (store_errors.StoreFullError("log", 9, 1), "store.full", "RESOURCE_EXHAUSTED"),
+        (
+            store_errors.RecordFormatError(0, "magic", "a", "b"),
+            "store.record_format",
+            "INVALID_ARGUMENT",
+        ),
+        (store_errors.CorruptionError("log", 0, "CRC", "a", "b"), "store.corruption", "DATA_LOSS"),
+        (ZeroDivisionError("x"), "node.internal", "INTERNAL"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
+def test_errors_of_other_layers_keep_what_they_say(
+    error: Exception, code: str, status: str
+) -> None:
+    failure = describe(error)
+    assert (failure.code, failure.status) == (code, status)
+    if isinstance(error, store_errors.StoreError):
+        assert (failure.retryable, failure.outcome) == (error.retryable, error.outcome)
+        assert failure.message == str(error)
+
+
+def test_a_defect_promises_nothing() -> None:
+    assert describe(KeyError("x")).outcome is Outcome.UNKNOWN
+    assert not describe(KeyError("x")).retryable
+
+
+def test_the_page_is_current_and_names_every_code() -> None:
+    assert repository.text("docs/errors.md") == page(), (
+        "run: python -m node.errors_reference > docs/errors.md"
+    )
+    assert all(f"| `{error.code}` |" in page() for error in EXAMPLES)
+    assert "| `store.full` | RESOURCE_EXHAUSTED | yes | not applied |" in page()

@@ -1,0 +1,69 @@
+"""A sync that hangs: the pump stays bounded, and no promise leaves before its writes are
+durable."""
+
+from __future__ import annotations
+
+from node.flush_queue import FLUSH_COUNT_MAX
+from raft.messages import AppendReply
+from tests.raft.builders import append, payload_of
+from tests.raft.cluster import Cluster
+
+COUNT = 3 * FLUSH_COUNT_MAX
+
+
+def follower_with_a_hanging_sync(count: int = COUNT, **settings: int) -> Cluster:
+    """Return a cluster whose node 2 got one entry a turn and has no sync ended."""
+    cluster = Cluster(**settings)  # type: ignore[arg-type]
+    cluster.receive(2, append(1, 2, 1))
+    cluster.nodes[2].syncs_at_once = False
+    for index in range(count):
+        message = append(1, 2, 1, prev=(index - 1, 1 if index else 0), terms=[1])
+        cluster.receive(2, message, payload_of(message))
+    cluster.sent.clear()
+    return cluster
+
+
+def acks(cluster: Cluster) -> list[int]:
+    return [m.match for m in cluster.sent if isinstance(m, AppendReply)]
+
+
+def test_a_hanging_sync_costs_bounded_memory() -> None:
+    cluster = follower_with_a_hanging_sync()
+    stats = cluster.nodes[2].replica.stats()
+    assert stats.flush_count == FLUSH_COUNT_MAX
+    assert stats.held_message_count == FLUSH_COUNT_MAX
+    assert stats.held_messages_dropped == 0
+    assert len(cluster.nodes[2].tickets) == COUNT, "the shell still learns of each"
+
+
+def test_folded_promises_wait_for_their_own_writes() -> None:
+    """A sync that covers all but the last write releases what that sync covers and no more."""
+    cluster = follower_with_a_hanging_sync()
+    cluster.sync(2, through=cluster.nodes[2].tickets[-2])
+    assert max(acks(cluster)) < COUNT - 1
+    assert cluster.state(2).synced < COUNT - 1
+
+    cluster.sync(2)
+
+    assert acks(cluster)[-1] == COUNT - 1
+    assert cluster.state(2).synced == COUNT - 1
+    stats = cluster.nodes[2].replica.stats()
+    assert (stats.flush_count, stats.held_message_count) == (0, 0)
+
+
+def test_first_tickets_are_released_one_by_one() -> None:
+    cluster = follower_with_a_hanging_sync()
+    for index, ticket in enumerate(cluster.nodes[2].tickets[: FLUSH_COUNT_MAX - 1]):
+        cluster.sync(2, through=ticket)
+        assert acks(cluster)[-1] == cluster.state(2).synced == index
+
+
+def test_truncation_moves_a_folded_ticket_back() -> None:
+    """What a folded sync covers was replaced: its end says nothing about the new entries."""
+    cluster = follower_with_a_hanging_sync()
+    message = append(3, 2, 5, prev=(1, 1), terms=[5])
+    cluster.receive(2, message, payload_of(message))
+    cluster.sync(2, through=cluster.nodes[2].tickets[-2])
+    assert cluster.state(2).synced <= 1
+    cluster.sync(2)
+    assert cluster.state(2).synced == 2

@@ -1,0 +1,114 @@
+"""When a node is ready, who is told, what a log line never says, and which error ends it how."""
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from node import logs
+from node.fail_stop import EXIT_BAD_CONFIG, EXIT_BAD_DATA, EXIT_TRY_LATER
+from node.hard_state import IdentityMismatchError
+from node.health import Health, Phase
+from node.lifecycle import exit_code_of, is_ours
+from node.services.server import PortTakenError
+from node.tls import TlsFileError
+from raft.transitions import Role
+from store.errors import CorruptionError, LayoutError, LockedError, StoreFullError, TopicNameError
+from store.message import encode_message
+
+
+class Driver:
+    """What health asks."""
+
+    role, leader_id, is_ready = Role.FOLLOWER, 0, False
+
+
+def test_ready_is_who_serves_and_leads_or_knows_who_does() -> None:
+    health, driver, told = Health(), Driver(), list[bool]()
+    health.add_listener(told.append)
+    assert health.ready() == (False, "starting: opening the store")
+    health.watch(driver)
+    health.enter(Phase.SERVING)
+    assert health.ready() == (False, "no leader is known")
+    driver.leader_id = 2
+    health.refresh()
+    assert health.ready() == (True, "node 2 leads")
+    driver.role, driver.leader_id = Role.LEADER, 1
+    health.refresh()
+    assert health.ready() == (False, "leads, and applies what was committed before")
+    driver.is_ready = True
+    health.refresh()
+    assert health.ready() == (True, "leads")
+    health.enter(Phase.DRAINING, "told to stop")
+    assert health.ready() == (False, "draining: told to stop")
+    health.enter(Phase.STOPPING)
+    assert health.ready() == (False, "stopping")
+    assert health.live().is_good
+    assert told == [True, False, True, False]
+
+
+@pytest.fixture
+def lines() -> Iterator[io.StringIO]:
+    """Where log lines go, as JSON."""
+    stream, handlers = io.StringIO(), logging.getLogger().handlers
+    level = logging.getLogger().level
+    logs.configure("info", "json", stream=stream, bound={"node": 3})
+    yield stream
+    structlog.reset_defaults()
+    logging.getLogger().handlers = handlers
+    logging.getLogger().setLevel(level)
+    for package in logs.OWN_PACKAGES:
+        logging.getLogger(package).setLevel(logging.NOTSET)
+
+
+def test_lines_are_json_without_secrets(lines: io.StringIO) -> None:
+    log = structlog.get_logger(component="test")
+    log.info("opened", secret="abc", auth_token="def", secret_file="path", count=2)
+    log.debug("too much")
+    logging.getLogger("node.peer_link").info("a line of %s", "logging")
+    logging.getLogger("uvicorn").info("too much of a library")
+    found = [json.loads(line) for line in lines.getvalue().splitlines()]
+    assert [line["event"] for line in found] == ["opened", "a line of logging"]
+    assert found[0]["secret"] == found[0]["auth_token"] == logs.HIDDEN
+    assert (found[0]["secret_file"], found[0]["count"], found[0]["node"]) == ("path", 2, 3)
+    assert (found[1]["level"], found[1]["component"]) == ("info", "node.peer_link")
+
+
+def test_an_error_is_one_line_with_its_traceback(lines: io.StringIO) -> None:
+    try:
+        raise KeyError("missing")
+    except KeyError as error:
+        structlog.get_logger().error("failed", exc_info=error)
+    (line,) = lines.getvalue().splitlines()
+    assert "Traceback" in json.loads(line)["exception"]
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (TlsFileError("a.pem", "no"), EXIT_BAD_CONFIG),
+        (CorruptionError("f", 1, "crc", "1", "2"), EXIT_BAD_DATA),
+        (LayoutError("d", "x", "y"), EXIT_BAD_DATA),
+        (IdentityMismatchError("d", "node", "1", "2"), EXIT_BAD_DATA),
+        (LockedError("d", "process 1"), EXIT_TRY_LATER),
+        (StoreFullError("d", 2, 1), EXIT_TRY_LATER),
+        (PortTakenError("listen", "a:1", "in use"), EXIT_TRY_LATER),
+        (PermissionError(13, "denied"), EXIT_TRY_LATER),
+    ],
+)
+def test_what_ends_a_start_and_how(error: Exception, code: int) -> None:
+    assert exit_code_of(error) == code
+
+
+def test_an_error_of_our_packages_is_told_from_one_of_a_library() -> None:
+    with pytest.raises(TopicNameError) as ours:
+        encode_message("bad topic!", -1, b"", {})
+    assert is_ours(ours.value)
+    with pytest.raises(json.JSONDecodeError) as library:
+        json.loads("{")
+    assert not is_ours(library.value)
+    assert is_ours(AssertionError())
+    assert not is_ours(TimeoutError())

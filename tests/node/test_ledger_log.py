@@ -1,0 +1,293 @@
+"""The stored log of one replica on real files: what it is, what a leader writes, restarts."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from node.hard_state import IdentityMismatchError
+from raft.errors import HardStateNotSavedError
+from raft.messages import (
+    Configuration,
+    ConfigurationAt,
+    Standing,
+)
+from raft.ready import EntryKind, HardState
+from store import failpoints
+from store.errors import (
+    LayoutError,
+    PositionRangeError,
+    RecordFormatError,
+    StoreFullError,
+    SyncFailedError,
+)
+from store.pull import PullStatus
+from store.replica_store import ReplicaStore
+from store.store import Store
+from tests.node.ledger_cluster import CONFIG, crash, open_log
+from tests.node.ledger_logs import VOTERS, data_image, new_log, put, queue_numbers, reopen
+from tests.store.conftest import _descriptors_of_the_dead
+from tests.store.records import batch
+
+__all__ = ["_descriptors_of_the_dead"]
+# --- What a node is ---
+
+
+def test_an_empty_disk_founds_or_joins_once(tmp_path: Path) -> None:
+    with open_log(tmp_path / "a") as log:
+        assert not log.is_founded
+        with pytest.raises(AssertionError, match="neither founder"):
+            log.load()
+        log.found(VOTERS, (4,))
+        found = log.load()
+        assert found.configurations == (ConfigurationAt(-1, Configuration(VOTERS, (4,))),)
+        assert found.hard_state == HardState()
+        assert (found.last_index, found.commit, found.applied) == (-1, -1, -1)
+    with open_log(tmp_path / "a") as log:
+        assert log.is_founded
+        assert log.load() == found
+    with open_log(tmp_path / "b") as log:
+        log.join(incarnation=7)
+        assert log.load().configurations == ()
+    with open_log(tmp_path / "b") as log:
+        assert log.load().hard_state == HardState(0, 0, Standing.JOINING, 7)
+        assert log.incarnation == 7
+
+
+def test_a_directory_of_another_node_or_cluster_is_refused(tmp_path: Path) -> None:
+    new_log(tmp_path).close()
+    with pytest.raises(IdentityMismatchError, match="belongs to node '1'") as error:
+        open_log(tmp_path, 2)
+    assert error.value.code == "node.identity_mismatch"
+    with pytest.raises(IdentityMismatchError, match="belongs to cluster"):
+        open_log(tmp_path, cluster_id="other")
+    open_log(tmp_path).close()
+
+
+def test_a_log_without_term_and_vote_is_refused(tmp_path: Path) -> None:
+    log = new_log(tmp_path)
+    put(log, 0, 3)
+    log.close()
+    for path in tmp_path.glob("raft.*"):
+        path.unlink()
+    with pytest.raises(LayoutError, match="raft"):
+        open_log(tmp_path)
+
+
+def test_term_and_vote_survive_and_a_full_disk_leaves_the_old_ones(tmp_path: Path) -> None:
+    log = new_log(tmp_path)
+    log.save_hard_state(HardState(3, 2))
+    with failpoints.armed("fs.write=ENOSPC"), pytest.raises(HardStateNotSavedError):
+        log.save_hard_state(HardState(4, 1))
+    assert log.load().hard_state == HardState(3, 2)
+    with failpoints.armed("fs.open=EIO"), pytest.raises(HardStateNotSavedError):
+        log.save_hard_state(HardState(4, 1))
+    log.save_hard_state(HardState(5, 0))
+    crash(log)
+    with open_log(tmp_path) as log:
+        assert log.load().hard_state == HardState(5, 0)
+        with failpoints.armed("fs.sync=EIO"), pytest.raises(SyncFailedError):
+            log.save_hard_state(HardState(6, 1))
+
+
+def test_entries_of_a_newer_term_than_was_saved_raise_it_without_a_vote(tmp_path: Path) -> None:
+    log = new_log(tmp_path)
+    log.save_hard_state(HardState(2, 1))
+    put(log, 0, 3, term=4)
+    crash(log)
+    with open_log(tmp_path) as log:
+        assert log.load().hard_state == HardState(4, 0)
+    with open_log(tmp_path) as log:
+        assert log.load().hard_state == HardState(4, 0)
+
+
+# --- Loss of memory (design 4.5) ---
+
+
+def lose_power(root: Path) -> None:
+    """Make the directory look as if the machine had been booted since."""
+    assert (root / "abort").exists()
+    (root / "boot_id").write_text("another-boot\n")
+
+
+@pytest.mark.parametrize("flush", ["sync", "async"])
+def test_a_power_loss_with_acks_from_the_page_cache_is_remembered(
+    tmp_path: Path, flush: Literal["sync", "async"]
+) -> None:
+    config = replace(CONFIG, flush=flush)
+    log = new_log(tmp_path, config=config)
+    log.save_hard_state(HardState(3, 2))
+    crash(log)
+    with reopen(tmp_path, config=config) as log:
+        assert log.load().hard_state == HardState(3, 2), "the machine was up all the time"
+    crash(open_log(tmp_path, config=config))
+    lose_power(tmp_path)
+    expected = HardState(3, 2)
+    if flush == "async":
+        expected = HardState(3, 2, Standing.RECOVERING, 1)
+    # Also when the node now runs with the other flush mode, and crashes again at once.
+    log = open_log(tmp_path, config=replace(CONFIG, flush="sync"))
+    assert log.load().hard_state == expected
+    crash(log)
+    with open_log(tmp_path, config=config) as log:
+        assert log.load().hard_state == expected
+
+
+def test_a_crash_before_the_loss_is_saved_does_not_hide_it(tmp_path: Path) -> None:
+    config = replace(CONFIG, flush="async")
+    crash(new_log(tmp_path, config=config))
+    lose_power(tmp_path)
+    with failpoints.armed("meta_file.before_rename=EIO"), pytest.raises(OSError, match="failpoint"):
+        open_log(tmp_path, config=config)
+    with open_log(tmp_path, config=config) as log:
+        assert log.load().hard_state.standing is Standing.RECOVERING
+
+
+# --- A leader's appends ---
+
+
+def test_a_prepared_batch_says_where_it_goes_and_writes_nothing(tmp_path: Path) -> None:
+    with new_log(tmp_path) as log:
+        put(log, 0, 4)
+        before = data_image(log)
+        data = batch(4, 6) + batch(6, 7, queue_id=5) + batch(7, 8)
+        prepared = log.prepare(data)
+        assert prepared.queues == {(b"orders", 0): (4, 3), (b"orders", 5): (0, 1)}
+        assert (prepared.record_count, prepared.size_bytes) == (4, len(data))
+        assert prepared.result is None
+        assert data_image(log) == before
+        again = log.prepare(data)  # The first one was given up.
+        with pytest.raises(AssertionError, match="prepared since"):
+            log.append(1, 1, EntryKind.DATA, prepared)
+        log.append(1, 1, EntryKind.DATA, again)
+        assert again.result is not None
+        assert again.result.queue_offsets == [4, 5, 0, 6]
+        with pytest.raises(RecordFormatError):
+            log.prepare(b"no record" * 20)
+        with pytest.raises(AssertionError, match="consensus"):
+            log.store.append(data)
+
+
+def test_a_batch_prepared_behind_another_entry_is_refused(tmp_path: Path) -> None:
+    with new_log(tmp_path) as log:
+        prepared = log.prepare(batch(0, 3))
+        log.append(0, 1, EntryKind.NO_OP, None)
+        with pytest.raises(AssertionError, match="prepared since"):
+            log.append(1, 1, EntryKind.DATA, prepared)
+
+
+def test_readers_see_what_is_committed_and_nothing_else(tmp_path: Path) -> None:
+    with new_log(tmp_path) as log:
+        log.append(0, 1, EntryKind.NO_OP, None)
+        prepared = log.prepare(batch(0, 3))
+        log.append(1, 1, EntryKind.DATA, prepared)
+        put(log, 3, 5)
+        assert log.store.pull("orders", 0, 0).status is PullStatus.NO_MATCHED_LOGIC_QUEUE
+        assert prepared.result is not None
+        position = prepared.result.record_positions[0]
+        with pytest.raises(PositionRangeError):
+            log.store.message_at(position)
+        with pytest.raises(PositionRangeError):
+            log.store.view(position, 10)
+        log.dispatch(1)
+        assert log.store.queues() == []
+        log.dispatch(2)
+        assert queue_numbers(log) == [0, 1, 2]
+        assert log.store.message_at(position).body.startswith(b"00000000")
+        assert log.store.messages_by_key("orders", "key0003") == []
+        log.store.maintain()
+        assert queue_numbers(log) == [0, 1, 2], "the upkeep dispatches nothing by itself"
+        log.dispatch(3)
+        log.dispatch(3)
+        assert queue_numbers(log) == [0, 1, 2, 3, 4]
+        assert [m.queue_offset for m in log.store.messages_by_key("orders", "key0003")] == [3]
+
+
+# --- Restarts ---
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_restart_keeps_the_tail_and_shows_only_what_was_dispatched(
+    tmp_path: Path, is_clean: bool
+) -> None:
+    log = new_log(tmp_path)
+    for lo in range(0, 30, 3):
+        put(log, lo, lo + 3)
+    log.dispatch(4)
+    log.store.maintain()
+    log.dispatch(6)  # The mark of the last upkeep does not know of these.
+    if is_clean:
+        log.close()
+    else:
+        crash(log)
+    with reopen(tmp_path) as log:
+        visible = 6 if is_clean else 4
+        assert queue_numbers(log) == list(range(3 * visible))
+        found = log.load()
+        assert (found.last_index, found.commit, found.applied) == (9, visible - 1, -1)
+        assert put(log, 30, 32, term=2) == 10
+    with reopen(tmp_path, applied_index=7) as log:
+        assert queue_numbers(log) == list(range(24)), "the state machine has applied these"
+        found = log.load()
+        assert (found.last_index, found.commit, found.applied) == (10, 7, 7)
+        assert found.runs == ((0, 1), (10, 2))
+        log.dispatch(11)
+        assert queue_numbers(log) == list(range(32))
+
+
+def test_a_rebuild_of_the_queues_stops_where_they_were(tmp_path: Path) -> None:
+    log = new_log(tmp_path)
+    for lo in range(0, 90, 3):
+        put(log, lo, lo + 3)
+    log.dispatch(20)
+    log.close()
+    for path in (tmp_path / "consumequeue").rglob("0*"):
+        if path.is_file():
+            path.write_bytes(b"")
+    with reopen(tmp_path) as log:
+        assert log.store.recovery.derived_rebuilt
+        assert queue_numbers(log) == list(range(60))
+        put(log, 90, 91)
+        log.dispatch(31)
+        assert queue_numbers(log) == list(range(91))
+
+
+def test_a_replicas_directory_is_not_opened_as_any_other(tmp_path: Path) -> None:
+    log = new_log(tmp_path)
+    put(log, 0, 3)
+    log.close()
+    with pytest.raises(LayoutError, match="of a cluster's node"):
+        Store.open(str(tmp_path), CONFIG, maintain=False)
+    with ReplicaStore.open(str(tmp_path), CONFIG, maintain=False) as store:
+        assert store.queues() == [], "a reader of the directory sees what was committed"
+
+
+# --- Configurations ---
+
+
+def test_configurations_of_the_log_are_found_again(tmp_path: Path) -> None:
+    first, second = Configuration(VOTERS, (4,)), Configuration((1, 2, 3, 4))
+    log = new_log(tmp_path)
+    put(log, 0, 3)
+    log.append(1, 1, EntryKind.CONFIGURATION, first)
+    put(log, 3, 6)
+    log.append(3, 1, EntryKind.CONFIGURATION, second)
+    expected = [ConfigurationAt(-1, Configuration(VOTERS)), ConfigurationAt(1, first)]
+    assert log.load().configurations == (*expected, ConfigurationAt(3, second))
+    crash(log)
+    with reopen(tmp_path) as log:
+        assert log.load().configurations == (*expected, ConfigurationAt(3, second))
+        log.truncate_from(3)
+        assert log.load().configurations == tuple(expected)
+        put(log, 6, 9, term=2)  # In the place of the second one.
+    with reopen(tmp_path) as log:
+        assert log.load().configurations == tuple(expected)
+
+
+def test_a_configuration_that_cannot_be_noted_is_not_written(tmp_path: Path) -> None:
+    log = new_log(tmp_path)
+    with failpoints.armed("fs.write=ENOSPC"), pytest.raises(StoreFullError):
+        log.append(0, 1, EntryKind.CONFIGURATION, Configuration(VOTERS, (4,)))
+    assert log.last_index == -1
+    log.close()

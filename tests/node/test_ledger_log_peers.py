@@ -1,0 +1,235 @@
+"""What a follower takes from its leader, and what a truncation gives back."""
+
+import threading
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from raft.errors import PeerProtocolError
+from raft.messages import (
+    AppendRequest,
+    Configuration,
+    ConfigurationAt,
+)
+from raft.ready import EntryKind
+from store import failpoints
+from store.errors import (
+    StoreError,
+)
+from tests.node.ledger_cluster import Clock, crash, sync
+from tests.node.ledger_logs import (
+    VOTERS,
+    append_request,
+    data_image,
+    new_log,
+    put,
+    queue_numbers,
+    reopen,
+    ship,
+)
+from tests.store.conftest import _descriptors_of_the_dead
+from tests.store.records import batch
+
+__all__ = ["_descriptors_of_the_dead"]
+# --- A follower ---
+
+
+def test_a_follower_becomes_equal_across_files(tmp_path: Path) -> None:
+    random = Random(4)
+    leader, follower = new_log(tmp_path / "a"), new_log(tmp_path / "b", 2)
+    number = 0
+    for step in range(120):
+        if random.random() < 0.2:
+            kind = EntryKind.NO_OP
+            leader.append(leader.last_index + 1, 1 + step // 30, kind, None)
+        else:
+            size_bytes = random.choice((10, 500, 3000))
+            put(leader, number, number + 3, term=1 + step // 30, size_bytes=size_bytes)
+            number += 3
+    assert len(leader.store.ledger.files.files) > 3
+    lo, hi = 0, leader.last_index + 1
+    while lo < hi:
+        step_hi = min(hi, lo + random.choice((1, 5, 60)))
+        ship(leader, follower, lo, step_hi)
+        lo = step_hi
+    assert data_image(follower) == data_image(leader)
+    assert follower.load().runs == leader.load().runs
+    assert follower.chain_crc_at(50) == leader.chain_crc_at(50)
+    assert follower.chain_crc_at(500) is None
+    follower.dispatch(hi)
+    assert queue_numbers(follower) == list(range(number))
+    for index in (1, 40, hi):
+        assert follower.position_of(index) == leader.position_of(index)
+    leader.close()
+    follower.close()
+
+
+def test_the_part_that_is_stored_already_is_skipped(tmp_path: Path) -> None:
+    leader, follower = new_log(tmp_path / "a"), new_log(tmp_path / "b", 2)
+    for lo in range(0, 60, 3):
+        put(leader, lo, lo + 3, term=1 + lo // 21, size_bytes=2000)
+    ship(leader, follower, 0, 9)
+    raw = leader.read_raw(4, 20)
+    follower.check_raw(append_request(leader, 4, 20), memoryview(raw))
+    with pytest.raises(AssertionError, match="another payload"):
+        follower.write_raw(9, 20, b"", 4)
+    payload = memoryview(raw)
+    follower.check_raw(append_request(leader, 4, 20), payload)
+    follower.write_raw(9, 20, payload, 4)
+    assert data_image(follower) == data_image(leader)
+    assert follower.load().runs == leader.load().runs
+    leader.close()
+    follower.close()
+
+
+def test_bytes_that_are_not_what_the_message_says_are_refused(tmp_path: Path) -> None:
+    leader, follower = new_log(tmp_path / "a"), new_log(tmp_path / "b", 2)
+    for lo in range(0, 12, 3):
+        put(leader, lo, lo + 3, term=1 + lo // 6)
+    leader.append(4, 3, EntryKind.CONFIGURATION, Configuration(VOTERS, (9,)))
+    raw = leader.read_raw(0, 5)
+    news = (ConfigurationAt(4, Configuration(VOTERS, (9,))),)
+    good = append_request(leader, 0, 5, news)
+    follower.check_raw(good, raw)
+    wrong: list[tuple[AppendRequest, bytes]] = [
+        (good, raw[:-1]),
+        (good, raw + b"\0"),
+        (good, raw[:60] + b"\x01" + raw[61:]),
+        (good, b""),
+        (good._replace(hi=4), raw),
+        (good._replace(hi=6), raw),
+        (good._replace(runs=((0, 1), (3, 2), (4, 3))), raw),
+        (good._replace(runs=((0, 3),)), raw),
+        (good._replace(configurations=()), raw),
+        (good._replace(configurations=(ConfigurationAt(4, Configuration(VOTERS)),)), raw),
+        (good, leader.read_raw(1, 5)),
+    ]
+    before = data_image(follower)
+    for message, payload in wrong:
+        with pytest.raises(PeerProtocolError):
+            follower.check_raw(message, payload)
+    assert data_image(follower) == before
+    # Nothing is looked at that the core will refuse: the entry before is not here.
+    follower.check_raw(good._replace(prev_index=7, prev_term=1), b"garbage")
+    follower.check_raw(good, raw)
+    follower.write_raw(0, 5, raw, 0)
+    assert follower.load().configurations[-1] == news[0]
+    leader.close()
+    follower.close()
+
+
+def test_offsets_are_counted_again_after_raw_entries(tmp_path: Path) -> None:
+    leader, follower = new_log(tmp_path / "a"), new_log(tmp_path / "b", 2)
+    for lo in range(0, 9, 3):
+        put(leader, lo, lo + 3)
+    ship(leader, follower, 0, 1)
+    assert follower.prepare(batch(50, 51)).queues == {(b"orders", 0): (3, 1)}
+    ship(leader, follower, 1, 3)
+    assert follower.prepare(batch(50, 51)).queues == {(b"orders", 0): (9, 1)}
+    leader.close()
+    follower.close()
+
+
+# --- Truncation ---
+
+
+def test_a_truncation_gives_the_queue_offsets_back(tmp_path: Path) -> None:
+    with new_log(tmp_path) as log:
+        for lo in range(0, 30, 3):
+            put(log, lo, lo + 3, size_bytes=3000)
+        log.dispatch(3)
+        sync(log)
+        log.store.maintain()
+        log.truncate_from(5)
+        assert log.store._mark.mark.durable_position == log.position_of(5)
+        assert log.load().runs == ((0, 1),)
+        log.become_leader()
+        prepared = log.prepare(batch(100, 102))
+        assert prepared.queues == {(b"orders", 0): (15, 2)}
+        log.append(5, 2, EntryKind.DATA, prepared)
+        log.dispatch(6)
+        assert queue_numbers(log) == [*range(15), 100, 101]
+        with pytest.raises(AssertionError, match="readers have seen"):
+            log.truncate_from(4)
+
+
+def test_a_new_leader_counts_on_from_what_others_wrote(tmp_path: Path) -> None:
+    leader, follower = new_log(tmp_path / "a"), new_log(tmp_path / "b", 2)
+    clock_late = Clock(leader.store._clock() + 10**6)
+    leader.store._clock = clock_late
+    for lo in range(0, 30, 3):
+        put(leader, lo, lo + 3)
+    prepared = leader.prepare(batch(30, 33))
+    ship(leader, follower, 0, 10)
+    follower.dispatch(4)
+    other = follower.prepare(batch(30, 33))
+    assert other.queues == prepared.queues == {(b"orders", 0): (30, 3)}
+    follower.append(10, 2, EntryKind.DATA, other)
+    assert other.result is not None
+    assert other.result.store_unix_ms >= clock_late.unix_ms - 2, "the log's time does not go back"
+    leader.close()
+    follower.close()
+
+
+def test_a_sync_that_a_truncation_overtakes_still_reports(tmp_path: Path) -> None:
+    with new_log(tmp_path) as log:
+        for lo in range(0, 30, 3):
+            put(log, lo, lo + 3)
+        for round_number in range(20):
+            index = put(log, 30, 33, size_bytes=1000)
+            done = threading.Event()
+            errors: list[StoreError | None] = []
+
+            def on_done(
+                error: StoreError | None,
+                done: threading.Event = done,
+                errors: list[StoreError | None] = errors,
+            ) -> None:
+                errors.append(error)
+                done.set()
+
+            log.request_sync(on_done)
+            if round_number % 2:
+                log.truncate_from(index)
+            assert done.wait(30)
+            assert errors == [None]
+
+
+STEPS = [
+    "durable_mark.write",
+    "replica_store.before_cut",
+    "ledger.before_cut",
+    "mapped_file.truncate",
+    "mapped_file.truncate=EIO@2",
+    "fs.sync",
+    "fs.write",
+    "fs.unlink",
+]
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_crash_within_a_truncation_leaves_a_prefix_that_can_be_cut_again(
+    tmp_path: Path, step: str
+) -> None:
+    log = new_log(tmp_path)
+    for lo in range(0, 60, 3):
+        put(log, lo, lo + 3, size_bytes=3000)
+    log.dispatch(3)
+    log.store.maintain()
+    sync(log)
+    files = len(log.store.ledger.files.files)
+    assert files > 2
+    specification = step if "=" in step else f"{step}=EIO"
+    with failpoints.armed(specification), pytest.raises((OSError, StoreError)):
+        log.truncate_from(5)
+    crash(log)
+    with reopen(tmp_path) as log:
+        found = log.load()
+        assert 4 <= found.last_index <= 19
+        assert queue_numbers(log) == list(range(9))
+        if found.last_index > 4:
+            log.truncate_from(5)
+        assert put(log, 15, 18, term=2) == 5
+        log.dispatch(6)
+        assert queue_numbers(log) == list(range(18))

@@ -1,0 +1,145 @@
+"""Three real nodes: who leads, who belongs to the cluster, and a follower that fell far behind."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from deploy.local import LocalCluster
+from deploy.local_process import free_ports
+from quorumlog.pb import admin_pb2 as pb
+from tests.node.processes import SingleNode, connected, typed_error, wait_for
+
+pytestmark = pytest.mark.slow
+SETTINGS = {
+    "file_size_bytes": "1MiB",
+    "batch_size_bytes_max": "256KiB",
+    "heartbeat_ms": 50,
+    "election_min_ms": 300,
+}
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+    """Three nodes that serve."""
+    with LocalCluster.create(tmp_path / "c", 3, settings=SETTINGS) as nodes:
+        yield nodes
+
+
+def test_leadership_moves_on_request_and_away_from_a_drained_node(cluster: LocalCluster) -> None:
+    first = cluster.leader_id()
+    second, third = (n for n in cluster.node_ids if n != first)
+    with connected(cluster.address(first)) as client:
+        client.create_topic("orders")
+        done = client.admin.TransferLeadership(pb.TransferLeadershipRequest(node_id=second))
+        assert done.leader_id == second
+        with pytest.raises(grpc.RpcError) as caught:
+            client.append("orders", b"x")
+        error = typed_error(caught.value)
+        assert (error.code, error.leader_id) == ("node.not_leader", second)
+        assert error.leader_address == cluster.address(second)
+    wait_for("the leader to be ready", lambda: cluster.leader_id() == second)
+    with connected(cluster.address(second)) as client:
+        client.append("orders", b"x")
+        client.admin.Drain(pb.DrainRequest())
+        assert client.status().role != "leader"
+        assert client.status().is_draining
+    for node in (first, third):
+        cluster.stop(node)
+        cluster.start(node)
+        wait_for("another leader", lambda: cluster.leader_id() not in (0, second))
+
+
+def test_a_stop_of_the_leader_leaves_no_gap_of_an_election(cluster: LocalCluster) -> None:
+    leader = cluster.leader_id()
+    cluster.stop(leader)
+    assert cluster.exit_code(leader) == 0
+    assert cluster.leader_id() not in (0, leader)
+    log = cluster.log_path(leader).read_text()
+    assert "handed leadership over" in log
+
+
+def test_a_node_joins_becomes_a_voter_and_leaves_again(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    ports = free_ports(2)
+    address, peer_address = (f"127.0.0.1:{port}" for port in ports)
+    peers = ",".join(f"{s.node_id}={s.peer_address}/{s.address}" for s in cluster.status())
+    flags = {name: str(value) for name, value in SETTINGS.items()}
+    fourth = SingleNode(
+        tmp_path / "four" / "data",
+        **{
+            **flags,
+            "node_id": "4",
+            "cluster_id": cluster.cluster_id,
+            "peers": peers,
+            "listen": address,
+            "join": "",
+            "peer_listen": peer_address,
+        },
+    )
+    fourth.directory.parent.mkdir()
+    with connected(cluster.address(cluster.leader_id())) as client:
+        client.create_topic("orders")
+        for number in range(10):
+            client.append("orders", b"%d" % number)
+
+        def change(kind: pb.MemberChange, **fields: str) -> list[tuple[int, bool]]:
+            request = pb.ChangeMemberRequest(change=kind, node_id=4, **fields)
+            done = client.admin.ChangeMember(request, timeout=30)
+            return [(member.node_id, member.is_voter) for member in done.members]
+
+        with pytest.raises(grpc.RpcError) as caught:
+            change(pb.MEMBER_CHANGE_ADD_LEARNER, address="nonsense", peer_address=peer_address)
+        assert typed_error(caught.value).code == "node.bad_request"
+        members = change(pb.MEMBER_CHANGE_ADD_LEARNER, address=address, peer_address=peer_address)
+        assert members == [(1, True), (2, True), (3, True), (4, False)]
+        with fourth:
+            with fourth.client() as newcomer:
+                applied = client.status().applied_index
+                wait_for("the learner", lambda: newcomer.status().applied_index >= applied)
+                assert newcomer.pull("orders", consistency=3).record_count == 10
+            members = change(pb.MEMBER_CHANGE_PROMOTE)
+            assert members[-1] == (4, True)
+            client.append("orders", b"with four voters")
+            members = change(pb.MEMBER_CHANGE_REMOVE)
+            assert [node for node, _ in members] == [1, 2, 3]
+            client.append("orders", b"with three again")
+
+
+def test_a_follower_behind_retention_gets_a_snapshot_and_the_rest(
+    tmp_path: Path,
+) -> None:
+    settings = {**SETTINGS, "retention_size_bytes": "2MiB", "follower_lag_count_max": 10}
+    with LocalCluster.create(tmp_path, 3, settings=settings) as cluster:
+        leader = cluster.leader_id()
+        behind = leader % 3 + 1
+        with connected(cluster.address(leader)) as client:
+            client.create_topic("orders")
+            cluster.kill(behind)
+            body = os.urandom(100 * 1024)
+            for number in range(60):
+                client.append("orders", b"%03d" % number + body)
+            wait_for("retention", lambda: client.status().first_index > 15)
+            status = client.status()
+            cluster.start(behind)
+            cluster.wait_ready()
+            with connected(cluster.address(behind)) as late:
+                wait_for(
+                    "the follower", lambda: late.status().applied_index >= status.applied_index
+                )
+                assert late.status().first_index >= 15
+                mine = late.pull("orders", 59, consistency=3, max_count=1)
+                theirs = client.pull("orders", 59, max_count=1)
+                assert mine.records == theirs.records
+                digests = [
+                    c.admin.ChainDigest(pb.ChainDigestRequest(index=status.applied_index))
+                    for c in (client, late)
+                ]
+                assert digests[0] == digests[1]
+            assert "received a snapshot" in cluster.log_path(behind).read_text()
+            # What it got is its own now: it starts again without anybody's help.
+            cluster.restart(behind)
+            cluster.wait_ready()

@@ -1,0 +1,454 @@
+"""The peer link against wrong nodes, strangers and bad manners: refused by name, bounded, and the
+good peers do not notice."""
+
+import errno
+import os
+import struct
+import tracemalloc
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from node import handshake
+from node.auth import is_same, sign
+from node.handshake import CloseCode, RefusedError
+from node.wire import HANDSHAKE_SIZE_BYTES_MAX, FrameKind
+from quorumlog.pb import peer_pb2 as pb
+from tests.node.links import (
+    LIMITS,
+    LOOPS,
+    Node,
+    Raw,
+    RawListener,
+    connected,
+    eventually,
+    identity,
+    introduce,
+    nodes,
+    raw_to,
+    run,
+    started,
+)
+
+both_loops = pytest.mark.parametrize("loop", LOOPS)
+
+
+async def _hello(raw: Raw, to: int = 1, **changes: Any) -> bytes:
+    """Read the Challenge and return the header of a Hello that answers it, with these changes."""
+    challenge = await raw.next_frame()
+    assert challenge is not None
+    identity_changes = {key: changes.pop(key) for key in list(changes) if key != "protocol"}
+    who = identity(identity_changes.pop("node_id", 2), **identity_changes)
+    _, header = handshake.hello(who, challenge[1], to=to, last_index=5)
+    if changes:
+        made = pb.Hello.FromString(header)
+        made.protocol = changes["protocol"]
+        header = made.SerializeToString()
+    return header
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "text"),
+    [
+        ({"cluster_id": "other"}, "wrong_cluster", "cluster 'other' is not the one of this node"),
+        ({"group": "other"}, "wrong_group", "group 'other' is not the one of this node"),
+        ({"to": 3}, "wrong_node", "node 3 is not here; check the addresses of the peers"),
+        ({"node_id": 9}, "unknown_node", "node 9 is not among the peers of this node"),
+        ({"node_id": 1}, "unknown_node", "node 1 is not among the peers of this node"),
+        ({"secret": b"guessed guessed guessed"}, "bad_auth", "the secrets of the two nodes differ"),
+        ({"secret": b""}, "bad_auth", "the secrets of the two nodes differ"),
+        ({"protocol": 2}, "wrong_protocol", "protocol 2 is not spoken here, only 1"),
+    ],
+    ids=lambda value: value if isinstance(value, str) and " " not in value else "",
+)
+@both_loops
+def test_a_wrong_hello_is_refused_by_name(
+    changes: dict[str, Any], code: str, text: str, loop: str
+) -> None:
+    async def work() -> None:
+        async with nodes(Node(1), acquainted=False) as (one,):
+            one.link.set_peers({1: ("", 0), 2: ("127.0.0.1", 1)})
+            async with raw_to(one) as raw:
+                await raw.send(FrameKind.HELLO, await _hello(raw, **dict(changes)))
+                (frame,) = await raw.ended()
+                assert frame[0] is FrameKind.GOODBYE
+                assert handshake.read_goodbye(frame[1]) == (code, text)
+            assert one.closed_counts[code] == 1
+            assert one.events == []
+
+    run(work(), loop)
+
+
+@pytest.mark.parametrize(
+    ("changes", "trouble"),
+    [
+        ({"cluster_id": "other"}, "refused: the peer said wrong_cluster: cluster 'cluster' is"),
+        ({"group": "other"}, "refused: the peer said wrong_group: group 'group' is"),
+        ({"secret": b"another secret of 16"}, "refused: the peer said bad_auth: the secrets"),
+    ],
+)
+@both_loops
+def test_two_nodes_that_do_not_belong_together_say_why(
+    changes: dict[str, Any], trouble: str, loop: str
+) -> None:
+    async def work() -> None:
+        async with nodes(Node(1), Node(2, **changes), acquainted=False) as (one, two):
+            introduce(one, two)
+            await eventually(lambda: one.link.stats().peers[0].last_trouble.startswith(trouble))
+            assert (one.events, two.events) == ([], [])
+
+    run(work(), loop)
+
+
+@both_loops
+def test_a_node_behind_the_wrong_address_is_not_taken_for_another(loop: str) -> None:
+    async def work() -> None:
+        async with nodes(Node(1), Node(2), acquainted=False) as (one, two):
+            one.link.set_peers({3: ("127.0.0.1", two.port)})
+            await eventually(lambda: one.link.stats().peers[0].last_trouble)
+            assert "wrong_node: node 3 is not here" in one.link.stats().peers[0].last_trouble
+            # A node that dials itself by mistake finds out, too.
+            one.link.set_peers({3: ("127.0.0.1", one.port)})
+            await eventually(lambda: CloseCode.WRONG_NODE in one.closed_counts)
+
+    run(work(), loop)
+
+
+@pytest.mark.parametrize("answer", ["wrong node", "wrong secret", "replayed", "garbage", "hello"])
+@both_loops
+def test_a_dialler_checks_who_answers(answer: str, loop: str) -> None:
+    expected = {
+        "wrong node": CloseCode.WRONG_NODE,
+        "wrong secret": CloseCode.BAD_AUTH,
+        "replayed": CloseCode.BAD_AUTH,
+        "garbage": CloseCode.GARBAGE,
+        "hello": CloseCode.PROTOCOL_ERROR,
+    }[answer]
+
+    async def work() -> None:
+        with RawListener() as listener:
+            async with nodes(Node(1), acquainted=False) as (one,):
+                one.link.set_peers({2: ("127.0.0.1", listener.port)})
+                raw = await listener.accept()
+                if answer == "garbage":
+                    await raw.put(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                else:
+                    await raw.send(FrameKind.CHALLENGE, handshake.challenge()[1])
+                    hello = await raw.next_frame()
+                    assert hello is not None
+                    kind = FrameKind.HELLO if answer == "hello" else FrameKind.WELCOME
+                    await raw.send(kind, _welcome(pb.Hello.FromString(hello[1]).nonce))
+                await eventually(lambda: one.closed_counts.get(expected, 0) == 1)
+                assert one.events == []
+
+    def _welcome(nonce: int) -> bytes:
+        who = identity(3 if answer == "wrong node" else 2)
+        if answer == "wrong secret":
+            who = replace(who, secret=b"not the secret at all")
+        signed = nonce ^ 1 if answer == "replayed" else nonce
+        return handshake.welcome(who, to=1, nonce=signed, last_index=0)
+
+    run(work(), loop)
+
+
+@both_loops
+def test_a_hello_that_was_overheard_is_of_no_use(loop: str) -> None:
+    async def work() -> None:
+        async with nodes(Node(1), acquainted=False) as (one,):
+            one.link.set_peers({2: ("127.0.0.1", 1)})
+            async with raw_to(one) as first, raw_to(one) as second:
+                header = await _hello(first)
+                await first.send(FrameKind.HELLO, header)
+                await eventually(lambda: one.link.is_connected(2))
+                await second.send(FrameKind.HELLO, header)
+                frames = await second.ended()
+                assert handshake.read_goodbye(frames[-1][1])[0] == "bad_auth"
+                assert one.link.is_connected(2)
+
+    run(work(), loop)
+
+
+_GARBAGE: dict[str, bytes] = {
+    "http": b"GET / HTTP/1.1\r\nHost: node\r\n\r\n",
+    "tls": bytes.fromhex("1603010200010001fc0303") + bytes(40),
+    "zeros": bytes(64),
+    "ones": b"\xff" * 64,
+    "oversized": struct.pack(">II", HANDSHAKE_SIZE_BYTES_MAX + 1, FrameKind.HELLO << 24 | 4),
+    "append": struct.pack(">II", 100, FrameKind.APPEND << 24 | 4),
+    "goodbye": bytes.fromhex("00000008 04 000004") + b"\0\0\0\0",
+}
+
+
+@pytest.mark.parametrize("name", _GARBAGE)
+@both_loops
+def test_garbage_ends_the_connection_at_once(name: str, loop: str) -> None:
+    async def work() -> None:
+        async with nodes(Node(1), Node(2)) as (one, two):
+            async with raw_to(one) as raw:
+                await raw.put(_GARBAGE[name])
+                frames = await raw.ended()
+                assert [frame[0] for frame in frames] in ([FrameKind.CHALLENGE], [])
+            assert one.closed_counts == {CloseCode.GARBAGE: 1}
+            assert one.link.is_connected(2)
+            assert one.count("down") + two.count("down") == 0
+
+    run(work(), loop)
+
+
+@pytest.mark.parametrize("size", [0, 1, 7, 8, 50])
+@both_loops
+def test_a_handshake_that_is_never_finished_ends_at_its_deadline(size: int, loop: str) -> None:
+    async def work() -> None:
+        limits = replace(LIMITS, handshake_ms_max=50)
+        async with nodes(Node(1, limits), acquainted=False) as (one,), raw_to(one) as raw:
+            hello = struct.pack(">II", 100, FrameKind.HELLO << 24 | 90) + bytes(92)
+            await raw.put(hello[:size])
+            await raw.ended()
+            assert one.closed_counts == {CloseCode.TIMEOUT: 1}
+            await eventually(lambda: one.link.stats().handshake_count == 0)
+
+    run(work(), loop)
+
+
+@both_loops
+def test_a_silent_listener_does_not_hold_up_the_dialler(loop: str) -> None:
+    async def work() -> None:
+        limits = replace(LIMITS, handshake_ms_max=50)
+        with RawListener() as listener:
+            async with nodes(Node(1, limits), acquainted=False) as (one,):
+                one.link.set_peers({2: ("127.0.0.1", listener.port)})
+                first = await listener.accept()
+                assert await first.ended() == []
+                await listener.accept()
+                assert one.closed_counts[CloseCode.TIMEOUT] >= 1
+
+    run(work(), loop)
+
+
+@pytest.mark.slow
+@both_loops
+def test_idle_strangers_are_bounded_and_keep_no_peer_out(loop: str) -> None:
+    async def work() -> None:
+        limits = replace(LIMITS, handshake_count_max=16, handshake_ms_max=60_000)
+        async with nodes(Node(1, limits), Node(2, limits), acquainted=False) as (one, two):
+            raws: list[Raw] = []
+            try:
+                fd_count = len(os.listdir("/proc/self/fd"))
+                for number in range(2000):
+                    raws.append(await Raw().dial(one.port))
+                    assert one.link.stats().handshake_count <= 16
+                    if number == 1000:
+                        introduce(one, two)
+                await connected(one, two)
+                await eventually(lambda: one.link.stats().accepted_count >= 2000)
+                await eventually(lambda: one.closed_counts.get(CloseCode.DISPLACED, 0) >= 1980)
+                own_fd_count = len(os.listdir("/proc/self/fd")) - fd_count - len(raws)
+                assert own_fd_count <= 16 + 8, f"{own_fd_count} descriptors for idle strangers"
+                for raw in raws[:100]:
+                    await raw.ended()
+            finally:
+                for raw in raws:
+                    raw.close()
+
+    run(work(), loop)
+
+
+@both_loops
+def test_descriptors_that_run_out_do_not_end_the_accepting(loop: str) -> None:
+    async def work() -> None:
+        async with nodes(Node(1), Node(2), acquainted=False) as (one, two):
+            event_loop = one.link._loop
+            failures = [errno.EMFILE, errno.ECONNABORTED]
+
+            async def failing(*arguments: Any) -> Any:
+                if failures:
+                    raise OSError(failures.pop(0), "as the kernel would say")
+                return await event_loop.sock_accept(*arguments)
+
+            one.link._loop = _Loop(event_loop, failing)  # type: ignore[assignment]
+            async with raw_to(one) as raw:  # Wakes the accept that waits already.
+                await raw.next_frame()
+            introduce(one, two)
+            await connected(one, two)
+            assert one.link.stats().accept_failure_count == 2
+            one.link._loop = event_loop
+
+    class _Loop:
+        """The loop with another `sock_accept`: uvloop's cannot be patched."""
+
+        def __init__(self, loop: Any, sock_accept: Callable[..., Any]) -> None:
+            self._loop, self.sock_accept = loop, sock_accept
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._loop, name)
+
+    run(work(), loop)
+
+
+@both_loops
+def test_a_peer_that_does_not_read_costs_bounded_memory(loop: str) -> None:
+    async def work() -> None:
+        limits = replace(LIMITS, queued_size_bytes_max=6 << 20, silence_ms_max=60_000)
+        async with nodes(Node(1, limits), acquainted=False) as (one,):
+            one.link.set_peers({2: ("127.0.0.1", 1)})
+            async with raw_to(one) as raw:
+                await raw.shake_hands(identity(2), to=1)
+                payload = bytes(100_000)
+                tracemalloc.start()
+                sent = 0
+                while one.link.send(2, FrameKind.APPEND, b"", payload):
+                    sent += 1
+                    # Each turn: what the kernel takes does not count.
+                    await eventually(lambda: True)
+                    assert sent < 1000, "the limit does not hold"
+                assert one.link.queued_size_bytes(2) <= 6 << 20
+                for _ in range(50):
+                    assert not one.link.send(2, FrameKind.APPEND, b"", payload)
+                peak = tracemalloc.get_traced_memory()[1]
+                tracemalloc.stop()
+                # uvloop and asyncio keep copies of different kinds; neither more than two.
+                assert peak <= 2 * (6 << 20) + (1 << 20)
+                assert one.link.stats().peers[0].dropped_full_count == 51
+                # Once it reads again, everything that was taken arrives, and there is room.
+                for _ in range(sent):
+                    frame = await raw.next_but_pings()
+                    assert frame is not None
+                    assert len(frame[2]) == len(payload)
+                assert one.link.send(2, FrameKind.APPEND, b"", payload)
+
+    run(work(), loop)
+
+
+@both_loops
+def test_a_peer_that_does_not_read_does_not_delay_the_stop(loop: str) -> None:
+    async def work() -> None:
+        limits = replace(LIMITS, silence_ms_max=60_000, close_ms_max=20)
+        async with nodes(Node(1, limits), acquainted=False) as (one,):
+            one.link.set_peers({2: ("127.0.0.1", 1)})
+            async with raw_to(one) as raw:
+                await raw.shake_hands(identity(2), to=1)
+                while one.link.send(2, FrameKind.APPEND, b"", bytes(1_000_000)):
+                    await eventually(lambda: True)
+                await one.link.stop()
+
+    run(work(), loop)
+
+
+@both_loops
+def test_a_second_connection_of_a_peer_replaces_the_first(loop: str) -> None:
+    async def work() -> None:
+        async with nodes(Node(1), acquainted=False) as (one,):
+            one.link.set_peers({2: ("127.0.0.1", 1)})
+            async with raw_to(one) as first, raw_to(one) as second:
+                await first.shake_hands(identity(2), to=1)
+                await second.shake_hands(identity(2), to=1)
+                frames = await first.ended()
+                assert handshake.read_goodbye(frames[-1][1])[0] == "replaced"
+                assert [event[0] for event in one.events] == ["up", "down", "up"]
+                assert one.link.send(2, FrameKind.APPEND, b"to the second")
+                frame = await second.next_but_pings()
+                assert frame == (FrameKind.APPEND, b"to the second", b"")
+                assert one.link.stats().peers[0].connection_count == 1
+
+    run(work(), loop)
+
+
+@pytest.mark.parametrize("kind", [FrameKind.CHALLENGE, FrameKind.HELLO, FrameKind.WELCOME])
+@both_loops
+def test_a_handshake_frame_after_the_handshake_is_a_violation(kind: FrameKind, loop: str) -> None:
+    async def work() -> None:
+        async with nodes(Node(1), acquainted=False) as (one,):
+            one.link.set_peers({2: ("127.0.0.1", 1)})
+            async with raw_to(one) as raw:
+                await raw.shake_hands(identity(2), to=1)
+                await raw.send(kind)
+                frames = await raw.ended()
+                assert handshake.read_goodbye(frames[-1][1])[0] == "protocol_error"
+            assert one.closed_counts == {CloseCode.PROTOCOL_ERROR: 1}
+
+    run(work(), loop)
+
+
+@both_loops
+def test_bytes_that_break_the_protocol_later_drop_the_connection(loop: str) -> None:
+    async def work() -> None:
+        async with nodes(Node(1), acquainted=False) as (one,):
+            one.link.set_peers({2: ("127.0.0.1", 1)})
+            async with raw_to(one) as raw:
+                await raw.shake_hands(identity(2), to=1)
+                await raw.send(FrameKind.APPEND, b"good")
+                await raw.put(b"GET / HTTP/1.1\r\n")
+                frames = await raw.ended()
+                assert handshake.read_goodbye(frames[-1][1])[0] == "protocol_error"
+            assert [frame[1] for frame in one.frames] == [(FrameKind.APPEND, b"good", b"")]
+            assert [event[0] for event in one.events] == ["up", "down"]
+
+    run(work(), loop)
+
+
+def test_trouble_is_logged_once_an_interval(caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        limits = replace(LIMITS, log_interval_ms=60_000)
+        node = await started(Node(1, limits))
+        for _ in range(20):
+            async with raw_to(node) as raw:
+                await raw.put(_GARBAGE["http"])
+                await raw.ended()
+        await node.link.stop()
+        assert node.closed_counts == {CloseCode.GARBAGE: 20}
+
+    run(work())
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 1
+    assert "connection of a stranger ended, garbage: 127.0.0.1:" in lines[0]
+
+
+def test_no_text_of_a_peer_breaks_a_line() -> None:
+    header = pb.Goodbye(code="a\nb", message="x\x1b[31m" + "y" * 1000).SerializeToString()
+    code, text = handshake.read_goodbye(header)
+    assert code == "a?b"
+    assert text.startswith("x?[31myyy")
+    assert len(text) <= 200
+    assert handshake.read_goodbye(b"\xff\xff") == ("unreadable", "")
+
+
+def test_a_challenge_of_another_protocol_is_not_answered() -> None:
+    for header in (b"", b"\xff", pb.Challenge(protocol=1, nonce=b"short").SerializeToString()):
+        with pytest.raises(RefusedError):
+            handshake.hello(identity(1), header, to=2, last_index=0)
+    later = pb.Challenge(protocol=2, nonce=bytes(16)).SerializeToString()
+    handshake.hello(identity(1), later, to=2, last_index=0)
+
+
+def test_every_field_of_a_handshake_is_signed() -> None:
+    nonce, challenge = handshake.challenge()
+    _, header = handshake.hello(identity(2), challenge, to=1, last_index=5)
+    good = pb.Hello.FromString(header)
+    handshake.check_hello(identity(1), header, challenge_nonce=nonce, peers={2, 3})
+    for name, value in {
+        "node_id": 3,
+        "version": "9",
+        "address": "elsewhere:1",
+        "nonce": good.nonce ^ 1,
+        "last_index": -1,
+    }.items():
+        changed = pb.Hello.FromString(header)
+        setattr(changed, name, value)
+        with pytest.raises(RefusedError, match="bad_auth"):
+            handshake.check_hello(
+                identity(1), changed.SerializeToString(), challenge_nonce=nonce, peers={2, 3}
+            )
+
+
+def test_fields_cannot_be_shifted_into_each_other() -> None:
+    assert sign(b"s", "x", "ab", "c") != sign(b"s", "x", "a", "bc")
+    assert sign(b"s", "x", "a") != sign(b"s", "y", "a")
+    assert sign(b"", "x", "a") == b""
+    assert is_same(b"", b"")
+    assert not is_same(b"", sign(b"s", "x"))
+
+
+def test_the_secret_is_not_shown() -> None:
+    assert "secret" not in repr(identity(1))

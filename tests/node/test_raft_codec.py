@@ -1,0 +1,308 @@
+"""Raft messages on the wire: what is sent arrives, and what is no message is refused by name."""
+
+from typing import Any
+
+import pytest
+from google.protobuf.message import Message as Protobuf
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node.raft_codec import (
+    MEMBER_COUNT_MAX,
+    RUN_COUNT_MAX,
+    TERM_MAX,
+    SnapshotHeader,
+    decode,
+    decode_install,
+    encode,
+    encode_install,
+    prev_chain_crc,
+)
+from node.wire import FrameKind
+from quorumlog.pb import peer_pb2 as pb
+from raft.errors import PeerProtocolError
+from raft.messages import (
+    NO_INDEX,
+    AppendReply,
+    AppendRequest,
+    CampaignNow,
+    Configuration,
+    ConfigurationAt,
+    InstallSnapshot,
+    Message,
+    Refusal,
+    SnapshotMeta,
+    Standing,
+    TermRun,
+    VoteReply,
+    VoteRequest,
+)
+
+_END = ("g", 2, 1)
+_INDEXES = st.integers(0, 1 << 40)
+_ROUNDS = st.integers(0, (1 << 64) - 1)
+_NODES = st.integers(1, (1 << 32) - 1)
+
+
+@st.composite
+def _configurations(draw: st.DrawFn, index: st.SearchStrategy[int]) -> ConfigurationAt:
+    members = draw(st.lists(_NODES, min_size=1, max_size=9, unique=True))
+    voter_count = draw(st.integers(1, len(members)))
+    voters, learners = sorted(members[:voter_count]), sorted(members[voter_count:])
+    return ConfigurationAt(draw(index), Configuration(tuple(voters), tuple(learners)))
+
+
+@st.composite
+def _runs(draw: st.DrawFn, lo: int, hi: int, term: int) -> tuple[TermRun, ...]:
+    if lo == hi:
+        return ()
+    firsts = sorted({lo, *draw(st.lists(st.integers(lo, hi - 1), max_size=5))})
+    terms = sorted(draw(st.sets(st.integers(1, term), min_size=1, max_size=len(firsts))))
+    return tuple(zip(firsts, terms, strict=False))
+
+
+@st.composite
+def _appends(draw: st.DrawFn) -> AppendRequest:
+    lo = draw(_INDEXES)
+    hi = lo + draw(st.integers(0, 50))
+    term = draw(st.integers(1, TERM_MAX))
+    runs = draw(_runs(lo, hi, term))
+    prev_term = draw(st.integers(1, runs[0][1] if runs else term)) if lo else 0
+    indexes = sorted(draw(st.sets(st.integers(lo, hi - 1), max_size=3))) if hi > lo else []
+    configurations = [draw(_configurations(st.just(index))) for index in indexes]
+    return AppendRequest(
+        *_END,
+        term,
+        lo - 1,
+        prev_term,
+        hi,
+        runs,
+        draw(st.integers(NO_INDEX, 1 << 40)),
+        draw(_ROUNDS),
+        tuple(configurations),
+        draw(_ROUNDS),
+    )
+
+
+@st.composite
+def _append_replies(draw: st.DrawFn) -> AppendReply:
+    term = draw(st.integers(1, TERM_MAX))
+    return AppendReply(
+        *_END,
+        term,
+        draw(_INDEXES),
+        draw(st.sampled_from([Refusal.NONE, Refusal.OLD_TERM, Refusal.NO_MATCH])),
+        draw(_INDEXES),
+        draw(_INDEXES),
+        draw(_runs(7, 60, term)),
+        draw(_ROUNDS),
+        draw(st.sampled_from(Standing)),
+        draw(_ROUNDS),
+    )
+
+
+@st.composite
+def _vote_requests(draw: st.DrawFn) -> VoteRequest:
+    pre = draw(st.booleans())
+    term = draw(st.integers(0 if pre else 1, TERM_MAX - 1))
+    last_term = draw(st.integers(0, term))
+    last_index = draw(_INDEXES) if last_term else NO_INDEX
+    flags = [draw(st.booleans()) for _ in range(2)]
+    return VoteRequest(*_END, term, term + pre, last_index, last_term, pre, *flags)
+
+
+@st.composite
+def _vote_replies(draw: st.DrawFn) -> VoteReply:
+    refusal = draw(st.sampled_from(Refusal))
+    terms = draw(st.integers(0, TERM_MAX)), draw(st.integers(1, TERM_MAX))
+    pre, recovery = draw(st.booleans()), draw(st.booleans())
+    leader = draw(st.one_of(st.just(0), _NODES))
+    return VoteReply(*_END, *terms, refusal is Refusal.NONE, pre, recovery, refusal, leader)
+
+
+@st.composite
+def _installs(draw: st.DrawFn) -> InstallSnapshot:
+    term = draw(st.integers(1, TERM_MAX))
+    index = draw(_INDEXES)
+    at = draw(_configurations(st.integers(NO_INDEX, index)))
+    meta = SnapshotMeta(index, draw(st.integers(1, term)), at)
+    return InstallSnapshot(*_END, term, meta, draw(_ROUNDS))
+
+
+_MESSAGES: st.SearchStrategy[Message] = st.one_of(
+    _appends(),
+    _append_replies(),
+    _vote_requests(),
+    _vote_replies(),
+    _installs(),
+    st.builds(CampaignNow, *map(st.just, _END), st.integers(1, TERM_MAX)),
+)
+
+
+def _decode(kind: FrameKind, header: bytes) -> Message:
+    return decode(kind, header, group="g", sender=2, to=1)
+
+
+@given(_MESSAGES)
+def test_what_is_encoded_is_decoded(message: Message) -> None:
+    found = _decode(*encode(message))
+    assert found == message
+    assert type(found) is type(message)
+
+
+@given(st.sampled_from(FrameKind), st.binary(max_size=200))
+def test_any_bytes_are_a_message_or_a_protocol_error(kind: FrameKind, header: bytes) -> None:
+    try:
+        message = _decode(kind, header)
+    except PeerProtocolError:
+        return
+    assert _decode(*encode(message)) == message
+
+
+@given(_MESSAGES, st.data())
+def test_a_damaged_header_is_a_message_or_a_protocol_error(
+    message: Message, data: st.DataObject
+) -> None:
+    kind, header = encode(message)
+    if not header:
+        return
+    at = data.draw(st.integers(0, len(header) - 1))
+    damaged = header[:at] + data.draw(st.binary(min_size=1, max_size=3)) + header[at + 1 :]
+    try:
+        _decode(kind, damaged)
+    except PeerProtocolError:
+        pass
+
+
+def test_the_connection_says_group_sender_and_receiver() -> None:
+    kind, header = encode(CampaignNow("other", 7, 8, 3))
+    assert decode(kind, header, group="g", sender=2, to=1) == CampaignNow("g", 2, 1, 3)
+
+
+def test_fields_of_a_later_version_are_ignored() -> None:
+    kind, header = encode(CampaignNow(*_END, 3))
+    later = header + bytes([0xF8, 0x07, 0x05])  # Field 127, a number.
+    assert _decode(kind, later) == CampaignNow(*_END, 3)
+
+
+def test_a_snapshot_announces_its_state() -> None:
+    at = ConfigurationAt(3, Configuration((1, 2, 3)))
+    message = InstallSnapshot(*_END, 5, SnapshotMeta(9, 4, at), 77)
+    header = encode_install(message, size_bytes=1 << 40, crc=0xFFFFFFFF)
+    found = decode_install(header, group="g", sender=2, to=1)
+    assert found == SnapshotHeader(message, 1 << 40, 0xFFFFFFFF)
+
+
+@pytest.mark.parametrize("crc", [None, 0, 0xFFFFFFFF])
+def test_an_append_may_carry_the_chain_of_the_entry_before(crc: int | None) -> None:
+    message = AppendRequest(*_END, 5, 8, 4, 9, (), 8, 1, (), 0)
+    kind, header = encode(message, prev_chain_crc=crc)
+    assert _decode(kind, header) == message
+    assert prev_chain_crc(header) == crc
+
+
+def _append(**fields: Any) -> pb.AppendEntries:
+    usual: dict[str, Any] = {
+        "term": 5,
+        "prev_index": 9,
+        "prev_term": 4,
+        "hi": 12,
+        "runs": [pb.TermRun(index=10, term=5)],
+    }
+    return pb.AppendEntries(**(usual | fields))
+
+
+def _members(voters: list[int], learners: list[int], index: int = 10) -> pb.ConfigurationAt:
+    configuration = pb.Configuration(voters=voters, learners=learners)
+    return pb.ConfigurationAt(index=index, configuration=configuration)
+
+
+def _reply(**fields: Any) -> pb.AppendReply:
+    return pb.AppendReply(**({"term": 5, "refused_prev": -1, "hint_last": -1} | fields))
+
+
+def _snapshot(**fields: Any) -> pb.InstallSnapshot:
+    usual: dict[str, Any] = {"index": 10, "term": 4, "configuration_at": _members([1], [])}
+    return pb.InstallSnapshot(term=5, meta=pb.SnapshotMeta(**(usual | fields)))
+
+
+_A, _R, _Q, _P = (
+    FrameKind.APPEND,
+    FrameKind.APPEND_REPLY,
+    FrameKind.VOTE_REQUEST,
+    FrameKind.VOTE_REPLY,
+)
+_BAD: list[tuple[str, FrameKind, Protobuf, str]] = [
+    ("term 0", _A, _append(term=0), "term 0, not within 1"),
+    ("huge term", _A, _append(term=1 << 63), "term 9223372036854775808"),
+    ("prev_index", _A, _append(prev_index=-2), "prev_index is -2"),
+    ("backwards", _A, _append(hi=9), r"append of \[10, 9\)"),
+    ("no runs", _A, _append(runs=[]), "do not cover"),
+    ("runs elsewhere", _A, _append(runs=[pb.TermRun(index=11, term=5)]), "do not cover"),
+    ("run term 0", _A, _append(runs=[pb.TermRun(index=10)]), r"term run \(10, 0\)"),
+    ("later than term", _A, _append(term=4), "entry of term 5 in term 4"),
+    ("commit", _A, _append(commit=-2), "commit is -2"),
+    ("no term before", _A, _append(prev_term=0), "term 0 before index 10"),
+    ("term before nothing", _A, _append(prev_index=-1, hi=0, runs=[]), "term 4 before index 0"),
+    ("outside", _A, _append(configurations=[_members([1], [], 12)]), "configuration at 12"),
+    ("twice", _A, _append(configurations=[_members([1], [])] * 2), "configuration at 10"),
+    ("nobody", _A, _append(configurations=[_members([], [2])]), "configuration of voters"),
+    ("node 0", _A, _append(configurations=[_members([0, 1], [])]), "configuration of voters"),
+    ("unsorted", _A, _append(configurations=[_members([2, 1], [])]), "configuration of voters"),
+    ("both", _A, _append(configurations=[_members([1], [1])]), "configuration of voters"),
+    (
+        "too many",
+        _A,
+        _append(configurations=[_members(list(range(1, MEMBER_COUNT_MAX + 2)), [])]),
+        "configuration of voters",
+    ),
+    ("match", _R, _reply(match=-2), "match is -2"),
+    ("refusal", _R, _reply(refusal=Refusal.OLD_LOG), "refusal 3"),
+    ("unknown refusal", _R, _reply(refusal=99), "refusal 99"),
+    ("standing", _R, _reply(standing=3), "standing 3"),
+    (
+        "hint order",
+        _R,
+        _reply(hint_runs=[pb.TermRun(index=5, term=2), pb.TermRun(index=6, term=2)]),
+        r"term run \(6, 2\) after \(5, 2\)",
+    ),
+    (
+        "many hints",
+        _R,
+        _reply(hint_runs=[pb.TermRun(index=i, term=i + 1) for i in range(RUN_COUNT_MAX + 1)]),
+        "4097 term runs",
+    ),
+    ("vote of another term", _Q, pb.VoteRequest(term=5, vote_term=6, last_index=-1), "vote for"),
+    ("pre-vote", _Q, pb.VoteRequest(term=5, vote_term=5, pre=True, last_index=-1), "pre-vote"),
+    ("no last term", _Q, pb.VoteRequest(term=5, vote_term=5, last_index=3), "last entry 3"),
+    (
+        "last term",
+        _Q,
+        pb.VoteRequest(term=5, vote_term=5, last_index=3, last_term=6),
+        "last entry 3 of term 6",
+    ),
+    ("granted", _P, pb.VoteReply(term=5, vote_term=5, granted=True, refusal=1), "granted True"),
+    ("refused", _P, pb.VoteReply(term=5, vote_term=5), "granted False with refusal 0"),
+    ("no meta", FrameKind.INSTALL_SNAPSHOT, pb.InstallSnapshot(term=5), "no meta"),
+    ("snapshot term", FrameKind.INSTALL_SNAPSHOT, _snapshot(term=6), "snapshot of term 6"),
+    ("snapshot index", FrameKind.INSTALL_SNAPSHOT, _snapshot(index=-1), "index is -1"),
+    ("later members", FrameKind.INSTALL_SNAPSHOT, _snapshot(index=9), "configuration of 10 at 9"),
+    ("campaign", FrameKind.CAMPAIGN_NOW, pb.CampaignNow(), "term 0"),
+    ("no raft", FrameKind.PING, pb.CampaignNow(term=1), "no Raft message"),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "header", "text"), [case[1:] for case in _BAD], ids=[case[0] for case in _BAD]
+)
+def test_an_impossible_field_is_refused_by_name(
+    kind: FrameKind, header: Protobuf, text: str
+) -> None:
+    with pytest.raises(PeerProtocolError, match=text):
+        _decode(kind, header.SerializeToString())
+
+
+def test_the_cases_above_differ_from_good_ones() -> None:
+    _decode(_A, _append(configurations=[_members([1, 2], [3])]).SerializeToString())
+    _decode(_R, _reply().SerializeToString())
+    _decode(FrameKind.INSTALL_SNAPSHOT, _snapshot().SerializeToString())

@@ -1,0 +1,111 @@
+"""Nodes whose disks are full still do what needs no room: time passes for them, and they vote."""
+
+import traceback
+from pathlib import Path
+
+import pytest
+
+from node.ledger_log import Prepared
+from raft.errors import ChangeRefusedError, TransferRefusedError
+from raft.membership import Change, ChangeKind
+from raft.transitions import Role
+from store.errors import StoreFullError
+from tests.node.drivers import accept, drivers
+from tests.node.links import eventually, run
+from tests.store.records import batch
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_full_follower_helps_to_elect_when_its_leader_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        async with drivers(tmp_path) as cluster:
+            leader = await cluster.leader()
+            await leader.append(batch(0, 3), accept)
+            await cluster.settled()
+            full, other = (n for n in cluster.nodes if n != leader.node_id)
+            monkeypatch.setattr(cluster.nodes[full].log, "has_room", lambda size_bytes: False)
+            await cluster.nodes[leader.node_id].crash()
+            successor = cluster.nodes[other].driver
+            assert successor is not None
+            await eventually(lambda: successor.role.name == "LEADER", "a vote of the full node")
+
+    run(work())
+
+
+def test_a_full_follower_does_not_take_leadership_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        async with drivers(tmp_path) as cluster:
+            leader = await cluster.leader()
+            await leader.append(batch(0, 3), accept)
+            await cluster.settled()
+            full = next(n for n in cluster.nodes if n != leader.node_id)
+            term, log = leader.term, cluster.nodes[full].log
+            monkeypatch.setattr(log, "has_room", lambda size_bytes: False)
+            leader.transfer_leadership(full)
+            state = leader.replica.core.state
+            await eventually(lambda: not state.transferee, "the end of the hand-over")
+            assert (leader.role, leader.term) == (Role.LEADER, term)
+            await leader.append(batch(3, 4), accept)
+
+    run(work())
+
+
+def test_who_appends_to_a_full_leader_hears_that_also_when_nobody_can_take_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(data: bytes) -> Prepared:
+        raise StoreFullError("/disk", 1, 0)
+
+    def refuse(node: int) -> None:
+        raise TransferRefusedError(node, "it is 2000 entries behind, at most 1000 allowed")
+
+    async def work() -> None:
+        async with drivers(tmp_path) as cluster:
+            leader = await cluster.leader()
+            monkeypatch.setattr(leader.log, "prepare", full)
+            monkeypatch.setattr(leader.replica, "transfer_leadership", refuse)
+            with pytest.raises(StoreFullError):
+                leader.append(batch(0, 1), accept)
+
+    run(work())
+
+
+def test_a_full_leader_refuses_a_change_of_members_and_lives_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its entry is written by consensus, where an error means the end of the process."""
+
+    def full(kind: int, term: int, body: bytes) -> int:
+        raise StoreFullError("/disk", 1, 0)
+
+    async def work() -> None:
+        async with drivers(tmp_path) as cluster:
+            leader = await cluster.leader()
+            with monkeypatch.context() as disk:
+                disk.setattr(leader.log, "has_room", lambda size_bytes: False)
+                disk.setattr(leader.log.store, "append_own", full)
+                with pytest.raises(ChangeRefusedError, match="no room"):
+                    leader.change_member(Change(ChangeKind.ADD_LEARNER, 9))
+            assert await leader.change_member(Change(ChangeKind.ADD_LEARNER, 9)) > 0
+
+    run(work())
+
+
+def test_refusing_again_and_again_keeps_no_trace_of_the_batches(tmp_path: Path) -> None:
+    """An error object that is raised again grows by the frames of each time, batch included."""
+
+    async def work() -> None:
+        async with drivers(tmp_path, 1) as cluster:
+            leader = await cluster.leader()
+            leader._apply_error = error = StoreFullError("/disk", 1, 0)
+            for _ in range(20):
+                with pytest.raises(StoreFullError):
+                    leader.append(batch(0, 1), accept)
+            assert len(traceback.extract_tb(error.__traceback__)) < 5
+
+    run(work())

@@ -1,0 +1,145 @@
+"""Snapshots on nodes in trouble: full disks, checkpoints beside them, ends of processes."""
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from node.errors import ShuttingDownError
+from quorumlog.pb.admin_pb2 import CreateTopicRequest
+from quorumlog.pb.log_pb2 import AppendRequest
+from raft.messages import InstallSnapshot, Message
+from store.errors import StoreFullError
+from tests.node.links import eventually, run
+from tests.node.whole_nodes import WholeNode, WholeNodes
+from tests.store.records import PAGE, batch, small_config
+
+pytestmark = pytest.mark.slow
+CONFIG = small_config(container="ledger", file_size_bytes=4 * PAGE, disk_reserve_bytes=0)
+Check = Callable[[WholeNodes, WholeNode], Awaitable[None]]
+
+
+async def outrun(world: WholeNodes) -> WholeNode:
+    """Crash a follower, and delete what it lacks everywhere else; return it."""
+    await world.start()
+    leader = await world.leader()
+    await leader.broker.create_topic(CreateTopicRequest(topic="orders", queue_count=1))
+    await world.settled()
+    behind = next(node for node in world.up if node is not leader)
+    await behind.crash()
+    for lo in range(0, 400, 20):
+        records = batch(lo, lo + 20)
+        await leader.broker.append(AppendRequest(records=records, record_count=20))
+    await world.settled()
+    for node in world.up:
+        await node.upkeep(expired_count=4)
+        assert node.log.base_index > behind.log.last_index
+    return behind
+
+
+def with_one_outrun(root: Path, check: Check) -> None:
+    """Run a check with a node that is down and needs a snapshot."""
+
+    async def work() -> None:
+        world = WholeNodes(root, 1, CONFIG, retained_lag_entry_count_max=1)
+        try:
+            await check(world, await outrun(world))
+        finally:
+            await world.stop()
+        world.check_alive()
+
+    run(work())
+
+
+def test_a_full_disk_refuses_a_snapshot_and_takes_it_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def check(world: WholeNodes, behind: WholeNode) -> None:
+        await behind.listen()
+        refused: list[str] = []
+
+        def full(fd: int, path: str, at: int, data: bytes) -> None:
+            refused.append(path)
+            raise StoreFullError(path, len(data), 0)
+
+        with monkeypatch.context() as disk:
+            disk.setattr(behind.log._received._fs, "write_at", full)
+            behind.join(world.ports)
+            await eventually(lambda: refused, "a snapshot")
+            world.check_alive()
+            assert behind.log.base_index == -1
+        leader = await world.leader()
+        leader.snapshots._sender.on_disconnected(behind.node_id)
+        await world.settled()
+        assert behind.log.base_index > 0
+
+    with_one_outrun(tmp_path, check)
+
+
+def test_state_and_log_are_replaced_in_one_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint in between would take the old state for that of the snapshot."""
+
+    async def check(world: WholeNodes, behind: WholeNode) -> None:
+        await world.restart(behind)
+        found: list[tuple[int, int]] = []
+        receive = behind.driver.receive
+
+        def look(message: Message, payload: object = None) -> None:
+            receive(message, payload)
+            if isinstance(message, InstallSnapshot):
+                found.append((behind.log.base_index, behind.machine.applied_index))
+
+        monkeypatch.setattr(behind.driver, "receive", look)
+        await world.settled()
+        ((base_index, applied_index), *_) = found
+        assert applied_index >= base_index > 0
+        await behind.maintenance.checkpoint()
+        assert behind.log.installed is None
+        assert behind.files.applied_index >= base_index
+
+    with_one_outrun(tmp_path, check)
+
+
+def test_a_checkpoint_of_older_state_does_not_pass_for_that_of_a_snapshot(tmp_path: Path) -> None:
+    async def check(world: WholeNodes, behind: WholeNode) -> None:
+        await world.restart(behind)
+        await eventually(lambda: behind.log.installed, "a snapshot")
+        machine: Any = SimpleNamespace(applied_index=behind.files.applied_index)
+        behind.maintenance._machine = machine
+        await behind.maintenance.checkpoint()
+        assert behind.log.installed is not None
+
+    with_one_outrun(tmp_path, check)
+
+
+def test_a_leader_that_stops_builds_no_snapshot_and_that_is_no_defect(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def check(world: WholeNodes, behind: WholeNode) -> None:
+        leader = await world.leader()
+        await leader.maintenance.stop()
+        with pytest.raises(ShuttingDownError):
+            await leader.maintenance.on_thread(lambda: None)
+        failed: list[int] = []
+        monkeypatch.setattr(leader.driver, "on_snapshot_failed", failed.append)
+        await world.restart(behind)
+        await eventually(lambda: failed == [behind.node_id], "a snapshot that is not built")
+
+    with_one_outrun(tmp_path, check)
+
+
+def test_a_snapshot_that_arrived_is_not_reported_as_lost(tmp_path: Path) -> None:
+    async def check(world: WholeNodes, behind: WholeNode) -> None:
+        await world.restart(behind)
+        await world.settled()
+        sender = (await world.leader()).snapshots._sender
+        assert sender.stats().sent_count == 1
+        failed_count = sender.stats().failed_count  # Connections that were replaced on the way.
+        await eventually(lambda: not sender.stats().transfer_count, "the end of the transfer")
+        assert sender.stats().failed_count == failed_count
+
+    with_one_outrun(tmp_path, check)

@@ -1,0 +1,420 @@
+"""gRPC calls against a real server: errors and their trailer, bad input, limits, health."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from node.config_types import Address
+from node.errors import NotLeaderError
+from node.services.append_stream import WINDOW_COUNT_MAX, AppendStream
+from node.services.calls import ERROR_TRAILER, BothStreams, Calls, ServerStream, Unary
+from node.services.server import REQUEST_SIZE_BYTES_MAX, GrpcServer, PortTakenError
+from quorumlog.pb import common_pb2, log_pb2, log_pb2_grpc
+from store.errors import StoreFullError, SyncFailedError
+
+LOG_SERVICE = log_pb2.DESCRIPTOR.services_by_name["LogService"]
+ROUTE = "LogService/Route"
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    """Run a test on a loop of its own, bounded in time."""
+
+    async def bounded() -> None:
+        async with asyncio.timeout(20):
+            await test()
+
+    asyncio.run(bounded())
+
+
+class Served:
+    """A server whose methods a test gives, and a client of it."""
+
+    def __init__(self, rpc_count_max: int = 100) -> None:
+        self.fatal: list[BaseException] = []
+        self.calls = Calls(self.fatal.append)
+        self.methods: dict[str, Unary | ServerStream | BothStreams] = dict.fromkeys(
+            LOG_SERVICE.methods_by_name, _not_given
+        )
+        self.rpc_count_max = rpc_count_max
+        self.port = 0
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[log_pb2_grpc.LogServiceStub]:
+        """Serve, and connect."""
+        self.server = GrpcServer(rpc_count_max=self.rpc_count_max)
+        self.port = self.server.bind(Address("127.0.0.1", 0))
+        await self.server.start({LOG_SERVICE: self.calls.handler(LOG_SERVICE, self.methods)})
+        try:
+            async with grpc.aio.insecure_channel(f"127.0.0.1:{self.port}") as self.channel:
+                yield log_pb2_grpc.LogServiceStub(self.channel)  # type: ignore[no-untyped-call]
+        finally:
+            await self.server.stop(0)
+
+
+async def _not_given(_request: object) -> object:
+    raise NotImplementedError("the test does not need it")
+
+
+def raising(error: BaseException) -> Unary:
+    """A method that fails."""
+
+    async def method(_request: object) -> object:
+        raise error
+
+    return method
+
+
+def trailer(error: grpc.aio.AioRpcError) -> common_pb2.Error:
+    """The typed error that came with a status."""
+    found = [value for key, value in error.trailing_metadata() if key == ERROR_TRAILER]
+    assert len(found) == 1
+    return common_pb2.Error.FromString(found[0])
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "expected"),
+    [
+        (
+            NotLeaderError(2, "127.0.0.1:4711"),
+            grpc.StatusCode.UNAVAILABLE,
+            common_pb2.Error(
+                code="node.not_leader",
+                retryable=True,
+                outcome=common_pb2.OUTCOME_NOT_APPLIED,
+                leader_id=2,
+                leader_address="127.0.0.1:4711",
+            ),
+        ),
+        (
+            StoreFullError("log", 4096, 512),
+            grpc.StatusCode.RESOURCE_EXHAUSTED,
+            common_pb2.Error(
+                code="store.full",
+                retryable=True,
+                outcome=common_pb2.OUTCOME_NOT_APPLIED,
+                retry_after_ms=50,
+            ),
+        ),
+        (
+            KeyError("x"),
+            grpc.StatusCode.INTERNAL,
+            common_pb2.Error(code="node.internal", outcome=common_pb2.OUTCOME_UNKNOWN),
+        ),
+    ],
+)
+def test_an_error_is_a_status_and_a_typed_trailer(
+    error: Exception, status: grpc.StatusCode, expected: common_pb2.Error
+) -> None:
+    async def test() -> None:
+        served = Served()
+        served.methods["Route"] = raising(error)
+        async with served.running() as stub:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await stub.Route(log_pb2.RouteRequest())
+            assert caught.value.code() is status
+            found = trailer(caught.value)
+            assert caught.value.details() == found.message
+            assert found.message
+            found.message = ""
+            assert found == expected
+            assert served.calls.counters.failed[ROUTE, expected.code] == 1
+            assert served.calls.counters.open_count == 0
+            assert served.fatal == []
+
+    run(test)
+
+
+@pytest.mark.parametrize("error", [AssertionError("offset 3 > 2"), SyncFailedError("log", 5)])
+def test_a_broken_invariant_is_handed_on_and_no_answer_says_it_is_well(error: Exception) -> None:
+    async def test() -> None:
+        served = Served()
+        served.methods["Route"] = raising(error)
+        async with served.running() as stub:
+            with pytest.raises(grpc.aio.AioRpcError):
+                await stub.Route(log_pb2.RouteRequest())
+            assert served.fatal == [error]
+
+    run(test)
+
+
+def test_bytes_that_are_no_request_are_a_bad_request() -> None:
+    async def test() -> None:
+        served = Served()
+        async with served.running():
+            call = served.channel.unary_unary("/quorumlog.v1.LogService/Pull")
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await call(b"\xff\xff\xff")
+            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            assert trailer(caught.value).code == "node.bad_request"
+            assert "PullRequest" in trailer(caught.value).message
+
+    run(test)
+
+
+def test_a_request_over_the_limit_is_refused_and_the_largest_is_taken() -> None:
+    async def test() -> None:
+        async def append(request: log_pb2.AppendRequest) -> log_pb2.AppendResponse:
+            return log_pb2.AppendResponse(position=len(request.records))
+
+        served = Served()
+        served.methods["Append"] = append
+        async with served.running() as stub:
+            response = await stub.Append(log_pb2.AppendRequest(records=bytes(4 << 20)))
+            assert response.position == 4 << 20
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await stub.Append(log_pb2.AppendRequest(records=bytes(REQUEST_SIZE_BYTES_MAX)))
+            assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+    run(test)
+
+
+def test_calls_over_the_limit_are_refused_and_the_others_are_served() -> None:
+    async def test() -> None:
+        served, release = Served(rpc_count_max=4), asyncio.Event()
+
+        async def route(_request: object) -> log_pb2.RouteResponse:
+            await release.wait()
+            return log_pb2.RouteResponse()
+
+        served.methods["Route"] = route
+        async with served.running() as stub:
+            calls = [asyncio.ensure_future(stub.Route(log_pb2.RouteRequest())) for _ in range(8)]
+            done, waiting = set[Any](), set(calls)
+            while len(done) < 4:
+                more, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                done |= more
+            refused = [call.exception().code() for call in done]
+            assert refused == [grpc.StatusCode.RESOURCE_EXHAUSTED] * 4
+            release.set()
+            assert await asyncio.gather(*waiting) == [log_pb2.RouteResponse()] * 4
+
+    run(test)
+
+
+def test_a_stream_of_responses_ends_with_its_error() -> None:
+    async def test() -> None:
+        async def tail(request: log_pb2.TailRequest) -> AsyncIterator[log_pb2.PullResponse]:
+            yield log_pb2.PullResponse(next_offset=request.offset + 1)
+            raise NotLeaderError(3)
+
+        served = Served()
+        served.methods["Tail"] = tail
+        async with served.running() as stub:
+            call = stub.Tail(log_pb2.TailRequest(offset=7))
+            assert (await call.read()).next_offset == 8
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await call.read()
+            assert (trailer(caught.value).code, trailer(caught.value).leader_id) == (
+                "node.not_leader",
+                3,
+            )
+
+    run(test)
+
+
+def test_a_client_that_goes_away_cancels_its_stream() -> None:
+    async def test() -> None:
+        ended = asyncio.Event()
+
+        async def tail(_request: object) -> AsyncIterator[log_pb2.PullResponse]:
+            try:
+                yield log_pb2.PullResponse()
+                await asyncio.Event().wait()
+            finally:
+                ended.set()
+
+        served = Served()
+        served.methods["Tail"] = tail
+        async with served.running() as stub:
+            call = stub.Tail(log_pb2.TailRequest())
+            await call.read()
+            call.cancel()
+            await ended.wait()
+
+    run(test)
+
+
+# --- Append streams ---
+
+
+def stream_method(served: Served, append: Any) -> BothStreams:
+    """The method AppendStream over an append that a test gives."""
+
+    def method(requests: AsyncIterator[Any]) -> AsyncIterator[log_pb2.AppendResponse]:
+        stream = AppendStream(
+            lambda request: asyncio.ensure_future(append(request)),
+            lambda error: served.calls.failed("stream", error),
+        )
+        return stream.responses(requests)
+
+    return method
+
+
+def test_a_stream_answers_in_order_whatever_ends_first_and_errors_take_their_place() -> None:
+    async def test() -> None:
+        served, turns = Served(), [asyncio.Event() for _ in range(5)]
+        begun: list[int] = []
+
+        async def append(request: log_pb2.AppendRequest) -> log_pb2.AppendResponse:
+            begun.append(request.sequence)
+            await turns[request.sequence].wait()
+            if request.sequence == 2:
+                raise NotLeaderError(3)
+            return log_pb2.AppendResponse(index=request.sequence)
+
+        served.methods["AppendStream"] = stream_method(served, append)
+        async with served.running() as stub:
+            call = stub.AppendStream()
+            for sequence in range(5):
+                await call.write(log_pb2.AppendRequest(sequence=sequence, records=b"r"))
+            for turn in reversed(turns):
+                turn.set()
+            found = [await call.read() for _ in range(5)]
+            await call.done_writing()
+            assert await call.read() is grpc.aio.EOF
+            assert begun == [0, 1, 2, 3, 4]
+            assert [response.index for response in found] == [0, 1, 0, 3, 4]
+            assert [response.error.code for response in found] == [
+                "",
+                "",
+                "node.not_leader",
+                "",
+                "",
+            ]
+            assert served.calls.counters.failed["stream", "node.not_leader"] == 1
+
+    run(test)
+
+
+def test_a_stream_reads_no_more_than_its_window() -> None:
+    async def test() -> None:
+        taken, release = 0, asyncio.Event()
+
+        async def append(_request: log_pb2.AppendRequest) -> log_pb2.AppendResponse:
+            await release.wait()
+            return log_pb2.AppendResponse()
+
+        async def requests() -> AsyncIterator[log_pb2.AppendRequest]:
+            nonlocal taken
+            for _ in range(3 * WINDOW_COUNT_MAX):
+                taken += 1
+                yield log_pb2.AppendRequest(records=b"r")
+
+        stream = AppendStream(lambda r: asyncio.ensure_future(append(r)), lambda _error: None)
+        responses = stream.responses(requests())
+        first = asyncio.ensure_future(anext(responses))
+        for _ in range(10 * WINDOW_COUNT_MAX):
+            await asyncio.sleep(0)
+        assert taken == WINDOW_COUNT_MAX + 1
+        release.set()
+        await first
+        assert sum([1 async for _ in responses]) == 3 * WINDOW_COUNT_MAX - 1
+
+    run(test)
+
+
+def test_a_stream_takes_an_unreadable_request_in_its_turn() -> None:
+    async def test() -> None:
+        async def append(request: log_pb2.AppendRequest) -> log_pb2.AppendResponse:
+            return log_pb2.AppendResponse(index=request.sequence)
+
+        served = Served()
+        served.methods["AppendStream"] = stream_method(served, append)
+        async with served.running():
+            call = served.channel.stream_stream(
+                "/quorumlog.v1.LogService/AppendStream",
+                response_deserializer=log_pb2.AppendResponse.FromString,
+            )()
+            await call.write(b"\xff\xff\xff")
+            await call.write(log_pb2.AppendRequest(sequence=1).SerializeToString())
+            assert (await call.read()).error.code == "node.bad_request"
+            assert (await call.read()).index == 1
+            call.cancel()
+
+    run(test)
+
+
+def test_appends_of_a_stream_whose_client_went_away_are_cancelled() -> None:
+    async def test() -> None:
+        begun, cancelled = asyncio.Event(), asyncio.Event()
+
+        async def append(_request: log_pb2.AppendRequest) -> log_pb2.AppendResponse:
+            begun.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                cancelled.set()
+            raise AssertionError
+
+        served = Served()
+        served.methods["AppendStream"] = stream_method(served, append)
+        async with served.running() as stub:
+            call = stub.AppendStream()
+            await call.write(log_pb2.AppendRequest(records=b"r"))
+            await begun.wait()
+            call.cancel()
+            await cancelled.wait()
+
+    run(test)
+
+
+# --- The server ---
+
+
+def test_a_port_that_is_taken_is_said_by_name() -> None:
+    async def test() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            server = GrpcServer(rpc_count_max=1)
+            with pytest.raises(PortTakenError, match="listen") as caught:
+                server.bind(Address("127.0.0.1", taken.getsockname()[1]))
+            assert caught.value.code == "node.port_taken"
+            await server.stop(0)
+
+    run(test)
+
+
+def test_health_follows_the_node_and_reflection_names_the_services() -> None:
+    async def test() -> None:
+        served = Served()
+        async with served.running():
+            health = health_pb2_grpc.HealthStub(served.channel)
+            request = health_pb2.HealthCheckRequest(service="quorumlog.v1.LogService")
+            status = health_pb2.HealthCheckResponse
+            assert (await health.Check(request)).status == status.NOT_SERVING
+            await served.server.set_serving(True)
+            assert (await health.Check(request)).status == status.SERVING
+            assert (await health.Check(health_pb2.HealthCheckRequest())).status == status.SERVING
+
+            reflection = reflection_pb2_grpc.ServerReflectionStub(served.channel)
+            call = reflection.ServerReflectionInfo()
+            await call.write(reflection_pb2.ServerReflectionRequest(list_services=""))
+            names = {s.name for s in (await call.read()).list_services_response.service}
+            assert "quorumlog.v1.LogService" in names
+            call.cancel()
+
+    run(test)
+
+
+@pytest.mark.slow
+def test_many_idle_connections_cost_a_descriptor_each_and_nobody_is_refused() -> None:
+    async def test() -> None:
+        async def route(_request: object) -> log_pb2.RouteResponse:
+            return log_pb2.RouteResponse(node_id=1)
+
+        served, count = Served(rpc_count_max=16), 1_000
+        served.methods["Route"] = route
+        async with served.running() as stub:
+            idle = [await asyncio.open_connection("127.0.0.1", served.port) for _ in range(count)]
+            assert (await stub.Route(log_pb2.RouteRequest())).node_id == 1
+            for _, writer in idle:
+                writer.close()
+            await asyncio.gather(*(writer.wait_closed() for _, writer in idle))
+
+    run(test)

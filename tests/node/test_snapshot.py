@@ -1,0 +1,304 @@
+"""What a snapshot says, its bytes, and the life of one between two nodes and in one of them."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from node.ledger_log import LedgerLog
+from node.snapshot import (
+    Snapshot,
+    SnapshotFormatError,
+    build_snapshot,
+    decode_snapshot,
+    encode_snapshot,
+)
+from raft.messages import Configuration, ConfigurationAt, SnapshotMeta
+from raft.ready import EntryKind, HardState
+from store.errors import PositionRangeError
+from store.ledger_extent import Deletion
+from tests.node.ledger_cluster import CONFIG, crash, open_log, sync
+from tests.node.ledger_logs import (
+    data_image,
+    new_log,
+    put,
+    queue_numbers,
+    reopen,
+    ship,
+)
+from tests.store.conftest import _descriptors_of_the_dead
+from tests.store.records import numbers, record
+
+__all__ = ["_descriptors_of_the_dead"]
+MEMBERS = ConfigurationAt(2, Configuration((1, 2, 3), (4,)))
+STATE = b"the state of the machine" * 100
+
+
+def snapshot_of(**changes: object) -> Snapshot:
+    meta = SnapshotMeta(41, 7, MEMBERS)
+    offsets = {(b"orders", 0): 12, (b"%RETRY%g", 3): 1 << 40}
+    snapshot = Snapshot(meta, 5000, 0xDEADBEEF, offsets, 45, STATE)
+    return snapshot._replace(**changes)  # type: ignore[arg-type]
+
+
+def leader_log(root: Path) -> LedgerLog:
+    """A log of many files; queue 7 has records in the first file only."""
+    log = new_log(root)
+    log.save_hard_state(HardState(3, 1))
+    log.append(0, 1, EntryKind.NO_OP, None)
+    put(log, 0, 5, queue_id=7)
+    log.append(2, 1, EntryKind.CONFIGURATION, MEMBERS.configuration)
+    for number, lo in enumerate(range(10, 100, 3)):
+        put(log, lo, lo + 3, term=1 + number // 10, size_bytes=3000)
+    log.dispatch(log.last_index - 2)
+    sync(log)
+    log.store.maintain()
+    return log
+
+
+@pytest.fixture
+def leader(tmp_path: Path) -> Iterator[LedgerLog]:
+    log = leader_log(tmp_path / "leader")
+    yield log
+    log.close()
+
+
+def delete_files(log: LedgerLog, count: int) -> Deletion:
+    log.store._expired_position = log.store.ledger.files.files[count].position
+    index = log.retention_candidate(log.store.dispatched_index)
+    deletion = log.plan_deletion(index)
+    assert deletion is not None
+    assert deletion.start.link.entry_index == index
+    assert deletion.write_start()
+    assert deletion.forget()
+    deletion.remove()
+    log.store.delete_expired_derived()
+    return deletion
+
+
+# --- The bytes ---
+
+
+def test_a_snapshot_survives_its_bytes() -> None:
+    for snapshot in (
+        snapshot_of(),
+        snapshot_of(next_offsets={}, state=b""),
+        snapshot_of(meta=SnapshotMeta(0, 1, ConfigurationAt(-1, Configuration((5,))))),
+    ):
+        assert decode_snapshot(encode_snapshot(snapshot)) == snapshot
+
+
+def test_bytes_that_are_no_snapshot_are_refused() -> None:
+    data = encode_snapshot(snapshot_of(state=b"state"))
+    wrong = [b"", data[:20], data[:-1], data + b"\0", b"X" + data[1:]]
+    wrong += [data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :] for at in range(len(data))]
+    wrong.append(encode_snapshot(snapshot_of(state_index=40)))
+    late = ConfigurationAt(42, MEMBERS.configuration)
+    wrong.append(encode_snapshot(snapshot_of(meta=SnapshotMeta(41, 7, late))))
+    for bad in wrong:
+        with pytest.raises(SnapshotFormatError, match="fetch it again"):
+            decode_snapshot(bad)
+
+
+# --- Building and installing ---
+
+
+def install(leader: LedgerLog, follower: LedgerLog, index: int) -> Snapshot:
+    meta = SnapshotMeta(index, leader.store.ledger.term_at(index), MEMBERS)
+    snapshot = build_snapshot(leader.store, meta, STATE, index + 2)
+    follower.install_snapshot(meta, encode_snapshot(snapshot))
+    return snapshot
+
+
+def test_a_follower_begins_where_its_leader_does(leader: LedgerLog, tmp_path: Path) -> None:
+    delete_files(leader, 2)
+    base = leader.base_index
+    assert base > 5
+    expected = SnapshotMeta(base, leader.store.ledger.term_at(base), MEMBERS)
+    assert leader.load().snapshot == expected
+    assert leader.load().configurations == (MEMBERS,)
+    follower = new_log(tmp_path / "follower", 2)
+    put(follower, 500, 505, queue_id=9)
+    put(follower, 505, 510, queue_id=0)  # An own tail that was never committed.
+    follower.save_hard_state(HardState(9, 1))
+    install(leader, follower, base)
+    assert follower.installed_state() == STATE
+    found = follower.load()
+    assert (found.base_index, found.last_index, found.commit, found.applied) == (base,) * 4
+    assert found.snapshot == expected
+    assert found.configurations == (MEMBERS,)
+    assert found.hard_state == HardState(9, 1)
+    lo, hi = base + 1, leader.last_index + 1
+    ship(leader, follower, lo, lo + 3)
+    ship(leader, follower, lo + 3, hi)
+    follower.dispatch(leader.store.dispatched_index + 1)
+    assert follower.store.queues() == leader.store.queues()
+    assert [q[:] for q in follower.store.queues() if q[1] == 7] == [("orders", 7, 5, 5)]
+    mine, theirs = data_image(follower), data_image(leader)
+    assert {name: mine[name] for name in theirs} == theirs
+    follower.become_leader()
+    assert follower.prepare(b"".join(records(7))).queues == {(b"orders", 7): (5, 2)}
+    follower.snapshot_restored()
+    follower.close()
+    with reopen(tmp_path / "follower", node_id=2) as follower:
+        assert follower.installed is None
+        assert follower.store.queues() == leader.store.queues()
+        assert follower.load()._replace(commit=0, applied=0) == found._replace(
+            commit=0, applied=0, last_index=hi - 1, runs=tuple(leader.load().runs)
+        )
+
+
+def records(queue_id: int) -> list[bytes]:
+    return [record(n, queue_id=queue_id) for n in (900, 901)]
+
+
+def test_a_queue_that_fell_silent_keeps_its_next_offset(leader: LedgerLog, tmp_path: Path) -> None:
+    delete_files(leader, 3)
+    with new_log(tmp_path / "follower", 2) as follower:
+        install(leader, follower, leader.base_index)
+        ship(leader, follower, leader.base_index + 1, leader.last_index + 1)
+        follower.dispatch(leader.store.dispatched_index + 1)
+    with reopen(tmp_path / "follower", node_id=2) as follower:
+        assert follower.prepare(b"".join(records(7))).queues == {(b"orders", 7): (5, 2)}
+    for path in (tmp_path / "follower" / "consumequeue" / "orders" / "0").iterdir():
+        path.write_bytes(path.read_bytes() + b"\0")  # Damaged: all queues are built again.
+    with reopen(tmp_path / "follower", node_id=2) as follower:
+        assert follower.store.recovery.derived_rebuilt
+        assert follower.prepare(b"".join(records(7))).queues == {(b"orders", 7): (5, 2)}
+        assert follower.store.queues() == leader.store.queues()
+
+
+def test_a_snapshot_between_files_needs_no_deletion(leader: LedgerLog, tmp_path: Path) -> None:
+    with new_log(tmp_path / "follower", 2) as follower:
+        snapshot = install(leader, follower, 9)
+        assert snapshot.next_offsets == {(b"orders", 7): 5, (b"orders", 0): 21}
+        ship(leader, follower, 10, leader.last_index + 1)
+        follower.dispatch(leader.store.dispatched_index + 1)
+        assert queue_numbers(follower) == []
+        result = follower.store.pull("orders", 0, 21, max_count=1)
+        assert result.data == leader.store.pull("orders", 0, 21, max_count=1).data
+        assert result.record_count == 1
+
+
+def test_what_is_gone_or_not_committed_is_not_built(leader: LedgerLog) -> None:
+    delete_files(leader, 2)
+    for index in (leader.base_index - 1, leader.store.dispatched_index + 1):
+        with pytest.raises(PositionRangeError):
+            build_snapshot(leader.store, SnapshotMeta(index, 1, MEMBERS), b"", 10**6)
+
+
+def test_a_state_is_offered_until_it_was_restored(leader: LedgerLog, tmp_path: Path) -> None:
+    follower = new_log(tmp_path / "follower", 2)
+    install(leader, follower, 9)
+    crash(follower)
+    for _ in range(2):
+        follower = open_log(tmp_path / "follower", 2)
+        assert follower.installed is not None
+        assert follower.installed.state_index == 11
+        assert follower.installed_state() == STATE
+        follower.start_at(11)  # The log does not reach that far yet.
+        assert follower.load().applied == 9
+        crash(follower)
+    with open_log(tmp_path / "follower", 2) as follower:
+        follower.snapshot_restored()
+        follower.snapshot_restored()
+        install(leader, follower, 12)
+        follower.snapshot_restored()
+    with open_log(tmp_path / "follower", 2) as follower:
+        assert follower.installed is None
+        assert follower.base_index == 12
+
+
+# --- Retention ---
+
+
+def test_the_configuration_outlives_its_entry(leader: LedgerLog, tmp_path: Path) -> None:
+    delete_files(leader, 1)
+    before = leader.load()
+    leader.close()
+    with reopen(tmp_path / "leader", applied_index=before.commit) as again:
+        assert again.load() == before._replace(applied=before.commit)
+        assert again.load().configurations == (MEMBERS,)
+
+
+@pytest.mark.parametrize("done", ["planned", "written", "forgotten"])
+def test_a_crash_within_a_deletion_leaves_it_done_or_not(tmp_path: Path, done: str) -> None:
+    leader = leader_log(tmp_path / "leader")
+    found = queue_numbers(leader)
+    leader.store._expired_position = leader.store.ledger.files.files[2].position
+    deletion = leader.plan_deletion(leader.retention_candidate(leader.store.dispatched_index))
+    assert deletion is not None
+    if done != "planned":
+        assert deletion.write_start()
+    if done == "forgotten":
+        assert deletion.forget()
+    last = leader.last_index
+    crash(leader)
+    with reopen(tmp_path / "leader") as again:
+        base = deletion.start.link.entry_index
+        assert again.base_index == (-1 if done == "planned" else base)
+        assert again.last_index == last
+        lo = {q.queue_id: q.min_offset for q in again.store.queues()}[0]
+        assert found[lo:] == queue_numbers_from(again, lo)
+        names = sorted(data_image(again))
+        assert len(names) == len(again.store.ledger.files.files)
+
+
+def queue_numbers_from(log: LedgerLog, offset: int) -> list[int]:
+    result = log.store.pull("orders", 0, offset, max_count=1000, max_size_bytes=1 << 24)
+    return numbers(result.data)
+
+
+def test_nothing_is_deleted_that_was_not_applied_or_is_not_durable(leader: LedgerLog) -> None:
+    store = leader.store
+    store._expired_position = store.ledger.max_position
+    assert leader.retention_candidate(3) == -1, "the first file has newer entries"
+    assert leader.plan_deletion(3) is None
+    index = leader.retention_candidate(leader.last_index)
+    assert -1 < index < store.dispatched_index
+    deletion = leader.plan_deletion(index)
+    assert deletion is not None
+    assert deletion.start.link.entry_index == index
+
+
+def test_a_log_that_was_replaced_is_not_deleted_from(leader: LedgerLog, tmp_path: Path) -> None:
+    other = leader_log(tmp_path / "other")
+    for step in range(3):
+        store = other.store
+        store._expired_position = store.ledger.files.files[1].position
+        deletion = other.plan_deletion(store.dispatched_index)
+        assert deletion is not None
+        if step:
+            assert deletion.write_start()
+        install(leader, other, leader.store.dispatched_index - 2 + step)
+        assert not deletion.write_start()
+        assert not deletion.forget()
+        deletion.remove()
+        ship(leader, other, other.base_index + 1, leader.last_index + 1)
+        if step < 2:
+            other.close()
+            other = leader_log(tmp_path / f"other{step}")
+    other.close()
+
+
+def test_the_policy_decides_what_goes(tmp_path: Path) -> None:
+    config = replace(CONFIG, retention_interval_ms=0, retention_size_bytes=3 * 16 * 4096)
+    with new_log(tmp_path, config=config) as log:
+        for lo in range(0, 120, 3):
+            put(log, lo, lo + 3, size_bytes=3000)
+        log.dispatch(log.last_index)
+        sync(log)
+        assert log.retention_candidate(log.last_index) == -1, "nobody looked yet"
+        log.store.maintain()
+        files = len(log.store.ledger.files.files)
+        candidate = log.retention_candidate(log.last_index)
+        deletion = log.plan_deletion(candidate)
+        assert deletion is not None
+        assert deletion.file_count == files - 3
+        assert deletion.write_start()
+        assert deletion.forget()
+        deletion.remove()
+        assert log.retention_candidate(log.last_index) == log.base_index == candidate
+        log.store.maintain()
+        assert log.retention_candidate(log.last_index) == candidate

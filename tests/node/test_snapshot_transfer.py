@@ -1,0 +1,304 @@
+"""Snapshots between nodes: whole and verified or not at all, at a pace, in bounded memory."""
+
+import os
+import random
+
+import pytest
+
+from node.link_types import LinkLimits
+from node.raft_codec import encode_install
+from node.snapshot_transfer import SnapshotLimits, SnapshotReceiver, SnapshotSender
+from node.wire import FrameKind
+from quorumlog.pb import peer_pb2 as pb
+from raft.errors import PeerProtocolError
+from raft.messages import Configuration, ConfigurationAt, InstallSnapshot, NodeId, SnapshotMeta
+from store.checksum import crc32c
+from store.errors import PositionRangeError
+from tests.node.links import Frame, Node, eventually, nodes, run
+
+_LIMITS = SnapshotLimits(
+    state_size_bytes_max=10_000, chunk_size_bytes=100, queued_size_bytes_max=300
+)
+
+
+def message(
+    *, to: NodeId = 2, index: int = 9, term: int = 5, sender: NodeId = 1
+) -> InstallSnapshot:
+    at = ConfigurationAt(3, Configuration((1, 2, 3)))
+    return InstallSnapshot("group", sender, to, term, SnapshotMeta(index, term, at), 7)
+
+
+class FakeLink:
+    """A link whose queue a test empties by hand."""
+
+    def __init__(self) -> None:
+        self.connected = True
+        self.full = False
+        self.queued: list[Frame] = []
+
+    def send(self, node: NodeId, kind: FrameKind, header: bytes, payload: bytes = b"") -> bool:
+        if self.full or not self.connected:
+            return False
+        self.queued.append((kind, header, payload))
+        return True
+
+    def is_connected(self, node: NodeId) -> bool:
+        return self.connected
+
+    def queued_size_bytes(self, node: NodeId) -> int:
+        return sum(len(frame[2]) for frame in self.queued)
+
+    def take(self) -> list[Frame]:
+        taken, self.queued = self.queued, []
+        return taken
+
+
+class Pair:
+    """A sender on node 1 and a receiver on node 2, and a link in between."""
+
+    def __init__(self, state: bytes = b"", limits: SnapshotLimits = _LIMITS) -> None:
+        self.state = state
+        self.failed: list[tuple[NodeId, str]] = []
+        self.received: list[tuple[InstallSnapshot, bytes]] = []
+        self.link = FakeLink()
+        self.sender = SnapshotSender(
+            self.link, self._read, lambda node, reason: self.failed.append((node, reason)), limits
+        )
+        self.receiver = SnapshotReceiver(
+            "group", 2, lambda what, state: self.received.append((what, state)), limits
+        )
+
+    def _read(self, meta: SnapshotMeta) -> bytes:
+        return self.state
+
+    def put(self, *frames: Frame, node: NodeId = 1) -> None:
+        for kind, header, payload in frames:
+            self.receiver.on_frame(node, kind, header, memoryview(payload))
+
+    def run(self, ticks: int = 1000) -> list[int]:
+        """Pump and deliver until nothing moves; return how much was queued at each tick."""
+        queued = []
+        for now_ms in range(ticks):
+            self.sender.pump(now_ms)
+            frames = self.link.take()
+            queued.append(sum(len(frame[2]) for frame in frames))
+            self.put(*frames)
+            if not frames:
+                break
+        return queued
+
+
+@pytest.mark.parametrize("size_bytes", [0, 1, 99, 100, 101, 200, 5000, 10_000])
+def test_a_state_arrives_whole(size_bytes: int) -> None:
+    pair = Pair(random.Random(size_bytes).randbytes(size_bytes))
+    pair.sender.begin(message())
+    pair.run()
+    assert pair.received == [(message(), pair.state)]
+    assert pair.failed == []
+    stats = pair.sender.stats()
+    assert (stats.sent_count, stats.sent_size_bytes) == (1, size_bytes)
+    assert pair.receiver.stats() == (0, 1, 0)
+
+
+def test_the_queue_stays_short() -> None:
+    pair = Pair(bytes(10_000))
+    pair.sender.begin(message())
+    queued = pair.run()
+    assert max(queued) == _LIMITS.queued_size_bytes_max
+    assert len(queued) >= 10_000 / 300
+
+
+def test_a_full_link_is_waited_for_and_given_up_at_last() -> None:
+    pair = Pair(bytes(1000))
+    pair.link.full = True
+    pair.sender.begin(message())
+    pair.sender.pump(0)
+    pair.sender.pump(_LIMITS.stalled_ms_max - 1)
+    assert (pair.link.queued, pair.failed) == ([], [])
+    pair.sender.pump(_LIMITS.stalled_ms_max)
+    assert pair.failed == [(2, "not sent within 30000 ms")]
+    assert pair.sender.stats().transfer_count == 0
+
+
+def test_a_lost_connection_is_a_failure_also_after_the_last_byte() -> None:
+    pair = Pair(bytes(1000))
+    pair.sender.on_disconnected(2)
+    assert pair.failed == []
+    for ticks in (1, 1000):
+        pair.sender.begin(message())
+        pair.run(ticks)
+        pair.sender.on_disconnected(2)
+        assert pair.failed.pop() == (2, "the connection was lost")
+    assert pair.sender.stats().failed_count == 2
+
+
+def test_without_a_connection_a_transfer_fails_at_the_next_tick() -> None:
+    pair = Pair(bytes(1000))
+    pair.link.connected = False
+    pair.sender.begin(message())
+    assert pair.failed == [], "the core is in the middle of its turn"
+    pair.sender.pump(0)
+    assert pair.failed == [(2, "there is no connection")]
+
+
+def test_what_was_sent_and_never_installed_is_reported_once() -> None:
+    pair = Pair(bytes(100))
+    pair.sender.begin(message())
+    pair.sender.pump(5)
+    for now_ms in range(6, 100_000, 1000):
+        pair.sender.pump(now_ms)
+    assert pair.failed == [(2, "not installed within 30000 ms")]
+
+
+def test_a_state_that_cannot_be_read_or_is_too_large_is_a_failure() -> None:
+    pair = Pair(bytes(10_001))
+    pair.sender.begin(message())
+    pair.sender.pump(0)
+    assert pair.failed == [(2, "the snapshot has 10001 bytes, the limit is 10000")]
+
+    def unreadable(meta: SnapshotMeta) -> bytes:
+        raise PositionRangeError("index", meta.index, 20, 30)
+
+    reasons: list[str] = []
+    sender = SnapshotSender(FakeLink(), unreadable, lambda _, reason: reasons.append(reason))
+    sender.begin(message())
+    sender.pump(0)
+    assert reasons[0].startswith("the snapshot cannot be read: ")
+
+
+def test_a_new_snapshot_replaces_the_one_under_way() -> None:
+    pair = Pair(bytes(1000))
+    pair.sender.begin(message(index=9))
+    pair.run(1)
+    pair.state = b"newer"
+    pair.sender.begin(message(index=12))
+    pair.run()
+    assert pair.received == [(message(index=12), b"newer")]
+
+
+def test_who_leads_no_more_sends_and_reports_nothing() -> None:
+    pair = Pair(bytes(1000))
+    pair.sender.begin(message())
+    pair.run(1)
+    pair.sender.cancel()
+    pair.sender.pump(100_000)
+    assert (pair.link.queued, pair.failed) == ([], [])
+
+
+# --- The receiver ---
+
+
+def _header(state: bytes, what: InstallSnapshot | None = None, **changes: int) -> Frame:
+    announced = {"size_bytes": len(state), "crc": crc32c(state)} | changes
+    return FrameKind.INSTALL_SNAPSHOT, encode_install(what or message(), **announced), b""
+
+
+def _chunk(at: int, data: bytes, index: int = 9) -> Frame:
+    return (
+        FrameKind.SNAPSHOT_CHUNK,
+        pb.SnapshotChunk(index=index, at=at).SerializeToString(),
+        data,
+    )
+
+
+@pytest.mark.parametrize(
+    ("frames", "text"),
+    [
+        ([_header(b"abcd"), _chunk(0, b"abcx")], "a snapshot with CRC"),
+        ([_header(b"abcd"), _chunk(0, b"abcde")], "a chunk up to byte 5 of 4"),
+        ([_header(b"abcd"), _chunk(0, b"ab"), _chunk(1, b"bc")], r"a chunk of \(9, 1\)"),
+        ([_header(b"abcd"), _chunk(0, b"ab"), _chunk(3, b"d")], r"expected \(9, 2\)"),
+        ([_header(b"abcd"), _chunk(0, b"abcd", index=8)], r"a chunk of \(8, 0\)"),
+        ([_header(b"abcd"), _chunk(0, b"")], "a chunk up to byte 0 of 4"),
+        ([_header(b"abcd", size_bytes=10_001)], "a snapshot of 10001 bytes, at most 10000"),
+        ([_header(b"", crc=1)], "announced was 00000001"),
+        ([(FrameKind.INSTALL_SNAPSHOT, b"\xff", b"")], "header of a INSTALL_SNAPSHOT"),
+        ([_header(b"abcd"), (FrameKind.SNAPSHOT_CHUNK, b"\xff", b"a")], "a chunk's header"),
+    ],
+)
+def test_what_cannot_be_a_snapshot_drops_the_connection(frames: list[Frame], text: str) -> None:
+    pair = Pair()
+    with pytest.raises(PeerProtocolError, match=text):
+        pair.put(*frames)
+    assert pair.received == []
+    assert pair.receiver.stats().held_size_bytes == 0
+    pair.put(_header(b"good"), _chunk(0, b"good"))
+    assert [state for _, state in pair.received] == [b"good"]
+
+
+def test_chunks_of_nothing_known_are_ignored() -> None:
+    pair = Pair()
+    pair.put(_chunk(100, b"late"))
+    pair.put(_header(b"abcd"))
+    pair.put(_chunk(0, b"abcd"), node=3)
+    assert pair.receiver.stats().ignored_chunk_count == 2
+    pair.receiver.on_disconnected(3)
+    pair.put(_chunk(0, b"abcd"))
+    assert len(pair.received) == 1
+
+
+def test_one_snapshot_at_a_time_and_that_of_the_newest_leader() -> None:
+    pair = Pair()
+    older, newer = message(term=5), message(term=6, sender=3)
+    pair.put(_header(b"old", older), _chunk(0, b"o"))
+    pair.put(_header(b"new", newer), node=3)
+    pair.put(_chunk(1, b"ld"))
+    pair.put(_header(b"old", older), _chunk(0, b"old"))
+    assert (pair.received, pair.receiver.stats().ignored_chunk_count) == ([], 2)
+    pair.put(_chunk(0, b"new"), node=3)
+    assert pair.received == [(newer, b"new")]
+
+
+def test_a_lost_connection_frees_what_came() -> None:
+    pair = Pair()
+    pair.put(_header(b"abcd"), _chunk(0, b"ab"))
+    assert pair.receiver.stats().held_size_bytes == 2
+    pair.receiver.on_disconnected(1)
+    assert pair.receiver.stats().held_size_bytes == 0
+    pair.put(_chunk(2, b"cd"))
+    assert pair.received == []
+
+
+def test_wrong_limits_are_named() -> None:
+    with pytest.raises(ValueError, match="chunk_size_bytes must be at most"):
+        SnapshotLimits(chunk_size_bytes=1 << 30)
+    with pytest.raises(ValueError, match="stalled_ms_max must be at least 1"):
+        SnapshotLimits(stalled_ms_max=0)
+
+
+@pytest.mark.slow
+def test_over_real_links_with_a_connection_that_breaks_on_the_way() -> None:
+    state = os.urandom(20 << 20)
+
+    async def work() -> None:
+        limits = LinkLimits(reconnect_ms_min=5, reconnect_ms_max=40)
+        async with nodes(Node(1, limits), Node(2, limits)) as (one, two):
+            failed: list[NodeId] = []
+            received: list[tuple[InstallSnapshot, bytes]] = []
+            sender = SnapshotSender(one.link, lambda _: state, lambda n, _: failed.append(n))
+            receiver = SnapshotReceiver("group", 2, lambda *what: received.append(what))
+            two.on_frame = receiver.on_frame  # type: ignore[method-assign]
+            one.on_disconnected = sender.on_disconnected  # type: ignore[method-assign]
+            two.on_disconnected = receiver.on_disconnected  # type: ignore[method-assign]
+            sender.begin(message())
+            queued = 0
+
+            def pumped(done: object) -> bool:
+                nonlocal queued
+                sender.pump(0)
+                queued = max(queued, one.link.queued_size_bytes(2))
+                return bool(done)
+
+            await eventually(lambda: pumped(receiver.stats().held_size_bytes > 5 << 20))
+            dialled = one.link._peers[2].dialled
+            assert dialled is not None
+            dialled.cut()
+            await eventually(lambda: pumped(failed == [2]))
+            await eventually(lambda: receiver.stats().held_size_bytes == 0)
+            sender.begin(message())
+            await eventually(lambda: pumped(received))
+            assert received == [(message(), state)]
+            assert queued < (1 << 20) + (300 << 10)
+            assert one.link.stats().peers[0].dropped_full_count == 0
+
+    run(work())

@@ -1,0 +1,199 @@
+"""The state machine reads its commands out of the log: in any portions, over any restart, the same.
+
+Real stores with real files; each test's log is one replica's.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from node.checkpoint_files import CheckpointFiles
+from node.command_record import CommandEncoder, commands_in
+from node.limits import COMMAND_SIZE_BYTES_MAX
+from node.state import COMMAND_TOPIC, StateImage
+from node.state_image import decode_image, encode_image
+from node.state_machine import StateMachine
+from quorumlog.pb.state_pb2 import Command
+from store.errors import CorruptionError
+from store.file_system import FileSystem
+from store.message import decode_message
+from store.store import Store
+from tests.node.commands import (
+    SMALL_LIMITS,
+    commit,
+    delete_group,
+    delete_topic,
+    producer_batch,
+    put_member,
+    put_topic,
+)
+from tests.store.records import record, small_config
+
+CONFIG = small_config(container="ledger", flush="async")
+ENCODER = CommandEncoder(CONFIG.store_host)
+
+NAMES = st.sampled_from("abcdef")
+COMMANDS = st.one_of(
+    st.builds(put_topic, NAMES, st.integers(0, 9), st.sampled_from([2, 4, 6]), st.booleans()),
+    st.builds(delete_topic, NAMES),
+    st.builds(
+        lambda group, rows: commit(group, *rows),
+        NAMES,
+        st.lists(st.tuples(NAMES, st.integers(0, 8), st.integers(0, 99)), min_size=1, max_size=4),
+    ),
+    st.builds(delete_group, NAMES),
+    st.builds(producer_batch, st.integers(1, 5), st.integers(0, 8)),
+    st.builds(put_member, st.integers(1, 4), st.sampled_from(["", "h:1", "h:2"])),
+)
+ENTRIES = st.lists(st.lists(COMMANDS, max_size=3), min_size=1, max_size=30)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(str(tmp_path), CONFIG, maintain=False) as opened:
+        yield opened
+
+
+def append(store: Store, entries: list[list[Command]]) -> None:
+    """Append one entry for each list of commands, each behind a message."""
+    for commands in entries:
+        store.append(record(0) + b"".join(map(ENCODER.encode, commands)))
+
+
+def machine_of(store: Store, image: StateImage | None = None) -> StateMachine:
+    return StateMachine(store, SMALL_LIMITS, image)
+
+
+def test_a_command_record_is_an_ordinary_message() -> None:
+    command = producer_batch(2**64 - 1, 2**63)
+    for host in (("127.0.0.1", 8081), ("::1", 8081)):
+        data = CommandEncoder(host).encode(command)
+        message = decode_message(data)
+        assert (message.topic, message.queue_id) == (COMMAND_TOPIC, 0)
+        assert len(data) <= COMMAND_SIZE_BYTES_MAX
+        assert list(commands_in(data * 2)) == [(0, command), (0, command)]
+
+
+def test_only_what_was_handed_out_is_applied(store: Store) -> None:
+    append(store, [[put_topic("a")], [put_topic("b")], [], [put_topic("c")]])
+    machine = machine_of(store)
+    machine.apply(0, 1)
+    assert set(machine.state.topics) == {"a"}, "the queue holds more, but it is not its turn"
+    machine.apply(1, 3)
+    assert set(machine.state.topics) == {"a", "b"}
+    assert machine.applied_index == 2
+    machine.apply(0, 4)
+    assert set(machine.state.topics) == {"a", "b", "c"}
+    assert machine.state.next_command_offset == 3
+
+
+def test_a_refusal_is_told_once_and_by_position(store: Store) -> None:
+    append(store, [[put_topic("a"), delete_topic("x")], [delete_topic("y")]])
+    machine = machine_of(store)
+    machine.apply(0, 2)
+    found = store.pull(COMMAND_TOPIC, 0, 0)
+    positions = [position for position, _ in commands_in(found.data)]
+    refusals = [machine.take_refusal(position) for position in positions]
+    assert [r and r.code for r in refusals] == [None, "node.unknown_topic", "node.unknown_topic"]
+    assert not any(machine.take_refusal(position) for position in positions)
+
+
+def test_an_entry_that_is_left_out_is_a_broken_invariant(store: Store) -> None:
+    append(store, [[put_topic("a")], [put_topic("b")]])
+    with pytest.raises(AssertionError, match="after -1"):
+        machine_of(store).apply(1, 2)
+
+
+def test_a_queue_without_its_commands_is_a_broken_invariant(store: Store) -> None:
+    append(store, [[put_topic("a")], [put_topic("b")]])
+    machine = machine_of(store)
+    machine.apply(0, 1)
+    machine.state.next_command_offset = 5
+    with pytest.raises(AssertionError, match="command 5"):
+        machine.apply(1, 2)
+
+
+@pytest.mark.slow
+@settings(max_examples=60)
+@given(ENTRIES, ENTRIES, st.data())
+def test_a_machine_that_listens_comes_to_the_same_state(
+    before: list[list[Command]], after: list[list[Command]], data: st.DataObject
+) -> None:
+    """Whether commands were pulled from the queue or heard of makes no difference."""
+    with TemporaryDirectory() as root, Store.open(root, CONFIG, maintain=False) as store:
+        append(store, before)
+        listening = machine_of(store)
+        done = data.draw(st.integers(0, len(before)))
+        if done:
+            listening.apply(0, done)
+        store.pull("orders", 0, 0)  # Dispatches all there is.
+        listening.listen(store._dispatcher)
+        append(store, after)
+        store.pull("orders", 0, 0)
+        count = len(before) + len(after)
+        while listening.applied_index + 1 < count:
+            lo = listening.applied_index + 1
+            hi = data.draw(st.integers(lo + 1, count))
+            listening.apply(lo, hi)
+            reference = machine_of(store)
+            reference.apply(0, hi)
+            assert listening.image() == reference.image()
+
+
+@pytest.mark.slow
+@settings(max_examples=60)
+@given(ENTRIES, st.data())
+def test_the_state_does_not_depend_on_portions_checkpoints_or_snapshots(
+    entries: list[list[Command]], data: st.DataObject
+) -> None:
+    """I8: one replica applies all at once, one in portions with restarts, one from a snapshot."""
+    with TemporaryDirectory() as root, Store.open(root, CONFIG, maintain=False) as store:
+        append(store, entries)
+        count = len(entries)
+        reference = machine_of(store)
+        reference.apply(0, count)
+        cuts = sorted(data.draw(st.sets(st.integers(1, count), max_size=4)) | {count})
+        files = CheckpointFiles(FileSystem(), root)
+        assert files.load() is None
+        machine, lo = machine_of(store), 0
+        for hi in cuts:
+            machine.apply(lo, hi)
+            files.save(machine.image(), 1)
+            files = CheckpointFiles(FileSystem(), root)
+            machine, lo = machine_of(store, files.load()), data.draw(st.integers(0, hi))
+            assert machine.applied_index == hi - 1
+        assert machine.image() == reference.image()
+        assert list(machine.state.producers) == list(reference.state.producers), "the order too"
+
+        behind = machine_of(store)
+        behind.apply(0, cuts[0])
+        behind.restore(reference.snapshot(), data.draw(st.integers(cuts[0] - 1, count - 1)))
+        behind.apply(cuts[0], count)
+        assert behind.image() == reference.image()
+        assert behind.snapshot() == reference.snapshot()
+
+
+def test_a_damaged_snapshot_is_refused(store: Store) -> None:
+    append(store, [[put_topic("a"), producer_batch(1, 0), commit("g", ("a", 0, 1))]])
+    machine = machine_of(store)
+    machine.apply(0, 1)
+    state = machine.snapshot()
+    assert encode_image(decode_image(state)) == state
+    for bad in (
+        b"",
+        state[:-2],
+        state.replace(b'"format":1', b'"format":9'),
+        b"[]",
+        b'{"format":1}',
+    ):
+        with pytest.raises(CorruptionError):
+            decode_image(bad)
+
+
+def test_a_state_that_is_older_than_its_log_is_a_broken_invariant(store: Store) -> None:
+    with pytest.raises(AssertionError, match="state of -1"):
+        machine_of(store).restore(machine_of(store).snapshot(), 0)

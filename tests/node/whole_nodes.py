@@ -1,0 +1,290 @@
+"""Whole nodes but for gRPC on one event loop: real files, links, checkpoints, snapshots, brokers.
+
+Each node is put together as `node.node` does it. A crash leaves its directory as SIGKILL would, and
+frames can be lost at the seam between a node and its link.
+"""
+
+import asyncio
+import contextlib
+import itertools
+from collections import deque
+from collections.abc import Coroutine
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from node.broker import Broker, BrokerIdentity
+from node.checkpoint_files import CheckpointFiles
+from node.driver import Driver
+from node.handshake import LinkIdentity
+from node.ledger_log import LedgerLog
+from node.limits import Limits
+from node.maintenance import Maintenance
+from node.peer_frames import PeerFrames
+from node.peer_link import PeerLink
+from node.replica import Replica
+from node.snapshots import Snapshots
+from node.state_machine import StateMachine
+from node.wire import FrameKind
+from raft.config import RaftConfig
+from raft.messages import NodeId
+from store.config import StoreConfig
+from store.errors import CorruptionError
+from store.file_system import FileSystem
+from tests.node.ledger_cluster import CLUSTER, crash, open_log
+from tests.node.links import LIMITS, eventually
+
+HOST = "127.0.0.1"
+_RAFT = (
+    FrameKind.VOTE_REQUEST,
+    FrameKind.VOTE_REPLY,
+    FrameKind.APPEND,
+    FrameKind.APPEND_REPLY,
+    FrameKind.CAMPAIGN_NOW,
+)
+
+
+class Fatal:
+    """Be a FailStop: notes what would have ended the process."""
+
+    def __init__(self) -> None:
+        self.inputs: deque[tuple[Any, ...]] = deque(maxlen=64)
+        self.errors: list[BaseException] = []
+
+    def __call__(self, error: BaseException) -> None:
+        self.errors.append(error)
+
+
+class LossyLink:
+    """A peer link whose frames the world may lose."""
+
+    def __init__(self, node: "WholeNode", link: PeerLink) -> None:
+        self._node, self._link = node, link
+        self.identity = link.identity
+
+    def send(self, node: NodeId, kind: FrameKind, header: bytes, payload: bytes = b"") -> bool:
+        if self._node.world.is_lost(self._node.node_id, node):
+            return True
+        return self._link.send(node, kind, header, payload)
+
+    def is_connected(self, node: NodeId) -> bool:
+        return self._link.is_connected(node)
+
+    def queued_size_bytes(self, node: NodeId) -> int:
+        return self._link.queued_size_bytes(node)
+
+
+class _Watch:
+    def __init__(self, node: "WholeNode") -> None:
+        self._node = node
+
+    def on_connected(self, node: NodeId, last_index: int) -> None:
+        pass
+
+    def on_disconnected(self, node: NodeId) -> None:
+        self._node.driver.on_disconnected(node)
+
+
+class WholeNode:
+    """One node; `start` it, and `crash` it."""
+
+    log: LedgerLog
+    files: CheckpointFiles
+    machine: StateMachine
+    driver: Driver
+    broker: Broker
+    maintenance: Maintenance
+
+    def __init__(self, world: "WholeNodes", node_id: NodeId) -> None:
+        self.world, self.node_id = world, node_id
+        self.root = world.root / f"n{node_id}"
+        self.fatal: Any = Fatal()
+        self.port = 0
+        self.is_up = False
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._life = itertools.count()
+        self._upkeep_lock = asyncio.Lock()
+
+    async def listen(self) -> None:
+        """Open the directory and the link."""
+        config = self.world.config
+        self.log = open_log(self.root, self.node_id, config=config)
+        self.files = CheckpointFiles(FileSystem(), str(self.root))
+        self.machine = StateMachine(self.log.store, self.world.limits, self.files.load())
+        installed = self.log.installed
+        if installed is not None and self.machine.applied_index < installed.state_index:
+            self.machine.restore(installed.state, installed.meta.index)
+        identity = LinkIdentity(
+            CLUSTER, "g", self.node_id, "0", f"{HOST}:{self.node_id}", b"s" * 16
+        )
+        self.frames = PeerFrames(lambda: max(0, self.log.last_index), self.fatal)
+        self.link = PeerLink(identity, self.frames, LIMITS, random=Random(self.node_id))
+        self.port = await self.link.start(HOST, self.port)
+
+    def join(self, ports: dict[NodeId, int]) -> None:
+        """Begin to take part."""
+        world = self.world
+        if not self.log.is_founded:
+            self.log.found(tuple(sorted(ports)))
+        self.log.start_at(self.machine.applied_index)
+        self.machine.listen(self.log.store)
+        seed = f"{world.seed} {self.node_id} {next(self._life)}"
+        replica = Replica(world.raft_config(self.node_id), self.log, Random(seed))
+        link: Any = LossyLink(self, self.link)
+        self.snapshots = Snapshots(self.log, self.machine, link, "g")
+        self.driver = Driver(
+            replica,
+            self.log,
+            self.machine,
+            link,
+            self.snapshots,
+            is_flush_sync=world.flush == "sync",
+            on_fatal=self.fatal,
+        )
+        addresses = {node: f"{HOST}:{node}" for node in ports}
+        identity = BrokerIdentity(CLUSTER, world.flush == "sync", addresses)
+        driver: Any = self.driver
+        self.broker = Broker(driver, self.log.store, self.machine, identity, world.limits)
+        self.frames.take(*_RAFT, by=self.driver.on_raft_frame)
+        self.frames.take(
+            FrameKind.INSTALL_SNAPSHOT, FrameKind.SNAPSHOT_CHUNK, by=self.snapshots.on_frame
+        )
+        self.frames.watch(_Watch(self))
+        self.frames.watch(self.snapshots)
+        self.maintenance = Maintenance(
+            self.log, replica, self.machine, self.files, self.fatal, self._on_damage
+        )
+        self.snapshots.attach(self.driver, self.maintenance, self._run_beside)
+        self.driver.start()
+        self.link.set_peers({node: (HOST, port) for node, port in ports.items()})
+        self.is_up = True
+
+    async def crash(self) -> None:
+        """Leave as SIGKILL would, between two steps of the maintenance thread."""
+        self.is_up = False
+        self.world.installed_count += self.snapshots._receiver.stats().received_count
+        self.driver.stop()
+        self.broker.stop()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.to_thread(self.maintenance._thread.shutdown)
+        await self.link.stop()
+        crash(self.log)
+
+    async def upkeep(self, *, expired_count: int = 0) -> None:
+        """One round of maintenance, as if the oldest files had expired. Ends with a crash."""
+        with contextlib.suppress(asyncio.CancelledError):
+            async with self._upkeep_lock:
+                await self._spawn(self._upkeep(expired_count))
+
+    async def _upkeep(self, expired_count: int) -> None:
+        if not self.is_up:
+            return
+        maintenance, store = self.maintenance, self.log.store
+        await maintenance._step("upkeep", maintenance._upkeep)
+        await maintenance._step("checkpoint", maintenance.checkpoint)
+        files = store.ledger.files.files
+        count = min(expired_count, len(files) - 1)
+        if count > 0:
+            store._expired_position = files[count - 1].end_position
+            await maintenance._step("retention", maintenance._delete_expired)
+
+    def _run_beside(self, work: object) -> None:
+        self._spawn(work)
+
+    def _spawn(self, work: Any) -> "asyncio.Task[Any]":
+        assert isinstance(work, Coroutine)
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _on_damage(self, error: CorruptionError) -> None:
+        self.fatal(error)
+
+
+class WholeNodes:
+    """Nodes 1 to n and the network between them."""
+
+    def __init__(
+        self,
+        root: Path,
+        seed: int,
+        config: StoreConfig,
+        *,
+        count: int = 3,
+        flush: str = "sync",
+        limits: Limits | None = None,
+        **raft: Any,
+    ) -> None:
+        self.root, self.seed, self.config, self.flush = root, seed, config, flush
+        self.limits = limits or Limits()
+        self._raft = raft
+        self.random = Random(seed)
+        self.cuts: set[tuple[NodeId, NodeId]] = set()
+        """Frames of the first to the second are lost."""
+        self.loss = 0.0
+        self.lost_count = self.installed_count = 0
+        self.nodes = {node: WholeNode(self, node) for node in range(1, count + 1)}
+
+    def raft_config(self, node_id: NodeId) -> RaftConfig:
+        usual = {"tick_interval_ms": 5, "waiter_grace_ticks": 80}
+        return RaftConfig(group="g", node_id=node_id, **{**usual, **self._raft})
+
+    def is_lost(self, sender: NodeId, to: NodeId) -> bool:
+        """Whether a frame that is sent now is lost."""
+        is_lost = (sender, to) in self.cuts or self.random.random() < self.loss
+        self.lost_count += is_lost
+        return is_lost
+
+    async def start(self) -> None:
+        for node in self.nodes.values():
+            await node.listen()
+        for node in self.nodes.values():
+            node.join(self.ports)
+
+    async def restart(self, node: WholeNode) -> None:
+        await node.listen()
+        node.join(self.ports)
+
+    @property
+    def ports(self) -> dict[NodeId, int]:
+        return {node.node_id: node.port for node in self.nodes.values()}
+
+    @property
+    def up(self) -> list[WholeNode]:
+        return [node for node in self.nodes.values() if node.is_up]
+
+    @property
+    def ready(self) -> WholeNode | None:
+        """Who serves as the leader of the newest term."""
+        found = [node for node in self.up if node.driver.is_ready]
+        return max(found, key=lambda node: node.driver.term, default=None)
+
+    async def leader(self) -> WholeNode:
+        """Wait for one."""
+        await eventually(lambda: self.ready is not None, "a leader")
+        leader = self.ready
+        assert leader is not None
+        return leader
+
+    def check_alive(self) -> None:
+        """No node may have wanted to end its process."""
+        for node in self.nodes.values():
+            if node.fatal.errors:
+                raise AssertionError(f"node {node.node_id} died") from node.fatal.errors[0]
+
+    async def settled(self) -> None:
+        """Wait until all that are up have applied the same last entry."""
+
+        def is_settled() -> bool:
+            self.check_alive()
+            ends = {(n.driver.applied_index, n.driver.last_index) for n in self.up}
+            return self.ready is not None and len(ends) == 1 and len(set(ends.pop())) == 1
+
+        await eventually(is_settled, "equal replicas")
+
+    async def stop(self) -> None:
+        for node in self.up:
+            await node.crash()

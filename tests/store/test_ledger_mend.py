@@ -1,0 +1,265 @@
+"""Damage in a ledger that is open: readers meet it, and it is repaired under them."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from store import failpoints, ledger_fetched, ledger_mend
+from store.errors import (
+    ClosedError,
+    CorruptionError,
+    DamageWiderError,
+    FileSystemError,
+    ForeignEntryError,
+    PositionRangeError,
+    SyncFailedError,
+)
+from store.ledger import Ledger
+from store.ledger_entry import KIND_NO_OP, Link
+from store.ledger_mend import damage_of
+from store.ledger_verify import verify_range
+from store.replica_store import ReplicaStore
+from store.store import Store
+from tests.store.crash_check import must_not_die
+from tests.store.ledger_stores import CONFIG, FILE, Wreck, make_wreck, open_store
+from tests.store.ledgers import image
+from tests.store.records import batch
+
+
+@dataclass
+class Open:
+    """A store that is open, above a wreck that is damaged beneath it."""
+
+    wreck: Wreck
+    store: Store
+    ledger: Ledger
+
+    def read_all(self) -> CorruptionError | None:
+        """Do what a peer or a consumer does, in all of the log, up to the first error."""
+        try:
+            for index in range(self.ledger.first_index, self.ledger.last_index + 1):
+                self.ledger.entry(index)
+        except CorruptionError as error:
+            return error
+        return None
+
+    def repair(self) -> int:
+        """Read, fetch and repair until nothing is damaged; return how many ranges were."""
+        for count in range(20):
+            error = self.read_all()
+            if error is None:
+                return count
+            found = self.store.damage_of(error)
+            assert found, f"{error} named no range"
+            lo, hi = found[0].lo_index, found[0].hi_index
+            while True:
+                try:
+                    self.fix(lo, hi, self.wreck.raw(lo, hi))
+                    break
+                except DamageWiderError as wider:
+                    hi = wider.hi_index
+        raise AssertionError("it does not end")
+
+    def fix(self, lo_index: int, hi_index: int, raw: bytes) -> None:
+        self.store.repair_range(lo_index, hi_index, raw)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Wreck:
+    return make_wreck(tmp_path_factory.mktemp("mend"), 3)
+
+
+@pytest.fixture
+def opened(made: Wreck) -> Iterator[Open]:
+    shutil.rmtree(made.root)
+    shutil.copytree(made.intact, made.root)
+    with open_store(made.root) as store:
+        ledger = store.log
+        assert isinstance(ledger, Ledger)
+        ledger.term = ledger.last_term
+        yield Open(made, store, ledger)
+    assert made.find() == []
+
+
+def check_whole(opened: Open) -> None:
+    assert list(verify_range(opened.ledger)) == []
+    expected, found = image(opened.wreck.intact), image(opened.wreck.root)
+    assert {n: d for n, d in found.items() if n in expected} == expected
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_damage_under_a_reader_is_repaired(opened: Open, seed: int) -> None:
+    random, wreck = Random(seed), opened.wreck
+    for _ in range(random.randint(1, 4)):
+        spot = random.choice(wreck.spots)
+        at = random.choice([random.randrange(48), random.randrange(spot.size_bytes)])
+        wreck.flip(spot.position + at, random.randint(1, 255))
+    if seed % 3 == 0:
+        wreck.write(random.randrange(4) * FILE, bytes(FILE))
+    assert opened.repair() > 0
+    check_whole(opened)
+
+
+def test_the_active_file_is_repaired_beside_its_map_and_its_views(opened: Open) -> None:
+    """A view that was taken before sees the bytes of afterwards: map and file are one."""
+    ledger, spot = opened.ledger, opened.wreck.spots[-2]
+    assert spot.position // FILE == ledger.max_position // FILE
+    opened.store.append(batch(900, 902))
+    with ledger.view(spot.position, spot.size_bytes) as view:
+        opened.wreck.flip(spot.position + 50)
+        raw = opened.wreck.raw(spot.index, spot.index + 1)
+        assert bytes(view) != raw
+        opened.fix(spot.index, spot.index + 1, raw)
+        assert bytes(view) == raw
+    end = opened.store.append(batch(900, 902)).end_position
+    opened.store.wait_durable(end)
+    assert list(verify_range(ledger)) == []
+
+
+def test_what_was_checked_is_checked_again(opened: Open) -> None:
+    ledger, spot = opened.ledger, opened.wreck.spots[3]
+    ledger.check(spot.position, bytes(spot.size_bytes))
+    assert ledger.checked.covers(spot.position, spot.end)
+    opened.wreck.flip(spot.position + 50)
+    opened.fix(3, 4, opened.wreck.raw(3, 4))
+    assert not ledger.checked.covers(spot.position, spot.end)
+    ledger.check(spot.position, bytes(spot.size_bytes))
+
+
+def test_wrong_entries_are_refused_and_nothing_is_written(opened: Open) -> None:
+    wreck, spot = opened.wreck, opened.wreck.spots[5]
+    wreck.flip(spot.position + 50)
+    before, good = image(wreck.root), wreck.raw(5, 6)
+    wrong = [b"", good[:-1], wreck.raw(4, 5), wreck.raw(5, 7), bytes(len(good))]
+    wrong += [good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :] for at in range(len(good))]
+    for raw in wrong:
+        with pytest.raises(ForeignEntryError):
+            opened.fix(5, 6, raw)
+    for lo, hi in [(-1, 1), (5, len(wreck.spots) + 1), (6, 5)]:
+        with pytest.raises(PositionRangeError):
+            opened.fix(lo, hi, good)
+    assert image(wreck.root) == before
+    opened.fix(5, 6, good)
+    check_whole(opened)
+
+
+def test_a_repair_that_fails_half_way_is_repeated(opened: Open) -> None:
+    wreck = opened.wreck
+    lo, hi = 2, len(wreck.spots)
+    with failpoints.census() as counts:
+        opened.fix(lo, hi, wreck.raw(lo, hi))
+    assert counts["ledger_mend.write"] > 5
+    for nth in range(1, counts["fs.write"] + 1):
+        for spot in wreck.spots[lo:hi:2]:
+            wreck.flip(spot.position + 48)
+        with failpoints.armed(f"fs.write=EIO@{nth}"), pytest.raises(FileSystemError):
+            opened.fix(lo, hi, wreck.raw(lo, hi))
+        opened.fix(lo, hi, wreck.raw(lo, hi))
+        check_whole(opened)
+
+
+def test_damage_of_other_files_is_none(opened: Open, tmp_path: Path) -> None:
+    for path in (str(tmp_path / f"{0:020d}"), f"{opened.ledger.files.directory}/{99 * FILE:020d}"):
+        assert damage_of(opened.ledger, CorruptionError(path, 0, "x", "1", "2")) == []
+    path = f"{opened.ledger.files.directory}/{FILE:020d}"
+    assert damage_of(opened.ledger, CorruptionError(path, 0, "x", "1", "2")) == []
+
+
+def test_damaged_bytes_are_never_served(opened: Open) -> None:
+    """Neither to a peer nor to a reader; what lies beside them is."""
+    ledger, wreck, last = opened.ledger, opened.wreck, opened.ledger.last_index + 1
+    spot = wreck.spots[6]
+    assert spot.end < ledger.checked.trusted_position, "it was walked by the opening"
+    wreck.flip(spot.position + 50)
+    whole = 1 << 20
+    reads: list[Callable[[int, int], object]] = [
+        lambda lo, hi: ledger.read_range(lo, hi, whole),
+        ledger.read_entries,
+        lambda lo, hi: ledger.view_range(lo, hi, whole).release(),
+        lambda lo, hi: ledger.check(wreck.spots[lo].position, bytes(wreck.spots[lo].size_bytes)),
+    ]
+    for read in reads:
+        with pytest.raises(CorruptionError) as caught:
+            read(6, 7)
+        [damaged] = opened.store.damage_of(caught.value)
+        assert (damaged.lo_index, damaged.hi_index) == (6, 7)
+        read(5, 6)
+        read(7, 8)
+    with pytest.raises(CorruptionError):
+        ledger.read_entries(0, last)
+    opened.fix(6, 7, wreck.raw(6, 7))
+    assert ledger.read_entries(0, last) == wreck.raw(0, last)
+
+
+def test_a_failed_sync_of_a_repair_is_fatal(made: Wreck) -> None:
+    fatal: list[BaseException] = []
+    shutil.rmtree(made.root)
+    shutil.copytree(made.intact, made.root)
+    store = Store.open(str(made.root), made.config, maintain=False, on_fatal=fatal.append)
+    with failpoints.armed("fs.sync=EIO"), pytest.raises(SyncFailedError):
+        store.repair_range(3, 4, made.raw(3, 4))
+    assert [type(error) for error in fatal] == [SyncFailedError]
+    with pytest.raises(SyncFailedError):
+        store.close()
+    with pytest.raises(ClosedError):
+        store.repair_range(3, 4, made.raw(3, 4))
+
+
+# --- A replicated store ---
+
+
+@pytest.fixture
+def replica(tmp_path: Path) -> Iterator[ReplicaStore]:
+    """Twenty entries, of which readers see ten."""
+    with ReplicaStore.open(str(tmp_path), CONFIG, maintain=False, on_fatal=must_not_die) as store:
+        for _ in range(20):
+            store.append_own(KIND_NO_OP, 1, bytes(500))
+        store.dispatch_to(store.ledger.end_of(9))
+        yield store
+
+
+def spoil(store: ReplicaStore, index: int) -> bytes:
+    """Damage an entry on disk; return what it was."""
+    raw, position = store.ledger.read_entries(index, index + 1), store.ledger.position_of(index)
+    file = store.ledger.files.file_at(position)
+    with Path(file.path).open("r+b") as opened:
+        opened.seek(position - file.position + 60)
+        opened.write(b"\xa5")
+    return raw
+
+
+def test_only_what_is_never_cut_is_repaired(replica: ReplicaStore) -> None:
+    """The rest may be cut beside the repair, which would put old bytes where new ones belong."""
+    raw = spoil(replica, 10)
+    with pytest.raises(PositionRangeError):
+        replica.repair_range(10, 11, raw)
+    replica.dispatch_to(replica.ledger.end_of(19))
+    assert replica.repair_range(10, 11, raw).entry_count == 1
+    assert list(verify_range(replica.ledger)) == []
+
+
+def test_a_log_that_is_replaced_beside_its_repair_is_left_alone(
+    replica: ReplicaStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw, end = spoil(replica, 3), replica.ledger.end_of(19)
+    error = CorruptionError(replica.ledger.files.files[0].path, 0, "body CRC", "1", "2")
+    assert [d.lo_index for d in replica.damage_of(error)] == [3]
+    keep_aside = ledger_fetched.keep_aside
+
+    def restart(*arguments: Any) -> str:
+        kept = keep_aside(*arguments)
+        replica.restart(end, Link(19, 1, 77), {})
+        return kept
+
+    monkeypatch.setattr(ledger_mend, "keep_aside", restart)
+    with pytest.raises(PositionRangeError):
+        replica.repair_range(3, 4, raw)
+    assert list(verify_range(replica.ledger)) == []
+    for file in replica.ledger.files.files:
+        assert not any(Path(file.path).read_bytes())
+    assert replica.damage_of(error) == []

@@ -1,0 +1,387 @@
+"""A store whose log is replicated: its threads, its room, its upkeep, and what a check says of it.
+
+What a replica does with it is in tests/node/test_ledger_log.py.
+"""
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from store import failpoints
+from store.errors import (
+    BusyError,
+    ClosedError,
+    FileSystemError,
+    PositionRangeError,
+    StoreError,
+    StoreFullError,
+)
+from store.file_system import FileSystem
+from store.fsck.plan import plan
+from store.fsck.repair import apply
+from store.fsck.types import Severity
+from store.ledger_entry import KIND_NO_OP
+from store.mapped_file_queue import InlineFiles, MappedFileQueue
+from store.replica_store import ReplicaStore
+from store.warm_up import WarmUp
+from tests.store.fsck_stores import findings, given_sizes
+from tests.store.records import BORN, PAGE, batch, numbers, small_config
+
+CONFIG = small_config(container="ledger", file_size_bytes=16 * PAGE, disk_reserve_bytes=0)
+
+
+def must_not_die(cause: BaseException) -> None:
+    raise AssertionError("the store wanted to end the process") from cause
+
+
+def open_store(root: Path, **changes: object) -> ReplicaStore:
+    config = replace(CONFIG, **changes)  # type: ignore[arg-type]
+    return ReplicaStore.open(
+        str(root), config, maintain=False, now_unix_ms=lambda: BORN, on_fatal=must_not_die
+    )
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[ReplicaStore]:
+    with open_store(tmp_path) as opened:
+        yield opened
+
+
+def put(store: ReplicaStore, lo: int, hi: int, *, term: int = 1, size_bytes: int = 40) -> int:
+    """Append one entry; return its end."""
+    prepared = store.prepare(batch(lo, hi, size_bytes=size_bytes))
+    return store.append_prepared(prepared, term).end_position
+
+
+def found_numbers(store: ReplicaStore) -> list[int]:
+    return numbers(store.pull("orders", 0, 0, max_count=1000, max_size_bytes=1 << 24).data)
+
+
+def crash(store: ReplicaStore) -> None:
+    store._flush.stop()
+    if store._warm_up:
+        store._warm_up.stop()
+    store._lock.release()
+
+
+def note_replica(root: Path) -> None:
+    """What a node keeps beside the store, as far as the store knows of it."""
+    (root / "raft.0").write_bytes(b"of the node")
+
+
+# --- Room ---
+
+
+def test_reserved_files_join_the_log_only_when_they_are_needed(store: ReplicaStore) -> None:
+    put(store, 0, 3)
+    ledger = store.ledger
+    assert store.has_room(40 * PAGE)
+    count = ledger.files.reserved_count
+    assert count >= 2
+    assert len(ledger.files.files) == 1
+    assert store.has_room(40 * PAGE)
+    assert ledger.files.reserved_count == count, "what is there is not made again"
+    with failpoints.armed("fs.allocate=ENOSPC@1+"):
+        for lo in range(3, 36, 3):
+            put(store, lo, lo + 3, size_bytes=4000)
+    assert len(ledger.files.files) > 2
+
+
+def test_a_crash_with_reserved_files_leaves_the_log_as_it_was(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    end = put(store, 0, 3)
+    assert store.has_room(40 * PAGE)
+    crash(store)
+    data = tmp_path / "dledger-n0" / "data"
+    assert len(list(data.iterdir())) > 2
+    with open_store(tmp_path) as store:
+        assert store.log.max_position == end
+        assert len(list(data.iterdir())) == 1
+        put(store, 3, 6)
+
+
+def test_a_cut_behind_reserved_files_leaves_no_gap(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    for lo in range(0, 60, 3):
+        put(store, lo, lo + 3, size_bytes=4000)
+    assert store.has_room(40 * PAGE)
+    store.truncate_from(2)
+    assert store.ledger.files.reserved_count == 0
+    crash(store)
+    with open_store(tmp_path) as store:
+        assert store.ledger.last_index == 1
+        put(store, 6, 9, term=2)
+
+
+def test_a_file_that_cannot_be_mapped_is_not_reserved(tmp_path: Path) -> None:
+    fs = FileSystem()
+    files = MappedFileQueue(fs, str(tmp_path), PAGE, InlineFiles(fs, str(tmp_path), PAGE))
+    with failpoints.armed("fs.map=EIO"), pytest.raises(FileSystemError):
+        files.reserve()
+    assert (files.reserved_count, list(tmp_path.iterdir())) == (0, [])
+    files.reserve(2)
+    assert files.roll().position == 0
+    assert files.reserved_count == 1
+    files.close()
+
+
+def test_polling_for_a_file_never_waits_and_names_what_is_wrong(tmp_path: Path) -> None:
+    warm_up = WarmUp(
+        FileSystem(),
+        str(tmp_path),
+        PAGE,
+        file_count=1,
+        warm_up=False,
+        allocate_timeout_ms=0,
+        on_fatal=must_not_die,
+    )
+    with failpoints.armed("fs.allocate=ENOSPC@1+"):
+        warm_up.start()
+        with pytest.raises(StoreFullError):
+            poll_until(warm_up, 0)
+    poll_until(warm_up, 0)
+    poll_until(warm_up, 7 * PAGE)  # The log went elsewhere.
+    file = warm_up.take(7 * PAGE)
+    assert file.position == 7 * PAGE
+    file.close()
+    warm_up.stop()
+    with pytest.raises(ClosedError):
+        warm_up.poll(8 * PAGE)
+
+
+class SlowWrites(FileSystem):
+    """Writes wait until they may go on."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.may_go_on = threading.Event()
+
+    def write_at(self, fd: int, path: str, position: int, data: bytes | memoryview) -> None:
+        self.count += 1
+        assert self.may_go_on.wait(30)
+        super().write_at(fd, path, position, data)
+
+
+def test_a_file_that_is_polled_for_is_not_warmed_to_its_end(tmp_path: Path) -> None:
+    fs = SlowWrites()
+    warm_up = WarmUp(
+        fs,
+        str(tmp_path),
+        8 << 20,
+        file_count=1,
+        warm_up=True,
+        allocate_timeout_ms=0,
+        on_fatal=must_not_die,
+    )
+    warm_up.start(0)
+    assert not warm_up.poll(0)
+    fs.may_go_on.set()
+    poll_until(warm_up, 0)
+    assert fs.count <= 1, "one write of a MiB was under way"
+    warm_up.stop()
+
+
+def poll_until(warm_up: WarmUp, position: int) -> None:
+    pause = threading.Event()
+    for _ in range(2000):
+        if warm_up.poll(position):
+            return
+        pause.wait(0.002)
+    raise AssertionError(f"no file at {position}")
+
+
+def test_a_batch_is_refused_while_its_file_is_being_made(tmp_path: Path) -> None:
+    with open_store(tmp_path, preallocate_file_count=1) as store:
+        refused = 0
+        pause = threading.Event()
+        for lo in range(0, 150, 3):
+            while True:
+                try:
+                    put(store, lo, lo + 3, size_bytes=4000)
+                    break
+                except BusyError:
+                    refused += 1
+                    pause.wait(0.001)
+        store.dispatch_to(store.log.max_position)
+        assert found_numbers(store) == list(range(150))
+        assert store.counters.busy_count == refused
+
+
+# --- The index of the ledger ---
+
+
+def test_the_upkeep_makes_the_next_index_file(store: ReplicaStore) -> None:
+    index = store.ledger.index
+    for _ in range(90):
+        store.append_own(KIND_NO_OP, 1, b"")
+    store.maintain()
+    assert not index._spares
+    for _ in range(20):
+        store.append_own(KIND_NO_OP, 1, b"")
+    store.maintain()
+    assert list(index._spares) == [128 * 32]
+    with failpoints.armed("fs.allocate=ENOSPC@1+"):
+        for _ in range(60):
+            store.append_own(KIND_NO_OP, 1, b"")
+    assert len(index.files.files) == 2
+    store.truncate_from(100)
+    assert not index._spares
+    for _ in range(60):
+        store.append_own(KIND_NO_OP, 2, b"")
+    assert store.ledger.position_of(159) > 0
+
+
+def test_index_files_are_made_by_one_thread_at_a_time(store: ReplicaStore) -> None:
+    """The upkeep makes files ahead while the writer takes them and cuts."""
+    stop, errors = threading.Event(), []
+
+    def keep_up() -> None:
+        try:
+            while not stop.is_set():
+                store.ledger.index.make_spare()
+                store.maintain()
+        except BaseException as error:
+            errors.append(error)
+            raise
+
+    thread = threading.Thread(target=keep_up)
+    thread.start()
+    try:
+        for number in range(3000):
+            store.append_own(KIND_NO_OP, 1 + number // 500, b"")
+            if number % 500 == 499:
+                store.truncate_from(store.ledger.last_index - 200)
+    finally:
+        stop.set()
+        thread.join()
+    assert errors == []
+    ledger = store.ledger
+    for index in range(ledger.last_index + 1):
+        unit = ledger.index.get(index)
+        assert unit is not None
+        assert unit.position == ledger.header(index).position
+
+
+# --- Upkeep beside the writer ---
+
+
+@pytest.mark.slow
+def test_upkeep_and_retention_run_beside_appends_and_cuts(tmp_path: Path) -> None:
+    store = open_store(tmp_path, retention_interval_ms=0, retention_size_bytes=2 * 16 * PAGE)
+    stop, asked = threading.Event(), threading.Event()
+    ready: list[object] = []
+    errors: list[BaseException] = []
+
+    def keep_up() -> None:
+        try:
+            while not stop.is_set():
+                store.maintain()
+                if ready:
+                    deletion = ready.pop()
+                    deletion.remove()  # type: ignore[attr-defined]
+                    store.delete_expired_derived()
+                    asked.clear()
+        except BaseException as error:
+            errors.append(error)
+            raise
+
+    thread = threading.Thread(target=keep_up)
+    thread.start()
+    deleted, lo = 0, 0
+    try:
+        for number in range(1200):
+            put(store, lo, lo + 3, term=1 + number // 100, size_bytes=1000)
+            lo += 3
+            if number % 10 == 9:
+                put(store, 10**6, 10**6 + 2, term=1 + number // 100)
+                store.truncate_from(store.ledger.last_index)
+            store.dispatch_to(store.log.max_position)
+            if not asked.is_set():
+                deletion = store.deletion(store.ledger.last_index)
+                if deletion is not None and deletion.write_start() and deletion.forget():
+                    deleted += deletion.file_count
+                    asked.set()
+                    ready.append(deletion)
+            assert not errors
+    finally:
+        stop.set()
+        thread.join()
+    assert not errors
+    assert deleted > 10
+    (queue,) = store.queues()
+    assert queue.max_offset == lo
+    assert numbers(store.pull("orders", 0, queue.min_offset).data)[0] == queue.min_offset
+    store.close()
+    with open_store(tmp_path) as store:
+        assert not store.recovery.derived_rebuilt
+        assert store.queues()[0].max_offset == lo
+
+
+def test_offsets_are_asked_for_what_readers_see_only(store: ReplicaStore) -> None:
+    ends = [put(store, lo, lo + 3) for lo in range(0, 30, 3)]
+    store.dispatch_to(ends[5])
+    assert store.next_offsets_at(ends[3]) == {(b"orders", 0): 12}
+    assert store.next_offsets_at(0) == {}
+    with pytest.raises(AssertionError, match="not dispatched"):
+        store.next_offsets_at(ends[6])
+    with pytest.raises(PositionRangeError):
+        store.message_at(ends[6] + 48)
+
+
+def test_a_sync_is_refused_only_after_the_end(store: ReplicaStore) -> None:
+    put(store, 0, 3)
+    answers: list[StoreError | None] = []
+    done = threading.Event()
+
+    def on_done(error: StoreError | None) -> None:
+        answers.append(error)
+        done.set()
+
+    store.request_sync(on_done)
+    assert done.wait(30)
+    assert answers == [None]
+    assert store.durable_index == 0
+    store.close()
+    with pytest.raises(ClosedError):
+        store.request_sync(answers.append)
+
+
+# --- What a check says ---
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_tail_that_is_not_committed_is_nothing_to_repair(tmp_path: Path, is_clean: bool) -> None:
+    store = open_store(tmp_path)
+    note_replica(tmp_path)
+    ends = [put(store, lo, lo + 3, size_bytes=2000) for lo in range(0, 60, 3)]
+    store.dispatch_to(ends[7])
+    store.maintain()
+    if is_clean:
+        store.close()
+    else:
+        crash(store)
+    found = findings(tmp_path, given_sizes(CONFIG))
+    assert [f for f in found if f.severity is not Severity.LEFT_OVER] == []
+
+
+def test_a_repair_shows_nobody_what_was_not_committed(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    note_replica(tmp_path)
+    ends = [put(store, lo, lo + 3, size_bytes=2000) for lo in range(0, 60, 3)]
+    store.dispatch_to(ends[7])
+    store.close()
+    for path in (tmp_path / "consumequeue" / "orders" / "0").iterdir():
+        path.write_bytes(path.read_bytes()[:-20])
+    given = given_sizes(CONFIG)
+    assert {f.severity for f in findings(tmp_path, given)} == {Severity.DERIVED}
+    actions = plan(str(tmp_path), findings(tmp_path, given), given=given)
+    apply(str(tmp_path), actions, given=given)
+    assert findings(tmp_path, given) == []
+    with open_store(tmp_path) as store:
+        assert store.dispatched_position == ends[7]
+        assert found_numbers(store) == list(range(24))
+        store.dispatch_to(ends[-1])
+        assert found_numbers(store) == list(range(60))

@@ -1,0 +1,223 @@
+"""Installing a snapshot is atomic: whatever stops it, the old log is there or the new one (R30).
+
+Real files. At every failpoint that an installation passes, a child process is killed by SIGKILL; at
+every call to the file system, an image is built of what a power loss would leave.
+"""
+
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from node.ledger_log import LedgerLog
+from node.received_snapshot import INSTALLED_NAME, RECEIVED_NAME
+from node.snapshot import build_snapshot, encode_snapshot
+from raft.messages import NO_INDEX, Configuration, ConfigurationAt, SnapshotMeta
+from raft.ready import HardState
+from store import failpoints
+from store.file_system import FileSystem
+from tests.node.ledger_cluster import open_log, sync
+from tests.node.ledger_logs import new_log, put, queue_numbers, ship
+from tests.store.power_loss import PowerLossFileSystem
+
+MEMBERS = ConfigurationAt(-1, Configuration((1, 2, 3)))
+STATE = b"state" * 3000
+OLD_COUNT = 24
+
+
+@dataclass
+class Transfer:
+    """A leader, and a follower's directory as it is before the snapshot comes."""
+
+    leader: LedgerLog
+    follower: Path
+    meta: SnapshotMeta
+    payload: bytes
+
+
+@pytest.fixture
+def transfer(tmp_path: Path) -> Iterator[Transfer]:
+    leader = new_log(tmp_path / "leader")
+    put(leader, 0, 5, queue_id=7)
+    for lo in range(5, 95, 3):
+        put(leader, lo, lo + 3, size_bytes=2500)
+    leader.dispatch(leader.last_index + 1)
+    meta = SnapshotMeta(15, 1, MEMBERS)
+    payload = encode_snapshot(build_snapshot(leader.store, meta, STATE, 20))
+    follower = tmp_path / "follower"
+    make_follower(follower, FileSystem()).close()
+    yield Transfer(leader, follower, meta, payload)
+    leader.close()
+
+
+def make_follower(root: Path, fs: FileSystem) -> LedgerLog:
+    """A log with a tail that was never committed and is longer than the snapshot's position."""
+    log = new_log(root, 2, fs=fs)
+    log.save_hard_state(HardState(6, 3))
+    put(log, 0, 5, queue_id=7)
+    for lo in range(5, 5 + 3 * OLD_COUNT, 3):
+        put(log, lo, lo + 3, term=1 + (lo > 20), size_bytes=3000)
+    log.dispatch(5)
+    sync(log)
+    log.store.maintain()
+    return log
+
+
+def install(log: LedgerLog, transfer: Transfer) -> None:
+    log.install_snapshot(transfer.meta, transfer.payload)
+
+
+def open_follower(root: Path, fs: FileSystem | None = None) -> LedgerLog:
+    log = open_log(root, 2, fs=fs)
+    log.start_at(NO_INDEX)
+    return log
+
+
+def check_found(log: LedgerLog, transfer: Transfer) -> bool:
+    """Return whether the snapshot is there; it is wholly, or not at all."""
+    names = {path.name for path in Path(log.store.root).iterdir()}
+    assert RECEIVED_NAME not in names
+    found = log.load()
+    assert found.hard_state == HardState(6, 3)
+    offsets = {q.queue_id: q.max_offset for q in log.store.queues()}
+    if log.installed is None:
+        assert INSTALLED_NAME not in names
+        assert (found.base_index, found.last_index, found.commit) == (-1, OLD_COUNT, 4)
+        assert found.snapshot is None
+        assert offsets == {7: 5, 0: 12}
+        assert queue_numbers(log) == list(range(5, 17))
+        return False
+    assert log.installed_state() == STATE
+    assert (found.base_index, found.last_index, found.commit) == (15, 15, 15)
+    assert found.snapshot == transfer.meta
+    assert found.configurations == (MEMBERS,)
+    assert offsets == {7: 5, 0: 45}
+    return True
+
+
+def check_goes_on(log: LedgerLog, transfer: Transfer) -> None:
+    """From whatever was found, the follower becomes equal to its leader."""
+    leader = transfer.leader
+    if log.installed is None:
+        install(log, transfer)
+    log.snapshot_restored()
+    ship(leader, log, 16, leader.last_index + 1)
+    log.dispatch(leader.last_index + 1)
+    assert log.chain_crc_at(log.last_index) == leader.chain_crc_at(leader.last_index)
+    assert [q[:2] + q[3:] for q in log.store.queues()] == [
+        q[:2] + q[3:] for q in leader.store.queues()
+    ]
+    sync(log)
+
+
+def census(transfer: Transfer, root: Path) -> list[tuple[str, int]]:
+    """Every pass of a failpoint on the way, in no order."""
+    shutil.copytree(transfer.follower, root)
+    with open_follower(root) as log:
+        with failpoints.census() as counts:
+            install(log, transfer)
+        check_found(log, transfer)
+    return [(name, n) for name, count in sorted(counts.items()) for n in range(1, count + 1)]
+
+
+def install_and_die(root: Path, transfer: Transfer, specification: str) -> bool:
+    """Install in a child process that is killed at a failpoint; return whether it was."""
+    child = os.fork()
+    if child == 0:
+        try:
+            log = open_follower(root)
+            failpoints.arm(specification)
+            install(log, transfer)
+        finally:
+            os._exit(0)
+    _, status = os.waitpid(child, 0)
+    return os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+
+
+@pytest.mark.slow
+def test_crash_at_each_step(transfer: Transfer, tmp_path: Path) -> None:
+    steps = census(transfer, tmp_path / "census")
+    assert {"snapshot.staged", "ledger.before_reset", "dispatch.restarted"} <= {s for s, _ in steps}
+    killed, new = [], []
+    for name, n in steps:
+        root = tmp_path / "victim"
+        shutil.copytree(transfer.follower, root)
+        if install_and_die(root, transfer, f"{name}=kill@{n}"):
+            killed.append(name)
+            with open_follower(root) as log:
+                if check_found(log, transfer):
+                    new.append(name)
+            with open_follower(root) as log:
+                check_goes_on(log, transfer)
+            with open_follower(root) as log:
+                assert log.last_index == transfer.leader.last_index
+        shutil.rmtree(root)
+    # The flush thread passes points of its own, now before and now after the installation.
+    assert len(killed) >= len(steps) - 6
+    assert "snapshot.before_stage" not in new
+    for name in ("snapshot.staged", "ledger.before_reset", "dispatch.restarted"):
+        assert name in new
+
+
+@pytest.mark.slow
+def test_crash_at_each_step_twice(transfer: Transfer, tmp_path: Path) -> None:
+    """The opening that finishes an installation is killed, too."""
+    steps = census(transfer, tmp_path / "census")
+    random, half = Random(7), tmp_path / "half"
+    shutil.copytree(transfer.follower, half)
+    assert install_and_die(half, transfer, "dispatch.restarted=kill")
+    for name, n in random.sample(steps, 40):
+        root = tmp_path / "victim"
+        shutil.copytree(half, root)
+        child = os.fork()
+        if child == 0:
+            try:
+                failpoints.arm(f"{name}=kill@{n}")
+                open_follower(root)
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        with open_follower(root) as log:
+            assert check_found(log, transfer)
+            check_goes_on(log, transfer)
+        shutil.rmtree(root)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_a_power_loss_at_each_step(transfer: Transfer, tmp_path: Path, seed: int) -> None:
+    random = Random(seed)
+    images: list[tuple[str, Path]] = []
+    root = tmp_path / "machine"
+
+    def before_call(name: str) -> None:
+        image = tmp_path / f"image{len(images)}"
+        disk.build_image(str(root), str(image), random)
+        images.append((name, image))
+
+    disk = PowerLossFileSystem()
+    root.mkdir()
+    log = make_follower(root, disk)
+    sync(log)
+    log.store.maintain()
+    log.store._mark.lower(1 << 60, 1 << 60)  # Lowers nothing; the mark is durable.
+    disk.before_call = before_call
+    install(log, transfer)
+    before_call("end")
+    disk.before_call = lambda name: None
+    found = []
+    for _, image in images:
+        (image / "boot_id").write_text("another-boot\n")
+        with open_follower(image) as opened:
+            found.append(check_found(opened, transfer))
+            check_goes_on(opened, transfer)
+        shutil.rmtree(image)
+    assert found[0] is False
+    assert found[-1] is True
+    assert len(found) > 30
+    log.close()
