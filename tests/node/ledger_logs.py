@@ -10,6 +10,7 @@ from raft.messages import (
     TermRun,
 )
 from raft.ready import EntryKind
+from store.mapped_file import TEMPORARY_SUFFIX
 from tests.node.ledger_cluster import CLUSTER, open_log
 from tests.store.records import batch, numbers
 
@@ -68,5 +69,7 @@ def queue_numbers(log: LedgerLog, queue_id: int = 0) -> list[int]:
 
 
 def data_image(log: LedgerLog) -> dict[str, bytes]:
+    """The ledger's files by name. One that is being made may vanish, and holds nothing yet."""
     top = Path(log.store.ledger.files.directory)
-    return {path.name: path.read_bytes() for path in sorted(top.iterdir())}
+    made = [path for path in sorted(top.iterdir()) if path.suffix != TEMPORARY_SUFFIX]
+    return {path.name: path.read_bytes() for path in made}

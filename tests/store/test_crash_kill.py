@@ -98,9 +98,11 @@ def run_writer(
 def _read_and_kill(process: subprocess.Popen[bytes], ack_count: int | None) -> bytes:
     assert process.stdout is not None
     data, deadline = b"", time.monotonic() + DEADLINE_S
+    said = select.poll()
+    said.register(process.stdout, select.POLLIN)
     while True:
-        ready, _, _ = select.select([process.stdout], [], [], max(0, deadline - time.monotonic()))
-        assert ready, f"the writer said nothing more after {data[-200:]!r}"
+        left_ms = max(0, int(1000 * (deadline - time.monotonic())))
+        assert said.poll(left_ms), f"the writer said nothing more after {data[-200:]!r}"
         part = os.read(process.stdout.fileno(), 65536)
         if not part:
             return data
