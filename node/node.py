@@ -265,6 +265,7 @@ class Node:
             settings.cluster_id,
             settings.flush == "sync",
             {**addresses, settings.node_id: self.address},
+            settings.group,
         )
         store = self.log.store
         # A future is invariant in its type, so mypy cannot see that the driver is one.

@@ -16,7 +16,7 @@ from node.broker.members import Members
 from node.broker.produce import Produce
 from node.broker.pull import Pulls
 from node.broker.queries import Queries
-from node.broker.seam import BrokerDriver
+from node.broker.seam import BrokerDriver, OtherGroups, no_other_groups
 from node.broker.stats import BrokerStats
 from node.broker.topics import Topics
 from node.broker.waits import Waits
@@ -73,6 +73,7 @@ class Broker:
         self._produce = Produce(context)
         self._pulls = Pulls(context, self._waits, self._freshness)
         self._was_ready = False
+        self.other_groups: OtherGroups = no_other_groups
 
         queries = Queries(context, self._freshness)
         self.get_message = queries.get_message
@@ -138,6 +139,8 @@ class Broker:
             nodes=[NodeAddress(node_id=n, address=context.address_of(n)) for n in nodes],
             batch_size_bytes_max=self._produce.batch_size_bytes_max,
             body_size_bytes_max=context.store.config.body_size_bytes_max,
+            group=context.identity.group,
+            groups=self.other_groups(request.topics),
         )
         for name in request.topics:
             topic = context.state.topic(name)

@@ -44,6 +44,8 @@ class BrokerIdentity(NamedTuple):
     """Whether a quorum has synced what is committed, or only holds it in memory."""
     addresses: Mapping[NodeId, str]
     """host:port of each node's client service, as configured; replicated addresses override it."""
+    group: str = "g0"
+    """The broker group that this node is of."""
 
 
 class Context:

@@ -1,12 +1,13 @@
-"""What the broker needs of the driver: types only.
+"""What the broker needs of the driver and of the name server: types only.
 
 `node.driver.Driver` is the one in production; tests have a small one that commits by itself.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
+from quorumlog.pb.log_pb2 import GroupRoute
 from raft.messages import Index, NodeId, Term
 from raft.transitions import Role
 from store.log import AppendResult
@@ -62,3 +63,15 @@ class BrokerDriver(Protocol):
     ) -> "asyncio.Future[Committed]": ...
     def read_barrier(self) -> "asyncio.Future[Index]": ...
     def add_listener(self, listener: Callable[[], None]) -> None: ...
+
+
+OtherGroups = Callable[[Iterable[str]], Iterable[GroupRoute]]
+"""Returns the other groups of the cluster and their shares of these topics, by group name.
+
+It waits for nobody: what is not known is left out.
+"""
+
+
+def no_other_groups(_topics: Iterable[str]) -> Iterable[GroupRoute]:
+    """Return none: there is no name server."""
+    return ()

@@ -231,8 +231,24 @@ class TopicRoute(_message.Message):
     permission: int
     def __init__(self, topic: _Optional[str] = ..., queue_count: _Optional[int] = ..., permission: _Optional[int] = ...) -> None: ...
 
+class GroupRoute(_message.Message):
+    __slots__ = ("group", "kind", "term", "leader_id", "nodes", "topics")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    LEADER_ID_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    kind: str
+    term: int
+    leader_id: int
+    nodes: _containers.RepeatedCompositeFieldContainer[NodeAddress]
+    topics: _containers.RepeatedCompositeFieldContainer[TopicRoute]
+    def __init__(self, group: _Optional[str] = ..., kind: _Optional[str] = ..., term: _Optional[int] = ..., leader_id: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[NodeAddress, _Mapping]]] = ..., topics: _Optional[_Iterable[_Union[TopicRoute, _Mapping]]] = ...) -> None: ...
+
 class RouteResponse(_message.Message):
-    __slots__ = ("cluster_id", "node_id", "term", "leader_id", "nodes", "topics", "batch_size_bytes_max", "body_size_bytes_max")
+    __slots__ = ("cluster_id", "node_id", "term", "leader_id", "nodes", "topics", "batch_size_bytes_max", "body_size_bytes_max", "group", "groups")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
@@ -241,6 +257,8 @@ class RouteResponse(_message.Message):
     TOPICS_FIELD_NUMBER: _ClassVar[int]
     BATCH_SIZE_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
     BODY_SIZE_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     node_id: int
     term: int
@@ -249,4 +267,6 @@ class RouteResponse(_message.Message):
     topics: _containers.RepeatedCompositeFieldContainer[TopicRoute]
     batch_size_bytes_max: int
     body_size_bytes_max: int
-    def __init__(self, cluster_id: _Optional[str] = ..., node_id: _Optional[int] = ..., term: _Optional[int] = ..., leader_id: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[NodeAddress, _Mapping]]] = ..., topics: _Optional[_Iterable[_Union[TopicRoute, _Mapping]]] = ..., batch_size_bytes_max: _Optional[int] = ..., body_size_bytes_max: _Optional[int] = ...) -> None: ...
+    group: str
+    groups: _containers.RepeatedCompositeFieldContainer[GroupRoute]
+    def __init__(self, cluster_id: _Optional[str] = ..., node_id: _Optional[int] = ..., term: _Optional[int] = ..., leader_id: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[NodeAddress, _Mapping]]] = ..., topics: _Optional[_Iterable[_Union[TopicRoute, _Mapping]]] = ..., batch_size_bytes_max: _Optional[int] = ..., body_size_bytes_max: _Optional[int] = ..., group: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[GroupRoute, _Mapping]]] = ...) -> None: ...

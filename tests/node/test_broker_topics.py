@@ -1,6 +1,7 @@
 """Topics, routes, queries and the commands behind them."""
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from quorumlog.pb.admin_pb2 import (
 from quorumlog.pb.common_pb2 import QueueId
 from quorumlog.pb.log_pb2 import (
     GetMessageRequest,
+    GroupRoute,
+    NodeAddress,
     OffsetByTimeRequest,
     QueryByKeyRequest,
     QueueOffsetsRequest,
@@ -231,6 +234,29 @@ def test_a_route_says_what_a_client_needs(tmp_path: Path) -> None:
             assert not route.topics
             with pytest.raises(errors.WrongClusterError):
                 await node.broker.route(RouteRequest(cluster_id="other"))
+
+    run(work())
+
+
+def test_a_route_names_the_other_groups(tmp_path: Path) -> None:
+    other = GroupRoute(group="g1", kind="raft", term=3, leader_id=4)
+    other.nodes.append(NodeAddress(node_id=4, address="host4:8081"))
+
+    async def work() -> None:
+        async with node_at(tmp_path) as node:
+            route = await node.broker.route(RouteRequest(topics=["orders"]))
+            assert (route.group, list(route.groups)) == ("g0", [])
+            asked: list[str] = []
+
+            def others(topics: Iterable[str]) -> list[GroupRoute]:
+                asked.extend(topics)
+                return [other]
+
+            node.broker.other_groups = others
+            route = await node.broker.route(RouteRequest(topics=["orders"]))
+            assert list(route.groups) == [other]
+            assert asked == ["orders"]
+            assert route.leader_id == 1, "its own group is not among them"
 
     run(work())
 
