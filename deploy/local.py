@@ -25,6 +25,7 @@ from deploy.local_nodes import (
     LocalError,
     LocalNode,
     NodeState,
+    Relay,
     State,
     ask,
     choose_ports,
@@ -82,10 +83,11 @@ class LocalCluster:
         flush: str = "sync",
         base_port: int | None = None,
         settings: Mapping[str, object] | None = None,
+        relay: Relay | None = None,
     ) -> Self:
         """Make the directory and the settings of each node; starts nothing.
 
-        `settings` go into every node's file. Raises LocalError: `local.exists`, `local.bad_count`,
+        `settings` go into every node's file. `relay` puts something between the nodes. Raises LocalError: `local.exists`, `local.bad_count`,
         `local.port_taken`.
         """
         root = Path(directory).absolute()
@@ -105,7 +107,9 @@ class LocalCluster:
         for node_id in cluster._nodes:
             path = cluster.node_directory(node_id)
             path.mkdir(parents=True, exist_ok=True)
-            text = node_toml(node_id, cluster._nodes, path / "data", cluster.cluster_id, given)
+            text = node_toml(
+                node_id, cluster._nodes, path / "data", cluster.cluster_id, given, relay
+            )
             (path / "node.toml").write_text(text, "utf-8")
         cluster._save()
         return cluster

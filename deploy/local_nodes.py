@@ -6,7 +6,7 @@ Owns the form of these; must not start, end or wait for anything.
 import json
 import os
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -20,6 +20,9 @@ _LOG_LINES_SHOWN: Final = 3
 _LOG_LENGTH_SHOWN: Final = 400
 _PREFIX: Final = "QUORUMLOG_"
 _INHERITED: Final = (f"{_PREFIX}FAILPOINTS", f"{_PREFIX}TEST_")
+
+Relay = Callable[[int, int, int], int]
+"""(source node, target node, port of the target's peer link): the port that the source dials."""
 
 State = Literal["running", "paused", "stopped", "dead"]
 
@@ -96,6 +99,7 @@ def node_toml(
     directory: Path,
     cluster_id: str,
     settings: Mapping[str, object],
+    relay: Relay | None = None,
 ) -> str:
     """Return the settings file of a node; `settings` win over what a local cluster chooses."""
     own = nodes[node_id]
@@ -111,11 +115,14 @@ def node_toml(
     # A value of TOML that is a text, a number or a truth is written as in JSON.
     lines = [f"{name} = {json.dumps(value)}" for name, value in values.items()]
     for other, node in nodes.items():
+        dialled = node.peer_port
+        if relay is not None and other != node_id:
+            dialled = relay(node_id, other, dialled)
         lines += [
             "",
             f"[peers.{other}]",
             f'address = "{HOST}:{node.address_port}"',
-            f'peer_address = "{HOST}:{node.peer_port}"',
+            f'peer_address = "{HOST}:{dialled}"',
         ]
     return "\n".join([*lines, ""])
 
