@@ -62,11 +62,15 @@ def open_log(
 
 
 def crash(log: LedgerLog) -> None:
-    """Leave the directory as SIGKILL would: nothing is finished, the lock is free."""
+    """Leave the directory as SIGKILL would: nothing is finished or synced, all files are let go."""
     store = log.store
     store._flush.stop()
     if store._warm_up:
         store._warm_up.stop()
+    for files in (store.log, store._queues, store._index):
+        files.close()
+    for fd in (store._mark._fd, store._checkpoint._fd):  # Closing these in order would sync them.
+        store._fs.close(fd)
     store._lock.release()
 
 
