@@ -27,10 +27,8 @@ from store.replica_store import ReplicaStore
 from store.store import Store
 from tests.node.ledger_cluster import CONFIG, crash, open_log
 from tests.node.ledger_logs import VOTERS, data_image, new_log, put, queue_numbers, reopen
-from tests.store.conftest import _descriptors_of_the_dead
 from tests.store.records import batch
 
-__all__ = ["_descriptors_of_the_dead"]
 # --- What a node is ---
 
 

@@ -11,10 +11,8 @@ import pytest
 from raft.transitions import Role
 from store.ledger_entry import KIND_DATA
 from tests.node.ledger_cluster import Cluster, Node, open_log
-from tests.store.conftest import _descriptors_of_the_dead
 from tests.store.records import messages
 
-__all__ = ["_descriptors_of_the_dead"]
 
 
 def data_bytes(node: Node) -> dict[int, bytes]:

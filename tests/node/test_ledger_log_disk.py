@@ -22,10 +22,8 @@ from tests.node.ledger_logs import (
     queue_numbers,
     ship,
 )
-from tests.store.conftest import _descriptors_of_the_dead
 from tests.store.records import batch
 
-__all__ = ["_descriptors_of_the_dead"]
 # --- A full disk ---
 
 

@@ -28,10 +28,8 @@ from tests.node.ledger_logs import (
     reopen,
     ship,
 )
-from tests.store.conftest import _descriptors_of_the_dead
 from tests.store.records import batch
 
-__all__ = ["_descriptors_of_the_dead"]
 # --- A follower ---
 
 

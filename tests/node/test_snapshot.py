@@ -27,10 +27,8 @@ from tests.node.ledger_logs import (
     reopen,
     ship,
 )
-from tests.store.conftest import _descriptors_of_the_dead
 from tests.store.records import numbers, record
 
-__all__ = ["_descriptors_of_the_dead"]
 MEMBERS = ConfigurationAt(2, Configuration((1, 2, 3), (4,)))
 STATE = b"the state of the machine" * 100
 
