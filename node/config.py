@@ -16,6 +16,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from node.auth import SECRET_SIZE_BYTES_MIN
 from node.config_types import (
     Address,
+    Addresses,
     AddressOrOff,
     AddressText,
     DurationMs,
@@ -24,6 +25,8 @@ from node.config_types import (
     Peers,
     SizeBytes,
 )
+from node.nameserver.errors import NameServerSettingsError
+from node.nameserver.settings import NameServerSettings
 from raft.config import RaftConfig
 from store.config import GIB, MIB, StoreConfig
 from store.message import Host
@@ -40,11 +43,19 @@ SECTIONS: Final = {
     "listen": "Where it is reached",
     "flush": "The log",
     "heartbeat_ms": "Consensus",
+    "nameserver_listen": "The name server",
     "in_flight_size_bytes_max": "Limits",
     "secret_file": "Security",
     "drain_timeout_ms": "Operation",
 }
 """Titles of the reference page, by the first setting below each."""
+_FILES: Final = (
+    "secret_file",
+    "nameserver_secret_file",
+    "tls_certificate_file",
+    "tls_key_file",
+    "tls_ca_file",
+)
 
 
 def _setting(default: Any, text: str, **limits: Any) -> Any:
@@ -154,6 +165,21 @@ class Settings(BaseSettings):
         ge=1,
     )
 
+    nameserver_listen: AddressOrOff = _setting(
+        None,
+        "Replica of the name server inside this node, for its own kind only: an IP address and a "
+        "port of which all replicas know. `off`: none.",
+    )
+    nameserver_members: Addresses = _setting(
+        (),
+        "`nameserver_listen` of all replicas, the same on each of them. Empty: this one alone.",
+    )
+    nameserver_secret_file: Path | None = _setting(
+        None,
+        "Holds the password of the replicas, the same for all; it turns encryption on. None: only "
+        "loopback addresses are allowed.",
+    )
+
     in_flight_size_bytes_max: SizeBytes = _setting(
         64 * MIB, "Appends taken in and not yet committed; above it `busy`.", ge=1 << 16, le=4 * GIB
     )
@@ -204,6 +230,18 @@ class Settings(BaseSettings):
     def secret(self) -> bytes:
         """Read the secret; empty if there is none. White space around it does not count."""
         return b"" if self.secret_file is None else self.secret_file.read_bytes().strip()
+
+    def nameserver(self) -> NameServerSettings | None:
+        """The settings of the replica in this node; None if there is none."""
+        if self.nameserver_listen is None:
+            return None
+        own, file = str(self.nameserver_listen), self.nameserver_secret_file
+        return NameServerSettings(
+            address=own,
+            members=tuple(map(str, self.nameserver_members)) or (own,),
+            directory=str(self.directory / "nameserver"),
+            password=None if file is None else file.read_text("utf-8", "replace").strip(),
+        )
 
     def store_config(self, store_host: Host | None = None) -> StoreConfig:
         """The engine's configuration. Sizes of derived files follow the size of a log file."""
@@ -264,6 +302,7 @@ def conflicts(settings: Settings) -> list[Conflict]:
         *_member_conflicts(settings),
         *_address_conflicts(settings),
         *_security_conflicts(settings),
+        *_nameserver_conflicts(settings),
     ]
     if 3 * settings.heartbeat_ms > settings.election_min_ms:
         found.append(
@@ -340,7 +379,7 @@ def _address_conflicts(settings: Settings) -> list[Conflict]:
         what = f"{settings.advertise} cannot be dialled"
         found.append(Conflict(("advertise",), what, "name a host"))
     used: dict[Address, str] = {}
-    for name in ("listen", "peer_listen", "http_listen"):
+    for name in ("listen", "peer_listen", "http_listen", "nameserver_listen"):
         address = getattr(settings, name)
         if address is None or not address.port:
             continue
@@ -363,7 +402,7 @@ def _security_conflicts(settings: Settings) -> list[Conflict]:
     if settings.tls_client_auth and settings.tls_ca_file is None:
         what = "there is nobody to trust"
         found.append(Conflict(("tls_client_auth",), what, "set tls_ca_file"))
-    for name in ("secret_file", "tls_certificate_file", "tls_key_file", "tls_ca_file"):
+    for name in _FILES:
         path = getattr(settings, name)
         if path is not None and not path.is_file():
             do = "correct the path; a relative one counts from the working directory"
@@ -375,3 +414,21 @@ def _security_conflicts(settings: Settings) -> list[Conflict]:
             do = "make one, for example with 'openssl rand -hex 32'"
             found.append(Conflict(("secret_file",), what, do))
     return found
+
+
+def _nameserver_conflicts(settings: Settings) -> list[Conflict]:
+    if settings.nameserver_listen is None:
+        if not settings.nameserver_members:
+            return []
+        what, do = "members without a replica in this node", "set nameserver_listen to one of them"
+        return [Conflict(("nameserver_members", "nameserver_listen"), what, do)]
+    secret = settings.nameserver_secret_file
+    if secret is not None and not secret.is_file():
+        return []  # That is said already.
+    chosen = settings.nameserver()
+    assert chosen is not None, "the name server listens"
+    try:
+        chosen.check()
+    except NameServerSettingsError as error:
+        return [Conflict((f"nameserver_{error.setting}",), f"is {error.found}", error.remedy)]
+    return []

@@ -84,6 +84,7 @@ AddressOrOff = Annotated[
     PlainValidator(_parse_or_off),
     PlainSerializer(lambda address: "off" if address is None else str(address)),
 ]
+Addresses = Annotated[tuple[AddressText, ...], NoDecode, BeforeValidator(_split)]
 SizeBytes = Annotated[int, _with_unit(_SIZES, "64MiB")]
 DurationMs = Annotated[int, _with_unit(_TIMES, "500ms, 10s, 72h or 3d")]
 NodeNumber = Annotated[int, Field(ge=1, le=2**31 - 1)]

@@ -47,7 +47,7 @@ class NameServerSettings:
             )
         if self.password is not None and len(self.password) < PASSWORD_SIZE_CHARS_MIN:
             raise NameServerSettingsError(
-                "password",
+                "secret_file",
                 f"of {len(self.password)} characters",
                 f"use at least {PASSWORD_SIZE_CHARS_MIN}, best 32 random bytes as text",
             )

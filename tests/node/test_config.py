@@ -244,3 +244,65 @@ def test_the_example_of_the_page_is_good(tmp_path: Path) -> None:
     file = tmp_path / "node.toml"
     file.write_text(EXAMPLE)
     assert load(file, {}, {}).settings.voters == (1, 2, 3)
+
+
+# --- The name server ---
+
+
+def test_the_name_server_is_off_unless_it_listens() -> None:
+    assert settings().nameserver() is None
+    found = settings(nameserver_listen="127.0.0.1:9876").nameserver()
+    assert found is not None
+    assert (found.address, found.members) == ("127.0.0.1:9876", ("127.0.0.1:9876",))
+    assert (found.directory, found.password) == ("d/nameserver", None)
+
+
+def test_the_password_of_the_name_server_is_in_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_text("0123456789abcdef0123456789abcdef\n")
+    members = "10.0.0.1:9876, 10.0.0.2:9876"
+    found = settings(
+        nameserver_listen="10.0.0.1:9876",
+        nameserver_members=members,
+        nameserver_secret_file=str(file),
+    ).nameserver()
+    assert found is not None
+    assert found.members == ("10.0.0.1:9876", "10.0.0.2:9876")
+    assert found.password == "0123456789abcdef0123456789abcdef"
+
+
+@pytest.mark.parametrize(
+    ("flags", "key", "suggestion"),
+    [
+        ({"nameserver_listen": "10.0.0.1:9876"}, "nameserver_members", "set a password"),
+        ({"nameserver_listen": "0.0.0.0:9876"}, "nameserver_members", "name one address"),
+        ({"nameserver_listen": "ns.example:9876"}, "nameserver_members", "write an IP address"),
+        ({"nameserver_listen": "127.0.0.1:0"}, "nameserver_members", "write an IP address"),
+        (
+            {"nameserver_listen": "127.0.0.1:1", "nameserver_members": "127.0.0.1:2"},
+            "nameserver_members",
+            "add this replica, 127.0.0.1:1",
+        ),
+        (
+            {"nameserver_members": "127.0.0.1:2"},
+            "nameserver_members + nameserver_listen",
+            "set nameserver_listen",
+        ),
+        (
+            {"nameserver_listen": "127.0.0.1:1", "nameserver_secret_file": "/none"},
+            "nameserver_secret_file",
+            "correct the path",
+        ),
+        (
+            {"nameserver_listen": "127.0.0.1:8081"},
+            "nameserver_listen + listen",
+            "give each its own port",
+        ),
+    ],
+)
+def test_a_name_server_that_must_not_be_started_is_refused(
+    flags: dict[str, Any], key: str, suggestion: str
+) -> None:
+    (problem,) = problems(**flags)
+    assert problem.key == key
+    assert suggestion in problem.suggestion

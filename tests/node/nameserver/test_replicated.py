@@ -231,7 +231,7 @@ def test_another_version_of_the_library_is_refused(
         ("127.0.0.1:0", None, None, "members"),
         ("127.0.0.1:9876", ["127.0.0.1:9877"], None, "members"),
         ("127.0.0.1:9876", ["127.0.0.1:9876"] * 2, None, "members"),
-        ("10.0.0.1:9876", None, "short", "password"),
+        ("10.0.0.1:9876", None, "short", "secret_file"),
     ],
 )
 def test_settings_that_let_strangers_in_are_refused(
