@@ -131,7 +131,10 @@ class Admin:
         return NodeStatus.of(await self._at(node_id, "NodeStatus", request))
 
     async def cluster_status(self) -> ClusterStatus:
-        """Ask every known node at once, 2 s each; those that give no answer are in it as well."""
+        """Ask every known node at once, 2 s each.
+
+        Members that give no answer are in it as well; nodes that were removed only if they answer.
+        """
         try:
             await self._router.refresh(Deadline(STATUS_TIMEOUT_MS))
         except QuorumlogError:
@@ -146,7 +149,12 @@ class Admin:
             cluster_id=self._router.cluster_id,
             leader_id=newest.leader_id if newest is not None else 0,
             term=newest.term if newest is not None else 0,
-            nodes=tuple(sorted(nodes, key=lambda node: node.node_id)),
+            nodes=tuple(
+                sorted(
+                    (node for node in nodes if not _is_removed(node, newest)),
+                    key=lambda node: node.node_id,
+                )
+            ),
         )
 
     async def _status_of(self, address: str, node_id: int) -> NodeStatus | NodeDown:
@@ -234,3 +242,15 @@ class Admin:
                 await self._router.refresh(deadline)
             node = self._router.node(node_id)
         return await self._calls.node(node, "admin", method, request, deadline)
+
+
+def _is_removed(node: NodeStatus | NodeDown, newest: NodeStatus | None) -> bool:
+    """Say whether a silent node is one that the leader does not count as a member any more.
+
+    Settings, and nodes that lag, name a removed member for long.
+    """
+    if isinstance(node, NodeStatus) or newest is None or newest.role != "leader":
+        return False
+    if not node.node_id:  # An address that was given and never answered.
+        return False
+    return bool(newest.members) and all(m.node_id != node.node_id for m in newest.members)

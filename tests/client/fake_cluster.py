@@ -323,7 +323,11 @@ class Admin(admin_pb2_grpc.AdminServiceServicer):
             role="leader" if self.node.is_leader else "follower",
             term=cluster.term,
             leader_id=cluster.leader_id,
-            members=[admin_pb2.MemberStatus(node_id=self.node.node_id, is_voter=True)],
+            members=[
+                admin_pb2.MemberStatus(node_id=node_id, is_voter=True)
+                for node_id in cluster.nodes
+                if node_id not in cluster.removed
+            ],
         )
 
     async def TransferLeadership(self, request: Any, context: Any) -> Any:
@@ -352,6 +356,9 @@ class FakeCluster:
         self.queues: dict[Key, list[bytes]] = {}
         self.min_offsets: dict[Key, int] = {}
         self.members: dict[str, list[str]] = {}
+        self.removed: set[int] = (
+            set()
+        )  # Nodes that routes still name, but the leader's members not.
         self.offsets: dict[tuple[str, str, int], int] = {}
         self.position = 0
         self.routes_total = 0

@@ -143,6 +143,17 @@ def test_the_status_of_a_cluster_has_the_nodes_that_are_down() -> None:
     asyncio.run(scenario())
 
 
+def test_the_status_of_a_cluster_has_no_member_that_was_removed_and_is_down() -> None:
+    async def scenario() -> None:
+        async with fake_cluster() as cluster, connect(cluster) as client:
+            cluster.removed = {2, 3}
+            await cluster.nodes[3].stop()
+            status = await client.admin.cluster_status()
+            assert [node.node_id for node in status.nodes] == [1, 2], "2 still answers"
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.slow
 def test_a_call_to_a_paused_leader_is_made_again_at_its_successor() -> None:
     async def scenario() -> None:
