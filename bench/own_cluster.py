@@ -13,6 +13,7 @@ from typing import Literal
 
 from bench.report import directory_kind
 from deploy.local import LocalCluster
+from deploy.local_nodes import Relay
 
 _TMPFS = "/dev/shm"
 # Local clusters have small files, for trying things out. Under load they would roll every second.
@@ -53,7 +54,11 @@ class OwnCluster:
 
 @contextmanager
 def own_cluster(
-    directory: str | None, *, node_count: int, flush: Literal["sync", "async"]
+    directory: str | None,
+    *,
+    node_count: int,
+    flush: Literal["sync", "async"],
+    relay: Relay | None = None,
 ) -> Iterator[OwnCluster]:
     """Nodes in a new directory: below the one given, else on /dev/shm, else where temporary is.
 
@@ -65,7 +70,8 @@ def own_cluster(
     root = tempfile.mkdtemp(prefix="qlog-bench-", dir=parent)
     is_kept = directory is not None
     try:
-        with LocalCluster.create(root, node_count, flush=flush, settings=_SETTINGS) as nodes:
+        nodes = LocalCluster.create(root, node_count, flush=flush, settings=_SETTINGS, relay=relay)
+        with nodes:
             yield OwnCluster(root, nodes)
         is_kept = False
     finally:

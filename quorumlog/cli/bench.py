@@ -9,7 +9,7 @@ import tempfile
 
 import click
 
-from quorumlog.cli import bench_cluster
+from quorumlog.cli import bench_cluster, bench_compare
 from quorumlog.cli.errors import CliError, ExitCode
 from quorumlog.cli.output import Format, output_option, print_rows
 
@@ -24,7 +24,12 @@ def bench() -> None:
     """Measure this machine, the engine and the cluster."""
 
 
-for _command in (bench_cluster.produce, bench_cluster.consume, bench_cluster.failover):
+for _command in (
+    bench_cluster.produce,
+    bench_cluster.consume,
+    bench_cluster.failover,
+    bench_compare.compare,
+):
     bench.add_command(_command)
 
 

@@ -1,0 +1,160 @@
+"""Compares the ways to replicate, with one client in one run: speed, and what a dead leader costs.
+
+Owns the modes, the order of a comparison, and the published figures that stand beside ours. Each
+mode runs twice: at rest on direct links, for speed; and with links between the nodes that take 50
+ms, where the leader (or master) is killed and its machine's network dies with it. Then counts what
+was acked and is missing (RPO) and how long nobody was acked (RTO).
+"""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+
+from bench import cluster, failover
+from bench.cluster import Load, Progress
+from bench.delayed_links import DelayedLinks
+from bench.own_cluster import OwnCluster, own_cluster
+from bench.report import machine, machine_limits
+
+if TYPE_CHECKING:
+    from quorumlog.client import Client
+
+NODE_COUNT: Final = 3
+LINK_DELAY_MS: Final = 50.0
+_TIMEOUT_MS: Final = 30_000
+
+
+class Mode(NamedTuple):
+    """One way to replicate."""
+
+    name: str
+    replication: Literal["raft", "sync_master", "async_master"]
+    flush: Literal["sync", "async"]
+    promises_no_loss: bool
+    """What was acked survives the death of any one node, also with slow links."""
+
+
+MODES: Final = (
+    Mode("raft_sync", "raft", "sync", True),
+    Mode("raft_async", "raft", "async", True),
+    Mode("sync_master", "sync_master", "sync", True),
+    Mode("async_master", "async_master", "sync", False),
+)
+
+PUBLISHED: Final = (
+    {"what": "master-slave", "acked_msgs_per_s": 120_000, "rpo": "> 0", "rto": "by hand"},
+    {"what": "DLedger", "acked_msgs_per_s": 80_000, "rpo": "0", "rto": "< 15 s"},
+)
+"""For RocketMQ: 4 cores, SSD, bodies of 1 KB."""
+
+
+async def compare(
+    directory: str | None,
+    modes: Sequence[Mode],
+    load: Load,
+    *,
+    kills: int,
+    seed: int,
+    show: Progress,
+) -> dict[str, Any]:
+    """Measure these modes in turn; `kills` of the leader in each."""
+    rows: list[dict[str, Any]] = []
+    place: dict[str, Any] = {}
+    for mode in modes:
+        named = _named(show, mode)
+        speed, place = await _speed(directory, mode, load, named)
+        rows.append(
+            {"mode": mode.name, **speed, **await _deaths(directory, mode, kills, seed, named)}
+        )
+    return {
+        "bench": "compare",
+        "modes": rows,
+        "published": list(PUBLISHED),
+        "link_delay_ms": LINK_DELAY_MS,
+        "kills": kills,
+        "seed": seed,
+        "load": load.row(),
+        **place,
+    }
+
+
+def is_wrong(row: Mapping[str, Any]) -> bool:
+    """Whether a mode broke what it promises: a loss that it excludes, or one that it hid."""
+    mode = next(mode for mode in MODES if mode.name == row["mode"])
+    if row["duplicate_count"] or row["out_of_order_count"]:
+        return True
+    if mode.promises_no_loss:
+        return bool(row["lost_count"])
+    return bool(row["lost_count"] > row["reported_lost_count"])
+
+
+def _named(show: Progress, mode: Mode) -> Progress:
+    def named(what: str, done: float, total: float | None) -> None:
+        show(f"{mode.name}: {what}", done, total)
+
+    return named
+
+
+async def _speed(
+    directory: str | None, mode: Mode, load: Load, show: Progress
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    with own_cluster(directory, node_count=NODE_COUNT, flush=mode.flush) as own:
+        async with _connected(own) as client:
+            await cluster.make_topic(client, load)
+            found = await cluster.produce(client, load, show, pids=own.pids)
+        place = {
+            "machine": machine(),
+            "directory": own.directory,
+            "directory_kind": own.directory_kind,
+            "node_count": NODE_COUNT,
+            "limits": machine_limits(own.directory),
+        }
+    kept = ("acked_msgs_per_s", "acked_mb_per_s", "durability", "batch_latency", "serial_latency")
+    return {key: found[key] for key in kept}, place
+
+
+async def _deaths(
+    directory: str | None, mode: Mode, kills: int, seed: int, show: Progress
+) -> dict[str, Any]:
+    with (
+        DelayedLinks(LINK_DELAY_MS) as links,
+        own_cluster(
+            directory,
+            node_count=NODE_COUNT,
+            flush=mode.flush,
+            relay=links.relay,
+        ) as own,
+    ):
+        async with _connected(own) as client:
+            nodes = _Machines(own, links)
+            found = await failover.measure(client, nodes, kills=kills, seed=seed, show=show)
+            reported = 0
+    counts = ("acked", "failed", "unknown", "read", "lost", "duplicate", "out_of_order")
+    return {
+        **{f"{name}_count": found[f"{name}_count"] for name in counts},
+        "reported_lost_count": reported,
+        "rto": found["next_ack"],
+    }
+
+
+@asynccontextmanager
+async def _connected(own: OwnCluster) -> "AsyncIterator[Client]":
+    import quorumlog
+
+    async with quorumlog.connect(own.bootstrap, timeout_ms=_TIMEOUT_MS) as client:
+        yield client
+
+
+class _Machines:
+    """Nodes that die with their network, and come back with it."""
+
+    def __init__(self, own: OwnCluster, links: DelayedLinks) -> None:
+        self._own, self._links = own, links
+
+    def kill(self, node_id: int) -> None:
+        self._links.cut(node_id)
+        self._own.kill(node_id)
+
+    def restart(self, node_id: int) -> None:
+        self._links.join(node_id)
+        self._own.restart(node_id)
