@@ -129,6 +129,22 @@ class WrongClusterError(NodeError):
         )
 
 
+class WrongModeError(NodeError):
+    """The call belongs to the other kind of replication. Nothing happened."""
+
+    code, status = "node.wrong_mode", "FAILED_PRECONDITION"
+
+    def __init__(self, call: str, replication: str) -> None:
+        super().__init__(call, replication)
+        self.call, self.replication = call, replication
+
+    def __str__(self) -> str:
+        return (
+            f"{self.call} has no meaning with replication = {self.replication}; "
+            f"see docs/operations.md for what does the same"
+        )
+
+
 # --- How much at once ---
 
 

@@ -124,6 +124,8 @@ class Effects:
         "cut",
         "epochs",
         "losses",
+        "reads",
+        "reads_failed",
         "resolved",
         "role_changes",
         "send",
@@ -145,5 +147,9 @@ class Effects:
         self.confirm: int | None = None
         """Readers may read up to here. Lower than before only together with a loss."""
         self.resolved: list[Resolved] = []
+        self.reads: list[object] = []
+        """These reads are confirmed: what was acked before they began is below `confirm`."""
+        self.reads_failed: list[object] = []
+        """Of these nobody here can tell."""
         self.role_changes: list[RoleChange] = []
         self.losses: list[LossReport] = []

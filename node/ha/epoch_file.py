@@ -14,7 +14,7 @@ import zlib
 from typing import Final, NamedTuple
 
 from node.ha.epochs import EPOCHS_KEPT_MAX, Epochs
-from node.ha.types import Binding, EpochStart, HaError, Standing
+from node.ha.types import Binding, EpochStart, HaError, Mode, Standing
 from store.errors import CorruptionError, LayoutError
 from store.file_system import FileSystem
 from store.meta_file import Json, MetaFile
@@ -51,6 +51,8 @@ class ReplicaState(NamedTuple):
     standing: Standing
     incarnation: int
     """Drawn when the disk was new."""
+    mode: Mode = Mode.SYNC
+    """That of the master it is bound to: how it goes on if it is promoted itself."""
 
 
 def check_binding(bound: Binding, asked: Binding) -> None:
@@ -123,7 +125,8 @@ class BindingFile:
         try:
             bound = Binding(_int(found, "number"), _int(found, "master_id"), _int(found, "nonce"))
             standing = Standing(_int(found, "standing"))
-            self._state = ReplicaState(bound, standing, _int(found, "incarnation"))
+            mode = Mode(found.get("mode", Mode.SYNC.value))
+            self._state = ReplicaState(bound, standing, _int(found, "incarnation"), mode)
         except (KeyError, ValueError) as error:
             path = os.path.join(self._directory, BINDING_FILE)
             raise LayoutError(path, "number, master_id, nonce, standing", str(found)) from error
@@ -138,6 +141,7 @@ class BindingFile:
         payload = state.bound._asdict() | {
             "standing": state.standing.value,
             "incarnation": state.incarnation,
+            "mode": state.mode.value,
         }
         self._file.save(payload)
         self._state = state

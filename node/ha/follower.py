@@ -27,7 +27,7 @@ def on_bind(s: State, link: Link, frame: Bind) -> None:
     else:
         if frame.binding != s.bound:
             s.step_down(f"bound to epoch {frame.binding.number} of replica {link.peer}")
-            s.bind(frame.binding)
+            s.bind(frame.binding, frame.mode)
         link.is_master = True
     answer(s)
 

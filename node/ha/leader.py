@@ -11,7 +11,7 @@ from node.ha.copies import Admission, Copies
 from node.ha.effects import LossReport, Send
 from node.ha.epochs import Epochs, Rank
 from node.ha.sender import HaProtocolError, Sender
-from node.ha.state import Link, State
+from node.ha.state import Link, Read, State
 from node.ha.types import Binding, Mode, PromotionError, Role, Standing
 from node.ha.wire import Ack, Admit, Bind, Bound, Handshake, Hello
 
@@ -24,7 +24,7 @@ def promote(s: State, nonce: int, number: int) -> None:
     if number <= s.bound.number:
         raise PromotionError(f"epoch {number} is not above {s.bound.number}, which is bound")
     s.step_down("promoted again")
-    s.bind(Binding(number, s.me, nonce))
+    s.bind(Binding(number, s.me, nonce), s.mode)
     s.change_role(Role.CANDIDATE, "promotion begins")
     for link in s.downs():
         link.promise = link.handshake = None
@@ -35,7 +35,35 @@ def promote(s: State, nonce: int, number: int) -> None:
 def ask(s: State, link: Link) -> None:
     """Have a peer bind my epoch, or confirm that it still is."""
     link.asked += 1
-    s.fx.send.append(Send(link.id, Bind(s.bound)))
+    s.fx.send.append(Send(link.id, Bind(s.bound, s.mode)))
+
+
+def begin_read(s: State, read: object) -> None:
+    """Ask everybody once more, and note who has to answer.
+
+    A newer master binds `fence_count` replicas before it serves. Once so many have confirmed this
+    epoch after the read began that it cannot find enough others, whatever it acks comes later.
+    """
+    marks = {}
+    for link in s.downs():
+        ask(s, link)
+        marks[link.id] = link.asked
+    s.reads.append(Read(read, marks))
+    _confirm_reads(s)
+
+
+def _confirm_reads(s: State) -> None:
+    needed = len(s.settings.replica_ids) - s.settings.fence_count + 1
+    while s.reads:
+        confirmed = sum(
+            link.promise is not None
+            and link.promise.standing is Standing.FULL
+            and link.answered >= s.reads[0].marks.get(link.id, link.asked + 1)
+            for link in s.downs()
+        )
+        if confirmed + 1 < needed:
+            break
+        s.fx.reads.append(s.reads.popleft().read)
 
 
 def on_hello(s: State, link: Link, frame: Hello) -> None:
@@ -52,6 +80,8 @@ def on_hello(s: State, link: Link, frame: Hello) -> None:
         ask(s, link)
         for joining in s.admissions:
             link.marks[joining] = link.asked
+        for read in s.reads:
+            read.marks[link.id] = link.asked
     evaluate(s)
 
 
@@ -70,6 +100,7 @@ def on_bound(s: State, link: Link, frame: Bound) -> None:
     link.promise = frame
     if s.role is Role.MASTER:
         _consider(s, link, frame)
+        _confirm_reads(s)
     evaluate(s)
 
 

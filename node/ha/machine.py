@@ -10,7 +10,7 @@ trusts a controller: its advice starts a promotion, and the fence decides.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from node.ha import follower, leader
 from node.ha.effects import Effects, LinkId, LogView, Send
@@ -52,10 +52,11 @@ class Machine:
         epochs: Epochs,
         end: int,
         *,
-        mode: Mode = Mode.SYNC,
+        mode: Mode | None = Mode.SYNC,
     ) -> None:
         """Start from what is stored. All of the log up to `end` is durable, and ends a record.
 
+        `mode` is when it acks as master; None: as whoever it is bound to does.
         A restarted master never goes on in its epoch: it may have shipped bytes that it lost.
         """
         # A crash may have lost the bytes before the start of an epoch that was just taken over.
@@ -78,8 +79,7 @@ class Machine:
         """Raise NotMasterError or HaBusyError unless an append may be written now."""
         s = self.state
         if s.role is not Role.MASTER:
-            master = s.bound.master_id
-            raise NotMasterError(NO_REPLICA if master == s.me else master)
+            raise _not_master(s)
         if len(s.waiters) >= s.settings.waiter_count_max:
             raise HaBusyError(len(s.waiters), s.settings.waiter_count_max)
 
@@ -147,10 +147,16 @@ class Machine:
         """A serving master wrote records up to `end`; `waiter` waits for what the mode demands."""
 
         def run(s: State) -> None:
-            assert s.role is Role.MASTER, "check_append comes first"
-            assert end > s.end, f"append to {end} of a log that ends at {s.end}"
-            s.end = end
-            s.waiters.add(end, s.mode, waiter)
+            _append(s, end, waiter)
+
+        return self._do(run)
+
+    def appended_all(self, appends: Iterable[tuple[int, object]]) -> Effects:
+        """The same for several appends, in order: they share transfers and a sync."""
+
+        def run(s: State) -> None:
+            for end, waiter in appends:
+                _append(s, end, waiter)
 
         return self._do(run)
 
@@ -200,12 +206,41 @@ class Machine:
 
         return self._do(run)
 
+    def resign(self, reason: str) -> Effects:
+        """Serve no more until promoted again, and let the slaves know by closing their links.
+
+        Appends that are not decided get the outcome unknown: wait for them first.
+        """
+
+        def run(s: State) -> None:
+            if s.role is Role.SLAVE:
+                return
+            s.step_down(reason)
+            for link in s.downs():
+                s.close(link, reason)
+
+        return self._do(run)
+
+    def confirm_master(self, read: object) -> Effects:
+        """Find out that no newer master can have acked anything before this call.
+
+        `reads` of later effects has it then; `reads_failed` if this replica serves no more. Raises
+        NotMasterError.
+        """
+
+        def run(s: State) -> None:
+            if s.role is not Role.MASTER:
+                raise _not_master(s)
+            leader.begin_read(s, read)
+
+        return self._do(run)
+
     def set_mode(self, mode: Mode) -> Effects:
         """Change when appends are acked, from the next one on. The fence is that of k either way,
         so nothing that was acked with k copies is at risk."""
 
         def run(s: State) -> None:
-            s.mode = mode
+            s.own_mode = mode
             leader.advance(s)
 
         return self._do(run)
@@ -216,6 +251,18 @@ class Machine:
         run(s)
         leader.pump(s)
         return fx
+
+
+def _not_master(s: State) -> NotMasterError:
+    master = s.bound.master_id
+    return NotMasterError(NO_REPLICA if master == s.me else master)
+
+
+def _append(s: State, end: int, waiter: object) -> None:
+    assert s.role is Role.MASTER, "check_append comes first"
+    assert end > s.end, f"append to {end} of a log that ends at {s.end}"
+    s.end = end
+    s.waiters.add(end, s.mode, waiter)
 
 
 def _receive(s: State, link: Link, frame: Frame) -> None:

@@ -5,8 +5,8 @@ Owns the fields and the steps that both sides share: bind, step down, close a li
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import Final
+from collections import Counter, deque
+from typing import Final, NamedTuple
 
 from node.ha.copies import Admission, Copies, Waiters
 from node.ha.effects import Close, Effects, LinkId, LogView, RoleChange
@@ -60,6 +60,14 @@ class Link:
         """By joining replica: the count of `answered` that confirms my epoch for its admission."""
 
 
+class Read(NamedTuple):
+    """A read that waits until this master knows that it is the only one."""
+
+    read: object
+    marks: dict[LinkId, int]
+    """By link: the count of `answered` that confirms the epoch for it."""
+
+
 class State:
     """Fields of the machine. `fx` collects what the current input wants done."""
 
@@ -71,7 +79,7 @@ class State:
         replica: ReplicaState,
         epochs: Epochs,
         end: int,
-        mode: Mode,
+        mode: Mode | None,
     ) -> None:
         assert me in settings.replica_ids, f"replica {me} is not of {settings.replica_ids}"
         assert 1 <= settings.copies <= len(settings.replica_ids), f"{settings.copies} copies"
@@ -82,13 +90,15 @@ class State:
         self.epochs = epochs
         self.end = self.durable = end
         self.confirm = self.known_confirm = 0
-        self.mode = mode
+        self.own_mode = mode
+        """None: as the group was served last."""
         self.role = Role.SLAVE
         self.links: dict[LinkId, Link] = {}
         self.receiver: Receiver | None = None
         self.copies = Copies(settings, 0)
         self.waiters = Waiters()
         self.admissions: dict[int, Admission] = {}
+        self.reads: deque[Read] = deque()
         self.acked_here: int | None = None
         """End of the last append that this process acknowledged as master; None: it was none."""
         self.highest_seen = replica.bound.number
@@ -100,6 +110,11 @@ class State:
     def bound(self) -> Binding:
         """What this replica is bound to."""
         return self.replica.bound
+
+    @property
+    def mode(self) -> Mode:
+        """When this replica acks as master."""
+        return self.replica.mode if self.own_mode is None else self.own_mode
 
     @property
     def is_synced(self) -> bool:
@@ -119,9 +134,9 @@ class State:
         """Return the links of peers that dialled and said who they are; one for each."""
         return [x for x in self.links.values() if not x.is_upstream and x.peer != NO_REPLICA]
 
-    def bind(self, binding: Binding) -> None:
-        """Bind to an epoch; durable before anything that follows."""
-        self.replica = self.replica._replace(bound=binding)
+    def bind(self, binding: Binding, mode: Mode) -> None:
+        """Bind to an epoch and note how it is served; durable before anything that follows."""
+        self.replica = self.replica._replace(bound=binding, mode=mode)
         self.highest_seen = max(self.highest_seen, binding.number)
         self.fx.state = self.replica
         self.receiver = None
@@ -146,6 +161,8 @@ class State:
         if self.role is Role.SLAVE:
             return
         self.fx.resolved += self.waiters.give_up()
+        self.fx.reads_failed += [read.read for read in self.reads]
+        self.reads.clear()
         self.admissions.clear()
         self.receiver = None
         for link in self.links.values():

@@ -14,7 +14,7 @@ import struct
 from collections.abc import Callable
 from typing import ClassVar, Final, NamedTuple, TypeAlias
 
-from node.ha.types import Binding, EpochStart, HaError, Standing
+from node.ha.types import Binding, EpochStart, HaError, Mode, Standing
 from store.checksum import crc32c
 
 EPOCH_COUNT_MAX: Final = 1000
@@ -35,7 +35,9 @@ _TRANSFER: Final = struct.Struct(">iiqiqq")
 _PREFIX: Final = struct.Struct(">ii")
 _CRC: Final = struct.Struct(">I")
 _HELLO: Final = struct.Struct(">qQ")
-_BIND: Final = struct.Struct(">iqQ")
+_BIND: Final = struct.Struct(">iqQB")
+_MODES: Final = (Mode.SYNC, Mode.ASYNC)
+"""By their number on the wire."""
 _BOUND: Final = struct.Struct(">iqQiqqqBQ")
 _ADMIT: Final = struct.Struct(">iQ")
 _OWN_SIZE_BYTES_MAX: Final = _HELLO.size + GROUP_SIZE_BYTES_MAX
@@ -98,6 +100,8 @@ class Bind(NamedTuple):
     """Candidate or master to replica: accept this epoch and refuse all older ones."""
 
     binding: Binding
+    mode: Mode = Mode.SYNC
+    """When this master acks: whoever follows it goes on like that if it becomes master."""
 
 
 class Bound(NamedTuple):
@@ -158,8 +162,8 @@ def encode(frame: Frame) -> bytes:
             name = group.encode()
             assert len(name) <= GROUP_SIZE_BYTES_MAX, f"the name of group {group!r} is too long"
             return _own(_STATE_HELLO, _HELLO.pack(replica_id, incarnation) + name)
-        case Bind(binding):
-            return _own(_STATE_BIND, _BIND.pack(*binding))
+        case Bind(binding, mode):
+            return _own(_STATE_BIND, _BIND.pack(*binding, _MODES.index(mode)))
         case Bound():
             body = _BOUND.pack(
                 *frame.binding,
@@ -292,7 +296,7 @@ class DownParser(_Parser):
                     return 0
                 size_bytes, body = found
                 if state == _STATE_BIND:
-                    frames.append(Bind(Binding(*_unpack(_BIND, body))))
+                    frames.append(_bind(body))
                 else:
                     frames.append(Admit(*_unpack(_ADMIT, body)))
                 return size_bytes
@@ -330,6 +334,13 @@ def _unpack(layout: struct.Struct, body: bytes) -> tuple[int, ...]:
     if len(body) != layout.size:
         raise HaFrameError(f"body of {len(body)} bytes where {layout.size} are due")
     return layout.unpack(body)
+
+
+def _bind(body: bytes) -> Bind:
+    number, master, nonce, mode = _unpack(_BIND, body)
+    if mode >= len(_MODES):
+        raise HaFrameError(f"mode {mode} is unknown")
+    return Bind(Binding(number, master, nonce), _MODES[mode])
 
 
 def _hello(body: bytes) -> Hello:

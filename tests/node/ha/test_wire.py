@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.ha.types import Binding, EpochStart, Standing
+from node.ha.types import Binding, EpochStart, Mode, Standing
 from node.ha.wire import (
     EPOCH_COUNT_MAX,
     GROUP_SIZE_BYTES_MAX,
@@ -106,14 +106,18 @@ def test_sizes_are_those_of_the_table() -> None:
 def test_a_fence_frame_by_hand() -> None:
     body = bytes.fromhex(
         "00000041"  # state BIND
-        "00000014"  # bodySize
+        "00000015"  # bodySize
         "00000009"  # number
         "0000000000000001"  # master id
         "00000000000000ff"  # nonce
+        "01"  # mode: async
     )
     data = body + crc32c(body).to_bytes(4, "big")
-    assert encode(Bind(Binding(9, 1, 255))) == data
-    assert DownParser().feed(data) == [Bind(Binding(9, 1, 255))]
+    assert encode(Bind(Binding(9, 1, 255), Mode.ASYNC)) == data
+    assert DownParser().feed(data) == [Bind(Binding(9, 1, 255), Mode.ASYNC)]
+    unknown = body[:-1] + b"\x02"
+    with pytest.raises(HaFrameError, match="mode 2"):
+        DownParser().feed(unknown + crc32c(unknown).to_bytes(4, "big"))
 
 
 @pytest.mark.slow
