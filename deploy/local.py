@@ -87,8 +87,8 @@ class LocalCluster:
     ) -> Self:
         """Make the directory and the settings of each node; starts nothing.
 
-        `settings` go into every node's file. `relay` puts something between the nodes. Raises LocalError: `local.exists`, `local.bad_count`,
-        `local.port_taken`.
+        `settings` go into every node's file. `relay` puts something between the nodes. Raises
+        LocalError: `local.exists`, `local.bad_count`, `local.port_taken`.
         """
         root = Path(directory).absolute()
         if (root / STATE_FILE).exists():
@@ -196,7 +196,7 @@ class LocalCluster:
             chosen = [n for n in node_ids or self._nodes if not self._node(n).is_alive]
             for node_id in chosen:
                 node = self._node(node_id)
-                for port in (node.address_port, node.peer_port, node.http_port):
+                for port in node.ports:
                     if not is_free(port):
                         what = f"port {port} of node {node_id} is used by another process"
                         do = "end that process, or make another cluster with --dir and --port"

@@ -6,7 +6,7 @@ Owns the form of these; must not start, end or wait for anything.
 import json
 import os
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -69,7 +69,15 @@ class LocalNode:
     address_port: int
     peer_port: int
     http_port: int
+    nameserver_port: int = 0
+    """Of the name server's replica in it; 0: there is none."""
     process: NodeProcess | None = None
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """All ports that it listens on."""
+        found = (self.address_port, self.peer_port, self.http_port, self.nameserver_port)
+        return tuple(filter(None, found))
 
     def to_json(self) -> dict[str, object]:
         process = self.process
@@ -77,13 +85,19 @@ class LocalNode:
             "address_port": self.address_port,
             "peer_port": self.peer_port,
             "http_port": self.http_port,
+            "nameserver_port": self.nameserver_port,
             "pid": process and process.pid,
             "started": process and process.started,
         }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "LocalNode":
-        node = cls(value["address_port"], value["peer_port"], value["http_port"])
+        node = cls(
+            value["address_port"],
+            value["peer_port"],
+            value["http_port"],
+            value.get("nameserver_port", 0),  # Older clusters have none.
+        )
         if value["pid"] is not None:
             node.process = NodeProcess(value["pid"], value["started"])
         return node
@@ -110,9 +124,13 @@ def node_toml(
         "listen": f"{HOST}:{own.address_port}",
         "peer_listen": f"{HOST}:{own.peer_port}",
         "http_listen": f"{HOST}:{own.http_port}",
+        **_nameserver_settings(own, nodes.values()),
         **settings,
     }
-    # A value of TOML that is a text, a number or a truth is written as in JSON.
+    if values.get("nameserver_listen") == "off":
+        del values["nameserver_listen"]
+        values.pop("nameserver_members", None)
+    # A value of TOML that is a text, a number, a truth or a list is written as in JSON.
     lines = [f"{name} = {json.dumps(value)}" for name, value in values.items()]
     for other, node in nodes.items():
         dialled = node.peer_port
@@ -127,21 +145,31 @@ def node_toml(
     return "\n".join([*lines, ""])
 
 
-def choose_ports(nodes: int, base_port: int | None) -> list[tuple[int, int, int]]:
-    """Ports of each node: client service, peer link, HTTP."""
+def _nameserver_settings(own: LocalNode, nodes: Iterable[LocalNode]) -> dict[str, object]:
+    if not own.nameserver_port:
+        return {}
+    members = [f"{HOST}:{node.nameserver_port}" for node in nodes if node.nameserver_port]
+    return {
+        "nameserver_listen": f"{HOST}:{own.nameserver_port}",
+        "nameserver_members": members,
+    }
+
+
+def choose_ports(nodes: int, base_port: int | None) -> list[tuple[int, int, int, int]]:
+    """Ports of each node: client service, peer link, HTTP, name server."""
     if base_port is None:
-        found = free_ports(3 * nodes)
-        return list(zip(found[0::3], found[1::3], found[2::3], strict=True))
+        found = free_ports(4 * nodes)
+        return list(zip(found[0::4], found[1::4], found[2::4], found[3::4], strict=True))
     ports = [base_port + PORTS_PER_NODE * n for n in range(nodes)]
-    if base_port < 1 or ports[-1] + 2 > 65_535:
-        what = f"ports {base_port} to {ports[-1] + 2} do not exist"
+    if base_port < 1 or ports[-1] + 3 > 65_535:
+        what = f"ports {base_port} to {ports[-1] + 3} do not exist"
         raise LocalError("local.bad_port", what, "use a --port from 1024 to 65000")
     for first in ports:
-        for port in (first, first + 1, first + 2):
+        for port in range(first, first + 4):
             if not is_free(port):
                 what = f"port {port} is used by another process"
                 raise LocalError("local.port_taken", what, "use another --port, or none")
-    return [(first, first + 1, first + 2) for first in ports]
+    return [(first, first + 1, first + 2, first + 3) for first in ports]
 
 
 def inherited_environment() -> dict[str, str]:

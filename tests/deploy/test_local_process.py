@@ -9,6 +9,8 @@ import pytest
 
 from deploy.local import LocalCluster, LocalError, known_servers
 from deploy.local_process import NodeProcess, free_ports, is_free, spawn, started_at
+from node.config import Settings
+from node.config_load import load
 
 
 def started(tmp_path: Path) -> NodeProcess:
@@ -88,8 +90,6 @@ def test_a_cluster_is_made_once_and_found_again(tmp_path: Path) -> None:
 
 
 def test_the_settings_of_every_node_are_good_ones(tmp_path: Path) -> None:
-    from node.config_load import load
-
     cluster = LocalCluster.create(tmp_path, 3, settings={"retention_ms": "1h"})
     for node_id in cluster.node_ids:
         settings = load(cluster.node_directory(node_id) / "node.toml", {}, {}).settings
@@ -131,6 +131,17 @@ def test_a_directory_without_a_cluster(tmp_path: Path, content: str | None, code
     with pytest.raises(LocalError) as caught:
         LocalCluster.open(tmp_path)
     assert caught.value.code == code
+
+
+def test_each_node_has_a_replica_of_the_name_server_unless_it_is_off(tmp_path: Path) -> None:
+    def settings_of(cluster: LocalCluster) -> list[Settings]:
+        files = [cluster.node_directory(n) / "node.toml" for n in cluster.node_ids]
+        return [load(file, {}, {}).settings for file in files]
+
+    found = [s.nameserver() for s in settings_of(LocalCluster.create(tmp_path / "a", 3))]
+    assert [s.members.index(s.address) for s in found if s is not None] == [0, 1, 2]
+    off = LocalCluster.create(tmp_path / "b", 2, settings={"nameserver_listen": "off"})
+    assert [s.nameserver() for s in settings_of(off)] == [None, None]
 
 
 def test_a_node_that_is_not_there(tmp_path: Path) -> None:
