@@ -185,7 +185,11 @@ class PeerLink:
     async def _accept(self, listener: socket.socket) -> None:
         while True:
             try:
-                accepted, _ = await self._loop.sock_accept(listener)
+                # Not `sock_accept`: cancelled in the turn in which somebody comes, it loses him.
+                accepted, _ = listener.accept()
+            except BlockingIOError:
+                await self._wait_readable(listener)
+                continue
             except OSError as error:
                 self._accept_failure_count += 1
                 self._log.warn("accept failed", str(error))
@@ -193,6 +197,7 @@ class PeerLink:
                     await asyncio.sleep(_ACCEPT_PAUSE_S)
                 continue
             self._accepted_count += 1
+            accepted.setblocking(False)
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if len(self._strangers) >= self.limits.handshake_count_max:
                 task, oldest = next(iter(self._strangers.items()))
@@ -203,6 +208,14 @@ class PeerLink:
             task = self._run(self._receive_stranger(accepted, connection))
             self._strangers[task] = connection
             await asyncio.sleep(0)  # Begins the task, and lets others run while many come in.
+
+    async def _wait_readable(self, listener: socket.socket) -> None:
+        readable = asyncio.Event()
+        self._loop.add_reader(listener, readable.set)
+        try:
+            await readable.wait()
+        finally:
+            self._loop.remove_reader(listener)
 
     async def _receive_stranger(self, accepted: socket.socket, connection: PeerConnection) -> None:
         """See a connection through its handshake, or close it."""

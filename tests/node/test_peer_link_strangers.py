@@ -1,11 +1,13 @@
 """The peer link against wrong nodes, strangers and bad manners: refused by name, bounded, and the
 good peers do not notice."""
 
+import asyncio
+import contextlib
 import errno
 import os
+import socket
 import struct
 import tracemalloc
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -256,33 +258,44 @@ def test_idle_strangers_are_bounded_and_keep_no_peer_out(loop: str) -> None:
 
 
 @both_loops
-def test_descriptors_that_run_out_do_not_end_the_accepting(loop: str) -> None:
+def test_descriptors_that_run_out_do_not_end_the_accepting(
+    loop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = [errno.EMFILE, errno.ECONNABORTED]
+    accept = socket.socket.accept
+
     async def work() -> None:
         async with nodes(Node(1), Node(2), acquainted=False) as (one, two):
-            event_loop = one.link._loop
-            failures = [errno.EMFILE, errno.ECONNABORTED]
 
-            async def failing(*arguments: Any) -> Any:
-                if failures:
+            def failing(listener: socket.socket) -> tuple[socket.socket, Any]:
+                if failures and listener.getsockname()[1] == one.port:
                     raise OSError(failures.pop(0), "as the kernel would say")
-                return await event_loop.sock_accept(*arguments)
+                return accept(listener)
 
-            one.link._loop = _Loop(event_loop, failing)  # type: ignore[assignment]
-            async with raw_to(one) as raw:  # Wakes the accept that waits already.
+            monkeypatch.setattr(socket.socket, "accept", failing)
+            async with raw_to(one) as raw:
                 await raw.next_frame()
             introduce(one, two)
             await connected(one, two)
+            assert failures == []
             assert one.link.stats().accept_failure_count == 2
-            one.link._loop = event_loop
 
-    class _Loop:
-        """The loop with another `sock_accept`: uvloop's cannot be patched."""
+    run(work(), loop)
 
-        def __init__(self, loop: Any, sock_accept: Callable[..., Any]) -> None:
-            self._loop, self.sock_accept = loop, sock_accept
 
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self._loop, name)
+@both_loops
+def test_who_comes_in_the_turn_of_a_stop_is_let_go(loop: str) -> None:
+    async def work() -> None:
+        for turns in range(6):
+            async with nodes(Node(1)) as (one,):
+                with socket.create_connection(("127.0.0.1", one.port)) as raw:
+                    for _ in range(turns):
+                        await asyncio.sleep(0)
+                    await one.link.stop()
+                    raw.setblocking(False)
+                    with contextlib.suppress(ConnectionResetError):
+                        while await asyncio.get_running_loop().sock_recv(raw, 4096):
+                            pass
 
     run(work(), loop)
 
