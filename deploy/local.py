@@ -37,6 +37,8 @@ from deploy.local_process import is_free, spawn
 
 STATE_FILE: Final = "local.json"
 NODE_COUNT_MAX: Final = 9
+"""Of a group."""
+GROUP_COUNT_MAX: Final = 5
 READY_TIMEOUT_MS: Final = 30_000
 STOP_TIMEOUT_MS: Final = 20_000
 __all__ = ["LocalCluster", "LocalError", "NodeState", "default_directory", "known_servers"]
@@ -80,6 +82,7 @@ class LocalCluster:
         directory: str | os.PathLike[str],
         nodes: int = 3,
         *,
+        groups: int = 1,
         flush: str = "sync",
         base_port: int | None = None,
         settings: Mapping[str, object] | None = None,
@@ -87,6 +90,7 @@ class LocalCluster:
     ) -> Self:
         """Make the directory and the settings of each node; starts nothing.
 
+        Each of the `groups` (g0, g1...) has so many `nodes`, which are numbered through.
         `settings` go into every node's file. `relay` puts something between the nodes. Raises
         LocalError: `local.exists`, `local.bad_count`, `local.port_taken`.
         """
@@ -97,12 +101,12 @@ class LocalCluster:
         if not 1 <= nodes <= NODE_COUNT_MAX:
             what = f"a local cluster of {nodes} nodes"
             raise LocalError("local.bad_count", what, f"use 1 to {NODE_COUNT_MAX}")
-        ports = choose_ports(nodes, base_port)
-        cluster = cls(
-            root,
-            f"local-{os.urandom(4).hex()}",
-            {n: LocalNode(*ports[n - 1]) for n in range(1, nodes + 1)},
-        )
+        if not 1 <= groups <= GROUP_COUNT_MAX:
+            what = f"a local cluster of {groups} groups"
+            raise LocalError("local.bad_count", what, f"use 1 to {GROUP_COUNT_MAX}")
+        ports = choose_ports(nodes * groups, base_port)
+        made = {n + 1: LocalNode(*found, group=f"g{n // nodes}") for n, found in enumerate(ports)}
+        cluster = cls(root, f"local-{os.urandom(4).hex()}", made)
         given = {**DEFAULTS, "flush": flush, **(settings or {})}
         for node_id in cluster._nodes:
             path = cluster.node_directory(node_id)
@@ -136,6 +140,14 @@ class LocalCluster:
     def node_ids(self) -> tuple[int, ...]:
         """All nodes, running or not."""
         return tuple(self._nodes)
+
+    @property
+    def groups(self) -> dict[str, tuple[int, ...]]:
+        """The nodes of each broker group, by its name."""
+        found: dict[str, tuple[int, ...]] = {}
+        for node_id, node in self._nodes.items():
+            found[node.group] = (*found.get(node.group, ()), node_id)
+        return found
 
     @property
     def bootstrap(self) -> str:
@@ -179,9 +191,11 @@ class LocalCluster:
         with ThreadPoolExecutor(len(self._nodes)) as pool:
             return list(pool.map(self._state_of, self._nodes))
 
-    def leader_id(self) -> int:
-        """The node that leads and is ready; 0 if there is none at the moment."""
-        leaders = [s for s in self.status() if s.role == "leader" and s.is_ready]
+    def leader_id(self, group: str | None = None) -> int:
+        """The node that leads a group (default: the first one) and is ready; 0: none does now."""
+        chosen = self.groups[group] if group is not None else next(iter(self.groups.values()))
+        states = [s for s in self.status() if s.node_id in chosen]
+        leaders = [s for s in states if s.role == "leader" and s.is_ready]
         return max(leaders, key=lambda s: s.term or 0).node_id if leaders else 0
 
     # --- Commands ---
@@ -220,16 +234,19 @@ class LocalCluster:
     ) -> int:
         """Wait until these nodes (default: all that run) are ready and one leads; return it.
 
+        With several groups one has to lead in each that they are of; the first one is returned.
+
         Raises LocalError: `local.died` as soon as one of them has ended, `local.not_ready`.
         """
         deadline = time.monotonic() + timeout_ms / 1000
         chosen = node_ids or tuple(n for n in self._nodes if self._nodes[n].is_alive)
         while True:
             states = {s.node_id: s for s in self.status() if s.node_id in chosen}
-            leaders = [n for n, s in states.items() if s.role == "leader" and s.is_ready]
+            leaders = {s.group: n for n, s in states.items() if s.role == "leader" and s.is_ready}
             ready_count = sum(s.is_ready for s in states.values())
-            if leaders and ready_count == len(chosen):
-                return leaders[-1]
+            is_led = leaders.keys() == {s.group for s in states.values()}
+            if leaders and is_led and ready_count == len(chosen):
+                return leaders[min(leaders)]
             for node_id, state in states.items():
                 if state.state not in ("running", "paused"):
                     self._raise_died(node_id)
@@ -336,6 +353,7 @@ class LocalCluster:
             f"{HOST}:{node.peer_port}",
             http,
             str(self.node_directory(node_id)),
+            node.group,
         )
         if state != "running" or process is None:
             detail = last_words(self.log_path(node_id)) if state == "dead" else ""

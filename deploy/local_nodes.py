@@ -14,6 +14,7 @@ from typing import Any, Final, Literal
 from deploy.local_process import NodeProcess, free_ports, is_free
 
 HOST: Final = "127.0.0.1"
+FIRST_GROUP: Final = "g0"
 PORTS_PER_NODE: Final = 10
 _ASK_TIMEOUT_S: Final = 1.0
 _LOG_LINES_SHOWN: Final = 3
@@ -53,6 +54,7 @@ class NodeState:
     peer_address: str
     http_address: str
     directory: str
+    group: str = FIRST_GROUP
     role: str = ""
     term: int | None = None
     leader_id: int | None = None
@@ -71,6 +73,7 @@ class LocalNode:
     http_port: int
     nameserver_port: int = 0
     """Of the name server's replica in it; 0: there is none."""
+    group: str = FIRST_GROUP
     process: NodeProcess | None = None
 
     @property
@@ -86,6 +89,7 @@ class LocalNode:
             "peer_port": self.peer_port,
             "http_port": self.http_port,
             "nameserver_port": self.nameserver_port,
+            "group": self.group,
             "pid": process and process.pid,
             "started": process and process.started,
         }
@@ -97,6 +101,7 @@ class LocalNode:
             value["peer_port"],
             value["http_port"],
             value.get("nameserver_port", 0),  # Older clusters have none.
+            value.get("group", FIRST_GROUP),
         )
         if value["pid"] is not None:
             node.process = NodeProcess(value["pid"], value["started"])
@@ -120,6 +125,7 @@ def node_toml(
     values: dict[str, object] = {
         "node_id": node_id,
         "cluster_id": cluster_id,
+        "group": own.group,
         "directory": str(directory),
         "listen": f"{HOST}:{own.address_port}",
         "peer_listen": f"{HOST}:{own.peer_port}",
@@ -133,6 +139,8 @@ def node_toml(
     # A value of TOML that is a text, a number, a truth or a list is written as in JSON.
     lines = [f"{name} = {json.dumps(value)}" for name, value in values.items()]
     for other, node in nodes.items():
+        if node.group != own.group:
+            continue
         dialled = node.peer_port
         if relay is not None and other != node_id:
             dialled = relay(node_id, other, dialled)

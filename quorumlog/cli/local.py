@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _STATE_COLUMNS = (
-    "node_id", "state", "role", "is_ready", "term", "leader_id", "commit_index", "applied_index",
-    "address", "peer_address", "http_address", "pid", "directory", "detail",
+    "node_id", "group", "state", "role", "is_ready", "term", "leader_id", "commit_index",
+    "applied_index", "address", "peer_address", "http_address", "pid", "directory", "detail",
 )  # fmt: skip
 _TABLE_COLUMNS = (
     "node_id", "state", "role", "is_ready", "term", "commit_index", "address", "http_address",
@@ -46,7 +46,8 @@ def _dir_option(command: _Command) -> _Command:
 
 @local.command()
 @_dir_option
-@click.option("--nodes", type=int, help="How many nodes a new cluster has.  [default: 3]")
+@click.option("--nodes", type=int, help="How many nodes each group of a new one has.  [default: 3]")
+@click.option("--groups", type=int, help="How many groups share its topics.  [default: 1]")
 @click.option("--port", type=int, help="First port of a new cluster; else free ones are found.")
 @click.option(
     "--flush",
@@ -57,20 +58,25 @@ def _dir_option(command: _Command) -> _Command:
 def start(
     directory: str | None,
     nodes: int | None,
+    groups: int | None,
     port: int | None,
     flush: str | None,
     output: Format,
 ) -> int:
     """Make a cluster if there is none, start the nodes that do not run, wait until they serve.
 
+    With several groups, g0, g1 and so on, each has its own nodes and log, and serves its share of
+    the queues of every topic.
+
     \b
     Examples:
       qlog local start
       qlog local start --dir /tmp/try --nodes 1 --port 18080
+      qlog local start --groups 2
       qlog local start -o json | jq -r '.[].address'
     """
     with _explained():
-        cluster = _made(directory, nodes, port, flush)
+        cluster = _made(directory, nodes=nodes, groups=groups, port=port, flush=flush)
         started = cluster.start()
         with _progress() as progress:
             cluster.wait_ready(progress=progress)
@@ -105,7 +111,7 @@ def stop(directory: str | None, node: int | None) -> int:
 @_dir_option
 @output_option
 def status(directory: str | None, output: Format) -> int:
-    """Show every node: whether it runs, its role, its addresses.
+    """Show every node: whether it runs, its group, its role, its addresses.
 
     Ends with 0 when all nodes are ready, else with 1.
     """
@@ -118,7 +124,8 @@ def status(directory: str | None, output: Format) -> int:
 @_dir_option
 @click.option("--node", type=int, help="The node to kill.")
 @click.option("--leader", is_flag=True, help="Kill whichever node leads.")
-def kill(directory: str | None, node: int | None, leader: bool) -> int:
+@click.option("--group", help="The group whose leader that is.  [default: the first one]")
+def kill(directory: str | None, node: int | None, leader: bool, group: str | None) -> int:
     """End one node as a crash would (SIGKILL).
 
     \b
@@ -131,7 +138,10 @@ def kill(directory: str | None, node: int | None, leader: bool) -> int:
     with _explained():
         cluster = _opened(directory)
         if node is None:
-            node = cluster.leader_id()
+            if group is not None and group not in cluster.groups:
+                known = ", ".join(cluster.groups)
+                raise CliError(f"there is no group {group!r}", f"there are {known}", "name one")
+            node = cluster.leader_id(group)
             if not node:
                 raise CliError("no node leads", "there is no quorum", "see qlog local status")
         was_alive = cluster.kill(node)
@@ -165,7 +175,12 @@ def _opened(directory: str | None) -> "LocalCluster":
 
 
 def _made(
-    directory: str | None, nodes: int | None, port: int | None, flush: str | None
+    directory: str | None,
+    *,
+    nodes: int | None,
+    groups: int | None,
+    port: int | None,
+    flush: str | None,
 ) -> "LocalCluster":
     """Open the cluster, or make it. Options of a new one must fit the one that is there."""
     from deploy.local import LocalCluster, LocalError, default_directory
@@ -176,11 +191,16 @@ def _made(
     except LocalError as error:
         if error.code != "local.none":
             raise
-        return LocalCluster.create(root, nodes or 3, flush=flush or "sync", base_port=port)
+        return LocalCluster.create(
+            root, nodes or 3, groups=groups or 1, flush=flush or "sync", base_port=port
+        )
+    group_count = len(cluster.groups)
+    node_count = len(cluster.node_ids) // group_count
     differs = [
         name
         for name, given, own in (
-            ("--nodes", nodes, len(cluster.node_ids)),
+            ("--nodes", nodes, node_count),
+            ("--groups", groups, group_count),
             ("--port", port, cluster.base_port),
             ("--flush", flush, cluster.flush),
         )
@@ -189,8 +209,8 @@ def _made(
     if differs:
         raise CliError(
             f"{cluster.directory} holds a cluster that was made with another {differs[0]}",
-            f"it has {len(cluster.node_ids)} nodes from port {cluster.base_port} on, "
-            f"flush={cluster.flush}",
+            f"it has {node_count} nodes in each of {_counted(group_count, 'group')}, "
+            f"from port {cluster.base_port} on, flush={cluster.flush}",
             f"start it without {differs[0]}, or name another directory with --dir",
         )
     return cluster
@@ -202,13 +222,19 @@ def _print_status(cluster: "LocalCluster", output: Format) -> list[dict[str, Any
         state["role"] = state["role"] or None
         state["detail"] = state["detail"] or None
     columns = _TABLE_COLUMNS if output is Format.TABLE else _STATE_COLUMNS
+    if output is Format.TABLE and len(cluster.groups) > 1:
+        columns = ("group", *columns)
     rows = [{name: state[name] for name in columns} for state in states]
     print_rows(rows, output, columns=columns)
     return states
 
 
 def _count(nodes: list[int]) -> str:
-    return f"{len(nodes)} node{'' if len(nodes) == 1 else 's'}"
+    return _counted(len(nodes), "node")
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 @contextmanager
