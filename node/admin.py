@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from node.config_types import Address
-from node.errors import BadRequestError, NodeError, ShuttingDownError, WrongClusterError
+from node.errors import (
+    BadRequestError,
+    NodeError,
+    ShuttingDownError,
+    WrongClusterError,
+    WrongModeError,
+)
 from node.health import Phase
 from quorumlog import __version__
 from quorumlog.pb import admin_pb2 as pb
@@ -115,6 +121,7 @@ class NodeAdmin:
             members=self._members(),
             detail="; ".join(self._details(store.warnings())),
             pid=os.getpid(),
+            replication=node.settings.replication,
         )
 
     def _details(self, warnings: tuple[str, ...]) -> list[str]:
@@ -264,6 +271,16 @@ class NodeAdmin:
         except (NodeError, RaftError) as error:
             # The change itself is committed; a known address of nobody harms nobody.
             _log.warning("an address was not removed", member=member, error=str(error))
+
+    # --- The other mode ---
+
+    async def ha_status(self, _request: pb.HaStatusRequest) -> pb.HaStatusResponse:
+        """Refuse: there is no master here."""
+        raise WrongModeError("HaStatus", self._node.settings.replication)
+
+    async def ha_promote(self, _request: pb.HaPromoteRequest) -> pb.HaPromoteResponse:
+        """Refuse: leaders are elected here."""
+        raise WrongModeError("HaPromote", self._node.settings.replication)
 
     # --- Comparing replicas ---
 

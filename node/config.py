@@ -41,6 +41,7 @@ _UNLIMITED: Final = 1 << 53
 SECTIONS: Final = {
     "node_id": "Who this node is",
     "listen": "Where it is reached",
+    "replication": "Replication",
     "flush": "The log",
     "heartbeat_ms": "Consensus",
     "nameserver_listen": "The name server",
@@ -109,6 +110,21 @@ class Settings(BaseSettings):
     )
     http_listen: AddressOrOff = _setting(
         Address("127.0.0.1", 9878), "Metrics, liveness, readiness, status. `off`: none."
+    )
+
+    replication: Literal["raft", "sync_master", "async_master", "slave"] = _setting(
+        "raft",
+        "`raft`: a quorum elects its leader. Others are master-slave mode (docs/guarantees.md). "
+        "`sync_master` and `async_master` make this node the first master of a new group, and say "
+        "when it acks whenever it is master: synced on `copies` nodes, or on itself. `slave`: it "
+        "never begins as master, and goes on as the group was served if it is promoted.",
+    )
+    copies: int = _setting(
+        2,
+        "Master-slave mode: on how many nodes of `peers`, the master one of them, an append is "
+        "synced before `sync_master` acks it. Fixed once the group is made.",
+        ge=1,
+        le=9,
     )
 
     flush: Literal["sync", "async"] = _setting(
@@ -215,6 +231,11 @@ class Settings(BaseSettings):
     # --- What follows ---
 
     @property
+    def is_ha(self) -> bool:
+        """Whether this node belongs to a master-slave group."""
+        return self.replication != "raft"
+
+    @property
     def voters(self) -> tuple[int, ...]:
         """Voters of the cluster if it is new; nobody for a node that joins."""
         if self.join:
@@ -250,7 +271,7 @@ class Settings(BaseSettings):
         base = StoreConfig() if store_host is None else StoreConfig(store_host=store_host)
         return replace(
             base,
-            container="ledger",
+            container="commit_log" if self.is_ha else "ledger",
             file_size_bytes=self.file_size_bytes,
             batch_size_bytes_max=self.batch_size_bytes_max,
             body_size_bytes_max=self.batch_size_bytes_max,
@@ -303,6 +324,7 @@ def conflicts(settings: Settings) -> list[Conflict]:
         *_address_conflicts(settings),
         *_security_conflicts(settings),
         *_nameserver_conflicts(settings),
+        *_replication_conflicts(settings),
     ]
     if 3 * settings.heartbeat_ms > settings.election_min_ms:
         found.append(
@@ -432,3 +454,21 @@ def _nameserver_conflicts(settings: Settings) -> list[Conflict]:
     except NameServerSettingsError as error:
         return [Conflict((f"nameserver_{error.setting}",), f"is {error.found}", error.remedy)]
     return []
+
+
+def _replication_conflicts(settings: Settings) -> list[Conflict]:
+    if not settings.is_ha:
+        return []
+    found = []
+    mode, count = settings.replication, max(1, len(settings.peers))
+    if settings.copies > count:
+        what = f"{settings.copies} copies in a group of {count}"
+        found.append(Conflict(("copies", "peers"), what, f"use 1 to {count}"))
+    if settings.flush != "sync":
+        what = f"an ack means synced with replication = {mode}"
+        found.append(Conflict(("flush", "replication"), what, "use flush = sync"))
+    for name in ("join", "bootstrap", "preferred_leader"):
+        if getattr(settings, name):
+            what = f"has no meaning with replication = {mode}"
+            found.append(Conflict((name, "replication"), what, "remove it"))
+    return found

@@ -22,6 +22,8 @@ _DURABILITY: Final = (
     Durability.UNSPECIFIED,
     Durability.QUORUM_MEMORY,
     Durability.QUORUM_DISK,
+    Durability.LEADER_DISK,
+    Durability.COPIES_DISK,
 )
 _RECORDS_FIELD: Final = b"\x0a"  # Of AppendRequest: number 1, bytes.
 

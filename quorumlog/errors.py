@@ -213,7 +213,7 @@ class InternalError(QuorumlogError):
 _FAMILIES: Final[dict[str, type[QuorumlogError]]] = {
     word: family
     for family, words in {
-        NotLeaderError: "not_leader transferring draining read_failed",
+        NotLeaderError: "not_leader not_master transferring draining read_failed",
         BusyError: "busy not_ready",
         UnknownTopicError: "unknown_topic",
         TopicExistsError: "topic_exists",

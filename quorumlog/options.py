@@ -50,6 +50,12 @@ class Durability(enum.Enum):
     QUORUM_DISK = "quorum_disk"
     """Synced on a quorum (flush=sync, the default of a cluster)."""
 
+    LEADER_DISK = "leader_disk"
+    """Synced on the node that answered, and perhaps nowhere else (an async master)."""
+
+    COPIES_DISK = "copies_disk"
+    """Synced on as many nodes as the group demands, which are no majority (a sync master)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Time:

@@ -60,6 +60,8 @@ def handlers(
         "Drain": admin.drain,
         "AcceptLoss": admin.accept_loss,
         "ChainDigest": admin.chain_digest,
+        "HaStatus": admin.ha_status,
+        "HaPromote": admin.ha_promote,
     }
     return {
         service: calls.handler(service, methods)

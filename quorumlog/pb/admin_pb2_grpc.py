@@ -99,6 +99,16 @@ class AdminServiceStub:
                 request_serializer=quorumlog_dot_v1_dot_admin__pb2.ChainDigestRequest.SerializeToString,
                 response_deserializer=quorumlog_dot_v1_dot_admin__pb2.ChainDigestResponse.FromString,
                 _registered_method=True)
+        self.HaStatus = channel.unary_unary(
+                '/quorumlog.v1.AdminService/HaStatus',
+                request_serializer=quorumlog_dot_v1_dot_admin__pb2.HaStatusRequest.SerializeToString,
+                response_deserializer=quorumlog_dot_v1_dot_admin__pb2.HaStatusResponse.FromString,
+                _registered_method=True)
+        self.HaPromote = channel.unary_unary(
+                '/quorumlog.v1.AdminService/HaPromote',
+                request_serializer=quorumlog_dot_v1_dot_admin__pb2.HaPromoteRequest.SerializeToString,
+                response_deserializer=quorumlog_dot_v1_dot_admin__pb2.HaPromoteResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer:
@@ -186,6 +196,21 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def HaStatus(self, request, context):
+        """Master-slave mode, of the node that is asked (docs/operations.md).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def HaPromote(self, request, context):
+        """Make the node that is asked the master: it binds a new epoch on a fence of replicas, takes the
+        longest log among them, and then serves.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -253,6 +278,16 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.ChainDigest,
                     request_deserializer=quorumlog_dot_v1_dot_admin__pb2.ChainDigestRequest.FromString,
                     response_serializer=quorumlog_dot_v1_dot_admin__pb2.ChainDigestResponse.SerializeToString,
+            ),
+            'HaStatus': grpc.unary_unary_rpc_method_handler(
+                    servicer.HaStatus,
+                    request_deserializer=quorumlog_dot_v1_dot_admin__pb2.HaStatusRequest.FromString,
+                    response_serializer=quorumlog_dot_v1_dot_admin__pb2.HaStatusResponse.SerializeToString,
+            ),
+            'HaPromote': grpc.unary_unary_rpc_method_handler(
+                    servicer.HaPromote,
+                    request_deserializer=quorumlog_dot_v1_dot_admin__pb2.HaPromoteRequest.FromString,
+                    response_serializer=quorumlog_dot_v1_dot_admin__pb2.HaPromoteResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -606,6 +641,60 @@ class AdminService:
             '/quorumlog.v1.AdminService/ChainDigest',
             quorumlog_dot_v1_dot_admin__pb2.ChainDigestRequest.SerializeToString,
             quorumlog_dot_v1_dot_admin__pb2.ChainDigestResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def HaStatus(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quorumlog.v1.AdminService/HaStatus',
+            quorumlog_dot_v1_dot_admin__pb2.HaStatusRequest.SerializeToString,
+            quorumlog_dot_v1_dot_admin__pb2.HaStatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def HaPromote(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quorumlog.v1.AdminService/HaPromote',
+            quorumlog_dot_v1_dot_admin__pb2.HaPromoteRequest.SerializeToString,
+            quorumlog_dot_v1_dot_admin__pb2.HaPromoteResponse.FromString,
             options,
             channel_credentials,
             insecure,

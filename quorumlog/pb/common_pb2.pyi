@@ -10,6 +10,8 @@ class Durability(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     DURABILITY_UNSPECIFIED: _ClassVar[Durability]
     DURABILITY_QUORUM_MEMORY: _ClassVar[Durability]
     DURABILITY_QUORUM_DISK: _ClassVar[Durability]
+    DURABILITY_LEADER_DISK: _ClassVar[Durability]
+    DURABILITY_COPIES_DISK: _ClassVar[Durability]
 
 class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -27,6 +29,8 @@ class Consistency(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
 DURABILITY_UNSPECIFIED: Durability
 DURABILITY_QUORUM_MEMORY: Durability
 DURABILITY_QUORUM_DISK: Durability
+DURABILITY_LEADER_DISK: Durability
+DURABILITY_COPIES_DISK: Durability
 OUTCOME_UNSPECIFIED: Outcome
 OUTCOME_NOT_APPLIED: Outcome
 OUTCOME_APPLIED: Outcome

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18quorumlog/v1/state.proto\x12\x0cquorumlog.v1\"\xa6\x06\n\x07\x43ommand\x12\x33\n\tput_topic\x18\x01 \x01(\x0b\x32\x1e.quorumlog.v1.Command.PutTopicH\x00\x12\x39\n\x0c\x64\x65lete_topic\x18\x02 \x01(\x0b\x32!.quorumlog.v1.Command.DeleteTopicH\x00\x12=\n\x0e\x63ommit_offsets\x18\x03 \x01(\x0b\x32#.quorumlog.v1.Command.CommitOffsetsH\x00\x12\x39\n\x0c\x64\x65lete_group\x18\x04 \x01(\x0b\x32!.quorumlog.v1.Command.DeleteGroupH\x00\x12=\n\x0eproducer_batch\x18\x05 \x01(\x0b\x32#.quorumlog.v1.Command.ProducerBatchH\x00\x12\x35\n\nput_member\x18\x06 \x01(\x0b\x32\x1f.quorumlog.v1.Command.PutMemberH\x00\x1aW\n\x08PutTopic\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x13\n\x0bqueue_count\x18\x02 \x01(\r\x12\x12\n\npermission\x18\x03 \x01(\r\x12\x13\n\x0bmust_be_new\x18\x04 \x01(\x08\x1a\x1c\n\x0b\x44\x65leteTopic\x12\r\n\x05topic\x18\x01 \x01(\t\x1aM\n\rCommitOffsets\x12\r\n\x05group\x18\x01 \x01(\t\x12-\n\x07offsets\x18\x02 \x03(\x0b\x32\x1c.quorumlog.v1.Command.Offset\x1a\x39\n\x06Offset\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x1a\x1c\n\x0b\x44\x65leteGroup\x12\r\n\x05group\x18\x01 \x01(\t\x1aL\n\rProducerBatch\x12\x13\n\x0bproducer_id\x18\x01 \x01(\x06\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12\x14\n\x0crecord_count\x18\x03 \x01(\r\x1a\x43\n\tPutMember\x12\x0f\n\x07node_id\x18\x01 \x01(\r\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x14\n\x0cpeer_address\x18\x03 \x01(\tB\t\n\x07\x63ommandb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18quorumlog/v1/state.proto\x12\x0cquorumlog.v1\"\xba\x06\n\x07\x43ommand\x12\x33\n\tput_topic\x18\x01 \x01(\x0b\x32\x1e.quorumlog.v1.Command.PutTopicH\x00\x12\x39\n\x0c\x64\x65lete_topic\x18\x02 \x01(\x0b\x32!.quorumlog.v1.Command.DeleteTopicH\x00\x12=\n\x0e\x63ommit_offsets\x18\x03 \x01(\x0b\x32#.quorumlog.v1.Command.CommitOffsetsH\x00\x12\x39\n\x0c\x64\x65lete_group\x18\x04 \x01(\x0b\x32!.quorumlog.v1.Command.DeleteGroupH\x00\x12=\n\x0eproducer_batch\x18\x05 \x01(\x0b\x32#.quorumlog.v1.Command.ProducerBatchH\x00\x12\x35\n\nput_member\x18\x06 \x01(\x0b\x32\x1f.quorumlog.v1.Command.PutMemberH\x00\x1aW\n\x08PutTopic\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x13\n\x0bqueue_count\x18\x02 \x01(\r\x12\x12\n\npermission\x18\x03 \x01(\r\x12\x13\n\x0bmust_be_new\x18\x04 \x01(\x08\x1a\x1c\n\x0b\x44\x65leteTopic\x12\r\n\x05topic\x18\x01 \x01(\t\x1aM\n\rCommitOffsets\x12\r\n\x05group\x18\x01 \x01(\t\x12-\n\x07offsets\x18\x02 \x03(\x0b\x32\x1c.quorumlog.v1.Command.Offset\x1a\x39\n\x06Offset\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x1a\x1c\n\x0b\x44\x65leteGroup\x12\r\n\x05group\x18\x01 \x01(\t\x1a`\n\rProducerBatch\x12\x13\n\x0bproducer_id\x18\x01 \x01(\x06\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12\x14\n\x0crecord_count\x18\x03 \x01(\r\x12\x12\n\nsize_bytes\x18\x04 \x01(\r\x1a\x43\n\tPutMember\x12\x0f\n\x07node_id\x18\x01 \x01(\r\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x14\n\x0cpeer_address\x18\x03 \x01(\tB\t\n\x07\x63ommandb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,7 +32,7 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'quorumlog.v1.state_pb2', _g
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_COMMAND']._serialized_start=43
-  _globals['_COMMAND']._serialized_end=849
+  _globals['_COMMAND']._serialized_end=869
   _globals['_COMMAND_PUTTOPIC']._serialized_start=406
   _globals['_COMMAND_PUTTOPIC']._serialized_end=493
   _globals['_COMMAND_DELETETOPIC']._serialized_start=495
@@ -44,7 +44,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_COMMAND_DELETEGROUP']._serialized_start=663
   _globals['_COMMAND_DELETEGROUP']._serialized_end=691
   _globals['_COMMAND_PRODUCERBATCH']._serialized_start=693
-  _globals['_COMMAND_PRODUCERBATCH']._serialized_end=769
-  _globals['_COMMAND_PUTMEMBER']._serialized_start=771
-  _globals['_COMMAND_PUTMEMBER']._serialized_end=838
+  _globals['_COMMAND_PRODUCERBATCH']._serialized_end=789
+  _globals['_COMMAND_PUTMEMBER']._serialized_start=791
+  _globals['_COMMAND_PUTMEMBER']._serialized_end=858
 # @@protoc_insertion_point(module_scope)

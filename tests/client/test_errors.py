@@ -77,6 +77,7 @@ WITHOUT_FAMILY = {
     "node.duplicate_expired",
     "node.group_not_empty",
     "node.unknown_command",
+    "node.wrong_mode",
 }
 
 
