@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections import deque
 from typing import Final, Protocol, cast
 
 from node.ha.wire import DownParser, HaFrameError, UpParser
@@ -40,7 +41,7 @@ class ConnectionOwner(Protocol):
     def on_handshake_frame(
         self, connection: HaConnection, kind: FrameKind, header: bytes
     ) -> None: ...
-    def on_frame(self, connection: HaConnection, frame: HaFrame) -> None: ...
+    def on_frame(self, connection: HaConnection, frame: HaFrame) -> bool: ...
     def on_bad_bytes(self, connection: HaConnection, detail: str) -> None: ...
     def on_too_much(self, connection: HaConnection) -> None: ...
     def on_lost(self, connection: HaConnection) -> None: ...
@@ -70,6 +71,8 @@ class HaConnection(asyncio.Protocol):
         self._held = bytearray()
         """Of the handshake; later what came before somebody took frames."""
         self._has_begun = False
+        self._frames: deque[HaFrame] = deque()
+        """Whole ones that the owner did not take yet: none, or reading is paused."""
         self._queue: list[bytes] = []
         self._queue_size_bytes = 0
 
@@ -79,6 +82,12 @@ class HaConnection(asyncio.Protocol):
         transport = self._transport
         waiting = transport.get_write_buffer_size() if transport is not None else 0
         return self._queue_size_bytes + waiting
+
+    @property
+    def peer(self) -> NodeId:
+        """Who is at the other end; after the handshake only."""
+        assert self.info is not None, "nobody proved who it is"
+        return self.info.node_id
 
     def open(self, info: PeerInfo, traffic: Traffic) -> None:
         """The handshake is done. Nothing more is read before `begin`."""
@@ -97,6 +106,13 @@ class HaConnection(asyncio.Protocol):
         self._transport.resume_reading()
         if held:
             self._take(held)
+
+    def resume(self) -> None:
+        """Offer again the frame that was not taken, and read on once it is."""
+        if self._transport is None or self._is_ended() or not self._frames:
+            return
+        if self._hand_out():
+            self._transport.resume_reading()
 
     # --- Sending ---
 
@@ -171,13 +187,23 @@ class HaConnection(asyncio.Protocol):
 
     def _take(self, data: bytes) -> None:
         try:
-            for frame in self._parser.feed(data):
-                if self._is_ended():
-                    return
-                self.traffic.received_frame_count += 1
-                self._owner.on_frame(self, frame)
+            frames = self._parser.feed(data)
         except HaFrameError as error:
             self._owner.on_bad_bytes(self, str(error))
+            return
+        self.traffic.received_frame_count += len(frames)
+        self._frames += frames
+        if not self._hand_out() and self._transport is not None:
+            self._transport.pause_reading()
+
+    def _hand_out(self) -> bool:
+        """Hand out what came; False if the owner wants to wait with the next one."""
+        frames = self._frames
+        while frames and not self._is_ended():
+            if not self._owner.on_frame(self, frames[0]):
+                return self._is_ended()
+            frames.popleft()
+        return True
 
     def _take_handshake(self) -> bool:
         """Take one frame of the handshake; say whether there may be another one."""

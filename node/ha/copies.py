@@ -45,6 +45,14 @@ class Copies:
         others = sorted(self._acks.values(), reverse=True)
         return min([durable, *others[: self._copies - 1]])
 
+    def holders(self, position: int) -> list[int]:
+        """Return the other replicas that hold everything below `position` synced."""
+        return sorted(replica for replica, ack in self._acks.items() if ack >= position)
+
+    def acked(self, replica_id: int) -> int | None:
+        """Return up to where a replica that counts has synced this epoch; None: not so far."""
+        return self._acks.get(replica_id)
+
     def count(self, position: int, durable: int) -> int:
         """Return how many replicas hold everything below `position` synced."""
         return sum(ack >= position for ack in self._acks.values()) + (durable >= position)

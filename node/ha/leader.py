@@ -18,11 +18,8 @@ from node.ha.wire import Ack, Admit, Bind, Bound, Handshake, Hello
 
 def promote(s: State, nonce: int, number: int) -> None:
     """Begin a promotion: bind the own epoch first, then ask all others."""
-    if s.replica.standing is not Standing.FULL:
-        raise PromotionError(f"replica {s.me} has a new disk and does not count yet")
     number = number or s.highest_seen + 1
-    if number <= s.bound.number:
-        raise PromotionError(f"epoch {number} is not above {s.bound.number}, which is bound")
+    check_promotion(s, number)
     s.step_down("promoted again")
     s.bind(Binding(number, s.me, nonce), s.mode)
     s.change_role(Role.CANDIDATE, "promotion begins")
@@ -30,6 +27,14 @@ def promote(s: State, nonce: int, number: int) -> None:
         link.promise = link.handshake = None
         ask(s, link)
     evaluate(s)
+
+
+def check_promotion(s: State, number: int) -> None:
+    """Raise PromotionError if this replica cannot begin this epoch."""
+    if s.replica.standing is not Standing.FULL:
+        raise PromotionError(f"replica {s.me} has a new disk and does not count yet")
+    if number <= s.bound.number:
+        raise PromotionError(f"epoch {number} is not above {s.bound.number}, which is bound")
 
 
 def ask(s: State, link: Link) -> None:

@@ -39,8 +39,8 @@ class LinkHandler(Protocol):
         """A connection passed its handshake; `begin` it to get its frames."""
         ...
 
-    def on_frame(self, connection: HaConnection, frame: Frame) -> None:
-        """Take one frame of it."""
+    def on_frame(self, connection: HaConnection, frame: Frame) -> bool:
+        """Take one frame of it; False: not now, offer it again on `resume`."""
         ...
 
     def on_closed(self, connection: HaConnection) -> None:
@@ -228,9 +228,8 @@ class HaLink:
             )
             self._end(connection, error.code, error.detail, has_last_word=True)
 
-    def on_frame(self, connection: HaConnection, frame: Frame) -> None:
-        if not self._is_stopping:
-            self._handler.on_frame(connection, frame)
+    def on_frame(self, connection: HaConnection, frame: Frame) -> bool:
+        return self._is_stopping or self._handler.on_frame(connection, frame)
 
     def on_bad_bytes(self, connection: HaConnection, detail: str) -> None:
         is_known = connection.info is not None

@@ -53,15 +53,19 @@ class Machine:
         end: int,
         *,
         mode: Mode | None = Mode.SYNC,
+        confirm: int = 0,
     ) -> None:
         """Start from what is stored. All of the log up to `end` is durable, and ends a record.
 
-        `mode` is when it acks as master; None: as whoever it is bound to does.
+        `mode` is when it acks as master; None: as whoever it is bound to does. `confirm`: readers
+        here have seen the log up to there.
         A restarted master never goes on in its epoch: it may have shipped bytes that it lost.
         """
         # A crash may have lost the bytes before the start of an epoch that was just taken over.
         epochs.trim(end)
         self.state = State(settings, me, log, replica, epochs, end, mode)
+        assert confirm <= end, f"readers saw {confirm} of a log that ends at {end}"
+        self.state.confirm = self.state.known_confirm = confirm
 
     # What can be asked.
 
@@ -192,6 +196,10 @@ class Machine:
         Raises PromotionError. Whether it succeeds, a role change tells.
         """
         return self._do(lambda s: leader.promote(s, nonce, number))
+
+    def check_promotion(self) -> None:
+        """Raise PromotionError unless `promote` with a number above all others would begin."""
+        leader.check_promotion(self.state, self.state.highest_seen + 1)
 
     def advise(self, number: int, master_id: int, nonce: int) -> Effects:
         """Take a controller's proposal for what it is: advice. What is impossible is counted."""

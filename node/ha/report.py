@@ -1,13 +1,21 @@
 """What a replica says of itself and of its slaves: for status, metrics and the controller.
 
-Types only; a picture, not kept up to date.
+Owns the picture and how it is taken; must not know who looks at it, nor change anything.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
+from node.ha.state import State
 from node.ha.types import Binding, Mode, Role, Standing
+
+
+class LogEnds(Protocol):
+    """What is asked of the log."""
+
+    @property
+    def min_position(self) -> int: ...
 
 
 class SlaveReport(NamedTuple):
@@ -56,3 +64,76 @@ class HaReport(NamedTuple):
     """Of a serving master: itself and every replica that holds all that readers see."""
     slaves: tuple[SlaveReport, ...]
     now_ms: int
+
+
+class CaughtUp:
+    """When each replica last had all that the master had: looks now and then, and remembers."""
+
+    def __init__(self) -> None:
+        self._marks: dict[int, tuple[int, int]] = {}
+        """By replica: the end of the log at an earlier look, and when that was."""
+        self._caught_up_ms: dict[int, int] = {}
+
+    def clear(self) -> None:
+        """A new epoch begins: what was seen in an older one says nothing."""
+        self._marks.clear()
+        self._caught_up_ms.clear()
+
+    def look(self, state: State) -> None:
+        """Compare what replicas have by now with the end of an earlier look."""
+        for replica_id in state.settings.replica_ids:
+            acked = state.copies.acked(replica_id)
+            end, since_ms = self._marks.get(replica_id, (state.end, state.now_ms))
+            if acked is not None and acked >= end:
+                self._caught_up_ms[replica_id] = since_ms
+                end, since_ms = state.end, state.now_ms
+            self._marks[replica_id] = end, since_ms
+
+    def of(self, replica_id: int) -> int:
+        """Return when it was; 0 for never."""
+        return self._caught_up_ms.get(replica_id, 0)
+
+
+def of(state: State, log: LogEnds, caught_up: CaughtUp, master_id: int) -> HaReport:
+    """Take the picture."""
+    is_master = state.role is Role.MASTER
+    level = max(state.copies.epoch_start, state.confirm)
+    connected = {link.peer for link in state.downs()}
+    slaves, in_sync = [], [state.me]
+    for replica_id in state.settings.replica_ids:
+        if replica_id == state.me:
+            continue
+        acked = state.copies.acked(replica_id) if is_master else None
+        is_in_sync = acked is not None and acked >= level and replica_id in connected
+        if is_in_sync:
+            in_sync.append(replica_id)
+        slaves.append(
+            SlaveReport(
+                replica_id,
+                replica_id in connected,
+                -1 if acked is None else acked,
+                -1 if acked is None else max(0, state.end - acked),
+                is_in_sync,
+                caught_up.of(replica_id) if is_master else 0,
+            )
+        )
+    return HaReport(
+        replica_id=state.me,
+        role=state.role,
+        bound=state.bound,
+        highest_seen=max(state.highest_seen, state.epochs.last.number),
+        master_id=master_id,
+        standing=state.replica.standing,
+        mode=state.mode,
+        copies=state.settings.copies,
+        replica_ids=state.settings.replica_ids,
+        log_epoch=state.epochs.last.number,
+        first=log.min_position,
+        end=state.end,
+        durable=state.durable,
+        confirm=state.confirm,
+        epoch_start=state.copies.epoch_start if is_master else -1,
+        in_sync=tuple(sorted(in_sync)) if is_master else (),
+        slaves=tuple(slaves),
+        now_ms=state.now_ms,
+    )

@@ -1,0 +1,539 @@
+"""The asyncio shell of one replica of a master-slave group: it does what the machine wants.
+
+Owns the order of effects, the turns, the callers that wait, and the machine's clock. Must not know
+what a record means (broker, state machine), how sockets work (link) or where bytes lie (log).
+Everything runs on the loop's thread. Appends of one turn of the loop share one transfer to each
+slave, one sync and one wake-up of their callers; so do the transfers that a slave takes in a turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from node.errors import NotReadyError, ShuttingDownError
+from node.ha import report
+from node.ha.applied import AppliedState
+from node.ha.callers import Callers, Committed, PendingAppend
+from node.ha.connection import HaConnection
+from node.ha.effects import Close, Cut, Effects, LossReport, RoleChange, Ship
+from node.ha.errors import (
+    NotMasterError,
+    PromotionLostError,
+    PromotionRefusedError,
+    PromotionTimeoutError,
+)
+from node.ha.log import HaLog, ImageNeededError, Prepared
+from node.ha.loss_count import count_loss
+from node.ha.losses import LossFile
+from node.ha.machine import Machine
+from node.ha.report import HaReport
+from node.ha.sender import HaProtocolError
+from node.ha.types import NO_EPOCH, HaBusyError, Mode, PromotionError, Settings
+from node.ha.types import NotMasterError as MachineNotMasterError
+from node.ha.types import Role as HaRole
+from node.ha.wire import Frame, Hello, Transfer, encode, transfer_head
+from node.peer_connection import Side
+from node.sync_requests import SyncRequests
+from raft.errors import BusyError
+from raft.messages import NO_NODE, Index, NodeId, Term
+from raft.transitions import Role
+from store.errors import CorruptionError, FileSystemError, StoreFullError
+
+TICK_MS: Final = 100
+ROOM_RETRY_MS: Final = 5
+"""How soon a slave whose disk had no room for a transfer looks again: the next file of the log is
+usually being made just then."""
+_ROLES: Final = {
+    HaRole.MASTER: Role.LEADER,
+    HaRole.CANDIDATE: Role.CANDIDATE,
+    HaRole.SLAVE: Role.FOLLOWER,
+}
+
+
+class Link(Protocol):
+    """Who closes connections."""
+
+    def close(self, connection: HaConnection, reason: str) -> None: ...
+
+
+class HaDriver:
+    """Runs one replica on the running event loop; a `node.broker.seam.BrokerDriver`."""
+
+    def __init__(
+        self,
+        group: Settings,
+        node_id: NodeId,
+        log: HaLog,
+        applied: AppliedState,
+        link: Link,
+        losses: LossFile,
+        *,
+        mode: Mode | None,
+        is_first_master: bool,
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        """`mode` is how it acks as master; None: as the group was served before.
+
+        `is_first_master`: it proposes itself when the group is new. `on_fatal` is called with an
+        error after which memory and disk may differ; it must end the process.
+        """
+        self.group: Final = group
+        self.node_id: Final = node_id
+        self.log: Final = log
+        self.applied: Final = applied
+        self.losses: Final = losses
+        self.machine: Final = Machine(
+            group,
+            node_id,
+            log,
+            log.replica,
+            log.epochs,
+            log.end,
+            mode=mode,
+            confirm=applied.applied,
+        )
+        self._link, self._on_fatal = link, on_fatal
+        self._is_first_master = is_first_master
+        self._loop = asyncio.get_running_loop()
+        self._callers = Callers(self._holders)
+        self._syncs = SyncRequests(log, self._on_durable, on_fatal, is_flush_sync=True)
+        self._sync_count = 0
+        self._has_unsynced = False
+        self._appends: list[tuple[int, PendingAppend]] = []
+        """Written in this turn; the machine does not know of them yet."""
+        self._later: list[Callable[[Machine], Effects]] = []
+        """Inputs that came up while effects were being done."""
+        self._is_busy = False
+        self._confirm = applied.applied
+        """Readers may see the log up to here."""
+        self._apply_error: StoreFullError | FileSystemError | None = None
+        self._is_turn_scheduled = False
+        self._tick_timer: asyncio.TimerHandle | None = None
+        self._waiting_for_room: set[HaConnection] = set()
+        self._caught_up = report.CaughtUp()
+        self._is_stopped = self.is_draining = False
+        self._has_news = False
+        self._was_seen: tuple[Role, NodeId, bool] = (Role.FOLLOWER, NO_NODE, False)
+        self._listeners: list[Callable[[], None]] = []
+        self._role_listeners: list[Callable[[RoleChange], None]] = []
+        self._role_changed = asyncio.Event()
+        self.is_ready = False
+        """A serving master that has applied everything of the epochs before."""
+        self.advice_refused_count = 0
+        self.no_room_count = 0
+        """Transfers that had to wait because this disk had no room."""
+        self.apply_retry_count = 0
+        """Times that decided batches could not be shown, as the disk has no room for queues."""
+
+    # --- Facts ---
+
+    @property
+    def role(self) -> Role:
+        """What this node is at the moment, in the words of the broker: the master leads."""
+        return _ROLES[self.machine.role]
+
+    @property
+    def term(self) -> Term:
+        """The number of the epoch this node takes part in."""
+        return self.machine.state.bound.number
+
+    @property
+    def leader_id(self) -> NodeId:
+        """Who serves, as far as this node knows; NO_NODE if it knows nobody."""
+        state = self.machine.state
+        if state.role is HaRole.MASTER:
+            return self.node_id
+        master = state.bound.master_id
+        link = state.up(master) if state.role is HaRole.SLAVE else None
+        return master if link is not None and link.is_master else NO_NODE
+
+    @property
+    def applied_index(self) -> Index:
+        """Last byte of the log that readers here see."""
+        return self.applied.applied - 1
+
+    @property
+    def commit_index(self) -> Index:
+        """Last byte that readers may see."""
+        return self._confirm - 1
+
+    def report(self) -> HaReport:
+        """Return a picture of this replica, and of the others as far as it knows them."""
+        return report.of(self.machine.state, self.log, self._caught_up, self.leader_id)
+
+    # --- Life ---
+
+    def start(self) -> None:
+        """Begin to tick. Connections may be handed in from now on."""
+        self._tick()
+
+    def stop(self) -> None:
+        """End: everybody who waits learns that the outcome is unknown. The log stays open."""
+        self._is_stopped = True
+        self.is_ready = False
+        if self._tick_timer is not None:
+            self._tick_timer.cancel()
+        self._syncs.stop()
+        waiters: list[object] = [waiter for _, waiter in self._appends]
+        self._appends = []
+        waiters += [one.waiter for one in self.machine.state.waiters.give_up()]
+        self._callers.stop(waiters)
+
+    def add_listener(self, listener: Callable[[], None]) -> None:
+        """Have `listener` called after each turn that showed readers more, or changed a role."""
+        self._listeners.append(listener)
+
+    def add_role_listener(self, listener: Callable[[RoleChange], None]) -> None:
+        """Have `listener` called with every change of this node's role."""
+        self._role_listeners.append(listener)
+
+    # --- Requests of this node's broker ---
+
+    def append(self, batch: bytes, check: Callable[[Prepared], None]) -> asyncio.Future[Committed]:
+        """Append one batch; the future resolves when it is as safe as the mode says, and shown.
+
+        `check` sees what the batch touches and may refuse it by raising. Raises at once, with
+        nothing written: NotMasterError, NotReadyError, Raft's BusyError, the store's errors for bad
+        input or a full disk, and what `check` raises. The future fails with OutcomeUnknownError.
+        Cancelling it does not withdraw the batch.
+        """
+        self._check_running()
+        try:
+            self.machine.check_append()
+        except MachineNotMasterError as error:
+            raise NotMasterError(self.leader_id) from error
+        except HaBusyError as error:
+            raise BusyError("appends that wait for copies", error.held, error.limit) from error
+        if not self.is_ready:
+            raise NotReadyError(self.term)
+        if self._apply_error is not None:
+            # Nobody could be told of this one before there is room.
+            raise self._apply_error.with_traceback(None)
+        prepared = self.log.prepare(batch)
+        check(prepared)
+        try:
+            result = self.log.append(prepared)
+        except BaseException as error:
+            self._on_fatal(error)
+            raise
+        pending = self._callers.append(result, self.term)
+        self._appends.append((result.end_position, pending))
+        self._has_unsynced = True
+        self._touch()
+        return pending.future
+
+    def read_barrier(self) -> asyncio.Future[Index]:
+        """Prove that no newer master serves, by a round to enough replicas; resolves with an index.
+
+        Everything acked before the call is shown here then. Raises NotMasterError at once; the
+        future fails with ReadFailedError when this node stopped serving meanwhile.
+        """
+        self._check_running()
+        if self.machine.role is not HaRole.MASTER:
+            raise NotMasterError(self.leader_id)
+        self._touch()
+        return self._callers.read()
+
+    # --- Who is master ---
+
+    def advise(self, number: int, master_id: NodeId, nonce: int) -> None:
+        """Take a controller's proposal. It starts a promotion at most, and the fence decides."""
+        if self._is_stopped or master_id != self.node_id or number <= self.term:
+            return
+        if self._why_not_promote():
+            self.advice_refused_count += 1
+            return
+        self._input(lambda machine: machine.advise(number, master_id, nonce))
+
+    async def promote(self, timeout_ms: int) -> int:
+        """Become master, and return the number of the epoch once this node serves in it.
+
+        A serving master stays what it is. Raises PromotionRefusedError, PromotionLostError; and
+        PromotionTimeoutError, after which the node goes on trying.
+        """
+        self._check_running()
+        if self.machine.role is not HaRole.MASTER:
+            reason = self._why_not_promote()
+            if reason:
+                raise PromotionRefusedError(reason)
+            nonce = secrets.randbits(64)
+            self._input(lambda machine: machine.promote(nonce))
+        number = self.term
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                while not self.is_ready:
+                    if self.term != number or self.machine.role is HaRole.SLAVE:
+                        raise PromotionLostError(self.term, self.machine.state.bound.master_id)
+                    self._role_changed.clear()
+                    await self._role_changed.wait()
+                    self._check_running()
+        except TimeoutError as error:
+            bound = 1 + sum(x.promise is not None for x in self.machine.state.downs())
+            raise PromotionTimeoutError(bound, self.group.fence_count, timeout_ms) from error
+        return number
+
+    def resign(self, reason: str) -> None:
+        """Be master no more; wait before for the appends that are under way."""
+        if not self._is_stopped:
+            self._input(lambda machine: machine.resign(reason))
+
+    def _why_not_promote(self) -> str:
+        if self.is_draining:
+            return f"node {self.node_id} is draining"
+        if self.applied.is_missing:
+            return f"node {self.node_id} has no copy of the replicated state yet"
+        try:
+            self.machine.check_promotion()
+        except PromotionError as error:
+            return error.reason
+        return ""
+
+    # --- Reports of the link ---
+
+    def on_open(self, connection: HaConnection) -> None:
+        """A connection passed its handshake."""
+        if self._is_stopped:
+            return
+        if connection.side is Side.DIALLED:
+            self._input(lambda machine: machine.dialled(connection, connection.peer))
+        else:
+            self._input(lambda machine: machine.accepted(connection))
+        connection.begin()
+
+    def on_frame(self, connection: HaConnection, frame: Frame) -> bool:
+        """Take a frame; False: not now, offer it again when `resume` is called."""
+        if self._is_stopped:
+            return True
+        if isinstance(frame, Transfer) and frame.body:
+            if not self.log.has_room(len(frame.body)):
+                self._wait_for_room(connection)
+                return False
+            try:
+                self.log.check_raw(frame.position, frame.body)
+            except (HaProtocolError, ImageNeededError) as error:
+                self.close(connection, str(error))
+                return True
+        elif isinstance(frame, Hello) and frame.replica_id != connection.peer:
+            self.close(connection, f"node {connection.peer} says it is {frame.replica_id}")
+            return True
+        self._input(lambda machine: machine.received(connection, frame))
+        return True
+
+    def on_closed(self, connection: HaConnection) -> None:
+        """A connection is gone."""
+        self._waiting_for_room.discard(connection)
+        if not self._is_stopped:
+            self._input(lambda machine: machine.disconnected(connection))
+
+    def close(self, connection: HaConnection, reason: str) -> None:
+        """End a connection that is of no use."""
+        self._waiting_for_room.discard(connection)
+        self._link.close(connection, reason)
+        self._input(lambda machine: machine.disconnected(connection))
+
+    def _wait_for_room(self, connection: HaConnection) -> None:
+        if connection not in self._waiting_for_room:
+            self.no_room_count += 1
+            self._waiting_for_room.add(connection)
+        self._loop.call_later(ROOM_RETRY_MS / 1000, self._retry_for_room, connection)
+
+    def _retry_for_room(self, connection: HaConnection) -> None:
+        if connection in self._waiting_for_room and not self._is_stopped:
+            connection.resume()
+            # Unless it was put off again, which has started the next wait.
+
+    # --- Inputs and effects ---
+
+    def _input(self, call: Callable[[Machine], Effects]) -> None:
+        """Give the machine an input and do what it wants; inputs that this leads to come after."""
+        self._later.append(call)
+        if self._is_busy:
+            return
+        self._is_busy = True
+        try:
+            self._tell_appends()
+            while self._later:
+                self._carry_out(self._later.pop(0)(self.machine))
+        except BaseException as error:
+            self._on_fatal(error)
+            raise
+        finally:
+            self._is_busy = False
+        self._touch()
+
+    def _tell_appends(self) -> None:
+        """What is in the log must be in the machine before anything else happens to either."""
+        if self._appends:
+            appends, self._appends = self._appends, []
+            self._carry_out(self.machine.appended_all(appends))
+
+    def _carry_out(self, fx: Effects) -> None:
+        """Do what the machine wants, in the order of its fields."""
+        log = self.log
+        if fx.state is not None:
+            log.save_state(fx.state)
+        if fx.cut is not None:
+            self._cut(fx.cut, fx.losses)
+        if fx.epochs is not None:
+            log.save_epochs(fx.epochs)
+        for position, body in fx.write:
+            log.write_raw(position, body)
+            self._has_unsynced = True
+        for item in fx.send:
+            if isinstance(item, Ship):
+                self._ship(item)
+            else:
+                _sender(item.link).send(encode(item.frame))
+        for close in fx.close:
+            self._close(close)
+        if fx.confirm is not None:
+            self._confirm = fx.confirm
+        if fx.resolved:
+            self._callers.decide(fx.resolved)
+        if fx.reads:
+            self._callers.confirm_reads(self._confirm)
+        if fx.reads_failed:
+            self._callers.fail_reads(self.leader_id)
+        for change in fx.role_changes:
+            self._note_role(change)
+        if fx.cut is None:
+            for loss in fx.losses:
+                self.losses.add(count_loss(log, loss).loss)
+
+    def _cut(self, cut: Cut, losses: list[LossReport]) -> None:
+        assert len(losses) == 1, f"a cut of {cut} with {losses}"
+        counted = count_loss(self.log, losses[0])  # Now: the bytes are still there.
+        file = self.applied.cut(cut.lo, cut.hi, losses[0].epoch)
+        self._callers.cut(cut.lo)
+        self._confirm = min(self._confirm, cut.lo)
+        self._has_news = True
+        self.losses.add(counted.at(file.path))
+
+    def _ship(self, ship: Ship) -> None:
+        connection = _sender(ship.link)
+        try:
+            body = self.log.read(ship.lo, ship.hi)
+        except CorruptionError as error:
+            # What is damaged must not look replicated; the operator sees it in the log.
+            self.close(connection, str(error))
+            return
+        connection.send(transfer_head(ship.head, len(body)))
+        connection.send(body)
+
+    def _close(self, close: Close) -> None:
+        connection = _sender(close.link)
+        self._waiting_for_room.discard(connection)
+        self._link.close(connection, close.reason)
+
+    def _note_role(self, change: RoleChange) -> None:
+        if change.role is HaRole.MASTER:
+            self.log.become_master()
+            self._caught_up.clear()
+        self._has_news = True
+        self._role_changed.set()
+        for listener in self._role_listeners:
+            listener(change)
+
+    # --- The turn ---
+
+    def _touch(self) -> None:
+        if not self._is_turn_scheduled:
+            self._is_turn_scheduled = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._is_turn_scheduled = False
+        if self._is_stopped:
+            return
+        if self._appends:
+            self._input(_nothing)
+        if self._callers.begin_reads():
+            if self.machine.role is HaRole.MASTER:
+                self._input(lambda machine: machine.confirm_master(None))
+            else:
+                self._callers.fail_reads(self.leader_id)
+        try:
+            if self._has_unsynced:
+                self._has_unsynced = False
+                self._sync_count += 1
+                self._syncs.flush(self._sync_count, must_sync=True)
+            self._apply()
+        except BaseException as error:
+            self._on_fatal(error)
+            raise
+
+    def _apply(self) -> None:
+        """Show readers what is confirmed, and tell those who wait for it.
+
+        When the queues cannot grow, it is tried again with the next tick: nobody is told before.
+        """
+        applied = self.applied
+        if self._confirm > applied.applied and not applied.is_missing:
+            try:
+                applied.apply(self._confirm)
+            except (StoreFullError, FileSystemError) as error:
+                self.apply_retry_count += 1
+                self._apply_error = error
+                return
+            self._apply_error = None
+            self._has_news = True
+        state = self.machine.state
+        start = state.copies.epoch_start
+        self.is_ready = state.role is HaRole.MASTER and min(self._confirm, applied.applied) >= start
+        self._callers.settle(applied.applied)
+        seen = self.role, self.leader_id, self.is_ready
+        if self._has_news or seen != self._was_seen:
+            self._has_news, self._was_seen = False, seen
+            self._role_changed.set()
+            for listener in self._listeners:
+                listener()
+
+    def _on_durable(self, _ticket: int) -> None:
+        self._input(lambda machine: machine.durable_to(self.log.durable))
+
+    def _tick(self) -> None:
+        self._tick_timer = self._loop.call_later(TICK_MS / 1000, self._tick)
+        now_ms = int(self._loop.time() * 1000)
+        self._input(lambda machine: machine.tick(now_ms))
+        self._callers.forget_reads()
+        state = self.machine.state
+        if state.role is HaRole.MASTER:
+            self._caught_up.look(state)
+        if self._is_first_master:
+            self._maybe_propose()
+
+    def _maybe_propose(self) -> None:
+        """Become the first master of a new group, once all of it is there and nobody was."""
+        state = self.machine.state
+        if max(state.bound.number, state.highest_seen, state.epochs.last.number) > NO_EPOCH:
+            self._is_first_master = False
+            return
+        is_complete = len(state.downs()) == len(self.group.replica_ids) - 1
+        if is_complete and not self._why_not_promote():
+            self._is_first_master = False
+            nonce = secrets.randbits(64)
+            self._input(lambda machine: machine.promote(nonce))
+
+    # --- Small decisions ---
+
+    def _check_running(self) -> None:
+        if self._is_stopped:
+            raise ShuttingDownError
+
+    def _holders(self, position: int) -> tuple[NodeId, ...]:
+        state = self.machine.state
+        own = [self.node_id] if state.durable >= position else []
+        return tuple(sorted([*own, *state.copies.holders(position)]))
+
+
+def _nothing(_: Machine) -> Effects:
+    return Effects()
+
+
+def _sender(link: object) -> HaConnection:
+    """Link ids are the connections that `on_open` was given."""
+    assert isinstance(link, HaConnection), f"link {link!r}"
+    return link
