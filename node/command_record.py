@@ -50,13 +50,19 @@ class CommandEncoder:
         )
         return b"".join((head, self._hosts, fmt.INT32.pack(len(body)), body, self._tail))
 
-    def encode_producer_batch(self, producer_id: int, sequence: int, record_count: int) -> bytes:
-        """Return the record that makes the batch before it idempotent."""
+    def encode_producer_batch(
+        self, producer_id: int, sequence: int, record_count: int, size_bytes: int = 0
+    ) -> bytes:
+        """Return the record that makes the batch before it idempotent.
+
+        `size_bytes` of that batch is for logs that do not know where a batch begins.
+        """
         command = Command()
         batch = command.producer_batch
         batch.producer_id = producer_id
         batch.sequence = sequence
         batch.record_count = record_count
+        batch.size_bytes = size_bytes
         return self.encode(command)
 
 
@@ -78,7 +84,9 @@ def commands_in(data: bytes) -> Iterator[tuple[int, Command]]:
 
 def _check_room() -> None:
     """A batch leaves room for the largest record that names a producer."""
-    largest = CommandEncoder(("::1", 65_535)).encode_producer_batch(2**64 - 1, 2**64 - 1, 2**32 - 1)
+    largest = CommandEncoder(("::1", 65_535)).encode_producer_batch(
+        2**64 - 1, 2**64 - 1, 2**32 - 1, 2**32 - 1
+    )
     assert len(largest) <= COMMAND_SIZE_BYTES_MAX, f"{len(largest)} bytes"
 
 

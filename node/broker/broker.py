@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from node.broker.commands import Commands
-from node.broker.context import BrokerIdentity, Context
+from node.broker.context import BrokerIdentity, Context, LogKind
 from node.broker.freshness import Freshness
 from node.broker.groups import Groups
 from node.broker.members import Members
@@ -60,10 +60,12 @@ class Broker:
         identity: BrokerIdentity,
         limits: Limits = _DEFAULT_LIMITS,
         *,
+        kind: LogKind | None = None,
         clock_ms: Callable[[], int] = _monotonic_ms,
     ) -> None:
-        """`clock_ms` is for sessions of group members only. Registers itself as a listener."""
-        context = Context(driver, store, machine, identity, limits)
+        """`kind` is that of a ledger if it is not given. `clock_ms` is for sessions of members of
+        groups only. Registers itself as a listener."""
+        context = Context(driver, store, machine, identity, limits, kind)
         self._context: Final = context
         self._clock_ms = clock_ms
         self._commands = Commands(context)

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, NamedTuple, TypeVar
 
+from node.broker.batches import Batches, EntryBatches
 from node.broker.seam import BrokerDriver
 from node.errors import (
     BadRequestError,
@@ -24,6 +25,7 @@ from node.failures import from_raft
 from node.limits import Limits
 from node.state import PERMISSION_READ, State, Topic
 from node.state_machine import StateMachine
+from quorumlog.pb import common_pb2
 from raft.errors import RaftError
 from raft.messages import NO_NODE, NodeId
 from raft.transitions import Role
@@ -48,6 +50,26 @@ class BrokerIdentity(NamedTuple):
     """The broker group that this node is of."""
 
 
+class LogKind(NamedTuple):
+    """How the log is replicated, as far as callers of the broker notice."""
+
+    batches: Batches
+    durability: Callable[[], common_pb2.Durability]
+    """What a receipt that is given now promises."""
+    not_leader: Callable[[NodeId], NodeError]
+    """What a node that does not lead answers; it is given who leads."""
+    has_entries: bool
+    """Else an idempotent batch has to say its size: nothing around it does."""
+
+
+def entries(log: Ledger, *, is_flush_sync: bool) -> LogKind:
+    """Return the kind of a log whose batches are entries that a quorum commits."""
+    durability = (
+        common_pb2.DURABILITY_QUORUM_DISK if is_flush_sync else common_pb2.DURABILITY_QUORUM_MEMORY
+    )
+    return LogKind(EntryBatches(log), lambda: durability, NotLeaderError, True)
+
+
 class Context:
     """One per broker."""
 
@@ -58,11 +80,15 @@ class Context:
         machine: StateMachine,
         identity: BrokerIdentity,
         limits: Limits,
+        kind: LogKind | None = None,
     ) -> None:
-        assert isinstance(store.log, Ledger), "the broker serves a ledger"
+        """`kind` is that of a ledger if it is not given."""
+        if kind is None:
+            assert isinstance(store.log, Ledger), f"{store.log} needs a kind of its own"
+            kind = entries(store.log, is_flush_sync=identity.is_flush_sync)
+        self.kind: Final = kind
         self.driver: Final = driver
         self.store: Final = store
-        self.log: Final = store.log
         self.machine: Final = machine
         self.identity: Final = identity
         self.limits: Final = limits
@@ -99,7 +125,7 @@ class Context:
             return NotReadyError(driver.term).with_leader(
                 driver.node_id, self.address_of(driver.node_id)
             )
-        return self.with_leader(NotLeaderError(driver.leader_id))
+        return self.with_leader(self.kind.not_leader(driver.leader_id))
 
     # --- Where others are ---
 

@@ -274,7 +274,10 @@ class Produce:
         if append.producer_id:
             self._sequences.check_room(append.producer_id)
             records += self._encoder.encode_producer_batch(
-                append.producer_id, append.sequence, append.record_count
+                append.producer_id,
+                append.sequence,
+                append.record_count,
+                0 if self.context.kind.has_entries else len(records),
             )
         try:
             decided = self.context.driver.append(records, append.check)

@@ -9,7 +9,6 @@ from node.broker.context import Context
 from node.broker.seam import Committed
 from node.errors import DuplicateExpiredError
 from node.state import COMMAND_TOPIC
-from quorumlog.pb import common_pb2
 from quorumlog.pb.log_pb2 import AppendResponse
 from store import format as fmt
 from store.errors import PositionRangeError
@@ -28,11 +27,7 @@ class Receipts:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._store_host = encode_host(context.store.config.store_host)
-        self._durability = (
-            common_pb2.DURABILITY_QUORUM_DISK
-            if context.identity.is_flush_sync
-            else common_pb2.DURABILITY_QUORUM_MEMORY
-        )
+        self._durability = context.kind.durability
 
     def of_commit(
         self, committed: Committed, queues: QueueRanges, record_count: int
@@ -44,7 +39,7 @@ class Receipts:
             index=committed.index,
             position=result.record_positions[0],
             store_unix_ms=result.store_unix_ms,
-            durability=self._durability,
+            durability=self._durability(),
             synced_by=committed.synced_by,
             store_host=self._store_host,
             record_count=record_count,
@@ -59,13 +54,12 @@ class Receipts:
         Who has synced it and how long that took is not known any more. Raises DuplicateExpiredError
         when retention has deleted the entry, CorruptionError, FileSystemError.
         """
-        log = self._context.log
         try:
-            entry = log.entry(log.index_at_position(position))
+            batch = self._context.kind.batches.batch_of(position)
         except PositionRangeError as error:
             raise DuplicateExpiredError(producer_id, sequence, sequence + 1) from error
         queues: dict[tuple[bytes, int], tuple[int, int]] = {}
-        view, at, record_count, first = memoryview(entry.body), 0, 0, None
+        view, at, record_count, first = memoryview(batch.records), 0, 0, None
         while at < len(view):
             layout = record_layout(view, at)
             first = first or layout
@@ -77,14 +71,14 @@ class Receipts:
                 queues[key] = lo, count + 1
             record_count += 1
             at += layout.size_bytes
-        assert first is not None, f"entry {entry.entry_index} has no records"
+        assert first is not None, f"batch {batch.index} has no records"
         host_at = first.store_timestamp_at + fmt.TIMESTAMP.size
         response = AppendResponse(
-            term=entry.term,
-            index=entry.entry_index,
-            position=entry.position + fmt.ENTRY_HEADER_SIZE_BYTES,
+            term=batch.term,
+            index=batch.index,
+            position=batch.position,
             store_unix_ms=fmt.TIMESTAMP.unpack_from(view, first.store_timestamp_at)[0],
-            durability=self._durability,
+            durability=self._durability(),
             store_host=bytes(view[host_at : host_at + len(self._store_host)]),
             is_duplicate=True,
             record_count=record_count - 1,
