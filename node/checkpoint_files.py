@@ -39,6 +39,13 @@ class _Written(NamedTuple):
     crc: int
 
 
+class History(NamedTuple):
+    """Who wrote the last byte of the log that a state has applied, and from which byte on."""
+
+    number: int
+    start: int
+
+
 class CheckpointFiles:
     """The checkpoint of one node. Load it once, before it is saved."""
 
@@ -52,6 +59,8 @@ class CheckpointFiles:
         """Files of the newest generation that may still have their temporary name."""
         self.applied_index = -1
         """Up to where the newest generation goes: no entry behind it may be deleted."""
+        self.history: History | None = None
+        """Which history of the log it is of; None where a log has one only."""
 
     # --- Reading ---
 
@@ -69,6 +78,7 @@ class CheckpointFiles:
             texts[table.name] = self._find(table.name, written)
         self._install()
         self.applied_index = found["applied_index"]
+        self.history = History(*found["history"]) if "history" in found else None
         try:
             return StateImage(
                 found["applied_index"],
@@ -111,13 +121,15 @@ class CheckpointFiles:
 
     # --- Writing ---
 
-    def save(self, image: StateImage, written_unix_ms: int) -> None:
+    def save(self, image: StateImage, written_unix_ms: int, history: History | None = None) -> None:
         """Replace the checkpoint; the new one is durable on return.
 
+        It may go back only where a log can be cut below what was applied: with a `history`.
         Raises StoreFullError or FileSystemError: the old generation counts, try again later.
         SyncFailedError: what a restart will find is unknown; stop the process.
         """
-        assert image.applied_index >= self.applied_index, f"{image.applied_index} goes back"
+        goes_back = image.applied_index < self.applied_index
+        assert history is not None or not goes_back, f"{image.applied_index} goes back"
         self._install()
         written = dict(self._written)
         changed = []
@@ -134,16 +146,17 @@ class CheckpointFiles:
         hit("state_checkpoint.before_manifest")
         files: Json = {name: list(row) for name, row in written.items()}
         versions: Json = dict(image.versions._asdict())
-        self._manifest.save(
-            {
-                "applied_index": image.applied_index,
-                "next_command_offset": image.next_command_offset,
-                "refused_count": image.refused_count,
-                "versions": versions,
-                "files": files,
-            }
-        )
-        self.applied_index = image.applied_index
+        manifest: dict[str, Json] = {
+            "applied_index": image.applied_index,
+            "next_command_offset": image.next_command_offset,
+            "refused_count": image.refused_count,
+            "versions": versions,
+            "files": files,
+        }
+        if history is not None:
+            manifest["history"] = list(history)
+        self._manifest.save(manifest)
+        self.applied_index, self.history = image.applied_index, history
         self._written, self._to_install = written, changed
         self._install()
 

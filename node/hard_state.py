@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, NoReturn
 
-from node.errors import NodeError
+from node.directory_owner import check_identity
 from raft.errors import HardStateNotSavedError
 from raft.messages import NO_INDEX, Configuration, ConfigurationAt, Index, NodeId, Standing
 from raft.ready import HardState
@@ -29,23 +29,6 @@ from store.opening import REPLICA_META_NAME
 
 NAME: Final = REPLICA_META_NAME
 _NEW: Final = HardState()
-
-
-class IdentityMismatchError(NodeError):
-    """The directory belongs to another node or another cluster. Nothing was changed."""
-
-    code, status = "node.identity_mismatch", "FAILED_PRECONDITION"
-
-    def __init__(self, directory: str, what: str, configured: str, found: str) -> None:
-        super().__init__(directory, what, configured, found)
-        self.directory, self.what = directory, what
-        self.configured, self.found = configured, found
-
-    def __str__(self) -> str:
-        return (
-            f"{self.directory} belongs to {self.what} {self.found!r}, this node is configured as "
-            f"{self.configured!r}; correct the configuration, or use an empty directory"
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +69,11 @@ class NodeFile:
             self.record = NodeRecord(cluster_id, node_id)
             return self.record
         record = _decode(self._directory, payload)
-        for what, configured, found in (
-            ("cluster", cluster_id, record.cluster_id),
-            ("node", str(node_id), str(record.node_id)),
-        ):
-            if configured != found:
-                raise IdentityMismatchError(self._directory, what, configured, found)
+        check_identity(
+            self._directory,
+            {"cluster": cluster_id, "node": node_id},
+            {"cluster": record.cluster_id, "node": record.node_id},
+        )
         self.record = record
         return record
 

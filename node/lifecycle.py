@@ -17,6 +17,7 @@ import structlog
 
 from node import logs
 from node.config import Settings
+from node.directory_owner import IdentityMismatchError
 from node.errors import NodeError
 from node.fail_stop import (
     EXIT_BAD_CONFIG,
@@ -26,7 +27,6 @@ from node.fail_stop import (
     EXIT_TRY_LATER,
     FailStop,
 )
-from node.hard_state import IdentityMismatchError
 from node.node import Node
 from node.services.server import PortTakenError
 from node.snapshot import SnapshotFormatError

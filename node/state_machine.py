@@ -7,6 +7,7 @@ listens it hears of new commands from who dispatches them, and needs no way thro
 """
 
 from collections import OrderedDict
+from functools import partial
 from typing import Final, Protocol
 
 from node.command_record import commands_in
@@ -49,9 +50,13 @@ class StateMachine:
     """Applies commands in log order, each exactly once."""
 
     def __init__(self, store: Reads, limits: Limits, image: StateImage | None) -> None:
-        """Begin with a checkpoint, or with nothing. The store's container is the ledger."""
-        assert isinstance(store.log, Ledger), "commands are entries of a ledger"
-        self._store, self._log = store, store.log
+        """Begin with a checkpoint, or with nothing.
+
+        In a plain log, which has no entries, an index is the last byte of a batch.
+        """
+        log = store.log
+        self._store, self._log = store, log
+        self._end_of = partial(_end_of_entry, log) if isinstance(log, Ledger) else _end_of_byte
         self._limits = limits
         self.state = State(limits, image or EMPTY_IMAGE)
         """Replaced by `restore`; so look it up here each time."""
@@ -100,11 +105,6 @@ class StateMachine:
         if self._ahead:
             self._apply_ahead(hi_position)
         state.applied_index = hi - 1
-
-    def _end_of(self, index: Index) -> int:
-        """Return a position behind an entry, and not behind the next one."""
-        log = self._log
-        return log.max_position if index == log.last_index else log.position_of(index + 1)
 
     def _apply_ahead(self, hi_position: int) -> None:
         """Apply the commands that were heard of and lie below a position."""
@@ -172,6 +172,22 @@ class StateMachine:
         """Return the state as of the last applied entry, for a follower."""
         return encode_image(self.state.image())
 
+    def go_back(self, image: StateImage | None) -> None:
+        """The log was cut: begin again with an older state, or with nothing.
+
+        What was applied since, and is still in the log, comes with the next `apply`.
+        """
+        self.state = State(self._limits, image or EMPTY_IMAGE)
+        self.forget_ahead()
+
+    def forget_ahead(self) -> None:
+        """What was heard of and is not applied yet may have been cut: read it again."""
+        if self._dispatcher is not None:
+            self._dispatcher.take_watched()
+            self._pull_below = self._store.queue_range(COMMAND_TOPIC, 0)[1]
+        self._ahead.clear()
+        self._refusals.clear()
+
     def restore(self, state: bytes, index: Index) -> None:
         """Replace everything by the state that came with a snapshot; the log begins behind `index`.
 
@@ -182,3 +198,12 @@ class StateMachine:
         self.state = State(self._limits, image)
         self._ahead.clear()
         self._refusals.clear()
+
+
+def _end_of_entry(log: Ledger, index: Index) -> int:
+    """Return a position behind an entry, and not behind the next one."""
+    return log.max_position if index == log.last_index else log.position_of(index + 1)
+
+
+def _end_of_byte(index: Index) -> int:
+    return index + 1

@@ -20,7 +20,7 @@ from store.log import AppendResult
 from store.mapped_file import MappedFile, View
 from store.mapped_file_queue import FileSource, MappedFileQueue
 from store.record_check import check_records
-from store.stamp import Stamper
+from store.stamp import Stamped, Stamper
 
 DIRECTORY: Final = "commitlog"
 _RUN_SIZE_BYTES: Final = 4 * MIB  # How much is read at once when the log is walked.
@@ -75,11 +75,6 @@ class CommitLog:
         FileSystemError or BusyError; nothing was written then.
         """
         size_bytes = len(batch)
-        if size_bytes > self._batch_size_bytes_max:
-            raise LimitExceededError("batch", size_bytes, self._batch_size_bytes_max)
-        if size_bytes > len(self._scratch):
-            self._scratch = bytearray(self._batch_size_bytes_max)
-            self._scratch_view = memoryview(self._scratch)
         files = self.files.files
         last = files[-1] if files else None
         fits = last is not None and size_bytes + fmt.BLANK_SIZE_BYTES_MIN <= last.free_bytes
@@ -87,11 +82,7 @@ class CommitLog:
             position = 0
         else:
             position = last.wrote_position if fits else last.end_position
-        scratch = self._scratch
-        scratch[0:size_bytes] = batch
-        record_positions, queue_offsets, updates = self.stamper.stamp(
-            batch, scratch, 0, position, now_unix_ms
-        )
+        record_positions, queue_offsets, updates = self._stamp(batch, position, now_unix_ms)
         if not fits or last is None:
             last = self._roll()
         hit("commit_log.before_append")
@@ -107,6 +98,18 @@ class CommitLog:
             queue_offsets,
             now_unix_ms,
         )
+
+    def _stamp(self, batch: bytes, position: int, now_unix_ms: int) -> Stamped:
+        """Check a batch and patch its copy in the scratch for a position; errors as `append`."""
+        size_bytes = len(batch)
+        if size_bytes > self._batch_size_bytes_max:
+            raise LimitExceededError("batch", size_bytes, self._batch_size_bytes_max)
+        if size_bytes > len(self._scratch):
+            self._scratch = bytearray(self._batch_size_bytes_max)
+            self._scratch_view = memoryview(self._scratch)
+        scratch = self._scratch
+        scratch[0:size_bytes] = batch
+        return self.stamper.stamp(batch, scratch, 0, position, now_unix_ms)
 
     def _roll(self) -> MappedFile:
         """Close the last file with a blank and take the next one into use.

@@ -47,6 +47,8 @@ def recover_commit_log(fs: FileSystem, log: CommitLog, known_good_position: int)
     """
     files = log.files.files
     if not files:
+        if known_good_position:
+            raise _corruption(log, _FileEnd(0, 0, "", "", "", ""), known_good_position)
         return RecoveryReport(0, 0, 0, 0, "")
     first = len(files) - 1
     while first > 0 and files[first].position >= known_good_position:

@@ -11,6 +11,7 @@ Sources: storage-formats 4.4 to 4.6; design 4.5.
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from store.commit_log import CommitLog
@@ -38,6 +39,12 @@ _TIME_SCAN_SIZE_BYTES: Final = 8 << 20  # Holds one record of any size.
 
 REPLICA_META_NAME: Final = "raft"
 """The meta file by which a directory is known as a replica's; the node owns its content."""
+SHIPPED_META_NAME: Final = "haReplica"
+"""The same for a replica of a master-slave group."""
+_OWNERS: Final = {
+    REPLICA_META_NAME: "the directory of a cluster's node",
+    SHIPPED_META_NAME: "the directory of a replica of a master-slave group",
+}
 
 
 def no_progress(what: str, done: int, total: int) -> None:
@@ -74,18 +81,25 @@ class OpenedLog:
 
 
 def is_replica_directory(root: str) -> bool:
-    """Say whether the end of the log in a directory may be uncommitted."""
-    return any(os.path.exists(os.path.join(root, f"{REPLICA_META_NAME}.{n}")) for n in (0, 1))
+    """Say whether the end of the log in a directory may be unconfirmed."""
+    return any(map(partial(_is_there, root), _OWNERS))
 
 
-def check_owner(root: str, *, is_replica: bool) -> None:
+def _is_there(root: str, meta_name: str) -> bool:
+    return any(os.path.exists(os.path.join(root, f"{meta_name}.{n}")) for n in (0, 1))
+
+
+def check_owner(root: str, *, meta_name: str) -> None:
     """Raise LayoutError for a replica's directory that is to be opened as any other.
 
-    That would show readers, and mark as dispatched for good, what was never committed.
+    `meta_name`: the meta file of those who open it, empty for a store of its own. Others would show
+    readers, and mark as dispatched for good, what was never confirmed.
     """
-    if not is_replica and is_replica_directory(root):
-        path = os.path.join(root, REPLICA_META_NAME)
-        raise LayoutError(path, "a store of its own", "the directory of a cluster's node")
+    for name, owner in _OWNERS.items():
+        if name != meta_name and _is_there(root, name):
+            raise LayoutError(
+                os.path.join(root, name), _OWNERS.get(meta_name, "a store of its own"), owner
+            )
 
 
 def known_good_position(mark: Mark, last_run: LastRun) -> int:
@@ -109,9 +123,11 @@ def open_log(
     source: FileSource | None,
     mark: Mark,
     last_run: LastRun,
+    commit_log: type[CommitLog] = CommitLog,
 ) -> OpenedLog:
     """Open the log of either container and cut its torn tail.
 
+    `commit_log` is what a plain log is opened as.
     Raises CorruptionError for damage in what was known to be good; nothing is changed then.
     """
     known_good = known_good_position(mark, last_run)
@@ -131,7 +147,7 @@ def open_log(
             report.cut_size_bytes,
             report.cut_reason,
         )
-    log = CommitLog(fs, root, config, source)
+    log = commit_log(fs, root, config, source)
     log.files.load()
     try:
         found = recover_commit_log(fs, log, known_good)

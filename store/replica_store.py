@@ -1,104 +1,54 @@
-"""A store whose log is replicated: what is appended becomes visible only once it is committed.
+"""A replica's store of the container `ledger`: entries in a log of a consensus layer.
 
-Owns what differs from `store.store.Store`: entries come from outside in two steps (prepare, append)
-or raw from another replica; the queues follow the commit index and not the end of the log; the tail
-may be cut off again, or the whole log be replaced. Must not know elections, terms or peers: the
-owner (node.ledger_log) says what is committed.
-
-Threads: one thread, the owner's loop, calls everything here that changes the log or the queues and
-never waits for a disk in ordinary operation; `maintain` and the steps of a `Deletion` run on a
-thread of their own beside it. The directory is that of any other store.
+Owns what differs from `store.replicated_store`: entries come in two steps (prepare, append) or raw
+from another replica, the tail may be cut off again as far as readers have not seen it, or the whole
+log be replaced. Must not know elections, terms or peers: the owner (node.ledger_log) says what is
+committed.
 """
 
 import time
-from collections.abc import Callable
-from typing import ClassVar, Final, NoReturn
+from typing import ClassVar, Final
 
 from store import format as fmt
-from store.commit_log import CommitLog
-from store.dispatch import Unit
-from store.errors import (
-    BusyError,
-    ClosedError,
-    PositionRangeError,
-    StoreError,
-    SyncFailedError,
-)
+from store.errors import StoreError, SyncFailedError
 from store.failpoints import hit
 from store.ledger import Ledger, PreparedEntry
 from store.ledger_entry import KIND_DATA, Link
 from store.ledger_extent import Deletion
 from store.ledger_raw import CheckedEntries
 from store.log import AppendResult
+from store.opening import REPLICA_META_NAME
 from store.record_check import store_timestamp
-from store.retention import DiskState, DiskUsage
+from store.replicated_store import ReplicatedStore
 from store.stamp import QueueKey
-from store.store import Store
 
 _HEADER: Final = fmt.ENTRY_HEADER_SIZE_BYTES
 
 
-class ReplicaStore(Store):
+class ReplicaStore(ReplicatedStore):
     """A store of the container `ledger`, opened with `maintain=False`."""
 
     ledger: Ledger
-    _is_replica: ClassVar[bool] = True
+    _meta_name: ClassVar[str] = REPLICA_META_NAME
 
     def _make_parts(self) -> None:
         assert isinstance(self.log, Ledger), f"container {self.config.container}"
         self.ledger = self.log
-        self._are_offsets_known = False
-        self._expired_position = 0
         super()._make_parts()
 
-    # --- What is visible ---
-
-    def _readable_position(self, log: CommitLog | Ledger) -> int:
-        """What was dispatched once was committed; of the rest nobody knows yet."""
-        return min(self._mark.mark.dispatched_position, log.max_position)
-
-    def _visible_position(self) -> int:
-        return self._dispatcher.dispatched_position
-
-    def _catch_up(self) -> None:
-        self._check_open()
-
-    def _dispatch_all(self) -> None:
-        pass
-
     @property
-    def dispatched_position(self) -> int:
-        """Up to here readers see the log."""
-        return self._dispatcher.dispatched_position
+    def _replicated(self) -> Ledger:
+        return self.ledger
+
+    def _make_spare(self) -> None:
+        self.ledger.index.make_spare()
 
     @property
     def dispatched_index(self) -> int:
         """The last entry that readers see."""
         return self.ledger.last_index_before(self._dispatcher.dispatched_position)
 
-    def watch(self, topic: bytes) -> None:
-        """Remember what is dispatched of a topic from now on; see `Dispatcher.take_watched`."""
-        self._dispatcher.watch(topic)
-
-    def take_watched(self) -> list[Unit]:
-        """Return what was dispatched of the watched topic since the last call."""
-        return self._dispatcher.take_watched()
-
-    def dispatch_to(self, end_position: int) -> None:
-        """Let readers see the log up to the end of an entry, which is committed.
-
-        Raises StoreFullError or FileSystemError: repeat the call; CorruptionError, QueueOrderError
-        or DerivedFileError: stop.
-        """
-        dispatcher = self._dispatcher
-        while dispatcher.dispatched_position < end_position:
-            dispatcher.advance(end_position)
-
     # --- Appending ---
-
-    def append(self, batch: bytes) -> NoReturn:
-        """Refuse: what is appended here must have gone through `prepare`."""
-        raise AssertionError("a replica's log is written by its consensus layer only")
 
     def prepare(self, batch: bytes) -> PreparedEntry:
         """Do all of an append of encoded records that can fail. Nothing is written.
@@ -138,32 +88,6 @@ class ReplicaStore(Store):
         """Append entries of another replica; see `Ledger.write_raw`."""
         self._are_offsets_known = False
         self.ledger.write_raw(checked, lo_index)
-
-    def has_room(self, size_bytes: int) -> bool:
-        """Say whether entries of so many bytes in all could be written now without an error.
-
-        Does not wait: a file that is not there yet is being made then. Raises SyncFailedError or
-        ClosedError: stop.
-        """
-        try:
-            count = self.ledger.file_count_for(size_bytes)
-            self._poll_files(count)
-            self.ledger.reserve(size_bytes, count)
-        except SyncFailedError as error:
-            self._on_fatal(error)
-            raise
-        except StoreError:
-            self._check_open()
-            return False
-        return True
-
-    def _poll_files(self, count: int) -> None:
-        """Raise BusyError unless the next `count` files can be taken without waiting."""
-        files, warm_up = self.ledger.files, self._warm_up
-        while warm_up is not None and files.reserved_count < count:
-            if not warm_up.poll(files.reserve_position()):
-                raise BusyError("the allocation of the next log file", 0)
-            files.reserve(files.reserved_count + 1)
 
     # --- Queue offsets ---
 
@@ -227,35 +151,7 @@ class ReplicaStore(Store):
         self._marks.lower(end_position, link.entry_index)  # Lowers nothing, and syncs.
         self._expired_position = 0
 
-    def next_offsets_at(self, position: int) -> dict[QueueKey, int]:
-        """Return the next offset of each queue before the records from `position` on.
-
-        Only for a position that readers see. Any thread, but not beside the steps of a Deletion.
-        """
-        assert position <= self.dispatched_position, f"{position} is not dispatched"
-        found = {}
-        for queue in self._queues:
-            lo, hi = queue.min_offset, queue.max_offset
-            offset = queue.search(lo, hi, lambda at, _: at < position)
-            if offset:
-                found[queue.topic.encode(), queue.queue_id] = offset
-        return found
-
     # --- Durability ---
-
-    def sync_here(self) -> bool:
-        """Sync all that was written, on this thread; False if the flush thread is at it.
-
-        Raises SyncFailedError: stop.
-        """
-        return self._flush.sync_here()
-
-    def request_sync(self, callback: Callable[[StoreError | None], None]) -> None:
-        """Have everything that was written so far synced; `callback(error or None)` on that thread.
-
-        What is cut meanwhile needs no sync. An error is a SyncFailedError, or a ClosedError.
-        """
-        self._flush.request_all(callback)
 
     @property
     def durable_index(self) -> int:
@@ -263,32 +159,6 @@ class ReplicaStore(Store):
         return self.ledger.last_index_before(self._flush.durable_position)
 
     # --- Upkeep: on its own thread ---
-
-    def _maintain(self) -> None:
-        self._check_open()
-        self._sync_derived()
-        self.ledger.index.make_spare()
-        now = time.monotonic_ns() // 1_000_000
-        # Appends that are refused begin again soon after there is room.
-        is_full = self._retention.state is DiskState.FULL
-        if is_full or now - self._retention_ran_ms >= self.config.retention_interval_ms:
-            self._retention_ran_ms = now
-            self.find_expired()
-
-    def find_expired(self) -> None:
-        """Judge the disk and find out which files have to go; deletes nothing."""
-        usage, reset_count = DiskUsage(*self._fs.free_bytes(self.root)), self.ledger.reset_count
-        try:
-            count = self._retention.plan(self._clock(), usage)
-        except (PositionRangeError, ClosedError):
-            if self.ledger.reset_count == reset_count:
-                raise
-            count = 0  # The log was replaced beside this look at it.
-        files = self.ledger.files.files
-        expired_position = files[count - 1].end_position if 0 < count <= len(files) else 0
-        # A log that was replaced since is judged in the next round.
-        is_same = self.ledger.reset_count == reset_count
-        self._expired_position = expired_position if is_same else 0
 
     def deletable_index(self, limit_index: int) -> int:
         """Return the last entry of the files that have to go, at most `limit_index`.
@@ -315,8 +185,3 @@ class ReplicaStore(Store):
                 break
             found = deletion
         return found
-
-    def delete_expired_derived(self) -> None:
-        """Delete the parts of queues and index whose records are gone. Raises FileSystemError."""
-        self._dispatcher.delete_expired(self.ledger.min_position)
-        self._sync_derived()

@@ -72,8 +72,8 @@ class Store(Reads):
     Every method may be called from any thread.
     """
 
-    _is_replica: ClassVar[bool] = False
-    """Whether a consensus layer says what of the log is committed."""
+    _meta_name: ClassVar[str] = ""  # Of a replica, whose owner says what of the log is confirmed.
+    _commit_log: ClassVar[type[CommitLog]] = CommitLog  # What a plain log is opened as.
 
     @classmethod
     def open(
@@ -102,7 +102,7 @@ class Store(Reads):
         failpoints.arm_from_environment()
         fs, config = fs or FileSystem(), config or StoreConfig()
         fs.make_directory(root)
-        check_owner(root, is_replica=cls._is_replica)
+        check_owner(root, meta_name=cls._meta_name)
         with ExitStack() as undo:
             lock = DirectoryLock(fs, root)
             lock.acquire()
@@ -147,12 +147,12 @@ class Store(Reads):
             config,
             self.counters,
             self._on_fatal,
-            makes_names_durable=not self._is_replica,
+            makes_names_durable=not self._meta_name,
         )
         self._mark = open_marks(fs, root, config)
         undo.callback(self._mark.close)
         mark = self._mark.mark
-        opened = open_log(fs, root, config, files, mark, last_run)
+        opened = open_log(fs, root, config, files, mark, last_run, self._commit_log)
         log = opened.log
         self.log = log
         undo.callback(log.close)

@@ -4,72 +4,154 @@ Owns the state machine over a log without entries, its checkpoints, and images o
 whose log does not reach back far enough. Must not know links or roles. An index is the position of
 the end of a batch less one, so `applied_index` is the readers' limit less one. A checkpoint and an
 image name the epoch of their last byte: with their position that identifies the log below, so one
-that belongs to a history that was cut off is never used. The loop's thread, except where said.
+that belongs to a history that was cut off is never used.
 """
 
+import time
 from collections.abc import Callable
+from typing import Final, NamedTuple
 
-from node.checkpoint_files import CheckpointFiles
-from node.ha.log import CutFile, HaLog
+from node.checkpoint_files import CheckpointFiles, History
+from node.ha.image import Image, decode, encode
+from node.ha.log import HaLog
+from node.ha.types import EpochStart
 from node.limits import Limits
+from node.state import StateImage
 from node.state_machine import StateMachine
+from store.cut_file import CutFile
+from store.errors import PositionRangeError
 from store.file_system import FileSystem
+
+
+class _Known(NamedTuple):
+    """A state, and the epoch of the last byte it has."""
+
+    state: StateImage
+    epoch: EpochStart
+
+    @property
+    def position(self) -> int:
+        return self.state.applied_index + 1
 
 
 class Checkpoint:
     """A copy of the state at one moment."""
 
-    position: int
-    """Do not save it before `HaLog.durable` is here or behind."""
+    def __init__(self, owner: "AppliedState", known: _Known) -> None:
+        """For `AppliedState.checkpoint` only."""
+        self._owner, self._known = owner, known
+
+    @property
+    def position(self) -> int:
+        """Do not save it before `HaLog.durable` is here or behind."""
+        return self._known.position
 
     def save(self) -> None:
         """Write it; durable on return. On the maintenance thread. Raises as `CheckpointFiles.save`:
         a full disk postpones it, SyncFailedError: stop."""
-        raise NotImplementedError
+        self._owner.save(self._known)
 
 
 class AppliedState:
-    """One per replica."""
-
-    machine: StateMachine
-    """For the broker; `restore` replaces its `state`, so look that up each time."""
-    files: CheckpointFiles
+    """One per replica. On the loop's thread, except for `Checkpoint.save` and the work of
+    `make_image`."""
 
     def __init__(self, log: HaLog, fs: FileSystem, limits: Limits) -> None:
-        """Load the newest checkpoint that fits the log, and apply what readers saw already."""
-        raise NotImplementedError
+        """Load the newest checkpoint that fits the log, and apply what readers saw already.
 
-    @property
-    def applied(self) -> int:
-        """The state has everything before this position; 0 while it waits for an image."""
-        raise NotImplementedError
-
-    @property
-    def is_missing(self) -> bool:
+        Raises as `CheckpointFiles.load` and as `apply`.
+        """
+        self._log = log
+        self.files: Final = CheckpointFiles(fs, log.store.root)
+        state, history = self.files.load(), self.files.history
+        self._saved = _Known(state, EpochStart(*history)) if state and history else None
+        """The newest generation on the disk, whatever history it is of."""
+        self._pending: Image | None = None
+        """Becomes the state once the log reaches it."""
+        self.is_missing = False
         """The log does not reach back far enough to build the state: it needs an image.
 
         Until it has one, do not promote this replica, and serve no calls from its state. Its log
         goes on and its acks are true.
         """
-        raise NotImplementedError
+        self.machine: Final = StateMachine(log.store, limits, None)
+        """For the broker; its `state` is replaced by a cut, so look that up each time."""
+        self.machine.listen(log.store)
+        self._begin()
 
     @property
-    def wants_image(self) -> bool:
-        """An image has to be fetched from the master: missing, and none is on its way in."""
-        raise NotImplementedError
+    def applied(self) -> int:
+        """The state has everything before this position; 0 while it is missing."""
+        return self.machine.applied_index + 1
 
     def apply(self, confirm: int) -> None:
         """Let readers see the log up to here, and take the commands in it over.
 
         Raises StoreFullError or FileSystemError: call it again later. Anything else: stop.
         """
-        raise NotImplementedError
+        self._log.dispatch(confirm)
+        if self.is_missing:
+            self._log.store.take_watched()  # They are read again once there is a state.
+            if not self._install():
+                return
+        self.machine.apply(self.applied, self._log.dispatched)
 
     def cut(self, lo: int, hi: int, epoch: int) -> CutFile:
         """Do the effect `Cut`: `HaLog.cut`, and the state as it was at `lo` or before."""
-        raise NotImplementedError
+        aside = self._log.cut(lo, hi, epoch)
+        if self.is_missing or self.applied > lo:
+            self._begin()
+        else:
+            self.machine.forget_ahead()
+        return aside
+
+    # --- What it begins with ---
+
+    def _begin(self) -> None:
+        """Build the state from the newest checkpoint of this log, or from the log alone."""
+        log, saved = self._log, self._saved
+        if saved is not None and self._fits(saved):
+            self.machine.go_back(saved.state)
+            log.dispatch(saved.position)  # It was seen; after a power loss queues may be behind.
+        else:
+            self.machine.go_back(None)
+        self.is_missing = self.applied < log.min_position
+        if not self.is_missing:
+            self.machine.apply(self.applied, log.dispatched)
+
+    def _fits(self, known: _Known) -> bool:
+        """Say whether the log holds what this state was made of."""
+        position, log = known.position, self._log
+        if position == 0:
+            return True
+        return position <= log.end and known.epoch == log.epoch_at(position - 1)
 
     # --- Images ---
+
+    @property
+    def wants_image(self) -> bool:
+        """An image has to be fetched from the master: missing, and none is on its way in."""
+        return self.is_missing and (self._pending is None or self._is_of_other_history())
+
+    def _is_of_other_history(self) -> bool:
+        """The log went on with another epoch than the one that the image is of."""
+        pending, epochs = self._pending, self._log.epochs
+        assert pending is not None
+        if epochs.last.number < pending.epoch.number:
+            return False  # It has not come so far.
+        return epochs.at(pending.position - 1) != pending.epoch
+
+    def _install(self) -> bool:
+        """Make the pending image the state, once it fits; say whether there is a state now."""
+        pending, log = self._pending, self._log
+        if pending is None or log.dispatched < max(pending.position, log.min_position):
+            return False
+        self._pending = None
+        if not self._fits(_Known(pending.state, pending.epoch)):
+            return False
+        self.machine.go_back(pending.state)
+        self.is_missing = False
+        return True
 
     def make_image(self) -> Callable[[], bytes]:
         """Return the work that makes an image of this moment, for the maintenance thread.
@@ -77,23 +159,50 @@ class AppliedState:
         Of a master, or of any replica that has its state. Raises PositionRangeError on that thread
         when files were deleted meanwhile: take another.
         """
-        raise NotImplementedError
+        assert not self.is_missing, "a state that is missing has no image"
+        log = self._log
+        known, begin = self._now(), log.min_position
+
+        def make() -> bytes:
+            next_offsets = log.store.next_offsets_at(begin)
+            if log.min_position != begin:  # Deleted meanwhile: offsets were counted from there.
+                raise PositionRangeError("image", begin, log.min_position, log.end)
+            return encode(Image(begin, next_offsets, known.epoch, known.state))
+
+        return make
 
     def take_image(self, data: bytes) -> None:
         """Take an image that was asked for: an empty log begins where it says.
 
         It becomes the state once the log reaches it, if it is of the same history then. Raises
-        HaProtocolError for bytes that are none; StoreFullError or FileSystemError: ask again later.
+        HaProtocolError for bytes that are none; SyncFailedError: stop.
         """
-        raise NotImplementedError
+        image, log = decode(data), self._log
+        if log.is_empty:
+            if image.begin != log.end or self.is_missing:
+                log.begin_at(image.begin, image.next_offsets)
+            self._begin()
+        self._pending = image if self.is_missing else None
+        self.apply(log.dispatched)
 
     # --- Checkpoints ---
 
     def checkpoint(self) -> Checkpoint | None:
         """Return a copy of the state to be saved; None if nothing changed since the last one."""
-        raise NotImplementedError
+        if self.is_missing or self.applied == self.checkpoint_position:
+            return None
+        return Checkpoint(self, self._now())
+
+    def save(self, known: _Known) -> None:
+        """For `Checkpoint.save` only."""
+        self.files.save(known.state, time.time_ns() // 1_000_000, History(*known.epoch))
+        self._saved = known
 
     @property
     def checkpoint_position(self) -> int:
         """Up to where the newest checkpoint that fits the log goes: what no deletion may pass."""
-        raise NotImplementedError
+        saved = self._saved
+        return saved.position if saved is not None and self._fits(saved) else 0
+
+    def _now(self) -> _Known:
+        return _Known(self.machine.image(), self._log.epoch_at(self.applied - 1))

@@ -6,26 +6,31 @@ calls everything here unless a docstring says otherwise; nothing here waits for 
 what is rare: the binding, epochs, a cut, a beginning and `open`.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple, Self
+import secrets
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Final, Self
 
-from node.ha.epoch_file import ReplicaState
+from node.ha.epoch_file import BindingFile, EpochFile, ReplicaState
 from node.ha.epochs import Epochs
-from node.ha.types import EpochStart, HaError, Settings
+from node.ha.replica_file import open_replica_file
+from node.ha.sender import HaProtocolError
+from node.ha.types import Binding, EpochStart, HaError, Settings, Standing
 from store.config import StoreConfig
-from store.errors import StoreError
+from store.cut_file import CutFile, list_cut_files
+from store.errors import RecordFormatError, StoreError
 from store.fatal import end_process
 from store.file_system import FileSystem
 from store.log import AppendResult
-from store.opening import Progress, no_progress
+from store.opening import Progress, Recovery, no_progress
+from store.shipped_log import CheckedRaw, PreparedBatch
+from store.shipped_store import ShippedStore
 from store.stamp import QueueKey
-from store.store import Store, unix_ms
+from store.store import unix_ms
 
-
-class GroupChangedError(HaError):
-    """The group was founded with other replicas or another number of copies. Nothing changed."""
-
-    code, status = "ha.group_changed", "FAILED_PRECONDITION"
+KEPT_FOR_SLAVE_SIZE_BYTES: Final = 1 << 30
+"""How far a slave may be behind and still keep expired files from being deleted: about as much as
+the entries that are kept for a follower in raft mode."""
 
 
 class ImageNeededError(HaError):
@@ -33,55 +38,74 @@ class ImageNeededError(HaError):
 
     code, status = "ha.image_needed", "FAILED_PRECONDITION"
 
+    def __init__(self, position: int) -> None:
+        super().__init__(position)
+        self.position = position
 
-class CutFile(NamedTuple):
-    """Bytes of the log that were cut off and set aside."""
-
-    path: str
-    epoch: int
-    lo: int
-    hi: int
-    cut_unix_ms: int
+    def __str__(self) -> str:
+        return (
+            f"the log is empty and its first bytes would be those at {self.position}; an image of "
+            f"the master's state is fetched first"
+        )
 
 
 class Prepared:
     """A batch of encoded records that was checked and has room; `HaLog.prepare` makes it."""
 
-    result: AppendResult | None
-    """Where it landed, once it was appended."""
+    __slots__ = ("_next_offsets", "batch", "result")
+
+    def __init__(self, batch: PreparedBatch, next_offsets: Mapping[QueueKey, int]) -> None:
+        self.batch = batch
+        self._next_offsets = next_offsets
+        self.result: AppendResult | None = None
+        """Where it landed, once it was appended."""
 
     @property
     def end(self) -> int:
         """The end of the log once it is appended."""
-        raise NotImplementedError
+        return self.batch.position + self.batch.size_bytes
 
     @property
     def record_count(self) -> int:
         """How many records there are."""
-        raise NotImplementedError
+        return len(self.batch.queue_offsets)
 
     @property
     def size_bytes(self) -> int:
         """Size of the records."""
-        raise NotImplementedError
+        return self.batch.size_bytes
 
     @property
     def queues(self) -> dict[QueueKey, tuple[int, int]]:
-        """What each queue, (topic, queue id), would get: (first offset, count)."""
-        raise NotImplementedError
+        """What each queue, (topic, queue id), would get: (first offset, count). Ask before the
+        append; records of unfinished transactions do not count."""
+        before = self._next_offsets
+        return {
+            key: (first, hi - first)
+            for key, hi in self.batch.next_offsets.items()
+            for first in (before.get(key, 0),)
+        }
 
 
 class HaLog:
     """Implements `node.ha.effects.LogView`, and `node.sync_requests.SyncedLog`."""
 
-    store: Store
-    """For readers: pull, queues, messages."""
-    replica: ReplicaState
-    """As stored. On a new disk it is JOINING: `save_state` it as FULL to found a group."""
-    is_new: bool
-    """Nothing was ever saved of this replica: whether it founds or joins is not decided."""
-    epochs: Epochs
-    """As stored; do not change it. Never of bytes that are not there."""
+    def __init__(
+        self, store: ShippedStore, fs: FileSystem, binding: BindingFile, state: ReplicaState | None
+    ) -> None:
+        """For `open` only."""
+        self.store: Final = store
+        """For readers: pull, queues, messages."""
+        self._log: Final = store.shipped
+        self._fs, self._binding = fs, binding
+        self._epoch_file: Final = EpochFile(fs, store.root)
+        self.is_new = state is None
+        """Nothing was ever saved of this replica: whether it founds or joins is not decided."""
+        self.replica = state or ReplicaState(Binding(), Standing.JOINING, secrets.randbits(63) + 1)
+        """As stored. On a new disk it is JOINING: `save_state` it as FULL to found a group."""
+        self.epochs = Epochs()
+        """As stored; do not change it. Never of bytes that are not there."""
+        self._checked: CheckedRaw | None = None
 
     @classmethod
     def open(
@@ -102,24 +126,66 @@ class HaLog:
         Raises as `Store.open`, and IdentityMismatchError (another cluster's or node's directory),
         GroupChangedError, LayoutError or CorruptionError of what a replica must not forget.
         """
-        raise NotImplementedError
+        assert config.container == "commit_log", f"container {config.container}"
+        assert config.flush == "sync", "an ack says synced"
+        fs = fs or FileSystem()
+        binding = BindingFile(fs, root)
+        found: list[ReplicaState | None] = []
+
+        def before_running(recovery: Recovery) -> None:
+            has_log = recovery.end_position > 0
+            open_replica_file(
+                fs, root, cluster_id=cluster_id, node_id=node_id, group=group, must_exist=has_log
+            )
+            found.append(binding.load(must_exist=has_log))
+
+        store = ShippedStore.open(
+            root,
+            config,
+            fs=fs,
+            now_unix_ms=now_unix_ms,
+            on_fatal=on_fatal,
+            progress=progress,
+            maintain=False,
+            before_running=before_running,
+        )
+        try:
+            log = cls(store, fs, binding, found[0])
+            log._load_epochs()
+        except BaseException:
+            store.close()
+            raise
+        return log
+
+    def _load_epochs(self) -> None:
+        """A crash may have lost the first bytes of an epoch that was just taken over."""
+        epochs = self._epoch_file.load()
+        if epochs.trim(self.end):
+            self._epoch_file.save(epochs)
+        self.epochs = epochs
 
     # --- What there is ---
 
     @property
     def min_position(self) -> int:
         """First byte that is still kept."""
-        raise NotImplementedError
+        return self._log.min_position
 
     @property
     def last_file_start(self) -> int:
         """Where the last file begins."""
-        raise NotImplementedError
+        files = self._log.files.files
+        return files[-1].position if files else 0
 
     @property
     def end(self) -> int:
         """The end of the log."""
-        raise NotImplementedError
+        return self._log.end_position
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the log holds nothing."""
+        return self.end <= self.min_position
 
     @property
     def durable(self) -> int:
@@ -128,20 +194,20 @@ class HaLog:
         At start it is `end`. After `sync_here` or the callback of `request_sync`, tell the machine
         `durable_to(log.durable)`.
         """
-        raise NotImplementedError
+        return max(self.store.durable_position, self._log.min_position)
 
     @property
     def dispatched(self) -> int:
         """Readers see everything before it."""
-        raise NotImplementedError
+        return self.store.dispatched_position
 
     def epoch_at(self, position: int) -> EpochStart:
         """Return the epoch of the byte at a position."""
-        raise NotImplementedError
+        return self.epochs.at(position)
 
     def ship_end(self, lo: int, hi: int, size_bytes_max: int) -> int:
         """Be part of `LogView`."""
-        raise NotImplementedError
+        return self._log.ship_end(lo, hi, size_bytes_max)
 
     def read(self, lo: int, hi: int) -> bytes:
         """Copy the bytes of one transfer, which `ship_end` made.
@@ -149,7 +215,7 @@ class HaLog:
         Bytes from before this process are compared with their checksums first. Raises
         CorruptionError: do not send, close the link.
         """
-        raise NotImplementedError
+        return self._log.read_raw(lo, hi)
 
     # --- The master's appends ---
 
@@ -160,15 +226,17 @@ class HaLog:
         RecordFormatError, LimitExceededError, TopicNameError (bad input), StoreFullError,
         FileSystemError or BusyError (try again later).
         """
-        raise NotImplementedError
+        prepared = self.store.prepare(batch)
+        return Prepared(prepared, self._log.stamper.next_offsets)
 
     def append(self, prepared: Prepared) -> AppendResult:
         """Append what `prepare` returned last; never fails. Not durable yet."""
-        raise NotImplementedError
+        prepared.result = result = self.store.append_prepared(prepared.batch)
+        return result
 
     def become_master(self) -> None:
         """Find out the next queue offsets. The first `prepare` would do it otherwise."""
-        raise NotImplementedError
+        self.store.find_offsets()
 
     # --- Raw bytes of another replica ---
 
@@ -178,7 +246,7 @@ class HaLog:
         Never waits; asking makes the store prepare the next file. Ask before a transfer is handed
         to the machine; while it says no, stop reading from that link.
         """
-        raise NotImplementedError
+        return self.store.has_room(size_bytes)
 
     def check_raw(self, position: int, body: bytes | memoryview) -> None:
         """Check the bytes of a transfer before the machine gets it. Nothing is written.
@@ -187,13 +255,25 @@ class HaLog:
         HaProtocolError (close the link), or ImageNeededError: the log is empty and does not begin
         there: fetch an image from that peer, `AppliedState.take_image`.
         """
-        raise NotImplementedError
+        self._checked = None
+        if position != self.end:
+            if self.is_empty and position > 0:
+                raise ImageNeededError(position)
+            raise HaProtocolError(f"transfer at {position}, the log ends at {self.end}")
+        try:
+            self._checked = self._log.check_raw(position, bytes(body))
+        except RecordFormatError as error:
+            raise HaProtocolError(f"transfer at {position}: {error}") from error
 
     def write_raw(self, position: int, body: bytes | memoryview) -> None:
-        """Append what `check_raw` accepted, at the end of the log; `has_room` said yes."""
-        raise NotImplementedError
+        """Append what `check_raw` accepted last, at the end of the log; `has_room` said yes."""
+        checked = self._checked
+        assert checked is not None, f"the bytes at {position} were not checked"
+        assert (checked.position, len(checked.data)) == (position, len(body)), f"at {position}"
+        self._checked = None
+        self.store.write_raw(checked)
 
-    # --- Cutting ---
+    # --- Cutting and beginning ---
 
     def cut(self, lo: int, hi: int, epoch: int) -> CutFile:
         """Move [lo, hi), the end of the log, into a file aside, and cut the log. Durable on return.
@@ -202,21 +282,31 @@ class HaLog:
         last of what is cut (`LossReport.epoch`). Waits for the disk. Raises StoreFullError or
         FileSystemError (nothing was cut: repeat it before anything else), SyncFailedError: stop.
         """
-        raise NotImplementedError
+        self._checked = None
+        aside = self.store.set_aside(lo, hi, epoch)
+        self.store.cut(lo)
+        return aside
+
+    def begin_at(self, position: int, next_offsets: dict[QueueKey, int]) -> None:
+        """Let the empty log begin at the start of a file; `AppliedState.take_image` calls it."""
+        self._checked = None
+        self.store.begin_at(position, next_offsets)
 
     def cut_files(self) -> list[CutFile]:
         """Return what was set aside and is still there, oldest first."""
-        raise NotImplementedError
+        return list_cut_files(self._fs, self.store.root)
 
     # --- What must not be forgotten ---
 
     def save_state(self, state: ReplicaState) -> None:
         """Replace the replica's state; durable on return. Raises as `BindingFile.save`."""
-        raise NotImplementedError
+        self._binding.save(state)
+        self.replica, self.is_new = state, False
 
     def save_epochs(self, epochs: Epochs) -> None:
         """Replace the epochs; durable on return. Raises as `EpochFile.save`."""
-        raise NotImplementedError
+        self._epoch_file.save(epochs)
+        self.epochs = Epochs(epochs.entries)
 
     # --- Durability and readers ---
 
@@ -225,14 +315,14 @@ class HaLog:
 
         Raises SyncFailedError: stop.
         """
-        raise NotImplementedError
+        return self.store.sync_here()
 
     def request_sync(self, callback: Callable[[StoreError | None], None]) -> None:
         """Have everything written so far synced; `callback(error or None)` on the flush thread.
 
         Cuts in between need no care. An error means: stop.
         """
-        raise NotImplementedError
+        self.store.request_sync(callback)
 
     def dispatch(self, position: int) -> None:
         """Let readers see the log up to a position; `AppliedState.apply` calls it.
@@ -240,13 +330,13 @@ class HaLog:
         Raises StoreFullError or FileSystemError when a queue cannot grow: call it again later.
         Anything else: stop.
         """
-        raise NotImplementedError
+        self.store.dispatch_to(position)
 
     # --- Upkeep ---
 
     def maintain(self) -> None:
         """Sync derived files, judge the disk, find out what expired. On the maintenance thread."""
-        raise NotImplementedError
+        self.store.maintain()
 
     def detach_expired(self, limit_position: int) -> Callable[[], None] | None:
         """Take expired files that end at or before a limit out of the log, in memory only.
@@ -255,8 +345,19 @@ class HaLog:
         limit: `AppliedState.checkpoint_position`, and the next byte of each slave that streams and
         is no more than `KEPT_FOR_SLAVE_SIZE_BYTES` behind. Links of slaves farther behind: close.
         """
-        raise NotImplementedError
+        return self.store.detach_expired(limit_position)
 
     def close(self) -> None:
         """Make everything durable and release the directory. Raises as `Store.close`."""
-        raise NotImplementedError
+        self.store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -16,6 +16,7 @@ from store import format as fmt
 from store.checksum import crc32c
 from store.commit_log import DIRECTORY as COMMIT_LOG_DIRECTORY
 from store.consume_queues import DIRECTORY as QUEUE_DIRECTORY
+from store.cut_file import DIRECTORY as CUT_DIRECTORY
 from store.durable_mark import Mark
 from store.errors import CorruptionError, FileSystemError, LayoutError
 from store.file_system import FileSystem
@@ -28,7 +29,12 @@ from store.index_files import DIRECTORY as INDEX_DIRECTORY
 from store.ledger_entry import Link
 from store.ledger_start import LOG_FROM_ZERO, LogStart, StartFile
 from store.ledger_start import NAME as START_NAME
-from store.opening import REPLICA_META_NAME, is_replica_directory, known_good_position
+from store.opening import (
+    REPLICA_META_NAME,
+    SHIPPED_META_NAME,
+    is_replica_directory,
+    known_good_position,
+)
 
 DAMAGED_DIRECTORY: Final = "damaged"
 # What RocketMQ keeps beside the parts that we have (0.3): left alone.
@@ -59,7 +65,13 @@ OUR_NAMES: Final = frozenset(
         DAMAGED_DIRECTORY,
         f"{REPLICA_META_NAME}.0",
         f"{REPLICA_META_NAME}.1",
-        "snapshot.received",  # As the node names them.
+        f"{SHIPPED_META_NAME}.0",
+        f"{SHIPPED_META_NAME}.1",
+        CUT_DIRECTORY,
+        "haBinding.0",  # As the node names them, these too.
+        "haBinding.1",
+        "epochFileCheckpoint.tmp",
+        "snapshot.received",
         "snapshot.installed",
     }
 )

@@ -9,8 +9,8 @@ import pytest
 import structlog
 
 from node import logs
+from node.directory_owner import IdentityMismatchError
 from node.fail_stop import EXIT_BAD_CONFIG, EXIT_BAD_DATA, EXIT_TRY_LATER
-from node.hard_state import IdentityMismatchError
 from node.health import Health, Phase
 from node.lifecycle import exit_code_of, is_ours
 from node.services.server import PortTakenError

@@ -6,7 +6,7 @@ from typing import Literal
 
 import pytest
 
-from node.hard_state import IdentityMismatchError
+from node.directory_owner import IdentityMismatchError
 from raft.errors import HardStateNotSavedError
 from raft.messages import (
     Configuration,
@@ -163,7 +163,7 @@ def test_a_prepared_batch_says_where_it_goes_and_writes_nothing(tmp_path: Path) 
         assert again.result.queue_offsets == [4, 5, 0, 6]
         with pytest.raises(RecordFormatError):
             log.prepare(b"no record" * 20)
-        with pytest.raises(AssertionError, match="consensus"):
+        with pytest.raises(AssertionError, match="replication"):
             log.store.append(data)
 
 

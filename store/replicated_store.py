@@ -1,0 +1,182 @@
+"""A store whose log is replicated: what is appended becomes visible only once it is confirmed.
+
+Owns what both kinds of replicas share beyond `store.store.Store`: readers see what the owner said
+may be seen, and not the end of the log; room is made before anything is written, without waiting;
+durability and retention for an owner with a loop. Must not know what of the log is confirmed, nor
+how either container is written: `replica_store` (ledger) and `shipped_store` (plain log) do.
+
+Threads: one thread, the owner's loop, calls everything here that changes the log or the queues and
+never waits for a disk in ordinary operation; `maintain` and the work of a deletion run on a thread
+of their own beside it. The directory is that of any other store.
+"""
+
+import time
+from collections.abc import Callable
+from typing import NoReturn
+
+from store.commit_log import CommitLog
+from store.dispatch import Unit
+from store.errors import (
+    BusyError,
+    ClosedError,
+    PositionRangeError,
+    StoreError,
+    SyncFailedError,
+)
+from store.ledger import Ledger
+from store.retention import DiskState, DiskUsage
+from store.shipped_log import ShippedLog
+from store.stamp import QueueKey
+from store.store import Store
+
+
+class ReplicatedStore(Store):
+    """Opened with `maintain=False`."""
+
+    def _make_parts(self) -> None:
+        self._are_offsets_known = False
+        self._expired_position = 0
+        super()._make_parts()
+
+    @property
+    def _replicated(self) -> Ledger | ShippedLog:
+        """The log, as its own kind."""
+        raise NotImplementedError
+
+    # --- What is visible ---
+
+    def _readable_position(self, log: CommitLog | Ledger) -> int:
+        """What was dispatched once was confirmed; of the rest nobody knows yet."""
+        return min(self._mark.mark.dispatched_position, log.max_position)
+
+    def _visible_position(self) -> int:
+        return self._dispatcher.dispatched_position
+
+    def _catch_up(self) -> None:
+        self._check_open()
+
+    def _dispatch_all(self) -> None:
+        pass
+
+    @property
+    def dispatched_position(self) -> int:
+        """Up to here readers see the log."""
+        return self._dispatcher.dispatched_position
+
+    def watch(self, topic: bytes) -> None:
+        """Remember what is dispatched of a topic from now on; see `Dispatcher.take_watched`."""
+        self._dispatcher.watch(topic)
+
+    def take_watched(self) -> list[Unit]:
+        """Return what was dispatched of the watched topic since the last call."""
+        return self._dispatcher.take_watched()
+
+    def dispatch_to(self, end_position: int) -> None:
+        """Let readers see the log up to the end of an entry or record, which is confirmed.
+
+        Raises StoreFullError or FileSystemError: repeat the call; CorruptionError, QueueOrderError
+        or DerivedFileError: stop.
+        """
+        dispatcher = self._dispatcher
+        while dispatcher.dispatched_position < end_position:
+            dispatcher.advance(end_position)
+
+    def next_offsets_at(self, position: int) -> dict[QueueKey, int]:
+        """Return the next offset of each queue before the records from `position` on.
+
+        Only for a position that readers see. Any thread, but not beside the work of a deletion.
+        """
+        assert position <= self.dispatched_position, f"{position} is not dispatched"
+        found = {}
+        for queue in self._queues:
+            lo, hi = queue.min_offset, queue.max_offset
+            offset = queue.search(lo, hi, lambda at, _: at < position)
+            if offset:
+                found[queue.topic.encode(), queue.queue_id] = offset
+        return found
+
+    # --- Room ---
+
+    def append(self, batch: bytes) -> NoReturn:
+        """Refuse: what is appended here must have gone through `prepare`."""
+        raise AssertionError("a replica's log is written by its replication layer only")
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Say whether so many bytes in all could be written now without an error.
+
+        Does not wait: a file that is not there yet is being made then. Raises SyncFailedError or
+        ClosedError: stop.
+        """
+        try:
+            log = self._replicated
+            count = log.file_count_for(size_bytes)
+            self._poll_files(count)
+            log.reserve(size_bytes, count)
+        except SyncFailedError as error:
+            self._on_fatal(error)
+            raise
+        except StoreError:
+            self._check_open()
+            return False
+        return True
+
+    def _poll_files(self, count: int) -> None:
+        """Raise BusyError unless the next `count` files can be taken without waiting."""
+        files, warm_up = self.log.files, self._warm_up
+        while warm_up is not None and files.reserved_count < count:
+            if not warm_up.poll(files.reserve_position()):
+                raise BusyError("the allocation of the next log file", 0)
+            files.reserve(files.reserved_count + 1)
+
+    # --- Durability ---
+
+    def sync_here(self) -> bool:
+        """Sync all that was written, on this thread; False if the flush thread is at it.
+
+        Raises SyncFailedError: stop.
+        """
+        return self._flush.sync_here()
+
+    def request_sync(self, callback: Callable[[StoreError | None], None]) -> None:
+        """Have everything that was written so far synced; `callback(error or None)` on that thread.
+
+        What is cut meanwhile needs no sync. An error is a SyncFailedError, or a ClosedError.
+        """
+        self._flush.request_all(callback)
+
+    # --- Upkeep: on its own thread ---
+
+    def _maintain(self) -> None:
+        self._check_open()
+        self._sync_derived()
+        self._make_spare()
+        now = time.monotonic_ns() // 1_000_000
+        # Appends that are refused begin again soon after there is room.
+        is_full = self._retention.state is DiskState.FULL
+        if is_full or now - self._retention_ran_ms >= self.config.retention_interval_ms:
+            self._retention_ran_ms = now
+            self.find_expired()
+
+    def _make_spare(self) -> None:
+        """Make ahead what the next appends will need, beyond files of the log."""
+
+    def find_expired(self) -> None:
+        """Judge the disk and find out which files have to go; deletes nothing."""
+        log = self._replicated
+        usage, reset_count = DiskUsage(*self._fs.free_bytes(self.root)), log.reset_count
+        try:
+            count = self._retention.plan(self._clock(), usage)
+        except (PositionRangeError, ClosedError):
+            if log.reset_count == reset_count:
+                raise
+            count = 0  # The log was cut or replaced beside this look at it.
+        files = log.files.files
+        expired_position = files[count - 1].end_position if 0 < count <= len(files) else 0
+        # A log that was replaced since is judged in the next round.
+        is_same = log.reset_count == reset_count
+        self._expired_position = expired_position if is_same else 0
+
+    def delete_expired_derived(self) -> None:
+        """Delete the parts of queues and index whose records are gone. Raises FileSystemError."""
+        self._dispatcher.delete_expired(self.log.min_position)
+        self._sync_derived()
