@@ -38,7 +38,8 @@ from deploy.local_process import is_free, spawn
 STATE_FILE: Final = "local.json"
 NODE_COUNT_MAX: Final = 9
 """Of a group."""
-GROUP_COUNT_MAX: Final = 5
+NODE_TOTAL_MAX: Final = 16
+"""Of all groups: a client is given the addresses of all nodes, and takes so many."""
 READY_TIMEOUT_MS: Final = 30_000
 STOP_TIMEOUT_MS: Final = 20_000
 __all__ = ["LocalCluster", "LocalError", "NodeState", "default_directory", "known_servers"]
@@ -101,9 +102,9 @@ class LocalCluster:
         if not 1 <= nodes <= NODE_COUNT_MAX:
             what = f"a local cluster of {nodes} nodes"
             raise LocalError("local.bad_count", what, f"use 1 to {NODE_COUNT_MAX}")
-        if not 1 <= groups <= GROUP_COUNT_MAX:
-            what = f"a local cluster of {groups} groups"
-            raise LocalError("local.bad_count", what, f"use 1 to {GROUP_COUNT_MAX}")
+        if not nodes <= nodes * groups <= NODE_TOTAL_MAX:
+            what = f"a local cluster of {groups} groups of {nodes}"
+            raise LocalError("local.bad_count", what, f"use at most {NODE_TOTAL_MAX} nodes")
         ports = choose_ports(nodes * groups, base_port)
         made = {n + 1: LocalNode(*found, group=f"g{n // nodes}") for n, found in enumerate(ports)}
         cluster = cls(root, f"local-{os.urandom(4).hex()}", made)
