@@ -135,6 +135,8 @@ class NodeAdmin:
                 f"its disk was empty, and node {settings.node_id} may have voted before: it "
                 "neither votes nor counts; remove it and add the disk under a new id"
             )
+        if node.nameserver.problem:
+            found.append(node.nameserver.problem)
         return [*found, *warnings]
 
     def _members(self) -> list[pb.MemberStatus]:

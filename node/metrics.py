@@ -18,6 +18,8 @@ from prometheus_client.registry import Collector
 
 from node.broker.stats import BrokerStats
 from node.link_types import LinkStats
+from node.nameserver.service import NameServerService
+from node.nameserver.status import STATES
 from node.repair import LiveRepairStats
 from node.replica import ReplicaStats
 from node.services.calls import CallCounters
@@ -91,6 +93,17 @@ METRICS: Final[Mapping[str, Spec]] = {
     "store_full": Spec("counter", "Appends refused because the disk is full."),
     "repairs_waiting": Spec("gauge", "Damaged places that are being repaired from peers."),
     "repaired_entries": Spec("counter", "Entries of the log that were put right from peers."),
+    "nameserver_up": Spec("gauge", "1 when this node's replica of the name server runs."),
+    "nameserver_state": Spec("gauge", "1 for the state of that replica, 0 for the others.",
+                             ("state",)),
+    "nameserver_commit_index": Spec("gauge", "Last entry committed, as far as it knows."),
+    "nameserver_journal_bytes": Spec("gauge", "Of its journal; compacted at 8 MiB."),
+    "nameserver_directory_bytes": Spec("gauge", "Topics and values, as its limit counts them."),
+    "nameserver_directory_limit_bytes": Spec("gauge", "Limit of these: above it refused."),
+    "nameserver_in_flight": Spec("gauge", "Commands that wait for an answer, at most 256."),
+    "nameserver_refused_connections": Spec("counter", "Closed because of what they sent."),
+    "nameserver_restarts": Spec("counter", "Times that replica was started again after a fault."),
+    "nameserver_registered": Spec("gauge", "1 when the directory knows this node as it is."),
     "store_warnings": Spec("gauge", "Things an operator should look at: see /status."),
 }  # fmt: skip
 
@@ -216,6 +229,25 @@ def repair_samples(stats: LiveRepairStats) -> Iterator[Sample]:
     """Of repairs while the node runs."""
     yield "repairs_waiting", (), stats.waiting_count
     yield "repaired_entries", (), stats.repaired_entry_count
+
+
+def nameserver_samples(service: NameServerService) -> Iterator[Sample]:
+    """Of the name server; none without a replica."""
+    status, registration = service.status(), service.registration
+    if status is None:
+        return
+    yield "nameserver_up", (), float(status.state not in ("stopped", "failed"))
+    for state in STATES:
+        yield "nameserver_state", (state,), float(state == status.state)
+    yield "nameserver_commit_index", (), status.commit_index
+    yield "nameserver_journal_bytes", (), status.journal_size_bytes
+    yield "nameserver_directory_bytes", (), status.directory_size_bytes
+    yield "nameserver_directory_limit_bytes", (), status.directory_size_bytes_max
+    yield "nameserver_in_flight", (), status.in_flight_count
+    yield "nameserver_refused_connections", (), status.refused_count
+    yield "nameserver_restarts", (), service.restart_count
+    is_known = registration is not None and not registration.problem
+    yield "nameserver_registered", (), float(is_known)
 
 
 def store_samples(stats: StoreStats) -> Iterator[Sample]:

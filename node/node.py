@@ -34,6 +34,9 @@ from node.http import HttpServer
 from node.ledger_log import LedgerLog
 from node.limits import Limits
 from node.maintenance import Maintenance
+from node.nameserver.brokers import RaftBroker
+from node.nameserver.calls import NameServerCalls
+from node.nameserver.service import NameServerService
 from node.node_file import write_node_file
 from node.peer_frames import PeerFrames
 from node.peer_link import PeerLink
@@ -83,6 +86,7 @@ class Node:
     snapshots: Snapshots
     fetcher: EntryFetcher
     repair: LiveRepair
+    nameserver: NameServerService
     grpc: GrpcServer
     http: HttpServer
 
@@ -290,10 +294,15 @@ class Node:
 
     async def _serve(self) -> None:
         self.admin = NodeAdmin(self)
+        beside = RaftBroker(self.settings, self.address, self.machine, self.driver)
+        self.nameserver = NameServerService(self.settings.nameserver(), beside)
+        self.broker.other_groups = self.nameserver.other_groups
         self.health.add_listener(self._on_ready)
-        await self.grpc.start(handlers(self.calls, self.broker, self.admin))
+        directory = NameServerCalls(self.nameserver)
+        await self.grpc.start(handlers(self.calls, self.broker, self.admin, directory))
         self.maintenance.start()
         self.driver.start()
+        self.nameserver.start()
         # What start-up made lives for ever. Looking through it again stops the loop for long.
         gc.collect()
         gc.freeze()
@@ -317,6 +326,7 @@ class Node:
             _log.info("ready", address=self.address, reason=self.health.ready().reason)
         else:
             _log.warning("not ready", reason=self.health.ready().reason)
+        self.nameserver.changed()
         self.spawn(self.grpc.set_serving(is_ready))
 
     def _on_damage(self, error: CorruptionError) -> None:

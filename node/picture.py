@@ -3,6 +3,7 @@
 Owns which part each value is of. A node that is not up yet shows what it has.
 """
 
+import dataclasses
 import os
 import time
 from collections.abc import Iterator
@@ -41,6 +42,7 @@ def status(node: "Node") -> dict[str, Any]:
         "commit_index": None,
         "applied_index": None,
         "warnings": [],
+        "nameserver": nameserver(node),
     }
     if hasattr(node, "driver"):
         raft = node.replica.stats().raft
@@ -58,6 +60,12 @@ def status(node: "Node") -> dict[str, Any]:
     return found
 
 
+def nameserver(node: "Node") -> dict[str, Any] | None:
+    """Return how the replica of the name server is; None without one, or before it is there."""
+    status = node.nameserver.status() if hasattr(node, "nameserver") else None
+    return None if status is None else dataclasses.asdict(status)
+
+
 def samples(node: "Node") -> Iterator[metrics.Sample]:
     """Yield the value of each metric that is not a histogram."""
     settings = node.settings
@@ -71,6 +79,8 @@ def samples(node: "Node") -> Iterator[metrics.Sample]:
         yield from metrics.store_samples(node.log.store.stats())
         yield from metrics.broker_samples(node.broker.stats())
         yield from metrics.repair_samples(node.repair.stats())
+    if hasattr(node, "nameserver"):
+        yield from metrics.nameserver_samples(node.nameserver)
 
 
 def histograms(node: "Node") -> dict[str, LatencyStats]:

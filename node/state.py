@@ -167,6 +167,11 @@ class State:
             self.refused_count,
         )
 
+    @property
+    def topics_version(self) -> int:
+        """How often the topics changed."""
+        return self._topic_version
+
     def topic(self, name: str) -> Topic | None:
         """Return a topic, one of the system included."""
         return self.topics.get(name) or SYSTEM_TOPICS.get(name)

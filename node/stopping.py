@@ -36,6 +36,8 @@ class Stopping:
         if hasattr(node, "driver"):
             node.health.enter(Phase.DRAINING, "told to stop")
             await self._politely(self._drain())
+            if hasattr(node, "nameserver"):
+                await self._politely(node.nameserver.leave())
             node.broker.stop()
         node.health.enter(Phase.STOPPING)
         if hasattr(node, "grpc"):
@@ -48,6 +50,8 @@ class Stopping:
             node.driver.stop()
         if hasattr(node, "link"):
             await node.link.stop()
+        if hasattr(node, "nameserver"):
+            await node.nameserver.stop()
         if hasattr(node, "log"):
             await asyncio.to_thread(node.log.close)
         if hasattr(node, "http"):

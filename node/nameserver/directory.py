@@ -249,6 +249,11 @@ def expire_command(now_ms: int) -> dict[str, Json]:
     return {"op": "expire", "now_ms": now_ms}
 
 
+def unregister_command(group: str, broker_id: int, start_ms: int) -> dict[str, Json]:
+    """Return the command that forgets a broker that stops."""
+    return {"op": "unregister", "group": group, "broker_id": broker_id, "start_ms": start_ms}
+
+
 def read_back_command() -> dict[str, Json]:
     """Return the command that changes nothing and answers what became of the one with its id."""
     return {"op": "read_back"}
@@ -257,6 +262,11 @@ def read_back_command() -> dict[str, Json]:
 def put_pair_command(namespace: str, key: str, value: str) -> dict[str, Json]:
     """Return RocketMQ's unconditional change of a pair; add `expected` for compare-and-set."""
     return {"op": "put_pair", "namespace": namespace, "key": key, "value": value}
+
+
+def delete_pair_command(namespace: str, key: str) -> dict[str, Json]:
+    """Return the command that removes a pair."""
+    return {"op": "delete_pair", "namespace": namespace, "key": key}
 
 
 def _decoded(encoded: bytes) -> Command:

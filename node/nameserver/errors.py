@@ -64,6 +64,57 @@ class ReplicaFailedError(NodeError):
         return f"this replica of the name server has stopped ({self.cause}); ask another node"
 
 
+class NameServerOffError(NodeError):
+    """The asked node has no replica of the name server, or it is not up yet. Ask another node."""
+
+    code, status = "nameserver.off", "FAILED_PRECONDITION"
+
+    def __str__(self) -> str:
+        return (
+            "this node has no replica of the name server; ask another node, or set "
+            "nameserver_listen and restart it"
+        )
+
+
+class DirectoryRefusedError(NodeError):
+    """The directory refused a change: a limit, or what was sent makes no sense. Nothing changed."""
+
+    code, status = "nameserver.refused", "FAILED_PRECONDITION"
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(reason, detail)
+        self.reason, self.detail = reason, detail
+
+    def __str__(self) -> str:
+        return f"the name server refused it ({self.reason}): {self.detail}; correct the request"
+
+
+class ValueChangedError(NodeError):
+    """The value is not the expected one, so nothing was changed. Look again, then decide."""
+
+    code, status = "nameserver.changed", "ABORTED"
+
+    def __init__(self, key: str) -> None:
+        super().__init__(key)
+        self.key = key
+
+    def __str__(self) -> str:
+        return f"{self.key} has another value by now; read it and decide again"
+
+
+class ValueNotFoundError(NodeError):
+    """There is no such key in the namespace."""
+
+    code, status = "nameserver.value_not_found", "NOT_FOUND"
+
+    def __init__(self, namespace: str, key: str) -> None:
+        super().__init__(namespace, key)
+        self.namespace, self.key = namespace, key
+
+    def __str__(self) -> str:
+        return f"namespace {self.namespace} has no key {self.key}; list what it has"
+
+
 class NoQuorumError(NodeError):
     """No leader took the command in time. Nothing happened, and appends go on without it."""
 

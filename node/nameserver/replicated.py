@@ -16,7 +16,6 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from pysyncobj import FAIL_REASON, SyncObjException
@@ -40,6 +39,7 @@ from node.nameserver.library import Replica, Timing
 from node.nameserver.limits import DirectoryLimits
 from node.nameserver.routes import Route, route
 from node.nameserver.settings import NameServerSettings
+from node.nameserver.status import IN_FLIGHT_COUNT_MAX, NameServerStatus
 from store.errors import LimitExceededError
 from store.file_system import FileSystem
 from store.meta_file import Json
@@ -48,8 +48,6 @@ _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 TIMEOUT_MS: Final = 5_000
-IN_FLIGHT_COUNT_MAX: Final = 256
-"""Commands that wait for an answer. Above it `node.busy`."""
 PAUSE_SECONDS: Final = 0.1
 """Between two attempts while nobody leads."""
 ATTEMPT_SECONDS: Final = 1.5
@@ -65,27 +63,6 @@ _NOT_TAKEN: Final = frozenset(
     }
 )
 """The command is in nobody's log. Any other reason leaves open whether it is."""
-
-
-@dataclass(frozen=True, slots=True)
-class NameServerStatus:
-    """What people and metrics are told."""
-
-    state: str
-    """`leader`, `follower`, `no_leader`, `stopped` or `failed`."""
-    leader: str
-    term: int
-    commit_index: int
-    applied_index: int
-    journal_entry_count: int
-    journal_size_bytes: int
-    in_flight_count: int
-    in_flight_count_max: int
-    directory_size_bytes: int
-    directory_size_bytes_max: int
-    refused_count: int
-    """Connections closed because of what they sent."""
-    failure: str = ""
 
 
 class _Locked:
@@ -224,6 +201,28 @@ class NameServer:
         """Return where a topic lives, as this replica knows it. Needs no quorum."""
         return self.look(lambda directory: route(directory, topic, now_ms))
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started and has neither failed nor stopped."""
+        return self._replica is not None
+
+    @property
+    def failure(self) -> Exception | None:
+        """What ended it."""
+        return self._failure
+
+    @property
+    def leader(self) -> str:
+        """Address of the replica that leads, as far as this one knows; empty: nobody."""
+        replica = self._replica
+        # A follower without connections believes in its last leader.
+        return replica.leader_address if replica is not None and replica.hasQuorum else ""
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this replica believes that it leads; there may be two."""
+        return self.leader == self._settings.address
+
     def compact(self) -> None:
         """Ask this replica to write a dump and shorten its journal soon."""
         if self._replica is not None:
@@ -238,10 +237,10 @@ class NameServer:
         if replica is None:
             state = "failed" if failure is not None else "stopped"
             return NameServerStatus(state, "", 0, 0, 0, 0, 0, *counts, 0, str(failure or ""))
-        leader = replica.leader_address if replica.hasQuorum else ""
+        leader = self.leader
         state = "no_leader"
         if leader:
-            state = "leader" if replica.is_leader else "follower"
+            state = "leader" if leader == self._settings.address else "follower"
         return NameServerStatus(
             state,
             leader,
@@ -265,8 +264,7 @@ class NameServer:
             what = "commands of the name server"
             raise BusyError(what, self._in_flight_count, IN_FLIGHT_COUNT_MAX)
         if not replica.hasQuorum:
-            # A follower without connections believes in its last leader and drops the command.
-            return None, FAIL_REASON.MISSING_LEADER
+            return None, FAIL_REASON.MISSING_LEADER  # It would drop the command.
         encoded = encoded_command(command, key)
         if len(encoded) > COMMAND_SIZE_BYTES_MAX:
             what = "a command of the name server"

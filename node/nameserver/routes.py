@@ -15,6 +15,7 @@ from store.meta_file import Json
 
 WRITE: Final = 2
 """The bit of a permission."""
+NO_QUEUES: Final = TopicQueues(0, 0, 0)
 ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
 
 
@@ -30,7 +31,10 @@ class GroupRoute:
     brokers: tuple[Broker, ...]
     """Those alive, by id."""
     queues: TopicQueues
-    """Without the write permission when there is no master."""
+    """Without the write permission when there is no master; none at all for no topic."""
+    epoch: int = 0
+    """The Raft term or HA epoch of the last master."""
+    in_sync: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,20 +60,42 @@ class Route:
 
 def route(directory: Directory, topic: str, now_ms: int) -> Route:
     """Return where a topic lives at this time."""
-    shares: list[GroupRoute] = []
-    for name in sorted(directory.groups):
-        group = directory.groups[name]
-        queues = group.topics.get(topic)
-        alive = alive_brokers(group, now_ms, directory.limits.broker_expiry_ms)
-        if queues is None or not alive:
-            continue
-        has_master = any(broker.broker_id == group.master_id for broker in alive)
-        if not has_master:
-            queues = queues._replace(permission=queues.permission & ~WRITE)
-        master_id = group.master_id if has_master else NO_MASTER
-        shares.append(GroupRoute(group.cluster, name, group.kind, master_id, alive, queues))
+    shares = (
+        _share(group, group.topics.get(topic), directory, now_ms) for group in _all(directory)
+    )
     order = directory.pairs.get(ORDER_NAMESPACE, {}).get(topic, "")
-    return Route(topic, tuple(shares), order)
+    return Route(topic, tuple(share for share in shares if share is not None), order)
+
+
+def groups(directory: Directory, now_ms: int) -> tuple[GroupRoute, ...]:
+    """Return all groups of which a broker is alive at this time, without a topic."""
+    found = (_share(group, NO_QUEUES, directory, now_ms) for group in _all(directory))
+    return tuple(share for share in found if share is not None)
+
+
+def _all(directory: Directory) -> list[Group]:
+    return [directory.groups[name] for name in sorted(directory.groups)]
+
+
+def _share(
+    group: Group, queues: TopicQueues | None, directory: Directory, now_ms: int
+) -> GroupRoute | None:
+    alive = alive_brokers(group, now_ms, directory.limits.broker_expiry_ms)
+    if queues is None or not alive:
+        return None
+    has_master = any(broker.broker_id == group.master_id for broker in alive)
+    if not has_master:
+        queues = queues._replace(permission=queues.permission & ~WRITE)
+    return GroupRoute(
+        group.cluster,
+        group.name,
+        group.kind,
+        group.master_id if has_master else NO_MASTER,
+        alive,
+        queues,
+        group.master_epoch,
+        group.in_sync,
+    )
 
 
 def alive_brokers(group: Group, now_ms: int, silence_ms: int) -> tuple[Broker, ...]:

@@ -1,4 +1,4 @@
-"""Which method answers which call: the three services of `quorumlog.v1` over broker and node.
+"""Which method answers which call: the services of `quorumlog.v1` over what answers them.
 
 Owns the table. A call that a proto file has and this table lacks stops the node at start.
 """
@@ -11,15 +11,16 @@ from google.protobuf.descriptor import ServiceDescriptor
 
 from node.admin import NodeAdmin
 from node.broker import Broker
+from node.nameserver.calls import NameServerCalls
 from node.services.append_stream import AppendStream
 from node.services.calls import Calls, Method
-from quorumlog.pb import admin_pb2, consumer_pb2, log_pb2
+from quorumlog.pb import admin_pb2, consumer_pb2, log_pb2, nameserver_pb2
 
 _APPEND_STREAM = "LogService/AppendStream"
 
 
 def handlers(
-    calls: Calls, broker: Broker, admin: NodeAdmin
+    calls: Calls, broker: Broker, admin: NodeAdmin, nameserver: NameServerCalls
 ) -> dict[ServiceDescriptor, grpc.GenericRpcHandler]:
     """Return the gRPC handler of each service."""
 
@@ -63,7 +64,7 @@ def handlers(
         "HaStatus": admin.ha_status,
         "HaPromote": admin.ha_promote,
     }
-    return {
+    found = {
         service: calls.handler(service, methods)
         for service, methods in (
             (log_pb2.DESCRIPTOR.services_by_name["LogService"], log),
@@ -71,3 +72,19 @@ def handlers(
             (admin_pb2.DESCRIPTOR.services_by_name["AdminService"], administration),
         )
     }
+    return found | nameserver_handlers(calls, nameserver)
+
+
+def nameserver_handlers(
+    calls: Calls, nameserver: NameServerCalls
+) -> dict[ServiceDescriptor, grpc.GenericRpcHandler]:
+    """Return the handler of the name server's service, which also runs alone."""
+    service = nameserver_pb2.DESCRIPTOR.services_by_name["NameServerService"]
+    methods: dict[str, Method] = {
+        "NameServerStatus": nameserver.name_server_status,
+        "TopicRoute": nameserver.topic_route,
+        "GetValues": nameserver.get_values,
+        "PutValue": nameserver.put_value,
+        "DeleteValue": nameserver.delete_value,
+    }
+    return {service: calls.handler(service, methods)}

@@ -24,9 +24,10 @@ from node.nameserver.errors import (
 )
 from node.nameserver.fields import Result
 from node.nameserver.library import Callback, Replica
-from node.nameserver.replicated import IN_FLIGHT_COUNT_MAX, NameServer
+from node.nameserver.replicated import NameServer
 from node.nameserver.reports import NO_LOG, heartbeat
 from node.nameserver.settings import NameServerSettings
+from node.nameserver.status import IN_FLIGHT_COUNT_MAX
 from tests.node.nameserver.brokers import NOW_MS, raft_leader
 from tests.node.nameserver.replicas import free_addresses, run, servers, settings_of, until
 

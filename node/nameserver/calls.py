@@ -1,0 +1,147 @@
+"""The calls of NameServerService: protobuf in, protobuf out.
+
+Owns what each means and which refusals become which errors. Must not know gRPC. Reads answer from
+the replica in this process and wait for nobody; changes are confirmed before they are answered.
+"""
+
+import json
+from typing import Final
+
+from node.errors import BadRequestError
+from node.nameserver.brokers import unix_ms
+from node.nameserver.directory import (
+    Command,
+    Directory,
+    delete_pair_command,
+    put_pair_command,
+)
+from node.nameserver.errors import (
+    DirectoryRefusedError,
+    NameServerOffError,
+    ReplicaFailedError,
+    ValueChangedError,
+    ValueNotFoundError,
+)
+from node.nameserver.groups import Broker
+from node.nameserver.routes import GroupRoute, groups, route
+from node.nameserver.service import NameServerService
+from quorumlog.pb import nameserver_pb2 as pb
+
+
+class NameServerCalls:
+    """The methods; one per process."""
+
+    def __init__(self, service: NameServerService) -> None:
+        self._service: Final = service
+
+    async def name_server_status(
+        self, _request: pb.NameServerStatusRequest
+    ) -> pb.NameServerStatusResponse:
+        """Say how the replica is. Raises NameServerOffError."""
+        service = self._service
+        settings, status, broker = service.settings, service.status(), service.broker
+        if settings is None or status is None:
+            raise NameServerOffError
+        registration = service.registration
+        return pb.NameServerStatusResponse(
+            state=status.state,
+            address=settings.address,
+            leader=status.leader,
+            members=settings.members,
+            term=status.term,
+            commit_index=status.commit_index,
+            applied_index=status.applied_index,
+            journal_size_bytes=status.journal_size_bytes,
+            directory_size_bytes=status.directory_size_bytes,
+            directory_size_bytes_max=status.directory_size_bytes_max,
+            refused_connections=status.refused_count,
+            failure=status.failure,
+            is_encrypted=settings.password is not None,
+            node_id=broker.broker_id if broker is not None else 0,
+            group=broker.group if broker is not None else "",
+            problem=registration.problem if registration is not None else "",
+        )
+
+    async def topic_route(self, request: pb.TopicRouteRequest) -> pb.TopicRouteResponse:
+        """Say where a topic lives; without one, which groups there are."""
+        service, now_ms = self._service, self._service.trusted_ms
+        server = service.server
+        if not request.topic:
+            found = server.look(lambda directory: groups(directory, now_ms))
+            return pb.TopicRouteResponse(shares=[_share(share) for share in found])
+        routed = server.look(lambda directory: route(directory, request.topic, now_ms))
+        return pb.TopicRouteResponse(
+            shares=[_share(share) for share in routed.shares],
+            rocketmq_json=json.dumps(routed.rocketmq_json()),
+        )
+
+    async def get_values(self, request: pb.GetValuesRequest) -> pb.GetValuesResponse:
+        """Return one value of a namespace, or all. Raises ValueNotFoundError."""
+        namespace, key = request.namespace, request.key
+        if not namespace:
+            raise BadRequestError("namespace", "a name", "empty")
+
+        def read(directory: Directory) -> dict[str, str]:
+            return dict(directory.pairs.get(namespace, {}))
+
+        values = self._service.server.look(read)
+        if not key:
+            return pb.GetValuesResponse(values=values)
+        if key not in values:
+            raise ValueNotFoundError(namespace, key)
+        return pb.GetValuesResponse(values={key: values[key]})
+
+    async def put_value(self, request: pb.PutValueRequest) -> pb.PutValueResponse:
+        """Set a value. Raises ValueChangedError, DirectoryRefusedError."""
+        command = put_pair_command(request.namespace, request.key, request.value)
+        if request.HasField("expected"):
+            command["expected"] = request.expected
+        await self._change(command, request.namespace, request.key)
+        return pb.PutValueResponse()
+
+    async def delete_value(self, request: pb.DeleteValueRequest) -> pb.DeleteValueResponse:
+        """Remove a value. Raises ValueNotFoundError."""
+        command = delete_pair_command(request.namespace, request.key)
+        await self._change(command, request.namespace, request.key)
+        return pb.DeleteValueResponse()
+
+    async def _change(self, command: Command, namespace: str, key: str) -> None:
+        try:
+            result = await self._service.server.change(command)
+        except AssertionError as error:
+            # What is wrong in here is no reason to end the node.
+            raise ReplicaFailedError(str(error)) from error
+        if result.is_accepted:
+            return
+        if result.reason == "changed":
+            raise ValueChangedError(f"{namespace}/{key}")
+        if result.reason == "not_found":
+            raise ValueNotFoundError(namespace, key)
+        raise DirectoryRefusedError(result.reason, result.detail)
+
+
+def _share(share: GroupRoute) -> pb.TopicShare:
+    queues, now_ms = share.queues, unix_ms()
+    return pb.TopicShare(
+        group=share.group,
+        kind=share.kind,
+        cluster=share.cluster,
+        master_id=max(0, share.master_id),
+        epoch=share.epoch,
+        read_queue_count=queues.read_queue_count,
+        write_queue_count=queues.write_queue_count,
+        permission=queues.permission,
+        brokers=[_broker(broker, now_ms) for broker in share.brokers],
+        in_sync=share.in_sync,
+    )
+
+
+def _broker(broker: Broker, now_ms: int) -> pb.BrokerInfo:
+    return pb.BrokerInfo(
+        broker_id=broker.broker_id,
+        address=broker.address,
+        ha_address=broker.ha_address,
+        role=broker.role,
+        epoch=broker.epoch,
+        silent_ms=max(0, now_ms - broker.last_seen_ms),
+    )

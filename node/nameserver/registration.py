@@ -1,0 +1,198 @@
+"""How a broker makes itself known: at once, again when something changed, between by heartbeats.
+
+Owns when what is said, and what follows from the answer. Must not know whether the directory is in
+this process or in another (`Access`), or what a report contains (`brokers`). Failures are ordinary
+here: whatever goes wrong, the next attempt is soon, and the data path never waits for any of it.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Final, NamedTuple, Protocol, TypeVar
+
+from node.errors import NodeError
+from node.nameserver.brokers import LocalBroker, unix_ms
+from node.nameserver.directory import Command, Directory, unregister_command
+from node.nameserver.errors import NoQuorumError
+from node.nameserver.fields import Result
+from node.nameserver.limits import REGISTER_PERIOD_MS
+from node.nameserver.reports import BrokerReport, heartbeat
+from node.quiet_log import QuietLog
+from store.errors import StoreError
+
+LOOK_PERIOD_MS: Final = 1_000
+"""How often it is looked whether something changed; a heartbeat may be due less often."""
+REFUSED_PAUSE_MS: Final = 5_000
+"""Before the same is said again that was refused."""
+TIMEOUT_MS: Final = 2_000
+LEAVE_TIMEOUT_MS: Final = 500
+_QUIET_MS: Final = 60_000
+_T = TypeVar("_T")
+_log: Final = logging.getLogger(__name__)
+
+
+class Access(Protocol):
+    """A way to the directory."""
+
+    @property
+    def leader(self) -> str:
+        """Who can commit now; empty: nobody."""
+        ...
+
+    async def change(self, command: Command, *, timeout_ms: int = ...) -> Result:
+        """Carry out a command and return what was confirmed."""
+        ...
+
+    async def report(self, command: Command, *, timeout_ms: int = ...) -> Result:
+        """Carry out a heartbeat, once."""
+        ...
+
+    def look(self, reader: Callable[[Directory], _T]) -> _T:
+        """Return what a reader makes of the directory as it is known here."""
+        ...
+
+
+class _Told(NamedTuple):
+    """What a registration tells that heartbeats do not."""
+
+    role: str
+    epoch: int
+    topics_version: tuple[int, int]
+
+    @classmethod
+    def of(cls, report: BrokerReport) -> "_Told":
+        # Nobody asks for the term of a Raft follower, or for the topics of anybody but a master.
+        is_master = report.role == "master"
+        epoch = report.epoch if is_master or report.kind == "ha" else 0
+        return cls(report.role, epoch, report.topics_version if is_master else (0, 0))
+
+
+class Registration:
+    """Keeps one broker known. All on the event loop's thread."""
+
+    def __init__(
+        self,
+        access: Access,
+        broker: LocalBroker,
+        *,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._access, self._broker, self._monotonic_s = access, broker, monotonic_s
+        self._changed = asyncio.Event()
+        self._quiet = QuietLog(_log, interval_ms=_QUIET_MS, monotonic_s=monotonic_s)
+        self._told: _Told | None = None
+        self._topics_told: tuple[int, int] | None = None
+        """The version whose topics the directory has of us; None: send them."""
+        self._next_register_s = self._next_beat_s = 0.0
+        self._refused: _Told | None = None
+        self._refused_until_s = 0.0
+        self._leader = ""
+        self.problem = "not registered yet"
+        """Why the directory does not know this broker as it is; empty: it does."""
+        self.registered_count = self.beat_count = 0
+
+    def changed(self) -> None:
+        """Something that the directory should know at once may have changed."""
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Go on until cancelled."""
+        period_s = min(LOOK_PERIOD_MS, self._broker.heartbeat_period_ms // 4) / 1000
+        while True:
+            try:
+                await self.look()
+                self.problem = ""
+            except (NodeError, StoreError, RefusedError) as error:
+                self.problem = str(error)
+                self._quiet.warn("the name server does not know this broker", self.problem)
+            self._changed.clear()
+            try:
+                async with asyncio.timeout(period_s):
+                    await self._changed.wait()
+            except TimeoutError:
+                pass
+
+    async def look(self) -> None:
+        """Say what is due. Raises RefusedError, and what `Access` raises."""
+        now_s = self._monotonic_s()
+        leader, before = self._access.leader, self._leader
+        self._leader = leader
+        if leader and leader != before:
+            # A new leader, or one after a time without, has to know soon who is alive.
+            self._next_beat_s = now_s
+        if not leader:
+            raise NoQuorumError(LOOK_PERIOD_MS)
+        report = self._broker.report(unix_ms(), with_topics=False)
+        told = _Told.of(report)
+        may_register = told != self._refused or now_s >= self._refused_until_s
+        if may_register and (told != self._told or now_s >= self._next_register_s):
+            await self._register(report)
+        elif now_s >= self._next_beat_s:
+            await self._beat(report)
+
+    async def leave(self) -> None:
+        """Say that this broker stops; a lost word only makes it expire later."""
+        broker = self._broker
+        command = unregister_command(broker.group, broker.broker_id, broker.start_ms)
+        try:
+            await self._access.report(command, timeout_ms=LEAVE_TIMEOUT_MS)
+        except NodeError as error:
+            _log.info("did not unregister: %s", error)
+
+    async def _register(self, report: BrokerReport) -> None:
+        is_master = report.role == "master"
+        with_topics = is_master and report.topics_version != self._topics_told
+        if with_topics:
+            report = self._broker.report(unix_ms(), with_topics=True)
+        result = await self._access.change(report.command(), timeout_ms=TIMEOUT_MS)
+        if result.reason == "state_full" and with_topics:
+            # Better known without topics than not at all.
+            bare = self._broker.report(unix_ms(), with_topics=False)
+            await self._access.change(bare.command(), timeout_ms=TIMEOUT_MS)
+        if not result.is_accepted:
+            self._refused = _Told.of(report)
+            self._refused_until_s = self._monotonic_s() + REFUSED_PAUSE_MS / 1000
+            raise RefusedError("registration", result)
+        if with_topics:
+            self._topics_told = report.topics_version
+        self._told, self._refused = _Told.of(report), None
+        self.registered_count += 1
+        now_s = self._monotonic_s()
+        self._next_register_s = now_s + REGISTER_PERIOD_MS / 1000
+        self._next_beat_s = now_s + self._broker.heartbeat_period_ms / 1000
+        if result.values.get("needs_topics") is True:
+            self._topics_told = self._told = None
+            self._changed.set()
+
+    async def _beat(self, report: BrokerReport) -> None:
+        # By the plan and not by the answer, so that slow answers do not stretch the period.
+        self._next_beat_s = self._monotonic_s() + self._broker.heartbeat_period_ms / 1000
+        command = heartbeat(
+            report.group,
+            report.broker_id,
+            report.start_ms,
+            report.now_ms,
+            epoch=report.epoch,
+            log_end=report.log_end,
+        )
+        result = await self._access.report(command, timeout_ms=TIMEOUT_MS)
+        self.beat_count += 1
+        if result.is_accepted:
+            return
+        self._told = self._topics_told = None
+        if result.reason != "unknown_broker":
+            raise RefusedError("heartbeat", result)
+        # It expired while nobody could commit, or the directory lost everything.
+        await self._register(report)
+
+
+class RefusedError(Exception):
+    """The directory refused what a broker said of itself."""
+
+    def __init__(self, what: str, result: Result) -> None:
+        super().__init__(what, result)
+        self.what, self.result = what, result
+
+    def __str__(self) -> str:
+        return f"{self.what} refused ({self.result.reason}): {self.result.detail}"

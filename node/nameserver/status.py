@@ -1,0 +1,37 @@
+"""What people and metrics are told of a replica of the name server.
+
+Types only; must not load PySyncObj, since a node without a replica has a status, too.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+STATES: Final = ("leader", "follower", "no_leader", "stopped", "failed")
+IN_FLIGHT_COUNT_MAX: Final = 256
+"""Commands that wait for an answer. Above it `node.busy`."""
+
+
+@dataclass(frozen=True, slots=True)
+class NameServerStatus:
+    """What people and metrics are told."""
+
+    state: str
+    """One of STATES."""
+    leader: str
+    term: int
+    commit_index: int
+    applied_index: int
+    journal_entry_count: int
+    journal_size_bytes: int
+    in_flight_count: int
+    in_flight_count_max: int
+    directory_size_bytes: int
+    directory_size_bytes_max: int
+    refused_count: int
+    """Connections closed because of what they sent."""
+    failure: str = ""
+
+    @classmethod
+    def without_replica(cls, state: str, failure: str) -> "NameServerStatus":
+        """Return the status of a replica that is not there."""
+        return cls(state, "", 0, 0, 0, 0, 0, 0, IN_FLIGHT_COUNT_MAX, 0, 0, 0, failure)
