@@ -1,6 +1,6 @@
 """A cluster of real processes for the commands that need one.
 
-One cluster serves all tests of a run: each test has topics of its own, and leaves every node up.
+One cluster serves a module: each test has topics of its own, and leaves every node up.
 """
 
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from deploy.local import LocalCluster
 from tests.cli.running import Qlog
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def qlog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Qlog]:
     """`qlog`, with three nodes that run."""
     directory = tmp_path_factory.mktemp("cluster")

@@ -129,6 +129,7 @@ def test_an_error_is_a_status_and_a_typed_trailer(
             assert served.fatal == []
 
     run(test)
+    error.__traceback__ = None  # It outlives the test, and would keep the server.
 
 
 @pytest.mark.parametrize("error", [AssertionError("offset 3 > 2"), SyncFailedError("log", 5)])
@@ -142,6 +143,7 @@ def test_a_broken_invariant_is_handed_on_and_no_answer_says_it_is_well(error: Ex
             assert served.fatal == [error]
 
     run(test)
+    error.__traceback__ = None  # It outlives the test, and would keep the server.
 
 
 def test_bytes_that_are_no_request_are_a_bad_request() -> None:

@@ -233,6 +233,9 @@ def test_a_crash_within_a_deletion_leaves_it_done_or_not(tmp_path: Path, done: s
         assert deletion.forget()
     last = leader.last_index
     crash(leader)
+    for _, files in deletion._detached:
+        for file in files:
+            file.close()
     with reopen(tmp_path / "leader") as again:
         base = deletion.start.link.entry_index
         assert again.base_index == (-1 if done == "planned" else base)

@@ -1,0 +1,101 @@
+"""Fails a test module that leaves descriptors, threads or processes of this process behind.
+
+Owns what counts as left behind; must not know any test. All tests of a run share one process, so
+what each leaves open adds up until some other test has no descriptors left. The unit is the module:
+its fixtures may keep things open from test to test. gRPC and event loops close beside us or with
+the collector, so a difference is looked at again for a while before it is one.
+"""
+
+import contextlib
+import gc
+import os
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import grpc.aio
+import psutil
+import pytest
+import uvloop
+
+PATIENCE_S: Final = 20.0
+_POLL_S: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What this process holds at one moment, by what it is and then by what names it."""
+
+    by_kind: dict[str, dict[object, str]]
+
+    def beyond(self, before: "Held") -> list[str]:
+        """Name what is new of each kind of which there is more than before."""
+        found = []
+        for kind, now in self.by_kind.items():
+            then = before.by_kind.get(kind, {})
+            if len(now) > len(then):
+                found += [f"{kind} {text}" for key, text in now.items() if key not in then]
+        return sorted(found)
+
+
+def held() -> Held:
+    """Look at what this process holds now."""
+    by_kind: dict[str, dict[object, str]] = {
+        "thread": {thread.ident: thread.name for thread in threading.enumerate()},
+        "process": _processes(),
+    }
+    for fd, target in _descriptors().items():
+        # Of sockets, pipes and the like the text has a number that says nothing.
+        kind = target if target.startswith("/") else target.partition("[")[0]
+        by_kind.setdefault(f"descriptor of {kind}", {})[fd, target] = f"({fd})"
+    return Held(by_kind)
+
+
+def _descriptors() -> dict[int, str]:
+    found = {}
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # That of the listing itself.
+            found[int(name)] = os.readlink(f"/proc/self/fd/{name}")
+    return found
+
+
+def _processes() -> dict[object, str]:
+    found: dict[object, str] = {}
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found[child.pid, child.create_time()] = f"{child.pid}: {' '.join(child.cmdline())}"
+    return found
+
+
+def left_since(before: Held, patience_s: float) -> list[str]:
+    """Name what is still held beyond `before` when the patience is at an end."""
+    deadline, never = time.monotonic() + patience_s, threading.Event()
+    while left := held().beyond(before):
+        gc.collect()
+        if time.monotonic() >= deadline:
+            return left
+        never.wait(_POLL_S)
+    return []
+
+
+@pytest.fixture(scope="session")
+def libraries_in_use() -> None:
+    """Let gRPC and uvloop open what they keep for the life of the process."""
+    uvloop.run(_stop_a_server())
+
+
+async def _stop_a_server() -> None:
+    """Stopped before it was started, it leaves gRPC's own descriptors open for good."""
+    await grpc.aio.server().stop(None)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_is_left_behind(libraries_in_use: None) -> Iterator[None]:
+    """Compare what is held before and after each module."""
+    before = held()
+    yield
+    left = left_since(before, PATIENCE_S)
+    if left:
+        pytest.fail("left behind by tests of this module:\n  " + "\n  ".join(left), pytrace=False)
