@@ -18,6 +18,7 @@ from store.file_system import FileSystem
 from store.log import AppendResult
 from store.mapped_file import MappedFile
 from store.mapped_file_queue import FileSource
+from store.message import record_layout
 from store.record_check import check_records
 from store.stamp import QueueKey
 
@@ -196,23 +197,30 @@ class ShippedLog(CommitLog):
 
     # --- Shipping ---
 
-    def ship_end(self, lo: int, hi: int, size_bytes_max: int) -> int:
+    def ship_end(self, lo: int, hi: int, size_bytes_max: int, last_topic: bytes) -> int:
         """Return up to where whole records (a blank is one) of one file go from `lo`.
 
-        At most `hi`, where one ends, and at most `size_bytes_max` bytes unless the first alone is
-        larger.
+        At most `hi`, where one ends. If that is more than `size_bytes_max`, the transfer ends
+        behind a record of `last_topic`: the last one that keeps the limit, else the first one. It
+        is larger than a batch only where there is none.
         """
         file = self.files.file_at(lo)
         limit = min(hi, file.end_position)
         if limit - lo <= size_bytes_max:
             return limit
-        data = file.read(lo, size_bytes_max)
-        end, is_blank = walk(data)
-        if end:
-            return lo + end
-        size_bytes = limit - lo if is_blank else fmt.INT32.unpack_from(data)[0]
-        # Bytes that are no record are found when they are read for the transfer.
-        return min(lo + size_bytes, limit) if size_bytes > 0 else limit
+        data = file.read(lo, min(limit - lo, size_bytes_max + self._batch_size_bytes_max))
+        last = at = 0
+        while len(data) - at >= fmt.BLANK_SIZE_BYTES_MIN:
+            size_bytes, magic = fmt.BLANK.unpack_from(data, at)
+            end = at + size_bytes
+            is_whole = magic in (fmt.MAGIC_V1, fmt.MAGIC_V2) and at < end <= len(data)
+            if not is_whole or (last and end > size_bytes_max):
+                break
+            if _topic(data, at) == last_topic:
+                last = end
+            at = end
+        # A blank alone; or bytes that are no record, which is found when they are read.
+        return lo + (last or at) if at else limit
 
     def read_raw(self, lo: int, hi: int) -> bytes:
         """Copy the bytes of one transfer; checked as every read. Raises CorruptionError."""
@@ -255,3 +263,16 @@ def _check_blank(data: bytes, at: int, size_bytes: int, *, is_file_end: bool) ->
         raise RecordFormatError(at, "record", "a whole record, or a blank", data[at : at + 8].hex())
     if data.count(0, at + fmt.BLANK_SIZE_BYTES_MIN) != rest - fmt.BLANK_SIZE_BYTES_MIN:
         raise RecordFormatError(at, "blank", "zeros", "other bytes")
+
+
+def _topic(data: bytes, at: int) -> bytes:
+    """Return the topic of a record; of damaged bytes anything."""
+    magic = fmt.BLANK.unpack_from(data, at)[1]
+    if magic != fmt.MAGIC_V1 or data[at + fmt.SYS_FLAG_AT + 3] & fmt.SYS_FLAG_ANY_V6:
+        try:
+            layout = record_layout(memoryview(data), at)
+        except RecordFormatError:
+            return b""
+        return data[layout.topic_at : layout.topic_hi]
+    topic_at = at + fmt.BODY_AT + fmt.INT32.unpack_from(data, at + fmt.BODY_LENGTH_AT)[0] + 1
+    return data[topic_at : topic_at + data[topic_at - 1]] if 0 < topic_at <= len(data) else b""

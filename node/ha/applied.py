@@ -110,12 +110,14 @@ class AppliedState:
     def _begin(self) -> None:
         """Build the state from the newest checkpoint of this log, or from the log alone."""
         log, saved = self._log, self._saved
-        if saved is not None and self._fits(saved):
-            self.machine.go_back(saved.state)
-            log.dispatch(saved.position)  # It was seen; after a power loss queues may be behind.
-        else:
+        known = saved if saved is not None and self._fits(saved) else None
+        begin = known.position if known is not None else 0
+        self.is_missing = begin < log.min_position
+        if self.is_missing or known is None:
             self.machine.go_back(None)
-        self.is_missing = self.applied < log.min_position
+        else:
+            self.machine.go_back(known.state)
+            log.dispatch(begin)  # It was seen; after a power loss the queues may be behind.
         if not self.is_missing:
             self.machine.apply(self.applied, log.dispatched)
 

@@ -16,6 +16,7 @@ from node.ha.epochs import Epochs
 from node.ha.replica_file import open_replica_file
 from node.ha.sender import HaProtocolError
 from node.ha.types import Binding, EpochStart, HaError, Settings, Standing
+from node.state import COMMAND_TOPIC
 from store.config import StoreConfig
 from store.cut_file import CutFile, list_cut_files
 from store.errors import RecordFormatError, StoreError
@@ -31,6 +32,8 @@ from store.store import unix_ms
 KEPT_FOR_SLAVE_SIZE_BYTES: Final = 1 << 30
 """How far a slave may be behind and still keep expired files from being deleted: about as much as
 the entries that are kept for a follower in raft mode."""
+_LAST_OF_BATCH: Final = COMMAND_TOPIC.encode()
+"""Topic of the last record of an idempotent batch."""
 
 
 class ImageNeededError(HaError):
@@ -106,6 +109,8 @@ class HaLog:
         self.epochs = Epochs()
         """As stored; do not change it. Never of bytes that are not there."""
         self._checked: CheckedRaw | None = None
+        self._may_begin = self.end == 0
+        """The empty log has the queue offsets that belong to its first byte."""
 
     @classmethod
     def open(
@@ -151,11 +156,23 @@ class HaLog:
         )
         try:
             log = cls(store, fs, binding, found[0])
+            log._drop_half_batch(store.recovery)
             log._load_epochs()
         except BaseException:
             store.close()
             raise
         return log
+
+    def _drop_half_batch(self, recovery: Recovery) -> None:
+        """Cut what a killed process had written and not synced: nobody was promised that.
+
+        The last batch may be there in part, and a master that begins with it would let the rest of
+        it, sent again, follow as a whole one. After a power loss the mark may be older than what
+        was promised, so what is whole stays.
+        """
+        known = max(recovery.known_good_position, self.min_position)
+        if recovery.same_boot and not recovery.was_clean and known < self.end:
+            self.store.cut(known)
 
     def _load_epochs(self) -> None:
         """A crash may have lost the first bytes of an epoch that was just taken over."""
@@ -206,8 +223,9 @@ class HaLog:
         return self.epochs.at(position)
 
     def ship_end(self, lo: int, hi: int, size_bytes_max: int) -> int:
-        """Be part of `LogView`."""
-        return self._log.ship_end(lo, hi, size_bytes_max)
+        """Be part of `LogView`. Ends with a batch that is idempotent, where there is one: a replica
+        that becomes master behind half of one would take the rest for a new batch."""
+        return self._log.ship_end(lo, hi, size_bytes_max, _LAST_OF_BATCH)
 
     def read(self, lo: int, hi: int) -> bytes:
         """Copy the bytes of one transfer, which `ship_end` made.
@@ -256,9 +274,10 @@ class HaLog:
         there: fetch an image from that peer, `AppliedState.take_image`.
         """
         self._checked = None
-        if position != self.end:
-            if self.is_empty and position > 0:
-                raise ImageNeededError(position)
+        is_here = position == self.end
+        if self.is_empty and not (is_here and self._may_begin):
+            raise ImageNeededError(position)
+        if not is_here:
             raise HaProtocolError(f"transfer at {position}, the log ends at {self.end}")
         try:
             self._checked = self._log.check_raw(position, bytes(body))
@@ -285,12 +304,14 @@ class HaLog:
         self._checked = None
         aside = self.store.set_aside(lo, hi, epoch)
         self.store.cut(lo)
+        self._may_begin = lo == 0
         return aside
 
     def begin_at(self, position: int, next_offsets: dict[QueueKey, int]) -> None:
         """Let the empty log begin at the start of a file; `AppliedState.take_image` calls it."""
         self._checked = None
         self.store.begin_at(position, next_offsets)
+        self._may_begin = True
 
     def cut_files(self) -> list[CutFile]:
         """Return what was set aside and is still there, oldest first."""
