@@ -30,7 +30,7 @@ from raft.transitions import Role
 from store.errors import Outcome, PositionRangeError
 
 if TYPE_CHECKING:
-    from node.node import Node
+    from node.raft_node import RaftNode
 
 TRANSFER_TIMEOUT_MS: Final = 5_000
 """From the request to another leader. A hand-over takes a round trip; this is ten elections."""
@@ -67,7 +67,7 @@ class ChangeTimeoutError(NodeError):
 class NodeAdmin:
     """The methods; one per node."""
 
-    def __init__(self, node: "Node") -> None:
+    def __init__(self, node: "RaftNode") -> None:
         self._node = node
         self._began_s = time.monotonic()
         self._leader_changed = asyncio.Event()

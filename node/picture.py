@@ -24,6 +24,7 @@ def status(node: "Node") -> dict[str, Any]:
     found: dict[str, Any] = {
         "node_id": settings.node_id,
         "cluster_id": settings.cluster_id,
+        "replication": settings.replication,
         "version": __version__,
         "pid": os.getpid(),
         "uptime_ms": int(1000 * (time.monotonic() - node.began_s)),
@@ -44,19 +45,9 @@ def status(node: "Node") -> dict[str, Any]:
         "warnings": [],
         "nameserver": nameserver(node),
     }
-    if hasattr(node, "driver"):
-        raft = node.replica.stats().raft
-        found |= {
-            "role": raft.role.name.lower(),
-            "term": raft.term,
-            "leader_id": raft.leader,
-            "first_index": raft.first_index,
-            "last_index": raft.last_index,
-            "durable_index": raft.synced,
-            "commit_index": raft.commit,
-            "applied_index": raft.applied,
-            "warnings": list(node.log.store.stats().warnings()),
-        }
+    if hasattr(node, "maintenance"):
+        warnings = list(node.log.store.stats().warnings())
+        found |= {**node.replica_status(), "warnings": warnings}
     return found
 
 
@@ -74,11 +65,10 @@ def samples(node: "Node") -> Iterator[metrics.Sample]:
     yield "uptime_seconds", (), time.monotonic() - node.began_s
     yield from metrics.call_samples(node.calls.counters)
     if hasattr(node, "maintenance"):
-        yield from metrics.replica_samples(node.replica.stats())
+        yield from node.replica_samples()
         yield from metrics.link_samples(node.link.stats())
         yield from metrics.store_samples(node.log.store.stats())
         yield from metrics.broker_samples(node.broker.stats())
-        yield from metrics.repair_samples(node.repair.stats())
     if hasattr(node, "nameserver"):
         yield from metrics.nameserver_samples(node.nameserver)
 

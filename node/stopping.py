@@ -13,13 +13,10 @@ import structlog
 from node.health import Phase
 from node.node import Node
 from node.node_file import remove_node_file
-from raft.errors import RaftError
-from raft.messages import NO_NODE
-from raft.transitions import Role
+from node.raft_node import RaftNode
 
 CALL_GRACE_MS: Final = 500
 """For calls whose answer is on its way when the broker lets everybody go."""
-_POLL_S: Final = 0.005
 _log: Final = structlog.get_logger(component="stopping")
 
 
@@ -44,7 +41,7 @@ class Stopping:
             await node.grpc.stop(0 if self._hurry.is_set() else CALL_GRACE_MS)
         if hasattr(node, "maintenance"):
             await node.maintenance.stop()
-        if hasattr(node, "repair"):
+        if isinstance(node, RaftNode) and hasattr(node, "repair"):
             await node.repair.stop()
         if hasattr(node, "driver"):
             node.driver.stop()
@@ -77,15 +74,7 @@ class Stopping:
             await asyncio.gather(task, hurry, return_exceptions=True)
 
     async def _drain(self) -> None:
-        """Take nothing new, let another node lead, answer the appends that are under way."""
+        """Take nothing new, lead no more, answer the appends that are under way."""
         node = self._node
         node.broker.set_draining(True)
-        has_others = len(node.replica.stats().raft.voters) > 1
-        if node.driver.role is Role.LEADER and has_others:
-            try:
-                await node.admin.hand_over(NO_NODE, node.settings.drain_timeout_ms)
-                _log.info("handed leadership over", leader=node.driver.leader_id)
-            except RaftError as error:
-                _log.warning("did not hand leadership over", reason=str(error))
-        while node.broker.stats().in_flight_count:  # noqa: ASYNC110 - once in a life.
-            await asyncio.sleep(_POLL_S)
+        await node.drain(node.settings.drain_timeout_ms)

@@ -4,23 +4,36 @@ Owns the table. A call that a proto file has and this table lacks stops the node
 """
 
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
 from google.protobuf.descriptor import ServiceDescriptor
 
-from node.admin import NodeAdmin
 from node.broker import Broker
 from node.nameserver.calls import NameServerCalls
 from node.services.append_stream import AppendStream
 from node.services.calls import Calls, Method
 from quorumlog.pb import admin_pb2, consumer_pb2, log_pb2, nameserver_pb2
 
+
+class Admin(Protocol):
+    """The calls of AdminService that are the node's and not the broker's."""
+
+    async def node_status(self, request: admin_pb2.NodeStatusRequest, /) -> Any: ...
+    async def transfer_leadership(self, request: admin_pb2.TransferLeadershipRequest, /) -> Any: ...
+    async def change_member(self, request: admin_pb2.ChangeMemberRequest, /) -> Any: ...
+    async def drain(self, request: admin_pb2.DrainRequest, /) -> Any: ...
+    async def accept_loss(self, request: admin_pb2.AcceptLossRequest, /) -> Any: ...
+    async def chain_digest(self, request: admin_pb2.ChainDigestRequest, /) -> Any: ...
+    async def ha_status(self, request: admin_pb2.HaStatusRequest, /) -> Any: ...
+    async def ha_promote(self, request: admin_pb2.HaPromoteRequest, /) -> Any: ...
+
+
 _APPEND_STREAM = "LogService/AppendStream"
 
 
 def handlers(
-    calls: Calls, broker: Broker, admin: NodeAdmin, nameserver: NameServerCalls
+    calls: Calls, broker: Broker, admin: Admin, nameserver: NameServerCalls
 ) -> dict[ServiceDescriptor, grpc.GenericRpcHandler]:
     """Return the gRPC handler of each service."""
 

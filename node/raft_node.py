@@ -1,0 +1,316 @@
+"""A node whose log Raft replicates: its parts, put together.
+
+Owns what the steps of `node.node` mean here, and what follows from changes of roles and members.
+"""
+
+import time
+from collections.abc import Iterator
+from random import SystemRandom
+from typing import Any, Final, cast
+
+import structlog
+
+from node import metrics
+from node.admin import NodeAdmin
+from node.broker import Broker, BrokerIdentity
+from node.broker.seam import BrokerDriver
+from node.checkpoint_files import CheckpointFiles
+from node.config import Settings
+from node.config_types import Address
+from node.connection_watch import DriverWatch, FetchWatch, FoundingWatch
+from node.driver import Driver
+from node.environment import store_host
+from node.fail_stop import DAMAGE_MARKER, FailStop
+from node.fetch import EntryFetcher, EntryServer
+from node.founding import Founding, Verdict
+from node.health import Phase
+from node.ledger_log import LedgerLog
+from node.maintenance import Maintenance
+from node.nameserver.brokers import RaftBroker
+from node.node import Node
+from node.peer_frames import PeerFrames
+from node.peer_link import PeerLink
+from node.repair import ClosedRepair, LiveRepair, RepairProgress, open_repaired
+from node.replica import Replica
+from node.snapshots import Snapshots
+from node.state import Member
+from node.state_machine import StateMachine
+from node.tls import TlsFiles, client_context, server_context
+from node.wire import FrameKind
+from raft.errors import RaftError
+from raft.messages import NO_INDEX, NO_NODE, Index, NodeId
+from raft.ready import RoleChange
+from raft.transitions import Role
+from store.errors import CorruptionError
+from store.ledger_fetched import RepairReport
+
+RAFT_FRAMES: Final = (
+    FrameKind.VOTE_REQUEST,
+    FrameKind.VOTE_REPLY,
+    FrameKind.APPEND,
+    FrameKind.APPEND_REPLY,
+    FrameKind.CAMPAIGN_NOW,
+)
+SNAPSHOT_FRAMES: Final = (FrameKind.INSTALL_SNAPSHOT, FrameKind.SNAPSHOT_CHUNK)
+_log: Final = structlog.get_logger(component="node")
+
+
+class RaftNode(Node):
+    """The parts, each there once `start` has come to it."""
+
+    log: LedgerLog
+    files: CheckpointFiles
+    link: PeerLink
+    frames: PeerFrames
+    replica: Replica
+    driver: Driver
+    admin: NodeAdmin
+    maintenance: Maintenance
+    snapshots: Snapshots
+    fetcher: EntryFetcher
+    repair: LiveRepair
+
+    def __init__(self, settings: Settings, fail_stop: FailStop) -> None:
+        super().__init__(settings, fail_stop)
+        self._known_members: dict[NodeId, Member] = {}
+
+    # --- The steps ---
+
+    async def open_store(self) -> None:
+        """Open the log, repaired if need be, and the newest checkpoint."""
+        settings = self.settings
+
+        def open_log() -> LedgerLog:
+            return LedgerLog.open(
+                str(settings.directory),
+                settings.store_config(store_host(settings)),
+                cluster_id=settings.cluster_id,
+                node_id=settings.node_id,
+                fs=self.fs,
+                on_fatal=self.fail_stop,
+                progress=self.progress,
+            )
+
+        marker = settings.directory / DAMAGE_MARKER
+        if marker.exists():
+            reports = await _RepairWhenNeeded(self).run()
+            self._tell_repaired(reports)
+            marker.unlink()
+        # On a thread, so that probes are answered meanwhile; afterwards it belongs to the loop.
+        self.log, reports = await open_repaired(open_log, _RepairWhenNeeded(self))
+        self._tell_repaired(reports)
+        self.health.enter(Phase.STARTING, "meeting the peers")
+        self.files = CheckpointFiles(self.fs, str(settings.directory))
+        self.machine = StateMachine(self.log.store, self.limits, self.files.load())
+        installed = self.log.installed
+        if installed is not None and self.machine.applied_index < installed.state_index:
+            self.machine.restore(installed.state, installed.meta.index)
+
+    def make_link(self, tls: TlsFiles | None) -> PeerLink:
+        """Return the link with who takes frames from the start on."""
+        self.frames = PeerFrames(self._last_index, self.fail_stop)
+        link = PeerLink(
+            self.identity,
+            self.frames,
+            server_tls=server_context(tls) if tls is not None else None,
+            client_tls=client_context(tls) if tls is not None else None,
+        )
+        self.fetcher = EntryFetcher(link, lambda: sorted(self.settings.peers))
+        self.frames.take(FrameKind.FETCHED_ENTRIES, by=self.fetcher.on_frame)
+        self.frames.watch(FetchWatch(self.fetcher))
+        return link
+
+    async def meet_peers(self) -> None:
+        """Open the ports, and begin to connect to the peers. Repeating it changes nothing."""
+        await super().meet_peers()
+        self._set_peers()
+
+    async def found(self) -> None:
+        """Find out what an empty disk is, and let the others do so; for a disk with a history it is
+        over at once."""
+        waiting = FoundingWatch(
+            Founding(self.settings.node_id, self.settings.voters), self._say_founded
+        )
+        self.frames.take(FrameKind.FOUNDED, by=waiting.on_founded)
+        self.frames.watch(waiting)
+        founding = waiting.founding
+        if not self.log.is_founded:
+            while founding.verdict is Verdict.WAIT:
+                await self._wait_for(waiting, founding.missing)
+            if founding.verdict is Verdict.FOUND:
+                self.log.found(self.settings.voters)
+                _log.info("founds a cluster", voters=self.settings.voters)
+            else:
+                self.log.join(incarnation=int(time.time()))
+                _log.info("joins a cluster as a node without memory")
+            for node in self.settings.voters:
+                self._say_founded(node)
+        while self.log.is_untouched and not founding.may_begin:
+            await self._wait_for(waiting, founding.unfounded)
+
+    async def _wait_for(self, waiting: FoundingWatch, nodes: tuple[NodeId, ...]) -> None:
+        missing = ", ".join(map(str, nodes))
+        self.health.enter(Phase.WAITING, f"a new cluster needs to hear of node {missing} first")
+        await waiting.changed()
+
+    def _say_founded(self, node: NodeId) -> None:
+        if self.log.is_founded:
+            self.link.send(node, FrameKind.FOUNDED, b"")
+
+    def run_replica(self) -> None:
+        """Make everything that runs once the cluster is known."""
+        settings, raft = self.settings, self.settings.raft_config()
+        self.log.start_at(self.machine.applied_index)
+        self.machine.listen(self.log.store)
+        self.replica = Replica(raft, self.log, SystemRandom())
+        self.snapshots = Snapshots(self.log, self.machine, self.link, raft.group)
+        self.driver = Driver(
+            self.replica,
+            self.log,
+            self.machine,
+            self.link,
+            self.snapshots,
+            is_flush_sync=settings.flush == "sync",
+            on_fatal=self.fail_stop,
+        )
+        addresses = {node: str(peer.address) for node, peer in settings.peers.items()}
+        identity = BrokerIdentity(
+            settings.cluster_id,
+            settings.flush == "sync",
+            {**addresses, settings.node_id: self.address},
+            settings.group,
+        )
+        store = self.log.store
+        # A future is invariant in its type, so mypy cannot see that the driver is one.
+        driver = cast(BrokerDriver, self.driver)
+        self.broker = Broker(driver, store, self.machine, identity, self.limits)
+        self.driver.add_listener(self._on_turn)
+        self.driver.add_role_listener(self._on_role)
+        self.health.watch(self.driver)
+        self.frames.take(*RAFT_FRAMES, by=self.driver.on_raft_frame)
+        self.frames.take(*SNAPSHOT_FRAMES, by=self.snapshots.on_frame)
+        self.frames.watch(DriverWatch(self.driver))
+        self.frames.watch(self.snapshots)
+        server = EntryServer(
+            self.link, self.log.store.ledger.read_range, lambda: self.driver.commit_index
+        )
+        self.frames.take(FrameKind.FETCH_ENTRIES, by=server.on_frame)
+        self.repair = LiveRepair(self.log.store, self.fetcher, self._on_repaired, self.fail_stop)
+        self.maintenance = Maintenance(
+            self.log, self.replica, self.machine, self.files, self.fail_stop, self.on_damage
+        )
+        self.snapshots.attach(self.driver, self.maintenance, self.spawn)
+        self.admin = NodeAdmin(self)
+
+    def beside_nameserver(self) -> RaftBroker:
+        """Return what the name server asks of this node."""
+        return RaftBroker(self.settings, self.address, self.machine, self.driver)
+
+    # --- What follows from changes ---
+
+    def _on_turn(self) -> None:
+        self.health.refresh()
+        if self.machine.state.members != self._known_members:
+            self._set_peers()
+
+    def _on_role(self, change: RoleChange) -> None:
+        _log.info("role", role=change.role.name.lower(), term=change.term, leader=change.leader)
+        self.health.refresh()
+        if change.role is Role.LEADER and self.broker.is_draining:
+            self.spawn(self.admin.leave_leadership())
+
+    def on_damage(self, error: CorruptionError) -> None:
+        """Have what is damaged fetched from a peer."""
+        _log.error("damage was found, it is fetched from peers", error=str(error))
+        self.repair.on_damage(error)
+
+    def _on_repaired(self, report: RepairReport) -> None:
+        self._tell_repaired([report])
+
+    def _tell_repaired(self, reports: list[RepairReport]) -> None:
+        for report in reports:
+            _log.warning("the log was damaged and is repaired", repaired=str(report))
+
+    def _set_peers(self) -> None:
+        """Dial who the settings name and who became a member since; replicated addresses win."""
+        if hasattr(self, "machine"):
+            self._known_members = dict(self.machine.state.members)
+        addresses = {
+            node: (peer.peer_address.host, peer.peer_address.port)
+            for node, peer in self.settings.peers.items()
+        }
+        for node, member in self._known_members.items():
+            if member.peer_address:
+                address = Address.parse(member.peer_address)
+                addresses[node] = (address.host, address.port)
+        self.link.set_peers(addresses)
+
+    async def drain(self, timeout_ms: int) -> None:
+        """Let another node lead, then answer the appends that are under way."""
+        has_others = len(self.replica.stats().raft.voters) > 1
+        if self.driver.role is Role.LEADER and has_others:
+            try:
+                await self.admin.hand_over(NO_NODE, timeout_ms)
+                _log.info("handed leadership over", leader=self.driver.leader_id)
+            except RaftError as error:
+                _log.warning("did not hand leadership over", reason=str(error))
+        await self.appends_decided()
+
+    # --- Facts ---
+
+    def _last_index(self) -> Index:
+        """What peers are told. A damaged log has entries, and who entered a term may have voted:
+        neither is to be taken for a new one."""
+        if not hasattr(self, "log"):
+            return 0
+        return NO_INDEX if self.log.is_untouched else max(0, self.log.last_index)
+
+    def peer_address_of(self, node: NodeId) -> str:
+        """Return host:port of a node's peer link; empty if it is not known."""
+        member = self.machine.state.members.get(node)
+        if member is not None and member.peer_address:
+            return member.peer_address
+        peer = self.settings.peers.get(node)
+        if peer is not None:
+            return str(peer.peer_address)
+        return self.peer_address if node == self.settings.node_id else ""
+
+    def replica_status(self) -> dict[str, Any]:
+        """Return what the core says."""
+        raft = self.replica.stats().raft
+        return {
+            "role": raft.role.name.lower(),
+            "term": raft.term,
+            "leader_id": raft.leader,
+            "first_index": raft.first_index,
+            "last_index": raft.last_index,
+            "durable_index": raft.synced,
+            "commit_index": raft.commit,
+            "applied_index": raft.applied,
+        }
+
+    def replica_samples(self) -> Iterator[metrics.Sample]:
+        """Yield those of the pump, the core and repairs."""
+        yield from metrics.replica_samples(self.replica.stats())
+        yield from metrics.repair_samples(self.repair.stats())
+
+
+class _RepairWhenNeeded:
+    """Meets the peers, and repairs the closed log with their entries."""
+
+    def __init__(self, node: RaftNode) -> None:
+        self._node = node
+
+    async def run(self) -> list[RepairReport]:
+        node, settings = self._node, self._node.settings
+        if not set(settings.peers) - {settings.node_id}:
+            return []  # Nobody to ask: the error of the opening is all there is to say.
+        node.health.enter(Phase.REPAIRING, "looking for the damage")
+        await node.meet_peers()
+
+        def on_progress(progress: RepairProgress) -> None:
+            node.health.enter(Phase.REPAIRING, str(progress))
+
+        root, config = str(settings.directory), settings.store_config()
+        _log.error("the log is damaged; it is fetched from peers before this node takes part")
+        return await ClosedRepair(root, config, node.fetcher, on_progress, fs=node.fs).run()
