@@ -226,10 +226,12 @@ _FAMILIES: Final[dict[str, type[QuorumlogError]]] = {
         InvalidRequestError: "bad_request bad_topic record_format",
         TooLargeError: "limit_exceeded",
         LimitReachedError: "limit_reached",
-        NotFoundError: "message_not_found unknown_queue unknown_group unknown_member",
+        NotFoundError: (
+            "message_not_found unknown_queue unknown_group unknown_member value_not_found"
+        ),
         OffsetOutOfRangeError: "out_of_range",
         StoreFullError: "full",
-        UnavailableError: "shutting_down not_applied closed",
+        UnavailableError: "shutting_down not_applied closed no_quorum",
         DeadlineError: "read_timeout",
         OutcomeUnknownError: "outcome_unknown timeout flush_timeout",
         CorruptRecordError: "corruption",

@@ -82,7 +82,19 @@ class NameServerService:
         if self.registration is not None:
             self.registration.changed()
 
+    async def ended(self) -> None:
+        """Wait until it has given up: `failure` needs a person. Never without settings."""
+        if self._task is None:
+            await asyncio.Event().wait()
+        else:
+            await asyncio.wait({self._task})
+
     # --- Facts ---
+
+    @property
+    def failure(self) -> Exception | None:
+        """Why the replica does not run; None if it does, or is about to."""
+        return self._failure
 
     @property
     def server(self) -> "NameServer":

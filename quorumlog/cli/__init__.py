@@ -57,6 +57,10 @@ COMMANDS = {
     "message": LazyCommand(
         "quorumlog.cli.message:message", "Fetch single messages, by id or by key."
     ),
+    "nameserver": LazyCommand(
+        "quorumlog.cli.nameserver:nameserver",
+        "Run a replica of the name server without a log; or ask the name server.",
+    ),
     "produce": LazyCommand("quorumlog.cli.produce:produce", "Send messages from a file or a pipe."),
     "serve": LazyCommand(
         "quorumlog.cli.serve:serve", "Run one node, until it gets SIGTERM or SIGINT."
