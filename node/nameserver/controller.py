@@ -61,7 +61,7 @@ class FailoverWatch:
 
     def _must_wait(self, group: Group, now_ms: int) -> bool:
         """Whether somebody was proposed a moment ago and may be fencing."""
-        if group.epoch_highest <= group.master_epoch:
+        if not _is_unserved(group):
             self._pending.pop(group.name, None)
             return False
         number, since_ms = self._pending.get(group.name, (0, 0))
@@ -98,8 +98,17 @@ def propose_master(group: Group, now_ms: int, silence_ms: int, nonce: str) -> Co
     candidates = alive_brokers(group, now_ms, silence_ms)
     if not candidates:
         return None
+    failed = group.epochs.get(group.epoch_highest) if _is_unserved(group) else None
+    if failed is not None:
+        # Whoever did not come to serve may be cut off from the others.
+        others = [broker for broker in candidates if broker.broker_id != failed.master_id]
+        candidates = tuple(others) or candidates
     best = max(candidates, key=lambda broker: _merit(group, broker))
     return elect_command(group, best.broker_id, nonce)
+
+
+def _is_unserved(group: Group) -> bool:
+    return group.epoch_highest > group.master_epoch
 
 
 def elect_command(group: Group, broker_id: int, nonce: str) -> Command:

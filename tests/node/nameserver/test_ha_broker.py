@@ -1,0 +1,125 @@
+"""What a replica of a master-slave group tells the directory, and what it takes from it."""
+
+from typing import Any
+
+from node.config import Settings
+from node.config_load import load
+from node.ha.report import HaReport, SlaveReport
+from node.ha.types import Binding as HaBinding
+from node.ha.types import Mode, Role, Standing
+from node.limits import Limits
+from node.nameserver.controller import Replication, propose_master
+from node.nameserver.directory import Directory
+from node.nameserver.ha_broker import HaBroker
+from node.nameserver.reports import Binding, LogEnd, TopicQueues
+from node.state import State, Topic
+from tests.node.nameserver.brokers import NOW_MS, accepted, elect, ha_report
+
+SLAVES = (
+    SlaveReport(2, True, 900, 0, True, 5_000),
+    SlaveReport(3, False, -1, -1, False, 0),
+)
+MASTER = HaReport(
+    replica_id=1,
+    role=Role.MASTER,
+    bound=HaBinding(4, 1, 2**64 - 1),
+    highest_seen=6,
+    master_id=1,
+    standing=Standing.FULL,
+    mode=Mode.SYNC,
+    copies=2,
+    replica_ids=(1, 2, 3),
+    log_epoch=4,
+    first=0,
+    end=1_000,
+    durable=1_000,
+    confirm=900,
+    epoch_start=500,
+    in_sync=(1, 2),
+    slaves=SLAVES,
+    now_ms=6_000,
+)
+
+
+class Machine:
+    def __init__(self) -> None:
+        self.state = State(Limits())
+        self.state.topics["orders"] = Topic(4, 6)
+
+
+class FakeDriver:
+    """Says what the test says; notes advice."""
+
+    def __init__(self, found: HaReport) -> None:
+        self.found, self.advice = found, list[tuple[int, int, int]]()
+
+    def report(self) -> HaReport:
+        return self.found
+
+    def advise(self, number: int, master_id: int, nonce: int) -> None:
+        self.advice.append((number, master_id, nonce))
+
+
+def settings() -> Settings:
+    flags = {"node_id": "1", "directory": "d", "cluster_id": "c", "group": "ha"}
+    return load(None, flags, {}).settings
+
+
+def broker(**changes: Any) -> tuple[HaBroker, FakeDriver]:
+    driver = FakeDriver(MASTER._replace(**changes))
+    return HaBroker(settings(), "a:1", "a:2", Machine(), driver), driver
+
+
+def test_a_master_reports_its_epoch_its_binding_and_its_topics() -> None:
+    report = broker()[0].report(NOW_MS, with_topics=True)
+    assert (report.kind, report.role, report.epoch, report.copy_count) == ("ha", "master", 4, 2)
+    assert report.bindings == {4: Binding(1, str(2**64 - 1))}
+    assert (report.log_end, report.ha_address) == (LogEnd(4, 1_000), "a:2")
+    assert report.topics == {"orders": TopicQueues(4, 4, 6)}
+    directory = Directory()
+    accepted(directory, report.command())
+    assert directory.groups["ha"].master_id == 1
+
+
+def test_a_slave_reports_the_highest_number_that_it_ever_heard_of() -> None:
+    report = broker(role=Role.SLAVE)[0].report(NOW_MS, with_topics=False)
+    assert (report.role, report.epoch, report.topics) == ("slave", 6, None)
+    unbound = broker(role=Role.SLAVE, bound=HaBinding(), highest_seen=0)[0]
+    assert unbound.report(NOW_MS, with_topics=False).bindings == {}
+
+
+def test_a_replica_without_memory_is_the_last_choice() -> None:
+    report = broker(role=Role.SLAVE, standing=Standing.JOINING)[0].report(NOW_MS, with_topics=False)
+    assert report.log_end == LogEnd(0, 0)
+
+
+def test_only_a_master_knows_of_its_replicas() -> None:
+    view = broker()[0].master_view()
+    assert view is not None
+    assert view.replicas == {2: Replication(900, 5_000)}
+    assert (view.confirmed_position, view.epoch_start_position, view.now_ms) == (900, 500, 6_000)
+    assert broker(role=Role.CANDIDATE)[0].master_view() is None
+
+
+def test_advice_is_passed_on_with_its_nonce_as_a_number() -> None:
+    of, driver = broker()
+    of.advise(7, Binding(2, str(2**64 - 1)))
+    for strange in ("x", "-1", str(2**64)):
+        of.advise(8, Binding(2, strange))
+    assert driver.advice == [(7, 2, 2**64 - 1)]
+
+
+def test_whoever_was_chosen_and_did_not_serve_makes_way_for_another() -> None:
+    directory = Directory()
+    for broker_id, position in ((1, 300), (2, 200)):
+        bound = {"bindings": {1: Binding(3, "n")}, "epoch": 1}
+        end = LogEnd(1, position)
+        accepted(directory, ha_report(broker_id, log_end=end, **bound).command())
+    group = directory.groups["ha"]
+    chosen = []
+    for number in (2, 3, 4):
+        command = propose_master(group, NOW_MS, 3_000, "x")
+        assert command is not None
+        chosen.append(command["master_id"])
+        accepted(directory, elect(number, int(str(command["master_id"])), (number - 1, 0)))
+    assert chosen == [1, 2, 1]
