@@ -1,5 +1,6 @@
 """`qlog cluster` and `qlog top` against a cluster of real processes."""
 
+import functools
 import json
 import os
 import pty
@@ -10,6 +11,7 @@ import time
 
 import pytest
 
+from quorumlog.cli import connection
 from quorumlog.cli.connection import SERVER_VARIABLE
 from tests.cli.running import PROGRAM, Qlog
 
@@ -77,8 +79,10 @@ def test_members_are_listed(qlog: Qlog) -> None:
     assert [row["address"] for row in rows] == [qlog.nodes.address(n) for n in (1, 2, 3)]
 
 
-def test_a_learner_is_added_and_removed(qlog: Qlog) -> None:
+def test_a_learner_is_added_and_removed(qlog: Qlog, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody listens there: a learner that is away holds up nothing."""
+    soon = functools.partial(connection.connected, timeout_ms=1_000)
+    monkeypatch.setattr("quorumlog.cli.cluster.connected", soon)  # A promotion waits for it.
     where = ("--address", "127.0.0.1:1", "--peer-address", "127.0.0.1:2")
     rows = qlog.json("cluster", "members", "add", 4, *where)
     [added] = [row for row in rows if row["node_id"] == 4]
@@ -147,7 +151,10 @@ def test_top_is_live_on_a_terminal(qlog: Qlog) -> None:
             process.wait()
 
 
-def test_a_cluster_that_is_not_there_is_three_lines(qlog: Qlog) -> None:
+def test_a_cluster_that_is_not_there_is_three_lines(
+    qlog: Qlog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "_CONNECT_TIMEOUT_MS", 300)
     for command in (("topic", "list"), ("cluster", "status"), ("consume", "x")):
         result = qlog(*command, "--server", "127.0.0.1:1", code=3)
         assert len(result.stderr.splitlines()) == 3
