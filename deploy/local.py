@@ -85,6 +85,7 @@ class LocalCluster:
         *,
         groups: int = 1,
         flush: str = "sync",
+        replication: str = "raft",
         base_port: int | None = None,
         settings: Mapping[str, object] | None = None,
         relay: Relay | None = None,
@@ -92,8 +93,9 @@ class LocalCluster:
         """Make the directory and the settings of each node; starts nothing.
 
         Each of the `groups` (g0, g1...) has so many `nodes`, which are numbered through.
-        `settings` go into every node's file. `relay` puts something between the nodes. Raises
-        LocalError: `local.exists`, `local.bad_count`, `local.port_taken`.
+        With `replication` `sync_master` or `async_master` the first node of each group is its first
+        master, the others are slaves. `settings` go into every node's file. `relay` puts something
+        between the nodes. Raises LocalError: `local.exists`, `local.bad_count`, `local.port_taken`.
         """
         root = Path(directory).absolute()
         if (root / STATE_FILE).exists():
@@ -108,8 +110,10 @@ class LocalCluster:
         ports = choose_ports(nodes * groups, base_port)
         made = {n + 1: LocalNode(*found, group=f"g{n // nodes}") for n, found in enumerate(ports)}
         cluster = cls(root, f"local-{os.urandom(4).hex()}", made)
-        given = {**DEFAULTS, "flush": flush, **(settings or {})}
         for node_id in cluster._nodes:
+            is_first = (node_id - 1) % nodes == 0
+            own = _replication_settings(replication, nodes, is_first=is_first)
+            given = {**DEFAULTS, "flush": flush, **own, **(settings or {})}
             path = cluster.node_directory(node_id)
             path.mkdir(parents=True, exist_ok=True)
             text = node_toml(
@@ -163,8 +167,12 @@ class LocalCluster:
     @property
     def flush(self) -> str:
         """`sync` or `async`, as the first node's settings say."""
-        with (self.node_directory(min(self._nodes)) / "node.toml").open("rb") as file:
-            return str(tomllib.load(file).get("flush", "sync"))
+        return self._setting("flush", "sync")
+
+    @property
+    def replication(self) -> str:
+        """`raft`, or how the first master of each group began."""
+        return self._setting("replication", "raft")
 
     def address(self, node_id: int) -> str:
         """Of a node's client service."""
@@ -325,6 +333,10 @@ class LocalCluster:
 
     # --- Parts ---
 
+    def _setting(self, name: str, default: str) -> str:
+        with (self.node_directory(min(self._nodes)) / "node.toml").open("rb") as file:
+            return str(tomllib.load(file).get(name, default))
+
     def _node(self, node_id: int) -> LocalNode:
         if node_id not in self._nodes:
             what = f"there is no node {node_id} in {self.directory}"
@@ -406,3 +418,13 @@ class LocalCluster:
         with (self.directory / "lock").open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
+
+
+def _replication_settings(
+    replication: str, node_count: int, *, is_first: bool
+) -> dict[str, object]:
+    """Return the settings of one node of a group."""
+    if replication == "raft":
+        return {}
+    copies = min(2, node_count)
+    return {"replication": replication if is_first else "slave", "copies": copies}

@@ -27,6 +27,7 @@ from node.fail_stop import (
     EXIT_TRY_LATER,
     FailStop,
 )
+from node.ha.node import HaNode
 from node.node import Node
 from node.raft_node import RaftNode
 from node.services.server import PortTakenError
@@ -100,7 +101,8 @@ class _Life:
         loop.set_exception_handler(self._on_loop_error)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, number)
-        node: Node = RaftNode(self._settings, self._fail_stop)
+        make = HaNode if self._settings.is_ha else RaftNode
+        node: Node = make(self._settings, self._fail_stop)
         start = asyncio.create_task(node.start(), name="start")
         stop = asyncio.create_task(self._stop.wait(), name="stop")
         await asyncio.wait((start, stop), return_when=asyncio.FIRST_COMPLETED)

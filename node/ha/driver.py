@@ -345,6 +345,22 @@ class HaDriver:
             connection.resume()
             # Unless it was put off again, which has started the next wait.
 
+    def needed_position(self, floor: int) -> int:
+        """Return from where on the log is still shipped, not counting who is behind `floor`."""
+        needed = self.machine.state.end
+        for link in self.machine.state.downs():
+            if link.sender is not None and link.sender.next is not None:
+                position = link.sender.acked or link.sender.next
+                needed = min(needed, position if position >= floor else needed)
+        return needed
+
+    def drop_left_behind(self) -> None:
+        """Let go who needs bytes that were deleted; it begins anew."""
+        for link in self.machine.state.downs():
+            next_position = None if link.sender is None else link.sender.next
+            if next_position is not None and next_position < self.log.min_position:
+                self.close(_sender(link.id), "what it needs next has expired")
+
     # --- Inputs and effects ---
 
     def _input(self, call: Callable[[Machine], Effects]) -> None:

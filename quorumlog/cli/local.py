@@ -7,7 +7,7 @@ import dataclasses
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
@@ -54,6 +54,11 @@ def _dir_option(command: _Command) -> _Command:
     type=click.Choice(["sync", "async"]),
     help="When a new cluster acknowledges: synced, or in memory, on a quorum.  [default: sync]",
 )
+@click.option(
+    "--replication",
+    type=click.Choice(["raft", "sync_master", "async_master"]),
+    help="How a new cluster replicates; with a master, node 1 begins as it.  [default: raft]",
+)
 @output_option
 def start(
     directory: str | None,
@@ -61,6 +66,7 @@ def start(
     groups: int | None,
     port: int | None,
     flush: str | None,
+    replication: str | None,
     output: Format,
 ) -> int:
     """Make a cluster if there is none, start the nodes that do not run, wait until they serve.
@@ -73,10 +79,12 @@ def start(
       qlog local start
       qlog local start --dir /tmp/try --nodes 1 --port 18080
       qlog local start --groups 2
+      qlog local start --replication sync_master && qlog ha status
       qlog local start -o json | jq -r '.[].address'
     """
     with _explained():
-        cluster = _made(directory, nodes=nodes, groups=groups, port=port, flush=flush)
+        given = _Given(nodes, groups, port, flush, replication)
+        cluster = _made(directory, given)
         started = cluster.start()
         with _progress() as progress:
             cluster.wait_ready(progress=progress)
@@ -174,14 +182,17 @@ def _opened(directory: str | None) -> "LocalCluster":
     return LocalCluster.open(directory or default_directory())
 
 
-def _made(
-    directory: str | None,
-    *,
-    nodes: int | None,
-    groups: int | None,
-    port: int | None,
-    flush: str | None,
-) -> "LocalCluster":
+class _Given(NamedTuple):
+    """What a person said of the cluster; None: nothing."""
+
+    nodes: int | None
+    groups: int | None
+    port: int | None
+    flush: str | None
+    replication: str | None
+
+
+def _made(directory: str | None, given: _Given) -> "LocalCluster":
     """Open the cluster, or make it. Options of a new one must fit the one that is there."""
     from deploy.local import LocalCluster, LocalError, default_directory
 
@@ -192,25 +203,27 @@ def _made(
         if error.code != "local.none":
             raise
         return LocalCluster.create(
-            root, nodes or 3, groups=groups or 1, flush=flush or "sync", base_port=port
+            root,
+            given.nodes or 3,
+            groups=given.groups or 1,
+            flush=given.flush or "sync",
+            replication=given.replication or "raft",
+            base_port=given.port,
         )
     group_count = len(cluster.groups)
     node_count = len(cluster.node_ids) // group_count
+    own = _Given(node_count, group_count, cluster.base_port, cluster.flush, cluster.replication)
     differs = [
-        name
-        for name, given, own in (
-            ("--nodes", nodes, node_count),
-            ("--groups", groups, group_count),
-            ("--port", port, cluster.base_port),
-            ("--flush", flush, cluster.flush),
-        )
-        if given is not None and given != own
+        f"--{name}"
+        for name, said, found in zip(_Given._fields, given, own, strict=True)
+        if said is not None and said != found
     ]
     if differs:
         raise CliError(
             f"{cluster.directory} holds a cluster that was made with another {differs[0]}",
             f"it has {node_count} nodes in each of {_counted(group_count, 'group')}, "
-            f"from port {cluster.base_port} on, flush={cluster.flush}",
+            f"from port {cluster.base_port} on, flush={cluster.flush}, "
+            f"replication={cluster.replication}",
             f"start it without {differs[0]}, or name another directory with --dir",
         )
     return cluster
