@@ -20,7 +20,7 @@ from typing import ClassVar
 from store import format as fmt
 from store.commit_log import CommitLog
 from store.cut_file import CutFile, write_cut_file
-from store.errors import FileSystemError, StoreError, StoreFullError, SyncFailedError
+from store.errors import StoreError, SyncFailedError
 from store.failpoints import hit
 from store.log import AppendResult
 from store.mapped_file import MappedFile
@@ -184,22 +184,21 @@ class ShippedStore(ReplicatedStore):
         try:
             with self._derived_lock, self._flush.truncation(position):
                 yield
-        except (StoreFullError, FileSystemError) as error:
-            # Part of it is done, and memory and disk may differ.
-            code = error.errno_value if isinstance(error, FileSystemError) else errno.ENOSPC
-            failure = SyncFailedError(self.root, code)
-            self._on_fatal(failure)
-            raise failure from error
         except SyncFailedError as error:
             self._on_fatal(error)
             raise
+        except (StoreError, OSError) as error:
+            # Part of it is done, and memory and disk may differ.
+            failure = SyncFailedError(self.root, getattr(error, "errno_value", errno.EIO))
+            self._on_fatal(failure)
+            raise failure from error
 
     # --- Durability ---
 
     @property
     def durable_position(self) -> int:
-        """Everything before it is durable. Any thread."""
-        return self._flush.durable_position
+        """Everything before it is durable, or gone. Any thread."""
+        return max(self._flush.durable_position, self.shipped.min_position)
 
     # --- Upkeep ---
 

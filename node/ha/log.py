@@ -211,7 +211,7 @@ class HaLog:
         At start it is `end`. After `sync_here` or the callback of `request_sync`, tell the machine
         `durable_to(log.durable)`.
         """
-        return max(self.store.durable_position, self._log.min_position)
+        return self.store.durable_position
 
     @property
     def dispatched(self) -> int:

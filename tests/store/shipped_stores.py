@@ -1,0 +1,71 @@
+"""Stores of shipped logs, and one that follows another byte for byte."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+from store.file_system import FileSystem
+from store.shipped_store import ShippedStore
+from tests.store.records import BORN, PAGE, batch, numbers, small_config
+
+CONFIG = small_config(file_size_bytes=4 * PAGE, disk_reserve_bytes=0)
+LAST = b"last"
+"""Topic of the records that end a batch, where a test has such."""
+
+
+def must_not_die(cause: BaseException) -> None:
+    raise AssertionError("the store wanted to end the process") from cause
+
+
+def open_store(root: Path, fs: FileSystem | None = None, **changes: object) -> ShippedStore:
+    config = replace(CONFIG, **changes)  # type: ignore[arg-type]
+    return ShippedStore.open(
+        str(root), config, fs=fs, maintain=False, now_unix_ms=lambda: BORN, on_fatal=must_not_die
+    )
+
+
+def put(store: ShippedStore, lo: int, hi: int, *, size_bytes: int = 40, queue_id: int = 0) -> int:
+    """Append one batch; return its end."""
+    prepared = store.prepare(batch(lo, hi, size_bytes=size_bytes, queue_id=queue_id))
+    return store.append_prepared(prepared).end_position
+
+
+def ship(source: ShippedStore, target: ShippedStore, hi: int = 0, *, limit: int = 3000) -> None:
+    """Bring a target up to `hi`, by default to the end of the source."""
+    log = source.shipped
+    hi = hi or log.end_position
+    while (lo := target.shipped.end_position) < hi:
+        data = log.read_raw(lo, log.ship_end(lo, hi, limit, LAST))
+        assert target.has_room(len(data))
+        target.write_raw(target.shipped.check_raw(lo, data))
+
+
+def log_bytes(store: ShippedStore) -> bytes:
+    """All bytes of the log, from position 0 or where it begins."""
+    log = store.shipped
+    return b"".join(
+        file.read(file.position, file.wrote_position - file.position) for file in log.files.files
+    )
+
+
+def on_disk(root: Path) -> bytes:
+    """All bytes of the log's files."""
+    return b"".join(file.read_bytes() for file in sorted((root / "commitlog").iterdir()))
+
+
+def found_numbers(store: ShippedStore, queue_id: int = 0) -> list[int]:
+    """What a reader of a queue sees."""
+    lo, _ = store.queue_range("orders", queue_id)
+    found = store.pull("orders", queue_id, lo, max_count=10_000, max_size_bytes=1 << 24)
+    return numbers(found.data)
+
+
+def sync(store: ShippedStore) -> None:
+    """Make all durable, here."""
+    assert store.sync_here(), "the flush thread was at it"
+
+
+def killed(root: Path, image: Path) -> Path:
+    """Return a copy of a directory as SIGKILL would leave it now: the page cache is there."""
+    shutil.copytree(root, image)
+    return image
