@@ -16,6 +16,7 @@ import click
 
 from quorumlog import __version__
 from quorumlog.cli.errors import CliError, ExitCode, report
+from quorumlog.cli.grpc_engine import choose_engine
 
 __all__ = ["CliError", "ExitCode", "LazyCommand", "LazyGroup", "main"]
 
@@ -107,6 +108,7 @@ class LazyGroup(click.Group):
         """Run the command line; the process ends with one of ExitCode."""
         if not standalone_mode:
             return super().main(args, prog_name, standalone_mode=False, **extra)
+        choose_engine()
         sys.exit(self._run(args, prog_name, **extra))
 
     def _run(self, args: Sequence[str] | None, prog_name: str | None, **extra: Any) -> int:
