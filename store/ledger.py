@@ -27,6 +27,7 @@ from store.ledger_entry import KIND_DATA, KINDS, Link, place_entry, write_header
 from store.ledger_extent import LedgerExtent
 from store.ledger_raw import CheckedEntries, check_entries, part_from
 from store.ledger_reader import Tail
+from store.ledger_recent import RecentBodies
 from store.ledger_records import record_runs
 from store.ledger_verify import verify_range
 from store.log import AppendResult
@@ -35,6 +36,8 @@ from store.mapped_file_queue import FileSource
 from store.stamp import QueueKey, Stamped, Stamper
 
 _HEADER: Final = fmt.ENTRY_HEADER_SIZE_BYTES
+_KIND_AT: Final = 32
+_DATA: Final = KIND_DATA.to_bytes(4, "big")
 
 
 class PreparedEntry(NamedTuple):
@@ -63,6 +66,8 @@ class Ledger(LedgerExtent):
         self.stamper: Final = Stamper(config)
         """Its queue offsets are the owner's to put back after an open or a cut."""
         self.checked: Final = CheckedRanges()
+        self.recent: Final = RecentBodies()
+        """Its owner turns it on, and clears it with each cut."""
         self.term = 0
         """The current term, set by the owner; `append` writes in it."""
         self._entry_size_bytes_max = min(
@@ -164,7 +169,8 @@ class Ledger(LedgerExtent):
         assert tail is self._tail, f"prepared behind {tail}, now there is {self._tail}"
         assert term >= tail.link.term, f"term {term} after {tail.link.term}"
         self._prepared = None
-        link = write_header(self._scratch_view, size_bytes, kind, tail.link, term, position)
+        body = bytes(self._scratch_view[_HEADER:size_bytes])
+        link = write_header(self._scratch_view, body, kind, tail.link, term, position)
         file = self._file_for(position)
         hit("ledger.before_append")
         landed = file.append(self._scratch_view[:size_bytes])
@@ -175,6 +181,8 @@ class Ledger(LedgerExtent):
             self._runs = self._runs.extended([(link.entry_index, term)])
         end_position = position + size_bytes
         self._tail = Tail(link, end_position)
+        if kind == KIND_DATA:
+            self.recent.add(position, body)
         self.stamper.publish(prepared.next_offsets)
         hit("ledger.after_append")
         return AppendResult(
@@ -235,7 +243,17 @@ class Ledger(LedgerExtent):
                 changes = [c for c in checked.term_changes if c[0] <= piece.link.entry_index]
                 self._extend_runs(changes, lo_index)
                 self._tail = Tail(piece.link, end)
+                if self.recent.is_kept:
+                    self._keep_recent(checked.data, at - position, units)
         hit("ledger.after_append")
+
+    def _keep_recent(self, data: bytes, shift: int, units: bytes) -> None:
+        """Keep the bodies of entries that were written; the one at `position` is at byte
+        `position + shift` of `data`."""
+        for _, position, size_bytes, _, _ in fmt.INDEX_UNIT.iter_unpack(units):
+            at = position + shift
+            if data[at + _KIND_AT : at + _KIND_AT + 4] == _DATA:
+                self.recent.add(position, data[at + _HEADER : at + size_bytes])
 
     def _extend_runs(self, changes: list[tuple[int, int]], lo_index: int) -> None:
         """Note the terms that began in [lo_index, ...) and are not known yet."""
@@ -303,7 +321,10 @@ class Ledger(LedgerExtent):
 
     def record_runs(self, lo: int, hi: int) -> Iterator[tuple[int, bytes]]:
         """Yield (position of the first record, whole records back to back) from `lo` up to `hi`."""
-        return record_runs(self, lo, hi)
+        for position, body in self.recent.runs(lo, hi):
+            yield position, body
+            lo = position + len(body)
+        yield from record_runs(self, lo, hi)
 
     def check(self, position: int, data: bytes) -> None:
         """Check the entries that hold the bytes read at `position`; see `check_bytes`."""

@@ -122,15 +122,15 @@ def chain_of(previous_chain_crc: int, header: bytes) -> int:
 
 
 def write_header(
-    scratch: memoryview, size_bytes: int, kind: int, before: Link, term: int, position: int
+    scratch: memoryview, body: bytes, kind: int, before: Link, term: int, position: int
 ) -> Link:
-    """Fill in the header before a body that lies in `scratch[48:size_bytes]`; return its link.
+    """Fill in the header before a body, which lies in `scratch[48:]`, too; return its link.
 
     `before` is the link of the entry before. Computes both CRCs. One of the hot functions of an
     append: the header is packed once, with chain CRC 0, and the CRC is put in afterwards.
     """
-    index = before.entry_index + 1
-    body_crc = crc32c(bytes(scratch[_HEADER:size_bytes]))
+    index, size_bytes = before.entry_index + 1, len(body) + 48
+    body_crc = crc32c(body)
     header = _pack_header(1, size_bytes, index, term, position, kind, 0, body_crc, size_bytes - 48)
     chain_crc = crc32c(before.chain_crc.to_bytes(4, "big") + header)
     scratch[0:_HEADER] = header
@@ -144,7 +144,7 @@ def encode_entry(kind: int, link: Link, position: int, body: bytes) -> bytes:
     The readable twin of an append.
     """
     scratch = bytearray(_HEADER) + body
-    write_header(memoryview(scratch), len(scratch), kind, link, link.term, position)
+    write_header(memoryview(scratch), body, kind, link, link.term, position)
     return bytes(scratch)
 
 

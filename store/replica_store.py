@@ -34,6 +34,7 @@ class ReplicaStore(ReplicatedStore):
     def _make_parts(self) -> None:
         assert isinstance(self.log, Ledger), f"container {self.config.container}"
         self.ledger = self.log
+        self.ledger.recent.is_kept = True  # The loop appends and dispatches.
         super()._make_parts()
 
     @property
@@ -129,6 +130,7 @@ class ReplicaStore(ReplicatedStore):
         with self._flush.truncation(position):
             self._marks.lower(position, index - 1)
             hit("replica_store.before_cut")
+            ledger.recent.clear()
             ledger.truncate_from(index, commit_index=index - 1)
 
     def restart(self, end_position: int, link: Link, next_offsets: dict[QueueKey, int]) -> None:
@@ -142,6 +144,7 @@ class ReplicaStore(ReplicatedStore):
         with self._flush.truncation(end_position):
             self._marks.lower(end_position, link.entry_index)
             hit("replica_store.before_reset")
+            self.ledger.recent.clear()
             self.ledger.reset(link.entry_index + 1, end_position, link.chain_crc, link.term)
         hit("replica_store.before_restart")
         self._dispatcher.restart(end_position, next_offsets)
