@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from typing import Final
 
 import grpc.aio
@@ -82,7 +83,8 @@ def left_since(before: Held, patience_s: float) -> list[str]:
 
 @pytest.fixture(scope="session")
 def libraries_in_use() -> None:
-    """Let gRPC and uvloop open what they keep for the life of the process."""
+    """Let gRPC, uvloop and multiprocessing open what they keep for the life of the process."""
+    resource_tracker.ensure_running()
     uvloop.run(_stop_a_server())
 
 
