@@ -60,6 +60,23 @@ class CloseCode(StrEnum):
     """Closed by the other side or the network."""
 
 
+CODES_SAID: Final = frozenset(
+    {
+        CloseCode.WRONG_PROTOCOL,
+        CloseCode.WRONG_CLUSTER,
+        CloseCode.WRONG_GROUP,
+        CloseCode.WRONG_NODE,
+        CloseCode.UNKNOWN_NODE,
+        CloseCode.BAD_AUTH,
+        CloseCode.REPLACED,
+        CloseCode.REMOVED,
+        CloseCode.STOPPING,
+        CloseCode.PROTOCOL_ERROR,
+    }
+)
+"""Those the other side is told; without a word go strangers who spoke no handshake."""
+
+
 class RefusedError(Exception):
     """The handshake failed: say Goodbye with this code and close."""
 

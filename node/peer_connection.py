@@ -159,6 +159,12 @@ class PeerConnection(asyncio.BufferedProtocol):
         if self._queue_size_bytes >= _WRITTEN_SIZE_BYTES:
             self._write_queue()
 
+    def send_as_is(self, data: bytes) -> None:
+        """Queue bytes that are meant to be no frame (link_faults)."""
+        if self._transport is not None and self.close_code is None:
+            self._write_queue()
+            self._transport.write(data)
+
     def close(self, code: CloseCode, detail: str, *, goodbye_too: bool) -> None:
         """End the connection, with a last word or without. Later calls change nothing."""
         if self.close_code is not None:

@@ -17,7 +17,8 @@ from random import Random
 from typing import Final
 
 from node import handshake
-from node.handshake import CloseCode, LinkIdentity, PeerInfo, RefusedError
+from node.handshake import CODES_SAID, CloseCode, LinkIdentity, PeerInfo, RefusedError
+from node.link_faults import LinkFaults
 from node.link_peer import LinkPeer
 from node.link_types import LinkHandler, LinkLimits, LinkStats
 from node.peer_connection import PeerConnection, Side
@@ -52,6 +53,7 @@ class PeerLink:
         self._handler = handler
         self._server_tls, self._client_tls = server_tls, client_tls
         self._random = random or Random()
+        self._faults = LinkFaults.from_environment(identity.node_id, self._random)
         self._loop = asyncio.get_running_loop()
         self._log = QuietLog(
             _log, interval_ms=self.limits.log_interval_ms, monotonic_s=self._loop.time
@@ -134,7 +136,9 @@ class PeerLink:
         if waiting + size_bytes > self.limits.queued_size_bytes_max:
             peer.dropped_full_count += 1
             return False
-        connection.send(kind, header, payload)
+        faults = self._faults
+        if faults is None or not faults.took(connection, node, kind, header, payload):
+            connection.send(kind, header, payload)
         return True
 
     def is_connected(self, node: NodeId) -> bool:
@@ -160,6 +164,8 @@ class PeerLink:
     async def stop(self) -> None:
         """Say Goodbye to everybody and close all sockets. The handler is not called any more."""
         self._is_stopping = True
+        if self._faults is not None:
+            self._faults.stop()
         for peer in self._peers.values():
             peer.dialled = peer.accepted = None
         if self._accepter is not None:
@@ -414,7 +420,7 @@ class PeerLink:
         if connection.close_code is not None:
             return
         is_peer = connection.info is not None
-        has_word = code in _CODES_SAID and not connection.closed.done()
+        has_word = code in CODES_SAID and not connection.closed.done()
         connection.close(code, detail, goodbye_too=has_word)
         self._closed_counts[code] = self._closed_counts.get(code, 0) + 1
         node = connection.info.node_id if connection.info is not None else connection.to
@@ -483,20 +489,3 @@ class PeerLink:
             self._loop.call_exception_handler(
                 {"message": "a task of the peer link failed", "exception": error, "task": task}
             )
-
-
-_CODES_SAID: Final = frozenset(
-    {
-        CloseCode.WRONG_PROTOCOL,
-        CloseCode.WRONG_CLUSTER,
-        CloseCode.WRONG_GROUP,
-        CloseCode.WRONG_NODE,
-        CloseCode.UNKNOWN_NODE,
-        CloseCode.BAD_AUTH,
-        CloseCode.REPLACED,
-        CloseCode.REMOVED,
-        CloseCode.STOPPING,
-        CloseCode.PROTOCOL_ERROR,
-    }
-)
-"""Those the other side is told; without a word go strangers who spoke no handshake."""

@@ -1,0 +1,93 @@
+"""Frames between nodes that are lost, doubled, late or damaged on purpose, as told by a file.
+
+Owns what happens to a frame on its way out; must not know what it says. In every build and off by
+default: without the variable QUORUMLOG_TEST_LINK_FAULTS nothing here runs. A TCP proxy cannot do
+this to single messages. All nodes of a cluster read the same file, so a cut of many links begins
+with one rename. It holds rules by link: `{"1>2": {"drop": 1}, "*": {"late": 0.1, "late_ms": 50}}`;
+what was done is counted beside it, in a file for each node.
+"""
+
+import asyncio
+import json
+import os
+from collections import Counter
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from node.peer_connection import PeerConnection
+from node.wire import FrameKind, encode_head
+from raft.messages import NodeId
+
+ENVIRONMENT_VARIABLE: Final = "QUORUMLOG_TEST_LINK_FAULTS"
+_READ_INTERVAL_S: Final = 0.05
+
+
+class LinkFaults:
+    """What one node does to what it sends. Belongs to the running event loop."""
+
+    def __init__(self, path: Path, node: NodeId, random: Random) -> None:
+        self._path, self._node, self._random = path, node, random
+        self._counts_path = path.with_name(f"{path.name}.{node}")
+        self._loop = asyncio.get_running_loop()
+        self._rules: dict[str, dict[str, float]] = {}
+        self._seen: tuple[int, int] | None = None
+        self._counts: Counter[str] = Counter()
+        self._told: Counter[str] = Counter()
+        self._timer: asyncio.TimerHandle | None = None
+        self._read()
+
+    @classmethod
+    def from_environment(cls, node: NodeId, random: Random) -> "LinkFaults | None":
+        """Return what the environment asks for: nothing, as a rule."""
+        path = os.environ.get(ENVIRONMENT_VARIABLE)
+        return cls(Path(path), node, random) if path else None
+
+    def took(
+        self, connection: PeerConnection, to: NodeId, kind: FrameKind, header: bytes, payload: bytes
+    ) -> bool:
+        """Whether the frame's fate is decided here; else the caller sends it."""
+        if not self._rules:
+            return False
+        rule = self._rules.get(f"{self._node}>{to}") or self._rules.get("*")
+        if rule is None:
+            return False
+        chance = self._random.random
+        if chance() < rule.get("drop", 0):
+            self._counts["dropped"] += 1
+            return True
+        if chance() < rule.get("flip", 0):
+            self._counts["flipped"] += 1
+            frame = bytearray(encode_head(kind, header, len(payload)) + bytes(payload))
+            frame[self._random.randrange(len(frame))] ^= 1 << self._random.randrange(8)
+            connection.send_as_is(bytes(frame))
+            return True
+        if chance() < rule.get("late", 0):
+            self._counts["late"] += 1
+            delay_s = self._random.uniform(0, rule.get("late_ms", 0)) / 1000
+            # A copy: what it was taken from may change before it leaves.
+            self._loop.call_later(delay_s, connection.send, kind, header, bytes(payload))
+            return True
+        if chance() < rule.get("double", 0):
+            self._counts["doubled"] += 1
+            connection.send(kind, header, payload)
+        return False
+
+    def stop(self) -> None:
+        """Look at the file no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _read(self) -> None:
+        self._timer = self._loop.call_later(_READ_INTERVAL_S, self._read)
+        if self._counts != self._told:
+            self._told = self._counts.copy()
+            self._counts_path.write_text(json.dumps(self._counts), "utf-8")
+        try:
+            found = self._path.stat()
+            seen = (found.st_ino, found.st_mtime_ns)
+            if seen != self._seen:
+                self._rules = json.loads(self._path.read_text("utf-8"))
+                self._seen = seen
+        except FileNotFoundError:
+            self._rules, self._seen = {}, None

@@ -1,0 +1,90 @@
+"""What the interceptor of the peer link does to frames, on real links."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from node.link_faults import ENVIRONMENT_VARIABLE
+from node.wire import FrameKind
+from tests.node.links import Node, eventually, nodes, run
+
+
+@pytest.fixture
+def rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "faults.json"
+    monkeypatch.setenv(ENVIRONMENT_VARIABLE, str(path))
+    return path
+
+
+def write(path: Path, **rule: float) -> None:
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps({"1>2": rule}))
+    temporary.replace(path)
+
+
+async def sent_until(node: Node, other: Node, frames: int) -> None:
+    """Send until the other has so many more frames; each has a header of its own."""
+    before = len(other.frames)
+
+    def arrived() -> bool:
+        node.link.send(2, FrameKind.APPEND, b"%d" % len(other.frames), b"payload")
+        return len(other.frames) >= before + frames
+
+    await eventually(arrived)
+
+
+async def counted(rules: Path, what: str) -> int:
+    """Wait until node 1 has counted something."""
+    path = rules.with_name(f"{rules.name}.1")
+
+    def found() -> int:
+        return int(json.loads(path.read_text()).get(what, 0)) if path.exists() else 0
+
+    await eventually(found)
+    return found()
+
+
+def test_frames_are_lost_doubled_and_late_by_link(rules: Path) -> None:
+    async def work() -> None:
+        write(rules, drop=1.0)
+        async with nodes(Node(1), Node(2)) as (one, two):
+            await eventually(lambda: one.link.is_connected(2) and two.link.is_connected(1))
+            for number in range(5):
+                assert one.link.send(2, FrameKind.APPEND, b"%d" % number)
+            two.link.send(1, FrameKind.VOTE_REQUEST, b"the other way all is well")
+            await eventually(lambda: one.frames)
+            assert await counted(rules, "dropped") == 5
+            assert not two.frames
+            write(rules, double=1.0)
+            await sent_until(one, two, 2)
+            assert two.frames[0] == two.frames[1]
+            write(rules, late=1.0, late_ms=50.0)
+            assert one.link.send(2, FrameKind.VOTE_REQUEST, b"")
+            while await counted(rules, "doubled") and "late" not in json.loads(
+                await asyncio.to_thread(rules.with_name(f"{rules.name}.1").read_text)
+            ):
+                assert one.link.send(2, FrameKind.VOTE_REQUEST, b"late")
+            before = len(two.frames)
+            await eventually(lambda: len(two.frames) > before)
+
+    run(work())
+
+
+def test_a_flipped_bit_of_a_header_ends_the_connection(rules: Path) -> None:
+    async def work() -> None:
+        write(rules, flip=1.0)
+        async with nodes(Node(1), Node(2)) as (one, two):
+            await eventually(lambda: one.link.is_connected(2))
+
+            def refused() -> bool:
+                one.link.send(2, FrameKind.APPEND, b"header")
+                return two.closed_counts.get("protocol_error", 0) > 2
+
+            await eventually(refused)
+            assert not two.frames, "a frame without a payload is covered by its checksum"
+            await asyncio.to_thread(rules.unlink)
+            await sent_until(one, two, 1)
+
+    run(work())
