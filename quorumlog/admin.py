@@ -22,7 +22,8 @@ from quorumlog.admin_types import (
 )
 from quorumlog.calls import Calls
 from quorumlog.channels import Node
-from quorumlog.errors import QuorumlogError
+from quorumlog.errors import DeadlineError, QuorumlogError, UnavailableError
+from quorumlog.ha_types import HaGroup, HaPromotion, HaStatus
 from quorumlog.pb import admin_pb2, common_pb2, consumer_pb2
 from quorumlog.retry import Deadline
 from quorumlog.routing import Router
@@ -220,6 +221,40 @@ class Admin:
         request = admin_pb2.ChainDigestRequest(index=index)
         response = await self._at(node_id, "ChainDigest", request)
         return ChainDigest(response.index, response.term, response.chain_crc, response.end_position)
+
+    # Master-slave groups.
+
+    async def ha_status(self, node_id: int | None = None) -> HaStatus:
+        """Return what a node (default: the master) knows of its group.
+
+        Raises ServerError `node.wrong_mode` in a cluster that replicates by Raft.
+        """
+        return HaStatus.of(await self._at(node_id, "HaStatus", admin_pb2.HaStatusRequest()))
+
+    async def ha_group(self) -> HaGroup:
+        """Ask all nodes at once; one that does not answer is a NodeDown. Raises as `ha_status`."""
+        nodes = (await self.cluster_status()).nodes
+
+        async def ask(node: NodeStatus | NodeDown) -> HaStatus | NodeDown:
+            if isinstance(node, NodeDown):
+                return node
+            try:
+                return await self.ha_status(node.node_id)
+            except (UnavailableError, DeadlineError) as error:
+                address = self._router.nodes.get(node.node_id, "")
+                return NodeDown(node.node_id, address, str(error))
+
+        return HaGroup(tuple(await asyncio.gather(*map(ask, nodes))))
+
+    async def ha_promote(self, node_id: int, *, timeout_ms: int = 0) -> HaPromotion:
+        """Make a node the master, behind a fence; returns once it serves.
+
+        Raises ServerError: `ha.promotion_refused`, `ha.promotion_lost`, and with an unknown outcome
+        `ha.promotion_timeout` (0: the node's limit), after which the node goes on trying.
+        """
+        request = admin_pb2.HaPromoteRequest(timeout_ms=timeout_ms)
+        response = await self._at(node_id, "HaPromote", request)
+        return HaPromotion(response.epoch, response.master_id, response.start_position)
 
     # Calls.
 

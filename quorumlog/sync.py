@@ -252,6 +252,9 @@ class Admin:
     drain = blocking(async_admin.Admin.drain)
     accept_loss = blocking(async_admin.Admin.accept_loss)
     chain_digest = blocking(async_admin.Admin.chain_digest)
+    ha_status = blocking(async_admin.Admin.ha_status)
+    ha_group = blocking(async_admin.Admin.ha_group)
+    ha_promote = blocking(async_admin.Admin.ha_promote)
 
 
 class Client:

@@ -68,7 +68,7 @@ class HaAdmin:
             is_draining=node.broker.is_draining,
             loss_from_index=NO_INDEX,
             members=self._members(),
-            detail="; ".join(self._details()),
+            detail="; ".join(self._details(with_losses=True)),
             pid=os.getpid(),
             replication=node.settings.replication,
         )
@@ -92,7 +92,7 @@ class HaAdmin:
             for member in report.replica_ids
         ]
 
-    def _details(self) -> list[str]:
+    def _details(self, *, with_losses: bool = False) -> list[str]:
         node, ready = self._node, self._node.health.ready()
         found = [] if ready.is_good else [ready.reason]
         state = node.driver.machine.state
@@ -100,7 +100,7 @@ class HaAdmin:
             found.append("its disk was empty: it counts once the master found that safe")
         if node.applied.is_missing:
             found.append("it has no copy of the replicated state yet, and cannot be promoted")
-        if node.losses.losses:
+        if with_losses and node.losses.losses:
             found.append(f"{len(node.losses.losses)} losses are known, see 'qlog ha status'")
         if node.nameserver.problem:
             found.append(node.nameserver.problem)

@@ -52,6 +52,9 @@ COMMANDS = {
         "Write the messages of a topic to stdout, and wait for more.",
     ),
     "group": LazyCommand("quorumlog.cli.group:group", "List, describe and delete consumer groups."),
+    "ha": LazyCommand(
+        "quorumlog.cli.ha:ha", "Show a master-slave group, and choose its master by hand."
+    ),
     "local": LazyCommand(
         "quorumlog.cli.local:local", "Run a cluster on this machine, without containers."
     ),
