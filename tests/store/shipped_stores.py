@@ -1,9 +1,11 @@
 """Stores of shipped logs, and one that follows another byte for byte."""
 
 import shutil
+import threading
 from dataclasses import replace
 from pathlib import Path
 
+from store.errors import StoreError
 from store.file_system import FileSystem
 from store.shipped_store import ShippedStore
 from tests.store.records import BORN, PAGE, batch, numbers, small_config
@@ -61,8 +63,18 @@ def found_numbers(store: ShippedStore, queue_id: int = 0) -> list[int]:
 
 
 def sync(store: ShippedStore) -> None:
-    """Make all durable, here."""
-    assert store.sync_here(), "the flush thread was at it"
+    """Make all that was written durable, here or on the flush thread if that is at it."""
+    if store.sync_here():
+        return
+    done, errors = threading.Event(), []
+
+    def on_done(error: StoreError | None) -> None:
+        errors.append(error)
+        done.set()
+
+    store.request_sync(on_done)
+    assert done.wait(60)
+    assert errors == [None]
 
 
 def killed(root: Path, image: Path) -> Path:

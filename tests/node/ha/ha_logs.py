@@ -13,6 +13,7 @@ from quorumlog.pb.state_pb2 import Command
 from store.file_system import FileSystem
 from store.message import LOOPBACK
 from tests.store.records import BORN, PAGE, batch, numbers, small_config
+from tests.store.shipped_stores import sync
 
 CONFIG = small_config(file_size_bytes=4 * PAGE, disk_reserve_bytes=0)
 FILE = 4 * PAGE
@@ -98,7 +99,7 @@ class Replica:
         return [self.put(at, size_bytes=size_bytes) for at in range(lo, hi, 3)]
 
     def sync(self) -> None:
-        assert self.log.sync_here(), "the flush thread was at it"
+        sync(self.log.store)
 
     def confirm(self, position: int = 0) -> None:
         """Sync, and apply up to a position, by default all."""
