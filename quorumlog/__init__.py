@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from quorumlog.message import Message, MessageBatch, OutgoingMessage
     from quorumlog.options import Consistency, Durability, Position
     from quorumlog.producer import Producer, ProducerStats
+    from quorumlog.queues import Queue
     from quorumlog.reads import QueueOffsets
     from quorumlog.routing import Route, TopicRoute
 
@@ -42,6 +43,7 @@ _MODULE_OF = {
     "Position": "options",
     "Producer": "producer",
     "ProducerStats": "producer",
+    "Queue": "queues",
     "QueueOffsets": "reads",
     "Route": "routing",
     "TopicRoute": "routing",
@@ -63,6 +65,7 @@ __all__ = [
     "Producer",
     "ProducerStats",
     "PullConsumer",
+    "Queue",
     "QueueOffsets",
     "QuorumlogError",
     "Receipt",

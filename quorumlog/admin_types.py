@@ -3,7 +3,7 @@
 Owns the shapes and their way from the wire; must not know how calls are made.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,17 +11,40 @@ from quorumlog.pb import admin_pb2
 
 
 @dataclass(frozen=True, slots=True)
+class TopicShare:
+    """What one broker group has of a topic."""
+
+    group: str
+    queue_count: int
+    permission: int
+
+
+@dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """A topic. `permission`: 4 read, 2 write, 6 both."""
+    """A topic. `permission`: 4 read, 2 write, 6 both. `queue_count` is over all broker groups.
+
+    `shares` has one for each group that answered; `away` are the groups that did not.
+    """
 
     topic: str
     queue_count: int
     permission: int
+    shares: tuple[TopicShare, ...] = ()
+    away: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, pb: admin_pb2.TopicInfo) -> "TopicInfo":
-        """Read it from the wire."""
-        return cls(pb.topic, pb.queue_count, pb.permission)
+    def of(
+        cls, shares: "Mapping[str, admin_pb2.TopicInfo]", away: Iterable[str] = ()
+    ) -> "TopicInfo":
+        """Read it from the wire, from one answer a group."""
+        first = next(iter(shares.values()))
+        return cls(
+            first.topic,
+            sum(pb.queue_count for pb in shares.values()),
+            first.permission,
+            _shares(shares),
+            tuple(away),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,25 +55,36 @@ class QueueInfo:
     min_offset: int
     max_offset: int
     last_store_unix_ms: int
+    group: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """A topic and its queues."""
+    """A topic and its queues, over all broker groups that answered; `away` did not."""
 
     topic: str
     queue_count: int
     permission: int
     queues: tuple[QueueInfo, ...]
+    shares: tuple[TopicShare, ...] = ()
+    away: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, pb: admin_pb2.DescribeTopicResponse) -> "TopicDescription":
-        """Read it from the wire."""
+    def of(
+        cls, answers: "Mapping[str, admin_pb2.DescribeTopicResponse]", away: Iterable[str] = ()
+    ) -> "TopicDescription":
+        """Read it from the wire, from one answer a group."""
+        info = TopicInfo.of({name: pb.info for name, pb in answers.items()}, away)
         queues = tuple(
-            QueueInfo(q.queue_id, q.min_offset, q.max_offset, q.last_store_unix_ms)
+            QueueInfo(q.queue_id, q.min_offset, q.max_offset, q.last_store_unix_ms, name)
+            for name, pb in answers.items()
             for q in pb.queues
         )
-        return cls(pb.info.topic, pb.info.queue_count, pb.info.permission, queues)
+        return cls(info.topic, info.queue_count, info.permission, queues, info.shares, info.away)
+
+
+def _shares(infos: "Mapping[str, admin_pb2.TopicInfo]") -> tuple[TopicShare, ...]:
+    return tuple(TopicShare(name, pb.queue_count, pb.permission) for name, pb in infos.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,20 +97,30 @@ class GroupInfo:
     topics: tuple[str, ...]
 
     @classmethod
-    def of(cls, pb: admin_pb2.GroupInfo) -> "GroupInfo":
-        """Read it from the wire."""
-        return cls(pb.group, pb.member_count, pb.lag_count, tuple(pb.topics))
+    def of(cls, pbs: "Sequence[admin_pb2.GroupInfo]") -> "GroupInfo":
+        """Read it from the wire, from one answer a broker group; the members are the same ones."""
+        topics = {topic: None for pb in pbs for topic in pb.topics}
+        return cls(
+            pbs[0].group,
+            max(pb.member_count for pb in pbs),
+            sum(pb.lag_count for pb in pbs),
+            tuple(sorted(topics)),
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class GroupQueue:
-    """How far a group has come in a queue; `offset` is the next one to consume."""
+    """How far a consumer group has come in a queue; `offset` is the next one to consume.
+
+    `group` is the broker group that the queue is in.
+    """
 
     topic: str
     queue_id: int
     offset: int
     min_offset: int
     max_offset: int
+    group: str = ""
 
     @property
     def lag_count(self) -> int:
@@ -94,16 +138,23 @@ class GroupDescription:
     topics: tuple[str, ...]
     queues: tuple[GroupQueue, ...]
     client_ids: tuple[str, ...]
+    away: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, pb: admin_pb2.DescribeGroupResponse) -> "GroupDescription":
-        """Read it from the wire."""
+    def of(
+        cls, answers: "Mapping[str, admin_pb2.DescribeGroupResponse]", away: Iterable[str] = ()
+    ) -> "GroupDescription":
+        """Read it from the wire, from one answer a broker group; those away gave none."""
         queues = tuple(
-            GroupQueue(q.topic, q.queue_id, q.offset, q.min_offset, q.max_offset) for q in pb.queues
+            GroupQueue(q.topic, q.queue_id, q.offset, q.min_offset, q.max_offset, name)
+            for name, pb in answers.items()
+            for q in pb.queues
         )
-        info, client_ids = pb.info, tuple(pb.client_ids)
-        topics = tuple(info.topics)
-        return cls(info.group, info.member_count, info.lag_count, topics, queues, client_ids)
+        info = GroupInfo.of([pb.info for pb in answers.values()])
+        clients = sorted({client for pb in answers.values() for client in pb.client_ids})
+        count = max(info.member_count, len(clients))
+        names = tuple(clients)
+        return cls(info.group, count, info.lag_count, info.topics, queues, names, tuple(away))
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,14 +218,16 @@ class NodeStatus:
     members: tuple[MemberStatus, ...]
     detail: str
     pid: int
+    group: str = ""
+    """The broker group that it is of."""
 
     @classmethod
-    def of(cls, pb: admin_pb2.NodeStatusResponse) -> "NodeStatus":
+    def of(cls, pb: admin_pb2.NodeStatusResponse, group: str = "") -> "NodeStatus":
         """Read it from the wire."""
         values: dict[str, Any] = {
-            name: getattr(pb, name) for name in cls.__slots__ if name != "members"
+            name: getattr(pb, name) for name in cls.__slots__ if name not in ("members", "group")
         }
-        return cls(members=MemberStatus.all_of(pb.members), **values)
+        return cls(members=MemberStatus.all_of(pb.members), group=group, **values)
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain values under stable names, for JSON."""
@@ -188,6 +241,7 @@ class NodeDown:
     node_id: int
     address: str
     error: str
+    group: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain values, for JSON."""
@@ -195,13 +249,23 @@ class NodeDown:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupStatus:
+    """A broker group. `leader_id` 0: none is known."""
+
+    group: str
+    leader_id: int
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """All nodes at once. `leader_id` 0: none is known."""
+    """All nodes at once. `leader_id` 0: none is known; it is that of the first of `groups`."""
 
     cluster_id: str
     leader_id: int
     term: int
     nodes: tuple[NodeStatus | NodeDown, ...]
+    groups: tuple[GroupStatus, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain values under stable names, for JSON."""
@@ -214,6 +278,7 @@ class LeaderInfo:
 
     leader_id: int
     term: int
+    group: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Carries a producer's batches to the leader, in order, through one stream at a time.
+"""Carries a producer's batches to the leader of a group, in order, through one stream at a time.
 
 Owns the order, the window, resending and the producer's identity; must not know what is in the
 batches. Rules that keep "exactly once" true:
@@ -11,19 +11,21 @@ batches. Rules that keep "exactly once" true:
   name only, and never under another. If time runs out for it, its outcome is unknown.
 - A name is used for other records only if every attempt under it was answered with "not applied";
   otherwise the producer goes on under a new identity.
+- A batch may be given to another group (`lanes`) only while the same is true of it.
 """
 
 import asyncio
 import secrets
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import grpc
 
 from quorumlog import errors
+from quorumlog.append_session import Session
 from quorumlog.calls import REDIRECTS_AT_ONCE, SUSPECT_AFTER_MS, Calls, has_moved
 from quorumlog.channels import Node
 from quorumlog.delivery import Batch
@@ -59,28 +61,6 @@ class SenderStats:
     no_ack_ms_max: float = 0.0
 
 
-class _Session:
-    """One stream to one node, from its first batch until its end."""
-
-    def __init__(self, node: Node) -> None:
-        self.node = node
-        self.call: Any = node.append_stream()
-        self.in_flight: deque[Batch] = deque()
-        self.refused: list[Batch] = []  # To be sent again; they come before those in flight.
-        self.error: QuorumlogError | None = None  # Why it ends; the first reason counts.
-        self.is_draining = False  # Send nothing more; take the answers that are due.
-        self.acked_count = 0
-        self.progress_s = time.monotonic()
-
-    def end(self, error: QuorumlogError, *, drain: bool = False) -> None:
-        """Begin to end it: at once, or after the answers that are due."""
-        if self.error is None:
-            self.error = error
-        self.is_draining = True
-        if not drain:
-            self.call.cancel()
-
-
 class Sender:
     """Sends the batches in `waiting`. `run` is a task of its own; `wake` tells it to look again."""
 
@@ -92,7 +72,9 @@ class Sender:
         is_idempotent: bool,
         in_flight_max: int,
         linger_ms: float,
+        on_stray: Callable[[Batch], bool],
     ) -> None:
+        """`on_stray` is told of a batch with a topic that the group lacks; True: it took it."""
         self.waiting: deque[Batch] = deque()
         self.stats = SenderStats()
         self.in_flight_count = 0
@@ -102,6 +84,8 @@ class Sender:
         self._is_idempotent = is_idempotent
         self._in_flight_max = in_flight_max
         self._linger_s = linger_ms / 1000
+        self._on_stray = on_stray
+        self._stuck_since_s: float | None = None  # Work, and no receipt since.
         self._wake = asyncio.Event()
         self._next_queue: dict[str, int] = {}
         self._producer_id = 0
@@ -114,25 +98,38 @@ class Sender:
         """A batch was added, or is full, or shall leave."""
         self._wake.set()
 
+    @property
+    def load(self) -> int:
+        """Batches that it has to care for."""
+        return len(self.waiting) + self.in_flight_count
+
+    @property
+    def stuck_ms(self) -> float:
+        """For how long there was work and no receipt came, other than on purpose."""
+        since_s = self._stuck_since_s
+        return 0 if since_s is None else (time.monotonic() - since_s - self._linger_s) * 1000
+
     async def run(self) -> None:
         """Send whatever comes, until cancelled."""
         backoff: Backoff | None = None
         failures = 0
         while True:
             while not self.waiting:
-                self._unacked_since_s = None
+                self._unacked_since_s = self._stuck_since_s = None
                 await self._wait()
             head = self.waiting[0]
+            if self._stuck_since_s is None:
+                self._stuck_since_s = time.monotonic()
             if self._unacked_since_s is None:
                 self._unacked_since_s = head.created_s
             if head.deadline.has_passed:
                 self._give_up_waiting(
-                    head.deadline.error("the append", head.last_error, attempts=head.attempts)
+                    head.deadline.error(self._what, head.last_error, attempts=head.attempts)
                 )
                 continue
             try:
                 node = await self._router.leader(head.deadline)
-                session = _Session(node)
+                session = Session(node)
             except QuorumlogError as error:
                 self._give_up_waiting(error)
                 continue
@@ -157,7 +154,7 @@ class Sender:
 
     # One session.
 
-    async def _run_session(self, session: _Session) -> None:
+    async def _run_session(self, session: Session) -> None:
         helpers = [
             asyncio.create_task(self._write(session)),
             asyncio.create_task(self._watch(session)),
@@ -174,7 +171,7 @@ class Sender:
             if isinstance(result, BaseException) and not isinstance(result, _STREAM_IS_OVER):
                 raise result
 
-    async def _write(self, session: _Session) -> None:
+    async def _write(self, session: Session) -> None:
         while True:
             while not self._may_send(session):
                 await self._wait()
@@ -187,7 +184,7 @@ class Sender:
             if not batch.wire:
                 if batch.deadline.has_passed:  # It has no name yet, so nobody waits for it.
                     self.waiting.popleft()
-                    self._fail(batch, batch.deadline.error("the append", None, attempts=0))
+                    self._fail(batch, batch.deadline.error(self._what, None, attempts=0))
                     continue
                 await self._encode(batch, session.node)
             if session.is_draining or not self.waiting or self.waiting[0] is not batch:
@@ -201,7 +198,7 @@ class Sender:
             self.stats.retried_batches += batch.attempts > 1
             await session.call.write(batch.wire)
 
-    def _may_send(self, session: _Session) -> bool:
+    def _may_send(self, session: Session) -> bool:
         if session.is_draining or not self.waiting:
             return False
         if len(session.in_flight) >= self._in_flight_max:
@@ -219,6 +216,10 @@ class Sender:
                 break
             await self._ask_routes(missing, batch.deadline, node)
             asked.update(missing)
+            if not self.waiting or self.waiting[0] is not batch:
+                return  # It was taken meanwhile.
+        if any(map(self._router.lacks, asked)) and self._on_stray(batch):
+            return
         batch.encode(self._queue_count, self._choose_queue)
         batch.identify(*self._next_name(), self._router.cluster_id)
 
@@ -245,13 +246,15 @@ class Sender:
         self._next_queue[topic] = at + 1
         return at % self._queue_count(topic)
 
-    async def _read(self, session: _Session) -> None:
+    async def _read(self, session: Session) -> None:
         call, in_flight = session.call, session.in_flight
         while True:
             try:
                 response = await call.read()
             except grpc.aio.AioRpcError as error:
-                session.end(errors.from_rpc(error, session.node.address))
+                met = errors.from_rpc(error, session.node.address)
+                session.is_unsent = errors.is_not_connected(met)
+                session.end(met)
                 return
             except asyncio.CancelledError:
                 task = asyncio.current_task()
@@ -275,7 +278,7 @@ class Sender:
                 return
             self._wake.set()
 
-    async def _end_of_stream(self, session: _Session) -> QuorumlogError:
+    async def _end_of_stream(self, session: Session) -> QuorumlogError:
         code, address = await session.call.code(), session.node.address
         if code is grpc.StatusCode.OK:
             return UnavailableError(
@@ -283,7 +286,7 @@ class Sender:
             )
         return errors.from_status(code.name, await session.call.details() or "", address)
 
-    async def _watch(self, session: _Session) -> None:
+    async def _watch(self, session: Session) -> None:
         """End a session that gives no answers: its node was paused, cut off, or time is up."""
         while True:
             await asyncio.sleep(WATCH_INTERVAL_MS / 1000)
@@ -303,7 +306,7 @@ class Sender:
 
     # Answers.
 
-    def _acked(self, session: _Session, batch: Batch, response: log_pb2.AppendResponse) -> None:
+    def _acked(self, session: Session, batch: Batch, response: log_pb2.AppendResponse) -> None:
         stats, now_s = self.stats, time.monotonic()
         session.acked_count += 1
         self._router.on_term(response.term)
@@ -315,10 +318,10 @@ class Sender:
         if since_s is not None:
             stats.no_ack_ms_max = max(stats.no_ack_ms_max, (now_s - since_s) * 1000)
         busy = session.in_flight or self.waiting
-        self._unacked_since_s = now_s if busy else None
+        self._unacked_since_s = self._stuck_since_s = now_s if busy else None
         batch.acknowledge(response)
 
-    def _refused(self, session: _Session, batch: Batch, error: QuorumlogError) -> None:
+    def _refused(self, session: Session, batch: Batch, error: QuorumlogError) -> None:
         if error.outcome is Outcome.APPLIED:
             self._fail(batch, error)  # It is in the log; its successors are not concerned.
             return
@@ -331,7 +334,7 @@ class Sender:
         batch.last_error = error
         session.end(error, drain=True)
 
-    def _settle(self, session: _Session) -> QuorumlogError:
+    def _settle(self, session: Session) -> QuorumlogError:
         """Sort out what a session left: what is sent again, under which name, and what failed."""
         error = session.error
         assert error is not None, "a session ends for a reason"
@@ -340,7 +343,7 @@ class Sender:
         elif isinstance(error, UnavailableError):
             self._router.leader_failed(session.node.address)
         for batch in session.in_flight:
-            batch.may_be_applied = True
+            batch.may_be_applied |= not session.is_unsent
             batch.last_error = error
         left = [*session.refused, *session.in_flight]
         session.in_flight.clear()
@@ -364,20 +367,20 @@ class Sender:
         assert error is not None, "settled without an error"
         late = batch.deadline.has_passed
         if batch.may_be_applied and (late or not self._is_idempotent):
-            return batch.deadline.error_unknown("the append", error, attempts=batch.attempts)
+            return batch.deadline.error_unknown(self._what, error, attempts=batch.attempts)
         if late:
-            return batch.deadline.error("the append", error, attempts=batch.attempts)
+            return batch.deadline.error(self._what, error, attempts=batch.attempts)
         lost = isinstance(error, errors.UnknownProducerError)
         if lost or batch.out_of_sequence_count > OUT_OF_SEQUENCE_MAX:
             batch.out_of_sequence_count = 0
             if batch.may_be_applied:
-                return batch.deadline.error_unknown("the append", error, attempts=batch.attempts)
+                return batch.deadline.error_unknown(self._what, error, attempts=batch.attempts)
             self._rename(self._named(), is_new=True)
             return None
         if error.retryable or error.outcome is Outcome.UNKNOWN:
             return None
         if batch.may_be_applied:  # An earlier attempt is still at large.
-            return batch.deadline.error_unknown("the append", error, attempts=batch.attempts)
+            return batch.deadline.error_unknown(self._what, error, attempts=batch.attempts)
         return error
 
     def _give_up(self, batch: Batch, error: QuorumlogError) -> bool:
@@ -401,12 +404,35 @@ class Sender:
             self._fail(batch, error)
         else:
             # One topic is at fault; the messages of the others shall not fail with it.
-            parts = batch.split()
+            parts = list(batch.split().values())
             for part in parts:
                 part.encode(self._queue_count, self._choose_queue)
             self.waiting.extendleft(reversed(parts))
         self._rename(self._named() if self._is_idempotent else parts, is_new=is_new)
         return bool(parts)
+
+    def take_movable(self, may_move: Callable[[Batch], bool]) -> list[Batch]:
+        """Give up, in order, what may go to another group: surely not in the log of this one."""
+        named = self._named()
+        is_clean = not self.in_flight_count and not any(other.may_be_applied for other in named)
+        taken = [
+            batch
+            for batch in self.waiting
+            if not batch.is_pinned and (is_clean or not batch.wire) and may_move(batch)
+        ]
+        for batch in taken:
+            self.waiting.remove(batch)
+        renamed = [batch for batch in taken if batch.wire]
+        for batch in renamed:
+            batch.forget_name()
+        if renamed and self._is_idempotent:
+            self._next_sequence = named[0].sequence
+            self._rename(self._named(), is_new=False)
+        return taken
+
+    @property
+    def _what(self) -> str:
+        return f"the append{self._router.where}"
 
     def _named(self) -> list[Batch]:
         """Those in waiting that have a name: they were sent, or were about to be."""
@@ -441,7 +467,7 @@ class Sender:
             batch = self.waiting.popleft()
             reason = error
             if batch.may_be_applied:
-                reason = batch.deadline.error_unknown("the append", error, attempts=batch.attempts)
+                reason = batch.deadline.error_unknown(self._what, error, attempts=batch.attempts)
             self._give_up(batch, reason)
 
     async def _wait(self, timeout_s: float | None = None) -> None:

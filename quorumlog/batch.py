@@ -172,11 +172,12 @@ def encode_entries(
     return encoded
 
 
-def decode_records(records: bytes, *, topic: str = "") -> list[Message]:
+def decode_records(records: bytes, *, topic: str = "", group: str = "") -> list[Message]:
     """Decode records that lie back to back, in order; every body CRC is checked.
 
-    `topic` is the one that is expected: naming it saves time and is not required. The messages
-    hold no reference to `records`. Raises CorruptRecordError naming the byte.
+    `topic` is the one that is expected: naming it saves time and is not required. `group` is whose
+    log they are of. The messages hold no reference to `records`. Raises CorruptRecordError naming
+    the byte.
     """
     messages: list[Message] = []
     append, unpack, crc32 = messages.append, _DECODE.unpack_from, zlib.crc32
@@ -197,16 +198,16 @@ def decode_records(records: bytes, *, topic: str = "") -> list[Message]:
             body = records[at + 88 : body_hi]
             if crc32(body) & 0x7FFFFFFF != crc:
                 raise _corrupt(at, f"body CRC is {crc32(body) & 0x7FFFFFFF:08X}, not {crc:08X}")
-            append(Message(topic, queue_id, offset, body, records[at : at + 88], b""))
+            append(Message(topic, queue_id, offset, body, records[at : at + 88], b"", group))
         else:
-            append(_decode_any(records, at, hi))
+            append(_decode_any(records, at, hi, group))
         at = end
     if at != hi:
         raise _corrupt(at, f"{hi - at} bytes are left over")
     return messages
 
 
-def _decode_any(records: bytes, at: int, hi: int) -> Message:
+def _decode_any(records: bytes, at: int, hi: int, group: str) -> Message:
     """Decode a record of any kind: properties, other topic, version 2, IPv6 hosts."""
     size_bytes, magic, crc, queue_id, offset, sys_flag, _ = _DECODE.unpack_from(records, at)
     if magic not in (MAGIC_V1, MAGIC_V2):
@@ -233,7 +234,7 @@ def _decode_any(records: bytes, at: int, hi: int) -> Message:
         topic = records[topic_at:topic_hi].decode()
     except UnicodeDecodeError:
         raise _corrupt(at, "topic is no text") from None
-    return Message(topic, queue_id, offset, body, records[at:body_at], properties)
+    return Message(topic, queue_id, offset, body, records[at:body_at], properties, group)
 
 
 def _check_property_crc(records: bytes, at: int, end: int, properties: bytes) -> None:

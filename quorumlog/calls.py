@@ -1,4 +1,4 @@
-"""One call to the cluster: to its leader, to one node or to any, tried again under one deadline.
+"""One call to a group: to its leader, to one node or to any, tried again under one deadline.
 
 Owns which failures are tried again and where; must not know what the calls mean. A call that hangs
 because its node was paused or cut off is noticed: after a second without an answer the other nodes
@@ -55,7 +55,9 @@ class Calls:
         Raises what the node said if that is not worth another attempt, DeadlineError when time ran
         out without an effect, OutcomeUnknownError when there may have been one.
         """
-        attempt = _Attempts(self, f"{method} at the leader", deadline, is_repeatable)
+        attempt = _Attempts(
+            self, f"{method} at the leader{self._router.where}", deadline, is_repeatable
+        )
         while True:
             node = await attempt.within(self._router.leader)
             try:
@@ -80,7 +82,9 @@ class Calls:
 
     async def any(self, service: Service, method: str, request: Any, deadline: Deadline) -> Any:
         """Call the same node as last time, or the next one if that fails; a repeatable call."""
-        attempt = _Attempts(self, f"{method} at any node", deadline, is_repeatable=True)
+        attempt = _Attempts(
+            self, f"{method} at any node{self._router.where}", deadline, is_repeatable=True
+        )
         while True:
             addresses = self._router.addresses()
             node = self._router.channels.get(addresses[self._any_at % len(addresses)])

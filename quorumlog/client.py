@@ -16,15 +16,9 @@ from typing import Any, Final, Literal, Self, TypeVar
 import grpc
 
 from quorumlog.admin import Admin
-from quorumlog.calls import Calls
-from quorumlog.channels import Channels
+from quorumlog.broker_groups import BrokerGroups
 from quorumlog.consumer import PullConsumer
-from quorumlog.errors import (
-    ClosedError,
-    NotFoundError,
-    QuorumlogError,
-    UnavailableError,
-)
+from quorumlog.errors import ClosedError, QuorumlogError
 from quorumlog.fetching import BATCH_SIZE_BYTES_MAX as FETCH_SIZE_BYTES_MAX
 from quorumlog.fetching import PREFETCH_DEFAULT, WAIT_MS, FetchOptions
 from quorumlog.group import GroupConsumer, Mode
@@ -38,16 +32,16 @@ from quorumlog.producer import (
     Producer,
     ProducerOptions,
 )
+from quorumlog.queues import Queue
 from quorumlog.reads import Freshness, QueueOffsets, Reads
 from quorumlog.rebalance import Strategy
-from quorumlog.retry import Backoff, Deadline
-from quorumlog.routing import Route, Router, parse_bootstrap
+from quorumlog.retry import Deadline
+from quorumlog.routing import Route, parse_bootstrap
 
 _Made = TypeVar("_Made", Producer, PullConsumer, GroupConsumer)
 
 TIMEOUT_MS: Final = 30_000
 CONNECT_TIMEOUT_MS: Final = 10_000
-CONNECT_ATTEMPT_MS: Final = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +93,9 @@ class Client:
         self._check_not_closed()
         parts = _Parts(self._bootstrap, self._cluster_id, self._credentials, self._timeout_ms)
         try:
-            await parts.connect(Deadline(self._connect_timeout_ms))
+            await parts.groups.connect(Deadline(self._connect_timeout_ms))
         except BaseException:
-            await parts.close()
+            await parts.groups.close()
             raise
         self._parts = parts
 
@@ -116,7 +110,7 @@ class Client:
             return
         results = await asyncio.gather(*(x.close() for x in self._made), return_exceptions=True)
         parts, self._parts = self._parts, None
-        await parts.close()
+        await parts.groups.close()
         for result in results:
             if isinstance(result, BaseException):
                 raise result
@@ -150,7 +144,7 @@ class Client:
     @property
     def cluster_id(self) -> str:
         """Of the cluster that answered."""
-        return self._started().router.cluster_id
+        return self._started().groups.cluster_id
 
     @property
     def admin(self) -> Admin:
@@ -159,15 +153,14 @@ class Client:
 
     def stats(self) -> ClientStats:
         """Return what it did so far."""
-        parts = self._started()
-        known = parts.router.stats
+        groups = self._started().groups.known()
         return ClientStats(
-            calls=parts.calls.attempts,
-            retries=parts.calls.retries,
-            searches=known.searches,
-            questions=known.questions,
-            leader_changes=known.leader_changes,
-            connections=len(parts.router.channels),
+            calls=sum(group.calls.attempts for group in groups),
+            retries=sum(group.calls.retries for group in groups),
+            searches=sum(group.router.stats.searches for group in groups),
+            questions=sum(group.router.stats.questions for group in groups),
+            leader_changes=sum(group.router.stats.leader_changes for group in groups),
+            connections=sum(len(group.router.channels) for group in groups),
         )
 
     # What is made from it.
@@ -206,14 +199,14 @@ class Client:
             buffer_size_bytes_max=buffer_size_bytes_max,
             timeout_ms=timeout_ms or self._timeout_ms,
         )
-        producer = Producer(parts.router, parts.calls, options)
+        producer = Producer(parts.groups, options)
         return self._keep(producer)
 
     def pull_consumer(
         self,
         topic: str,
         *,
-        queues: Sequence[int] | None = None,
+        queues: Sequence[int | Queue] | None = None,
         position: Position = "first",
         until: Literal["end"] | None = None,
         consistency: Consistency | str = Consistency.LEADER,
@@ -277,15 +270,15 @@ class Client:
             wait_ms=WAIT_MS,
             timeout_ms=timeout_ms or self._timeout_ms,
             is_patient=True,
+            skips_expired=True,
         )
         consumer = GroupConsumer(
             parts.reads,
-            parts.calls,
+            parts.groups,
             options,
             group=group,
             topics=[topics] if isinstance(topics, str) else list(topics),
             client_id=client_id or f"{self.client_id}#{secrets.token_hex(4)}",
-            cluster_id=parts.router.cluster_id,
             mode=mode,
             strategy=strategy,
             position=position,
@@ -335,14 +328,15 @@ class Client:
         node_id: int | None = None,
         tags: Sequence[str] = (),
         timeout_ms: int | None = None,
+        group: str = "",
     ) -> MessageBatch:
         """Read one queue from an offset on, once; at least one message if there is any.
 
         With `wait_ms` the node waits that long for one. 0 for the limits means the node's own.
+        `group` is the queue's broker group: where none is named, the first one by name is meant.
         """
         return await self._started().reads.pull(
-            topic,
-            queue_id,
+            Queue(topic, queue_id, group),
             offset,
             Freshness.of(consistency, at_least_index, node_id),
             max_count=max_count,
@@ -361,10 +355,7 @@ class Client:
     ) -> Message:
         """Return the message with that id. Raises NotFoundError."""
         freshness = Freshness.of(consistency, None, node_id)
-        found = await self._started().reads.message(message_id, freshness, self._deadline())
-        if not found:
-            raise NotFoundError(f"no message {message_id}; it may have expired", code="node.none")
-        return found[0]
+        return await self._started().reads.message(message_id, freshness, self._deadline())
 
     async def query_by_key(
         self,
@@ -390,18 +381,24 @@ class Client:
     async def queue_offsets(
         self,
         topic: str,
-        queues: Sequence[int] | None = None,
+        queues: Sequence[int | Queue] | None = None,
         *,
         consistency: Consistency | str = Consistency.LEADER,
         node_id: int | None = None,
     ) -> list[QueueOffsets]:
-        """Return the offsets of a topic's queues, all of them if none is named."""
+        """Return the offsets of a topic's queues, all of them if none is named.
+
+        Raises what a broker group says that cannot answer; name queues to leave it out.
+        """
         reads, deadline = self._started().reads, self._deadline()
         freshness = Freshness.of(consistency, None, node_id)
         if queues is None:
-            routes = await reads.topics([topic], freshness, deadline)
-            queues = range(routes[topic].queue_count)
-        return await reads.queue_offsets([(topic, i) for i in queues], freshness, deadline)
+            named, failed = await reads.queues(topic, freshness, deadline)
+            if failed:
+                raise failed[0]
+        else:
+            named = [q if isinstance(q, Queue) else Queue(topic, q) for q in queues]
+        return await reads.queue_offsets(named, freshness, deadline)
 
     async def offset_by_time(
         self,
@@ -410,10 +407,12 @@ class Client:
         unix_ms: int,
         *,
         consistency: Consistency | str = Consistency.LEADER,
+        group: str = "",
     ) -> int:
         """Return the offset of the first message stored at that time or later."""
+        queue = Queue(topic, queue_id, group)
         return await self._started().reads.offset_by_time(
-            topic, queue_id, unix_ms, Freshness.of(consistency), self._deadline()
+            queue, unix_ms, Freshness.of(consistency), self._deadline()
         )
 
     async def route(self, *topics: str) -> Route:
@@ -422,8 +421,8 @@ class Client:
         if topics:
             await parts.reads.ask_routes(topics, deadline)
         else:
-            await parts.router.refresh(deadline)
-        return parts.router.view(topics)
+            await parts.groups.refresh(deadline)
+        return parts.groups.view(topics)
 
     def _deadline(self) -> Deadline:
         return Deadline(self._timeout_ms)
@@ -439,33 +438,9 @@ class _Parts:
         credentials: grpc.ChannelCredentials | None,
         timeout_ms: int,
     ) -> None:
-        self.channels = Channels(credentials)
-        self.router = Router(self.channels, bootstrap, cluster_id)
-        self.calls = Calls(self.router)
-        self.reads = Reads(self.router, self.calls)
-        self.admin = Admin(self.router, self.calls, timeout_ms)
-
-    async def connect(self, deadline: Deadline) -> None:
-        backoff = Backoff(deadline)
-        while True:
-            try:
-                await self.router.refresh(Deadline(min(CONNECT_ATTEMPT_MS, deadline.remaining_ms)))
-                return
-            except QuorumlogError as error:
-                if self.router.is_final:
-                    raise
-                if deadline.has_passed:
-                    raise UnavailableError(
-                        f"none of {', '.join(self.router.bootstrap)} answered within "
-                        f"{deadline.timeout_ms:.0f} ms ({error.message}); check that nodes run "
-                        f"there"
-                    ) from error
-            await backoff.pause()
-
-    async def close(self) -> None:
-        self.calls.is_closed = True
-        await self.router.close()
-        await self.channels.close()
+        self.groups = BrokerGroups(bootstrap, cluster_id, credentials)
+        self.reads = Reads(self.groups)
+        self.admin = Admin(self.groups, timeout_ms)
 
 
 def connect(

@@ -1,22 +1,29 @@
 """The pull consumer: reads queues from explicit positions, and remembers nothing elsewhere.
 
 Owns iteration, one message or one batch at a time, which the group consumer shares; must not know
-of groups. Queues are read ahead side by side; order holds within a queue.
+of consumer groups. Queues are read ahead side by side; order holds within a queue. A broker group
+that is down does not keep the queues of the others from being read.
 """
 
+import asyncio
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Literal, Self
 
-from quorumlog.errors import ClosedError, InvalidRequestError
-from quorumlog.fetching import Fetcher, FetchOptions, Inbox, Queue
+from quorumlog.broker_groups import BrokerGroup
+from quorumlog.errors import ClosedError, InvalidRequestError, QuorumlogError
+from quorumlog.fetching import PATIENCE_MS, Fetcher, FetchOptions, Inbox
 from quorumlog.message import Message, MessageBatch
 from quorumlog.options import Position
-from quorumlog.reads import Reads
+from quorumlog.queues import Queue
+from quorumlog.reads import Reads, unknown_topic
 from quorumlog.retry import Deadline
 
 QUEUES_MAX = 4_096  # Of one consumer: each has a task and a parked call.
+START_MS = 2_000  # For groups other than the one that answers first, before one goes on without.
+_log = logging.getLogger("quorumlog.consumer")
 
 
 class BatchIterator:
@@ -88,7 +95,7 @@ class Consumption:
 
     def hand_out(self, batch: MessageBatch, lo: int, hi: int) -> None:
         """Note that messages [lo, hi) of a batch are handed out, and so all before processed."""
-        messages, queue = batch.messages, (batch.topic, batch.queue_id)
+        messages, queue = batch.messages, batch.queue
         self._in_hand = (queue, messages[lo].queue_offset)
         # The last one takes along those that were filtered out behind it.
         is_last = hi == len(messages)
@@ -124,7 +131,7 @@ class Consumption:
         fetcher = self._fetchers.pop(queue)
         await fetcher.stop()
         current = self._current
-        if current is not None and (current.topic, current.queue_id) == queue:
+        if current is not None and current.queue == queue:
             self._current = None
 
     @property
@@ -158,6 +165,9 @@ class PullConsumer(Consumption):
     Iterate over it for messages, or over `batches()`. With `until="end"` it ends where the queues
     ended when it started; else it waits for more for ever. A queue that is added to the topic later
     is not read.
+
+    Of several broker groups, those that are down do not stop it: it waits for them meanwhile. With
+    `until="end"` it raises, when all else is read, what kept it from reading the rest.
     """
 
     def __init__(
@@ -166,17 +176,18 @@ class PullConsumer(Consumption):
         topic: str,
         options: FetchOptions,
         *,
-        queues: Sequence[int] | None,
+        queues: Sequence[int | Queue] | None,
         position: Position,
         until: Literal["end"] | None,
     ) -> None:
-        super().__init__(reads, options)
         if until not in (None, "end"):
             raise InvalidRequestError(f"until is {until!r}; use 'end' or None")
+        super().__init__(reads, options)
         self.topic = topic
-        self._queue_ids = queues
+        self._wanted = None if queues is None else [_named(topic, queue) for queue in queues]
         self._position = position
         self._until = until
+        self._late: set[asyncio.Task[None]] = set()  # Groups that are waited for.
 
     async def start(self) -> None:
         """Find the queues and their positions, and begin to fetch.
@@ -185,45 +196,134 @@ class PullConsumer(Consumption):
         """
         if self._is_started:
             return
+        freshness = self._options.freshness
+        groups = self._reads.asked_groups(freshness)
+        if self._wanted is not None:
+            named = {self._reads.group_of(queue, freshness) for queue in self._wanted}
+            groups = tuple(group for group in groups if group in named)
+        if len(groups) == 1:
+            if not await self._begin(groups[0]):
+                raise unknown_topic(self.topic)
+        else:
+            self._options = replace(self._options, is_patient=self._until is None)
+            self._inbox.defers_errors = True
+            await self._begin_all(groups)
+        self._is_started = True
+
+    async def _begin_all(self, groups: Sequence[BrokerGroup]) -> None:
+        """Begin with the groups that answer; the others are waited for beside it."""
+        loop = asyncio.get_running_loop()
+        patience_s = loop.time() + START_MS / 1000
+        tasks = {asyncio.create_task(self._attend(group)) for group in groups}
+        self._late = set(tasks)
+        while (waiting := [task for task in tasks if not task.done()]) and (
+            not self._fetchers or loop.time() < patience_s
+        ):
+            left_s = max(0.0, patience_s - loop.time()) if self._fetchers else None
+            await asyncio.wait(waiting, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+        failed = [task.exception() for task in tasks if task.done()]
+        errors = [error for error in failed if error is not None]
+        fatal = [e for e in errors if not isinstance(e, QuorumlogError) or not e.retryable]
+        if fatal or not self._fetchers:
+            await self._stop_all()
+            raise (fatal or errors or [unknown_topic(self.topic)])[0]
+        for task in tasks:
+            task.add_done_callback(self._on_attended)
+
+    def _on_attended(self, task: "asyncio.Task[None]") -> None:
+        self._late.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Exception):
+            self._inbox.fail(error)
+        self._inbox.wake()
+
+    async def _attend(self, group: BrokerGroup) -> None:
+        """Begin with a group, also one that is down: for ever, if reading has no end either."""
+        while True:
+            try:
+                await self._begin(group)
+                return
+            except QuorumlogError as error:
+                if self._until or not error.retryable:
+                    raise
+                _log.warning("%s: group %s is waited for: %s", self.topic, group.name, error)
+            await asyncio.sleep(PATIENCE_MS / 1000)
+
+    async def _begin(self, group: BrokerGroup) -> bool:
+        """Begin to fetch the queues of one group; False if it has none of the topic."""
         deadline, freshness = Deadline(self._options.timeout_ms), self._options.freshness
-        routes = await self._reads.topics([self.topic], freshness, deadline)
-        count = routes[self.topic].queue_count
-        queue_ids = range(count) if self._queue_ids is None else self._queue_ids
-        wrong = [queue_id for queue_id in queue_ids if not 0 <= queue_id < count]
-        if wrong or len(queue_ids) > QUEUES_MAX:
-            raise InvalidRequestError(
-                f"{self.topic} has no queue {wrong[0] if wrong else QUEUES_MAX}; it has {count}"
-            )
-        queues = [(self.topic, queue_id) for queue_id in dict.fromkeys(queue_ids)]
+        there = await self._reads.group_queues(group, [self.topic], freshness, deadline)
+        queues = there
+        if self._wanted is not None:
+            mine = [q for q in self._wanted if self._reads.group_of(q, freshness) is group]
+            if not there and mine:
+                raise unknown_topic(self.topic)
+            queues = [Queue(q.topic, q.queue_id, group.name) for q in dict.fromkeys(mine)]
+            wrong = [queue for queue in queues if queue not in there]
+            if wrong:
+                raise InvalidRequestError(f"there is no queue {wrong[0]}; it has {len(there)}")
+        if len(queues) + len(self._fetchers) > QUEUES_MAX:
+            raise InvalidRequestError(f"{self.topic} has more than {QUEUES_MAX} queues; name some")
         ends: dict[Queue, int] = {}
         if self._until:
             ends = await self._reads.positions(queues, "end", freshness, deadline)
         offsets = await self._reads.positions(queues, self._position, freshness, deadline)
-        self._is_started = True
         for queue in queues:
             self._fetch(queue, offsets[queue], ends.get(queue))
+        return bool(there)
+
+    def queue_offsets(self) -> dict[Queue, int]:
+        """Return the offset of the next message to be handed out, by queue."""
+        return dict(self._handed)
 
     def offsets(self) -> dict[int, int]:
-        """Return the offset of the next message to be handed out, by queue id."""
-        return {queue_id: offset for (_, queue_id), offset in self._handed.items()}
+        """Return the offset of the next message to be handed out, by queue id.
 
-    async def seek(self, queue_id: int, position: Position) -> None:
+        Raises InvalidRequestError when queues of several groups are read: see `queue_offsets`.
+        """
+        if len({queue.group for queue in self._handed}) > 1:
+            text = "queues of several groups have the same numbers; use queue_offsets()"
+            raise InvalidRequestError(text)
+        return {queue.queue_id: offset for queue, offset in self._handed.items()}
+
+    async def seek(self, queue_id: int | Queue, position: Position) -> None:
         """Go on from another position of one queue. What was fetched of it is forgotten."""
         if not self._is_started:
             await self.start()
-        queue = (self.topic, queue_id)
-        if queue not in self._fetchers:
-            raise InvalidRequestError(f"queue {queue_id} is not read by this consumer")
         deadline, freshness = Deadline(self._options.timeout_ms), self._options.freshness
-        offsets = await self._reads.positions([queue], position, freshness, deadline)
+        named = _named(self.topic, queue_id)
+        named = Queue(named.topic, named.queue_id, self._reads.group_of(named, freshness).name)
+        if named not in self._fetchers:
+            raise InvalidRequestError(f"queue {named} is not read by this consumer")
+        offsets = await self._reads.positions([named], position, freshness, deadline)
         end = None
         if self._until:
-            end = (await self._reads.positions([queue], "end", freshness, deadline))[queue]
-        await self._stop_fetching(queue)
-        self._fetch(queue, offsets[queue], end)
+            end = (await self._reads.positions([named], "end", freshness, deadline))[named]
+        await self._stop_fetching(named)
+        self._fetch(named, offsets[named], end)
+
+    async def close(self) -> None:
+        """End it. Iterating raises ClosedError from now on."""
+        self._is_closed = True
+        await self._stop_all()
+        await super().close()
+
+    async def _stop_all(self) -> None:
+        late, self._late = self._late, set()
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
+        for queue in list(self._fetchers):
+            await self._stop_fetching(queue)
 
     def _is_finished(self) -> bool:
-        return self._is_closed or all(fetcher.is_done for fetcher in self._fetchers.values())
+        if self._is_closed:
+            return True
+        return not self._late and all(fetcher.is_done for fetcher in self._fetchers.values())
+
+
+def _named(topic: str, queue: int | Queue) -> Queue:
+    return queue if isinstance(queue, Queue) else Queue(topic, queue)
 
 
 def _rest(batch: MessageBatch, messages: list[Message]) -> MessageBatch:

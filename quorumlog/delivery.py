@@ -8,7 +8,7 @@ to its batch, when somebody asks.
 import asyncio
 import copy
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Hashable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, overload
 
@@ -37,6 +37,7 @@ class Receipt:
     batch was made (by this machine's clock), `store_unix_ms` when the leader stored it,
     `duration_ms` how long it took from the batch's first message to the receipt, `commit_us` the
     leader's part of that. `is_duplicate`: an earlier attempt of the batch was in the log already.
+    `group` is the broker group whose log it is in: queue, position, index and term are of that one.
     """
 
     message_id: str
@@ -54,6 +55,7 @@ class Receipt:
     duration_ms: float
     commit_us: int
     is_duplicate: bool
+    group: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain values under stable names, for JSON."""
@@ -81,9 +83,11 @@ class Batch:
         "done_s",
         "entries",
         "error",
+        "group",
         "is_atomic",
         "is_done",
         "is_open",
+        "is_pinned",
         "last_error",
         "may_be_applied",
         "on_done",
@@ -99,12 +103,20 @@ class Batch:
     )
 
     def __init__(
-        self, deadline: Deadline, on_done: "Callable[[Batch], None]", *, is_atomic: bool = False
+        self,
+        deadline: Deadline,
+        on_done: "Callable[[Batch], None]",
+        *,
+        is_atomic: bool = False,
+        group: str = "",
+        is_pinned: bool = False,
     ) -> None:
         self.deadline = deadline
         self.on_done = on_done
         self.is_atomic = is_atomic  # Must stay one entry, whatever happens.
         self.is_open = not is_atomic  # More messages may come in.
+        self.group = group  # The broker group that it goes to.
+        self.is_pinned = is_pinned  # And no other: a message names it, or a queue of it.
         self.entries: list[Entry] = []
         self.record_count = 0
         self.size_bytes = 0
@@ -182,24 +194,36 @@ class Batch:
         # Serialised messages may be joined. So the records are copied once, not three times.
         self.wire = self.wire[: self._records_hi] + rest.SerializeToString()
 
-    def split(self) -> "list[Batch]":
-        """Make one batch a topic of it; this one is done when all of them are."""
-        assert self._parts is None, "a part is not split"
+    def forget_name(self) -> None:
+        """Be as it was before it was encoded; nothing that was sent of it is in the log."""
+        assert not self.may_be_applied, "it may be in the log under its name"
+        self.wire = b""
+
+    def split(self, labels: Sequence[Hashable] = ()) -> "dict[Any, Batch]":
+        """Make one batch a label of it, a label a message; this one is done when all of them are.
+
+        No labels: one batch a topic.
+        """
+        assert self._parts is None, "it is split already"
         assert not self.is_atomic, "all or none"
-        by_topic: dict[str, Batch] = {}
+        found: dict[Any, Batch] = {}
         self._parts = []
-        for entry in self.entries:
-            part = by_topic.get(entry[0].name)
+        for entry, label in zip(
+            self.entries, labels or [entry[0].name for entry in self.entries], strict=True
+        ):
+            part = found.get(label)
             if part is None:
-                part = by_topic[entry[0].name] = Batch(self.deadline, self._on_part_done)
+                part = found[label] = Batch(
+                    self.deadline, self._on_part_done, group=self.group, is_pinned=self.is_pinned
+                )
                 part.created_s, part.attempts = self.created_s, self.attempts
             self._parts.append((part, part.record_count))
             part.add(entry, size_bytes_of(entry))
-        self._parts_open = len(by_topic)
+        self._parts_open = len(found)
         self.entries, self.wire = [], b""
-        for part in by_topic.values():
+        for part in found.values():
             part.is_open = False
-        return list(by_topic.values())
+        return found
 
     def _on_part_done(self, part: "Batch") -> None:
         self._parts_open -= 1
@@ -286,6 +310,7 @@ class Batch:
             duration_ms=round((self.done_s - self.created_s) * 1000, 3),
             commit_us=response.commit_us,
             is_duplicate=response.is_duplicate,
+            group=self.group,
         )
 
     def _place(self, response: log_pb2.AppendResponse) -> list[tuple[int, int]]:

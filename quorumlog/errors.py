@@ -275,6 +275,12 @@ def from_rpc(error: Any, address: str) -> QuorumlogError:
     return from_status(error.code().name, error.details() or "", address)
 
 
+def is_not_connected(error: QuorumlogError) -> bool:
+    """Say whether a call failed because there was no connection: nothing of it was sent."""
+    is_ours = isinstance(error, UnavailableError) and error.code == UnavailableError.code
+    return is_ours and error.outcome is Outcome.NOT_APPLIED
+
+
 def from_status(status: str, details: str, address: str) -> QuorumlogError:
     """Make an error of a bare gRPC status, by the name of its code."""
     text = f"{address}: {details or status.lower()}"

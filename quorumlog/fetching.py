@@ -13,6 +13,7 @@ from typing import Final
 from quorumlog.errors import OffsetOutOfRangeError, QuorumlogError
 from quorumlog.message import MessageBatch
 from quorumlog.options import Consistency
+from quorumlog.queues import Queue
 from quorumlog.reads import Freshness, Reads
 from quorumlog.retry import Backoff, Deadline
 
@@ -23,14 +24,13 @@ PREFETCH_DEFAULT: Final = 2
 BEYOND_END_GRACE_MS: Final = 5_000
 PATIENCE_MS: Final = 1_000
 
-Queue = tuple[str, int]
 _log = logging.getLogger("quorumlog.consumer")
 
 
 @dataclass(frozen=True, slots=True)
 class FetchOptions:
-    """How queues are read. `is_patient`: skip what expired, and wait for a cluster that is down;
-    otherwise both are errors."""
+    """How queues are read. `is_patient`: wait for a cluster, or a group of it, that is down.
+    `skips_expired`: go on behind messages that expired. Otherwise these are errors."""
 
     freshness: Freshness = field(default_factory=Freshness)
     tags: tuple[str, ...] = ()
@@ -40,6 +40,7 @@ class FetchOptions:
     wait_ms: int = WAIT_MS
     timeout_ms: int = 30_000
     is_patient: bool = False
+    skips_expired: bool = False
 
 
 class Inbox:
@@ -52,6 +53,7 @@ class Inbox:
         self._room.set()
         self._error: Exception | None = None
         self.held_size_bytes = 0
+        self.defers_errors = False  # What may pass by itself is raised when all else is read.
         self.is_finished: Callable[[], bool] = lambda: False
 
     def put(self, fetcher: "Fetcher", batch: MessageBatch) -> None:
@@ -79,15 +81,19 @@ class Inbox:
     async def get(self) -> MessageBatch | None:
         """Wait for the next batch; None when everything is finished. Raises what went wrong."""
         while not self._ready:
-            if self._error is not None:
-                raise self._error  # Again if asked again: what is missing does not come any more.
-            if self.is_finished():
+            error, is_finished = self._error, self.is_finished()
+            if error is not None and (is_finished or not self._is_deferred(error)):
+                raise error  # Again if asked again: what is missing does not come any more.
+            if is_finished:
                 return None
             self._changed.clear()
             await self._changed.wait()
         fetcher, batch = self._ready.popleft()
         self._release(fetcher, batch)
         return batch
+
+    def _is_deferred(self, error: Exception) -> bool:
+        return self.defers_errors and isinstance(error, QuorumlogError) and error.retryable
 
     def drop(self, fetcher: "Fetcher") -> None:
         """Forget what a fetcher has put; it was stopped."""
@@ -164,11 +170,11 @@ class Fetcher:
             if not batch.is_out_of_range:
                 return batch
             if self.offset < batch.min_offset:
-                if not self._options.is_patient:
+                if not self._options.skips_expired:
                     raise self._out_of_range(batch)
                 _log.warning(
-                    "%s/%d: messages from offset %d to %d expired before they were read",
-                    *self.queue,
+                    "%s: messages from offset %d to %d expired before they were read",
+                    self.queue,
                     self.offset,
                     batch.min_offset - 1,
                 )
@@ -187,7 +193,7 @@ class Fetcher:
         while True:
             try:
                 return await self._reads.pull(
-                    *self.queue,
+                    self.queue,
                     self.offset,
                     options.freshness,
                     max_count=options.batch_count_max,
@@ -199,7 +205,7 @@ class Fetcher:
             except QuorumlogError as error:
                 if not (options.is_patient and error.retryable):
                     raise
-                _log.warning("%s/%d cannot be read, and is tried again: %s", *self.queue, error)
+                _log.warning("%s cannot be read, and is tried again: %s", self.queue, error)
             await asyncio.sleep(PATIENCE_MS / 1000)
 
     def _up_to_end(self, batch: MessageBatch) -> MessageBatch:
@@ -210,9 +216,8 @@ class Fetcher:
         return replace(batch, messages=messages, next_offset=end)
 
     def _out_of_range(self, batch: MessageBatch) -> OffsetOutOfRangeError:
-        topic, queue_id = self.queue
         return OffsetOutOfRangeError(
-            f"offset {self.offset} of {topic}/{queue_id} is outside of [{batch.min_offset}, "
+            f"offset {self.offset} of {self.queue} is outside of [{batch.min_offset}, "
             f"{batch.max_offset}]; begin at 'first' or 'end'",
             min_offset=batch.min_offset,
             max_offset=batch.max_offset,

@@ -1,31 +1,31 @@
 """The group consumer: shares queues with the other members of its group, and stores offsets.
 
-Owns membership, the assignment of queues and what has been processed; must not know how queues are
-fetched. At least once: an offset is stored only after the messages below it were processed, and a
-message counts as processed when the next one is asked for. A member that loses a queue stores its
-offset and forgets what it had fetched; what was handed out and not yet processed comes again
-elsewhere.
+Owns what has been processed and stored, over all broker groups; must not know how queues are
+fetched, nor how they are divided (`membership`). At least once: an offset is stored only after the
+messages below it were processed, and a message counts as processed when the next one is asked for.
+A member that loses a queue stores its offset and forgets what it had fetched; what was handed out
+and not yet processed comes again elsewhere.
 """
 
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
-from quorumlog.calls import Calls
-from quorumlog.consumer import Consumption
+from quorumlog.broker_groups import BrokerGroup, BrokerGroups
+from quorumlog.consumer import START_MS, Consumption
 from quorumlog.errors import InvalidRequestError, QuorumlogError
-from quorumlog.fetching import FetchOptions, Queue
+from quorumlog.fetching import FetchOptions
 from quorumlog.local_offsets import LocalOffsets
+from quorumlog.membership import Identity, Membership
 from quorumlog.options import Position, parse_position
 from quorumlog.pb import common_pb2, consumer_pb2
-from quorumlog.reads import Reads
-from quorumlog.rebalance import Strategy, assign, strategy_of
+from quorumlog.queues import Offsets, Queue
+from quorumlog.reads import Reads, unknown_topic
+from quorumlog.rebalance import Strategy, strategy_of
 from quorumlog.retry import Deadline
 
-HEARTBEAT_MS_MIN: Final = 50
-HEARTBEAT_MS_MAX: Final = 30_000
 COMMIT_INTERVAL_MS_MIN: Final = 10
 TOPICS_MAX: Final = 256
 _log = logging.getLogger("quorumlog.group")
@@ -43,13 +43,12 @@ class GroupConsumer(Consumption):
     def __init__(
         self,
         reads: Reads,
-        calls: Calls,
+        groups: BrokerGroups,
         options: FetchOptions,
         *,
         group: str,
         topics: Sequence[str],
         client_id: str,
-        cluster_id: str,
         mode: Mode,
         strategy: str | Strategy,
         position: Position,
@@ -71,37 +70,72 @@ class GroupConsumer(Consumption):
             raise InvalidRequestError(text)
         parse_position(position)
         self.group, self.client_id, self.topics = group, client_id, tuple(topics)
-        self._calls = calls
-        self._cluster_id = cluster_id
-        self._is_broadcasting = mode == "broadcasting"
-        self._strategy = strategy_of(strategy)
+        self._groups = groups
+        is_broadcasting = mode == "broadcasting"
+        self._identity = Identity(
+            group, client_id, self.topics, is_broadcasting, strategy_of(strategy)
+        )
         self._position = position
         self._auto_commit = auto_commit
         self._commit_interval_ms = commit_interval_ms
-        self._local = LocalOffsets(offsets_path) if self._is_broadcasting else None
-        self._members: tuple[str, ...] = ()
+        self._local = LocalOffsets(offsets_path) if is_broadcasting else None
         self._stored: dict[Queue, int] = {}
-        self._heartbeat_ms = HEARTBEAT_MS_MIN
-        self._tasks: list[asyncio.Task[None]] = []
+        self._memberships: dict[BrokerGroup, Membership] = {}
+        self._keeping: dict[BrokerGroup, list[asyncio.Task[None]]] = {}
+        self._forgetting: set[asyncio.Task[None]] = set()
         self._starting = asyncio.Lock()
 
     # What callers see.
 
     async def start(self) -> None:
-        """Join the group, and begin to fetch the queues that it assigns to this member."""
+        """Join the group, and begin to fetch the queues that it assigns to this member.
+
+        Raises UnknownTopicError, or what kept all broker groups from answering.
+        """
         async with self._starting:
             if self._is_started:
                 return
-            await self._heartbeat()
-            await self._rebalance()
+            await self._join_all()
             self._is_started = True
-            self._tasks.append(asyncio.create_task(self._keep_alive()))
-            if self._auto_commit:
-                self._tasks.append(asyncio.create_task(self._keep_committed()))
+            self._groups.on_change.append(self._follow_groups)
+            self._follow_groups()
+
+    async def _join_all(self) -> None:
+        """Join in every broker group that answers soon, in one at least."""
+        deadline = Deadline(self._options.timeout_ms)
+        joins = {
+            asyncio.ensure_future(self._membership(group).join(deadline)): group
+            for group in self._groups.all
+        }
+        try:
+            pending, patience_s = set(joins), None
+            while pending:
+                done, pending = await asyncio.wait(
+                    pending, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED
+                )
+                if not done:
+                    break  # Those that are left are joined when they answer.
+                if any(task.exception() is None for task in done):
+                    patience_s = START_MS / 1000
+        finally:
+            for task in joins:
+                task.cancel()
+            results = await asyncio.gather(*joins, return_exceptions=True)
+        failed = [result for result in results if isinstance(result, Exception)]
+        for error in failed:
+            if not isinstance(error, QuorumlogError) or not error.retryable:
+                raise error
+        if None not in results:
+            raise failed[0]
+        self._check_topics()
 
     def assignment(self) -> list[Queue]:
         """Return the queues that this member reads now."""
         return sorted(self._fetchers)
+
+    def members(self) -> list[str]:
+        """Return the client ids of those who share the topics with this member, itself included."""
+        return sorted({client for one in self._memberships.values() for client in one.members})
 
     def offsets(self) -> dict[Queue, int]:
         """Return the offset of the next message to be handed out, by queue."""
@@ -115,17 +149,30 @@ class GroupConsumer(Consumption):
         self._in_hand = None
         await self._commit(self._processed())
 
-    async def commit_offsets(self, offsets: Mapping[Queue, int]) -> None:
-        """Store these offsets: of each queue the next message to be consumed."""
+    async def commit_offsets(self, offsets: Offsets) -> None:
+        """Store these offsets: of each queue the next message to be consumed.
+
+        Each broker group stores those of its own queues; what one refuses, another may have stored.
+        """
+        by_group: dict[BrokerGroup, dict[Queue, int]] = {}
+        for queue, offset in offsets.items():
+            group = self._groups.get(queue.group if isinstance(queue, Queue) else "")
+            by_group.setdefault(group, {})[Queue(*queue, group.name)] = offset
+        stores = (self._store(group, part) for group, part in by_group.items())
+        for result in await asyncio.gather(*stores, return_exceptions=True):
+            if isinstance(result, BaseException):
+                raise result
+
+    async def _store(self, group: BrokerGroup, offsets: Mapping[Queue, int]) -> None:
         if self._local is not None:
             self._local.store(offsets)
-        elif offsets:
+        else:
             request = consumer_pb2.CommitOffsetsRequest(
-                group=self.group, cluster_id=self._cluster_id
+                group=self.group, cluster_id=self._groups.cluster_id
             )
             for (topic, queue_id), offset in offsets.items():
                 request.offsets.add(topic=topic, queue_id=queue_id, offset=offset)
-            await self._call("CommitOffsets", request)
+            await self._membership(group).call("CommitOffsets", request)
         self._stored.update(offsets)
 
     async def close(self, *, is_processed: bool = True) -> None:
@@ -135,7 +182,10 @@ class GroupConsumer(Consumption):
         """
         if self._is_closed:
             return
-        tasks, self._tasks = self._tasks, []
+        if self._follow_groups in self._groups.on_change:
+            self._groups.on_change.remove(self._follow_groups)
+        tasks = [*self._forgetting, *(task for kept in self._keeping.values() for task in kept)]
+        self._keeping.clear()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -149,8 +199,13 @@ class GroupConsumer(Consumption):
             if self._auto_commit:
                 await self._commit(processed)
         finally:
-            request = consumer_pb2.LeaveGroupRequest(group=self.group, client_id=self.client_id)
-            await self._call("LeaveGroup", request)
+            memberships = self._memberships.items()
+            # A group that is away forgets us by itself.
+            leaves = (m.leave() for group, m in memberships if m.is_joined and not group.is_away)
+            results = await asyncio.gather(*leaves, return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
 
     async def __aexit__(
         self,
@@ -174,54 +229,82 @@ class GroupConsumer(Consumption):
         if changed:
             await self.commit_offsets(changed)
 
-    async def _keep_committed(self) -> None:
+    async def _keep_committed(self, group: BrokerGroup) -> None:
         while True:
             await asyncio.sleep(self._commit_interval_ms / 1000)
+            processed = self._processed()
             try:
-                await self._commit(self._processed())
+                await self._commit({q: o for q, o in processed.items() if q.group == group.name})
             except QuorumlogError as error:
                 if not error.retryable:
                     self._inbox.fail(error)
                     return
-                _log.warning("group %s: offsets not stored yet: %s", self.group, error)
+                where = group.router.where
+                _log.warning("group %s: offsets not stored yet%s: %s", self.group, where, error)
 
-    # Membership.
+    # Membership, in each broker group by itself.
 
-    async def _keep_alive(self) -> None:
+    def _membership(self, group: BrokerGroup) -> Membership:
+        if group not in self._memberships:
+            timeout_ms = self._options.timeout_ms
+            self._memberships[group] = Membership(
+                group, self._reads, self._identity, self._share, timeout_ms
+            )
+        return self._memberships[group]
+
+    def _follow_groups(self) -> None:
+        """Keep alive in every broker group that is there, and give up those that are gone."""
+        for group in self._groups.all:
+            if group not in self._keeping:
+                work = [self._keep_alive(self._membership(group))]
+                if self._auto_commit:
+                    work.append(self._keep_committed(group))
+                self._keeping[group] = [asyncio.create_task(one) for one in work]
+        for group in self._keeping.keys() - set(self._groups.all):
+            for task in self._keeping.pop(group):
+                task.cancel()
+            forgetting = asyncio.create_task(self._forget(group))
+            self._forgetting.add(forgetting)
+            forgetting.add_done_callback(self._forgetting.discard)
+
+    async def _forget(self, group: BrokerGroup) -> None:
+        """Stop to read what cannot be read. Should it come back, it knows what was stored."""
+        self._memberships.pop(group, None)
+        for queue in [queue for queue in self._fetchers if queue.group == group.name]:
+            await self._stop_fetching(queue)
+            self._stored.pop(queue, None)
+
+    async def _keep_alive(self, membership: Membership) -> None:
         while True:
-            await asyncio.sleep(self._heartbeat_ms / 1000)
+            if membership.is_joined:
+                await asyncio.sleep(membership.heartbeat_ms / 1000)
             try:
-                await self._heartbeat()
-                await self._rebalance()
+                await membership.join(Deadline(self._options.timeout_ms))
+                self._check_topics()
             except QuorumlogError as error:
                 # Without a leader everybody goes on with what they have; twice is better than lost.
                 if not error.retryable:
                     self._inbox.fail(error)
                     return
-                _log.warning("group %s: no heartbeat: %s", self.group, error)
+                where = membership.group.router.where
+                _log.warning("group %s: no heartbeat%s: %s", self.group, where, error)
+                await asyncio.sleep(membership.heartbeat_ms / 1000)
 
-    async def _heartbeat(self) -> None:
-        request = consumer_pb2.HeartbeatRequest(
-            group=self.group,
-            client_id=self.client_id,
-            topics=self.topics,
-            is_broadcasting=self._is_broadcasting,
-            cluster_id=self._cluster_id,
-        )
-        response = await self._call("Heartbeat", request)
-        self._members = tuple(response.client_ids)
-        wanted_ms = response.heartbeat_ms or HEARTBEAT_MS_MAX
-        self._heartbeat_ms = min(max(wanted_ms, HEARTBEAT_MS_MIN), HEARTBEAT_MS_MAX)
+    def _check_topics(self) -> None:
+        """Raise UnknownTopicError for a topic that is in none of the broker groups."""
+        missing = [m.missing for g, m in self._memberships.items() if g in self._groups.all]
+        lost = set(self.topics).intersection(*missing) if missing else set()
+        if lost:
+            raise unknown_topic(min(lost))
 
-    async def _rebalance(self) -> None:
-        """Give up queues that are not ours any more, take over those that are now."""
-        deadline = Deadline(self._options.timeout_ms)
-        routes = await self._reads.topics(self.topics, self._options.freshness, deadline)
-        counts = {name: route.queue_count for name, route in routes.items()}
-        members = [self.client_id] if self._is_broadcasting else self._members
-        ours = assign(self._strategy, self.client_id, counts, members)
+    async def _share(self, group: BrokerGroup, ours: Sequence[Queue]) -> None:
+        """Give up queues of a broker group that are not ours any more, take over those that are."""
         processed = self._processed()
-        lost = {queue: processed[queue] for queue in self._fetchers if queue not in ours}
+        lost = {
+            queue: processed[queue]
+            for queue in self._fetchers
+            if queue.group == group.name and queue not in ours
+        }
         for queue in lost:
             await self._stop_fetching(queue)
         if lost and self._auto_commit:
@@ -230,10 +313,10 @@ class GroupConsumer(Consumption):
             self._stored.pop(queue, None)
         gained = [queue for queue in ours if queue not in self._fetchers]
         if gained:
-            for queue, offset in (await self._first_offsets(gained)).items():
+            for queue, offset in (await self._first_offsets(group, gained)).items():
                 self._fetch(queue, offset)
 
-    async def _first_offsets(self, queues: Sequence[Queue]) -> dict[Queue, int]:
+    async def _first_offsets(self, group: BrokerGroup, queues: Sequence[Queue]) -> dict[Queue, int]:
         """Stored offsets, or the start position for queues without one."""
         stored: dict[Queue, int] = {}
         if self._local is not None:
@@ -242,8 +325,12 @@ class GroupConsumer(Consumption):
         else:
             ids = [common_pb2.QueueId(topic=topic, queue_id=i) for topic, i in queues]
             request = consumer_pb2.FetchOffsetsRequest(group=self.group, queues=ids)
-            response = await self._call("FetchOffsets", request)
-            stored = {(o.topic, o.queue_id): o.offset for o in response.offsets if o.offset >= 0}
+            response = await self._membership(group).call("FetchOffsets", request)
+            stored = {
+                Queue(o.topic, o.queue_id, group.name): o.offset
+                for o in response.offsets
+                if o.offset >= 0
+            }
         self._stored.update(stored)
         new = [queue for queue in queues if queue not in stored]
         if not new:
@@ -251,7 +338,3 @@ class GroupConsumer(Consumption):
         deadline = Deadline(self._options.timeout_ms)
         begun = await self._reads.positions(new, self._position, self._options.freshness, deadline)
         return {**stored, **begun}
-
-    async def _call(self, method: str, request: object) -> Any:
-        deadline = Deadline(self._options.timeout_ms)
-        return await self._calls.leader("consumer", method, request, deadline, is_repeatable=True)

@@ -6,9 +6,10 @@ Owns the file; must not know who consumes. It is replaced as a whole, so a crash
 import json
 import os
 from collections.abc import Mapping
+from typing import Any
 
 from quorumlog.errors import InvalidRequestError
-from quorumlog.fetching import Queue
+from quorumlog.queues import Queue
 
 
 class LocalOffsets:
@@ -22,7 +23,10 @@ class LocalOffsets:
 
     def get(self, queue: Queue) -> int | None:
         """Return what is stored for a queue."""
-        return self._offsets.get(queue)
+        found = self._offsets.get(queue)
+        if found is None:  # Files of before there were groups name none.
+            found = self._offsets.get(Queue(queue.topic, queue.queue_id))
+        return found
 
     def store(self, offsets: Mapping[Queue, int]) -> None:
         """Remember these offsets; written and synced on return if there is a file."""
@@ -30,8 +34,8 @@ class LocalOffsets:
         if self._path is None:
             return
         lines = [
-            {"topic": topic, "queue_id": queue_id, "offset": offset}
-            for (topic, queue_id), offset in sorted(self._offsets.items())
+            {"topic": q.topic, "queue_id": q.queue_id, "group": q.group, "offset": offset}
+            for q, offset in sorted(self._offsets.items())
         ]
         temporary = f"{self._path}.{os.getpid()}.tmp"
         with open(temporary, "w", encoding="utf-8") as file:
@@ -45,8 +49,12 @@ class LocalOffsets:
         try:
             with open(path, encoding="utf-8") as file:
                 lines = json.load(file)["offsets"]
-            return {(str(x["topic"]), int(x["queue_id"])): int(x["offset"]) for x in lines}
+            return {_queue(line): int(line["offset"]) for line in lines}
         except (ValueError, KeyError, TypeError) as error:
             raise InvalidRequestError(
                 f"{path} holds no offsets ({error}); remove it to begin anew"
             ) from error
+
+
+def _queue(line: Mapping[str, Any]) -> Queue:
+    return Queue(str(line["topic"]), int(line["queue_id"]), str(line.get("group", "")))

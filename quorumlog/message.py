@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, overload
 
+from quorumlog.queues import Queue
+
 Host = tuple[str, int]  # IPv4 or IPv6 literal, port.
 
 _SYS_FLAG_BORN_HOST_V6: Final = 0x10
@@ -25,7 +27,7 @@ class Message:
     `properties` also holds KEYS and TAGS, the names under which RocketMQ keeps keys and tag.
     """
 
-    __slots__ = ("_head", "_properties", "body", "queue_id", "queue_offset", "topic")
+    __slots__ = ("_head", "_properties", "body", "group", "queue_id", "queue_offset", "topic")
 
     def __init__(
         self,
@@ -35,6 +37,7 @@ class Message:
         body: bytes,
         head: bytes,
         properties: bytes,
+        group: str = "",
     ) -> None:
         self.topic = topic
         self.queue_id = queue_id
@@ -42,6 +45,7 @@ class Message:
         self.body = body
         self._head = head  # The record up to its body.
         self._properties: bytes | dict[str, str] = properties
+        self.group = group  # The broker group whose log it is in.
 
     @property
     def size_bytes(self) -> int:
@@ -130,7 +134,7 @@ class Message:
         """Return all of it under stable names; `body` stays bytes."""
         names = (
             "message_id topic queue_id queue_offset position size_bytes born_unix_ms store_unix_ms "
-            "key tag properties flag sys_flag reconsume_times body"
+            "key tag properties flag sys_flag reconsume_times body group"
         )
         values: dict[str, Any] = {name: getattr(self, name) for name in names.split()}
         values["born_host"] = "{}:{}".format(*self.born_host)
@@ -138,7 +142,8 @@ class Message:
         return values
 
     def __repr__(self) -> str:
-        where = f"{self.topic}/{self.queue_id}@{self.queue_offset}"
+        group = f"{self.group}:" if self.group else ""
+        where = f"{group}{self.topic}/{self.queue_id}@{self.queue_offset}"
         return f"<Message {where}, {len(self.body)} bytes>"
 
     def __eq__(self, other: object) -> bool:
@@ -159,6 +164,7 @@ class MessageBatch(Sequence[Message]):
     `max_offset` is one past the last committed message, so `max_offset - next_offset` is the lag.
     `messages` may be empty although there are later ones: none of those looked at had the tags.
     `is_out_of_range` says that there is no message at the offset: expired, or beyond the end.
+    `queue` names the queue with its broker group.
     """
 
     topic: str
@@ -172,6 +178,7 @@ class MessageBatch(Sequence[Message]):
     size_bytes: int
     is_out_of_range: bool
     messages: list[Message]
+    queue: Queue
 
     def __len__(self) -> int:
         return len(self.messages)
@@ -186,6 +193,11 @@ class MessageBatch(Sequence[Message]):
     def __getitem__(self, at: int | slice) -> Message | list[Message]:
         return self.messages[at]
 
+    @property
+    def group(self) -> str:
+        """The broker group whose log they are in."""
+        return self.queue.group
+
     def bodies(self) -> list[bytes]:
         """Return the bodies alone."""
         return [message.body for message in self.messages]
@@ -193,7 +205,10 @@ class MessageBatch(Sequence[Message]):
 
 @dataclass(frozen=True, slots=True)
 class OutgoingMessage:
-    """One message of `send_batch` that differs from its batch; None takes what the batch says."""
+    """One message of `send_batch` that differs from its batch; None takes what the batch says.
+
+    The broker group is the same for all of a batch.
+    """
 
     body: bytes | str
     topic: str | None = None

@@ -1,9 +1,9 @@
 """The producer: takes messages, batches them by itself, gives receipts.
 
-Owns the buffer and its bound, and what callers see; must not know how batches travel or what is
-done when that fails (`append_stream`). A batch leaves as soon as the one before it has its receipt,
-or when it is full; so under light load every message leaves at once, and under heavy load batches
-grow by themselves.
+Owns the buffer and its bound, and what callers see; must not know to which broker group batches go
+(`lanes`), how they travel or what is done when that fails (`append_stream`). A batch leaves as soon
+as the one before it has its receipt, or when it is full; so under light load every message leaves
+at once, and under heavy load batches grow by themselves.
 """
 
 import asyncio
@@ -14,13 +14,13 @@ from types import TracebackType
 from typing import Final, Self
 
 from quorumlog import errors
-from quorumlog.append_stream import IN_FLIGHT_MAX, Sender
+from quorumlog.append_stream import IN_FLIGHT_MAX
 from quorumlog.batch import Entry, encode_properties, size_bytes_of, topic_template
-from quorumlog.calls import Calls
+from quorumlog.broker_groups import BrokerGroups
 from quorumlog.delivery import Batch, Delivery, Receipt, Receipts
+from quorumlog.lanes import Lane, Lanes
 from quorumlog.message import OutgoingMessage
 from quorumlog.retry import Deadline
-from quorumlog.routing import Router
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
@@ -86,26 +86,24 @@ class Producer:
     `in_flight_max=1`.
     """
 
-    def __init__(self, router: Router, calls: Calls, options: ProducerOptions) -> None:
+    def __init__(self, groups: BrokerGroups, options: ProducerOptions) -> None:
         Deadline(options.timeout_ms)  # Checks it.
         self._options = options
-        self._router = router
-        self._sender = Sender(
-            router,
-            calls,
+        self._groups = groups
+        self._lanes = Lanes(
+            groups,
+            self._on_sender_ended,
             is_idempotent=options.is_idempotent,
             in_flight_max=options.in_flight_max,
             linger_ms=options.linger_ms,
         )
-        self._task: asyncio.Task[None] | None = None
         self._is_closed = False
         self._bug: errors.QuorumlogError | None = None
-        self._open: Batch | None = None
         self._unfinished: dict[Batch, None] = {}  # In the order of their making.
         self._held_size_bytes = 0
         self._room_waiters: deque[asyncio.Future[None]] = deque()
         self._failures: list[Batch] = []  # Failed since the last flush; the first few.
-        self._leader_changes_before = router.stats.leader_changes
+        self._leader_changes_before = self._leader_changes()
 
     async def send(
         self,
@@ -117,12 +115,17 @@ class Producer:
         queue_id: int | None = None,
         properties: Mapping[str, str] | None = None,
         flag: int = 0,
+        group: str = "",
     ) -> Receipt:
         """Send one message and wait for its receipt.
 
         The queue is `queue_id`, or chosen by CRC-32 of `key` modulo the number of queues, or round
         robin a batch at a time. `key` (several when separated by spaces) is indexed for
         `query_by_key`; consumers can filter by `tag`. A str body is sent as UTF-8.
+
+        In a cluster of several broker groups `group` names one of them. Without it a `queue_id` is
+        of the first group by name, a key has a group of its own, and what has neither goes to any
+        group that answers.
 
         Raises UnknownTopicError, TooLargeError, InvalidRequestError, DeadlineError (nothing was
         stored) or OutcomeUnknownError. Cancelling the wait does not withdraw the message.
@@ -135,6 +138,7 @@ class Producer:
             queue_id=queue_id,
             properties=properties,
             flag=flag,
+            group=group,
         )
         return await delivery.receipt()
 
@@ -148,6 +152,7 @@ class Producer:
         queue_id: int | None = None,
         properties: Mapping[str, str] | None = None,
         flag: int = 0,
+        group: str = "",
     ) -> Delivery:
         """Hand over one message, waiting only while the buffer is full; the way to send in bulk.
 
@@ -158,7 +163,7 @@ class Producer:
         size_bytes = size_bytes_of(entry)
         if self._room_waiters or not self._has_room(size_bytes):
             await self._wait_for_room(size_bytes)
-        return self._add(entry, size_bytes)
+        return self._add(entry, size_bytes, group)
 
     def send_nowait(
         self,
@@ -170,13 +175,14 @@ class Producer:
         queue_id: int | None = None,
         properties: Mapping[str, str] | None = None,
         flag: int = 0,
+        group: str = "",
     ) -> Delivery:
         """Hand over one message. Raises BusyError (`client.busy`) while the buffer is full."""
         entry = _entry(topic, body, key, tag, queue_id, properties, flag)
         size_bytes = size_bytes_of(entry)
         if not self._has_room(size_bytes):
             raise self._busy("is full")
-        return self._add(entry, size_bytes)
+        return self._add(entry, size_bytes, group)
 
     async def send_batch(
         self,
@@ -187,10 +193,12 @@ class Producer:
         tag: str | None = None,
         queue_id: int | None = None,
         properties: Mapping[str, str] | None = None,
+        group: str = "",
     ) -> Sequence[Receipt]:
         """Send several messages as one atomic batch: all are stored, in one entry, or none.
 
-        They may differ in topic, queue and so on: give an OutgoingMessage instead of a body. Raises
+        They may differ in topic, queue and so on: give an OutgoingMessage instead of a body. All go
+        to one broker group: the one named, else that of the first queue id or key. Raises
         TooLargeError if they do not fit into one entry (4 MiB).
         """
         defaults = (topic, key, tag, queue_id, properties)
@@ -198,7 +206,7 @@ class Producer:
         if not entries:
             return []
         sizes = [size_bytes_of(entry) for entry in entries]
-        limit = self._router.batch_size_bytes_max or BATCH_SIZE_BYTES_LIMIT
+        limit = self._groups.home.router.batch_size_bytes_max or BATCH_SIZE_BYTES_LIMIT
         if sum(sizes) > limit or len(entries) > BATCH_COUNT_LIMIT:
             raise errors.TooLargeError(
                 f"a batch of {len(entries)} messages and {sum(sizes)} bytes, the limits are "
@@ -207,12 +215,15 @@ class Producer:
         if self._room_waiters or not self._has_room(sum(sizes)):
             await self._wait_for_room(sum(sizes))
         self._check_open()
-        self._close_open_batch()
-        batch = self._new_batch(is_atomic=True)
+        lane = self._lanes.only
+        if lane is None or group:
+            lane = self._lanes.choose_for_all(entries, group)
+        lane.close_open()
+        batch = self._new_batch(lane, is_atomic=True)
         for entry, size_bytes in zip(entries, sizes, strict=True):
             batch.add(entry, size_bytes)
         self._held_size_bytes += batch.size_bytes
-        self._sender.wake()
+        lane.sender.wake()
         batch.claimed_count = batch.record_count
         await batch.wait()
         if batch.error is not None:
@@ -224,13 +235,12 @@ class Producer:
 
         Raises the first failure since the last flush that no Delivery was asked about.
         """
-        self._sender.is_flushing += 1
-        self._sender.wake()
+        self._lanes.flush(1)
         try:
             for batch in list(self._unfinished):
                 await batch.wait()
         finally:
-            self._sender.is_flushing -= 1
+            self._lanes.flush(-1)
         failures, self._failures = self._failures, []
         for batch in failures:
             if not batch.is_claimed and batch.error is not None:
@@ -257,10 +267,7 @@ class Producer:
         await self._stop()
 
     async def _stop(self) -> None:
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        await self._lanes.stop()
         self._fail_all(
             errors.ClosedError(
                 "the producer was closed before this message had a receipt; read back what was "
@@ -282,57 +289,60 @@ class Producer:
 
     def stats(self) -> ProducerStats:
         """Return what it did so far."""
-        sender = self._sender
-        known = sender.stats
+        senders = [lane.sender for lane in self._lanes]
+        known = [sender.stats for sender in senders]
         return ProducerStats(
-            acked_count=known.acked_count,
-            acked_size_bytes=known.acked_size_bytes,
-            failed_count=known.failed_count,
-            duplicates_count=known.duplicates_count,
-            batches_acked=known.batches_acked,
-            retried_batches=known.retried_batches,
-            in_flight_batches=sender.in_flight_count,
+            acked_count=sum(stats.acked_count for stats in known),
+            acked_size_bytes=sum(stats.acked_size_bytes for stats in known),
+            failed_count=sum(stats.failed_count for stats in known),
+            duplicates_count=sum(stats.duplicates_count for stats in known),
+            batches_acked=sum(stats.batches_acked for stats in known),
+            retried_batches=sum(stats.retried_batches for stats in known),
+            in_flight_batches=sum(sender.in_flight_count for sender in senders),
             held_size_bytes=self._held_size_bytes,
-            leader_changes=self._router.stats.leader_changes - self._leader_changes_before,
-            no_ack_ms_max=round(known.no_ack_ms_max, 3),
+            leader_changes=self._leader_changes() - self._leader_changes_before,
+            no_ack_ms_max=round(max((stats.no_ack_ms_max for stats in known), default=0.0), 3),
         )
+
+    def _leader_changes(self) -> int:
+        return sum(group.router.stats.leader_changes for group in self._groups.known())
 
     # The buffer.
 
-    def _add(self, entry: Entry, size_bytes: int) -> Delivery:
-        """Put a message into the open batch. There is room."""
+    def _add(self, entry: Entry, size_bytes: int, group: str) -> Delivery:
+        """Put a message into an open batch. There is room."""
         self._check_open()
-        options, batch = self._options, self._open
+        lane = self._lanes.only
+        if lane is None or group:
+            lane = self._lanes.choose(entry, group)
+        options, batch = self._options, lane.open
         # What the nodes take may be less than what was asked for here.
         limit = options.batch_size_bytes_max
-        if 0 < self._router.batch_size_bytes_max < limit:
-            limit = self._router.batch_size_bytes_max
+        if 0 < lane.router.batch_size_bytes_max < limit:
+            limit = lane.router.batch_size_bytes_max
         if batch is None or not batch.is_open:
-            batch = self._open = self._new_batch()
-            self._sender.wake()
+            batch = lane.open = self._new_batch(lane)
+            lane.sender.wake()
         elif batch.size_bytes + size_bytes > limit:
-            self._close_open_batch()
-            batch = self._open = self._new_batch()
+            lane.close_open()
+            batch = lane.open = self._new_batch(lane)
         delivery = batch.add(entry, size_bytes)
         self._held_size_bytes += size_bytes
         if batch.record_count >= options.batch_count_max or batch.size_bytes >= limit:
-            self._close_open_batch()
+            lane.close_open()
         return delivery
 
-    def _new_batch(self, *, is_atomic: bool = False) -> Batch:
-        batch = Batch(Deadline(self._options.timeout_ms), self._on_done, is_atomic=is_atomic)
+    def _new_batch(self, lane: Lane, *, is_atomic: bool = False) -> Batch:
+        batch = Batch(
+            Deadline(self._options.timeout_ms),
+            self._on_done,
+            is_atomic=is_atomic,
+            group=lane.group.name,
+            is_pinned=lane.is_pinned,
+        )
         self._unfinished[batch] = None
-        self._sender.waiting.append(batch)
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._sender.run())
-            self._task.add_done_callback(self._on_sender_ended)
+        lane.put(batch)
         return batch
-
-    def _close_open_batch(self) -> None:
-        batch, self._open = self._open, None
-        if batch is not None:
-            batch.is_open = False
-            self._sender.wake()
 
     def _on_done(self, batch: Batch) -> None:
         del self._unfinished[batch]
@@ -402,11 +412,10 @@ class Producer:
         self._fail_all(self._bug)
 
     def _fail_all(self, error: errors.QuorumlogError) -> None:
-        self._sender.waiting.clear()
-        self._open = None
+        self._lanes.clear()
         for batch in list(self._unfinished):
             if not batch.is_done:
-                self._sender.stats.failed_count += batch.record_count
+                self._lanes.home.sender.stats.failed_count += batch.record_count
                 batch.fail(error)
         waiters: Iterable[asyncio.Future[None]] = self._room_waiters
         for waiter in waiters:

@@ -6,6 +6,7 @@ found. Every member computes it from the same sorted inputs, so all agree withou
 
 import bisect
 import hashlib
+import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -80,15 +81,33 @@ def strategy_of(strategy: str | Strategy) -> Strategy:
 
 
 def assign(
-    strategy: Strategy, client_id: str, queue_counts: dict[str, int], client_ids: Sequence[str]
+    strategy: Strategy,
+    client_id: str,
+    queue_counts: dict[str, int],
+    client_ids: Sequence[str],
+    *,
+    group: str = "",
 ) -> list[Queue]:
-    """Apply a strategy to each topic; return all queues that are ours, sorted."""
+    """Apply a strategy to each topic; return all queues of a broker group that are ours, sorted.
+
+    Each group's queues are divided by themselves, among the members that this group knows: whether
+    another group is there, or is seen by all, changes nothing. So that not the same members get
+    more in every group, each numbered group (g0, g1...) begins to deal where the one before ended.
+    """
     members = sorted(client_ids)
     mine: list[Queue] = []
     for topic in sorted(queue_counts):
-        queues = [(topic, queue_id) for queue_id in range(queue_counts[topic])]
-        mine += strategy(client_id, queues, members)
+        count = queue_counts[topic]
+        at = _number(group) * count % len(members) if members else 0
+        queues = [(topic, queue_id) for queue_id in range(count)]
+        mine += strategy(client_id, queues, members[at:] + members[:at])
     return sorted(mine)
+
+
+def _number(group: str) -> int:
+    """The digits at the end of a name, if there are few enough to count groups."""
+    digits = re.search(r"[0-9]{1,6}$", group)
+    return int(digits[0]) if digits else 0
 
 
 def _hash(text: str) -> int:

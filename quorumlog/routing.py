@@ -1,15 +1,17 @@
-"""Where things are: the nodes of the cluster, its leader, the queues of its topics.
+"""Where things are in one broker group: its nodes, its leader, its queues of topics.
 
-Owns what this client believes of the cluster and the search for the leader; must not know what is
-sent there. One search runs at a time and everybody waits for it. It asks all known nodes at once,
-again every 25 to 50 ms until one of them says of itself that it leads: after the death of a leader
-the next append is then late by the election and little else. A leader that was suspected is
-believed again only when it answers itself, or under a higher term.
+Owns what this client believes of the group and the search for the leader; must not know what is
+sent there, nor how several groups make one cluster: what an answer says of others is handed on.
+One search runs at a time and everybody waits for it. It asks all known nodes at once, again every
+25 to 50 ms until one of them says of itself that it leads: after the death of a leader the next
+append is then late by the election and little else. A leader that was suspected is believed again
+only when it answers itself, or under a higher term.
 """
 
 import asyncio
 import random
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -37,7 +39,7 @@ ANSWER_TIMEOUT_MS: Final = 1_000  # Of one question; a node that is paused must 
 
 @dataclass(frozen=True, slots=True)
 class TopicRoute:
-    """A topic's queues. `permission`: 4 read, 2 write, 6 both, as in RocketMQ."""
+    """A topic's queues in one group. `permission`: 4 read, 2 write, 6 both, as in RocketMQ."""
 
     topic: str
     queue_count: int
@@ -46,7 +48,10 @@ class TopicRoute:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """What the cluster said of itself. `leader_id` is 0 while it has no leader."""
+    """What a broker group said of itself. `leader_id` is 0 while it has no leader.
+
+    `groups` has this group and all others of the cluster, by name.
+    """
 
     cluster_id: str
     term: int
@@ -54,6 +59,8 @@ class Route:
     leader_address: str
     nodes: dict[int, str]
     topics: dict[str, TopicRoute]
+    group: str = ""
+    groups: "tuple[Route, ...]" = ()
 
 
 @dataclass(slots=True)
@@ -84,18 +91,34 @@ class _Round:
             self.leader_id, self.leader_address = leader_id, address
 
 
+Heard = Callable[[log_pb2.RouteResponse, str], None]
+"""Is told of each answer, and of the address that gave it; empty: one of this group."""
+
+
 class Router:
-    """The client's view of the cluster. All of it belongs to one event loop."""
+    """The client's view of one group. All of it belongs to one event loop."""
 
     def __init__(
-        self, channels: Channels, bootstrap: Sequence[str], cluster_id: str | None = None
+        self,
+        channels: Channels,
+        bootstrap: Sequence[str],
+        cluster_id: str | None = None,
+        *,
+        group: str = "",
+        heard: Heard | None = None,
     ) -> None:
+        """`group` empty: that of the first node that answers."""
         if not 0 < len(bootstrap) <= BOOTSTRAP_MAX:
             raise InvalidRequestError(f"{len(bootstrap)} addresses; give 1 to {BOOTSTRAP_MAX}")
         self.channels = channels
         self.bootstrap = tuple(bootstrap)
         self.cluster_id = cluster_id or ""
+        self.group = group
+        self.where = ""  # For errors: " of group g1" when there are others.
+        self.answered_s = 0.0  # When a node of the group answered last, by the monotonic clock.
         self.stats = RouterStats()
+        self._heard = heard
+        self._strangers: set[str] = set()  # Of `bootstrap`: nodes of other groups.
         self.nodes: dict[int, str] = {}
         self.term = 0
         self.leader_id = 0
@@ -105,6 +128,7 @@ class Router:
         self._suspected = ""  # Address and term of a leader that failed us.
         self._suspected_term = -1
         self._topics: dict[str, TopicRoute] = {}
+        self._lacked: dict[str, None] = {}  # Topics that the leader said it does not have.
         self._search_task: asyncio.Task[None] | None = None
         self._random = random.Random()
         self._last_error: QuorumlogError | None = None
@@ -125,7 +149,8 @@ class Router:
 
     def addresses(self) -> list[str]:
         """All addresses at which a node may be, those of known nodes first."""
-        return list(dict.fromkeys([*self.nodes.values(), *self.bootstrap]))
+        others = (address for address in self.bootstrap if address not in self._strangers)
+        return list(dict.fromkeys([*self.nodes.values(), *others]))
 
     def node(self, node_id: int) -> Node:
         """Return the node of that id. Raises InvalidRequestError if the cluster has none."""
@@ -139,9 +164,18 @@ class Router:
         """Return what is known of a topic, without asking."""
         return self._topics.get(topic)
 
+    def lacks(self, topic: str) -> bool:
+        """Say whether the leader was asked for a topic and does not have it."""
+        return topic in self._lacked
+
+    def asked_topics(self) -> list[str]:
+        """Return the topics that somebody asked for, the latest last."""
+        return [*self._lacked, *self._topics]
+
     def forget_topic(self, topic: str) -> None:
         """Ask again before the topic is used next."""
         self._topics.pop(topic, None)
+        self._lacked.pop(topic, None)
 
     def view(self, topics: Sequence[str] = ()) -> Route:
         """Return all that is known, as a value."""
@@ -153,6 +187,7 @@ class Router:
             self._leader_address,
             dict(self.nodes),
             routes,
+            self.group,
         )
 
     # The leader.
@@ -167,7 +202,8 @@ class Router:
             if address:
                 return self.channels.get(address)
             if deadline.has_passed:
-                raise deadline.error("finding the leader", self._last_error, attempts=0)
+                what = f"finding the leader{self.where}"
+                raise deadline.error(what, self._last_error, attempts=0)
             await self._wait_for_search(deadline, until_found=True)
             if self._is_final and self._last_error is not None:
                 raise self._last_error
@@ -261,6 +297,13 @@ class Router:
             found.is_final = is_final and not found.answered
             return
         found.is_final = False
+        if self._is_stranger(answer):
+            self._strangers.add(address)
+            text = f"{address} is of group {answer.group}, not of {self.group}; use its own"
+            found.last_error = UnavailableError(text)
+            if self._heard is not None:
+                self._heard(answer, address)
+            return
         found.answered.add(answer.node_id)
         self._learn(answer)
         if answer.leader_id and answer.leader_id == answer.node_id:
@@ -273,9 +316,28 @@ class Router:
         else:
             found.last_error = UnavailableError(f"{address} knows no leader; wait a moment")
 
-    async def _ask(self, address: str) -> "tuple[str, log_pb2.RouteResponse | QuorumlogError]":
+    async def survey(self, addresses: Sequence[str]) -> None:
+        """Ask nodes at these addresses once, whatever group they are of."""
+        answers = await asyncio.gather(*(self._ask(address) for address in addresses))
+        for address, answer in answers:
+            self._weigh(_Round(), address, answer)
+
+    async def refresh_topics(self, topics: Sequence[str]) -> bool:
+        """Ask the leader anew where these topics are; False if it is not there to answer."""
+        address = self._leader_address
+        if not address:
+            return False
+        _, answer = await self._ask(address, topics)
+        if isinstance(answer, QuorumlogError) or answer.leader_id != answer.node_id:
+            return False
+        self.learn_topics(answer, topics)
+        return True
+
+    async def _ask(
+        self, address: str, topics: Sequence[str] = ()
+    ) -> "tuple[str, log_pb2.RouteResponse | QuorumlogError]":
         self.stats.questions += 1
-        request = log_pb2.RouteRequest(cluster_id=self.cluster_id)
+        request = log_pb2.RouteRequest(cluster_id=self.cluster_id, topics=topics)
         try:
             stub = self.channels.get(address).log
             return address, await stub.Route(request, timeout=ANSWER_TIMEOUT_MS / 1000)
@@ -293,9 +355,16 @@ class Router:
         if address == self._suspected:
             self._suspected, self._suspected_term = "", -1
 
+    def _is_stranger(self, response: log_pb2.RouteResponse) -> bool:
+        """A node of another group. Nodes of before there were groups name none."""
+        return bool(self.group and response.group) and response.group != self.group
+
     def _learn(self, response: log_pb2.RouteResponse) -> None:
-        if not self.cluster_id:
-            self.cluster_id = response.cluster_id
+        self.cluster_id = self.cluster_id or response.cluster_id
+        self.group = self.group or response.group
+        self.answered_s = time.monotonic()
+        if self._heard is not None:
+            self._heard(response, "")
         if response.term >= self.term and response.nodes:
             self.term = response.term
             nodes = {node.node_id: node.address for node in response.nodes if node.address}
@@ -303,16 +372,22 @@ class Router:
         self.batch_size_bytes_max = response.batch_size_bytes_max or self.batch_size_bytes_max
         self.body_size_bytes_max = response.body_size_bytes_max or self.body_size_bytes_max
         for topic in response.topics:
-            self._topics.pop(topic.topic, None)
+            self.forget_topic(topic.topic)
             if len(self._topics) >= TOPICS_MAX:
                 del self._topics[next(iter(self._topics))]
             self._topics[topic.topic] = TopicRoute(topic.topic, topic.queue_count, topic.permission)
 
     def learn_topics(self, response: log_pb2.RouteResponse, asked: Sequence[str]) -> None:
         """Take in the answer of the leader to a question for topics; what it left out is gone."""
+        if self._is_stranger(response):
+            return
         for topic in asked:
-            self._topics.pop(topic, None)
+            self.forget_topic(topic)
         self._learn(response)
+        if response.leader_id == response.node_id:
+            self._lacked.update(dict.fromkeys(name for name in asked if name not in self._topics))
+            while len(self._lacked) > TOPICS_MAX:
+                del self._lacked[next(iter(self._lacked))]
 
     async def close(self) -> None:
         """End the search."""

@@ -32,7 +32,8 @@ from quorumlog.producer import (
     IN_FLIGHT_DEFAULT,
     ProducerStats,
 )
-from quorumlog.rebalance import Queue, Strategy
+from quorumlog.queues import Queue
+from quorumlog.rebalance import Strategy
 
 
 class Delivery:
@@ -86,6 +87,7 @@ class Producer:
         queue_id: int | None = None,
         properties: Mapping[str, str] | None = None,
         flag: int = 0,
+        group: str = "",
     ) -> Delivery:
         """Hand over one message, waiting only while the buffer is full."""
         work = self._inner.enqueue(
@@ -96,6 +98,7 @@ class Producer:
             queue_id=queue_id,
             properties=properties,
             flag=flag,
+            group=group,
         )
         return Delivery(loop_thread.call(work))
 
@@ -109,6 +112,7 @@ class Producer:
         queue_id: int | None = None,
         properties: Mapping[str, str] | None = None,
         flag: int = 0,
+        group: str = "",
     ) -> Delivery:
         """Hand over one message. Raises BusyError (`client.busy`) while the buffer is full."""
         return Delivery(
@@ -121,6 +125,7 @@ class Producer:
                     queue_id=queue_id,
                     properties=properties,
                     flag=flag,
+                    group=group,
                 )
             )
         )
@@ -190,11 +195,12 @@ class PullConsumer(_Iteration):
 
     close = blocking(async_consumer.PullConsumer.close)
     offsets = plain(async_consumer.PullConsumer.offsets)
+    queue_offsets = plain(async_consumer.PullConsumer.queue_offsets)
 
-    def seek(self, queue_id: int, position: Position) -> None:
+    def seek(self, queue_id: int | Queue, position: Position) -> None:
         """Go on from another position of one queue. What was fetched of it is forgotten."""
         current = self._current
-        if current is not None and current.queue_id == queue_id:
+        if current is not None and queue_id in (current.queue, current.queue_id):
             self._current = None
         loop_thread.call(self._inner.seek(queue_id, position))
 
@@ -214,6 +220,7 @@ class GroupConsumer(_Iteration):
         self._inner: async_group.GroupConsumer = inner
 
     assignment = plain(async_group.GroupConsumer.assignment)
+    members = plain(async_group.GroupConsumer.members)
     offsets = plain(async_group.GroupConsumer.offsets)
     commit = blocking(async_group.GroupConsumer.commit)
     commit_offsets = blocking(async_group.GroupConsumer.commit_offsets)
@@ -351,7 +358,7 @@ class Client:
         self,
         topic: str,
         *,
-        queues: Sequence[int] | None = None,
+        queues: Sequence[int | Queue] | None = None,
         position: Position = "first",
         until: Literal["end"] | None = None,
         consistency: Consistency | str = Consistency.LEADER,

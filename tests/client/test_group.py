@@ -112,7 +112,7 @@ def test_members_share_the_queues_and_take_over_from_those_who_leave(strategy: s
                 shares = [queue for member in members for queue in member.assignment()]
                 return sorted(shares) == [("orders", q) for q in range(8)]
 
-            await until(lambda: is_settled() and all(len(m._members) == 3 for m in members))
+            await until(lambda: is_settled() and all(len(m.members()) == 3 for m in members))
             await members.pop().close()
             await until(is_settled)
             got: list[bytes] = []

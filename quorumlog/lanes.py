@@ -1,0 +1,287 @@
+"""The ways on which a producer's batches leave: one to each broker group, and who takes which.
+
+Owns the choice of a group for each message, and what is done with batches of a group that gives no
+answers; must not know how batches travel (`append_stream`). Messages that name a group or a queue
+stay where they belong. A key has a group of its own. All others go to the group that has least to
+do. When a group is away, what is waiting for it, is bound to no queue and is surely not in its log
+goes to the others; what may be in its log stays until that is known.
+"""
+
+import asyncio
+import random
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final
+
+from quorumlog.append_stream import Sender
+from quorumlog.batch import Entry
+from quorumlog.broker_groups import BrokerGroup, BrokerGroups
+from quorumlog.delivery import Batch
+
+AWAY_AFTER_MS: Final = 1_500  # Longer than an election, as a rule.
+WATCH_MS: Final = 100
+
+
+class Lane:
+    """The way to one broker group, and the batch that is filled for it."""
+
+    __slots__ = ("_on_ended", "group", "is_pinned", "open", "router", "sender", "task")
+
+    def __init__(
+        self,
+        group: BrokerGroup,
+        sender: Sender,
+        on_ended: "Callable[[asyncio.Task[None]], None]",
+    ) -> None:
+        self.group = group
+        self.router = group.router
+        self.sender = sender
+        self.open: Batch | None = None
+        self.is_pinned = False  # Of the batch that is made next.
+        self.task: asyncio.Task[None] | None = None
+        self._on_ended = on_ended
+
+    def put(self, batch: Batch) -> None:
+        """Let a batch wait for its turn."""
+        self.sender.waiting.append(batch)
+        if self.task is None:
+            self.task = asyncio.get_running_loop().create_task(self.sender.run())
+            self.task.add_done_callback(self._on_ended)
+
+    def close_open(self) -> None:
+        """Take no more messages into the open batch."""
+        batch, self.open = self.open, None
+        if batch is not None:
+            batch.is_open = False
+            self.sender.wake()
+
+
+class Lanes:
+    """All lanes of a producer, each made when it is first used."""
+
+    def __init__(
+        self,
+        groups: BrokerGroups,
+        on_ended: "Callable[[asyncio.Task[None]], None]",
+        **options: Any,
+    ) -> None:
+        """`options` are those of Sender; `on_ended` is told of a sender that broke."""
+        self.only: Lane | None = None
+        """The one that takes everything; None while there are several groups."""
+        self._groups = groups
+        self._options = options
+        self._on_ended = on_ended
+        self._lanes: dict[BrokerGroup, Lane] = {}
+        self._free: Lane | None = None  # Whose open batch takes what may go anywhere.
+        self._turn = random.randrange(1 << 16)  # Producers must not all begin with the same group.
+        self._flushing = 0
+        self._watching: asyncio.Task[None] | None = None
+        groups.on_change.append(self._follow)
+        self._follow()
+
+    def __iter__(self) -> Iterator[Lane]:
+        return iter(self._lanes.values())
+
+    @property
+    def home(self) -> Lane:
+        """That of the first group by name."""
+        return self._lane(self._groups.home)
+
+    def _lane(self, group: BrokerGroup) -> Lane:
+        lane = self._lanes.get(group)
+        if lane is None:
+            sender = Sender(
+                group.router,
+                group.calls,
+                on_stray=lambda batch: self._take_strays(group, batch),
+                **self._options,
+            )
+            sender.is_flushing = self._flushing
+            lane = self._lanes[group] = Lane(group, sender, self._on_ended)
+        return lane
+
+    def _follow(self) -> None:
+        """Look anew which groups there are."""
+        self.only = self.home if self._groups.is_single else None
+        if self.only is not None:
+            self.only.is_pinned = False
+        elif self._watching is None:
+            self._watching = asyncio.get_running_loop().create_task(self._watch())
+            self._watching.add_done_callback(self._on_ended)
+
+    def flush(self, change: int) -> None:
+        """Count one more, or one less, who waits for everything to leave."""
+        self._flushing += change
+        for lane in self:
+            lane.sender.is_flushing = self._flushing
+            lane.sender.wake()
+
+    def clear(self) -> None:
+        """Forget what waits; somebody else fails it."""
+        for lane in self:
+            lane.sender.waiting.clear()
+            lane.open = None
+
+    async def stop(self) -> None:
+        """End all senders."""
+        if self._follow in self._groups.on_change:
+            self._groups.on_change.remove(self._follow)
+        tasks = [task for task in (self._watching, *(lane.task for lane in self)) if task]
+        self._watching = None
+        for lane in self:
+            lane.task = None
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # The choice.
+
+    def choose(self, entry: Entry, group: str) -> Lane:
+        """Return the lane of a message; its open batch, if it has one, takes the message."""
+        topic, queue_id, key = entry[0].name, entry[1], entry[2]
+        is_pinned = bool(group) or queue_id is not None
+        if is_pinned:
+            lane = self._lane(self._groups.get(group))
+        elif key is not None:
+            lane = self._of_key(key, (topic,))
+        else:
+            lane = self._freely((topic,))
+        if lane.open is not None and lane.open.is_pinned is not is_pinned:
+            lane.close_open()  # The order of what meets in one queue is that of the batches.
+        lane.is_pinned = is_pinned
+        return lane
+
+    def choose_for_all(self, entries: Sequence[Entry], group: str) -> Lane:
+        """Return the lane of an atomic batch; it is bound to it if a message names a queue."""
+        topics = tuple({entry[0].name for entry in entries})
+        is_pinned = bool(group) or any(entry[1] is not None for entry in entries)
+        if is_pinned:
+            lane = self._lane(self._groups.get(group))
+        else:
+            lane = self._for_all(entries, topics)
+        lane.is_pinned = is_pinned
+        return lane
+
+    def _for_all(self, entries: Sequence[Entry], topics: Sequence[str]) -> Lane:
+        key = next((entry[2] for entry in entries if entry[2] is not None), None)
+        return self._freely(topics) if key is None else self._of_key(key, topics)
+
+    def _having(self, topics: Sequence[str]) -> list[BrokerGroup]:
+        """Groups that may have these topics; the first one is to say so if none has."""
+        groups = self._groups.all
+        having = [g for g in groups if not any(map(g.router.lacks, topics))]
+        return having or [self._groups.home]
+
+    def _of_key(self, key: str, topics: Sequence[str]) -> Lane:
+        """The group of a key; keys of a group that is away are spread over the others meanwhile."""
+        having = self._having(topics)
+        # The upper half: the lower one says which queue of the group it is.
+        number = zlib.crc32(key.encode()) >> 16
+        group = having[number % len(having)]
+        there = [other for other in having if not other.is_away]
+        if group.is_away and there:
+            group = there[number // len(having) % len(there)]
+        return self._lane(group)
+
+    def _freely(self, topics: Sequence[str]) -> Lane:
+        """The group whose batch is being filled, else the one that has least to do."""
+        free = self._free
+        if free is not None and self._is_filling(free, topics):
+            return free
+        having = self._having(topics)
+        there = [group for group in having if not group.is_away] or having
+        self._turn += 1
+        at = self._turn % len(there)
+        lanes = [self._lane(group) for group in there[at:] + there[:at]]
+        self._free = min(lanes, key=lambda lane: lane.sender.load)
+        return self._free
+
+    def _is_filling(self, lane: Lane, topics: Sequence[str]) -> bool:
+        batch = lane.open
+        if batch is None or not batch.is_open or batch.is_pinned or lane.group.is_away:
+            return False
+        return lane.group in self._groups.all and not any(map(lane.router.lacks, topics))
+
+    # Moves.
+
+    async def _watch(self) -> None:
+        """Find groups that give no answers, and take what waits for them elsewhere."""
+        while True:
+            await asyncio.sleep(WATCH_MS / 1000)
+            for lane in list(self):
+                if lane.sender.stuck_ms > AWAY_AFTER_MS and lane.group in self._groups.all:
+                    self._groups.suspect(lane.group)
+                if lane.group.is_away or lane.group not in self._groups.all:
+                    self._move(lane)
+
+    def _move(self, lane: Lane) -> None:
+        def may_move(batch: Batch) -> bool:
+            return all(self._is_elsewhere(topic, lane.group) for topic in batch.topics())
+
+        taken = lane.sender.take_movable(may_move)
+        if lane.open in taken:
+            lane.open = None
+        for batch in taken:
+            self._place(batch, lane)
+
+    def _is_elsewhere(self, topic: str, than: BrokerGroup) -> bool:
+        return any(
+            group is not than and not group.is_away and not group.router.lacks(topic)
+            for group in self._groups.all
+        )
+
+    def _take_strays(self, group: BrokerGroup, batch: Batch) -> bool:
+        """Take away what waits for a group that lacks a topic of it; False: it has to judge."""
+        lane = self._lane(group)
+        if not self._is_stray(batch, group):
+            return False
+        strays = [b for b in lane.sender.waiting if not b.wire and self._is_stray(b, group)]
+        for stray in strays:  # All at once, so that they stay in order.
+            lane.sender.waiting.remove(stray)
+            if lane.open is stray:
+                lane.open = None
+        for stray in strays:
+            self._place(stray, lane)
+        return True
+
+    def _is_stray(self, batch: Batch, group: BrokerGroup) -> bool:
+        topics = batch.topics()
+        if batch.is_pinned or not any(map(group.router.lacks, topics)):
+            return False
+        lacked: Iterable[str] = topics if batch.is_atomic else filter(group.router.lacks, topics)
+        others = [g for g in self._groups.all if g is not group]
+        if batch.is_atomic:
+            return any(not any(map(other.router.lacks, topics)) for other in others)
+        return all(any(not g.router.lacks(topic) for g in others) for topic in lacked)
+
+    def _place(self, batch: Batch, last: Lane) -> None:
+        """Give a batch, or its parts, to other groups than the last one, which cannot take it."""
+        batch.is_open = False
+        if batch.is_atomic:
+            self._hand_over(batch, self._for_all(batch.entries, tuple(batch.topics())), last)
+            return
+        free: dict[str, Lane] = {}
+        lanes = []
+        for entry in batch.entries:
+            topic, key = entry[0].name, entry[2]
+            if key is not None:
+                lanes.append(self._of_key(key, (topic,)))
+                continue
+            if topic not in free:
+                free[topic] = self._freely((topic,))
+            lanes.append(free[topic])
+        if len(set(lanes)) == 1:
+            self._hand_over(batch, lanes[0], last)
+            return
+        for lane, part in batch.split(lanes).items():
+            self._hand_over(part, lane, last)
+
+    @staticmethod
+    def _hand_over(batch: Batch, lane: Lane, last: Lane) -> None:
+        batch.group = lane.group.name
+        if lane is last:  # What the group does have of it keeps its place.
+            lane.sender.waiting.appendleft(batch)
+        else:
+            lane.close_open()  # What comes later must not be in a batch that leaves before.
+            lane.put(batch)
+        lane.sender.wake()
