@@ -25,7 +25,7 @@ def in_two_processes(module: str, *arguments: object, cases: Sequence[object]) -
     results: list[Any] = [None] * len(cases)
 
     def work(first: int) -> None:
-        own = json.dumps(cases[first::PROCESS_COUNT])
+        own = json.dumps(list(cases[first::PROCESS_COUNT]))
         ran = subprocess.run(
             [sys.executable, "-m", module, *map(str, arguments), own],
             cwd=_ROOT,

@@ -1,56 +1,40 @@
-"""Power losses of the whole store, at any call that changes a file, also in the middle of recovery.
-
-Histories, moments and images follow from the seed of each test. Every image is opened under
-another boot id, compared with what was durable at that moment, used further, and opened again.
-"""
+"""Power losses of the whole store, at any call that changes a file, also within a recovery."""
 
 import contextlib
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Literal
 
 import pytest
 
 from store import identity
-from store.config import StoreConfig
 from store.errors import CorruptionError, StoreError
-from store.store import Store
 from tests.store.crash_check import (
     FILE,
-    RETAINED_FILE_COUNT,
     BrokenPromiseError,
     History,
     check_derived,
     check_store,
     crash_config,
-    encode,
     open_store,
     temporary_parent,
 )
+from tests.store.power_lives import (
+    Container,
+    Image,
+    Life,
+    Machine,
+    check_image,
+    go_on,
+    power_config,
+)
 from tests.store.power_loss import PowerLossFileSystem
+from tests.two_processes import in_two_processes
 
-Container = Literal["commit_log", "ledger"]
 SEED_COUNT = 25  # Of each of four kinds.
-OPERATION_COUNT = 70
-IMAGE_COUNT_MAX = 5
-CALLS_PER_IMAGE = 100  # One call in so many is a power loss.
-
-
-class Machine:
-    """What a boot draws anew."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._count = 0
-        self.boot()
-
-    def boot(self) -> None:
-        self._count += 1
-        self._path.write_text(f"boot-{self._count}\n")
 
 
 @pytest.fixture
@@ -66,223 +50,25 @@ def parent() -> Iterator[Path]:
     shutil.rmtree(directory)
 
 
-def power_config(random: Random, container: Container, mark_interval_ms: int) -> StoreConfig:
-    """The flush thread acts only when it is asked: what is durable follows from the seed."""
-    return crash_config(
-        container=container,
-        flush=random.choice(["sync", "async", "async"]),
-        flush_interval_ms=1_000_000,
-        durable_mark_interval_ms=mark_interval_ms,
-        retention_size_bytes=RETAINED_FILE_COUNT * FILE,
-        preallocate_file_count=random.choice([0, 0, 2]),
-        warm_up=random.random() < 0.5,
-    )
-
-
-@dataclass
-class Image:
-    """One power loss: what was left, and what had been promised until then."""
-
-    root: Path
-    history: History
-    call: str
-
-
-@dataclass
-class Life:
-    """A random life of one store on a file system that keeps an eye on it."""
-
-    parent: Path
-    config: StoreConfig
-    random: Random
-    fs: PowerLossFileSystem
-    history: History
-    images: list[Image] = field(default_factory=list)
-    waiting: dict[int, tuple[int, list[int], list[int]]] = field(default_factory=dict)
-    store: Store | None = None
-    call_count: int = 0
-
-    @property
-    def root(self) -> str:
-        return str(self.parent / "run")
-
-    def before_call(self, name: str) -> None:
-        """Be the moment of a power loss, now and then."""
-        self.call_count += 1
-        is_time = self.random.random() < 1 / CALLS_PER_IMAGE and Path(self.root).exists()
-        if is_time and len(self.images) < IMAGE_COUNT_MAX:
-            self.lose_power(name)
-
-    def lose_power(self, call: str = "") -> None:
-        history = self.history.copy()
-        if self.store is not None:
-            durable = self.store._flush.durable_position
-            for number, (end, positions, offsets) in self.waiting.items():
-                if end <= durable:
-                    history.acknowledge(number, positions, offsets)
-        image = self.parent / f"image{len(self.images)}"
-        self.images.append(Image(image, history, call))
-        self.fs.build_image(self.root, str(image), Random(self.random.random()))
-        # On the warm-up thread, appends go on meanwhile.
-        history.attempted |= self.history.attempted
-
-    def live(self) -> None:
-        """Work, close and reopen; the last store is left open."""
-        number = 0
-        self._open()
-        for _ in range(OPERATION_COUNT):
-            store = self.store
-            assert store is not None
-            match self.random.choices("pwmdrc", [60, 8, 8, 4, 8, 3])[0]:
-                case "p":
-                    self._put(store, number)
-                    number += 1
-                case "w":
-                    if self.waiting:
-                        store.wait_durable(max(end for end, _, _ in self.waiting.values()))
-                        self._all_durable()
-                case "m":
-                    store.maintain()
-                case "d":
-                    store.delete_expired()
-                case "r":
-                    store.queues()
-                case "c":
-                    store.close()
-                    self._all_durable()
-                    self.store = None
-                    self._open()
-
-    def _open(self) -> None:
-        self.store = open_store(self.root, self.config, self.fs)
-
-    def _put(self, store: Store, number: int) -> None:
-        self.history.attempted.add(number)
-        result = store.put(encode(number))
-        where = result.end_position, result.record_positions, result.queue_offsets
-        if self.config.flush == "sync":
-            self.history.acknowledge(number, *where[1:])
-        else:
-            self.waiting[number] = where
-
-    def _all_durable(self) -> None:
-        for number, (_, positions, offsets) in self.waiting.items():
-            self.history.acknowledge(number, positions, offsets)
-        self.waiting = {}
-
-    def end(self) -> None:
-        """Let go of the store whose power is gone."""
-        self.fs.before_call = lambda name: None
-        if self.store is not None:
-            self.store.close()
-
-
-@dataclass
-class Counts:
-    """What the images went through."""
-
-    images: int = 0
-    nested: int = 0
-    cut: int = 0
-    rebuilt: int = 0
-    records: int = 0
-    dropped_pages: int = 0
-    dropped_names: int = 0
-    calls: set[str] = field(default_factory=set)
-
-
-def live_and_lose_power(
-    parent: Path, seed: int, container: Container, mark_interval_ms: int
-) -> Life:
-    random = Random(seed)
-    config = power_config(random, container, mark_interval_ms)
-    history = History(container == "ledger")
-    if config.flush == "async":
-        history.kept_size_bytes_min = 0
-    life = Life(parent, config, random, PowerLossFileSystem(), history)
-    life.fs.before_call = life.before_call
-    try:
-        life.live()
-        life.lose_power("the end")
-    finally:
-        life.end()
-    return life
-
-
-def check_image(life: Life, image: Image, machine: Machine, counts: Counts) -> None:
-    """Open what a power loss left, in the middle of which the power may go again, and use it."""
-    machine.boot()
-    fs, random = PowerLossFileSystem(), life.random
-    fs.adopt(str(image.root))
-    second, nested = Path(f"{image.root}-again"), image.history.copy()
-    call_count, stop_at = 0, random.choice([0, random.randint(1, 30), random.randint(1, 120)])
-
-    def before_call(name: str) -> None:
-        nonlocal call_count
-        call_count += 1
-        if call_count == stop_at:
-            fs.build_image(str(image.root), str(second), Random(random.random()))
-            # On the warm-up thread, the batch of `go_on` may be put meanwhile.
-            nested.attempted |= image.history.attempted
-
-    fs.before_call = before_call
-    with open_store(str(image.root), life.config, fs) as store:
-        fs.before_call = lambda name: None
-        counts.records += check_store(store, image.history)
-        check_derived(store, f"{image.root}-rebuilt")
-        counts.cut += store.recovery.cut_size_bytes > 0
-        counts.rebuilt += store.recovery.derived_rebuilt
-        go_on(store, image.history)
-    with open_store(str(image.root), life.config) as store:
-        assert store.recovery.was_clean
-        check_store(store, image.history)
-        check_derived(store, f"{image.root}-rebuilt")
-    counts.images += 1
-    counts.calls.add(image.call)
-    if second.exists():
-        machine.boot()
-        with open_store(str(second), life.config) as store:
-            check_store(store, nested)
-            check_derived(store, f"{second}-rebuilt")
-            go_on(store, nested)
-            check_store(store, nested)
-        counts.nested += 1
-
-
-def go_on(store: Store, history: History) -> None:
-    """Put one more batch: offsets and positions go on where the records end."""
-    number = history.next_number()
-    history.attempted.add(number)
-    result = store.put(encode(number))
-    history.acknowledge(number, result.record_positions, result.queue_offsets)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("mark_interval_ms", [0, 1000])
 @pytest.mark.parametrize("container", ["commit_log", "ledger"])
 def test_what_was_durable_survives_any_power_loss(
-    parent: Path, machine: Machine, container: Container, mark_interval_ms: int
+    container: Container, mark_interval_ms: int
 ) -> None:
-    counts = Counts()
-    for seed in range(SEED_COUNT):
-        work = parent / str(seed)
-        life = live_and_lose_power(work, seed, container, mark_interval_ms)
-        for image in life.images:
-            try:
-                check_image(life, image, machine, counts)
-            except (AssertionError, StoreError) as error:
-                error.add_note(f"seed {seed}, power lost before {image.call!r}")
-                raise
-        counts.dropped_pages += life.fs.dropped_page_count
-        counts.dropped_names += life.fs.dropped_name_count
-        shutil.rmtree(work)
+    lives = in_two_processes(
+        "tests.store.power_lives", container, mark_interval_ms, cases=range(SEED_COUNT)
+    )
+    counts: Counter[str] = Counter()
+    for life in lives:
+        counts.update(life)
     print(f"{container} {mark_interval_ms}: {counts}")
-    assert counts.images > 4 * SEED_COUNT
-    assert counts.nested > SEED_COUNT
-    assert counts.records > 50 * counts.images
-    assert min(counts.cut, counts.rebuilt) > 0, "no image had anything to recover"
-    assert min(counts.dropped_pages, counts.dropped_names) > 50, "the power losses lost nothing"
-    assert counts.calls >= {"write_at", "sync", "sync_directory", "rename"}
+    assert counts["images"] > 4 * SEED_COUNT
+    assert counts["nested"] > SEED_COUNT
+    assert counts["records"] > 50 * counts["images"]
+    assert min(counts["cut"], counts["rebuilt"]) > 0, "no image had anything to recover"
+    assert min(counts["dropped pages"], counts["dropped names"]) > 50, "nothing was lost"
+    assert all(counts[f"before {c}"] for c in ("write_at", "sync", "sync_directory", "rename"))
 
 
 # --- The test is tested ---
@@ -318,7 +104,7 @@ def test_a_disk_that_does_not_sync_is_found(
         life.end()
         with contextlib.suppress(StopIteration):
             try:
-                check_image(life, life.images[-1], machine, Counts())
+                check_image(life, life.images[-1], machine, Counter())
             except (BrokenPromiseError, StoreError):
                 found += 1
     assert found >= 3
