@@ -133,6 +133,8 @@ class Fetcher:
         self._options = options
         self._inbox = inbox
         self._end_offset = end_offset
+        self._is_waiting = end_offset is None
+        """Whether the node is to wait for messages; up to an end they are there, or it lags."""
         self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
@@ -155,6 +157,7 @@ class Fetcher:
             await self._inbox.wait_for_room()
             await self.credits.acquire()
             batch = await self._pull()
+            self._is_waiting = self._end_offset is None or batch.next_offset == self.offset
             self.offset = batch.next_offset
             batch = self._up_to_end(batch)
             if batch.messages:
@@ -198,7 +201,7 @@ class Fetcher:
                     options.freshness,
                     max_count=options.batch_count_max,
                     max_size_bytes=options.batch_size_bytes_max,
-                    wait_ms=options.wait_ms,
+                    wait_ms=options.wait_ms if self._is_waiting else 0,
                     tags=options.tags,
                     timeout_ms=options.timeout_ms,
                 )

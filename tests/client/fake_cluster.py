@@ -6,6 +6,7 @@ can be; must not share code with the client. Faults are actions that the next ap
 # ruff: noqa: N802 - gRPC names its methods.
 
 import asyncio
+import contextlib
 import struct
 from collections import deque
 from collections.abc import AsyncIterator, Callable
@@ -187,13 +188,12 @@ class Node(log_pb2_grpc.LogServiceServicer, consumer_pb2_grpc.ConsumerServiceSer
         response = log_pb2.PullResponse(
             min_offset=least, applied_index=len(cluster.entries) - 1, node_id=self.node_id
         )
-        if request.offset >= len(queue) and request.wait_ms:
-            try:
+        if request.wait_ms and self._is_nothing(request, queue):
+            cluster.waits_total += 1
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(request.wait_ms / 1000):
-                    while request.offset >= len(queue):
+                    while self._is_nothing(request, queue):
                         await cluster.wait_appended()
-            except TimeoutError:
-                pass
         response.max_offset = len(queue)
         response.next_offset = request.offset
         if request.offset < least:
@@ -206,6 +206,12 @@ class Node(log_pb2_grpc.LogServiceServicer, consumer_pb2_grpc.ConsumerServiceSer
         else:
             self._fill(request, response, queue)
         return response
+
+    def _is_nothing(self, request: Any, queue: list[bytes]) -> bool:
+        return not any(
+            not request.tags or decode_message(record).properties.get("TAGS") in request.tags
+            for record in queue[request.offset :]
+        )
 
     def _fill(self, request: Any, response: Any, queue: list[bytes]) -> None:
         found: list[bytes] = []
@@ -362,6 +368,7 @@ class FakeCluster:
         self.offsets: dict[tuple[str, str, int], int] = {}
         self.position = 0
         self.routes_total = 0
+        self.waits_total = 0  # Pulls that found nothing at first.
         self.now_unix_ms = 1_700_000_000_000
         self._appended = asyncio.Event()
 

@@ -124,6 +124,21 @@ def test_tags_filter_and_offsets_move_past_what_was_filtered_out() -> None:
     asyncio.run(scenario())
 
 
+def test_messages_that_the_filter_drops_at_the_end_are_not_waited_for() -> None:
+    async def scenario() -> None:
+        async with fake_cluster() as cluster, connect(cluster) as client:
+            await fill(client, 39, queue_count=1)
+            consumer = client.pull_consumer("orders", queues=[0], tags=["odd"], until="end")
+            assert len([m async for m in consumer]) == 19
+            assert consumer.offsets() == {0: 39}
+            assert cluster.waits_total == 0
+            consumer = client.pull_consumer("orders", queues=[0], tags=["none"], until="end")
+            assert [m async for m in consumer] == []
+            assert cluster.waits_total == 0
+
+    asyncio.run(scenario())
+
+
 def test_a_new_leader_and_a_dead_one_do_not_disturb_the_order() -> None:
     async def scenario() -> None:
         async with fake_cluster() as cluster, connect(cluster) as client:
