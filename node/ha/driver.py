@@ -9,9 +9,8 @@ slave, one sync and one wake-up of their callers; so do the transfers that a sla
 from __future__ import annotations
 
 import asyncio
-import secrets
-from collections.abc import Callable
-from typing import Final, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Final
 
 from node.errors import NotReadyError, ShuttingDownError
 from node.ha import report
@@ -21,21 +20,21 @@ from node.ha.connection import HaConnection
 from node.ha.effects import Close, Cut, Effects, LossReport, RoleChange, Ship
 from node.ha.errors import (
     NotMasterError,
-    PromotionLostError,
-    PromotionRefusedError,
-    PromotionTimeoutError,
 )
-from node.ha.log import HaLog, ImageNeededError, Prepared
+from node.ha.intake import Intake, Link
+from node.ha.log import HaLog, Prepared
 from node.ha.loss_count import count_loss
 from node.ha.losses import LossFile
 from node.ha.machine import Machine
+from node.ha.promotion import Promotion
 from node.ha.report import HaReport
-from node.ha.sender import HaProtocolError
-from node.ha.types import NO_EPOCH, HaBusyError, Mode, PromotionError, Settings
+from node.ha.types import HaBusyError, Mode, Settings
 from node.ha.types import NotMasterError as MachineNotMasterError
 from node.ha.types import Role as HaRole
-from node.ha.wire import Frame, Hello, Transfer, encode, transfer_head
-from node.peer_connection import Side
+from node.ha.wire import (
+    encode,
+    transfer_head,
+)
 from node.sync_requests import SyncRequests
 from raft.errors import BusyError
 from raft.messages import NO_NODE, Index, NodeId, Term
@@ -43,20 +42,11 @@ from raft.transitions import Role
 from store.errors import CorruptionError, FileSystemError, StoreFullError
 
 TICK_MS: Final = 100
-ROOM_RETRY_MS: Final = 5
-"""How soon a slave whose disk had no room for a transfer looks again: the next file of the log is
-usually being made just then."""
 _ROLES: Final = {
     HaRole.MASTER: Role.LEADER,
     HaRole.CANDIDATE: Role.CANDIDATE,
     HaRole.SLAVE: Role.FOLLOWER,
 }
-
-
-class Link(Protocol):
-    """Who closes connections."""
-
-    def close(self, connection: HaConnection, reason: str) -> None: ...
 
 
 class HaDriver:
@@ -73,6 +63,7 @@ class HaDriver:
         *,
         mode: Mode | None,
         is_first_master: bool,
+        make_image: Callable[[], Awaitable[bytes]],
         on_fatal: Callable[[BaseException], None],
     ) -> None:
         """`mode` is how it acks as master; None: as the group was served before.
@@ -95,8 +86,9 @@ class HaDriver:
             mode=mode,
             confirm=applied.applied,
         )
-        self._link, self._on_fatal = link, on_fatal
-        self._is_first_master = is_first_master
+        self._link, self.on_fatal = link, on_fatal
+        self.intake: Final = Intake(self, log, applied, link, make_image)
+        self.promotion: Final = Promotion(self, is_first_master=is_first_master)
         self._loop = asyncio.get_running_loop()
         self._callers = Callers(self._holders)
         self._syncs = SyncRequests(log, self._on_durable, on_fatal, is_flush_sync=True)
@@ -112,19 +104,14 @@ class HaDriver:
         self._apply_error: StoreFullError | FileSystemError | None = None
         self._is_turn_scheduled = False
         self._tick_timer: asyncio.TimerHandle | None = None
-        self._waiting_for_room: set[HaConnection] = set()
         self._caught_up = report.CaughtUp()
-        self._is_stopped = self.is_draining = False
+        self.is_stopped = self.is_draining = False
         self._has_news = False
         self._was_seen: tuple[Role, NodeId, bool] = (Role.FOLLOWER, NO_NODE, False)
         self._listeners: list[Callable[[], None]] = []
         self._role_listeners: list[Callable[[RoleChange], None]] = []
-        self._role_changed = asyncio.Event()
         self.is_ready = False
         """A serving master that has applied everything of the epochs before."""
-        self.advice_refused_count = 0
-        self.no_room_count = 0
-        """Transfers that had to wait because this disk had no room."""
         self.apply_retry_count = 0
         """Times that decided batches could not be shown, as the disk has no room for queues."""
 
@@ -172,11 +159,12 @@ class HaDriver:
 
     def stop(self) -> None:
         """End: everybody who waits learns that the outcome is unknown. The log stays open."""
-        self._is_stopped = True
+        self.is_stopped = True
         self.is_ready = False
         if self._tick_timer is not None:
             self._tick_timer.cancel()
         self._syncs.stop()
+        self.intake.stop()
         waiters: list[object] = [waiter for _, waiter in self._appends]
         self._appends = []
         waiters += [one.waiter for one in self.machine.state.waiters.give_up()]
@@ -200,7 +188,7 @@ class HaDriver:
         input or a full disk, and what `check` raises. The future fails with OutcomeUnknownError.
         Cancelling it does not withdraw the batch.
         """
-        self._check_running()
+        self.check_running()
         try:
             self.machine.check_append()
         except MachineNotMasterError as error:
@@ -217,12 +205,12 @@ class HaDriver:
         try:
             result = self.log.append(prepared)
         except BaseException as error:
-            self._on_fatal(error)
+            self.on_fatal(error)
             raise
         pending = self._callers.append(result, self.term)
         self._appends.append((result.end_position, pending))
         self._has_unsynced = True
-        self._touch()
+        self.touch()
         return pending.future
 
     def read_barrier(self) -> asyncio.Future[Index]:
@@ -231,139 +219,32 @@ class HaDriver:
         Everything acked before the call is shown here then. Raises NotMasterError at once; the
         future fails with ReadFailedError when this node stopped serving meanwhile.
         """
-        self._check_running()
+        self.check_running()
         if self.machine.role is not HaRole.MASTER:
             raise NotMasterError(self.leader_id)
-        self._touch()
+        self.touch()
         return self._callers.read()
 
     # --- Who is master ---
 
     def advise(self, number: int, master_id: NodeId, nonce: int) -> None:
         """Take a controller's proposal. It starts a promotion at most, and the fence decides."""
-        if self._is_stopped or master_id != self.node_id or number <= self.term:
-            return
-        if self._why_not_promote():
-            self.advice_refused_count += 1
-            return
-        self._input(lambda machine: machine.advise(number, master_id, nonce))
+        if not self.is_stopped:
+            self.promotion.advise(number, master_id, nonce)
 
     async def promote(self, timeout_ms: int) -> int:
-        """Become master, and return the number of the epoch once this node serves in it.
-
-        A serving master stays what it is. Raises PromotionRefusedError, PromotionLostError; and
-        PromotionTimeoutError, after which the node goes on trying.
-        """
-        self._check_running()
-        if self.machine.role is not HaRole.MASTER:
-            reason = self._why_not_promote()
-            if reason:
-                raise PromotionRefusedError(reason)
-            nonce = secrets.randbits(64)
-            self._input(lambda machine: machine.promote(nonce))
-        number = self.term
-        try:
-            async with asyncio.timeout(timeout_ms / 1000):
-                while not self.is_ready:
-                    if self.term != number or self.machine.role is HaRole.SLAVE:
-                        raise PromotionLostError(self.term, self.machine.state.bound.master_id)
-                    self._role_changed.clear()
-                    await self._role_changed.wait()
-                    self._check_running()
-        except TimeoutError as error:
-            bound = 1 + sum(x.promise is not None for x in self.machine.state.downs())
-            raise PromotionTimeoutError(bound, self.group.fence_count, timeout_ms) from error
-        return number
+        """Become master; see `Promotion.promote`."""
+        self.check_running()
+        return await self.promotion.promote(timeout_ms)
 
     def resign(self, reason: str) -> None:
         """Be master no more; wait before for the appends that are under way."""
-        if not self._is_stopped:
-            self._input(lambda machine: machine.resign(reason))
-
-    def _why_not_promote(self) -> str:
-        if self.is_draining:
-            return f"node {self.node_id} is draining"
-        if self.applied.is_missing:
-            return f"node {self.node_id} has no copy of the replicated state yet"
-        try:
-            self.machine.check_promotion()
-        except PromotionError as error:
-            return error.reason
-        return ""
-
-    # --- Reports of the link ---
-
-    def on_open(self, connection: HaConnection) -> None:
-        """A connection passed its handshake."""
-        if self._is_stopped:
-            return
-        if connection.side is Side.DIALLED:
-            self._input(lambda machine: machine.dialled(connection, connection.peer))
-        else:
-            self._input(lambda machine: machine.accepted(connection))
-        connection.begin()
-
-    def on_frame(self, connection: HaConnection, frame: Frame) -> bool:
-        """Take a frame; False: not now, offer it again when `resume` is called."""
-        if self._is_stopped:
-            return True
-        if isinstance(frame, Transfer) and frame.body:
-            if not self.log.has_room(len(frame.body)):
-                self._wait_for_room(connection)
-                return False
-            try:
-                self.log.check_raw(frame.position, frame.body)
-            except (HaProtocolError, ImageNeededError) as error:
-                self.close(connection, str(error))
-                return True
-        elif isinstance(frame, Hello) and frame.replica_id != connection.peer:
-            self.close(connection, f"node {connection.peer} says it is {frame.replica_id}")
-            return True
-        self._input(lambda machine: machine.received(connection, frame))
-        return True
-
-    def on_closed(self, connection: HaConnection) -> None:
-        """A connection is gone."""
-        self._waiting_for_room.discard(connection)
-        if not self._is_stopped:
-            self._input(lambda machine: machine.disconnected(connection))
-
-    def close(self, connection: HaConnection, reason: str) -> None:
-        """End a connection that is of no use."""
-        self._waiting_for_room.discard(connection)
-        self._link.close(connection, reason)
-        self._input(lambda machine: machine.disconnected(connection))
-
-    def _wait_for_room(self, connection: HaConnection) -> None:
-        if connection not in self._waiting_for_room:
-            self.no_room_count += 1
-            self._waiting_for_room.add(connection)
-        self._loop.call_later(ROOM_RETRY_MS / 1000, self._retry_for_room, connection)
-
-    def _retry_for_room(self, connection: HaConnection) -> None:
-        if connection in self._waiting_for_room and not self._is_stopped:
-            connection.resume()
-            # Unless it was put off again, which has started the next wait.
-
-    def needed_position(self, floor: int) -> int:
-        """Return from where on the log is still shipped, not counting who is behind `floor`."""
-        needed = self.machine.state.end
-        for link in self.machine.state.downs():
-            if link.sender is not None and link.sender.next is not None:
-                position = link.sender.acked or link.sender.next
-                needed = min(needed, position if position >= floor else needed)
-        return needed
-
-    def drop_left_behind(self) -> None:
-        """Let go who needs bytes that were deleted; it begins anew."""
-        for link in self.machine.state.downs():
-            next_position = None if link.sender is None else link.sender.next
-            if next_position is not None and next_position < self.log.min_position:
-                self.close(_sender(link.id), "what it needs next has expired")
+        if not self.is_stopped:
+            self.input(lambda machine: machine.resign(reason))
 
     # --- Inputs and effects ---
 
-    def _input(self, call: Callable[[Machine], Effects]) -> None:
+    def input(self, call: Callable[[Machine], Effects]) -> None:
         """Give the machine an input and do what it wants; inputs that this leads to come after."""
         self._later.append(call)
         if self._is_busy:
@@ -374,11 +255,11 @@ class HaDriver:
             while self._later:
                 self._carry_out(self._later.pop(0)(self.machine))
         except BaseException as error:
-            self._on_fatal(error)
+            self.on_fatal(error)
             raise
         finally:
             self._is_busy = False
-        self._touch()
+        self.touch()
 
     def _tell_appends(self) -> None:
         """What is in the log must be in the machine before anything else happens to either."""
@@ -434,14 +315,14 @@ class HaDriver:
             body = self.log.read(ship.lo, ship.hi)
         except CorruptionError as error:
             # What is damaged must not look replicated; the operator sees it in the log.
-            self.close(connection, str(error))
+            self.intake.close(connection, str(error))
             return
         connection.send(transfer_head(ship.head, len(body)))
         connection.send(body)
 
     def _close(self, close: Close) -> None:
         connection = _sender(close.link)
-        self._waiting_for_room.discard(connection)
+        self.intake.forget(connection)
         self._link.close(connection, close.reason)
 
     def _note_role(self, change: RoleChange) -> None:
@@ -449,26 +330,27 @@ class HaDriver:
             self.log.become_master()
             self._caught_up.clear()
         self._has_news = True
-        self._role_changed.set()
+        self.promotion.changed.set()
         for listener in self._role_listeners:
             listener(change)
 
     # --- The turn ---
 
-    def _touch(self) -> None:
+    def touch(self) -> None:
+        """Have a turn soon."""
         if not self._is_turn_scheduled:
             self._is_turn_scheduled = True
             self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
         self._is_turn_scheduled = False
-        if self._is_stopped:
+        if self.is_stopped:
             return
         if self._appends:
-            self._input(_nothing)
+            self.input(_nothing)
         if self._callers.begin_reads():
             if self.machine.role is HaRole.MASTER:
-                self._input(lambda machine: machine.confirm_master(None))
+                self.input(lambda machine: machine.confirm_master(None))
             else:
                 self._callers.fail_reads(self.leader_id)
         try:
@@ -478,7 +360,7 @@ class HaDriver:
                 self._syncs.flush(self._sync_count, must_sync=True)
             self._apply()
         except BaseException as error:
-            self._on_fatal(error)
+            self.on_fatal(error)
             raise
 
     def _apply(self) -> None:
@@ -487,7 +369,7 @@ class HaDriver:
         When the queues cannot grow, it is tried again with the next tick: nobody is told before.
         """
         applied = self.applied
-        if self._confirm > applied.applied and not applied.is_missing:
+        if self._confirm > applied.applied:
             try:
                 applied.apply(self._confirm)
             except (StoreFullError, FileSystemError) as error:
@@ -503,40 +385,29 @@ class HaDriver:
         seen = self.role, self.leader_id, self.is_ready
         if self._has_news or seen != self._was_seen:
             self._has_news, self._was_seen = False, seen
-            self._role_changed.set()
+            self.promotion.changed.set()
             for listener in self._listeners:
                 listener()
 
     def _on_durable(self, _ticket: int) -> None:
-        self._input(lambda machine: machine.durable_to(self.log.durable))
+        self.input(lambda machine: machine.durable_to(self.log.durable))
 
     def _tick(self) -> None:
         self._tick_timer = self._loop.call_later(TICK_MS / 1000, self._tick)
         now_ms = int(self._loop.time() * 1000)
-        self._input(lambda machine: machine.tick(now_ms))
+        self.input(lambda machine: machine.tick(now_ms))
         self._callers.forget_reads()
         state = self.machine.state
         if state.role is HaRole.MASTER:
             self._caught_up.look(state)
-        if self._is_first_master:
-            self._maybe_propose()
-
-    def _maybe_propose(self) -> None:
-        """Become the first master of a new group, once all of it is there and nobody was."""
-        state = self.machine.state
-        if max(state.bound.number, state.highest_seen, state.epochs.last.number) > NO_EPOCH:
-            self._is_first_master = False
-            return
-        is_complete = len(state.downs()) == len(self.group.replica_ids) - 1
-        if is_complete and not self._why_not_promote():
-            self._is_first_master = False
-            nonce = secrets.randbits(64)
-            self._input(lambda machine: machine.promote(nonce))
+        self.promotion.maybe_propose()
+        self.intake.tick(now_ms)
 
     # --- Small decisions ---
 
-    def _check_running(self) -> None:
-        if self._is_stopped:
+    def check_running(self) -> None:
+        """Raise ShuttingDownError once it is stopped."""
+        if self.is_stopped:
             raise ShuttingDownError
 
     def _holders(self, position: int) -> tuple[NodeId, ...]:

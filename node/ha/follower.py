@@ -140,7 +140,7 @@ def _cut(s: State, point: int) -> None:
     """Set the suffix aside and say what was in it."""
     acked = s.acked_here
     s.fx.cut = Cut(point, s.end)
-    readable = max(s.confirm, acked or 0)
+    readable = max(s.confirm, acked or 0, min(s.acked_before, s.end))
     s.fx.losses.append(
         LossReport(s.epochs.last.number, point, s.end, max(point, readable), acked is not None)
     )
@@ -150,7 +150,7 @@ def _cut(s: State, point: int) -> None:
     s.known_confirm = min(s.known_confirm, point)
     if s.confirm > point:
         s.set_confirm(point)
-    s.acked_here = None
+    s.acked_here, s.acked_before = None, 0
 
 
 def _bound(s: State) -> Bound:

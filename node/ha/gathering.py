@@ -11,7 +11,7 @@ import asyncio
 
 from node.founding import Founding, Verdict
 from node.ha.connection import HaConnection
-from node.ha.driver import HaDriver
+from node.ha.intake import Intake
 from node.ha.wire import Frame
 from raft.messages import NodeId
 
@@ -23,7 +23,7 @@ class Gathering:
         self._founding = Founding(node_id, replica_ids)
         self._changed = asyncio.Event()
         self._waiting: list[HaConnection] = []
-        self._driver: HaDriver | None = None
+        self._intake: Intake | None = None
 
     @property
     def verdict(self) -> Verdict:
@@ -40,12 +40,12 @@ class Gathering:
         self._changed.clear()
         await self._changed.wait()
 
-    def attach(self, driver: HaDriver) -> None:
-        """From now on the driver takes everything."""
-        self._driver = driver
+    def attach(self, intake: Intake) -> None:
+        """From now on the driver's intake takes everything."""
+        self._intake = intake
         waiting, self._waiting = self._waiting, []
         for connection in waiting:
-            driver.on_open(connection)
+            intake.on_open(connection)
 
     # What the link calls.
 
@@ -53,17 +53,17 @@ class Gathering:
         assert connection.info is not None, "the handshake is over"
         self._founding.on_peer(connection.info.node_id, connection.info.last_index)
         self._changed.set()
-        if self._driver is not None:
-            self._driver.on_open(connection)
+        if self._intake is not None:
+            self._intake.on_open(connection)
         else:
             self._waiting.append(connection)
 
     def on_frame(self, connection: HaConnection, frame: Frame) -> bool:
-        assert self._driver is not None, "nothing is read before a driver is there"
-        return self._driver.on_frame(connection, frame)
+        assert self._intake is not None, "nothing is read before a driver is there"
+        return self._intake.on_frame(connection, frame)
 
     def on_closed(self, connection: HaConnection) -> None:
-        if self._driver is not None:
-            self._driver.on_closed(connection)
+        if self._intake is not None:
+            self._intake.on_closed(connection)
         else:
             self._waiting.remove(connection)

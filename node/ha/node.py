@@ -145,6 +145,7 @@ class HaNode(Node):
             self.losses,
             mode=_MODES[settings.replication],
             is_first_master=settings.replication != "slave",
+            make_image=self._make_image,
             on_fatal=self.fail_stop,
         )
         addresses = {node: str(peer.address) for node, peer in settings.peers.items()}
@@ -163,7 +164,7 @@ class HaNode(Node):
         self.health.watch(self.driver)
         self.maintenance = Upkeep(self.log, self.applied, self.driver, self.fail_stop)
         self.admin = HaAdmin(self)
-        self.gathering.attach(self.driver)
+        self.gathering.attach(self.driver.intake)
 
     def beside_nameserver(self) -> HaBroker:
         """Return what the name server asks of this node."""
@@ -174,6 +175,9 @@ class HaNode(Node):
             self.machine,
             self.driver,
         )
+
+    async def _make_image(self) -> bytes:
+        return await self.maintenance.make_image()
 
     # --- What follows from changes ---
 

@@ -37,9 +37,9 @@ def ha_samples(driver: HaDriver) -> Iterator[Sample]:
             yield "ha_slave_lag_bytes", label, slave.lag_size_bytes
     for name in ("cuts", "cut_size_bytes", "bindings_refused", "promises_refused", "violations"):
         yield _NAMES[name], (), stats.get(name, 0)
-    refused = stats.get("advice_refused", 0) + driver.advice_refused_count
+    refused = stats.get("advice_refused", 0) + driver.promotion.advice_refused_count
     yield "ha_advice_refused", (), refused
-    yield "ha_waits_for_room", (), driver.no_room_count
+    yield "ha_waits_for_room", (), driver.intake.no_room_count
     yield "ha_apply_retries", (), driver.apply_retry_count
     yield "ha_losses", (), len(driver.losses.losses)
 

@@ -101,6 +101,9 @@ class State:
         self.reads: deque[Read] = deque()
         self.acked_here: int | None = None
         """End of the last append that this process acknowledged as master; None: it was none."""
+        was_async_master = replica.bound.master_id == me and replica.mode is Mode.ASYNC
+        self.acked_before = end if was_async_master else 0
+        """An earlier process acknowledged what was durable here, all but what was under way."""
         self.highest_seen = replica.bound.number
         self.now_ms = 0
         self.fx = Effects()

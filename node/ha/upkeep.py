@@ -123,10 +123,10 @@ class Upkeep:
     async def _delete_expired(self) -> None:
         """Delete files that expired, are checkpointed, and are not being shipped any more."""
         floor = self._log.end - KEPT_FOR_SLAVE_SIZE_BYTES
-        needed = self._driver.needed_position(floor)
+        needed = self._driver.intake.needed_position(floor)
         work = self._log.detach_expired(min(self._applied.checkpoint_position, needed))
         if work is not None:
-            self._driver.drop_left_behind()
+            self._driver.intake.drop_left_behind()
             await self.on_thread(work)
             _log.info("deleted expired files", first_position=self._log.min_position)
 

@@ -5,7 +5,9 @@ for. Big-endian, source: storage-formats 6.6. A link is dialled by the slave sid
 tells a request from a reply where both have one state. RocketMQ uses states 0 to 4; ours begin at
 64 and carry a CRC-32C, because a flipped bit in a fence would be believed:
 
-    i4 state (64 HELLO, 65 BIND, 66 BOUND, 67 ADMIT)  i4 bodySize  body  u4 CRC-32C of all before
+    i4 state  i4 bodySize  body  u4 CRC-32C of all before
+
+64 HELLO, 65 BIND, 66 BOUND, 67 ADMIT, 68 a request for an image of the state, 69 a piece of one.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ GROUP_SIZE_BYTES_MAX: Final = 255
 _STATE_HANDSHAKE: Final = 1
 _STATE_TRANSFER: Final = 2
 _STATE_HELLO, _STATE_BIND, _STATE_BOUND, _STATE_ADMIT = 64, 65, 66, 67
+_STATE_IMAGE_REQUEST, _STATE_IMAGE_PIECE = 68, 69
 
 _HANDSHAKE: Final = struct.Struct(">ihhq")
 _ACK: Final = struct.Struct(">iq")
@@ -40,7 +43,9 @@ _MODES: Final = (Mode.SYNC, Mode.ASYNC)
 """By their number on the wire."""
 _BOUND: Final = struct.Struct(">iqQiqqqBQ")
 _ADMIT: Final = struct.Struct(">iQ")
+_PIECE: Final = struct.Struct(">qq")
 _OWN_SIZE_BYTES_MAX: Final = _HELLO.size + GROUP_SIZE_BYTES_MAX
+_PIECE_SIZE_BYTES_MAX: Final = _PIECE.size + (1 << 20)
 
 
 class HaFrameError(HaError):
@@ -125,9 +130,22 @@ class Admit(NamedTuple):
     incarnation: int
 
 
-UpFrame: TypeAlias = Handshake | Ack | Hello | Bound
+class ImageRequest(NamedTuple):
+    """Replica to master: my log does not reach back far enough, send me the state."""
+
+
+class ImagePiece(NamedTuple):
+    """Master to replica: bytes of an image, from `at` on."""
+
+    size_bytes: int
+    """Of the whole image."""
+    at: int
+    body: bytes
+
+
+UpFrame: TypeAlias = Handshake | Ack | Hello | Bound | ImageRequest
 """From the side that dialled."""
-DownFrame: TypeAlias = HandshakeReply | Transfer | Bind | Admit
+DownFrame: TypeAlias = HandshakeReply | Transfer | Bind | Admit | ImagePiece
 """To the side that dialled."""
 Frame: TypeAlias = UpFrame | DownFrame
 
@@ -177,6 +195,10 @@ def encode(frame: Frame) -> bytes:
             return _own(_STATE_BOUND, body)
         case Admit():
             return _own(_STATE_ADMIT, _ADMIT.pack(*frame))
+        case ImageRequest():
+            return _own(_STATE_IMAGE_REQUEST, b"")
+        case ImagePiece(size_bytes, at, body):
+            return _own(_STATE_IMAGE_PIECE, _PIECE.pack(size_bytes, at) + body)
 
 
 def _own(state: int, body: bytes) -> bytes:
@@ -223,7 +245,8 @@ class _Parser:
         if len(self._buffer) < _PREFIX.size:
             return None
         state, size_bytes = _PREFIX.unpack_from(self._buffer)
-        if not 0 <= size_bytes <= _OWN_SIZE_BYTES_MAX:
+        is_piece = state == _STATE_IMAGE_PIECE
+        if not 0 <= size_bytes <= (_PIECE_SIZE_BYTES_MAX if is_piece else _OWN_SIZE_BYTES_MAX):
             raise HaFrameError(f"body of {size_bytes} bytes in a frame of state {state}")
         end = _PREFIX.size + size_bytes
         if len(self._buffer) < end + _CRC.size:
@@ -236,7 +259,9 @@ class _Parser:
 class UpParser(_Parser):
     """Reads what the slave side sends."""
 
-    _states = frozenset({_STATE_HANDSHAKE, _STATE_TRANSFER, _STATE_HELLO, _STATE_BOUND})
+    _states = frozenset(
+        {_STATE_HANDSHAKE, _STATE_TRANSFER, _STATE_HELLO, _STATE_BOUND, _STATE_IMAGE_REQUEST}
+    )
 
     def feed(self, data: bytes | memoryview) -> list[UpFrame]:
         """Take bytes as they come; return the frames that are whole now. Raises HaFrameError."""
@@ -267,14 +292,19 @@ class UpParser(_Parser):
                 if found is None:
                     return 0
                 size_bytes, body = found
-                frames.append(_hello(body) if state == _STATE_HELLO else _bound(body))
+                if state == _STATE_IMAGE_REQUEST:
+                    frames.append(ImageRequest())
+                else:
+                    frames.append(_hello(body) if state == _STATE_HELLO else _bound(body))
                 return size_bytes
 
 
 class DownParser(_Parser):
     """Reads what the master side sends."""
 
-    _states = frozenset({_STATE_HANDSHAKE, _STATE_TRANSFER, _STATE_BIND, _STATE_ADMIT})
+    _states = frozenset(
+        {_STATE_HANDSHAKE, _STATE_TRANSFER, _STATE_BIND, _STATE_ADMIT, _STATE_IMAGE_PIECE}
+    )
 
     def feed(self, data: bytes | memoryview) -> list[DownFrame]:
         """Take bytes as they come; return the frames that are whole now. Raises HaFrameError."""
@@ -297,6 +327,8 @@ class DownParser(_Parser):
                 size_bytes, body = found
                 if state == _STATE_BIND:
                     frames.append(_bind(body))
+                elif state == _STATE_IMAGE_PIECE:
+                    frames.append(_piece(body))
                 else:
                     frames.append(Admit(*_unpack(_ADMIT, body)))
                 return size_bytes
@@ -341,6 +373,13 @@ def _bind(body: bytes) -> Bind:
     if mode >= len(_MODES):
         raise HaFrameError(f"mode {mode} is unknown")
     return Bind(Binding(number, master, nonce), _MODES[mode])
+
+
+def _piece(body: bytes) -> ImagePiece:
+    if len(body) < _PIECE.size:
+        raise HaFrameError(f"a piece of an image of {len(body)} bytes")
+    size_bytes, at = _PIECE.unpack_from(body)
+    return ImagePiece(size_bytes, at, body[_PIECE.size :])
 
 
 def _hello(body: bytes) -> Hello:
