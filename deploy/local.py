@@ -32,6 +32,7 @@ from deploy.local_nodes import (
     inherited_environment,
     last_words,
     node_toml,
+    place_nameserver,
 )
 from deploy.local_process import is_free, spawn
 
@@ -109,6 +110,7 @@ class LocalCluster:
             raise LocalError("local.bad_count", what, f"use at most {NODE_TOTAL_MAX} nodes")
         ports = choose_ports(nodes * groups, base_port)
         made = {n + 1: LocalNode(*found, group=f"g{n // nodes}") for n, found in enumerate(ports)}
+        place_nameserver(made.values())
         cluster = cls(root, f"local-{os.urandom(4).hex()}", made)
         for node_id in cluster._nodes:
             is_first = (node_id - 1) % nodes == 0

@@ -16,6 +16,7 @@ from deploy.local_process import NodeProcess, free_ports, is_free
 HOST: Final = "127.0.0.1"
 FIRST_GROUP: Final = "g0"
 PORTS_PER_NODE: Final = 10
+NAMESERVER_COUNT: Final = 3
 _ASK_TIMEOUT_S: Final = 1.0
 _LOG_LINES_SHOWN: Final = 3
 _LOG_LENGTH_SHOWN: Final = 400
@@ -136,6 +137,7 @@ def node_toml(
     if values.get("nameserver_listen") == "off":
         del values["nameserver_listen"]
         values.pop("nameserver_members", None)
+        values.pop("nameserver_servers", None)
     # A value of TOML that is a text, a number, a truth or a list is written as in JSON.
     lines = [f"{name} = {json.dumps(value)}" for name, value in values.items()]
     for other, node in nodes.items():
@@ -153,10 +155,23 @@ def node_toml(
     return "\n".join([*lines, ""])
 
 
+def place_nameserver(nodes: Iterable[LocalNode]) -> None:
+    """Leave a replica of the name server in three nodes, of different groups where there are."""
+    seen: dict[str, int] = {}
+    rank: list[tuple[int, str, LocalNode]] = []
+    for node in nodes:
+        seen[node.group] = seen.get(node.group, 0) + 1
+        rank.append((seen[node.group], node.group, node))
+    rank.sort(key=lambda entry: entry[:2])
+    for _, _, node in rank[NAMESERVER_COUNT:]:
+        node.nameserver_port = 0
+
+
 def _nameserver_settings(own: LocalNode, nodes: Iterable[LocalNode]) -> dict[str, object]:
+    hosts = [node for node in nodes if node.nameserver_port]
     if not own.nameserver_port:
-        return {}
-    members = [f"{HOST}:{node.nameserver_port}" for node in nodes if node.nameserver_port]
+        return {"nameserver_servers": [f"{HOST}:{node.address_port}" for node in hosts]}
+    members = [f"{HOST}:{node.nameserver_port}" for node in hosts]
     return {
         "nameserver_listen": f"{HOST}:{own.nameserver_port}",
         "nameserver_members": members,

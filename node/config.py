@@ -196,6 +196,12 @@ class Settings(BaseSettings):
         "loopback addresses are allowed.",
     )
 
+    nameserver_servers: Addresses = _setting(
+        (),
+        "For a node without a replica: client services of nodes, or of name servers that run alone,"
+        " which have one.",
+    )
+
     in_flight_size_bytes_max: SizeBytes = _setting(
         64 * MIB, "Appends taken in and not yet committed; above it `busy`.", ge=1 << 16, le=4 * GIB
     )
@@ -439,6 +445,9 @@ def _security_conflicts(settings: Settings) -> list[Conflict]:
 
 
 def _nameserver_conflicts(settings: Settings) -> list[Conflict]:
+    if settings.nameserver_listen is not None and settings.nameserver_servers:
+        what, do = "this node has a replica itself", "remove one of them"
+        return [Conflict(("nameserver_servers", "nameserver_listen"), what, do)]
     if settings.nameserver_listen is None:
         if not settings.nameserver_members:
             return []

@@ -245,8 +245,10 @@ def repair_samples(stats: LiveRepairStats) -> Iterator[Sample]:
 
 
 def nameserver_samples(service: NameServerService) -> Iterator[Sample]:
-    """Of the name server; none without a replica."""
+    """Of the name server; little without a replica."""
     status, registration = service.status(), service.registration
+    if registration is not None:
+        yield "nameserver_registered", (), float(not registration.problem)
     if status is None:
         return
     yield "nameserver_up", (), float(status.state not in ("stopped", "failed"))
@@ -259,8 +261,6 @@ def nameserver_samples(service: NameServerService) -> Iterator[Sample]:
     yield "nameserver_in_flight", (), status.in_flight_count
     yield "nameserver_refused_connections", (), status.refused_count
     yield "nameserver_restarts", (), service.restart_count
-    is_known = registration is not None and not registration.problem
-    yield "nameserver_registered", (), float(is_known)
 
 
 def store_samples(stats: StoreStats) -> Iterator[Sample]:

@@ -207,7 +207,7 @@ class Node(ABC):
         _log.info("listening", **found)
 
     async def _serve(self) -> None:
-        self.nameserver = NameServerService(self.settings.nameserver(), self.beside_nameserver())
+        self.nameserver = NameServerService.of(self.settings, self.beside_nameserver())
         self.broker.other_groups = self.nameserver.other_groups
         self.health.add_listener(self._on_ready)
         directory = NameServerCalls(self.nameserver)

@@ -55,6 +55,12 @@ def client_context(files: TlsFiles) -> ssl.SSLContext:
     return context
 
 
+def grpc_client_credentials(files: TlsFiles) -> grpc.ChannelCredentials:
+    """Return what dials the client service of another node. Raises TlsFileError."""
+    roots = _read(files.ca) if files.ca is not None else None
+    return grpc.ssl_channel_credentials(roots, _read(files.key), _read(files.certificate))
+
+
 def grpc_server_credentials(
     files: TlsFiles, *, require_client_certificate: bool
 ) -> grpc.ServerCredentials:

@@ -31,6 +31,18 @@ class MasterView(Protocol):
         ...
 
 
+class AdvisedBroker(Protocol):
+    """What is asked of a replica of an HA group besides; nothing here waits."""
+
+    def master_view(self) -> MasterView | None:
+        """Return what it knows of the other replicas; None unless it is the serving master."""
+        ...
+
+    def advise(self, number: int, binding: Binding) -> None:
+        """Tell it whom the controller gave the newest epoch of its group to."""
+        ...
+
+
 class LocalBroker(Protocol):
     """What the name server asks of the broker beside it; nothing here waits."""
 
@@ -39,16 +51,13 @@ class LocalBroker(Protocol):
     start_ms: int
     heartbeat_period_ms: int
 
+    @property
+    def advised(self) -> AdvisedBroker | None:
+        """Who takes the controller's advice; None in a Raft group, which elects by itself."""
+        ...
+
     def report(self, now_ms: int, *, with_topics: bool) -> BrokerReport:
         """Return all that the directory should know of it."""
-        ...
-
-    def master_view(self) -> MasterView | None:
-        """Return what it knows of its replicas; None unless it is the master of an HA group."""
-        ...
-
-    def advise(self, number: int, binding: Binding) -> None:
-        """Tell it whom the controller gave the newest epoch of its group to."""
         ...
 
 
@@ -72,6 +81,7 @@ class RaftBroker:
     """A replica of a Raft group."""
 
     heartbeat_period_ms: int = HEARTBEAT_PERIOD_MS
+    advised: None = None
 
     def __init__(
         self, settings: Settings, address: str, machine: HasState, driver: RaftDriver
@@ -99,13 +109,6 @@ class RaftBroker:
             topics_version=(0, state.topics_version),
             topics=topics_of(state) if with_topics else None,
         )
-
-    def master_view(self) -> None:
-        """Return None: Raft counts its copies itself."""
-        return
-
-    def advise(self, number: int, binding: Binding) -> None:
-        """Do nothing: Raft elects."""
 
 
 def topics_of(state: State) -> dict[str, TopicQueues]:

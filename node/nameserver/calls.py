@@ -5,6 +5,7 @@ the replica in this process and wait for nobody; changes are confirmed before th
 """
 
 import json
+from collections.abc import Iterable
 from typing import Final
 
 from node.errors import BadRequestError
@@ -22,10 +23,15 @@ from node.nameserver.errors import (
     ValueChangedError,
     ValueNotFoundError,
 )
-from node.nameserver.groups import Broker
+from node.nameserver.fields import Result
+from node.nameserver.group_routes import other_groups, version_of
+from node.nameserver.groups import Broker, Group
 from node.nameserver.routes import GroupRoute, groups, route
 from node.nameserver.service import NameServerService
 from quorumlog.pb import nameserver_pb2 as pb
+
+_UNCONFIRMED: Final = frozenset({"heartbeat", "unregister"})
+_FROM_BROKERS: Final = _UNCONFIRMED | {"register", "alter_in_sync"}
 
 
 class NameServerCalls:
@@ -40,9 +46,17 @@ class NameServerCalls:
         """Say how the replica is. Raises NameServerOffError."""
         service = self._service
         settings, status, broker = service.settings, service.status(), service.broker
+        registration, remote = service.registration, service.remote
+        if remote is not None and registration is not None and broker is not None:
+            return pb.NameServerStatusResponse(
+                state="remote",
+                leader=remote.leader,
+                node_id=broker.broker_id,
+                group=broker.group,
+                problem=registration.problem,
+            )
         if settings is None or status is None:
             raise NameServerOffError
-        registration = service.registration
         return pb.NameServerStatusResponse(
             state=status.state,
             address=settings.address,
@@ -105,19 +119,63 @@ class NameServerCalls:
         await self._change(command, request.namespace, request.key)
         return pb.DeleteValueResponse()
 
-    async def _change(self, command: Command, namespace: str, key: str) -> None:
+    async def report(self, request: pb.ReportRequest) -> pb.ReportResponse:
+        """Carry out what a node without a replica says, and tell it what a replica would know."""
+        service, own = self._service, request.group
+        server, result = service.server, b""
+        if request.command:
+            command = _reported(request.command)
+            is_beat = command["op"] in _UNCONFIRMED
+            found = await (server.report(command) if is_beat else self._confirmed(command))
+            result = json.dumps(found.snapshot()).encode()
+        known, now_ms = dict(request.known_topics), service.trusted_ms
+
+        def read(directory: Directory) -> pb.ReportResponse:
+            def wanted(group: Group) -> Iterable[str]:
+                return () if known.get(group.name) == version_of(group) else group.topics
+
+            group = directory.groups.get(own)
+            snapshot = group.snapshot(with_topics=False) if group is not None else None
+            return pb.ReportResponse(
+                result=result,
+                leader=server.leader,
+                groups=other_groups(directory, own, now_ms, wanted),
+                topics_versions={
+                    name: version_of(other) for name, other in directory.groups.items()
+                },
+                own_group=json.dumps(snapshot).encode() if snapshot is not None else b"",
+            )
+
+        return server.look(read)
+
+    async def _confirmed(self, command: Command) -> Result:
         try:
-            result = await self._service.server.change(command)
+            return await self._service.server.change(command)
         except AssertionError as error:
             # What is wrong in here is no reason to end the node.
             raise ReplicaFailedError(str(error)) from error
+
+    async def _change(self, command: Command, namespace: str, key: str) -> None:
+        result = await self._confirmed(command)
         if result.is_accepted:
             return
         if result.reason == "changed":
             raise ValueChangedError(f"{namespace}/{key}")
-        if result.reason == "not_found":
+        if result.reason == "unknown_key":
             raise ValueNotFoundError(namespace, key)
         raise DirectoryRefusedError(result.reason, result.detail)
+
+
+def _reported(encoded: bytes) -> Command:
+    """Read a command that a node may send. Raises BadRequestError."""
+    try:
+        command = json.loads(encoded)
+    except (ValueError, RecursionError) as error:
+        raise BadRequestError("command", "JSON", f"{len(encoded)} other bytes") from error
+    if not isinstance(command, dict) or command.get("op") not in _FROM_BROKERS:
+        expected = f"one of {', '.join(sorted(_FROM_BROKERS))}"
+        raise BadRequestError("command", expected, repr(encoded[:64]))
+    return command
 
 
 def _share(share: GroupRoute) -> pb.TopicShare:

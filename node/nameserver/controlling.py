@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from node.errors import NodeError
-from node.nameserver.brokers import LocalBroker, unix_ms
+from node.nameserver.brokers import AdvisedBroker, LocalBroker, unix_ms
 from node.nameserver.controller import FailoverWatch, change_in_sync
 from node.nameserver.directory import Command, Directory
 from node.nameserver.groups import Group
@@ -93,9 +93,9 @@ class Adviser:
     """Tells the broker beside it what the controller decided about its HA group, and keeps the
     in-sync set of a group whose master it is."""
 
-    def __init__(self, access: Access, broker: LocalBroker) -> None:
-        self._access, self._broker = access, broker
-        self._advised = 0
+    def __init__(self, access: Access, broker: LocalBroker, advised: AdvisedBroker) -> None:
+        self._access, self._broker, self._advised = access, broker, advised
+        self._advised_number = 0
         """The highest epoch that the broker was told of."""
 
     async def run(self) -> None:
@@ -112,13 +112,13 @@ class Adviser:
     def advise(self) -> None:
         """Pass on an epoch that was given away and that nobody serves yet, once."""
         newest = self._access.look(self._newest)
-        if newest is not None and newest[0] > self._advised:
-            self._advised = newest[0]
-            self._broker.advise(*newest)
+        if newest is not None and newest[0] > self._advised_number:
+            self._advised_number = newest[0]
+            self._advised.advise(*newest)
 
     async def keep_in_sync(self) -> None:
         """Ask for another in-sync set when this broker is the master and the set is not right."""
-        view = self._broker.master_view()
+        view = self._advised.master_view()
         if view is None:
             return
 

@@ -180,7 +180,7 @@ class Directory:
         before = self.pairs.get(namespace, {}).get(key)
         self._check_pair(command, before)
         if before is None:
-            raise Refusal("not_found", f"{namespace} has no key {key}")
+            raise Refusal("unknown_key", f"{namespace} has no key {key}")
         del self.pairs[namespace][key]
         if not self.pairs[namespace]:
             del self.pairs[namespace]

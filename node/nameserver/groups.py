@@ -269,8 +269,9 @@ class Group:
                 in_sync_version=self.in_sync_version,
             )
 
-    def snapshot(self) -> dict[str, Json]:
+    def snapshot(self, *, with_topics: bool = True) -> dict[str, Json]:
         """Return the group as JSON."""
+        topics = sorted(self.topics) if with_topics else []
         return {
             "name": self.name,
             "cluster": self.cluster,
@@ -283,7 +284,7 @@ class Group:
             "in_sync": list(self.in_sync),
             "in_sync_version": self.in_sync_version,
             "copy_count": self.copy_count,
-            "topics": {name: list(self.topics[name]) for name in sorted(self.topics)},
+            "topics": {name: list(self.topics[name]) for name in topics},
             "topics_version": list(self.topics_version),
             "topics_size_bytes": self.topics_size_bytes,
         }

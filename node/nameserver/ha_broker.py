@@ -5,7 +5,7 @@ know the machine behind the driver. Nonces are numbers there and texts in the di
 """
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, Self
 
 from node.config import Settings
 from node.ha.report import HaReport
@@ -52,6 +52,11 @@ class HaBroker:
         self._cluster_id: Final = settings.cluster_id
         self._address, self._ha_address = address, ha_address
         self._machine, self._driver = machine, driver
+
+    @property
+    def advised(self) -> Self:
+        """Return itself."""
+        return self
 
     def report(self, now_ms: int, *, with_topics: bool) -> BrokerReport:
         """Return all that the directory should know of it."""

@@ -12,6 +12,7 @@ or raises with what is known.
 import asyncio
 import logging
 import os
+import socket
 import threading
 import time
 import uuid
@@ -302,6 +303,7 @@ class NameServer:
 
     def _made(self) -> Replica:
         settings = self._settings
+        _check_address(settings.address)
         os.makedirs(settings.directory, mode=0o700, exist_ok=True)
         os.chmod(settings.directory, 0o700)
         try:
@@ -315,9 +317,7 @@ class NameServer:
                 timing=self._timing,
             )
         except SyncObjException as error:
-            raise NameServerSettingsError(
-                "address", settings.address, "it cannot be bound; is another process using it?"
-            ) from error
+            raise _taken(settings.address) from error
 
     def _tick(self, replica: Replica) -> None:
         next_forget_s = 0.0
@@ -337,6 +337,20 @@ class NameServer:
 
 _WITHOUT_EFFECT: Final = frozenset({"malformed", "too_large"})
 """Refused before it had an id, so it cannot be read back and did nothing."""
+
+
+def _check_address(address: str) -> None:
+    """Raise NameServerSettingsError when it is taken: the library would write a page about it."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_server((host, int(port))).close()
+    except OSError as error:
+        raise _taken(address) from error
+
+
+def _taken(address: str) -> NameServerSettingsError:
+    remedy = "it cannot be bound; is another process using it?"
+    return NameServerSettingsError("listen", address, remedy)
 
 
 def _fail(started: "asyncio.Future[None]", error: Exception) -> None:

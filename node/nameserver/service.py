@@ -7,28 +7,31 @@ only the replica, and the status says why.
 
 import asyncio
 import logging
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Coroutine, Iterable
+from typing import TYPE_CHECKING, Any, Final, Self
 
+from node.config import Settings
+from node.environment import tls_files
 from node.errors import NodeError
 from node.nameserver.brokers import LocalBroker, unix_ms
 from node.nameserver.controlling import Adviser, Controller
-from node.nameserver.directory import Directory
 from node.nameserver.errors import (
     FilesDamagedError,
     LibraryVersionError,
     NameServerOffError,
     ReplicaFailedError,
 )
-from node.nameserver.registration import Registration
-from node.nameserver.routes import groups
+from node.nameserver.group_routes import other_groups
+from node.nameserver.registration import Access, Registration
 from node.nameserver.settings import NameServerSettings
 from node.nameserver.status import NameServerStatus
 from node.nameserver.trusted_time import TrustedTime
-from quorumlog.pb.log_pb2 import GroupRoute, NodeAddress, TopicRoute
+from node.tls import grpc_client_credentials
+from quorumlog.pb.log_pb2 import GroupRoute
 from store.errors import SyncFailedError
 
 if TYPE_CHECKING:
+    from node.nameserver.remote import RemoteDirectory
     from node.nameserver.replicated import NameServer
 
 WATCH_PERIOD_MS: Final = 250
@@ -36,6 +39,12 @@ RESTART_PAUSE_MS: Final = 5_000
 _FINAL: Final = (FilesDamagedError, LibraryVersionError, SyncFailedError)
 """Trying again would meet the same, or trust a disk that lied: these wait for a person."""
 _log: Final = logging.getLogger(__name__)
+
+
+def _advice(access: Access, broker: LocalBroker) -> list[Coroutine[Any, Any, None]]:
+    """Return the duty that only a broker of an HA group has."""
+    advised = broker.advised
+    return [] if advised is None else [Adviser(access, broker, advised).run()]
 
 
 class NameServerService:
@@ -46,11 +55,13 @@ class NameServerService:
         settings: NameServerSettings | None,
         broker: LocalBroker | None,
         *,
+        remote: "RemoteDirectory | None" = None,
         restart_pause_ms: int = RESTART_PAUSE_MS,
     ) -> None:
-        """Without settings it does nothing; without a broker it runs alone."""
+        """Without a broker it runs alone; without settings it asks `remote`, or does nothing."""
         self.settings: Final = settings
         self.broker: Final = broker
+        self.remote: Final = remote
         self.trusted_time: Final = TrustedTime()
         self.registration: Registration | None = None
         self.restart_count = 0
@@ -59,16 +70,35 @@ class NameServerService:
         self._failure: Exception | None = None
         self._task: asyncio.Task[None] | None = None
 
+    @classmethod
+    def of(cls, settings: Settings, broker: LocalBroker) -> Self:
+        """Return the one of a node."""
+        remote, servers = None, settings.nameserver_servers
+        if servers:
+            from node.nameserver.remote import RemoteDirectory
+
+            tls = tls_files(settings)
+            remote = RemoteDirectory(
+                map(str, servers),
+                broker.group,
+                broker.heartbeat_period_ms // 4,
+                None if tls is None else grpc_client_credentials(tls),
+            )
+        return cls(settings.nameserver(), broker, remote=remote)
+
     # --- Life ---
 
     def start(self) -> None:
         """Begin; returns at once."""
         if self.settings is not None:
             self._task = asyncio.create_task(self._run(self.settings), name="nameserver")
+        elif self.remote is not None and self.broker is not None:
+            work = self._ask_others(self.remote, self.broker)
+            self._task = asyncio.create_task(work, name="nameserver")
 
     async def leave(self) -> None:
         """Tell the others that this broker stops; bounded, and nothing depends on it."""
-        if self.registration is not None and self._server is not None:
+        if self.registration is not None:
             await self.registration.leave()
 
     async def stop(self) -> None:
@@ -76,6 +106,8 @@ class NameServerService:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        if self.remote is not None:
+            await self.remote.close()
 
     def changed(self) -> None:
         """The role of the broker changed: tell it at once."""
@@ -127,12 +159,14 @@ class NameServerService:
         return self.trusted_time.at(unix_ms())
 
     def other_groups(self, topics: Iterable[str]) -> list[GroupRoute]:
-        """Return all groups but the broker's own, as this replica knows them. Never waits."""
+        """Return all groups but the broker's own, as they are known here. Never waits."""
+        if self.remote is not None:
+            return self.remote.other_groups(topics)
         server = self._server
         if server is None or self.broker is None:
             return []
         wanted, own, now_ms = tuple(topics), self.broker.group, self.trusted_ms
-        return server.look(lambda directory: _others(directory, wanted, own, now_ms))
+        return server.look(lambda directory: other_groups(directory, own, now_ms, lambda _: wanted))
 
     # --- The life of the replica ---
 
@@ -163,10 +197,23 @@ class NameServerService:
         duties = [self._watch(server), Controller(server).run()]
         if self.broker is not None:
             self.registration = Registration(server, self.broker)
-            duties += [self.registration.run(), Adviser(server, self.broker).run()]
+            duties += [self.registration.run(), *_advice(server, self.broker)]
         async with asyncio.TaskGroup() as group:
             for duty in duties:
                 group.create_task(duty)
+
+    async def _ask_others(self, remote: "RemoteDirectory", broker: LocalBroker) -> None:
+        """Do the duties of a broker through another process."""
+        while True:
+            self.registration, self._failure = Registration(remote, broker), None
+            duties = [remote.run(), self.registration.run(), *_advice(remote, broker)]
+            try:
+                async with asyncio.TaskGroup() as group:
+                    for duty in duties:
+                        group.create_task(duty)
+            except Exception as error:  # noqa: BLE001 - a fault here must not end the node.
+                self._note(error)
+            await asyncio.sleep(self._restart_pause_ms / 1000)
 
     async def _watch(self, server: "NameServer") -> None:
         while server.is_running:
@@ -181,35 +228,3 @@ class NameServerService:
             known = error if not isinstance(error, NodeError) else None
             _log.error("the name server is off: %s", error, exc_info=known)
         self._failure = error
-
-
-def _others(
-    directory: Directory, topics: tuple[str, ...], own: str, now_ms: int
-) -> list[GroupRoute]:
-    found = []
-    for share in groups(directory, now_ms):
-        if share.group == own:
-            continue
-        known = directory.groups[share.group].topics
-        found.append(
-            GroupRoute(
-                group=share.group,
-                kind=share.kind,
-                term=share.epoch,
-                leader_id=max(0, share.master_id),
-                nodes=[
-                    NodeAddress(node_id=broker.broker_id, address=broker.address)
-                    for broker in share.brokers
-                ],
-                topics=[
-                    TopicRoute(
-                        topic=name,
-                        queue_count=known[name].write_queue_count,
-                        permission=known[name].permission,
-                    )
-                    for name in topics
-                    if name in known
-                ],
-            )
-        )
-    return found

@@ -99,5 +99,6 @@ def nameserver_handlers(
         "GetValues": nameserver.get_values,
         "PutValue": nameserver.put_value,
         "DeleteValue": nameserver.delete_value,
+        "Report": nameserver.report,
     }
     return {service: calls.handler(service, methods)}

@@ -22,9 +22,10 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from quorumlog.pb import log_pb2 as quorumlog_dot_v1_dot_log__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dquorumlog/v1/nameserver.proto\x12\x0cquorumlog.v1\"\x19\n\x17NameServerStatusRequest\"\xe7\x02\n\x18NameServerStatusResponse\x12\r\n\x05state\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0e\n\x06leader\x18\x03 \x01(\t\x12\x0f\n\x07members\x18\x04 \x03(\t\x12\x0c\n\x04term\x18\x05 \x01(\x04\x12\x14\n\x0c\x63ommit_index\x18\x06 \x01(\x04\x12\x15\n\rapplied_index\x18\x07 \x01(\x04\x12\x1a\n\x12journal_size_bytes\x18\x08 \x01(\x04\x12\x1c\n\x14\x64irectory_size_bytes\x18\t \x01(\x04\x12 \n\x18\x64irectory_size_bytes_max\x18\n \x01(\x04\x12\x1b\n\x13refused_connections\x18\x0b \x01(\x04\x12\x0f\n\x07\x66\x61ilure\x18\x0c \x01(\t\x12\x14\n\x0cis_encrypted\x18\r \x01(\x08\x12\x0f\n\x07node_id\x18\x0e \x01(\r\x12\r\n\x05group\x18\x0f \x01(\t\x12\x0f\n\x07problem\x18\x10 \x01(\t\"\"\n\x11TopicRouteRequest\x12\r\n\x05topic\x18\x01 \x01(\t\"t\n\nBrokerInfo\x12\x11\n\tbroker_id\x18\x01 \x01(\r\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x12\n\nha_address\x18\x03 \x01(\t\x12\x0c\n\x04role\x18\x04 \x01(\t\x12\r\n\x05\x65poch\x18\x05 \x01(\x04\x12\x11\n\tsilent_ms\x18\x06 \x01(\x04\"\xe1\x01\n\nTopicShare\x12\r\n\x05group\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x0f\n\x07\x63luster\x18\x03 \x01(\t\x12\x11\n\tmaster_id\x18\x04 \x01(\r\x12\r\n\x05\x65poch\x18\x05 \x01(\x04\x12\x18\n\x10read_queue_count\x18\x06 \x01(\r\x12\x19\n\x11write_queue_count\x18\x07 \x01(\r\x12\x12\n\npermission\x18\x08 \x01(\r\x12)\n\x07\x62rokers\x18\t \x03(\x0b\x32\x18.quorumlog.v1.BrokerInfo\x12\x0f\n\x07in_sync\x18\n \x03(\r\"U\n\x12TopicRouteResponse\x12(\n\x06shares\x18\x01 \x03(\x0b\x32\x18.quorumlog.v1.TopicShare\x12\x15\n\rrocketmq_json\x18\x02 \x01(\t\"2\n\x10GetValuesRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\"\x7f\n\x11GetValuesResponse\x12;\n\x06values\x18\x01 \x03(\x0b\x32+.quorumlog.v1.GetValuesResponse.ValuesEntry\x1a-\n\x0bValuesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"d\n\x0fPutValueRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\r\n\x05value\x18\x03 \x01(\t\x12\x15\n\x08\x65xpected\x18\x04 \x01(\tH\x00\x88\x01\x01\x42\x0b\n\t_expected\"\x12\n\x10PutValueResponse\"4\n\x12\x44\x65leteValueRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\"\x15\n\x13\x44\x65leteValueResponse2\xb4\x03\n\x11NameServerService\x12\x61\n\x10NameServerStatus\x12%.quorumlog.v1.NameServerStatusRequest\x1a&.quorumlog.v1.NameServerStatusResponse\x12O\n\nTopicRoute\x12\x1f.quorumlog.v1.TopicRouteRequest\x1a .quorumlog.v1.TopicRouteResponse\x12L\n\tGetValues\x12\x1e.quorumlog.v1.GetValuesRequest\x1a\x1f.quorumlog.v1.GetValuesResponse\x12I\n\x08PutValue\x12\x1d.quorumlog.v1.PutValueRequest\x1a\x1e.quorumlog.v1.PutValueResponse\x12R\n\x0b\x44\x65leteValue\x12 .quorumlog.v1.DeleteValueRequest\x1a!.quorumlog.v1.DeleteValueResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dquorumlog/v1/nameserver.proto\x12\x0cquorumlog.v1\x1a\x16quorumlog/v1/log.proto\"\x19\n\x17NameServerStatusRequest\"\xe7\x02\n\x18NameServerStatusResponse\x12\r\n\x05state\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0e\n\x06leader\x18\x03 \x01(\t\x12\x0f\n\x07members\x18\x04 \x03(\t\x12\x0c\n\x04term\x18\x05 \x01(\x04\x12\x14\n\x0c\x63ommit_index\x18\x06 \x01(\x04\x12\x15\n\rapplied_index\x18\x07 \x01(\x04\x12\x1a\n\x12journal_size_bytes\x18\x08 \x01(\x04\x12\x1c\n\x14\x64irectory_size_bytes\x18\t \x01(\x04\x12 \n\x18\x64irectory_size_bytes_max\x18\n \x01(\x04\x12\x1b\n\x13refused_connections\x18\x0b \x01(\x04\x12\x0f\n\x07\x66\x61ilure\x18\x0c \x01(\t\x12\x14\n\x0cis_encrypted\x18\r \x01(\x08\x12\x0f\n\x07node_id\x18\x0e \x01(\r\x12\r\n\x05group\x18\x0f \x01(\t\x12\x0f\n\x07problem\x18\x10 \x01(\t\"\"\n\x11TopicRouteRequest\x12\r\n\x05topic\x18\x01 \x01(\t\"t\n\nBrokerInfo\x12\x11\n\tbroker_id\x18\x01 \x01(\r\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x12\n\nha_address\x18\x03 \x01(\t\x12\x0c\n\x04role\x18\x04 \x01(\t\x12\r\n\x05\x65poch\x18\x05 \x01(\x04\x12\x11\n\tsilent_ms\x18\x06 \x01(\x04\"\xe1\x01\n\nTopicShare\x12\r\n\x05group\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x0f\n\x07\x63luster\x18\x03 \x01(\t\x12\x11\n\tmaster_id\x18\x04 \x01(\r\x12\r\n\x05\x65poch\x18\x05 \x01(\x04\x12\x18\n\x10read_queue_count\x18\x06 \x01(\r\x12\x19\n\x11write_queue_count\x18\x07 \x01(\r\x12\x12\n\npermission\x18\x08 \x01(\r\x12)\n\x07\x62rokers\x18\t \x03(\x0b\x32\x18.quorumlog.v1.BrokerInfo\x12\x0f\n\x07in_sync\x18\n \x03(\r\"U\n\x12TopicRouteResponse\x12(\n\x06shares\x18\x01 \x03(\x0b\x32\x18.quorumlog.v1.TopicShare\x12\x15\n\rrocketmq_json\x18\x02 \x01(\t\"2\n\x10GetValuesRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\"\x7f\n\x11GetValuesResponse\x12;\n\x06values\x18\x01 \x03(\x0b\x32+.quorumlog.v1.GetValuesResponse.ValuesEntry\x1a-\n\x0bValuesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"d\n\x0fPutValueRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\r\n\x05value\x18\x03 \x01(\t\x12\x15\n\x08\x65xpected\x18\x04 \x01(\tH\x00\x88\x01\x01\x42\x0b\n\t_expected\"\x12\n\x10PutValueResponse\"4\n\x12\x44\x65leteValueRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\"\x15\n\x13\x44\x65leteValueResponse\"\xa7\x01\n\rReportRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\x0f\n\x07\x63ommand\x18\x02 \x01(\x0c\x12\x42\n\x0cknown_topics\x18\x03 \x03(\x0b\x32,.quorumlog.v1.ReportRequest.KnownTopicsEntry\x1a\x32\n\x10KnownTopicsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xef\x01\n\x0eReportResponse\x12\x0e\n\x06result\x18\x01 \x01(\x0c\x12\x0e\n\x06leader\x18\x02 \x01(\t\x12(\n\x06groups\x18\x03 \x03(\x0b\x32\x18.quorumlog.v1.GroupRoute\x12I\n\x0ftopics_versions\x18\x04 \x03(\x0b\x32\x30.quorumlog.v1.ReportResponse.TopicsVersionsEntry\x12\x11\n\town_group\x18\x05 \x01(\x0c\x1a\x35\n\x13TopicsVersionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x32\xf9\x03\n\x11NameServerService\x12\x61\n\x10NameServerStatus\x12%.quorumlog.v1.NameServerStatusRequest\x1a&.quorumlog.v1.NameServerStatusResponse\x12O\n\nTopicRoute\x12\x1f.quorumlog.v1.TopicRouteRequest\x1a .quorumlog.v1.TopicRouteResponse\x12L\n\tGetValues\x12\x1e.quorumlog.v1.GetValuesRequest\x1a\x1f.quorumlog.v1.GetValuesResponse\x12I\n\x08PutValue\x12\x1d.quorumlog.v1.PutValueRequest\x1a\x1e.quorumlog.v1.PutValueResponse\x12R\n\x0b\x44\x65leteValue\x12 .quorumlog.v1.DeleteValueRequest\x1a!.quorumlog.v1.DeleteValueResponse\x12\x43\n\x06Report\x12\x1b.quorumlog.v1.ReportRequest\x1a\x1c.quorumlog.v1.ReportResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,32 +34,44 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_GETVALUESRESPONSE_VALUESENTRY']._loaded_options = None
   _globals['_GETVALUESRESPONSE_VALUESENTRY']._serialized_options = b'8\001'
-  _globals['_NAMESERVERSTATUSREQUEST']._serialized_start=47
-  _globals['_NAMESERVERSTATUSREQUEST']._serialized_end=72
-  _globals['_NAMESERVERSTATUSRESPONSE']._serialized_start=75
-  _globals['_NAMESERVERSTATUSRESPONSE']._serialized_end=434
-  _globals['_TOPICROUTEREQUEST']._serialized_start=436
-  _globals['_TOPICROUTEREQUEST']._serialized_end=470
-  _globals['_BROKERINFO']._serialized_start=472
-  _globals['_BROKERINFO']._serialized_end=588
-  _globals['_TOPICSHARE']._serialized_start=591
-  _globals['_TOPICSHARE']._serialized_end=816
-  _globals['_TOPICROUTERESPONSE']._serialized_start=818
-  _globals['_TOPICROUTERESPONSE']._serialized_end=903
-  _globals['_GETVALUESREQUEST']._serialized_start=905
-  _globals['_GETVALUESREQUEST']._serialized_end=955
-  _globals['_GETVALUESRESPONSE']._serialized_start=957
-  _globals['_GETVALUESRESPONSE']._serialized_end=1084
-  _globals['_GETVALUESRESPONSE_VALUESENTRY']._serialized_start=1039
-  _globals['_GETVALUESRESPONSE_VALUESENTRY']._serialized_end=1084
-  _globals['_PUTVALUEREQUEST']._serialized_start=1086
-  _globals['_PUTVALUEREQUEST']._serialized_end=1186
-  _globals['_PUTVALUERESPONSE']._serialized_start=1188
-  _globals['_PUTVALUERESPONSE']._serialized_end=1206
-  _globals['_DELETEVALUEREQUEST']._serialized_start=1208
-  _globals['_DELETEVALUEREQUEST']._serialized_end=1260
-  _globals['_DELETEVALUERESPONSE']._serialized_start=1262
-  _globals['_DELETEVALUERESPONSE']._serialized_end=1283
-  _globals['_NAMESERVERSERVICE']._serialized_start=1286
-  _globals['_NAMESERVERSERVICE']._serialized_end=1722
+  _globals['_REPORTREQUEST_KNOWNTOPICSENTRY']._loaded_options = None
+  _globals['_REPORTREQUEST_KNOWNTOPICSENTRY']._serialized_options = b'8\001'
+  _globals['_REPORTRESPONSE_TOPICSVERSIONSENTRY']._loaded_options = None
+  _globals['_REPORTRESPONSE_TOPICSVERSIONSENTRY']._serialized_options = b'8\001'
+  _globals['_NAMESERVERSTATUSREQUEST']._serialized_start=71
+  _globals['_NAMESERVERSTATUSREQUEST']._serialized_end=96
+  _globals['_NAMESERVERSTATUSRESPONSE']._serialized_start=99
+  _globals['_NAMESERVERSTATUSRESPONSE']._serialized_end=458
+  _globals['_TOPICROUTEREQUEST']._serialized_start=460
+  _globals['_TOPICROUTEREQUEST']._serialized_end=494
+  _globals['_BROKERINFO']._serialized_start=496
+  _globals['_BROKERINFO']._serialized_end=612
+  _globals['_TOPICSHARE']._serialized_start=615
+  _globals['_TOPICSHARE']._serialized_end=840
+  _globals['_TOPICROUTERESPONSE']._serialized_start=842
+  _globals['_TOPICROUTERESPONSE']._serialized_end=927
+  _globals['_GETVALUESREQUEST']._serialized_start=929
+  _globals['_GETVALUESREQUEST']._serialized_end=979
+  _globals['_GETVALUESRESPONSE']._serialized_start=981
+  _globals['_GETVALUESRESPONSE']._serialized_end=1108
+  _globals['_GETVALUESRESPONSE_VALUESENTRY']._serialized_start=1063
+  _globals['_GETVALUESRESPONSE_VALUESENTRY']._serialized_end=1108
+  _globals['_PUTVALUEREQUEST']._serialized_start=1110
+  _globals['_PUTVALUEREQUEST']._serialized_end=1210
+  _globals['_PUTVALUERESPONSE']._serialized_start=1212
+  _globals['_PUTVALUERESPONSE']._serialized_end=1230
+  _globals['_DELETEVALUEREQUEST']._serialized_start=1232
+  _globals['_DELETEVALUEREQUEST']._serialized_end=1284
+  _globals['_DELETEVALUERESPONSE']._serialized_start=1286
+  _globals['_DELETEVALUERESPONSE']._serialized_end=1307
+  _globals['_REPORTREQUEST']._serialized_start=1310
+  _globals['_REPORTREQUEST']._serialized_end=1477
+  _globals['_REPORTREQUEST_KNOWNTOPICSENTRY']._serialized_start=1427
+  _globals['_REPORTREQUEST_KNOWNTOPICSENTRY']._serialized_end=1477
+  _globals['_REPORTRESPONSE']._serialized_start=1480
+  _globals['_REPORTRESPONSE']._serialized_end=1719
+  _globals['_REPORTRESPONSE_TOPICSVERSIONSENTRY']._serialized_start=1666
+  _globals['_REPORTRESPONSE_TOPICSVERSIONSENTRY']._serialized_end=1719
+  _globals['_NAMESERVERSERVICE']._serialized_start=1722
+  _globals['_NAMESERVERSERVICE']._serialized_end=2227
 # @@protoc_insertion_point(module_scope)

@@ -1,3 +1,4 @@
+from quorumlog.pb import log_pb2 as _log_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -148,3 +149,41 @@ class DeleteValueRequest(_message.Message):
 class DeleteValueResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class ReportRequest(_message.Message):
+    __slots__ = ("group", "command", "known_topics")
+    class KnownTopicsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    COMMAND_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_TOPICS_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    command: bytes
+    known_topics: _containers.ScalarMap[str, str]
+    def __init__(self, group: _Optional[str] = ..., command: _Optional[bytes] = ..., known_topics: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class ReportResponse(_message.Message):
+    __slots__ = ("result", "leader", "groups", "topics_versions", "own_group")
+    class TopicsVersionsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    LEADER_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    OWN_GROUP_FIELD_NUMBER: _ClassVar[int]
+    result: bytes
+    leader: str
+    groups: _containers.RepeatedCompositeFieldContainer[_log_pb2.GroupRoute]
+    topics_versions: _containers.ScalarMap[str, str]
+    own_group: bytes
+    def __init__(self, result: _Optional[bytes] = ..., leader: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[_log_pb2.GroupRoute, _Mapping]]] = ..., topics_versions: _Optional[_Mapping[str, str]] = ..., own_group: _Optional[bytes] = ...) -> None: ...

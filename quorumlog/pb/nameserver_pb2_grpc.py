@@ -59,6 +59,11 @@ class NameServerServiceStub:
                 request_serializer=quorumlog_dot_v1_dot_nameserver__pb2.DeleteValueRequest.SerializeToString,
                 response_deserializer=quorumlog_dot_v1_dot_nameserver__pb2.DeleteValueResponse.FromString,
                 _registered_method=True)
+        self.Report = channel.unary_unary(
+                '/quorumlog.v1.NameServerService/Report',
+                request_serializer=quorumlog_dot_v1_dot_nameserver__pb2.ReportRequest.SerializeToString,
+                response_deserializer=quorumlog_dot_v1_dot_nameserver__pb2.ReportResponse.FromString,
+                _registered_method=True)
 
 
 class NameServerServiceServicer:
@@ -97,6 +102,13 @@ class NameServerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Report(self, request, context):
+        """For nodes without a replica of their own: say something, and learn what a replica would know.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_NameServerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -124,6 +136,11 @@ def add_NameServerServiceServicer_to_server(servicer, server):
                     servicer.DeleteValue,
                     request_deserializer=quorumlog_dot_v1_dot_nameserver__pb2.DeleteValueRequest.FromString,
                     response_serializer=quorumlog_dot_v1_dot_nameserver__pb2.DeleteValueResponse.SerializeToString,
+            ),
+            'Report': grpc.unary_unary_rpc_method_handler(
+                    servicer.Report,
+                    request_deserializer=quorumlog_dot_v1_dot_nameserver__pb2.ReportRequest.FromString,
+                    response_serializer=quorumlog_dot_v1_dot_nameserver__pb2.ReportResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -261,6 +278,33 @@ class NameServerService:
             '/quorumlog.v1.NameServerService/DeleteValue',
             quorumlog_dot_v1_dot_nameserver__pb2.DeleteValueRequest.SerializeToString,
             quorumlog_dot_v1_dot_nameserver__pb2.DeleteValueResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Report(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quorumlog.v1.NameServerService/Report',
+            quorumlog_dot_v1_dot_nameserver__pb2.ReportRequest.SerializeToString,
+            quorumlog_dot_v1_dot_nameserver__pb2.ReportResponse.FromString,
             options,
             channel_credentials,
             insecure,

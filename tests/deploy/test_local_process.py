@@ -140,6 +140,11 @@ def test_each_node_has_a_replica_of_the_name_server_unless_it_is_off(tmp_path: P
 
     found = [s.nameserver() for s in settings_of(LocalCluster.create(tmp_path / "a", 3))]
     assert [s.members.index(s.address) for s in found if s is not None] == [0, 1, 2]
+    many = settings_of(LocalCluster.create(tmp_path / "c", 3, groups=2))
+    hosts = [s for s in many if s.nameserver() is not None]
+    assert [s.node_id for s in hosts] == [1, 2, 4], "no group has all of them"
+    asked = [tuple(s.nameserver_servers) for s in many if s.nameserver() is None]
+    assert asked == [tuple(s.listen for s in hosts)] * 3
     off = LocalCluster.create(tmp_path / "b", 2, settings={"nameserver_listen": "off"})
     assert [s.nameserver() for s in settings_of(off)] == [None, None]
 

@@ -306,3 +306,12 @@ def test_a_name_server_that_must_not_be_started_is_refused(
     (problem,) = problems(**flags)
     assert problem.key == key
     assert suggestion in problem.suggestion
+
+
+def test_a_node_asks_others_only_without_a_replica_of_its_own() -> None:
+    servers = "127.0.0.1:8081, ns.example:8082"
+    found = settings(nameserver_servers=servers, listen="127.0.0.1:8083").nameserver_servers
+    assert found == (Address("127.0.0.1", 8081), Address("ns.example", 8082))
+    (problem,) = problems(nameserver_servers=servers, nameserver_listen="127.0.0.1:9876")
+    assert problem.key == "nameserver_servers + nameserver_listen"
+    assert "remove one" in problem.suggestion

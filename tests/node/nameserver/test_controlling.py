@@ -86,7 +86,7 @@ def test_without_a_quorum_the_controller_goes_on_later() -> None:
 def test_a_broker_is_told_once_of_an_epoch_that_nobody_serves() -> None:
     case = Case()
     broker = FakeBroker(ha_report(2))
-    adviser = Adviser(case.access, broker)
+    adviser = Adviser(case.access, broker, broker)
     adviser.advise()
     assert broker.advice == [], "epoch 1 has its master"
     case.look(SETTLE_MS + LOOK_PERIOD_MS)
@@ -109,7 +109,7 @@ class View:
 def test_a_master_keeps_the_in_sync_set() -> None:
     case = Case()
     broker = FakeBroker(ha_master(1))
-    adviser = Adviser(case.access, broker)
+    adviser = Adviser(case.access, broker, broker)
     asyncio.run(adviser.keep_in_sync())
     assert case.access.take() == [], "it is no master as far as it knows"
     broker.view = View({2: Replication(100, 999_000), 3: Replication(10, 999_000)})

@@ -161,7 +161,7 @@ def test_pairs_change_unconditionally_or_by_compare_and_set() -> None:
     delete: Command = {"op": "delete_pair", "namespace": "ns", "key": "k"}
     refused(directory, {**delete, "expected": "1"}, "changed")
     accepted(directory, {**delete, "expected": "2"})
-    refused(directory, delete, "not_found")
+    refused(directory, delete, "unknown_key")
     assert directory.pairs == {}
 
 

@@ -57,6 +57,10 @@ class FakeBroker:
         self.advice: list[tuple[int, Binding]] = []
         self.view: MasterView | None = None
 
+    @property
+    def advised(self) -> "FakeBroker":
+        return self
+
     def report(self, now_ms: int, *, with_topics: bool) -> BrokerReport:
         return replace(self.facts, now_ms=now_ms, topics=self.facts.topics if with_topics else None)
 

@@ -1,0 +1,52 @@
+"""The other groups of the cluster as clients and nodes are told of them.
+
+Owns the way from the directory to the messages. Must not know who asks.
+"""
+
+from collections.abc import Callable, Iterable
+
+from node.nameserver.directory import Directory
+from node.nameserver.groups import Group
+from node.nameserver.routes import GroupRoute as Known
+from node.nameserver.routes import groups
+from quorumlog.pb.log_pb2 import GroupRoute, NodeAddress, TopicRoute
+
+
+def other_groups(
+    directory: Directory, own: str, now_ms: int, wanted: Callable[[Group], Iterable[str]]
+) -> list[GroupRoute]:
+    """Return all groups that live at this time but one, each with the topics wanted of it."""
+    return [
+        _route(share, directory.groups[share.group], wanted(directory.groups[share.group]))
+        for share in groups(directory, now_ms)
+        if share.group != own
+    ]
+
+
+def version_of(group: Group) -> str:
+    """Return what changes with the topics of a group, as text."""
+    timestamp, counter = group.topics_version
+    return f"{timestamp}.{counter}.{group.master_epoch}"
+
+
+def _route(share: Known, group: Group, topics: Iterable[str]) -> GroupRoute:
+    known = group.topics
+    return GroupRoute(
+        group=share.group,
+        kind=share.kind,
+        term=share.epoch,
+        leader_id=max(0, share.master_id),
+        nodes=[
+            NodeAddress(node_id=broker.broker_id, address=broker.address)
+            for broker in share.brokers
+        ],
+        topics=[
+            TopicRoute(
+                topic=name,
+                queue_count=known[name].write_queue_count,
+                permission=known[name].permission,
+            )
+            for name in topics
+            if name in known
+        ],
+    )

@@ -1,0 +1,161 @@
+"""The name server as a node sees it that has no replica: one of others is asked, over gRPC.
+
+Owns which server is asked, what is kept of its answers, and how its failures are called. Answers
+carry all that a replica would have known, so routes are answered from memory here, too, and stay
+when no server can be reached. Must not know what a report contains.
+"""
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Final, TypeVar, cast
+
+import grpc
+
+from node.errors import NodeError
+from node.nameserver.directory import Command, Directory
+from node.nameserver.errors import ChangeUnknownError, NoQuorumError
+from node.nameserver.fields import Refusal, Result
+from node.nameserver.groups import Group
+from node.quiet_log import QuietLog
+from quorumlog.pb import nameserver_pb2 as pb
+from quorumlog.pb import nameserver_pb2_grpc
+from quorumlog.pb.log_pb2 import GroupRoute, TopicRoute
+
+TIMEOUT_MS: Final = 2_000
+POLL_PERIOD_MS_MAX: Final = 2_000
+"""What changed elsewhere is known here after it, also when there is nothing to say."""
+ANSWER_SIZE_BYTES_MAX: Final = 16 * 1024 * 1024
+_QUIET_MS: Final = 60_000
+_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", ANSWER_SIZE_BYTES_MAX),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.enable_retries", 0),
+)
+_T = TypeVar("_T")
+_log: Final = logging.getLogger(__name__)
+
+
+class RemoteDirectory:
+    """A way to the directory through other processes. Belongs to one event loop."""
+
+    def __init__(
+        self,
+        servers: Iterable[str],
+        group: str,
+        poll_period_ms: int,
+        credentials: grpc.ChannelCredentials | None = None,
+    ) -> None:
+        self._servers, self._at = tuple(servers), 0
+        assert self._servers, "there is nobody to ask"
+        self._group = group
+        self._poll_period_s = min(POLL_PERIOD_MS_MAX, poll_period_ms) / 1000
+        self._credentials = credentials
+        self._channel: grpc.aio.Channel | None = None
+        self._quiet = QuietLog(_log, interval_ms=_QUIET_MS, monotonic_s=time.monotonic)
+        self._directory = Directory()
+        """Of this group only."""
+        self._others: dict[str, GroupRoute] = {}
+        self._topics: dict[str, tuple[str, dict[str, TopicRoute]]] = {}
+        """Of the other groups: version, and topics by name."""
+        self.leader = ""
+        self.failure_count = 0
+
+    async def run(self) -> None:
+        """Keep what is known up to date until cancelled."""
+        while True:
+            try:
+                await self._ask(None, TIMEOUT_MS)
+            except NodeError as error:
+                self._quiet.warn("no name server answers", str(error))
+            await asyncio.sleep(self._poll_period_s)
+
+    async def close(self) -> None:
+        """Close the connection."""
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            await channel.close()
+
+    async def change(self, command: Command, *, timeout_ms: int = TIMEOUT_MS) -> Result:
+        """Carry out a command and return what was confirmed.
+
+        Raises NoQuorumError (not applied) or ChangeUnknownError.
+        """
+        result = await self._ask(command, timeout_ms)
+        assert result is not None, "a command has a result"
+        return result
+
+    async def report(self, command: Command, *, timeout_ms: int = TIMEOUT_MS) -> Result:
+        """Carry out a heartbeat; raises as `change`."""
+        return await self.change(command, timeout_ms=timeout_ms)
+
+    def look(self, reader: Callable[[Directory], _T]) -> _T:
+        """Return what a reader makes of the part of the directory that is this group's."""
+        return reader(self._directory)
+
+    def other_groups(self, topics: Iterable[str]) -> list[GroupRoute]:
+        """Return the other groups and their shares of topics, as they were last heard of."""
+        wanted, found = tuple(topics), []
+        for name in sorted(self._others):
+            answer = GroupRoute()
+            answer.CopyFrom(self._others[name])
+            known = self._topics.get(name, ("", {}))[1]
+            answer.topics.extend(known[topic] for topic in wanted if topic in known)
+            found.append(answer)
+        return found
+
+    async def _ask(self, command: Command | None, timeout_ms: int) -> Result | None:
+        request = pb.ReportRequest(
+            group=self._group,
+            command=b"" if command is None else json.dumps(command).encode(),
+            known_topics={name: version for name, (version, _) in self._topics.items()},
+        )
+        stub = cast(Any, nameserver_pb2_grpc).NameServerServiceStub(self._connected())
+        try:
+            answer = await stub.Report(request, timeout=timeout_ms / 1000)
+        except grpc.aio.AioRpcError as error:
+            await self._failed()
+            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and command is not None:
+                raise ChangeUnknownError("sent to another process", timeout_ms) from error
+            raise NoQuorumError(timeout_ms) from error
+        try:
+            return self._learn(answer)
+        except (Refusal, ValueError) as error:
+            await self._failed()
+            raise ChangeUnknownError("answered strangely", timeout_ms) from error
+
+    def _connected(self) -> grpc.aio.Channel:
+        if self._channel is None:
+            server = self._servers[self._at % len(self._servers)]
+            if self._credentials is None:
+                self._channel = grpc.aio.insecure_channel(server, options=_OPTIONS)
+            else:
+                self._channel = grpc.aio.secure_channel(server, self._credentials, options=_OPTIONS)
+        return self._channel
+
+    async def _failed(self) -> None:
+        """Ask the next one from now on."""
+        self.failure_count += 1
+        self._at += 1
+        self.leader = ""
+        await self.close()
+
+    def _learn(self, answer: pb.ReportResponse) -> Result | None:
+        """Keep what an answer says. Raises Refusal or ValueError when it makes no sense."""
+        result = Result.restored(json.loads(answer.result)) if answer.result else None
+        if answer.own_group:
+            group = Group.restored(json.loads(answer.own_group), self._directory.limits)
+            self._directory.groups = {group.name: group}
+        others: dict[str, GroupRoute] = {}
+        for route in answer.groups:
+            name, version = route.group, answer.topics_versions[route.group]
+            if self._topics.get(name, ("", {}))[0] != version:
+                self._topics[name] = (version, {topic.topic: topic for topic in route.topics})
+            del route.topics[:]
+            others[name] = route
+        self._others = others
+        self._topics = {name: self._topics[name] for name in others}
+        self.leader = answer.leader
+        return result
