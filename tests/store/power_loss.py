@@ -127,10 +127,12 @@ class PowerLossFileSystem(FileSystem):
     def rename(self, source: str, target: str) -> None:
         self.before_call("rename")
         with self._lock:
-            super().rename(source, target)
             directory, old = self._directory(source)
             other, new = self._directory(target)
             assert directory is other, "a rename across directories is not modelled"
+            if new in directory.names:  # A power loss may bring it back.
+                directory.names[new].final = directory.names[new].current()
+            super().rename(source, target)
             node = directory.names[old]
             node.path = os.path.abspath(target)
             directory.change(new, node)
