@@ -1,0 +1,1 @@
+"""Fault injection into clusters of real processes: faults, load, histories, checkers, reports."""

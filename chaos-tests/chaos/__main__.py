@@ -1,0 +1,131 @@
+"""The command `chaos-tests/run`: which scenarios, how long, and what is left at the end.
+
+Owns the options, the exit code (0 all well, 1 something failed, 3 nothing could be run) and the
+files of a report.
+"""
+
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from random import Random
+from typing import Final
+
+import click
+
+import chaos.scenarios  # noqa: F401  Registers them.
+from chaos.campaign import SHORT, SLICE, Campaign, drawn, possible
+from chaos.errors import ChaosError, NotPossibleHereError
+from chaos.page import page
+from chaos.profile import Mode, Options
+from chaos.scenario import SCENARIOS, Scenario
+from chaos.summary import Summary
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+HISTORY_KEPT_COUNT: Final = 60
+"""Of how many passed scenarios the operations are kept for the report; others keep their events."""
+Plan = Iterable[tuple[Scenario, int]]
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("names", nargs=-1)
+@click.option("--mode", type=click.Choice([mode.value for mode in Mode]), default="raft",
+              show_default=True, help="How the nodes replicate.")  # fmt: skip
+@click.option("--seed", type=int, help="Draw everything from this number; else from a new one.")
+@click.option("--slice", "is_slice", is_flag=True, help="Four scenarios, about two minutes.")
+@click.option("--all", "is_all", is_flag=True, help="Every scenario once.")
+@click.option("--long", "hours", type=float, help="Go on drawing scenarios for so many hours.")
+@click.option("--list", "is_list", is_flag=True, help="Show the scenarios, and end.")
+@click.option(
+    "--artifacts",
+    type=click.Path(path_type=Path),
+    default=ROOT / "out" / "chaos",
+    help="Where reports and what is left of failures go.  [default: out/chaos]",
+)
+def main(
+    names: tuple[str, ...],
+    mode: str,
+    seed: int | None,
+    is_slice: bool,
+    is_all: bool,
+    hours: float | None,
+    is_list: bool,
+    artifacts: Path,
+) -> None:
+    """Attack clusters of real nodes, and check every answer they give.
+
+    Without names or options: the short tier, twelve kinds of fault in at most eight minutes.
+    """
+    if unknown := [name for name in names if name not in SCENARIOS]:
+        raise click.UsageError(f"no scenario {', '.join(unknown)}; see --list")
+    chosen = Mode(mode)
+    if is_list:
+        for scenario in possible(chosen):
+            click.echo(f"{scenario.name:<20} {' '.join(scenario.rows):<14} {scenario.title}")
+        return
+    seed = int.from_bytes(os.urandom(4), "big") if seed is None else seed
+    random = Random(seed)
+    plan: Plan
+    if hours is not None:
+        plan = _for_hours(drawn(chosen, random), hours)
+    else:
+        tier = names or (SLICE if is_slice else () if is_all else SHORT)
+        # A scenario named alone has the seed itself, so that a failure can be had again.
+        plan = [
+            (one, seed if len(names) == 1 else random.randrange(1 << 31))
+            for one in possible(chosen, tier)
+        ]
+    click.echo(f"chaos-tests: seed {seed}, mode {mode}")
+    try:
+        sys.exit(asyncio.run(_run(plan, Options(seed, chosen), artifacts / str(seed))))
+    except (ChaosError, NotPossibleHereError) as error:
+        click.echo(f"chaos-tests: cannot run: {error}", err=True)
+        sys.exit(3)
+
+
+def _for_hours(
+    plan: Iterator[tuple[Scenario, int]], hours: float
+) -> Iterator[tuple[Scenario, int]]:
+    deadline = time.monotonic() + hours * 3600
+    for found in plan:
+        if time.monotonic() >= deadline:
+            return
+        yield found
+
+
+async def _run(plan: Plan, options: Options, artifacts: Path) -> int:
+    began = time.monotonic()
+    async with Campaign(options, artifacts, click.echo) as campaign:
+        click.echo(f"chaos-tests: toxiproxy {campaign.toxiproxy_version}")
+        for scenario, seed in plan:
+            result = await campaign.run(scenario, seed)
+            faults = sum(result.fault_counts.values())
+            click.echo(
+                f"{result.verdict:<8} {scenario.name:<20} {result.took_s:6.1f} s  "
+                f"{faults:3} faults  {result.operation_count:7,} operations"
+            )
+            if len(campaign.results) > HISTORY_KEPT_COUNT and result.verdict == "passed":
+                result.recorder.operations.clear()
+        if campaign.results:
+            await asyncio.to_thread(campaign.finish_cluster)
+    summary = Summary.of(
+        campaign.results,
+        seed=options.seed,
+        mode=options.mode.value,
+        version=campaign.toxiproxy_version,
+        took_s=time.monotonic() - began,
+    )
+    (artifacts / "report.html").write_text(page(summary, campaign.results), "utf-8")
+    (artifacts / "summary.json").write_text(json.dumps(summary.to_json(), indent=2), "utf-8")
+    click.echo(summary.table())
+    click.echo(f"  report    {artifacts / 'report.html'}")
+    if not any(result.verdict == "passed" for result in campaign.results):
+        return 3 if not summary.failed else 1
+    return 1 if summary.failed else 0
+
+
+if __name__ == "__main__":
+    main()

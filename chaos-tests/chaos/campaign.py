@@ -1,0 +1,218 @@
+"""Many trials: one cluster at a time, kept while scenarios of its profile come, then looked at.
+
+Owns clusters, places for files, and what happens to a cluster after a failure: it is kept as it is,
+and the next scenario gets a new one. Must not know what a scenario does.
+"""
+
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from types import TracebackType
+from typing import Final, Self
+
+from chaos.cluster import ChaosCluster
+from chaos.errors import NotPossibleHereError, NotSoError
+from chaos.profile import Mode, Options, Profile
+from chaos.scenario import SCENARIOS, Scenario
+from chaos.shim import compile_shim
+from chaos.toxiproxy import Toxiproxy, install
+from chaos.trial import Result, Trial
+
+TRIALS_OF_A_CLUSTER: Final = 12
+"""Then it is stopped and every byte of it is checked."""
+VERIFY_TIMEOUT_S: Final = 120
+Show = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class Campaign:
+    """A run of trials. In an `async with` the proxy server runs."""
+
+    options: Options
+    artifacts: Path
+    """What is left of failures, and the report."""
+    show: Show
+    results: list[Result] = field(default_factory=list)
+    toxiproxy_version: str = ""
+    began_s: float = field(default_factory=time.monotonic)
+    _root: Path = field(init=False)
+    _server: Toxiproxy = field(init=False)
+    _shim: Path | None = None
+    _why_no_shim: str = ""
+    _cluster: ChaosCluster | None = None
+    _trial_count: int = 0
+    _cluster_count: int = 0
+
+    async def __aenter__(self) -> Self:
+        shared = Path("/dev/shm")
+        self._root = Path(
+            tempfile.mkdtemp(prefix="chaos-", dir=shared if os.access(shared, os.W_OK) else None)
+        )
+        self.artifacts.mkdir(parents=True, exist_ok=True)
+        try:
+            self._server = Toxiproxy(await asyncio.to_thread(install), self._root / "toxiproxy.log")
+            self._server.__enter__()
+            try:
+                self._shim = await asyncio.to_thread(compile_shim, self._root)
+            except NotPossibleHereError as reason:
+                self._why_no_shim = str(reason)
+        except BaseException:
+            shutil.rmtree(self._root)
+            raise
+        self.toxiproxy_version = self._server.version
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            await asyncio.to_thread(self._close_cluster, [])
+        finally:
+            self._server.__exit__(exc_type, exc, traceback)
+            shutil.rmtree(self._root)
+
+    async def run(self, scenario: Scenario, seed: int) -> Result:
+        """Run one scenario, on the cluster that is there if it is of the right kind."""
+        self._trial_count += 1
+        topic = f"chaos-{self._trial_count}"
+        result = Result(scenario, seed)
+        try:
+            cluster = await asyncio.to_thread(self._cluster_for, scenario)
+            result = await Trial(scenario, cluster, self.options, seed, topic).run()
+        except NotPossibleHereError as reason:
+            result.verdict, result.why = "skipped", str(reason)
+        except NotSoError as reason:
+            result.verdict, result.why = "failed", str(reason)
+        self.results.append(result)
+        if result.verdict == "failed":
+            await asyncio.to_thread(self._keep, result)
+            self.show(self._explained(result))
+        elif scenario.profile.is_own or self._cluster_count >= TRIALS_OF_A_CLUSTER:
+            await asyncio.to_thread(self._close_cluster, [result])
+        return result
+
+    def finish_cluster(self) -> None:
+        """Stop the cluster and look at its stores; what is found belongs to its last trial."""
+        self._close_cluster(self.results[-1:])
+
+    # --- Clusters ---
+
+    def _cluster_for(self, scenario: Scenario) -> ChaosCluster:
+        profile = scenario.profile
+        if scenario.needs_shim and self._shim is None:
+            raise NotPossibleHereError(self._why_no_shim)
+        if self._cluster is not None and self._cluster.profile != profile:
+            self._close_cluster(self.results[-1:])
+        if self._cluster is None:
+            self._cluster = self._start(profile)
+            self._cluster_count = 0
+        self._cluster_count += 1
+        return self._cluster
+
+    def _start(self, profile: Profile) -> ChaosCluster:
+        directory = self._root / f"cluster-{self._trial_count}"
+        cluster = ChaosCluster(directory, profile, self._server, self._shim, self.options.mode)
+        self._cluster = cluster  # So that it is closed whatever happens now.
+        cluster.start()
+        cluster.wait_ready()
+        return cluster
+
+    def _close_cluster(self, blamed: list[Result]) -> None:
+        """Stop it gracefully; check every byte, and derived files against the log (I18)."""
+        cluster, self._cluster = self._cluster, None
+        if cluster is None:
+            return
+        killed = cluster.close()
+        problems = [f"node {node} did not stop" for node in killed]
+        if blamed and blamed[-1].verdict == "passed":
+            problems += _verify(cluster)
+            if problems:
+                blamed[-1].verdict, blamed[-1].why = "failed", "\n".join(problems)
+                self._save(blamed[-1], cluster)
+                self.show(self._explained(blamed[-1]))
+        cluster.remove()
+
+    def _keep(self, result: Result) -> None:
+        """Save all there is of a failure, and let go of its cluster."""
+        cluster, self._cluster = self._cluster, None
+        if cluster is not None:
+            cluster.close()
+            self._save(result, cluster)
+            cluster.remove()
+
+    def _save(self, result: Result, cluster: ChaosCluster) -> None:
+        place = self.artifacts / f"{result.scenario.name}-{result.seed}"
+        place.mkdir(parents=True, exist_ok=True)
+        result.recorder.save(place)
+        (place / "why.txt").write_text(self._explained(result), "utf-8")
+        shutil.copytree(cluster.directory, place / "cluster", dirs_exist_ok=True)
+
+    def _explained(self, result: Result) -> str:
+        place = self.artifacts / f"{result.scenario.name}-{result.seed}"
+        again = f"chaos-tests/run --mode {self.options.mode.value} --seed {result.seed}"
+        return (
+            f"{result.scenario.name} FAILED: {result.why}\n"
+            f"  all there is of it: {place}\n"
+            f"  the same again:     {again} {result.scenario.name}\n"
+        )
+
+
+def _verify(cluster: ChaosCluster) -> list[str]:
+    """Check the stores of nodes that have ended."""
+    if cluster.mode is not Mode.RAFT:
+        return []
+    problems = []
+    for node in cluster.node_ids:
+        command = [
+            str(Path(sys.executable).with_name("qlog")), "store", "verify",
+            str(cluster.data_directory(node)),
+        ]  # fmt: skip
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=VERIFY_TIMEOUT_S
+        )
+        if done.returncode != 0:
+            problems.append(f"I18: the store of node {node}: {done.stdout[-800:]}{done.stderr}")
+    return problems
+
+
+# --- What to run ---
+
+SHORT: Final = (
+    "kill-leader", "kill-all", "pause-leader", "rolling-restart", "isolate-leader", "one-way",
+    "lossy-links", "broken-links", "sync-error", "bit-flips", "full-disk", "power-loss-all",
+)  # fmt: skip
+"""The short tier: twelve kinds of fault."""
+SLICE: Final = ("kill-leader", "isolate-leader", "lossy-links", "sync-error")
+"""What every run of all tests contains."""
+
+
+def possible(mode: Mode, names: Iterable[str] = ()) -> list[Scenario]:
+    """The scenarios of a mode, all or those named, those of one cluster beside each other."""
+    chosen = [SCENARIOS[name] for name in names] if names else list(SCENARIOS.values())
+    first = {scenario.profile: at for at, scenario in reversed(list(enumerate(chosen)))}
+    found = [scenario for scenario in chosen if mode in scenario.modes]
+    return sorted(found, key=lambda scenario: first[scenario.profile])
+
+
+def drawn(mode: Mode, random: Random) -> Iterator[tuple[Scenario, int]]:
+    """Scenarios for ever, each with a seed, a few of one cluster at a time."""
+    by_profile: dict[Profile, list[Scenario]] = {}
+    for scenario in possible(mode):
+        by_profile.setdefault(scenario.profile, []).append(scenario)
+    profiles = list(by_profile)
+    weights = [len(by_profile[profile]) for profile in profiles]
+    while True:
+        chosen = by_profile[random.choices(profiles, weights)[0]]
+        for scenario in random.sample(chosen, min(len(chosen), TRIALS_OF_A_CLUSTER // 2)):
+            yield scenario, random.randrange(1 << 31)

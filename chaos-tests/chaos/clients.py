@@ -1,0 +1,322 @@
+"""The load: clients that write, read and follow, each writing down what it was told.
+
+Owns what each kind of client does in a loop. Must not know faults: an error is recorded with its
+outcome, and the client goes on. Queues of the topic: 0 and 1 are for idempotent producers, 2 for a
+plain one, 3 is a register: its value is the last message, its version that message's offset.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import quorumlog
+from chaos.body import body_of, value_of
+from chaos.recorder import Recorder, now_ns
+from quorumlog.errors import QuorumlogError
+from quorumlog.options import Durability as Claim
+from raft.simulator.history import (
+    AppendCall,
+    Durability,
+    Kind,
+    ReadCall,
+    Receipt,
+    Records,
+    Seen,
+)
+
+IDEMPOTENT_QUEUES: Final = (0, 1)
+PLAIN_QUEUE: Final = 2
+REGISTER_QUEUE: Final = 3
+LOG_QUEUES: Final = (*IDEMPOTENT_QUEUES, PLAIN_QUEUE)
+QUEUE_COUNT: Final = 4
+WINDOW_COUNT: Final = 20
+READ_COUNT_MAX: Final = 64
+_DURABILITY: Final = {
+    Claim.QUORUM_DISK: Durability.QUORUM_DURABLE,
+    Claim.QUORUM_MEMORY: Durability.REPLICATED,
+    Claim.LEADER_DISK: Durability.APPENDED,
+}
+PATIENT_MS: Final = 20_000
+SHORT_MS: Final = 4_000
+PAUSE_S: Final = 0.02
+"""Between calls of one client: the machine is for the nodes."""
+
+
+def queue_name(queue_id: int) -> str:
+    """Of a queue in the history."""
+    return f"q{queue_id}"
+
+
+class Clients:
+    """What all clients of one scenario share."""
+
+    def __init__(
+        self, client: quorumlog.Client, topic: str, recorder: Recorder, *, pause_s: float
+    ) -> None:
+        self.client, self.topic, self.recorder = client, topic, recorder
+        self.pause_s = pause_s
+        self.is_stopping = False
+        self.acked_count = 0
+        self.read_count = 0
+        self.last_index = -1
+        self.highest_term = 0
+        self.first_ack_of_term: dict[int, int] = {}
+        """When the first receipt of each term came."""
+        self.acked_values: dict[int, set[str]] = {queue: set() for queue in range(QUEUE_COUNT)}
+        self.group_seen: set[str] = set()
+        self._changed = asyncio.Event()
+
+    def on_receipt(self, queue: int, value: str, receipt: quorumlog.Receipt) -> None:
+        """Count an ack."""
+        self.acked_count += 1
+        self.acked_values[queue].add(value)
+        self.last_index = max(self.last_index, receipt.index)
+        if receipt.term > self.highest_term:
+            self.highest_term = receipt.term
+            self.first_ack_of_term[receipt.term] = now_ns()
+            self.recorder.note("ack", f"first receipt of term {receipt.term}")
+        self._changed.set()
+
+    async def until(self, is_so: Callable[[], bool]) -> None:
+        """Wait for something that an ack makes true; the caller has the deadline."""
+        while not is_so():
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def repeat(self, step: Callable[[], Awaitable[None]]) -> None:
+        """Do one thing again and again until the end."""
+        while not self.is_stopping:
+            await step()
+            await asyncio.sleep(self.pause_s)
+
+
+class Writer:
+    """A producer that sends a window of messages and waits for all their receipts."""
+
+    def __init__(self, clients: Clients, queue: int, name: str, *, is_idempotent: bool) -> None:
+        self._clients, self._queue, self._name = clients, queue, name
+        self._is_idempotent = is_idempotent
+        self._process = clients.recorder.new_process()
+        self._producer = self._make()
+        self._sent_count = 0
+
+    def _make(self) -> quorumlog.Producer:
+        return self._clients.client.producer(
+            idempotent=self._is_idempotent,
+            timeout_ms=PATIENT_MS if self._is_idempotent else SHORT_MS,
+        )
+
+    async def run(self) -> None:
+        """Write until the end."""
+        await self._clients.repeat(self._step)
+        await self._producer.abort()
+
+    async def _step(self) -> None:
+        # One after the other, a plain producer: it may send a lost batch only once.
+        count = WINDOW_COUNT if self._is_idempotent else 1
+        sent = []
+        for _ in range(count):
+            self._sent_count += 1
+            value = f"{self._name}-{self._sent_count}"
+            call = AppendCall(value, self._process if self._is_idempotent else None)
+            began = now_ns()
+            try:
+                delivery = await self._producer.enqueue(
+                    self._clients.topic, body_of(value), queue_id=self._queue
+                )
+            except QuorumlogError as error:
+                await self._failed(began, call, error)
+                break
+            sent.append((began, call, value, delivery))
+        for began, call, value, delivery in sent:
+            try:
+                receipt = await delivery
+            except QuorumlogError as error:
+                await self._failed(began, call, error)
+                continue
+            self._clients.on_receipt(self._queue, value, receipt)
+            self._clients.recorder.done(
+                self._process,
+                Kind.APPEND,
+                queue_name(self._queue),
+                began,
+                call,
+                Receipt(receipt.queue_offset, _DURABILITY[receipt.durability]),
+                node=receipt.synced_by[0] if receipt.synced_by else 0,
+                term=receipt.term,
+            )
+
+    async def _failed(self, began: int, call: AppendCall, error: QuorumlogError) -> None:
+        name = queue_name(self._queue)
+        recorder = self._clients.recorder
+        self._process = recorder.failed(self._process, Kind.APPEND, name, began, call, error)
+        if self._producer.is_closed:
+            self._producer = self._make()
+
+
+class RegisterWriter:
+    """Puts values into the register, one call at a time."""
+
+    def __init__(self, clients: Clients, name: str) -> None:
+        self._clients, self._name = clients, name
+        self._process = clients.recorder.new_process()
+        self._producer = clients.client.producer(timeout_ms=PATIENT_MS)
+        self._count = 0
+
+    async def run(self) -> None:
+        """Put until the end."""
+        await self._clients.repeat(self._step)
+        await self._producer.abort()
+
+    async def _step(self) -> None:
+        self._count += 1
+        value = f"{self._name}-{self._count}"
+        name, recorder, began = queue_name(REGISTER_QUEUE), self._clients.recorder, now_ns()
+        try:
+            receipt = await self._producer.send(
+                self._clients.topic, body_of(value), queue_id=REGISTER_QUEUE
+            )
+        except QuorumlogError as error:
+            self._process = recorder.failed(self._process, Kind.PUT, name, began, value, error)
+            return
+        self._clients.on_receipt(REGISTER_QUEUE, value, receipt)
+        offset = receipt.queue_offset
+        recorder.done(self._process, Kind.PUT, name, began, value, offset, term=receipt.term)
+
+
+class RegisterReader:
+    """Gets the register: the end of its queue, linearizably, and the message before it."""
+
+    def __init__(self, clients: Clients) -> None:
+        self._clients = clients
+        self._process = clients.recorder.new_process()
+
+    async def run(self) -> None:
+        """Get until the end."""
+        await self._clients.repeat(self._step)
+
+    async def _step(self) -> None:
+        clients, began = self._clients, now_ns()
+        name, recorder = queue_name(REGISTER_QUEUE), clients.recorder
+        try:
+            seen = await self._get()
+        except QuorumlogError as error:
+            recorder.failed(self._process, Kind.GET, name, began, None, error)
+            return
+        clients.read_count += 1
+        recorder.done(self._process, Kind.GET, name, began, None, seen)
+
+    async def _get(self) -> Seen:
+        client, topic = self._clients.client, self._clients.topic
+        ends = await client.queue_offsets(topic, [REGISTER_QUEUE], consistency="linearizable")
+        end = ends[0].max_offset
+        if end == 0:
+            return Seen(None, -1)
+        batch = await client.pull(
+            topic,
+            REGISTER_QUEUE,
+            end - 1,
+            max_count=1,
+            consistency="linearizable",
+            timeout_ms=SHORT_MS,
+        )
+        return Seen(value_of(batch.messages[0].body), end - 1)
+
+
+class TailReader:
+    """Asks for the ends of the queues, and reads what is near them, both linearizably."""
+
+    def __init__(self, clients: Clients) -> None:
+        self._clients = clients
+        self._process = clients.recorder.new_process()
+        self._turn = 0
+
+    async def run(self) -> None:
+        """Read until the end."""
+        await self._clients.repeat(self._step)
+
+    async def _step(self) -> None:
+        clients, began = self._clients, now_ns()
+        client, recorder, process = clients.client, clients.recorder, self._process
+        self._turn += 1
+        queue = LOG_QUEUES[self._turn % len(LOG_QUEUES)]
+        name = queue_name(queue)
+        try:
+            found = await client.queue_offsets(clients.topic, [queue], consistency="linearizable")
+        except QuorumlogError as error:
+            recorder.failed(process, Kind.TAIL, name, began, None, error)
+            return
+        end = found[0].max_offset
+        recorder.done(process, Kind.TAIL, name, began, None, end)
+        lo, began = max(0, end - READ_COUNT_MAX // 2), now_ns()
+        call = ReadCall(lo, READ_COUNT_MAX)
+        try:
+            batch = await client.pull(
+                clients.topic,
+                queue,
+                lo,
+                max_count=READ_COUNT_MAX,
+                consistency="linearizable",
+                timeout_ms=SHORT_MS,
+            )
+        except QuorumlogError as error:
+            recorder.failed(process, Kind.READ, name, began, call, error)
+            return
+        clients.read_count += len(batch.messages)
+        recorder.done(
+            process, Kind.READ, name, began, call, Records(_pairs(batch)), node=batch.node_id
+        )
+
+
+class Poller:
+    """Follows one queue from its beginning on, at the leader or at whichever node answers."""
+
+    def __init__(self, clients: Clients, queue: int) -> None:
+        self._clients, self._queue = clients, queue
+        self._process = clients.recorder.new_process()
+        self._next = 0
+
+    async def run(self) -> None:
+        """Follow until the end."""
+        await self._clients.repeat(self._step)
+
+    async def _step(self) -> None:
+        clients, began = self._clients, now_ns()
+        name, recorder = queue_name(self._queue), clients.recorder
+        call = ReadCall(self._next, 0)
+        try:
+            batch = await clients.client.pull(
+                clients.topic, self._queue, self._next, wait_ms=200, timeout_ms=SHORT_MS
+            )
+        except QuorumlogError as error:
+            recorder.failed(self._process, Kind.POLL, name, began, call, error)
+            return
+        if batch.messages:
+            clients.read_count += len(batch.messages)
+            result = Records(_pairs(batch))
+            recorder.done(self._process, Kind.POLL, name, began, call, result, node=batch.node_id)
+            self._next = result.records[-1][0] + 1
+
+
+class GroupMember:
+    """A member of a consumer group: between them, members see everything at least once."""
+
+    def __init__(self, clients: Clients, group: str) -> None:
+        self._clients, self._group = clients, group
+
+    async def run(self) -> None:
+        """Consume until cancelled: a member that cannot go on is replaced by another."""
+        clients = self._clients
+        while not clients.is_stopping:
+            member = clients.client.group_consumer(self._group, clients.topic)
+            try:
+                async with member:
+                    async for batch in member.batches():
+                        clients.group_seen.update(value_of(body) for body in batch.bodies())
+            except QuorumlogError as error:
+                clients.recorder.errors[error.code] += 1
+                await asyncio.sleep(clients.pause_s)
+
+
+def _pairs(batch: quorumlog.MessageBatch) -> tuple[tuple[int, str], ...]:
+    return tuple((message.queue_offset, value_of(message.body)) for message in batch.messages)

@@ -1,0 +1,129 @@
+"""All clients of one scenario: started, watched, stopped.
+
+Owns which clients there are and how long an end may take. A client that ends by anything but a
+word from here is a defect of the suite or of the SDK, and fails the scenario.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Any, Final, Self
+
+import quorumlog
+from chaos.clients import (
+    IDEMPOTENT_QUEUES,
+    LOG_QUEUES,
+    PAUSE_S,
+    PLAIN_QUEUE,
+    QUEUE_COUNT,
+    Clients,
+    GroupMember,
+    Poller,
+    RegisterReader,
+    RegisterWriter,
+    TailReader,
+    Writer,
+)
+from chaos.errors import NotSoError
+from chaos.recorder import Recorder
+from quorumlog.errors import QuorumlogError
+
+STOP_TIMEOUT_S: Final = 60.0
+CLIENT_TIMEOUT_MS: Final = 4_000
+"""Of reads; producers have time-outs of their own."""
+CONNECT_TIMEOUT_MS: Final = 30_000
+GROUP: Final = "followers"
+
+
+class Load:
+    """The clients. In an `async with` they run."""
+
+    def __init__(
+        self, bootstrap: str, topic: str, recorder: Recorder, *, pause_s: float = PAUSE_S
+    ) -> None:
+        self._bootstrap, self._topic, self._recorder = bootstrap, topic, recorder
+        self._pause_s = pause_s
+        self._stack = AsyncExitStack()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._members: list[asyncio.Task[None]] = []
+        self.clients: Clients
+
+    async def __aenter__(self) -> Self:
+        connection = quorumlog.connect(
+            self._bootstrap, timeout_ms=CLIENT_TIMEOUT_MS, connect_timeout_ms=CONNECT_TIMEOUT_MS
+        )
+        client = await self._stack.enter_async_context(connection)
+        await client.admin.create_topic(self._topic, queue_count=QUEUE_COUNT)
+        self.clients = clients = Clients(client, self._topic, self._recorder, pause_s=self._pause_s)
+        prefix = self._topic
+        for queue in IDEMPOTENT_QUEUES:
+            self._start(Writer(clients, queue, f"{prefix}-i{queue}", is_idempotent=True).run())
+        self._start(Writer(clients, PLAIN_QUEUE, f"{prefix}-p", is_idempotent=False).run())
+        for number in range(2):
+            self._start(RegisterWriter(clients, f"{prefix}-r{number}").run())
+        self._start(RegisterReader(clients).run())
+        for _ in range(2):
+            self._start(TailReader(clients).run())
+        for queue in LOG_QUEUES:
+            self._start(Poller(clients, queue).run())
+        for _ in range(2):
+            member = GroupMember(clients, f"{GROUP}-{prefix}")
+            self._members.append(asyncio.create_task(member.run()))
+        return self
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        self._tasks.append(asyncio.create_task(work))
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for task in (*self._tasks, *self._members):
+            task.cancel()
+        await asyncio.gather(*self._tasks, *self._members, return_exceptions=True)
+        try:
+            await self._stack.aclose()
+        except QuorumlogError as error:
+            # What producers had under way was given up with them, and is recorded as unknown.
+            self._recorder.note("client", f"closing: {error}")
+
+    def check(self) -> None:
+        """Raise what ended a client that should still run."""
+        for task in (*self._tasks, *self._members):
+            if task.done() and not self.clients.is_stopping:
+                task.result()
+                raise NotSoError(f"a client ended by itself: {task}")
+
+    async def acked(self, count: int, timeout_s: float) -> None:
+        """Wait until so many more appends are acked."""
+        target = self.clients.acked_count + count
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.clients.until(lambda: self.clients.acked_count >= target)
+        except TimeoutError:
+            self.check()
+            missing = target - self.clients.acked_count
+            raise NotSoError(
+                f"{missing} of {count} appends were not acked in {timeout_s} s"
+            ) from None
+
+    async def stop(self) -> None:
+        """Let what is under way be decided; afterwards the history is complete."""
+        self.check()
+        self.clients.is_stopping = True
+        async with asyncio.timeout(STOP_TIMEOUT_S):
+            await asyncio.gather(*self._tasks)
+
+    async def groups_caught_up(self, timeout_s: float) -> set[str]:
+        """Wait until the group has seen every acked message; return what it has not."""
+        wanted = set().union(*self.clients.acked_values.values())
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not wanted <= self.clients.group_seen:  # noqa: ASYNC110  # The SDK tells nobody.
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            pass
+        return wanted - self.clients.group_seen

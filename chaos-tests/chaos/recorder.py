@@ -1,0 +1,139 @@
+"""One time line: what clients did and saw, which faults were on, what became true.
+
+Owns operation and process numbers and the clock, one for all of a run. Must not judge anything.
+After an unknown outcome a client goes on under a new process number: its call may still take
+effect.
+"""
+
+import json
+import time
+from collections import Counter
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+import quorumlog.errors
+from raft.errors import Outcome
+from raft.simulator import history
+from raft.simulator.history import Kind, Operation, Request, Result
+
+now_ns: Final = time.monotonic_ns
+
+
+@dataclass(slots=True)
+class Event:
+    """Something on the time line that is no operation: a fault, a phase, a node's word."""
+
+    at_ns: int
+    kind: str
+    text: str
+    until_ns: int | None = None
+    """Of a fault: when it was over."""
+
+
+class Recorder:
+    """What happened in one scenario."""
+
+    def __init__(self) -> None:
+        self.operations: list[Operation] = []
+        self.events: list[Event] = []
+        self.outcomes: Counter[str] = Counter()
+        """Operations by kind and outcome."""
+        self.errors: Counter[str] = Counter()
+        """By code."""
+        self.began_ns: Final = now_ns()
+        self._process = 0
+
+    def new_process(self) -> int:
+        """Return a number that nobody had."""
+        self._process += 1
+        return self._process
+
+    def note(self, kind: str, text: str, at_ns: int | None = None) -> Event:
+        """Write an event down."""
+        event = Event(now_ns() if at_ns is None else at_ns, kind, text)
+        self.events.append(event)
+        return event
+
+    def done(
+        self,
+        process: int,
+        kind: Kind,
+        queue: str,
+        invoke_ns: int,
+        request: Request,
+        result: Result,
+        *,
+        node: int = 0,
+        term: int = 0,
+    ) -> None:
+        """A call returned."""
+        self._add(
+            process, kind, queue, invoke_ns, now_ns(), Outcome.APPLIED, request, result, node, term
+        )
+
+    def failed(
+        self,
+        process: int,
+        kind: Kind,
+        queue: str,
+        invoke_ns: int,
+        request: Request,
+        error: quorumlog.errors.QuorumlogError,
+    ) -> int:
+        """A call failed; return the process number under which its client goes on."""
+        outcome = Outcome(error.outcome.value)
+        if kind not in (Kind.APPEND, Kind.PUT):
+            outcome = Outcome.NOT_APPLIED  # A read has no effect.
+        self.errors[error.code] += 1
+        is_open = outcome is not Outcome.NOT_APPLIED
+        returned = None if is_open else now_ns()
+        if outcome is Outcome.APPLIED:
+            outcome = Outcome.UNKNOWN  # It is there, and the client does not know where.
+        self._add(process, kind, queue, invoke_ns, returned, outcome, request, None, 0, 0)
+        return self.new_process() if is_open else process
+
+    def _add(
+        self,
+        process: int,
+        kind: Kind,
+        queue: str,
+        invoke_ns: int,
+        return_ns: int | None,
+        outcome: Outcome,
+        request: Request,
+        result: Result,
+        node: int,
+        term: int,
+    ) -> None:
+        self.outcomes[f"{kind.value} {_WORDS[outcome]}"] += 1
+        self.operations.append(
+            Operation(
+                len(self.operations),
+                process,
+                kind,
+                queue,
+                invoke_ns,
+                return_ns,
+                outcome,
+                request,
+                result,
+                node,
+                term,
+            )
+        )
+
+    def save(self, directory: Path) -> None:
+        """Write the history and the events, one JSON line each."""
+        with (directory / "history.jsonl").open("w", encoding="utf-8") as file:
+            history.write(self.operations, file)
+        with (directory / "events.jsonl").open("w", encoding="utf-8") as file:
+            for event in sorted(self.events, key=lambda event: event.at_ns):
+                file.write(json.dumps(asdict(event)) + "\n")
+
+
+_WORDS: Final = {
+    Outcome.APPLIED: "ok",
+    Outcome.NOT_APPLIED: "not applied",
+    Outcome.UNKNOWN: "unknown",
+}

@@ -1,0 +1,207 @@
+"""What a scenario is, and what it may use: the context.
+
+Owns waiting with deadlines, the count of faults, and proofs. A scenario that proves nothing, or
+whose load did no work, fails: a fault that did not bite shows nothing (fault-matrix 12.1).
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final, ParamSpec, TypeVar
+
+from chaos.cluster import ChaosCluster
+from chaos.errors import NotSoError
+from chaos.load import Load
+from chaos.profile import Mode, Options, Profile
+from chaos.recorder import Event, Recorder, now_ns
+from deploy.local import NodeState
+from raft.simulator.history import FaultNote
+
+_POLL_S: Final = 0.05
+DEADLINE_S: Final = 60.0
+ALL_MODES: Final = frozenset(Mode)
+RAFT: Final = frozenset({Mode.RAFT})
+_Result = TypeVar("_Result")
+_Arguments = ParamSpec("_Arguments")
+
+
+@dataclass(slots=True)
+class Failover:
+    """From the loss of a leader to the next receipt."""
+
+    term: int
+    began_ns: int
+
+
+@dataclass(slots=True)
+class Context:
+    """The cluster, the load and the words of one scenario."""
+
+    cluster: ChaosCluster
+    load: Load
+    recorder: Recorder
+    random: Random
+    options: Options
+    fault_counts: dict[str, int] = field(default_factory=dict)
+    proofs: list[str] = field(default_factory=list)
+    failovers: list[Failover] = field(default_factory=list)
+    notes: list[FaultNote] = field(default_factory=list)
+    """What weakens receipts, for the checker."""
+
+    # --- Waiting ---
+
+    async def do(
+        self,
+        work: Callable[_Arguments, _Result],
+        *given: _Arguments.args,
+        **named: _Arguments.kwargs,
+    ) -> _Result:
+        """Do something that blocks, on a thread."""
+        return await asyncio.to_thread(work, *given, **named)
+
+    async def until(
+        self,
+        what: str,
+        condition: Callable[_Arguments, object],
+        *given: _Arguments.args,
+        **named: _Arguments.kwargs,
+    ) -> None:
+        """Wait until a condition holds; it may block. Raises NotSoError."""
+        deadline = time.monotonic() + DEADLINE_S * self.options.time_scale
+        while not await asyncio.to_thread(condition, *given, **named):
+            self.load.check()
+            if time.monotonic() >= deadline:
+                raise NotSoError(f"waited {DEADLINE_S} s in vain: {what}")
+            await asyncio.sleep(_POLL_S)
+
+    async def acked(self, count: int = 100, timeout_s: float = DEADLINE_S) -> None:
+        """Wait until so many more appends are acked."""
+        await self.load.acked(count, timeout_s * self.options.time_scale)
+
+    async def linger(self, low_s: float, high_s: float | None = None) -> None:
+        """Let a fault last: its length is part of the fault, and nobody waits for it."""
+        await asyncio.sleep(low_s if high_s is None else self.random.uniform(low_s, high_s))
+
+    # --- Facts ---
+
+    async def leader(self) -> int:
+        """The node that leads; waited for if there is none."""
+        found = 0
+
+        def leads() -> int:
+            nonlocal found
+            found = self.cluster.leader()
+            return found
+
+        await self.until("a leader", leads)
+        return found
+
+    async def follower(self) -> int:
+        """Any node that does not lead."""
+        leader = await self.leader()
+        return self.random.choice([node for node in self.cluster.node_ids if node != leader])
+
+    async def new_leader(self, old: int) -> int:
+        """Wait until another node than `old` leads."""
+        found = 0
+
+        def leads() -> bool:
+            nonlocal found
+            states = self.cluster.status().values()
+            leaders = [s for s in states if s.role == "leader" and s.is_ready and s.node_id != old]
+            found = max(leaders, key=_term).node_id if leaders else 0
+            return bool(found)
+
+        await self.until(f"a leader other than node {old}", leads)
+        return found
+
+    async def term(self) -> int:
+        """The highest term that any node knows."""
+        states = (await self.do(self.cluster.status)).values()
+        return max(map(_term, states))
+
+    # --- Words ---
+
+    @asynccontextmanager
+    async def fault(self, kind: str, text: str, *, count: int = 1) -> AsyncIterator[None]:
+        """A fault that lasts as long as the block."""
+        event = self.inject(kind, text, count=count)
+        try:
+            yield
+        finally:
+            event.until_ns = now_ns()
+
+    def inject(self, kind: str, text: str, *, count: int = 1) -> Event:
+        """A fault of a moment."""
+        self.fault_counts[kind] = self.fault_counts.get(kind, 0) + count
+        return self.recorder.note("fault", f"{kind}: {text}")
+
+    def leader_lost(self) -> None:
+        """From now on no leader serves, until the first receipt of a later term."""
+        self.failovers.append(Failover(self.load.clients.highest_term, now_ns()))
+
+    def prove(self, what: str, is_so: object) -> None:
+        """Something shows that the fault bit. Raises NotSoError if not."""
+        if not is_so:
+            raise NotSoError(f"the fault did not bite: not so: {what}")
+        self.proofs.append(what)
+        self.recorder.note("proof", what)
+
+
+Body = Callable[[Context], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A named attack, and the rows of the fault matrix that it stands for."""
+
+    name: str
+    rows: tuple[str, ...]
+    title: str
+    body: Body
+    profile: Profile
+    modes: frozenset[Mode]
+    needs_shim: bool
+    pause_s: float
+    """Between calls of one client."""
+
+
+SCENARIOS: Final[dict[str, Scenario]] = {}
+"""All there are, filled by the modules of chaos.scenarios."""
+
+
+def scenario(
+    name: str,
+    rows: str,
+    *,
+    profile: Profile | None = None,
+    modes: frozenset[Mode] = ALL_MODES,
+    needs_shim: bool = False,
+    pause_s: float = 0.02,
+) -> Callable[[Body], Body]:
+    """Register a coroutine as a scenario; the first line of its docstring is the title."""
+
+    def register(body: Body) -> Body:
+        assert name not in SCENARIOS, f"two scenarios are called {name}"
+        title = (body.__doc__ or "").strip().splitlines()[0]
+        assert title, f"{name} does not say what it is"
+        SCENARIOS[name] = Scenario(
+            name,
+            tuple(rows.split()),
+            title,
+            body,
+            profile or Profile(),
+            modes,
+            needs_shim or bool(profile and profile.is_shadowed),
+            pause_s,
+        )
+        return body
+
+    return register
+
+
+def _term(state: NodeState) -> int:
+    return state.term or 0

@@ -1,0 +1,5 @@
+"""All scenarios, by what they attack. Importing this package registers them."""
+
+from chaos.scenarios import clients, disk, membership, network, power, process, resources
+
+__all__ = ["clients", "disk", "membership", "network", "power", "process", "resources"]

@@ -1,0 +1,28 @@
+"""Clients whose answers are lost (fault-matrix 3.7)."""
+
+from chaos.scenario import Context, scenario
+from chaos.toxiproxy import DOWNSTREAM
+
+
+@scenario("lost-answers", "K1 K2")
+async def lost_answers(x: Context) -> None:
+    """Answers to clients end half-way while leadership is lost: the same receipt, one record."""
+    links = x.cluster.links
+    for turn in range(5):
+        pairs = links.of_clients()
+        budget = x.random.randrange(200, 8_000)
+        async with x.fault("lost-answers", f"after {budget} bytes", count=len(pairs)):
+            for pair in pairs:
+                await x.do(links.add_one_way, pair, "limit_data", DOWNSTREAM, bytes=budget)
+            await x.linger(0.3, 1.0)
+            if turn % 2:
+                old = await x.leader()
+                x.leader_lost()
+                x.inject("kill", f"the leader, node {old}")
+                await x.do(x.cluster.kill, old)
+                await x.do(x.cluster.start, old)
+            await x.do(links.heal)
+        await x.acked(100)
+        await x.do(x.cluster.wait_ready)
+    received = sum(r - s for r, s in links.swallowed(links.of_clients()).values())
+    x.prove("answers were lost", received > 0)

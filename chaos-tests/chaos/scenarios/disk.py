@@ -1,0 +1,259 @@
+"""Disks that fail, hang, are slow, full, damaged or gone (fault-matrix 3.3)."""
+
+import errno
+import shutil
+from pathlib import Path
+from typing import Final
+
+from chaos.profile import DISK_SIZE_BYTES, Profile
+from chaos.scenario import RAFT, Context, scenario
+from chaos.shim import Call, Shim
+
+EXIT_SYNC_FAILED: Final = 74
+SMALL_FILES: Final = (("file_size_bytes", "1MiB"), ("batch_size_bytes_max", "256KiB"))
+SMALL_DISK: Final = Profile(disk_size_bytes=DISK_SIZE_BYTES, settings=SMALL_FILES)
+ROLLING: Final = Profile(
+    settings=(("file_size_bytes", "256KiB"), ("batch_size_bytes_max", "64KiB"))
+)
+
+
+async def _restart(x: Context, *nodes: int) -> None:
+    await x.do(x.cluster.start, *nodes)
+    await x.do(x.cluster.wait_ready)
+
+
+def _is_hit(shim: Shim, call: Call, before: int) -> bool:
+    return shim.hits(call) > before
+
+
+def _all_hit(x: Context, before: dict[int, int]) -> bool:
+    """Syncs of all these nodes were acted on."""
+    return all(_is_hit(x.cluster.shims[node], Call.SYNC, before[node]) for node in before)
+
+
+# --- Errors, delays, hangs ---
+
+
+@scenario("sync-error", "D11", needs_shim=True)
+async def sync_error(x: Context) -> None:
+    """One sync fails, and the next would succeed: the process ends with 74 and acks nothing."""
+    for node in (await x.follower(), await x.leader()):
+        is_leader = node == await x.leader()
+        if is_leader:
+            x.leader_lost()
+        shim = x.cluster.shims[node]
+        before = shim.hits(Call.SYNC)
+        x.inject("sync-error", f"EIO, node {node}")
+        shim.fail(Call.SYNC, errno.EIO, times=1)
+        code = await x.do(x.cluster.wait_ended, node)
+        x.prove(f"node {node} ended with 74", code == EXIT_SYNC_FAILED)
+        x.prove("one sync failed", shim.hits(Call.SYNC) == before + 1)
+        await x.acked()
+        await _restart(x, node)
+
+
+@scenario("slow-disk", "D15", needs_shim=True)
+async def slow_disk(x: Context) -> None:
+    """Syncs take 50 to 300 ms longer on one follower, on the leader, on a majority."""
+    leader, follower = await x.leader(), await x.follower()
+    for slow in ([follower], [leader], [leader, follower]):
+        delay_ms = x.random.randrange(50, 300)
+        hits = {node: x.cluster.shims[node].hits(Call.SYNC) for node in slow}
+        async with x.fault("slow-sync", f"{delay_ms} ms, nodes {slow}", count=len(slow)):
+            for node in slow:
+                x.cluster.shims[node].delay(Call.SYNC, delay_ms)
+            await x.acked(100)
+            await x.until(
+                "syncs were slow",
+                _all_hit,
+                x,
+                hits,
+            )
+            x.prove(f"syncs of {slow} were slow", True)
+            if slow == [follower]:
+                x.prove("the leader stayed", await x.leader() == leader)
+            for node in slow:
+                x.cluster.shims[node].clear()
+
+
+@scenario("hanging-sync", "D16", needs_shim=True)
+async def hanging_sync(x: Context) -> None:
+    """A sync hangs for 6 s on a follower, then on the leader; heartbeats go on."""
+    for node in (await x.follower(), await x.leader()):
+        shim = x.cluster.shims[node]
+        before, term = shim.hits(Call.SYNC), await x.term()
+        async with x.fault("hang", f"node {node}"):
+            shim.hang(Call.SYNC)
+            await x.until("a sync hangs", _is_hit, shim, Call.SYNC, before)
+            await x.linger(6.0)
+            await x.acked()
+            shim.clear()
+        x.prove(f"a sync of node {node} hung", True)
+        x.prove("elections are few", await x.term() - term <= 3)
+        await x.do(x.cluster.wait_ready)
+
+
+@scenario("allocation-errors", "D13", profile=ROLLING, needs_shim=True)
+async def allocation_errors(x: Context) -> None:
+    """Files cannot be allocated or made on one node, then on the leader; both get over it."""
+    for node in (await x.follower(), await x.leader()):
+        shim = x.cluster.shims[node]
+        before = shim.hits(Call.ALLOCATE)
+        async with x.fault("no-space", f"ENOSPC at allocation, node {node}"):
+            shim.fail(Call.ALLOCATE, errno.ENOSPC)
+            await x.until(
+                "an allocation fails",
+                _is_hit,
+                shim,
+                Call.ALLOCATE,
+                before,
+            )
+            await x.acked(300)
+            shim.clear()
+        x.prove(f"allocations of node {node} failed", shim.hits(Call.ALLOCATE) > before)
+        x.prove(f"node {node} lives", x.cluster.local.is_alive(node))
+
+
+@scenario("rename-errors", "D13", needs_shim=True)
+async def rename_errors(x: Context) -> None:
+    """No file can be renamed on a follower: checkpoints fail, the log does not."""
+    node = await x.follower()
+    shim = x.cluster.shims[node]
+    before = shim.hits(Call.RENAME)
+    async with x.fault("rename", f"EIO, node {node}"):
+        shim.fail(Call.RENAME, errno.EIO)
+        await x.until("a rename fails", _is_hit, shim, Call.RENAME, before)
+        await x.acked(300)
+        shim.clear()
+    x.prove("renames failed", shim.hits(Call.RENAME) > before)
+
+
+# --- Full ---
+
+
+@scenario("full-disk", "D13 D14", profile=SMALL_DISK)
+async def full_disk(x: Context) -> None:
+    """The disk of a follower fills up, then that of the leader: it hands over, and all go on."""
+    follower = await x.follower()
+    async with x.fault("full", f"follower, node {follower}"):
+        x.prove("the disk is full", await x.do(x.cluster.fill, follower) > 0)
+        await x.acked(500)
+        await x.do(x.cluster.make_room, follower)
+    await x.do(x.cluster.wait_ready)
+    leader = await x.leader()
+    async with x.fault("full", f"leader, node {leader}"):
+        await x.do(x.cluster.fill, leader)
+        await x.acked(2_000)
+        await x.do(x.cluster.make_room, leader)
+    x.prove("nobody died", all(map(x.cluster.local.is_alive, x.cluster.node_ids)))
+
+
+@scenario("full-majority", "D14", profile=SMALL_DISK)
+async def full_majority(x: Context) -> None:
+    """All disks fill up: appends are refused, reads go on, and room is all it takes."""
+    nodes = x.cluster.node_ids
+    async with x.fault("full", "all nodes", count=len(nodes)):
+        for node in nodes:
+            await x.do(x.cluster.fill, node)
+        before = x.recorder.errors.copy()
+        await x.until(
+            "appends are refused",
+            lambda: any(
+                count > before[code]
+                for code, count in x.recorder.errors.items()
+                if "full" in code or "outcome_unknown" in code or "deadline" in code
+            ),
+        )
+        reads = x.load.clients.read_count
+        await x.until("reads go on", lambda: x.load.clients.read_count > reads)
+        x.prove("appends were refused, reads were not", True)
+        x.prove("nobody died", all(map(x.cluster.local.is_alive, nodes)))
+        for node in nodes:
+            await x.do(x.cluster.make_room, node)
+    await x.acked()
+
+
+# --- Damaged ---
+
+
+def _log_files(data: Path) -> list[Path]:
+    return sorted(p for p in data.glob("dledger-*/data/*") if p.name.isdecimal())
+
+
+def _flip(path: Path, places: list[int]) -> None:
+    with path.open("r+b") as file:
+        for at in places:
+            file.seek(at)
+            byte = file.read(1)[0]
+            file.seek(at)
+            file.write(bytes([byte ^ 0x10]))
+
+
+@scenario("bit-flips", "D5 D7", modes=RAFT)
+async def bit_flips(x: Context) -> None:
+    """Bits of a follower's log are flipped while it is down: found, refetched, never cut."""
+    node = await x.follower()
+    await x.do(x.cluster.kill, node)
+    x.inject("kill", f"node {node}")
+    path = _log_files(x.cluster.data_directory(node))[0]
+    written = await x.do(_written_size, path)
+    places = sorted(x.random.sample(range(min(4096, written // 2), written), 5))
+    x.inject("flip", f"{len(places)} bits of node {node}, at {places}", count=len(places))
+    await x.do(_flip, path, places)
+    await x.acked()
+    await _restart(x, node)
+    log = x.cluster.local.log_path(node)
+    await x.until("it repairs itself", lambda: "repaired" in log.read_text("utf-8"))
+    x.prove("the damage was repaired", True)
+
+
+def _written_size(path: Path) -> int:
+    return len(path.read_bytes().rstrip(b"\0"))
+
+
+@scenario("derived-files", "D8")
+async def derived_files(x: Context) -> None:
+    """Queues and key index of a follower are damaged or lost while it is down: rebuilt."""
+    node = await x.follower()
+    await x.do(x.cluster.kill, node)
+    x.inject("kill", f"node {node}")
+    data = x.cluster.data_directory(node)
+    queues = [path for path in (data / "consumequeue").rglob("0*") if path.is_file()]
+    chosen = x.random.sample(queues, min(4, len(queues)))
+    for at, path in enumerate(chosen):
+        if at % 2:
+            await x.do(path.unlink)
+        else:
+            await x.do(_flip, path, [3, 25])
+    await x.do(shutil.rmtree, data / "index", ignore_errors=True)
+    x.inject("damage", f"{len(chosen)} queue files and the index of node {node}", count=5)
+    await _restart(x, node)
+    await x.acked()
+    x.prove("files were damaged", len(chosen) > 1)
+
+
+@scenario("lost-file", "D9", profile=ROLLING, modes=RAFT)
+async def lost_file(x: Context) -> None:
+    """A log file of a follower is lost, another one is zeroed in the middle: both come back."""
+    await x.acked(3_000)
+    node = await x.follower()
+    await x.do(x.cluster.kill, node)
+    x.inject("kill", f"node {node}")
+    files = [path for path in _log_files(x.cluster.data_directory(node)) if _written_size(path)]
+    assert len(files) > 2, f"the log has grown to {files} only"
+    lost, zeroed = files[0], files[1]
+    good = lost.read_bytes(), zeroed.read_bytes()
+    await x.do(lost.unlink)
+    await x.do(_zero, zeroed, 8192, 4096)
+    x.inject("lose", f"{lost.name} of node {node}")
+    x.inject("zero", f"a page of {zeroed.name} of node {node}")
+    await x.acked()
+    await _restart(x, node)
+    await x.until("it repairs itself", lambda: (lost.exists() and lost.read_bytes()) == good[0])
+    x.prove("both files are as they were", zeroed.read_bytes() == good[1])
+
+
+def _zero(path: Path, at: int, size_bytes: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(bytes(size_bytes))

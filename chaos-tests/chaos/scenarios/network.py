@@ -1,0 +1,361 @@
+"""Links that are cut, slow, broken, one-way or lying (fault-matrix 3.1)."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from chaos.links import Pair
+from chaos.profile import Profile
+from chaos.scenario import RAFT, Context, scenario
+from chaos.toxiproxy import DOWNSTREAM, UPSTREAM
+
+FIVE: Final = Profile(node_count=5)
+
+
+def _swallowed(x: Context, pairs: Sequence[Pair]) -> int:
+    """Bytes that went into these links and did not come out, since the start."""
+    counts = x.cluster.links.swallowed(pairs).values()
+    return sum(received - sent for received, sent in counts)
+
+
+async def _bites(x: Context, what: str, pairs: Sequence[Pair], before: int) -> None:
+    """The links of a cut took bytes in and gave none out."""
+    await x.until(f"{what} swallows bytes", lambda: _swallowed(x, pairs) > before)
+    x.prove(f"{what} swallowed bytes", True)
+
+
+async def _isolated(x: Context, node: int, seconds: float, *, is_leader: bool) -> None:
+    links = x.cluster.links
+    pairs = links.between([node], [other for other in links.nodes if other != node])
+    before = _swallowed(x, pairs)
+    if is_leader:
+        x.leader_lost()
+    async with x.fault("isolate", f"node {node}"):
+        await x.do(links.isolate, node)
+        if is_leader:
+            await x.new_leader(node)
+            await x.until(
+                "the old leader steps down",
+                lambda: x.cluster.status()[node].role != "leader",
+            )
+        await x.acked()
+        await _bites(x, "the cut", pairs, before)
+        await x.linger(seconds)
+        await x.do(links.join, pairs)
+
+
+@scenario("isolate-leader", "N1")
+async def isolate_leader(x: Context) -> None:
+    """The leader is cut from all others, silently, and not from clients; twice."""
+    for _ in range(2):
+        old = await x.leader()
+        await _isolated(x, old, 0.5, is_leader=True)
+        await x.do(x.cluster.wait_ready)
+
+
+@scenario("isolate-follower", "N2")
+async def isolate_follower(x: Context) -> None:
+    """A follower is cut off for seconds; when it is back, term and leader are the same."""
+    leader, term = await x.leader(), await x.term()
+    await _isolated(x, await x.follower(), 4.0, is_leader=False)
+    await x.do(x.cluster.wait_ready)
+    x.prove("the leader stayed", await x.leader() == leader)
+    x.prove("the term stayed", await x.term() == term)
+
+
+@scenario("split-five", "N3", profile=FIVE)
+async def split_five(x: Context) -> None:
+    """Five nodes are split 2 to 3 with the leader on the smaller side, then on the larger."""
+    links = x.cluster.links
+    for with_leader in (2, 3):
+        leader = await x.leader()
+        others = [node for node in x.cluster.node_ids if node != leader]
+        x.random.shuffle(others)
+        side = [leader, *others[: with_leader - 1]]
+        rest = others[with_leader - 1 :]
+        before = _swallowed(x, links.between(side, rest))
+        if with_leader == 2:
+            x.leader_lost()
+        async with x.fault("split", f"{side} from {rest}"):
+            pairs = await x.do(links.split, side, rest)
+            if with_leader == 2:
+                x.prove("the larger side elects", await x.new_leader(leader) in rest)
+            await x.acked()
+            await _bites(x, "the split", pairs, before)
+            x.prove("the smaller side does not lead", await x.leader() in max(side, rest, key=len))
+            await x.do(links.join, pairs)
+        await x.do(x.cluster.wait_ready)
+
+
+@scenario("one-way", "N4")
+async def one_way(x: Context) -> None:
+    """What the leader sends to one follower is lost, then what that one sends to it, then all it
+    sends."""
+    links = x.cluster.links
+    for at in range(3):
+        leader = await x.leader()
+        one, other = [node for node in x.cluster.node_ids if node != leader]
+        lost = [[(leader, one)], [(one, leader)], [(leader, one), (leader, other)]][at]
+        pairs = links.between([leader], [one, other])
+        before = _swallowed(x, pairs)
+        term = await x.term()
+        async with x.fault("one-way", f"lost is {lost}", count=len(lost)):
+            for source, target in lost:
+                await x.do(links.cut_direction, source, target)
+            await x.linger(2.0)
+            await x.acked()
+            await _bites(x, "the one-way cut", pairs, before)
+            x.prove("elections end", await x.term() - term < 8)
+            await x.do(links.heal)
+        await x.do(x.cluster.wait_ready)
+
+
+@scenario("partial", "N5")
+async def partial(x: Context) -> None:
+    """The link between two of three is cut, around each node in turn: one leader, and no more."""
+    links, nodes = x.cluster.links, x.cluster.node_ids
+    for middle in nodes:
+        left, right = [node for node in nodes if node != middle]
+        pairs = links.between([left], [right])
+        before = _swallowed(x, pairs)
+        async with x.fault("partial", f"{left} from {right}"):
+            await x.do(links.cut, pairs)
+            await x.linger(2.0)
+            await x.acked()
+            term = await x.term()
+            await x.linger(1.5)
+            x.prove("the term has settled", await x.term() <= term + 1)
+            await _bites(x, "the cut", pairs, before)
+            await x.do(links.join, pairs)
+        await x.do(x.cluster.wait_ready)
+
+
+@scenario("ring-and-bridge", "N6", profile=FIVE)
+async def ring_and_bridge(x: Context) -> None:
+    """Five nodes in a ring of majorities, then two pairs that only one node joins."""
+    links, nodes = x.cluster.links, list(x.cluster.node_ids)
+    x.random.shuffle(nodes)
+    a, b, c, d, e = nodes
+    ring = [links.between([nodes[at]], [nodes[(at + 2) % 5]]) for at in range(5)]
+    for what, pairs in (
+        ("ring", [pair for each in ring for pair in each]),
+        ("bridge", links.between([a, b], [d, e])),
+    ):
+        before = _swallowed(x, pairs)
+        async with x.fault(what, f"order {nodes}, {c} joins"):
+            await x.do(links.cut, pairs)
+            await x.linger(1.0)
+            await x.acked()
+            await _bites(x, f"the {what}", pairs, before)
+            await x.do(links.join, pairs)
+        await x.do(x.cluster.wait_ready)
+
+
+@scenario("flapping", "N7")
+async def flapping(x: Context) -> None:
+    """The links of one node come and go, 0.2 to 1.5 s each."""
+    links, node = x.cluster.links, x.random.choice(x.cluster.node_ids)
+    pairs = links.between([node], [other for other in links.nodes if other != node])
+    before, term = _swallowed(x, pairs), await x.term()
+    for _ in range(6):
+        async with x.fault("flap", f"node {node}"):
+            await x.do(links.cut, pairs)
+            await x.linger(0.2, 1.5)
+            await x.do(links.join, pairs)
+        await x.linger(0.2, 1.5)
+    await x.acked()
+    x.prove("the links lost bytes", _swallowed(x, pairs) > before)
+    x.prove("the number of terms is bounded", await x.term() - term <= 12)
+
+
+@scenario("latency", "N8")
+async def latency(x: Context) -> None:
+    """100 ms and more everywhere, then 500 ms to one follower, which slows nobody else."""
+    links = x.cluster.links
+    took = await _time_of_acks(x)
+    async with x.fault("latency", "50 +- 25 ms each way on all links"):
+        await x.do(links.add, links.all_pairs(), "latency", latency=50, jitter=25)
+        slow = await _time_of_acks(x)
+        x.prove(f"acks took {slow:.0f} ms instead of {took:.0f}", slow > 40)
+        await x.do(links.heal)
+    await x.do(x.cluster.wait_ready)
+    leader, node = await x.leader(), await x.follower()
+    async with x.fault("latency", f"250 ms each way to node {node}"):
+        pairs = links.between([node], links.nodes)
+        await x.do(links.add, pairs, "latency", latency=250, jitter=0)
+        await x.acked(300)
+        x.prove("the leader stayed", await x.leader() == leader)
+
+
+async def _time_of_acks(x: Context) -> float:
+    """Milliseconds from call to receipt, the middle of 60 puts and appends."""
+    first = len(x.recorder.operations)
+    await x.acked(120)
+    spans = sorted(
+        ((op.return_ns or 0) - op.invoke_ns) / 1e6
+        for op in x.recorder.operations[first:]
+        if op.kind.value in ("append", "put") and op.return_ns is not None
+    )
+    return spans[len(spans) // 2] if spans else 0.0
+
+
+@scenario("thin-link", "N9")
+async def thin_link(x: Context) -> None:
+    """A follower that was away catches up over 64 KB/s; the leader's acks do not wait for it."""
+    links, node = x.cluster.links, await x.follower()
+    await x.do(x.cluster.kill, node)
+    x.inject("kill", f"node {node} misses something")
+    await x.acked(2_000)
+    pairs = links.between([node], links.nodes)
+    async with x.fault("bandwidth", f"64 KB/s to node {node}"):
+        await x.do(links.add, pairs, "bandwidth", rate=64)
+        await x.do(x.cluster.start, node)
+        await x.until("it is back", x.cluster.is_up, node)
+        await x.acked(200)
+        counts = links.swallowed(pairs).values()
+        x.prove("bytes went through the thin link", sum(sent for _, sent in counts) > 0)
+        await x.linger(1.0)
+
+
+@scenario("slices", "N10")
+async def slices(x: Context) -> None:
+    """All bytes between nodes come in pieces of 1 to 64 bytes."""
+    links, pairs = x.cluster.links, x.cluster.links.all_pairs()
+    async with x.fault("slices", "1 to 64 bytes", count=len(pairs)):
+        await x.do(links.add, pairs, "slicer", average_size=32, size_variation=31, delay=10)
+        before = sum(sent for _, sent in links.swallowed(pairs).values())
+        await x.acked(100)
+        after = sum(sent for _, sent in links.swallowed(pairs).values())
+        x.prove("bytes came in slices", after > before)
+
+
+@scenario("broken-links", "N11 N14")
+async def broken_links(x: Context) -> None:
+    """Connections are closed, refused and reset, between nodes and to clients."""
+    links = x.cluster.links
+    everything = links.all_pairs(with_clients=True)
+    for turn in range(6):
+        chosen = x.random.sample(everything, 4)
+        kind = ("refuse", "reset")[turn % 2]
+        async with x.fault(kind, str(chosen), count=len(chosen)):
+            if kind == "refuse":
+                await x.do(links.refuse, chosen)
+                await x.linger(0.2, 1.0)
+                await x.do(links.accept, chosen)
+            else:
+                # Resets hit new connections only, so the old ones are closed first.
+                await x.do(links.refuse, chosen)
+                await x.do(links.add, chosen, "reset_peer", timeout=0)
+                await x.do(links.accept, chosen)
+                await x.linger(0.2, 1.0)
+                await x.do(links.remove, chosen, "reset_peer")
+        await x.linger(0.2)
+    lost = sum(
+        path.read_text("utf-8", errors="replace").count("connection to a peer ended")
+        for path in map(x.cluster.local.log_path, x.cluster.node_ids)
+    )
+    x.prove(f"nodes lost {lost} connections", lost > 0)
+    await x.acked()
+
+
+@scenario("cut-in-a-message", "N12 K1")
+async def cut_in_a_message(x: Context) -> None:
+    """Connections end after a random number of bytes, in the middle of what is said."""
+    links = x.cluster.links
+    everything = links.all_pairs(with_clients=True)
+    for turn in range(8):
+        pair = x.random.choice(everything)
+        stream = x.random.choice((UPSTREAM, DOWNSTREAM))
+        budget = x.random.randrange(1, 60_000)
+        async with x.fault("limit", f"{pair} {stream} ends after {budget} bytes"):
+            await x.do(links.add_one_way, pair, "limit_data", stream, bytes=budget)
+            await x.acked(100)
+            await x.linger(0.1, 0.6)
+            await x.do(links.heal)
+        await x.linger(0.05 * turn)
+    counts = links.swallowed(everything).values()
+    x.prove("the proxies dropped bytes", any(received > sent for received, sent in counts))
+
+
+@scenario("swizzle", "N17", profile=FIVE)
+async def swizzle(x: Context) -> None:
+    """Links are cut one after the other in one order, and healed in another."""
+    links = x.cluster.links
+    pairs = [pair for pair in links.all_pairs() if pair[0] < pair[1]]
+    chosen = x.random.sample(pairs, 6)
+    both = [found for a, b in chosen for found in links.between([a], [b])]
+    before = _swallowed(x, both)
+    async with x.fault("swizzle", str(chosen), count=len(chosen)):
+        for a, b in chosen:
+            await x.do(links.cut, links.between([a], [b]))
+            await x.linger(0.1, 0.6)
+        await x.linger(1.0)
+        x.random.shuffle(chosen)
+        for a, b in chosen:
+            await x.do(links.join, links.between([a], [b]))
+            await x.linger(0.1, 0.6)
+    await x.acked()
+    x.prove("the cuts swallowed bytes", _swallowed(x, both) > before)
+
+
+@scenario("clients-cut", "N18")
+async def clients_cut(x: Context) -> None:
+    """Clients cannot reach the leader, whom all nodes name; then leadership moves."""
+    links, leader = x.cluster.links, await x.leader()
+    pairs = links.of_clients(leader)
+    before = x.load.clients.acked_count
+    async with x.fault("clients-cut", f"from node {leader}"):
+        await x.do(links.refuse, pairs)
+        await x.linger(2.0)
+        x.prove("hardly anything was acked", x.load.clients.acked_count - before < 2_000)
+        x.prove("the leader stayed", await x.leader() == leader)
+        await x.do(links.accept, pairs)
+    await x.acked()
+
+
+@scenario("half-open", "N13")
+async def half_open(x: Context) -> None:
+    """Peers vanish without a word for longer than any silence that is tolerated."""
+    links, node = x.cluster.links, await x.follower()
+    log = x.cluster.local.log_path(await x.leader())
+    before = log.read_text("utf-8", errors="replace").count("silen")
+    pairs = links.between([node], links.nodes)
+    async with x.fault("half-open", f"node {node}"):
+        await x.do(links.cut, pairs)
+        await x.until(
+            "the leader gives the silent connection up",
+            lambda: log.read_text("utf-8", errors="replace").count("silen") > before,
+        )
+        x.prove("silence was noticed", True)
+        await x.acked()
+        await x.do(links.join, pairs)
+
+
+@scenario("lossy-links", "N15", modes=RAFT)
+async def lossy_links(x: Context) -> None:
+    """Messages between nodes are lost, doubled and late, so that they come in another order."""
+    from chaos.interceptor import Interceptor
+
+    interceptor = Interceptor(x.cluster.link_faults_path)
+    async with x.fault("lossy", "a tenth lost, doubled, late by up to 300 ms", count=3):
+        await x.do(interceptor.set, drop=0.1, double=0.1, late=0.1, late_ms=300)
+        await x.linger(6.0)
+        await x.acked(100)
+        await x.do(interceptor.clear)
+    counts = await x.do(interceptor.counts)
+    x.prove(f"messages were lost: {counts}", counts.get("dropped", 0) > 10)
+    x.prove("messages were doubled and late", counts["doubled"] > 10 and counts["late"] > 10)
+
+
+@scenario("flipped-bits", "N16", modes=RAFT)
+async def flipped_bits(x: Context) -> None:
+    """Bits of messages between nodes are flipped: connections end, and nothing is believed."""
+    from chaos.interceptor import Interceptor
+
+    interceptor = Interceptor(x.cluster.link_faults_path)
+    async with x.fault("flip", "one message in 200"):
+        await x.do(interceptor.set, flip=0.005)
+        await x.linger(4.0)
+        await x.acked(100)
+        await x.do(interceptor.clear)
+    counts = await x.do(interceptor.counts)
+    x.prove(f"bits were flipped: {counts}", counts.get("flipped", 0) > 2)

@@ -1,0 +1,53 @@
+"""Power that goes, with everything that no sync had covered (fault-matrix D1 to D4, D17).
+
+Every successful sync of a shadowed node is copied beside its data by the shim. A power loss is
+SIGKILL, and then files and names as `chaos.power` draws them: all that was synced, any part of the
+rest.
+"""
+
+from typing import Final
+
+from chaos import power
+from chaos.profile import Profile
+from chaos.scenario import RAFT, Context, scenario
+
+SHADOWED: Final = Profile(
+    is_shadowed=True,
+    settings=(("file_size_bytes", "256KiB"), ("batch_size_bytes_max", "64KiB")),
+)
+
+
+async def _lose_power(x: Context, *nodes: int) -> None:
+    for node in nodes:
+        await x.do(x.cluster.kill, node)
+    for node in nodes:
+        shadow = x.cluster.shims[node].shadow
+        assert shadow is not None, "the profile keeps a shadow"
+        data = x.cluster.data_directory(node)
+        lost = await x.do(power.lose, data, shadow, x.random)
+        x.inject("power-loss", f"node {node}: {lost}")
+        x.prove(f"node {node} lost unsynced pages or names", lost.page_count + lost.name_count)
+
+
+@scenario("power-loss-one", "D1 D3 D4", profile=SHADOWED)
+async def power_loss_one(x: Context) -> None:
+    """Each node in turn loses power, with any part of what it had not synced."""
+    for node in x.cluster.node_ids:
+        if node == await x.leader():
+            x.leader_lost()
+        await _lose_power(x, node)
+        await x.acked(50)
+        await x.do(x.cluster.start, node)
+        await x.do(x.cluster.wait_ready)
+
+
+@scenario("power-loss-all", "D2 D3 D4 D17", profile=SHADOWED, modes=RAFT)
+async def power_loss_all(x: Context) -> None:
+    """All nodes lose power at one instant, twice."""
+    for _ in range(2):
+        await x.acked(100)
+        x.leader_lost()
+        await _lose_power(x, *x.cluster.node_ids)
+        await x.do(x.cluster.start)
+        await x.do(x.cluster.wait_ready)
+        await x.acked(50)

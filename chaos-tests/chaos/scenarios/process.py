@@ -1,0 +1,223 @@
+"""Processes that die, sleep, restart and starve (fault-matrix 3.2)."""
+
+import asyncio
+import os
+import signal
+from typing import Final
+
+from chaos.profile import Profile
+from chaos.scenario import RAFT, Context, scenario
+
+KILLED: Final = -signal.SIGKILL
+
+
+async def _kill(x: Context, node: int, what: str) -> None:
+    x.inject("kill", f"{what}, node {node}")
+    await x.do(x.cluster.kill, node)
+    x.prove(f"node {node} died of SIGKILL", x.cluster.local.exit_code(node) == KILLED)
+
+
+async def _restart(x: Context, *nodes: int) -> None:
+    await x.do(x.cluster.start, *nodes)
+    await x.do(x.cluster.wait_ready)
+
+
+def _follows_another(x: Context, node: int) -> bool:
+    return x.cluster.status()[node].leader_id not in (0, node)
+
+
+@scenario("kill-leader", "P1")
+async def kill_leader(x: Context) -> None:
+    """The leader is killed under load, three times."""
+    for _ in range(3):
+        old = await x.leader()
+        x.leader_lost()
+        await _kill(x, old, "the leader")
+        await x.new_leader(old)
+        await x.acked()
+        await _restart(x, old)
+
+
+@scenario("kill-follower", "P1")
+async def kill_follower(x: Context) -> None:
+    """Followers are killed under load: nobody notices."""
+    for _ in range(3):
+        leader, victim = await x.leader(), await x.follower()
+        await _kill(x, victim, "a follower")
+        await x.acked()
+        x.prove("the leader stayed", await x.leader() == leader)
+        await _restart(x, victim)
+
+
+@scenario("kill-majority", "P1")
+async def kill_majority(x: Context) -> None:
+    """The leader and a follower die at once; nothing is acked until one is back."""
+    old, other = await x.leader(), await x.follower()
+    x.leader_lost()
+    await asyncio.gather(_kill(x, old, "of a majority"), _kill(x, other, "of a majority"))
+    before = x.load.clients.acked_count
+    await x.linger(1.0)
+    # What the leader had committed just before may still be told.
+    x.prove("no quorum, no receipts", x.load.clients.acked_count - before < 5)
+    await _restart(x, old, other)
+    await x.acked()
+
+
+@scenario("kill-all", "P1")
+async def kill_all(x: Context) -> None:
+    """All nodes are killed at once, twice."""
+    for _ in range(2):
+        x.leader_lost()
+        nodes = x.random.sample(x.cluster.node_ids, len(x.cluster.node_ids))
+        await asyncio.gather(*(_kill(x, node, "all") for node in nodes))
+        await _restart(x, *nodes)
+        await x.acked()
+
+
+@scenario("kill-storm", "P5")
+async def kill_storm(x: Context) -> None:
+    """Nodes are killed one after the other, 0.5 to 2 s apart, back at once."""
+    for turn in range(8):
+        victim = x.cluster.node_ids[turn % len(x.cluster.node_ids)]
+        await _kill(x, victim, "the next")
+        await x.linger(0.1, 0.5)
+        await x.do(x.cluster.start, victim)
+        await x.linger(0.5, 2.0)
+        await x.until("the killed node runs", x.cluster.is_up, victim)
+    await x.do(x.cluster.wait_ready)
+    await x.acked()
+
+
+FAILPOINTS: Final = (
+    "ledger.before_append", "ledger.after_append", "flush.after_sync", "flush.before_tell",
+    "fs.sync", "fs.rename", "fs.open", "fs.sync_directory", "mapped_file_queue.roll",
+    "meta_file.before_rename", "durable_mark.write", "dispatch.before_mark",
+    "state_checkpoint.before_manifest", "state_checkpoint.before_rename",
+)  # fmt: skip
+ROLLING: Final = Profile(
+    settings=(("file_size_bytes", "256KiB"), ("batch_size_bytes_max", "64KiB"))
+)
+
+
+@scenario("kill-at-failpoints", "P2", profile=ROLLING, modes=RAFT)
+async def kill_at_failpoints(x: Context) -> None:
+    """A node dies at a named step of its work, five steps drawn at random."""
+    for name in x.random.sample(FAILPOINTS, 5):
+        victim = x.random.choice(x.cluster.node_ids)
+        nth = x.random.randrange(1, 4) if "fs" not in name else x.random.randrange(5, 60)
+        await x.do(x.cluster.stop, victim)
+        await x.do(x.cluster.start, victim, failpoints=f"{name}=kill@{nth}")
+        x.inject("failpoint", f"{name} at pass {nth}, node {victim}")
+        code = await x.do(x.cluster.wait_ended, victim)
+        x.prove(f"node {victim} died at {name}", code == KILLED)
+        await x.acked(50)
+        await _restart(x, victim)
+
+
+@scenario("pause-leader", "P3")
+async def pause_leader(x: Context) -> None:
+    """The leader sleeps through an election and wakes up deposed, twice."""
+    for _ in range(2):
+        old = await x.leader()
+        x.leader_lost()
+        async with x.fault("pause", f"the leader, node {old}"):
+            await x.do(x.cluster.pause, old)
+            await x.new_leader(old)
+            await x.acked()
+            await x.do(x.cluster.resume, old)
+        await x.until(
+            "the old leader follows",
+            _follows_another,
+            x,
+            old,
+        )
+        x.prove("another leads", await x.leader() != old)
+        await x.acked()
+
+
+@scenario("pause-follower", "P4 N13")
+async def pause_follower(x: Context) -> None:
+    """A follower sleeps longer than any silence that is tolerated; the two others go on."""
+    leader, victim = await x.leader(), await x.follower()
+    async with x.fault("pause", f"a follower, node {victim}"):
+        await x.do(x.cluster.pause, victim)
+        # The link gives a silent connection up after 4 s.
+        await x.linger(5.0)
+        await x.acked()
+        x.prove("it sleeps", (await x.do(x.cluster.status))[victim].state == "paused")
+        x.prove("the leader stayed", await x.leader() == leader)
+        await x.do(x.cluster.resume, victim)
+
+
+@scenario("stutter", "P6 P10")
+async def stutter(x: Context) -> None:
+    """Every node in turn is held for 1 to 2 s, then the leader gets a tenth of the time."""
+    for node in x.cluster.node_ids:
+        async with x.fault("hold", f"node {node}"):
+            await x.do(x.cluster.pause, node)
+            await x.linger(1.0, 2.0)
+            await x.do(x.cluster.resume, node)
+    leader, before = await x.leader(), x.load.clients.acked_count
+    async with x.fault("starve", f"node {leader} runs 10 ms of each 100"):
+        for _ in range(30):
+            await x.do(x.cluster.pause, leader)
+            await x.linger(0.09)
+            await x.do(x.cluster.resume, leader)
+            await x.linger(0.01)
+    x.prove("acks went on", x.load.clients.acked_count > before)
+    await x.acked()
+
+
+@scenario("abort", "P7")
+async def abort(x: Context) -> None:
+    """Nodes end by SIGABRT, and by SIGBUS when their active log file shrinks under them."""
+    victim = await x.follower()
+    x.inject("abort", f"SIGABRT, node {victim}")
+    await x.do(x.cluster.send, victim, signal.SIGABRT)
+    code = await x.do(x.cluster.wait_ended, victim)
+    x.prove(f"node {victim} died of SIGABRT", code == -signal.SIGABRT)
+    await x.acked()
+    await _restart(x, victim)
+    victim = await x.leader()
+    x.leader_lost()
+    x.inject("abort", f"SIGBUS, node {victim}")
+    await x.do(x.cluster.send, victim, signal.SIGBUS)
+    code = await x.do(x.cluster.wait_ended, victim)
+    x.prove(f"node {victim} died of SIGBUS", code == -signal.SIGBUS)
+    await x.new_leader(victim)
+    await x.acked()
+    await _restart(x, victim)
+
+
+@scenario("shrunk-map", "P7 D9", modes=RAFT)
+async def shrunk_map(x: Context) -> None:
+    """The mapped log file of a follower is cut to nothing while it runs: SIGBUS, then repair."""
+    victim = await x.follower()
+    files = sorted((x.cluster.data_directory(victim) / "dledger-n0" / "data").glob("0*"))
+    files = files or sorted(x.cluster.data_directory(victim).glob("dledger-*/data/0*"))
+    status = (await x.do(x.cluster.status))[victim]
+    assert files, f"node {victim} has no log files: {status}"
+    x.inject("shrink", f"{len(files)} log files of node {victim}")
+    await x.do(os.truncate, files[0], 0)
+    code = await x.do(x.cluster.wait_ended, victim)
+    x.prove(f"node {victim} ended with {code}", code != 0)
+    await x.acked()
+    await _restart(x, victim)
+
+
+@scenario("rolling-restart", "P8")
+async def rolling_restart(x: Context) -> None:
+    """Every node is restarted in turn with SIGTERM: no append of a patient producer fails."""
+    before = dict(x.recorder.outcomes)
+    for node in x.cluster.node_ids:
+        x.inject("restart", f"node {node}")
+        await x.do(x.cluster.stop, node)
+        x.prove(f"node {node} ended with 0", x.cluster.local.exit_code(node) in (0, None))
+        await x.acked(50)
+        await _restart(x, node)
+    failed = {
+        name: count - before.get(name, 0)
+        for name, count in x.recorder.outcomes.items()
+        if name in ("put unknown", "put not applied") and count > before.get(name, 0)
+    }
+    x.prove("no put failed", not failed)

@@ -1,0 +1,133 @@
+"""The shim between a node and its disk: compiled once, and steered while the node runs.
+
+Owns the layout of the control file, which shim.c maps; must not know which node it is for. A node
+gets it by three variables of its environment. Nothing is compiled without a C compiler: the
+scenarios that need it are then skipped, by name.
+"""
+
+import mmap
+import os
+import shutil
+import struct
+import subprocess
+from enum import IntEnum
+from pathlib import Path
+from typing import Final
+
+from chaos.errors import ChaosError, NotPossibleHereError
+
+SOURCE: Final = Path(__file__).with_name("shim.c")
+_RULE: Final = struct.Struct("=IIIIQQ")
+_CLOCK: Final = struct.Struct("=qQ")
+_SIZE_BYTES: Final = 4096
+
+
+class Call(IntEnum):
+    """What can be made to fail; the numbers are shim.c's."""
+
+    SYNC = 0
+    SYNC_DIRECTORY = 1
+    ALLOCATE = 2
+    RENAME = 3
+    CREATE = 4
+    WRITE = 5
+    READ = 6
+    SET_SIZE = 7
+
+
+class _Action(IntEnum):
+    OFF = 0
+    FAIL = 1
+    DELAY = 2
+    HANG = 3
+
+
+_CLOCK_AT: Final = _RULE.size * len(Call)
+
+
+def compile_shim(directory: Path) -> Path:
+    """Compile the shim into a directory. Raises NotPossibleHereError without a C compiler."""
+    compiler = os.environ.get("CC") or shutil.which("cc")
+    if compiler is None:
+        raise NotPossibleHereError("there is no C compiler to build the shim with; install gcc")
+    made = directory / "shim.so"
+    command = [compiler, "-shared", "-fPIC", "-O2", "-o", str(made), str(SOURCE), "-ldl"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise ChaosError("the shim does not compile", done.stderr.strip()[-500:], "repair shim.c")
+    return made
+
+
+class Shim:
+    """The shim of one node, whose control file outlives each of its processes."""
+
+    def __init__(self, library: Path, root: Path, control: Path, shadow: Path | None) -> None:
+        """`root` is where its files are, `shadow` where what is durable is kept, if at all."""
+        self._library, self._root, self._shadow = library, root, shadow
+        self._path = control
+        self._path.write_bytes(bytes(_SIZE_BYTES))
+        with self._path.open("r+b") as file:
+            self._map = mmap.mmap(file.fileno(), _SIZE_BYTES)
+        if shadow is not None:
+            shadow.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def shadow(self) -> Path | None:
+        """What a power loss would leave, see power.py; None unless it is kept."""
+        return self._shadow
+
+    def environment(self) -> dict[str, str]:
+        """For the node's process."""
+        found = {
+            "LD_PRELOAD": str(self._library),
+            "QUORUMLOG_TEST_SHIM": str(self._path),
+            "QUORUMLOG_TEST_SHIM_ROOT": str(self._root),
+        }
+        if self._shadow is not None:
+            found["QUORUMLOG_TEST_SHIM_SHADOW"] = str(self._shadow)
+        return found
+
+    def fail(self, call: Call, error: int, *, times: int = 0) -> None:
+        """Let these calls fail, so often (0: until told otherwise)."""
+        self._set(call, _Action.FAIL, error, 0, times)
+
+    def delay(self, call: Call, delay_ms: int) -> None:
+        """Let these calls take so much longer."""
+        self._set(call, _Action.DELAY, 0, delay_ms, 0)
+
+    def hang(self, call: Call) -> None:
+        """Let these calls not return until told otherwise."""
+        self._set(call, _Action.HANG, 0, 0, 0)
+
+    def clear(self) -> None:
+        """Let everything be as it is."""
+        for call in Call:
+            self._set(call, _Action.OFF, 0, 0, 0)
+        _CLOCK.pack_into(self._map, _CLOCK_AT, 0, 0)
+
+    def set_clock(self, offset_s: int) -> None:
+        """Move the wall clock by so much."""
+        _CLOCK.pack_into(self._map, _CLOCK_AT, offset_s * 1_000_000_000, 0)
+
+    @property
+    def clock_reads(self) -> int:
+        """How often a moved clock was read."""
+        return int(_CLOCK.unpack_from(self._map, _CLOCK_AT)[1])
+
+    def passes(self, call: Call) -> int:
+        """How many of these calls came by."""
+        return int(_RULE.unpack_from(self._map, call * _RULE.size)[4])
+
+    def hits(self, call: Call) -> int:
+        """How many of these calls were acted on."""
+        return int(_RULE.unpack_from(self._map, call * _RULE.size)[5])
+
+    def close(self) -> None:
+        """Let go of the control file."""
+        self._map.close()
+
+    def _set(self, call: Call, action: _Action, error: int, delay_ms: int, times: int) -> None:
+        # The counters behind stay; the action is set last, when all it needs is there.
+        at = call * _RULE.size
+        struct.pack_into("=III", self._map, at + 4, error, delay_ms, times)
+        struct.pack_into("=I", self._map, at, action)

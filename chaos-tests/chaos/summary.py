@@ -1,0 +1,135 @@
+"""The figures of a run, and the table at its end.
+
+Owns what is counted and how it is called; must not know how a run is made.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from chaos.trial import Result
+
+
+@dataclass(frozen=True, slots=True)
+class Percentiles:
+    """Of milliseconds."""
+
+    count: int
+    p50: float
+    p99: float
+    max: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Percentiles | None":
+        """None when there is nothing."""
+        if not values:
+            return None
+        found = sorted(values)
+        return cls(
+            len(found),
+            found[(len(found) - 1) // 2],
+            found[min(len(found) - 1, int(0.99 * len(found)))],
+            found[-1],
+        )
+
+    def __str__(self) -> str:
+        return f"p50 {self.p50:,.0f} ms, p99 {self.p99:,.0f} ms, max {self.max:,.0f} ms"
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """One run."""
+
+    seed: int
+    mode: str
+    toxiproxy_version: str
+    took_s: float
+    passed: int
+    failed: tuple[str, ...]
+    skipped: dict[str, str]
+    faults: dict[str, int]
+    outcomes: dict[str, int]
+    errors: dict[str, int]
+    acked: int
+    lost: int
+    anomalies: int
+    failovers: Percentiles | None
+    recoveries: Percentiles | None
+
+    @classmethod
+    def of(
+        cls, results: Sequence[Result], *, seed: int, mode: str, version: str, took_s: float
+    ) -> "Summary":
+        faults: Counter[str] = Counter()
+        outcomes: Counter[str] = Counter()
+        errors: Counter[str] = Counter()
+        for result in results:
+            faults.update(result.fault_counts)
+            outcomes.update(result.outcomes)
+            errors.update(result.errors)
+        return cls(
+            seed,
+            mode,
+            version,
+            took_s,
+            sum(result.verdict == "passed" for result in results),
+            tuple(result.scenario.name for result in results if result.verdict == "failed"),
+            {r.scenario.name: r.why for r in results if r.verdict == "skipped"},
+            dict(faults.most_common()),
+            dict(sorted(outcomes.items())),
+            dict(errors.most_common()),
+            sum(result.acked_count for result in results),
+            sum(result.lost_count for result in results),
+            sum(len(result.violations) for result in results),
+            Percentiles.of([ms for result in results for ms in result.failovers_ms]),
+            Percentiles.of([r.recovery_ms for r in results if r.recovery_ms is not None]),
+        )
+
+    @property
+    def fault_count(self) -> int:
+        """Faults that were injected."""
+        return sum(self.faults.values())
+
+    @property
+    def operation_count(self) -> int:
+        """Operations that were checked."""
+        return sum(self.outcomes.values())
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Names and values, for people."""
+        return [
+            ("seed", str(self.seed)),
+            ("mode", self.mode),
+            ("toxiproxy", self.toxiproxy_version),
+            ("took", f"{self.took_s:,.0f} s"),
+            ("scenarios", f"{self.passed} passed, {len(self.failed)} failed, "
+             f"{len(self.skipped)} skipped"),
+            ("faults", f"{self.fault_count:,}: " + _listed(self.faults)),
+            ("operations", f"{self.operation_count:,}: " + _listed(self.outcomes)),
+            ("errors of clients", _listed(self.errors) or "none"),
+            ("acked", f"{self.acked:,}"),
+            ("acked and lost", f"{self.lost:,}"),
+            ("anomalies", f"{self.anomalies:,}"),
+            ("failover", str(self.failovers or "none")
+             + (f" ({self.failovers.count})" if self.failovers else "")),
+            ("recovery", str(self.recoveries or "none")),
+        ]  # fmt: skip
+
+    def table(self) -> str:
+        """All of it as text."""
+        width = max(len(name) for name, _ in self.rows())
+        lines = [f"  {name:<{width}}  {value}" for name, value in self.rows()]
+        lines += [f"  FAILED   {name}" for name in self.failed]
+        lines += [f"  skipped  {name}: {why}" for name, why in self.skipped.items()]
+        return "\n".join(lines)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, for a program."""
+        from dataclasses import asdict
+
+        return asdict(self)
+
+
+def _listed(counts: dict[str, int]) -> str:
+    return ", ".join(f"{name} {count:,}" for name, count in counts.items())

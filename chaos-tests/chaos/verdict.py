@@ -1,0 +1,132 @@
+"""The end of a scenario: everything read back from every replica, and judged.
+
+Owns the drain and which checker judges what. The checkers are those of the simulator; they know
+calls and answers only. A queue that two replicas hold differently, a receipt that is not kept, an
+answer out of order: each becomes one line that names the rule.
+"""
+
+import asyncio
+import json
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Final
+
+import quorumlog
+from chaos.body import value_of
+from chaos.clients import LOG_QUEUES, QUEUE_COUNT, REGISTER_QUEUE, queue_name
+from chaos.errors import NotSoError
+from quorumlog.errors import QuorumlogError
+from raft.simulator.checker import check_log
+from raft.simulator.history import AppendCall, Drain, FaultNote, Kind, Operation, Receipt
+from raft.simulator.register import check_register_by_index, check_register_by_zones
+
+DRAIN_TIMEOUT_S: Final = 90.0
+_POLL_S: Final = 0.05
+
+
+async def caught_up(client: quorumlog.Client, nodes: tuple[int, ...], timeout_s: float) -> int:
+    """Wait until every node has applied what is committed now; return that index."""
+    deadline = time.monotonic() + timeout_s
+    target: int | None = None
+    for node in nodes:
+        while True:
+            try:
+                if target is None:
+                    target = (await client.admin.node_status()).commit_index
+                status = await client.admin.node_status(node)
+                if status.applied_index >= target and status.standing == "full":
+                    break
+                found = f"{status.applied_index}, {status.standing}"
+            except QuorumlogError as error:
+                found = str(error)
+            if time.monotonic() >= deadline:
+                raise NotSoError(f"node {node} does not come to index {target}: {found}")
+            await asyncio.sleep(_POLL_S)
+    assert target is not None, "a cluster has nodes"
+    return target
+
+
+async def same_digests(client: quorumlog.Client, nodes: tuple[int, ...], index: int) -> None:
+    """Demand that the logs of all nodes are one up to an index (I13)."""
+    found = {}
+    for node in nodes:
+        digest = await client.admin.chain_digest(node, index)
+        found[node] = (digest.index, digest.term, digest.chain_crc, digest.end_position)
+    if len(set(found.values())) != 1:
+        raise NotSoError(f"I13: the logs differ at index {index}: {found}")
+
+
+async def drain(
+    client: quorumlog.Client, topic: str, nodes: tuple[int, ...], at_least_index: int
+) -> list[Drain]:
+    """Read every queue from every replica alone."""
+    found = []
+    for node in nodes:
+        values: dict[int, list[tuple[int, str]]] = defaultdict(list)
+        consumer = client.pull_consumer(
+            topic,
+            position="first",
+            until="end",
+            consistency="local",
+            at_least_index=at_least_index,
+            node_id=node,
+            timeout_ms=20_000,
+        )
+        async with asyncio.timeout(DRAIN_TIMEOUT_S), consumer:
+            async for message in consumer:
+                values[message.queue_id].append((message.queue_offset, value_of(message.body)))
+        for queue in range(QUEUE_COUNT):
+            found.append(_drain_of(node, queue, values[queue]))
+    return found
+
+
+def _drain_of(node: int, queue: int, pairs: list[tuple[int, str]]) -> Drain:
+    """Offsets that are missing between the first and the last become holes."""
+    if not pairs:
+        return Drain(node, queue_name(queue), 0, [])
+    first, last = pairs[0][0], pairs[-1][0]
+    values: list[int | str | None] = [None] * (last - first + 1)
+    for offset, value in pairs:
+        values[offset - first] = value
+    return Drain(node, queue_name(queue), first, values)
+
+
+def judge(
+    operations: list[Operation], drains: list[Drain], notes: list[FaultNote] | None = None
+) -> list[str]:
+    """Return every violation, one text each; nothing for a history that a right log can have."""
+    log_names = {queue_name(queue) for queue in LOG_QUEUES}
+    register = queue_name(REGISTER_QUEUE)
+    of_log = [operation for operation in operations if operation.queue in log_names]
+    of_register = [operation for operation in operations if operation.queue == register]
+    # A put is an append, too: it must be kept by every replica.
+    of_log += [_as_append(put) for put in of_register if put.kind is Kind.PUT]
+    violations = check_log(of_log, drains, notes or ())
+    violations += check_register_by_index(of_register)
+    violations += check_register_by_zones(of_register)
+    return [str(violation) for violation in violations]
+
+
+def _as_append(put: Operation) -> Operation:
+    assert isinstance(put.request, str), f"a put of {put.request!r}"
+    result = Receipt(put.result) if isinstance(put.result, int) else None
+    return put._replace(kind=Kind.APPEND, request=AppendCall(put.request), result=result)
+
+
+def leaders_of(logs: dict[int, Path]) -> tuple[dict[int, int], list[str]]:
+    """Return who led each term by the words of all nodes, and every breach of I1."""
+    leaders: dict[int, int] = {}
+    breaches = []
+    for node, path in logs.items():
+        for line in path.read_text("utf-8", errors="replace").splitlines():
+            if '"role": "leader"' not in line:
+                continue
+            try:
+                term = int(json.loads(line)["term"])
+            except (ValueError, KeyError):
+                continue  # A line that was cut by a crash.
+            other = leaders.setdefault(term, node)
+            if other != node:
+                breaches.append(f"I1: nodes {other} and {node} both lead term {term}")
+    return leaders, breaches
