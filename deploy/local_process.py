@@ -5,13 +5,15 @@ somebody else by now, and that process must never get our signal. Must not know 
 """
 
 import contextlib
+import fcntl
 import os
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import SystemRandom
@@ -25,6 +27,8 @@ _PORT_HI: Final = 32_000
 """Below the ports that systems give to outgoing connections (Linux: 32768 on): a node that is down
 for a while finds its port free again."""
 _PORT_TRIES_MAX: Final = 1_000
+_GIVEN_COUNT_MAX: Final = 6_000
+"""Ports that are remembered as given out: half of all, so that a free one is found soon."""
 
 _children: Final[dict[tuple[int, str], "subprocess.Popen[bytes]"]] = {}
 """Started by this process. Kept for ever: they outlive whoever started them on purpose."""
@@ -146,11 +150,18 @@ def is_free(port: int, host: str = "127.0.0.1") -> bool:
 
 
 def free_ports(count: int, used: Iterable[int] = ()) -> list[int]:
-    """Return ports that are free now. Raises OSError when there are too few."""
-    random, found, taken = SystemRandom(), list[int](), set(used)
+    """Return ports that are free now. Raises OSError when there are too few.
+
+    Somebody else who asks on this machine gets others for a long time: the ports of a node that did
+    not start yet, or is down for a while, look free.
+    """
+    random, found = SystemRandom(), list[int]()
     with contextlib.ExitStack() as held:
+        given = held.enter_context(_given_out())
+        taken = {*used, *given}
         for _ in range(_PORT_TRIES_MAX):
             if len(found) == count:
+                given += found
                 return found
             port = random.randrange(_PORT_LO, _PORT_HI)
             if port in taken:
@@ -160,3 +171,25 @@ def free_ports(count: int, used: Iterable[int] = ()) -> list[int]:
                 held.enter_context(socket.create_server(("127.0.0.1", port)))
                 found.append(port)
     raise OSError(f"only {len(found)} free ports were found, {count} are needed")
+
+
+@contextlib.contextmanager
+def _given_out() -> Iterator[list[int]]:
+    """Hold the list of ports that were given out last, oldest first; what is added is kept.
+
+    Without a place to keep it the list is empty, and only chance keeps two who ask apart.
+    """
+    given = list[int]()
+    with contextlib.ExitStack() as held:
+        try:
+            path = Path(tempfile.gettempdir()) / f"quorumlog-ports-{os.getuid()}"
+            file = held.enter_context(path.open("a+", encoding="utf-8"))
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0)
+            given += [int(port) for port in file.read().split() if port.isdecimal()]
+        except OSError:
+            yield given
+            return
+        yield given
+        file.truncate(0)
+        file.write(" ".join(map(str, given[-_GIVEN_COUNT_MAX:])))

@@ -3,6 +3,8 @@
 import os
 import signal
 import socket
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -73,6 +75,33 @@ def test_free_ports_are_free_different_and_not_those_of_outgoing_connections() -
     assert set(free_ports(5, used=ports)).isdisjoint(ports)
     with socket.create_server(("127.0.0.1", ports[0])):
         assert not is_free(ports[0])
+
+
+def test_who_asks_for_ports_at_the_same_time_gets_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with ThreadPoolExecutor(8) as pool:
+        found = [port for ports in pool.map(free_ports, [60] * 20) for port in ports]
+    assert len(set(found)) == 20 * 60
+    [kept] = tmp_path.iterdir()
+    assert sorted(map(int, kept.read_text().split())) == sorted(found)
+
+
+def test_ports_are_found_where_nothing_can_be_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "not there"))
+    assert len(free_ports(3)) == 3
+
+
+def test_ports_come_round_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr("deploy.local_process._GIVEN_COUNT_MAX", 20)
+    for _ in range(10):
+        free_ports(10)
+    [kept] = tmp_path.iterdir()
+    assert len(kept.read_text().split()) == 20
 
 
 # --- The directory ---
