@@ -98,7 +98,9 @@ def _named(show: Progress, mode: Mode) -> Progress:
 async def _speed(
     directory: str | None, mode: Mode, load: Load, show: Progress
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    with own_cluster(directory, node_count=NODE_COUNT, flush=mode.flush) as own:
+    with own_cluster(
+        directory, node_count=NODE_COUNT, flush=mode.flush, replication=mode.replication
+    ) as own:
         async with _connected(own) as client:
             await cluster.make_topic(client, load)
             found = await cluster.produce(client, load, show, pids=own.pids)
@@ -122,19 +124,34 @@ async def _deaths(
             directory,
             node_count=NODE_COUNT,
             flush=mode.flush,
+            replication=mode.replication,
             relay=links.relay,
         ) as own,
     ):
         async with _connected(own) as client:
             nodes = _Machines(own, links)
             found = await failover.measure(client, nodes, kills=kills, seed=seed, show=show)
-            reported = 0
+            reported = 0 if mode.replication == "raft" else await _reported_lost_count(client)
     counts = ("acked", "failed", "unknown", "read", "lost", "duplicate", "out_of_order")
     return {
         **{f"{name}_count": found[f"{name}_count"] for name in counts},
         "reported_lost_count": reported,
         "rto": found["next_ack"],
     }
+
+
+async def _reported_lost_count(client: "Client") -> int:
+    """Messages that the nodes say were cut off, acked or not; replicas that cut the same tell it
+    once."""
+    from quorumlog.admin_types import NodeDown
+
+    cut: dict[tuple[int, int], int] = {}
+    for replica in (await client.admin.ha_group()).nodes:
+        assert not isinstance(replica, NodeDown), f"{replica} after all nodes were level"
+        for loss in replica.losses:
+            key = loss.epoch, loss.lo_position
+            cut[key] = max(cut.get(key, 0), loss.record_count)
+    return sum(cut.values())
 
 
 @asynccontextmanager

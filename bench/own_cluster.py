@@ -58,6 +58,7 @@ def own_cluster(
     *,
     node_count: int,
     flush: Literal["sync", "async"],
+    replication: Literal["raft", "sync_master", "async_master"] = "raft",
     relay: Relay | None = None,
 ) -> Iterator[OwnCluster]:
     """Nodes in a new directory: below the one given, else on /dev/shm, else where temporary is.
@@ -70,7 +71,9 @@ def own_cluster(
     root = tempfile.mkdtemp(prefix="qlog-bench-", dir=parent)
     is_kept = directory is not None
     try:
-        nodes = LocalCluster.create(root, node_count, flush=flush, settings=_SETTINGS, relay=relay)
+        nodes = LocalCluster.create(
+            root, node_count, flush=flush, replication=replication, settings=_SETTINGS, relay=relay
+        )
         with nodes:
             yield OwnCluster(root, nodes)
         is_kept = False

@@ -23,6 +23,8 @@ import uvloop
 
 PATIENCE_S: Final = 20.0
 _POLL_S: Final = 0.05
+_CACHED_FONTS: Final = "/matplotlib/mpl-data/fonts/"
+"""matplotlib keeps a few fonts open for the life of the process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,9 @@ def _descriptors() -> dict[int, str]:
     found = {}
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(FileNotFoundError):  # That of the listing itself.
-            found[int(name)] = os.readlink(f"/proc/self/fd/{name}")
+            target = os.readlink(f"/proc/self/fd/{name}")
+            if _CACHED_FONTS not in target:
+                found[int(name)] = target
     return found
 
 

@@ -87,3 +87,16 @@ def test_what_makes_no_sense_is_refused() -> None:
     bench("produce", "--peer", "etcd", "--server", "127.0.0.1:1", code=2)
     bench("produce", "--seconds", 0, code=2)
     bench("failover", "--kills", 0, code=2)
+
+
+def test_compare_kills_a_master_and_finds_its_loss_reported(tmp_path: Path) -> None:
+    drawn = tmp_path / "compare.png"
+    options = ("--mode", "async_master", "--kills", 1, "--seconds", 0.3)
+    found = bench("compare", *options, "--dir", tmp_path, "--plot", drawn)
+    (row,) = found["modes"]
+    assert row["mode"] == "async_master"
+    assert row["durability"].keys() == {"leader_disk"}
+    assert row["acked_count"] > 0
+    assert row["lost_count"] <= row["reported_lost_count"]
+    assert row["rto"]["count"] == found["kills"] == 1
+    assert os.listdir(tmp_path) == [drawn.name]
