@@ -24,6 +24,7 @@ from quorumlog.routing import BOOTSTRAP_MAX, Route, Router
 CONNECT_ATTEMPT_MS: Final = 2_000
 ATTEMPT_MS: Final = 1_000
 REFRESH_MS: Final = 10_000  # A node hears of a new group at once; we ask often enough for 30 s.
+REFRESH_FIRST_MS: Final = 1_000  # Nodes that were just started learn of each other meanwhile.
 PROBE_MS: Final = 250
 GONE_AFTER_S: Final = 60.0
 GROUPS_MAX: Final = 32
@@ -194,8 +195,10 @@ class BrokerGroups:
         self._changed()
 
     async def _keep_fresh(self) -> None:
+        pause_ms = REFRESH_FIRST_MS
         while True:
-            await asyncio.sleep(REFRESH_MS / 1000)
+            await asyncio.sleep(pause_ms / 1000)
+            pause_ms = min(2 * pause_ms, REFRESH_MS)
             await self._survey()
             await self._refresh_all(self.all)
             self._leave_out()

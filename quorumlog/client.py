@@ -147,6 +147,11 @@ class Client:
         return self._started().groups.cluster_id
 
     @property
+    def groups(self) -> tuple[str, ...]:
+        """Names of the broker groups that are known now; the first is meant where none is named."""
+        return tuple(group.name for group in self._started().groups.all)
+
+    @property
     def admin(self) -> Admin:
         """Topics, groups, members and nodes."""
         return self._started().admin

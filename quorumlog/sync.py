@@ -316,6 +316,11 @@ class Client:
         return self._inner.cluster_id
 
     @property
+    def groups(self) -> tuple[str, ...]:
+        """Names of the broker groups that are known now."""
+        return self._inner.groups
+
+    @property
     def admin(self) -> Admin:
         """Topics, groups, members and nodes."""
         return Admin(self._inner.admin)

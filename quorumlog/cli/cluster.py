@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from quorumlog.cli.broker_groups import broker_group_option, shown_rows
 from quorumlog.cli.connection import confirm, connected, run, server_option
 from quorumlog.cli.errors import CliError, ExitCode
 from quorumlog.cli.node_rows import SHORT_COLUMNS, STATUS_COLUMNS, is_up, problems, status_rows
@@ -42,8 +43,9 @@ def status(server: str | None, output: Format) -> int:
 
     \b
     Keys of -o json:
-      cluster_id, leader_id, term, healthy, problems, nodes
-      nodes: node_id, address, role, term, first_index, last_index, durable_index,
+      cluster_id, leader_id, term, healthy, problems, groups, nodes
+      groups: group, leader_id, term (the first one's are also above)
+      nodes: node_id, group, address, role, term, first_index, last_index, durable_index,
         commit_index, applied_index, lag_count, standing, flush, disk_state, disk_used_ratio,
         is_draining, loss_from_index, uptime_ms, version, pid, detail
 
@@ -64,13 +66,18 @@ def status(server: str | None, output: Format) -> int:
         "term": found.term,
         "healthy": not wrong,
         "problems": wrong,
+        "groups": [
+            {"group": one.group, "leader_id": one.leader_id or None, "term": one.term}
+            for one in found.groups
+        ],
     }
     match output:
         case Format.TABLE:
-            print_record({k: v for k, v in summary.items() if k != "problems"}, output)
+            hidden = {"problems"} if len(found.groups) > 1 else {"problems", "groups"}
+            print_record({k: v for k, v in summary.items() if k not in hidden}, output)
             click.echo()
-            short = [{key: row.get(key) for key in SHORT_COLUMNS} for row in rows]
-            print_rows(short, output, columns=SHORT_COLUMNS)
+            short = shown_rows([{key: row.get(key) for key in SHORT_COLUMNS} for row in rows])
+            print_rows(short, output, columns=tuple(short[0]) if short else SHORT_COLUMNS)
             for problem in wrong:
                 click.echo(f"problem: {problem}")
         case Format.JSON | Format.JSONL:
@@ -81,14 +88,15 @@ def status(server: str | None, output: Format) -> int:
 
 @cluster.command("transfer-leader")
 @click.argument("node_id", metavar="[NODE]", type=click.IntRange(min=1), required=False)
+@broker_group_option
 @server_option
 @output_option
-def transfer_leader(node_id: int | None, server: str | None, output: Format) -> int:
+def transfer_leader(node_id: int | None, group: str, server: str | None, output: Format) -> int:
     """Hand the leadership to a node, or to the best follower. No append is lost by it.
 
     \b
     Keys of -o json:
-      leader_id, term
+      leader_id, term, group
 
     \b
     Examples:
@@ -98,8 +106,8 @@ def transfer_leader(node_id: int | None, server: str | None, output: Format) -> 
 
     async def act() -> dict[str, object]:
         async with connected(server) as client:
-            found = await client.admin.transfer_leadership(node_id or 0)
-            return {"leader_id": found.leader_id, "term": found.term}
+            found = await client.admin.transfer_leadership(node_id or 0, group=group)
+            return {"leader_id": found.leader_id, "term": found.term, "group": found.group}
 
     print_record(run(act()), output)
     return ExitCode.OK
@@ -204,9 +212,10 @@ def members() -> None:
 
 
 @members.command("list")
+@broker_group_option
 @server_option
 @output_option
-def list_members(server: str | None, output: Format) -> int:
+def list_members(group: str, server: str | None, output: Format) -> int:
     """List the members as the leader sees them.
 
     match_index is how far the leader knows a member's log to be equal to its own.
@@ -223,7 +232,7 @@ def list_members(server: str | None, output: Format) -> int:
 
     async def act() -> "Sequence[MemberStatus]":
         async with connected(server) as client:
-            return (await client.admin.node_status()).members
+            return (await client.admin.node_status(group=group)).members
 
     _print_members(run(act()), output)
     return ExitCode.OK
@@ -233,9 +242,12 @@ def list_members(server: str | None, output: Format) -> int:
 @click.argument("node_id", metavar="NODE", type=click.IntRange(min=1))
 @click.option("--address", required=True, help="HOST:PORT of its client service.")
 @click.option("--peer-address", required=True, help="HOST:PORT of its peer link.")
+@broker_group_option
 @server_option
 @output_option
-def add(node_id: int, address: str, peer_address: str, server: str | None, output: Format) -> int:
+def add(
+    node_id: int, address: str, peer_address: str, group: str, server: str | None, output: Format
+) -> int:
     """Add a node as a learner: it gets the log, and counts for no quorum until promoted.
 
     \b
@@ -250,7 +262,7 @@ def add(node_id: int, address: str, peer_address: str, server: str | None, outpu
     async def act() -> "Sequence[MemberStatus]":
         async with connected(server) as client:
             return await client.admin.add_learner(
-                node_id, address=address, peer_address=peer_address
+                node_id, address=address, peer_address=peer_address, group=group
             )
 
     _print_members(run(act()), output)

@@ -6,12 +6,13 @@ looks is consume_output's.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import click
 
+from quorumlog.cli.broker_groups import QueueName, QueueType
 from quorumlog.cli.connection import (
     beside,
     connected,
@@ -29,9 +30,11 @@ if TYPE_CHECKING:
     from quorumlog.client import Client
     from quorumlog.group import GroupConsumer
     from quorumlog.message import Message, MessageBatch
+    from quorumlog.queues import Queue
 
 _COMMIT_INTERVAL_S = 1.0
 _END_POLL_S = 0.1
+_LAST_WRITE_S = 1.0
 
 
 def _position(_context: click.Context, _parameter: click.Parameter, text: str) -> int | str:
@@ -54,13 +57,13 @@ class Job:
     topic: str
     position: int | str
     ends: bool
-    queues: tuple[int, ...]
+    queues: tuple[QueueName, ...]
     max_count: int | None
     tags: tuple[str, ...]
     node_id: int | None
     done_count: int = 0
     is_busy: bool = False  # A batch is on its way to stdout.
-    done_offsets: dict[tuple[str, int], int] = field(default_factory=dict)
+    done_offsets: "dict[Queue, int]" = field(default_factory=dict)
     """Next offset of each queue; everything before it was handed over."""
 
     @property
@@ -76,10 +79,24 @@ class Job:
             messages = [batch[n] for n in range(self.max_count - self.done_count)]
             next_offset = messages[-1].queue_offset + 1
         self.is_busy = True
-        await writer.write(messages)
+        writing = asyncio.ensure_future(writer.write(messages))
+        try:
+            await asyncio.shield(writing)
+        except asyncio.CancelledError:
+            # The bytes cannot be called back: what was written is handed over all the same.
+            await asyncio.wait({writing}, timeout=_LAST_WRITE_S)
+            if not writing.done() or writing.exception() is not None:
+                raise
+            self._count(messages, batch, next_offset)
+            raise
         self.is_busy = False
+        self._count(messages, batch, next_offset)
+
+    def _count(
+        self, messages: "Sequence[Message]", batch: "MessageBatch", next_offset: int
+    ) -> None:
         self.done_count += len(messages)
-        self.done_offsets[batch.topic, batch.queue_id] = next_offset
+        self.done_offsets[batch.queue] = next_offset
 
 
 @click.command()
@@ -101,7 +118,12 @@ class Job:
     help="Stop at what is the end when the command begins.",
 )
 @click.option(
-    "--queue", "queues", type=click.IntRange(min=0), multiple=True, help="Only this queue."
+    "--queue",
+    "queues",
+    type=QueueType(),
+    metavar="[GROUP/]NUMBER",
+    multiple=True,
+    help="Only this queue, of the first broker group unless one is named.",
 )
 @click.option("--max-count", type=click.IntRange(min=1), help="Stop after so many messages.")
 @click.option("--tag", "tags", multiple=True, help="Only messages with this tag.")
@@ -123,7 +145,7 @@ def consume(
     group: str | None,
     position: int | str,
     end: str | None,
-    queues: tuple[int, ...],
+    queues: tuple[QueueName, ...],
     max_count: int | None,
     tags: tuple[str, ...],
     node_id: int | None,
@@ -140,7 +162,8 @@ def consume(
     \b
     Keys of -o json:
       topic, queue_id, queue_offset, message_id, key, tag, properties, born_unix_ms,
-      store_unix_ms, position, body_size_bytes, body_encoding (utf-8 or base64), body
+      store_unix_ms, position, body_size_bytes, body_encoding (utf-8 or base64), body,
+      group (the broker group)
 
     \b
     Examples:
@@ -161,20 +184,24 @@ def consume(
 
 async def _consume(job: Job, group: str | None, server: str | None, output: OutputFormat) -> int:
     with stop_on_signals() as stop, progress_bars() as show:
-        async with connected(server) as client, Writer.opened(output) as writer:
-            if group is None:
-                work = _pull(client, job, writer, show)
-            else:
-                work = _share(client, job, group, writer, show)
-            await until(stop.requested, work)
+        async with connected(server) as client:
+            with_groups = len(client.groups) > 1
+            async with Writer.opened(output, with_groups=with_groups) as writer:
+                if group is None:
+                    work = _pull(client, job, writer, show)
+                else:
+                    work = _share(client, job, group, writer, show)
+                await until(stop.requested, work)
         is_cut_short = stop.requested.is_set() and (job.ends or job.max_count is not None)
     return ExitCode.INTERRUPTED if is_cut_short else ExitCode.OK
 
 
 async def _pull(client: "Client", job: Job, writer: Writer, show: Show) -> None:
+    from quorumlog.queues import Queue
+
     consumer = client.pull_consumer(
         job.topic,
-        queues=sorted(set(job.queues)) or None,
+        queues=[Queue(job.topic, q.queue_id, q.group) for q in sorted(set(job.queues))] or None,
         position=job.position,
         until="end" if job.ends else None,
         consistency="leader" if job.node_id is None else "local",
@@ -190,10 +217,12 @@ async def _pull(client: "Client", job: Job, writer: Writer, show: Show) -> None:
 
 
 async def _share(client: "Client", job: Job, group: str, writer: Writer, show: Show) -> None:
+    from quorumlog.queues import Queue
+
     ends = None
     if job.ends:
         found = await client.queue_offsets(job.topic, consistency="linearizable")
-        ends = {(one.topic, one.queue_id): one.max_offset for one in found}
+        ends = {Queue(one.topic, one.queue_id, one.group): one.max_offset for one in found}
     consumer = client.group_consumer(
         group, job.topic, position=job.position, auto_commit=False, tags=job.tags
     )
@@ -245,7 +274,7 @@ async def _commit(consumer: "GroupConsumer", job: Job) -> None:
 async def _watch(
     consumer: "GroupConsumer",
     job: Job,
-    ends: Mapping[tuple[str, int], int],
+    ends: "Mapping[Queue, int]",
     at_end: asyncio.Event,
 ) -> None:
     """Set the event when each queue of ours has come to the end it had in the beginning."""

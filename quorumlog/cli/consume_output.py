@@ -17,7 +17,7 @@ from quorumlog.cli.output import cell, to_json
 if TYPE_CHECKING:
     from quorumlog.message import Message
 
-_WIDTHS = {"queue": 5, "offset": 10, "stored": 24, "tag": 10, "key": 16, "body": 0}
+_WIDTHS = {"group": 8, "queue": 5, "offset": 10, "stored": 24, "tag": 10, "key": 16, "body": 0}
 
 
 class OutputFormat(enum.StrEnum):
@@ -33,17 +33,24 @@ class OutputFormat(enum.StrEnum):
 class Writer:
     """Writes batches to stdout. On return of a write, the bytes are with the system."""
 
-    def __init__(self, output: OutputFormat) -> None:
+    def __init__(self, output: OutputFormat, *, with_groups: bool = False) -> None:
         self._output = output
+        self._with_groups = with_groups
         self._is_first = True
 
     @classmethod
     @asynccontextmanager
-    async def opened(cls, output: OutputFormat) -> "AsyncIterator[Writer]":
-        """A writer, with what goes before and after all messages."""
-        writer = cls(output)
+    async def opened(
+        cls, output: OutputFormat, *, with_groups: bool = False
+    ) -> "AsyncIterator[Writer]":
+        """A writer, with what goes before and after all messages.
+
+        `with_groups`: a table has a column for the broker group.
+        """
+        writer = cls(output, with_groups=with_groups)
         if output is OutputFormat.TABLE:
-            await writer._put(_table_line({name: name for name in _WIDTHS}).encode())
+            heads = {name: name for name in _WIDTHS if with_groups or name != "group"}
+            await writer._put(_table_line(heads).encode())
         yield writer
         if output is OutputFormat.JSON:
             await writer._put(b"[]\n" if writer._is_first else b"\n]\n")
@@ -61,7 +68,8 @@ class Writer:
             case OutputFormat.RAW:
                 return b"".join(one.body for one in messages)
             case OutputFormat.TABLE:
-                return "".join(_table_line(_columns(one)) for one in messages).encode()
+                lines = (_table_line(_columns(one, self._with_groups)) for one in messages)
+                return "".join(lines).encode()
             case OutputFormat.JSONL:
                 return "".join(f"{to_json(message_row(one))}\n" for one in messages).encode()
             case OutputFormat.JSON:
@@ -77,9 +85,10 @@ def _write(data: bytes) -> None:
     sys.stdout.buffer.flush()
 
 
-def _columns(message: "Message") -> dict[str, str]:
+def _columns(message: "Message", with_group: bool) -> dict[str, str]:
     body, _ = body_text(message.body)
     return {
+        **({"group": message.group} if with_group else {}),
         "queue": str(message.queue_id),
         "offset": str(message.queue_offset),
         "stored": time_text(message.store_unix_ms),

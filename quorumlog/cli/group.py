@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from quorumlog.cli.broker_groups import shown_rows, warn_away
 from quorumlog.cli.connection import confirm, connected, run, server_option
 from quorumlog.cli.errors import ExitCode
 from quorumlog.cli.output import Format, output_option, print_record, print_rows
@@ -57,7 +58,8 @@ def describe(name: str, server: str | None, output: Format) -> int:
     \b
     Keys of -o json:
       group, member_count, lag_count, topics, client_ids, queues
-      queues: topic, queue_id, offset, min_offset, max_offset, lag_count
+      queues: group (the broker group), topic, queue_id, offset, min_offset, max_offset,
+        lag_count
 
     \b
     Examples:
@@ -70,8 +72,9 @@ def describe(name: str, server: str | None, output: Format) -> int:
             return await client.admin.describe_group(name)
 
     found = run(act())
-    queues = [
+    queues: list[dict[str, object]] = [
         {
+            "group": queue.group,
             "topic": queue.topic,
             "queue_id": queue.queue_id,
             "offset": queue.offset,
@@ -82,6 +85,9 @@ def describe(name: str, server: str | None, output: Format) -> int:
         for queue in found.queues
     ]
     members = sorted(found.client_ids)
+    warn_away(found.away)
+    if output is Format.TABLE:
+        queues = shown_rows(queues)
     print_record({**_group_row(found), "client_ids": members, "queues": queues}, output)
     return ExitCode.OK
 

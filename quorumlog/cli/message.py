@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from quorumlog.cli.broker_groups import shown_rows
 from quorumlog.cli.connection import connected, run, server_option
 from quorumlog.cli.errors import ExitCode
 from quorumlog.cli.message_rows import COLUMNS, message_row, table_row
@@ -32,7 +33,8 @@ def get(message_id: str, server: str | None, output: Format) -> int:
     \b
     Keys of -o json:
       topic, queue_id, queue_offset, message_id, key, tag, properties, born_unix_ms,
-      store_unix_ms, position, body_size_bytes, body_encoding (utf-8 or base64), body
+      store_unix_ms, position, body_size_bytes, body_encoding (utf-8 or base64), body,
+      group (the broker group)
 
     \b
     Examples:
@@ -87,7 +89,8 @@ def query(
     \b
     Keys of -o json:
       topic, queue_id, queue_offset, message_id, key, tag, properties, born_unix_ms,
-      store_unix_ms, position, body_size_bytes, body_encoding (utf-8 or base64), body
+      store_unix_ms, position, body_size_bytes, body_encoding (utf-8 or base64), body,
+      group (the broker group)
 
     \b
     Examples:
@@ -111,7 +114,8 @@ def query(
 
     found = run(act())
     if output is Format.TABLE:
-        print_rows([table_row(one) for one in found], output, columns=COLUMNS)
+        lines = shown_rows([table_row(one) for one in found])
+        print_rows(lines, output, columns=tuple(lines[0]) if lines else COLUMNS[1:])
     else:
         rows = [message_row(one) for one in found]
         print_rows(rows, output, columns=tuple(rows[0]) if rows else ())

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from quorumlog.message import Message
 
 _SHOWN_ELSEWHERE = ("KEYS", "TAGS")  # As key and tag.
-COLUMNS = ("topic", "queue_id", "queue_offset", "store_time", "tag", "key", "body")
+COLUMNS = ("group", "topic", "queue_id", "queue_offset", "store_time", "tag", "key", "body")
 
 
 def message_row(message: "Message") -> dict[str, object]:
@@ -31,6 +31,7 @@ def message_row(message: "Message") -> dict[str, object]:
         "body_size_bytes": len(message.body),
         "body_encoding": encoding,
         "body": body,
+        "group": message.group,
     }
 
 
@@ -38,6 +39,7 @@ def table_row(message: "Message") -> dict[str, object]:
     """What fits into a line."""
     body, _ = body_text(message.body)
     return {
+        "group": message.group,
         "topic": message.topic,
         "queue_id": message.queue_id,
         "queue_offset": message.queue_offset,

@@ -11,16 +11,16 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 
 STATUS_COLUMNS = (
-    "node_id", "address", "role", "term", "first_index", "last_index", "durable_index",
+    "node_id", "group", "address", "role", "term", "first_index", "last_index", "durable_index",
     "commit_index", "applied_index", "lag_count", "standing", "flush", "disk_state",
     "disk_used_ratio", "is_draining", "loss_from_index", "uptime_ms", "version", "pid", "detail",
 )  # fmt: skip
 SHORT_COLUMNS = (
-    "node_id", "address", "role", "term", "last_index", "commit_index", "applied_index",
+    "group", "node_id", "address", "role", "term", "last_index", "commit_index", "applied_index",
     "lag_count", "standing", "flush", "disk_state", "detail",
 )  # fmt: skip
 TOP_COLUMNS = (
-    "node_id", "address", "role", "term", "last_index", "commit_index", "applied_index",
+    "group", "node_id", "address", "role", "term", "last_index", "commit_index", "applied_index",
     "lag_count", "msgs_per_s", "mb_per_s", "pulls_per_s", "busy_per_s", "in_flight_kib",
     "disk_used_ratio", "standing", "uptime_ms", "detail",
 )  # fmt: skip
@@ -32,12 +32,13 @@ def status_rows(status: "ClusterStatus") -> list[Row]:
     lag_count: entries that the node has not got of those that the leader has.
     """
     addresses = _addresses(status)
-    leader = leader_of(status)
+    leaders = {group: leader_of(status, group) for group in groups_of(status)}
     rows = []
     for node in status.nodes:
+        leader = leaders[node.group]
         if is_down(node):
             row = {"node_id": node.node_id, "address": node.address, "role": "down"}
-            rows.append({**row, "detail": node.error})
+            rows.append({**row, "group": node.group, "detail": node.error})
         elif is_up(node):
             row = {key: getattr(node, key) for key in STATUS_COLUMNS if hasattr(node, key)}
             row["address"] = addresses.get(node.node_id)
@@ -45,7 +46,13 @@ def status_rows(status: "ClusterStatus") -> list[Row]:
             row["disk_used_ratio"] = round(node.disk_used_ratio, 4)
             row["loss_from_index"] = node.loss_from_index if node.loss_from_index >= 0 else None
             rows.append(row)
-    return sorted(rows, key=lambda row: (row["node_id"], row["address"] or ""))
+    return sorted(rows, key=lambda row: (row["group"], row["node_id"], row["address"] or ""))
+
+
+def groups_of(status: "ClusterStatus") -> list[str]:
+    """The broker groups, by name."""
+    names = {group.group for group in status.groups} | {node.group for node in status.nodes}
+    return sorted(names)
 
 
 def is_up(node: "NodeStatus | NodeDown") -> "TypeGuard[NodeStatus]":
@@ -58,17 +65,21 @@ def is_down(node: "NodeStatus | NodeDown") -> "TypeGuard[NodeDown]":
     return not is_up(node)
 
 
-def leader_of(status: "ClusterStatus") -> "NodeStatus | None":
-    """The node that says it leads, in the newest term; a cut-off old one may still say so too."""
-    leaders = [node for node in status.nodes if is_up(node) and node.role == "leader"]
+def leader_of(status: "ClusterStatus", group: str) -> "NodeStatus | None":
+    """The node that says it leads a group, in the newest term; an old one may still say so too."""
+    nodes = [node for node in status.nodes if node.group == group]
+    leaders = [node for node in nodes if is_up(node) and node.role == "leader"]
     return max(leaders, key=lambda node: node.term, default=None)
 
 
 def problems(status: "ClusterStatus", rows: list[Row]) -> list[str]:
     """What a person should look at; empty when all is well."""
     found = []
-    if leader_of(status) is None:
-        found.append("no node leads: appends wait until one does")
+    groups = groups_of(status)
+    for group in groups or [""]:
+        if leader_of(status, group) is None:
+            where = f" of group {group}" if len(groups) > 1 else ""
+            found.append(f"no node{where} leads: appends wait until one does")
     for row in rows:
         name = f"node {row['node_id']}"
         if row["role"] == "down":

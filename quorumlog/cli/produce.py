@@ -7,11 +7,12 @@ the log, and unknown otherwise. It never says more than that. The reading is pro
 import asyncio
 import time
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from quorumlog.cli.broker_groups import QueueName, QueueType
 from quorumlog.cli.connection import Stop, connected, run, server_option, stop_on_signals, until
 from quorumlog.cli.errors import CliError, ExitCode, explain
 from quorumlog.cli.output import Format, output_option, print_record
@@ -147,7 +148,12 @@ class Tally:
     "--key-separator", metavar="TEXT", help="In a line, the text before this one is the key."
 )
 @click.option("--tag", help="Tag of each message that names none itself.")
-@click.option("--queue", "queue_id", type=click.IntRange(min=0), help="Send to this queue only.")
+@click.option(
+    "--queue",
+    type=QueueType(),
+    metavar="[GROUP/]NUMBER",
+    help="Send to this queue only, of the first broker group unless one is named.",
+)
 @server_option
 @output_option
 def produce(
@@ -156,7 +162,7 @@ def produce(
     input_format: str,
     key_separator: str | None,
     tag: str | None,
-    queue_id: int | None,
+    queue: QueueName | None,
     server: str | None,
     output: Format,
 ) -> int:
@@ -190,7 +196,9 @@ def produce(
     """
     if key_separator == "" or (key_separator and input_format != InputFormat.LINES):
         raise click.UsageError("--key-separator is a text, and goes with --format lines")
-    defaults = Outgoing(b"", tag=tag, queue_id=queue_id)
+    defaults = Outgoing(b"", tag=tag)
+    if queue is not None:
+        defaults = replace(defaults, queue_id=queue.queue_id, group=queue.group)
     return run(
         _produce(topic, source, InputFormat(input_format), key_separator, defaults, server, output)
     )
@@ -281,6 +289,7 @@ async def _enqueue(
                 tag=one.tag if one.tag is not None else defaults.tag,
                 queue_id=one.queue_id if defaults.queue_id is None else defaults.queue_id,
                 properties=one.properties or None,
+                group=defaults.group,
             )
         except QuorumlogError as error:
             tally.add(error, len(one.body))

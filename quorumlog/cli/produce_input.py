@@ -40,6 +40,8 @@ class Outgoing:
     tag: str | None = None
     queue_id: int | None = None
     properties: dict[str, str] = field(default_factory=dict)
+    group: str = ""
+    """The broker group of the queue. Never of the input: where a copy goes, there may be others."""
 
 
 class LineSplitter:

@@ -11,9 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from quorumlog.cli.broker_groups import shown_columns, shown_rows
 from quorumlog.cli.connection import connected, run, server_option, stop_on_signals, until
 from quorumlog.cli.errors import ExitCode
-from quorumlog.cli.node_rows import TOP_COLUMNS, leader_of, problems, status_rows, top_rows
+from quorumlog.cli.node_rows import (
+    TOP_COLUMNS,
+    groups_of,
+    leader_of,
+    problems,
+    status_rows,
+    top_rows,
+)
 from quorumlog.cli.output import Format, cell, output_option, print_record, print_rows
 
 if TYPE_CHECKING:
@@ -21,8 +29,8 @@ if TYPE_CHECKING:
     from quorumlog.client import Client
 
 _HEADS = {
-    "node_id": "node", "address": "address", "role": "role", "term": "term", "last_index": "last",
-    "commit_index": "commit", "applied_index": "applied", "lag_count": "lag",
+    "group": "group", "node_id": "node", "address": "address", "role": "role", "term": "term",
+    "last_index": "last", "commit_index": "commit", "applied_index": "applied", "lag_count": "lag",
     "msgs_per_s": "msg/s", "mb_per_s": "MB/s", "pulls_per_s": "pulls/s", "busy_per_s": "busy/s",
     "in_flight_kib": "in flight KiB", "disk_used_ratio": "disk", "standing": "standing",
     "uptime_ms": "up", "detail": "detail",
@@ -52,9 +60,9 @@ def top(interval: float, once: bool, server: str | None, output: Format) -> int:
     \b
     Keys of -o json:
       cluster_id, leader_id, term, problems, nodes
-      nodes: node_id, address, role, term, last_index, commit_index, applied_index, lag_count,
-        msgs_per_s, mb_per_s, pulls_per_s, busy_per_s, in_flight_kib, disk_used_ratio,
-        standing, uptime_ms, detail
+      nodes: group, node_id, address, role, term, last_index, commit_index, applied_index,
+        lag_count, msgs_per_s, mb_per_s, pulls_per_s, busy_per_s, in_flight_kib,
+        disk_used_ratio, standing, uptime_ms, detail
 
     \b
     Examples:
@@ -77,7 +85,8 @@ async def _once(server: str | None, interval: float, output: Format) -> int:
     rows = top_rows(status, before, seconds)
     wrong = _problems(status)
     if output is Format.TABLE:
-        print_rows(rows, output, columns=TOP_COLUMNS)
+        lines = shown_rows(rows)
+        print_rows(lines, output, columns=tuple(lines[0]) if lines else TOP_COLUMNS)
         for problem in wrong:
             click.echo(f"problem: {problem}")
     else:
@@ -104,7 +113,7 @@ async def _watch(client: "Client", live: Any, interval: float) -> None:
 
 
 def _head(status: "ClusterStatus") -> dict[str, object]:
-    leader = leader_of(status)
+    leader = leader_of(status, groups_of(status)[0]) if status.nodes else None
     return {
         "cluster_id": status.cluster_id,
         "leader_id": leader.node_id if leader else None,
@@ -122,12 +131,14 @@ def picture(status: "ClusterStatus", before: "ClusterStatus | None", seconds: fl
     head = _head(status)
     leader = f"leader {head['leader_id']}" if head["leader_id"] else "no leader"
     table = Table(box=box.SIMPLE_HEAD, expand=True)
-    for name, title in _HEADS.items():
-        is_text = name in ("address", "role", "standing", "detail")
-        table.add_column(title, justify="left" if is_text else "right", no_wrap=True)
-    for row in top_rows(status, before, seconds):
+    rows = top_rows(status, before, seconds)
+    columns = shown_columns(TOP_COLUMNS, rows)
+    for name in columns:
+        is_text = name in ("group", "address", "role", "standing", "detail")
+        table.add_column(_HEADS[name], justify="left" if is_text else "right", no_wrap=True)
+    for row in rows:
         style = _ROLE_STYLES.get(row["role"], "yellow")
-        table.add_row(*(Text(_short(name, row[name])) for name in _HEADS), style=style)
+        table.add_row(*(Text(_short(name, row[name])) for name in columns), style=style)
     wrong = [Text(f"problem: {one}", style="bold red") for one in _problems(status)]
     caption = Text(f"cluster {head['cluster_id']}  {leader}  term {head['term']}", style="bold")
     return Group(caption, table, *wrong, Text("Ctrl-C ends", style="dim"))

@@ -3,10 +3,11 @@
 Owns the options and the printing; the work is the admin client's.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from quorumlog.cli.broker_groups import shown_rows, warn_away
 from quorumlog.cli.connection import confirm, connected, run, server_option
 from quorumlog.cli.errors import ExitCode
 from quorumlog.cli.output import Format, output_option, print_record, print_rows
@@ -42,9 +43,13 @@ def create(
 ) -> int:
     """Create a topic.
 
+    With several broker groups each gets so many queues of it. One that does not answer is named on
+    stderr; when it is back, or when a new group has come, run it again with --exist-ok.
+
     \b
     Keys of -o json:
-      topic, queue_count, permission (rw, r or w)
+      topic, queue_count (of all groups), permission (rw, r or w), shares
+      shares: group, queue_count, permission
 
     \b
     Examples:
@@ -62,7 +67,9 @@ def create(
                 must_be_new=not exist_ok,
             )
 
-    print_record(_topic_row(run(act())), output)
+    made = run(act())
+    warn_away(made.away)
+    print_record(_shown(_topic_row(made), output), output)
     return ExitCode.OK
 
 
@@ -75,7 +82,7 @@ def list_topics(with_system: bool, server: str | None, output: Format) -> int:
 
     \b
     Keys of -o json:
-      topic, queue_count, permission
+      topic, queue_count, permission, shares
 
     \b
     Examples:
@@ -88,7 +95,10 @@ def list_topics(with_system: bool, server: str | None, output: Format) -> int:
             return list(await client.admin.list_topics(with_system=with_system))
 
     found = sorted(run(act()), key=lambda info: info.topic)
-    print_rows([_topic_row(info) for info in found], output, columns=_COLUMNS)
+    warn_away(found[0].away if found else ())
+    columns = _COLUMNS if output is Format.TABLE else (*_COLUMNS, "shares")
+    rows = [_topic_row(info) for info in found]
+    print_rows([{key: row[key] for key in columns} for row in rows], output, columns=columns)
     return ExitCode.OK
 
 
@@ -103,8 +113,8 @@ def describe(name: str, server: str | None, output: Format) -> int:
 
     \b
     Keys of -o json:
-      topic, queue_count, permission, message_count, queues
-      queues: queue_id, min_offset, max_offset, message_count, last_store_unix_ms
+      topic, queue_count, permission, shares, message_count, queues
+      queues: group, queue_id, min_offset, max_offset, message_count, last_store_unix_ms
 
     \b
     Examples:
@@ -117,6 +127,7 @@ def describe(name: str, server: str | None, output: Format) -> int:
             found = await client.admin.describe_topic(name)
             queues: list[dict[str, object]] = [
                 {
+                    "group": queue.group,
                     "queue_id": queue.queue_id,
                     "min_offset": queue.min_offset,
                     "max_offset": queue.max_offset,
@@ -129,7 +140,9 @@ def describe(name: str, server: str | None, output: Format) -> int:
 
     info, queues = run(act())
     total = sum(int(str(queue["message_count"])) for queue in queues)
-    print_record({**_topic_row(info), "message_count": total, "queues": queues}, output)
+    warn_away(info.away)
+    row = {**_topic_row(info), "message_count": total, "queues": queues}
+    print_record(_shown(row, output), output)
     return ExitCode.OK
 
 
@@ -167,4 +180,22 @@ def _topic_row(info: "TopicInfo | TopicDescription") -> dict[str, object]:
         "topic": info.topic,
         "queue_count": info.queue_count,
         "permission": names.get(info.permission, str(info.permission)),
+        "shares": [
+            {
+                "group": share.group,
+                "queue_count": share.queue_count,
+                "permission": names.get(share.permission, str(share.permission)),
+            }
+            for share in info.shares
+        ],
     }
+
+
+def _shown(row: dict[str, Any], output: Format) -> dict[str, Any]:
+    """A table says nothing of groups where there is one."""
+    if output is not Format.TABLE:
+        return row
+    shown = {**row, **({"queues": shown_rows(row["queues"])} if "queues" in row else {})}
+    if len(row["shares"]) < 2:
+        del shown["shares"]
+    return shown

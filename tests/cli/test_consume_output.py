@@ -66,6 +66,7 @@ def test_json_lines_have_all_of_a_message(monkeypatch: pytest.MonkeyPatch) -> No
         "body_size_bytes": 6,
         "body_encoding": "utf-8",
         "body": "höllo",
+        "group": "",
     }
     assert second["body_encoding"] == "base64"
     assert base64.b64decode(second["body"]) == b"\xff\x00"

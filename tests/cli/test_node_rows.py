@@ -56,10 +56,10 @@ def test_rows_are_in_order_with_addresses_and_lag() -> None:
 
 def test_the_newest_of_two_leaders_counts() -> None:
     status = cluster(node(1, role="leader", term=7), node(2, role="leader", term=8))
-    leader = leader_of(status)
+    leader = leader_of(status, "")
     assert leader is not None
     assert leader.node_id == 2
-    assert leader_of(cluster(node(1))) is None
+    assert leader_of(cluster(node(1)), "") is None
 
 
 @pytest.mark.parametrize(

@@ -17,13 +17,15 @@ def produce(qlog: Qlog, tmp_path: Path, topic: str, text: str, *options: object)
 
 def test_a_topic_from_create_to_delete(qlog: Qlog, tmp_path: Path) -> None:
     made = qlog.json("topic", "create", "life", "--queues", 2)
-    assert made == {"topic": "life", "queue_count": 2, "permission": "rw"}
+    share = {"group": "g0", "queue_count": 2, "permission": "rw"}
+    assert made == {"topic": "life", "queue_count": 2, "permission": "rw", "shares": [share]}
     again = qlog("topic", "create", "life", code=3)
     assert len(again.stderr.splitlines()) == 3
     assert "life" in again.stderr
     grown = qlog.json("topic", "create", "life", "--queues", 4, "--exist-ok")
     assert grown["queue_count"] == 4
-    assert {"topic": "life", "queue_count": 4, "permission": "rw"} in qlog.json("topic", "list")
+    [listed] = [row for row in qlog.json("topic", "list") if row["topic"] == "life"]
+    assert listed == {**made, "queue_count": 4, "shares": [{**share, "queue_count": 4}]}
 
     produce(qlog, tmp_path, "life", "a\nb\nc\n", "--queue", 3)
     found = qlog.json("topic", "describe", "life")
@@ -62,6 +64,7 @@ def test_a_group_is_seen_and_deleted(qlog: Qlog, tmp_path: Path, topic: str) -> 
     assert found["client_ids"] == []
     [queue] = found["queues"]
     assert queue == {
+        "group": "g0",
         "topic": topic,
         "queue_id": 0,
         "offset": 2,

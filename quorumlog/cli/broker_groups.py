@@ -1,0 +1,67 @@
+"""What commands say and take of broker groups: `--queue [GROUP/]NUMBER`, `--broker-group`, columns.
+
+Owns these forms. `--group` is a consumer group everywhere, so a broker group is called by its full
+name where a command takes one; in what commands print, `group` beside a queue or node is its broker
+group. Where there is one group, tables leave it out.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import click
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+class QueueName(NamedTuple):
+    """A queue of a topic; without a group it is of the first one by name."""
+
+    group: str
+    queue_id: int
+
+
+class QueueType(click.ParamType):  # type: ignore[type-arg]  # Generic in some versions only.
+    """[GROUP/]NUMBER."""
+
+    name = "queue"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> QueueName:
+        """Read the text of a command line."""
+        if isinstance(value, QueueName):
+            return value
+        found = re.fullmatch(r"(?:([A-Za-z0-9][A-Za-z0-9._-]*)/)?([0-9]{1,9})", str(value))
+        if found is None:
+            self.fail(f"{value!r} is no queue; use a number, or GROUP/NUMBER", param, ctx)
+        return QueueName(found[1] or "", int(found[2]))
+
+
+def broker_group_option(command: _Command) -> _Command:
+    """Decorate a command with `--broker-group`; it arrives as `group`, empty for the first."""
+    return click.option(
+        "--broker-group",
+        "group",
+        default="",
+        metavar="NAME",
+        help="In a cluster of several broker groups: this one.  [default: the first by name]",
+    )(command)
+
+
+def warn_away(away: Sequence[str]) -> None:
+    """Say on stderr which broker groups did not answer, so that nobody takes a part for all."""
+    for name in away:
+        click.echo(f"warning: broker group {name} does not answer; it is left out", err=True)
+
+
+def shown_columns(columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> tuple[str, ...]:
+    """The columns of a table: `group` only if there are several."""
+    is_plural = len({row.get("group") for row in rows}) > 1
+    return tuple(column for column in columns if is_plural or column != "group")
+
+
+def shown_rows(rows: Sequence[Mapping[str, object]]) -> list[dict[str, object]]:
+    """The rows of a table, likewise."""
+    columns = shown_columns(tuple(rows[0]) if rows else (), rows)
+    return [{column: row[column] for column in columns} for row in rows]
