@@ -4,6 +4,7 @@ Owns the options and the printing; what is checked and repaired lives in
 `store.fsck.check` and its parts, which are imported when a command runs.
 """
 
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -71,24 +72,32 @@ def _given(options: dict[str, Any]) -> "Given":
 
 
 @store.command()
-@click.argument("directory", metavar="DIR")
+@click.argument("path", metavar="DIR|FILE")
 @_layout_options
 @output_option
-def inspect(directory: str, output: Format, **options: Any) -> int:
+def inspect(path: str, output: Format, **options: Any) -> int:
     """Say what is in a store directory: files, positions, queues, index, marks.
 
     Reads little and changes nothing. Works beside a running server, too, and names it (held_by).
     Sizes that no file proves are RocketMQ's defaults; "settings" says where each came from.
+
+    With a file of the directory "cut": the records that a replica of a master-slave group had and
+    the group lost.
 
     \b
     Examples:
       qlog store inspect data
       qlog store inspect data -o json | jq .queues
       qlog store inspect data --container ledger --self-id n0
+      qlog store inspect data/cut/3-*.cut -o json | jq .records
     """
     from store.fsck.inspect import inspect as inspect_directory
+    from store.fsck.inspect_cut import inspect_cut
 
-    print_record(inspect_directory(directory, given=_given(options)), output)
+    if os.path.isfile(path):
+        print_record(inspect_cut(path), output)
+    else:
+        print_record(inspect_directory(path, given=_given(options)), output)
     return ExitCode.OK
 
 
