@@ -111,7 +111,6 @@ class Driver:
         """Appends of the leader of which nothing was taken, because this disk has no room."""
         self.apply_retry_count = 0
         """Times that committed entries could not be shown, as the disk has no room for queues."""
-        self.turn_count = 0
 
     # --- Facts ---
 
@@ -323,7 +322,6 @@ class Driver:
 
     def _carry_out(self, effects: Effects) -> None:
         """Do what the pump wants, in the order of its fields."""
-        self.turn_count += 1
         if effects.role_changes:
             self._note_roles(effects.role_changes)
         for outgoing in effects.send:

@@ -54,6 +54,8 @@ METRICS: Final[Mapping[str, Spec]] = {
     "waiting_reads": Spec("gauge", "Linearizable reads that wait for a quorum."),
     "held_messages": Spec("gauge", "Answers to peers that wait for a sync."),
     "held_messages_dropped": Spec("counter", "Answers to peers dropped over the limit."),
+    "appends_without_room": Spec("counter", "Appends of the leader dropped: no room on the disk."),
+    "apply_retries": Spec("counter", "Committed entries not shown: no room for queues."),
     "follower_match_index": Spec("gauge", "Leader only: last entry a node has.", ("node_id",)),
     "follower_in_flight_bytes": Spec("gauge", "Leader only: sent, not acked.", ("node_id",)),
     "peer_connected": Spec("gauge", "1 when the link to a peer is up.", ("node_id",)),

@@ -290,8 +290,10 @@ class RaftNode(Node):
         }
 
     def replica_samples(self) -> Iterator[metrics.Sample]:
-        """Yield those of the pump, the core and repairs."""
+        """Yield those of the pump, the core, the shell and repairs."""
         yield from metrics.replica_samples(self.replica.stats())
+        yield "appends_without_room", (), self.driver.dropped_for_room_count
+        yield "apply_retries", (), self.driver.apply_retry_count
         yield from metrics.repair_samples(self.repair.stats())
 
 

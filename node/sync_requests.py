@@ -70,8 +70,6 @@ class SyncRequests:
         self._threaded_until_s = 0.0
         self._mean_s = 0.0
         self._is_stopped = False
-        self.synced_here_count = 0
-        """Syncs that ran on the loop's thread."""
 
     def flush(self, ticket: Ticket, *, must_sync: bool) -> bool:
         """Make everything up to `ticket` as durable as the flush mode says; True if it is now.
@@ -103,7 +101,6 @@ class SyncRequests:
         if began_s < self._threaded_until_s or not self._log.sync_here():
             return False
         ended_s = time.perf_counter()
-        self.synced_here_count += 1
         self._mean_s += (ended_s - began_s - self._mean_s) / MEAN_OF_SYNCS
         if self._mean_s > FAST_SYNC_US / 1e6:
             self._threaded_until_s = ended_s + SHARE_OF_SYNCS * MEAN_OF_SYNCS * self._mean_s
