@@ -10,7 +10,6 @@ import itertools
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -23,6 +22,7 @@ import grpc.aio
 
 from bench.peers.etcd_messages import message_classes
 from bench.report import latency
+from deploy.local_process import free_ports
 
 NODE_COUNT = 3
 PUTS_PER_TXN_MAX = 128  # etcd refuses more (--max-txn-ops).
@@ -57,7 +57,7 @@ class EtcdCluster:
         binary = shutil.which(_BINARY)
         if binary is None:
             raise EtcdMissingError
-        ports = _free_ports(2 * NODE_COUNT)
+        ports = free_ports(2 * NODE_COUNT)
         clients, peers = ports[:NODE_COUNT], ports[NODE_COUNT:]
         self.addresses = [f"127.0.0.1:{port}" for port in clients]
         cluster = ",".join(f"n{n}=http://127.0.0.1:{port}" for n, port in enumerate(peers))
@@ -216,12 +216,3 @@ async def _find_leader(addresses: list[str]) -> tuple[str, str]:
         if time.monotonic() > deadline:
             raise TimeoutError(f"etcd elected no leader within {_START_DEADLINE_S} s")
         await asyncio.sleep(0.05)
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    try:
-        return [s.getsockname()[1] for s in sockets]
-    finally:
-        for s in sockets:
-            s.close()
