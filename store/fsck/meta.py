@@ -73,8 +73,13 @@ OUR_NAMES: Final = frozenset(
         "epochFileCheckpoint.tmp",
         "snapshot.received",
         "snapshot.installed",
+        "nameserver",
+        "node.json",
+        "damage-found",
     }
 )
+_DUMP: Final = re.compile(r"dump-[0-9]+-[0-9]+\.txt")
+"""What a node wrote before it ended itself."""
 _META_HEADER: Final = re.compile(
     rb"(quorumlog-meta 1 ([0-9]{1,19}) ([0-9]{1,7}) ([0-9a-f]{8})) ([0-9a-f]{8})\n"
 )
@@ -319,7 +324,8 @@ def parse_start(data: bytes) -> LogStart | None:
 def stray_files(fs: FileSystem, root: str, layout: Layout) -> Iterator[Finding]:
     """Name what is in the root, or beside a ledger's data, and belongs to nobody."""
     for name in fs.list_directory(root):
-        if name not in OUR_NAMES | ROCKETMQ_NAMES and name not in layout.containers:
+        is_known = name in OUR_NAMES | ROCKETMQ_NAMES or _DUMP.fullmatch(name)
+        if not is_known and name not in layout.containers:
             yield odd_file(name, Part.DIRECTORY)
     if layout.config.container != "ledger":
         return
