@@ -37,6 +37,8 @@ class CloseCode(StrEnum):
     UNKNOWN_NODE = "unknown_node"
     """The dialler is not among the peers of this node."""
     BAD_AUTH = "bad_auth"
+    WRONG_FILE_SIZE = "wrong_file_size"
+    """The log files of the two have other sizes, so no position is the same in both."""
     REPLACED = "replaced"
     """The peer opened a newer connection."""
     REMOVED = "removed"
@@ -68,6 +70,7 @@ CODES_SAID: Final = frozenset(
         CloseCode.WRONG_NODE,
         CloseCode.UNKNOWN_NODE,
         CloseCode.BAD_AUTH,
+        CloseCode.WRONG_FILE_SIZE,
         CloseCode.REPLACED,
         CloseCode.REMOVED,
         CloseCode.STOPPING,
@@ -100,6 +103,8 @@ class LinkIdentity:
     """Of the client service, for redirects: "host:port"."""
     secret: bytes = field(default=b"", repr=False)
     """Shared by the cluster; empty: peers prove nothing."""
+    file_size_bytes: int = 0
+    """Of the log's files; 0: not compared."""
 
 
 class PeerInfo(NamedTuple):
@@ -135,6 +140,7 @@ def hello(
         address=identity.address,
         nonce=secrets.randbits(64),
         last_index=last_index,
+        file_size_bytes=identity.file_size_bytes,
     )
     made.auth = _sign_hello(identity.secret, found.nonce, made)
     return made.nonce, made.SerializeToString()
@@ -162,6 +168,14 @@ def check_hello(
         raise RefusedError(CloseCode.UNKNOWN_NODE, detail)
     if not is_same(found.auth, _sign_hello(identity.secret, challenge_nonce, found)):
         raise RefusedError(CloseCode.BAD_AUTH, "the secrets of the two nodes differ")
+    sizes = (found.file_size_bytes, identity.file_size_bytes)
+    if all(sizes) and sizes[0] != sizes[1]:
+        detail = (
+            f"node {found.node_id} has log files of {sizes[0]} B, this node of {sizes[1]} B; set "
+            "one file_size_bytes for the group, and start the node that differs with an empty "
+            "directory"
+        )
+        raise RefusedError(CloseCode.WRONG_FILE_SIZE, detail)
     return found.nonce, _info(found)
 
 
@@ -229,6 +243,7 @@ def _sign_hello(secret: bytes, nonce: bytes, made: pb.Hello) -> bytes:
         made.address,
         made.nonce,
         made.last_index,
+        made.file_size_bytes,
     )
 
 

@@ -249,6 +249,7 @@ class Node(ABC):
             __version__,
             self.address,
             settings.secret(),
+            settings.file_size_bytes,
         )
 
     def status(self) -> dict[str, Any]:

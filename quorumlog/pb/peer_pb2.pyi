@@ -15,7 +15,7 @@ class Challenge(_message.Message):
     def __init__(self, protocol: _Optional[int] = ..., nonce: _Optional[bytes] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol", "cluster_id", "group", "node_id", "to_node_id", "version", "auth", "address", "nonce", "last_index")
+    __slots__ = ("protocol", "cluster_id", "group", "node_id", "to_node_id", "version", "auth", "address", "nonce", "last_index", "file_size_bytes")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
@@ -26,6 +26,7 @@ class Hello(_message.Message):
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     NONCE_FIELD_NUMBER: _ClassVar[int]
     LAST_INDEX_FIELD_NUMBER: _ClassVar[int]
+    FILE_SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     cluster_id: str
     group: str
@@ -36,7 +37,8 @@ class Hello(_message.Message):
     address: str
     nonce: int
     last_index: int
-    def __init__(self, protocol: _Optional[int] = ..., cluster_id: _Optional[str] = ..., group: _Optional[str] = ..., node_id: _Optional[int] = ..., to_node_id: _Optional[int] = ..., version: _Optional[str] = ..., auth: _Optional[bytes] = ..., address: _Optional[str] = ..., nonce: _Optional[int] = ..., last_index: _Optional[int] = ...) -> None: ...
+    file_size_bytes: int
+    def __init__(self, protocol: _Optional[int] = ..., cluster_id: _Optional[str] = ..., group: _Optional[str] = ..., node_id: _Optional[int] = ..., to_node_id: _Optional[int] = ..., version: _Optional[str] = ..., auth: _Optional[bytes] = ..., address: _Optional[str] = ..., nonce: _Optional[int] = ..., last_index: _Optional[int] = ..., file_size_bytes: _Optional[int] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("node_id", "version", "auth", "address", "last_index")

@@ -61,6 +61,7 @@ def identity(node: NodeId, **changes: Any) -> LinkIdentity:
         version="0.1.0",
         address=f"client-of-{node}:8081",
         secret=SECRET,
+        file_size_bytes=1 << 20,
     )
     return replace(usual, **changes)
 

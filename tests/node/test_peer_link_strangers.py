@@ -61,6 +61,13 @@ async def _hello(raw: Raw, to: int = 1, **changes: Any) -> bytes:
         ({"node_id": 1}, "unknown_node", "node 1 is not among the peers of this node"),
         ({"secret": b"guessed guessed guessed"}, "bad_auth", "the secrets of the two nodes differ"),
         ({"secret": b""}, "bad_auth", "the secrets of the two nodes differ"),
+        (
+            {"file_size_bytes": 1 << 30},
+            "wrong_file_size",
+            "node 2 has log files of 1073741824 B, this node of 1048576 B; set one "
+            "file_size_bytes for the group, and start the node that differs with an empty "
+            "directory",
+        ),
         ({"protocol": 2}, "wrong_protocol", "protocol 2 is not spoken here, only 1"),
     ],
     ids=lambda value: value if isinstance(value, str) and " " not in value else "",
@@ -89,6 +96,10 @@ def test_a_wrong_hello_is_refused_by_name(
         ({"cluster_id": "other"}, "refused: the peer said wrong_cluster: cluster 'cluster' is"),
         ({"group": "other"}, "refused: the peer said wrong_group: group 'group' is"),
         ({"secret": b"another secret of 16"}, "refused: the peer said bad_auth: the secrets"),
+        (
+            {"file_size_bytes": 1 << 30},
+            "refused: the peer said wrong_file_size: node 1 has log files of 1048576 B",
+        ),
     ],
 )
 @both_loops
