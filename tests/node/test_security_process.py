@@ -1,5 +1,6 @@
 """Real nodes that speak TLS and prove a secret to each other; strangers are refused by name."""
 
+import shutil
 from pathlib import Path
 
 import grpc
@@ -52,7 +53,7 @@ def test_a_cluster_over_tls_serves_known_clients_only(tmp_path: Path) -> None:
             assert "0123456789abcdef" not in cluster.log_path(node).read_text()
 
 
-def test_a_node_with_another_secret_is_kept_out(tmp_path: Path) -> None:
+def test_a_node_with_another_secret_or_file_size_is_kept_out(tmp_path: Path) -> None:
     _, given = settings(tmp_path)
     with LocalCluster.create(tmp_path / "c", 3, settings=given) as cluster:
         odd = cluster.leader_id() % 3 + 1
@@ -66,6 +67,14 @@ def test_a_node_with_another_secret_is_kept_out(tmp_path: Path) -> None:
         states = {s.node_id: s for s in cluster.status()}
         assert not states[odd].is_ready
         assert all(s.is_ready for n, s in states.items() if n != odd)
+        cluster.stop(odd)
+        shutil.rmtree(cluster.node_directory(odd) / "data")
+        text = file.read_text().replace(str(other), str(given["secret_file"]))
+        file.write_text(text.replace('"8MiB"', '"16MiB"'))
+        cluster.start(odd)
+        wait_for("the refusal", lambda: "wrong_file_size" in cluster.log_path(odd).read_text())
+        assert "set one file_size_bytes for the group" in cluster.log_path(odd).read_text()
+        assert not {s.node_id: s for s in cluster.status()}[odd].is_ready
 
 
 def test_tls_files_that_do_not_belong_together_end_the_start(tmp_path: Path) -> None:
