@@ -106,8 +106,7 @@ class HaLog:
         """Nothing was ever saved of this replica: whether it founds or joins is not decided."""
         self.replica = state or ReplicaState(Binding(), Standing.JOINING, secrets.randbits(63) + 1)
         """As stored. On a new disk it is JOINING: `save_state` it as FULL to found a group."""
-        self.epochs = Epochs()
-        """As stored; do not change it. Never of bytes that are not there."""
+        self._epochs = Epochs()
         self._checked: CheckedRaw | None = None
         self._may_begin = self.end == 0
         """The empty log has the queue offsets that belong to its first byte."""
@@ -179,7 +178,7 @@ class HaLog:
         epochs = self._epoch_file.load()
         if epochs.trim(self.end):
             self._epoch_file.save(epochs)
-        self.epochs = epochs
+        self._epochs = epochs
 
     # --- What there is ---
 
@@ -218,9 +217,14 @@ class HaLog:
         """Readers see everything before it."""
         return self.store.dispatched_position
 
+    @property
+    def epochs(self) -> Epochs:
+        """As stored, a copy. Never of bytes that are not there, except while they are written."""
+        return Epochs(self._epochs.entries)
+
     def epoch_at(self, position: int) -> EpochStart:
         """Return the epoch of the byte at a position."""
-        return self.epochs.at(position)
+        return self._epochs.at(position)
 
     def ship_end(self, lo: int, hi: int, size_bytes_max: int) -> int:
         """Be part of `LogView`. Ends with a batch that is idempotent, where there is one: a replica
@@ -327,7 +331,7 @@ class HaLog:
     def save_epochs(self, epochs: Epochs) -> None:
         """Replace the epochs; durable on return. Raises as `EpochFile.save`."""
         self._epoch_file.save(epochs)
-        self.epochs = Epochs(epochs.entries)
+        self._epochs = Epochs(epochs.entries)
 
     # --- Durability and readers ---
 

@@ -16,7 +16,7 @@ from node.ha.replica_file import GroupChangedError
 from node.ha.sender import HaProtocolError
 from node.ha.types import Binding, EpochStart, Mode, Settings, Standing
 from store.errors import CorruptionError, LayoutError, StoreError
-from tests.node.ha.ha_logs import FILE, GROUP, Replica, log_bytes, open_log
+from tests.node.ha.ha_logs import FILE, GROUP, Replica, log_bytes, open_log, topic_command
 from tests.node.ledger_cluster import open_log as open_ledger_log
 from tests.store.records import batch
 from tests.store.shipped_stores import killed
@@ -121,6 +121,14 @@ def test_damaged_epochs_stop_the_start(tmp_path: Path) -> None:
         open_log(tmp_path / "s")
 
 
+def test_a_machine_may_change_the_epochs_it_was_given(tmp_path: Path) -> None:
+    with Replica(tmp_path / "s") as replica:
+        replica.begin_epoch(1)
+        replica.put(0)
+        replica.log.epochs.append(2, replica.log.end)
+        assert replica.log.epochs.last == EpochStart(1, 0)
+
+
 # --- Crashes of the process ---
 
 
@@ -128,15 +136,19 @@ def test_what_was_written_and_never_synced_goes(tmp_path: Path) -> None:
     """It may be half of a batch, and nobody was promised it."""
     with Replica(tmp_path / "s") as replica:
         replica.begin_epoch(1)
-        ends = replica.fill(0, 30)
-        replica.confirm(ends[4])
-        replica.fill(30, 36)
+        ends = replica.fill(0, 15)
+        replica.confirm(ends[2])
+        half = replica.log.prepare(batch(30, 33) + topic_command("half")).batch
+        replica.log.append(replica.log.prepare(batch(30, 33) + topic_command("half")))
         image = killed(tmp_path / "s", tmp_path / "image")
         before = log_bytes(replica.log)
+    file = image / "commitlog" / f"{0:020d}"
+    data, cut = file.read_bytes(), half.record_positions[2] + 50
+    file.write_bytes(data[:cut] + bytes(len(data) - cut))
     with Replica(image) as again:
         assert again.log.end == again.log.durable == ends[-1]
         assert log_bytes(again.log) == before[: ends[-1]]
-        assert again.log.prepare(batch(30, 31)).queues == {(b"orders", 0): (30, 1)}
+        assert again.log.prepare(batch(30, 31)).queues == {(b"orders", 0): (15, 1)}
 
 
 def test_after_a_power_loss_all_that_is_whole_stays(

@@ -299,3 +299,43 @@ def test_a_crash_at_any_call_leaves_what_was_promised(parent: Path, seed: int) -
     assert len(life.images) > IMAGE_COUNT_MAX // 3, "the life was too short to die so often"
     for image, promised, how in life.images:
         check_image(image, promised, f"seed {seed}, {image.name}: {how}")
+
+
+def test_a_crash_while_an_empty_log_begins_is_made_up_for(parent: Path) -> None:
+    """At any call: the next process is empty still, and takes the next image."""
+    master = Replica(parent / "master")
+    master.begin_epoch(1)
+    master.fill(0, 120)
+    master.confirm()
+    master.delete_below(FILE)
+    data = master.state.make_image()()
+    images: list[Path] = []
+    root, random = parent / "run", Random(1)
+
+    def before_call(name: str) -> None:
+        if not is_armed or threading.current_thread() is not thread:
+            return
+        killed(root, parent / f"kill{len(images)}")
+        fs.build_image(str(root), str(parent / f"power{len(images)}"), random)
+        (parent / f"power{len(images)}" / "boot_id").write_text("of before\n")
+        images.extend([parent / f"kill{len(images)}", parent / f"power{len(images)}"])
+
+    thread, is_armed = threading.current_thread(), False
+    fs = PowerLossFileSystem(before_call)
+    slave = Replica(root, 2, fs)
+    is_armed = True
+    slave.state.take_image(data)
+    is_armed = False
+    slave.close()
+    assert len(images) > 20
+    for image in images:
+        slave = Replica(image, 2)
+        if slave.log.end < master.log.min_position or not slave.state.is_missing:
+            assert slave.log.is_empty, image.name
+            assert slave.seen == [], image.name
+        slave.state.take_image(data)
+        slave.follow(master)
+        slave.confirm()
+        assert (slave.seen, slave.topics) == (master.seen, master.topics), image.name
+        slave.close()
+    master.close()
