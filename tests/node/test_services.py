@@ -16,6 +16,7 @@ from node.errors import NotLeaderError
 from node.services.append_stream import WINDOW_COUNT_MAX, AppendStream
 from node.services.calls import ERROR_TRAILER, BothStreams, Calls, ServerStream, Unary
 from node.services.server import REQUEST_SIZE_BYTES_MAX, GrpcServer, PortTakenError
+from quorumlog.errors import BusyError, Outcome, from_rpc
 from quorumlog.pb import common_pb2, log_pb2, log_pb2_grpc
 from store.errors import StoreFullError, SyncFailedError
 
@@ -192,8 +193,13 @@ def test_calls_over_the_limit_are_refused_and_the_others_are_served() -> None:
             while len(done) < 4:
                 more, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 done |= more
-            refused = [call.exception().code() for call in done]
-            assert refused == [grpc.StatusCode.RESOURCE_EXHAUSTED] * 4
+            refused = [call.exception() for call in done]
+            assert [e.code() for e in refused] == [grpc.StatusCode.RESOURCE_EXHAUSTED] * 4
+            for error in refused:  # gRPC itself refuses, so no typed error of ours comes along.
+                told = from_rpc(error, "node")
+                assert isinstance(told, BusyError)
+                assert (told.code, told.retryable) == ("node.busy", True)
+                assert told.outcome is Outcome.NOT_APPLIED
             release.set()
             assert await asyncio.gather(*waiting) == [log_pb2.RouteResponse()] * 4
 
