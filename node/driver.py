@@ -42,6 +42,9 @@ from store.errors import FileSystemError, StoreError, StoreFullError
 OWN_ENTRY_SIZE_BYTES_MAX: Final = 64 * 1024
 """Room a node must have before it may campaign: its no-op has to fit. Far above a no-op's size."""
 
+LATE_APPLY_COUNT_MAX: Final = 64
+"""Entries that a follower may show readers with its next tick, as long as nobody waits for them."""
+
 STORE_FULL_HAND_OVER_MS: Final = 5_000
 """Pause between two attempts of a full leader to hand over, so that full nodes do not play ball."""
 
@@ -51,6 +54,10 @@ class SendFrame(Protocol):
 
     def send(self, node: NodeId, kind: FrameKind, header: bytes, payload: bytes = b"") -> bool:
         """Queue a frame; False when it was dropped."""
+        ...
+
+    def write_queued(self) -> None:
+        """Hand queued frames to the sockets now and not at the end of the loop's turn."""
         ...
 
 
@@ -92,8 +99,13 @@ class Driver:
         self._tick_timer: asyncio.TimerHandle | None = None
         self._turn_scheduled = False
         self._is_turning = False
-        self._has_put_off = False
-        """The last turn left applying to the next one."""
+        self._is_synced_within = False
+        """A sync that this turn asked for has ended already: what waited for it can leave."""
+        self._is_apply_due = False
+        """A tick has passed since entries were shown."""
+        self.has_audience: Callable[[], bool] = lambda: True
+        """Whether somebody waits for entries to be shown here. A follower of whom nobody wants
+        anything shows them with each tick: many at once cost half of what each alone does."""
         self._stopped = False
         self._listeners: list[Callable[[], None]] = []
         self._role_listeners: list[Callable[[RoleChange], None]] = []
@@ -313,30 +325,37 @@ class Driver:
             return
         self._is_turning = True
         try:
-            self._carry_out(self.replica.pump())
+            self._is_synced_within = False
+            self._carry_out(self.replica.pump(), is_last=False)
+            if self._is_synced_within:
+                self._is_synced_within = False
+                self._carry_out(self.replica.pump(), is_last=True)
         except BaseException as error:
             self._on_fatal(error)
             raise
         finally:
             self._is_turning = False
+        if self._is_synced_within:
+            self._touch()
 
-    def _carry_out(self, effects: Effects) -> None:
-        """Do what the pump wants, in the order of its fields."""
+    def _carry_out(self, effects: Effects, *, is_last: bool) -> None:
+        """Do what the pump wants, in the order of its fields.
+
+        Unless it `is_last`, acks that may leave now go before what is shown to readers."""
         if effects.role_changes:
             self._note_roles(effects.role_changes)
         for outgoing in effects.send:
             self._send(outgoing)
-        is_durable = False
+        if effects.send:
+            self._link.write_queued()  # So that others work while this node syncs and applies.
         if effects.flush is not None:
-            is_durable = self._syncs.flush(effects.flush, must_sync=effects.must_sync)
+            self._syncs.flush(effects.flush, must_sync=effects.must_sync)
         if effects.install is not None:
             self._apply_hi = NO_INDEX
             self.applier.restore(self.log.installed_state(), effects.install.index)
         if effects.apply_hi != NO_INDEX:
             self._apply_hi = effects.apply_hi
-        # Acks that may leave now go first; but an endless stream of them starves no reader.
-        self._has_put_off = is_durable and not self._has_put_off
-        has_applied = False if self._has_put_off else self._apply()
+        has_applied = self._apply() if is_last or not self._is_synced_within else False
         was_ready, self.is_ready = self.is_ready, self._is_ready_now()
         callers, applied = self._callers, self.applied_index
         callers.decide(effects.completed, applied)
@@ -357,8 +376,9 @@ class Driver:
         and the pump hands out no more than its limit meanwhile.
         """
         lo, hi = self.applied_index + 1, self._apply_hi
-        if hi <= lo:
+        if hi <= lo or self._may_apply_late(hi - lo):
             return False
+        self._is_apply_due = False
         try:
             self.log.dispatch(hi)
         except (StoreFullError, FileSystemError) as error:
@@ -372,6 +392,11 @@ class Driver:
         if self.replica.core.has_ready():
             self._touch()  # There is more than one turn hands out.
         return True
+
+    def _may_apply_late(self, count: int) -> bool:
+        if self._is_apply_due or count >= LATE_APPLY_COUNT_MAX or self.has_audience():
+            return False
+        return self.role is Role.FOLLOWER
 
     def _send(self, outgoing: Outgoing) -> None:
         message, payload = outgoing
@@ -405,7 +430,7 @@ class Driver:
     def _on_durable(self, ticket: Ticket) -> None:
         self.replica.on_durable(ticket)
         if self._is_turning:
-            self._touch()
+            self._is_synced_within = True
         else:
             self._turn()  # At once: an ack waits for it, and syncs come alone.
 
@@ -418,6 +443,7 @@ class Driver:
         is_leader = self.role is Role.LEADER
         has_room = is_leader or self.log.has_room(OWN_ENTRY_SIZE_BYTES_MAX)
         self.replica.tick(may_campaign=has_room)
+        self._is_apply_due = True
         self._touch()  # Also repeats an apply that found no room.
 
     # --- Small decisions ---

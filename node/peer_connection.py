@@ -146,7 +146,7 @@ class PeerConnection(asyncio.BufferedProtocol):
             return
         queue = self._queue
         if not queue:
-            self._loop.call_soon(self._write_queue)
+            self._loop.call_soon(self.write_queued)
         head = encode_head(kind, header, len(payload))
         queue.append(head)
         size_bytes = len(head) + len(payload)
@@ -157,12 +157,12 @@ class PeerConnection(asyncio.BufferedProtocol):
         traffic.sent_frame_count += 1
         traffic.sent_size_bytes += size_bytes
         if self._queue_size_bytes >= _WRITTEN_SIZE_BYTES:
-            self._write_queue()
+            self.write_queued()
 
     def send_as_is(self, data: bytes) -> None:
         """Queue bytes that are meant to be no frame (link_faults)."""
         if self._transport is not None and self.close_code is None:
-            self._write_queue()
+            self.write_queued()
             self._transport.write(data)
 
     def close(self, code: CloseCode, detail: str, *, goodbye_too: bool) -> None:
@@ -171,7 +171,7 @@ class PeerConnection(asyncio.BufferedProtocol):
             return
         if goodbye_too:
             self.send(FrameKind.GOODBYE, goodbye(code, detail))
-        self._write_queue()
+        self.write_queued()
         self.close_code, self.close_detail = code, detail
         transport = self._transport
         if transport is None:
@@ -206,6 +206,8 @@ class PeerConnection(asyncio.BufferedProtocol):
         name = transport.get_extra_info("peername")
         if name:
             self.remote = f"{name[0]}:{name[1]}"
+        # Else uvloop keeps small writes until the end of the turn.
+        self._transport.set_write_buffer_limits(high=0)
         self._owner.on_made(self)
         if self.close_code is not None:  # Closed while TLS was still shaking hands.
             self._transport.abort()
@@ -264,7 +266,8 @@ class PeerConnection(asyncio.BufferedProtocol):
         if not self.opened.done():
             self.opened.set_result(False)
 
-    def _write_queue(self) -> None:
+    def write_queued(self) -> None:
+        """Hand queued frames to the socket; it happens at the end of the turn in any case."""
         queue, transport = self._queue, self._transport
         if not queue or transport is None or self.close_code is not None:
             return

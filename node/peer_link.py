@@ -141,6 +141,13 @@ class PeerLink:
             connection.send(kind, header, payload)
         return True
 
+    def write_queued(self) -> None:
+        """Hand all queued frames to the sockets now. For who has other work to do in this turn."""
+        for peer in self._peers.values():
+            for connection in (peer.dialled, peer.accepted):
+                if connection is not None:
+                    connection.write_queued()
+
     def is_connected(self, node: NodeId) -> bool:
         """Whether a frame to `node` has a connection to leave on."""
         peer = self._peers.get(node)

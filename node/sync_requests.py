@@ -30,6 +30,9 @@ better work meanwhile."""
 MEAN_OF_SYNCS: Final = 8
 """The mean moves by this part of the difference, so one that was merely preempted counts little."""
 
+COUNTED_SYNC_US_MAX: Final = 3 * FAST_SYNC_US
+"""No sync counts for more in the mean: one that was preempted says nothing of the disk."""
+
 SHARE_OF_SYNCS: Final = 100
 """The loop leaves syncs to the thread for this many times what the slow ones took."""
 
@@ -69,6 +72,8 @@ class SyncRequests:
         """Newest ticket for which no sync was asked yet, as too many are under way."""
         self._threaded_until_s = 0.0
         self._mean_s = 0.0
+        self._spent_s = 0.0
+        """What the last `MEAN_OF_SYNCS` or so took together."""
         self._is_stopped = False
 
     def flush(self, ticket: Ticket, *, must_sync: bool) -> bool:
@@ -101,10 +106,12 @@ class SyncRequests:
         if began_s < self._threaded_until_s or not self._log.sync_here():
             return False
         ended_s = time.perf_counter()
-        self._mean_s += (ended_s - began_s - self._mean_s) / MEAN_OF_SYNCS
+        took_s = ended_s - began_s
+        self._mean_s += (min(took_s, COUNTED_SYNC_US_MAX / 1e6) - self._mean_s) / MEAN_OF_SYNCS
+        self._spent_s += took_s - self._spent_s / MEAN_OF_SYNCS
         if self._mean_s > FAST_SYNC_US / 1e6:
-            self._threaded_until_s = ended_s + SHARE_OF_SYNCS * MEAN_OF_SYNCS * self._mean_s
-            self._mean_s = 0.0
+            self._threaded_until_s = ended_s + SHARE_OF_SYNCS * self._spent_s
+            self._mean_s = self._spent_s = 0.0
         return True
 
     def _on_synced(self, ticket: Ticket, error: StoreError | None) -> None:

@@ -100,6 +100,10 @@ class Broker:
 
         driver.add_listener(self._on_turn)
 
+    def has_waiting_readers(self) -> bool:
+        """Say whether somebody waits for what will be applied here."""
+        return not self._waits.is_empty
+
     # --- Data ---
 
     async def append(self, request: AppendRequest) -> AppendResponse:

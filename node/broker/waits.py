@@ -31,6 +31,11 @@ class Waits:
         """Reads that wait for an index or a confirmation; counted by `Freshness`, too."""
         self.woken_total = 0
 
+    @property
+    def is_empty(self) -> bool:
+        """Say whether nobody waits for anything that will be applied."""
+        return not (self._by_queue or self._by_index or self.read_count)
+
     async def for_growth(self, key: QueueKey, timeout_s: float) -> None:
         """Wait until a queue grows, this node begins or stops leading, or the time is over.
 

@@ -67,6 +67,9 @@ class LossyLink:
             return True
         return self._link.send(node, kind, header, payload)
 
+    def write_queued(self) -> None:
+        self._link.write_queued()
+
     def is_connected(self, node: NodeId) -> bool:
         return self._link.is_connected(node)
 
