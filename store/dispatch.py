@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from store import format as fmt
+from store.alike import alike_count, is_column
 from store.config import MIB
 from store.consume_queues import ConsumeQueues, QueueKey
 from store.errors import (
@@ -40,6 +41,7 @@ ADVANCE_SIZE_BYTES: Final = 64 * MIB
 # Size, magic, queue id, queue offset, physical offset, sys flag, store time, body size; with IPv4
 # hosts. With IPv6 hosts the last two are elsewhere.
 _HEAD: Final = struct.Struct(">iI4xi4xqqi16xq20xi")
+_ALIKE_TRIES: Final = 2  # So often in a run of bytes alike records are looked for in vain.
 _UNITS_AT_ONCE: Final = 256
 _UNITS: Final = [struct.Struct(">" + "qiq" * n) for n in range(_UNITS_AT_ONCE + 1)]
 assert _HEAD.size == fmt.BODY_AT
@@ -165,6 +167,7 @@ class Dispatcher:
         """Collect the units and keys of the records in `data`, whose first byte is at `base`."""
         known, unpack = self._tails.known, _HEAD.unpack_from
         at, hi = 0, len(data)
+        tries = _ALIKE_TRIES
         while at < hi:
             if hi - at < 91:
                 raise self._stop(data, at, base)
@@ -186,6 +189,13 @@ class Dispatcher:
                     raise self._stop(data, at, base)
                 units = pending[queue_id] = []
                 self._touched.append((topic, queue_id, pending, units))
+            if tries and not hashes:
+                place = at, queue_offset, position, size_bytes, tags_code
+                count = _collect_alike(data, place, body_size_bytes, units)
+                if count:
+                    at += count * size_bytes
+                    continue
+                tries -= 1
             units += (queue_offset, position, size_bytes, tags_code)
             for key_hash in hashes:
                 self._hashes.append(key_hash)
@@ -393,6 +403,28 @@ class Dispatcher:
             hit("dispatch.rebuilt")
             self.queues.complete_rebuild()
             return self._dispatched_position
+
+
+def _collect_alike(
+    data: bytes, first: tuple[int, int, int, int, int], body_size_bytes: int, units: list[int]
+) -> int:
+    """Add a run of records that are like the first one to its queue's units; return how many.
+
+    0 when there is no such run: the loop then looks at each. `first` is its byte in `data`, and its
+    unit."""
+    at, offset, position, size_bytes, tags_code = first
+    count = alike_count(data, at, size_bytes, fmt.BODY_AT + body_size_bytes)
+    offsets = range(offset, offset + count)
+    positions = range(position, position + count * size_bytes, size_bytes)
+    if count == 1 or not (
+        is_column(data, at + fmt.QUEUE_OFFSET_AT, size_bytes, count, "q", offsets)
+        and is_column(data, at + fmt.PHYSICAL_OFFSET_AT, size_bytes, count, "q", positions)
+    ):
+        return 0
+    new = [size_bytes] * (4 * count)
+    new[0::4], new[1::4], new[3::4] = offsets, positions, [tags_code] * count
+    units += new
+    return count
 
 
 def _pack_units(values: list[int]) -> bytes:

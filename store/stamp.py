@@ -2,8 +2,9 @@
 
 Owns the rules of what may enter the log and the table of next queue offsets; must not know files.
 This is the hot loop of every append: no object per record, one pass, in a scratch copy of the
-batch, so a refused batch leaves no trace anywhere. The readable twin is `store.message`; whatever
-this loop finds odd is handed to it, so that errors name byte and field.
+batch, so a refused batch leaves no trace anywhere; reads are from the batch itself, since slices of
+bytes are cheaper. The readable twin is `store.message`; whatever this loop finds odd is handed to
+it, so that errors name byte and field.
 Sources: storage-formats 1.2, 1.5, 1.7, 1.12, 1.13.
 """
 
@@ -12,12 +13,14 @@ import zlib
 from typing import Final, NoReturn
 
 from store import format as fmt
+from store.alike import alike_count, integers, is_column, put_column
 from store.config import StoreConfig
 from store.errors import LimitExceededError, RecordFormatError
 from store.message import check_topic, encode_host, property_crc_digits, record_layout
 
 QueueKey = tuple[bytes, int]  # Topic, queue id.
 _STORE_STAMP: Final = struct.Struct(">q8s")
+_ALIKE_TRIES: Final = 2  # So often in a batch alike records are looked for in vain.
 
 
 Stamped = tuple[list[int], list[int], dict[QueueKey, int]]
@@ -46,18 +49,17 @@ class Stamper:
     ) -> Stamped:
         """Check a batch and patch its copy, which begins at `scratch[lo]`, to land at `position`.
 
-        Fills in offsets, store time and host and, if configured, the property CRC. Reads are from
-        `batch`, since slices of bytes are cheaper. Raises RecordFormatError, LimitExceededError or
-        TopicNameError; the scratch is garbage then, nothing else.
+        Fills in offsets, store time and host and, if configured, the property CRC. Raises
+        RecordFormatError, LimitExceededError or TopicNameError; only the scratch is garbage then.
         """
         stamp = b"" if self._store_v6 else _STORE_STAMP.pack(now_unix_ms, self._store_host)
-        next_offsets, updates = self.next_offsets, {}
-        record_positions, queue_offsets = [], []
+        found: Stamped = ([], [], {})
+        record_positions, queue_offsets, updates = found
         unpack_head, pack_offsets = fmt.RECORD_HEAD.unpack_from, fmt.OFFSETS.pack_into
-        crc32, find, known_topics = zlib.crc32, batch.find, self._known_topics
+        crc32, find = zlib.crc32, batch.find
         body_limit, property_crc = self._body_size_bytes_max, self._property_crc
         view, at, hi = memoryview(batch), 0, len(batch)
-        topic, queue_id, queue_offset = b"", -1, 0
+        topic, queue_id, queue_offset, tries = b"", -1, 0, 0 if property_crc else _ALIKE_TRIES
         while at < hi or not at:  # An empty batch is refused like a cut record.
             if hi - at < 91:
                 self._refuse(batch, at)
@@ -87,19 +89,21 @@ class Stamper:
                 self._refuse(batch, at)
             its_topic = batch[topic_at:topic_hi]
             if its_topic != topic or its_queue_id != queue_id:
-                if its_topic not in known_topics:
-                    self._learn_topic(its_topic)
                 if topic:
                     updates[topic, queue_id] = queue_offset
-                topic, queue_id = key = its_topic, its_queue_id
-                queue_offset = updates.get(key, next_offsets.get(key, 0))
-            if sys_flag & 0x4:  # Prepared (0x4) or rolled back (0xC): not visible, not counted.
-                pack_offsets(scratch, lo + at + 20, 0, position + at)
-                queue_offsets.append(0)
-            else:
-                pack_offsets(scratch, lo + at + 20, queue_offset, position + at)
-                queue_offsets.append(queue_offset)
-                queue_offset += 1
+                topic, queue_id = its_topic, its_queue_id
+                queue_offset = self._begin_queue((topic, queue_id), updates)
+            if tries and plain and not sys_flag & 0x4:
+                place = lo, at, size_bytes, body_at, body_hi
+                count = _stamp_alike(batch, scratch, place, queue_offset, position, stamp, found)
+                if count:
+                    queue_offset, at = queue_offset + count, at + count * size_bytes
+                    continue
+                tries -= 1
+            is_visible = not sys_flag & 0x4  # Neither prepared (0x4) nor rolled back (0xC).
+            queue_offsets.append(queue_offset if is_visible else 0)
+            pack_offsets(scratch, lo + at + 20, queue_offsets[-1], position + at)
+            queue_offset += is_visible
             if plain:
                 scratch[lo + at + 56 : lo + at + 72] = stamp
             else:
@@ -109,7 +113,13 @@ class Stamper:
             record_positions.append(position + at)
             at = end
         updates[topic, queue_id] = queue_offset
-        return record_positions, queue_offsets, updates
+        return found
+
+    def _begin_queue(self, key: QueueKey, updates: dict[QueueKey, int]) -> int:
+        """Check the topic of a queue; return the queue's next offset."""
+        if key[0] not in self._known_topics:
+            self._learn_topic(key[0])
+        return updates.get(key, self.next_offsets.get(key, 0))
 
     def _learn_topic(self, topic: bytes) -> None:
         check_topic(topic)
@@ -182,3 +192,40 @@ class Stamper:
         nul_at = batch.find(0, layout.properties_at, at + layout.size_bytes)
         assert nul_at >= 0, f"byte {at}: the fast check and the exact one differ"
         raise RecordFormatError(nul_at, "properties", "no NUL byte", "a NUL byte")
+
+
+def _stamp_alike(
+    batch: bytes,
+    scratch: bytearray,
+    place: tuple[int, int, int, int, int],
+    queue_offset: int,
+    position: int,
+    stamp: bytes,
+    found: Stamped,
+) -> int:
+    """Check and patch a run of records that are like the one at `place`; return how many.
+
+    0 when there is no such run, or a body in it has another checksum: the loop then looks at each.
+    The one at `place` was checked; (where the batch is in the scratch, record, size, body, end of
+    the body)."""
+    lo, at, size_bytes, body_at, body_hi = place
+    if batch[at + size_bytes - 20 : at + size_bytes - 11] == fmt.PROPERTY_CRC_PREFIX:
+        return 0
+    count = alike_count(batch, at, size_bytes, body_hi - at)
+    if count == 1:
+        return 0
+    step, hi, n = size_bytes, body_at + count * size_bytes, body_hi - body_at
+    view, crc32 = memoryview(batch), zlib.crc32
+    crcs = [crc32(view[k : k + n]) & 0x7FFFFFFF for k in range(body_at, hi, step)]
+    if not is_column(batch, at + fmt.BODY_CRC_AT, step, count, "I", crcs):
+        return 0
+    first = position + at
+    offsets = integers(count, "q", range(queue_offset, queue_offset + count))
+    positions = integers(count, "q", range(first, first + count * step, step))
+    put_column(scratch, lo + at + fmt.QUEUE_OFFSET_AT, step, count, offsets)
+    put_column(scratch, lo + at + fmt.PHYSICAL_OFFSET_AT, step, count, positions)
+    put_column(scratch, lo + at + fmt.STORE_TIMESTAMP_AT, step, count, stamp * count)
+    record_positions, queue_offsets, _ = found
+    record_positions += range(first, first + count * step, step)
+    queue_offsets += range(queue_offset, queue_offset + count)
+    return count

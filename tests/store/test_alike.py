@@ -1,0 +1,135 @@
+"""Runs of records that are alike are stamped and dispatched as the loop does it, one by one."""
+
+import struct
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pytest
+
+from store import dispatch, stamp
+from store.alike import ALIKE_COUNT_MIN, alike_count, is_column, put_column
+from store.config import StoreConfig
+from store.errors import StoreError
+from store.message import encode_message
+from store.stamp import Stamper
+
+POSITION = 5_000
+NOW = 1_700_000_000_000
+
+
+def record(
+    number: int, *, queue_id: int = 1, size_bytes: int = 30, tag: str = "", **how: Any
+) -> bytes:
+    properties = {"TAGS": tag} if tag else {}
+    body = number.to_bytes(size_bytes, "big")
+    return bytes(encode_message("orders", queue_id, body, properties=properties, **how))
+
+
+def alike(count: int) -> bytes:
+    return b"".join(record(number) for number in range(count))
+
+
+def stamped(batch: bytes, monkeypatch: pytest.MonkeyPatch, *, tries: int) -> object:
+    """All that stamping a batch leads to; the error if it is refused."""
+    monkeypatch.setattr(stamp, "_ALIKE_TRIES", tries)
+    stamper = Stamper(StoreConfig())
+    stamper.next_offsets[b"orders", 1] = 1 << 33
+    scratch = bytearray(7) + batch
+    try:
+        found = stamper.stamp(batch, scratch, 7, POSITION, NOW)
+    except StoreError as error:
+        return type(error), str(error)
+    return bytes(scratch), found
+
+
+class Walker(dispatch.Dispatcher):
+    """Only the walk; it needs no files."""
+
+    def __init__(self) -> None:
+        super().__init__(None, None, None)  # type: ignore[arg-type]
+
+    def walk(self, data: bytes) -> object:
+        try:
+            self._walk(POSITION, data)
+        except StoreError as error:
+            return type(error), str(error)
+        return (
+            [(topic, queue_id, list(units)) for topic, queue_id, _, units in self._touched],
+            self._hashes,
+            self._positions,
+        )
+
+
+def walked(data: bytes, monkeypatch: pytest.MonkeyPatch, *, tries: int) -> object:
+    monkeypatch.setattr(dispatch, "_ALIKE_TRIES", tries)
+    return Walker().walk(data)
+
+
+Way = Callable[..., object]
+
+
+def agree(way: Way, data: bytes, monkeypatch: pytest.MonkeyPatch) -> object:
+    by_columns, by_loop = (way(data, monkeypatch, tries=tries) for tries in (2, 0))
+    assert by_columns == by_loop
+    return by_columns
+
+
+def stored(batch: bytes, monkeypatch: pytest.MonkeyPatch) -> bytes:
+    found = agree(stamped, batch, monkeypatch)
+    assert isinstance(found, tuple)
+    data = found[0]
+    assert isinstance(data, bytes)
+    return data[7:]
+
+
+@pytest.mark.parametrize("count", [1, ALIKE_COUNT_MIN - 1, ALIKE_COUNT_MIN, 40])
+def test_a_run_is_the_same_by_columns(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = stored(alike(count) + record(1, tag="last"), monkeypatch)
+    agree(walked, data, monkeypatch)
+
+
+def test_any_mixture_is_the_same_by_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    random = Random(5)
+    for _ in range(150):
+        parts = []
+        for _ in range(random.randrange(1, 6)):
+            how: dict[str, Any] = {
+                "queue_id": random.randrange(3),
+                "size_bytes": random.choice([8, 30, 31]),
+                "tag": random.choice(["", "", "red", "blue"]),
+                "sys_flag": random.choice([0, 0, 0, 4, 8, 12]),
+            }
+            count = random.choice([1, 2, ALIKE_COUNT_MIN, 20])
+            parts += [record(random.randrange(1 << 40), **how) for _ in range(count)]
+        data = stored(b"".join(parts), monkeypatch)
+        agree(walked, data, monkeypatch)
+
+
+def test_each_flipped_byte_has_the_same_consequence(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = alike(12)
+    data = stored(batch, monkeypatch)
+    size_bytes = len(batch) // 12
+    for at in range(size_bytes):
+        for number in (0, 5, 11):
+            for way, good in ((stamped, batch), (walked, data)):
+                bad = bytearray(good)
+                bad[number * size_bytes + at] ^= 0x41
+                agree(way, bytes(bad), monkeypatch)
+
+
+def test_a_run_ends_where_a_record_differs() -> None:
+    one, other = record(1), record(1, queue_id=2)
+    tail_at = 88 + 30
+    assert alike_count(one * 20, 0, len(one), tail_at) == 20
+    assert alike_count(one * 15 + other * 5, 0, len(one), tail_at) == 15
+    assert alike_count(one + other * 19, 0, len(one), tail_at) == 1
+    assert alike_count(one * 20 + b"rest", len(one), len(one), tail_at) == 19
+
+
+def test_columns_are_read_and_written_a_step_apart() -> None:
+    target = bytearray(50)
+    put_column(target, 3, 10, 4, struct.pack(">4i", 7, 8, 9, -1))
+    assert is_column(bytes(target), 3, 10, 4, "i", [7, 8, 9, -1])
+    assert not is_column(bytes(target), 3, 10, 4, "i", [7, 8, 9, -2])
+    assert sum(target) == 7 + 8 + 9 + 4 * 255
