@@ -32,9 +32,11 @@ _TOPIC_CHARACTERS: Final = frozenset(
     "%|_-0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 )
 _HOST: Final = bytes((127, 0, 0, 1, 0, 0, 0, 0))
-# size, magic, body CRC, queue id, flag; 20 bytes of offsets and sys flag; born time, born host;
-# 8 bytes of store time; store host; 12 bytes of reconsume times and prepared position; body size.
-_HEAD: Final = struct.Struct(">iIiii20xq8s8x8s12xi")
+# Size, magic, body CRC, what is mostly the same from record to record, body size.
+_HEAD: Final = struct.Struct(">iIi72si")
+# Queue id, flag; 20 bytes of offsets and sys flag; born time, born host; 8 bytes of store time;
+# store host; 12 bytes of reconsume times and prepared position.
+_MIDDLE: Final = struct.Struct(">ii20x8s8s8x8s12x")
 _DECODE: Final = struct.Struct(">iIIi4xq8xi44xi")  # size, magic, crc, queue, offset, sys, body.
 _BODY_AT: Final = 88
 _LENGTH: Final = struct.Struct(">H")
@@ -145,30 +147,32 @@ def encode_entries(
     """Encode records back to back. `place_of` chooses by topic, wanted queue id and key.
 
     Three pieces a record, head, body and tail, so that a body is copied once, by the join. The
-    choice of one message without a key holds for those like it right behind it.
+    choice of one message without a key holds for those like it right behind it, and so do their
+    heads, but for size and checksum of the body.
     """
-    pack, crc32, host = _HEAD.pack, zlib.crc32, _HOST
+    pack, crc32 = _HEAD.pack, zlib.crc32
+    times = _TIME.pack(born_unix_ms)
     encoded = Encoded([], [], [])
-    add, add_size = encoded.pieces.append, encoded.sizes.append
-    add_place = encoded.places.append
+    pieces, sizes, places = encoded
     last_topic: Topic | None = None
     last_queue_id: int | None = None
+    last_flag = 0
     for topic, wanted, key, body, properties, flag in entries:
-        if key is not None or topic is not last_topic or wanted != last_queue_id:
+        is_like_last = topic is last_topic and wanted == last_queue_id and flag == last_flag
+        if key is not None or not is_like_last:
             place = place_of(topic.name, wanted, key)
             last_topic, last_queue_id = (topic if key is None else None), wanted
-            queue_id, magic, overhead = place[1], topic.magic, topic.overhead_size_bytes
+            last_flag = flag
+            magic, overhead, plain_tail = topic.magic, topic.overhead_size_bytes, topic.plain_tail
+            middle = _MIDDLE.pack(place[1], flag, times, _HOST, _HOST)
         n = len(body)
-        size_bytes, tail = overhead + n, topic.plain_tail
+        size_bytes, tail = overhead + n, plain_tail
         if properties:
             size_bytes += len(properties)
             tail = topic.field + _LENGTH.pack(len(properties)) + properties
-        crc = crc32(body) & 0x7FFFFFFF
-        add(pack(size_bytes, magic, crc, queue_id, flag, born_unix_ms, host, host, n))
-        add(body)
-        add(tail)
-        add_size(size_bytes)
-        add_place(place)
+        pieces += (pack(size_bytes, magic, crc32(body) & 0x7FFFFFFF, middle, n), body, tail)
+        sizes.append(size_bytes)
+        places.append(place)
     return encoded
 
 

@@ -8,8 +8,9 @@ to its batch, when somebody asks.
 import asyncio
 import copy
 import time
-from collections.abc import Callable, Generator, Hashable, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import islice
 from typing import Any, Final, overload
 
 from quorumlog.batch import Entry, Place, encode_entries, key_queue, message_id, size_bytes_of
@@ -69,9 +70,10 @@ class Batch:
     """Messages that travel together and become one entry of the log: all of them or none."""
 
     __slots__ = (
-        "_offsets",
         "_parts",
         "_parts_open",
+        "_placed",
+        "_placing",
         "_records_hi",
         "_records_lo",
         "_response",
@@ -140,7 +142,8 @@ class Batch:
         self.error: QuorumlogError | None = None
         self.claimed_count = 0  # Deliveries that somebody asked about.
         self._response: log_pb2.AppendResponse | None = None
-        self._offsets: list[tuple[int, int]] | None = None  # Queue offset and position of each.
+        self._placed: list[tuple[int, int]] = []  # Queue offset and position of the first ones,
+        self._placing: Iterator[tuple[int, int]] | None = None  # and where the rest comes from.
         self._waiters: list[asyncio.Future[None]] = []
         self._parts: list[tuple[Batch, int]] | None = None
         self._parts_open = 0
@@ -153,6 +156,14 @@ class Batch:
         self.record_count += 1
         self.size_bytes += size_bytes
         return delivery
+
+    def add_all(self, entries: list[Entry], size_bytes: int) -> None:
+        """Take in messages that nobody asks about one by one."""
+        assert self.is_atomic, "messages without a delivery are those of an atomic batch"
+        self.entries += entries
+        self.record_count += len(entries)
+        self.claimed_count += len(entries)
+        self.size_bytes += size_bytes
 
     def topics(self) -> set[str]:
         """Name the topics of its messages."""
@@ -289,9 +300,12 @@ class Batch:
             raise copy.copy(self.error)  # Many may wait; each gets a traceback of its own.
         response = self._response
         assert response is not None, "done, without an answer or an error"
-        if self._offsets is None:
-            self._offsets = self._place(response)
-        queue_offset, position = self._offsets[i]
+        if self._placing is None:
+            self._placing = self._place(response)
+        placed = self._placed
+        if i >= len(placed):
+            placed += islice(self._placing, i + 1 - len(placed))
+        queue_offset, position = placed[i]
         topic, queue_id = self.places[i]
         durability = response.durability if 0 <= response.durability < len(_DURABILITY) else 0
         return Receipt(
@@ -313,17 +327,15 @@ class Batch:
             group=self.group,
         )
 
-    def _place(self, response: log_pb2.AppendResponse) -> list[tuple[int, int]]:
+    def _place(self, response: log_pb2.AppendResponse) -> Iterator[tuple[int, int]]:
         """Records lie back to back, and take the offsets of their queue in order."""
         offsets = {(q.topic, q.queue_id): q.first_offset for q in response.queues}
         position = response.position
-        placed = []
         for place, size_bytes in zip(self.places, self.sizes, strict=True):
             offset = offsets.get(place, -1)
-            placed.append((offset, position))
+            yield offset, position
             offsets[place] = offset + 1
             position += size_bytes
-        return placed
 
 
 class Receipts(Sequence[Receipt]):

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, cast
 
 from quorumlog import errors
 from quorumlog.append_stream import IN_FLIGHT_MAX
@@ -201,30 +201,27 @@ class Producer:
         to one broker group: the one named, else that of the first queue id or key. Raises
         TooLargeError if they do not fit into one entry (4 MiB).
         """
-        defaults = (topic, key, tag, queue_id, properties)
-        entries = [_entry_of(message, *defaults) for message in bodies]
-        if not entries:
+        if not bodies:
             return []
-        sizes = [size_bytes_of(entry) for entry in entries]
+        entries = _entries_of(bodies, topic, key, tag, queue_id, properties)
+        size_bytes = sum(map(size_bytes_of, entries))
         limit = self._groups.home.router.batch_size_bytes_max or BATCH_SIZE_BYTES_LIMIT
-        if sum(sizes) > limit or len(entries) > BATCH_COUNT_LIMIT:
+        if size_bytes > limit or len(entries) > BATCH_COUNT_LIMIT:
             raise errors.TooLargeError(
-                f"a batch of {len(entries)} messages and {sum(sizes)} bytes, the limits are "
+                f"a batch of {len(entries)} messages and {size_bytes} bytes, the limits are "
                 f"{BATCH_COUNT_LIMIT} and {limit}; send less at once"
             )
-        if self._room_waiters or not self._has_room(sum(sizes)):
-            await self._wait_for_room(sum(sizes))
+        if self._room_waiters or not self._has_room(size_bytes):
+            await self._wait_for_room(size_bytes)
         self._check_open()
         lane = self._lanes.only
         if lane is None or group:
             lane = self._lanes.choose_for_all(entries, group)
         lane.close_open()
         batch = self._new_batch(lane, is_atomic=True)
-        for entry, size_bytes in zip(entries, sizes, strict=True):
-            batch.add(entry, size_bytes)
-        self._held_size_bytes += batch.size_bytes
+        batch.add_all(entries, size_bytes)
+        self._held_size_bytes += size_bytes
         lane.sender.wake()
-        batch.claimed_count = batch.record_count
         await batch.wait()
         if batch.error is not None:
             raise batch.error
@@ -454,6 +451,24 @@ def _entry(
             f"{BATCH_SIZE_BYTES_LIMIT - KIB}; split it or keep its body elsewhere"
         )
     return template, queue_id, key, body, encoded, flag
+
+
+def _entries_of(
+    messages: Sequence[bytes | str | OutgoingMessage],
+    topic: str,
+    key: str | None,
+    tag: str | None,
+    queue_id: int | None,
+    properties: Mapping[str, str] | None,
+) -> list[Entry]:
+    """Check the messages of a batch; where only the bodies differ, the largest one for all."""
+    if all(type(message) is bytes for message in messages):
+        largest = max(cast("Sequence[bytes]", messages), key=len)
+        template, _, _, _, encoded, _ = _entry(topic, largest, key, tag, queue_id, properties, 0)
+        bodies = cast("Sequence[bytes]", messages)
+        return [(template, queue_id, key, body, encoded, 0) for body in bodies]
+    defaults = (topic, key, tag, queue_id, properties)
+    return [_entry_of(message, *defaults) for message in messages]
 
 
 def _entry_of(
