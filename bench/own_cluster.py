@@ -16,8 +16,9 @@ from deploy.local import LocalCluster
 from deploy.local_nodes import Relay
 
 _TMPFS = "/dev/shm"
-# Local clusters have small files, for trying things out. Under load they would roll every second.
-_SETTINGS = {"file_size_bytes": "256MiB"}
+# A node makes the next two files ahead and fills them with zeros. With larger files three nodes
+# would be at that for most of a run: 1.5 GiB before the first message needs any of it.
+_SETTINGS = {"file_size_bytes": "64MiB"}
 
 
 @dataclass(frozen=True, slots=True)
