@@ -122,7 +122,7 @@ def node_toml(
     relay: Relay | None = None,
 ) -> str:
     """Return the settings file of a node; `settings` win over what a local cluster chooses."""
-    own = nodes[node_id]
+    own, is_off = nodes[node_id], settings.get("nameserver_listen") == "off"
     values: dict[str, object] = {
         "node_id": node_id,
         "cluster_id": cluster_id,
@@ -131,13 +131,9 @@ def node_toml(
         "listen": f"{HOST}:{own.address_port}",
         "peer_listen": f"{HOST}:{own.peer_port}",
         "http_listen": f"{HOST}:{own.http_port}",
-        **_nameserver_settings(own, nodes.values()),
+        **({} if is_off else _nameserver_settings(own, nodes.values())),
         **settings,
     }
-    if values.get("nameserver_listen") == "off":
-        del values["nameserver_listen"]
-        values.pop("nameserver_members", None)
-        values.pop("nameserver_servers", None)
     # A value of TOML that is a text, a number, a truth or a list is written as in JSON.
     lines = [f"{name} = {json.dumps(value)}" for name, value in values.items()]
     for other, node in nodes.items():

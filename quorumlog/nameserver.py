@@ -188,16 +188,18 @@ class NameServers:
 
     async def _ask(self, method: str, request: Any) -> Any:
         """Ask one replica after the other until one has an answer."""
-        last: QuorumlogError | None = None
+        told: QuorumlogError | None = None
         for address in self._addresses:
             try:
                 return await self._once(address, method, request, self._timeout_s)
             except QuorumlogError as error:
                 if not _may_ask_another(error):
                     raise
-                last = error
-        assert last is not None, "there are no addresses"
-        raise last
+                # That it may work later says more than that it cannot work there.
+                if told is None or (error.retryable and not told.retryable):
+                    told = error
+        assert told is not None, "there are no addresses"
+        raise told
 
     async def _once(self, address: str, method: str, request: Any, timeout_s: float) -> Any:
         channel = self._channels.get(address).channel

@@ -27,6 +27,7 @@ REFUSED_PAUSE_MS: Final = 5_000
 """Before the same is said again that was refused."""
 TIMEOUT_MS: Final = 2_000
 LEAVE_TIMEOUT_MS: Final = 500
+_PATIENCE_MS: Final = 10_000
 _QUIET_MS: Final = 60_000
 _T = TypeVar("_T")
 _log: Final = logging.getLogger(__name__)
@@ -88,6 +89,8 @@ class Registration:
         self._refused: _Told | None = None
         self._refused_until_s = 0.0
         self._leader = ""
+        self._well_s = monotonic_s()
+        """When it was last known as it is, or when it began."""
         self.problem = "not registered yet"
         """Why the directory does not know this broker as it is; empty: it does."""
         self.registered_count = self.beat_count = 0
@@ -102,16 +105,24 @@ class Registration:
         while True:
             try:
                 await self.look()
-                self.problem = ""
+                self._note("")
             except (NodeError, StoreError, RefusedError) as error:
-                self.problem = str(error)
-                self._quiet.warn("the name server does not know this broker", self.problem)
+                self._note(str(error))
             self._changed.clear()
             try:
                 async with asyncio.timeout(period_s):
                     await self._changed.wait()
             except TimeoutError:
                 pass
+
+    def _note(self, problem: str) -> None:
+        """Remember what is wrong, and say it when it stays so: elections are ordinary."""
+        now_s = self._monotonic_s()
+        if not problem:
+            self._well_s = now_s
+        elif now_s - self._well_s >= _PATIENCE_MS / 1000:
+            self._quiet.warn("the name server does not know this broker", problem)
+        self.problem = problem
 
     async def look(self) -> None:
         """Say what is due. Raises RefusedError, and what `Access` raises."""

@@ -98,8 +98,7 @@ def status(server: str | None, output: Format) -> int:
         journal_size_bytes, directory_size_bytes, directory_size_bytes_max, refused_connections,
         is_encrypted, failure, problem
       groups: group, kind, cluster, master_id, epoch, read_queue_count, write_queue_count,
-        permission, brokers, in_sync
-      brokers: broker_id, address, ha_address, role, epoch, silent_ms
+        permission, brokers (as those of 'qlog nameserver route'), in_sync
 
     \b
     Examples:
@@ -268,8 +267,7 @@ def delete(namespace: str, key: str, server: str | None, output: Format) -> int:
 
 
 def _replica_row(replica: "ReplicaStatus") -> dict[str, Any]:
-    row = dataclasses.asdict(replica)
-    del row["members"]
+    row = {name: getattr(replica, name) for name in _STATUS_COLUMNS}
     return {**row, "leader": row["leader"] or None, "node_id": row["node_id"] or None}
 
 

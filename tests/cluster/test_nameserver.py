@@ -1,0 +1,160 @@
+"""The name server in and beside real nodes: what its faults do to appends, who is in a route."""
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.local import LocalCluster
+from deploy.local_process import free_ports
+from quorumlog.errors import UnavailableError
+from quorumlog.nameserver import NameServers, TopicShare
+from tests.cluster.conftest import running
+from tests.cluster.workload import DEADLINE_S, QUEUE_COUNT, TOPIC, Workload, prove
+
+pytestmark = pytest.mark.slow
+Run = Callable[[Coroutine[Any, Any, None]], None]
+PROGRAM = "from quorumlog.cli import main; main(prog_name='qlog')"
+
+
+async def share_of(names: NameServers, *brokers: int) -> TopicShare:
+    """Wait until the route of the topic has a master and exactly these brokers; return it."""
+    deadline = time.monotonic() + DEADLINE_S
+    while True:
+        shares: tuple[TopicShare, ...] = ()
+        try:
+            shares = (await names.route(TOPIC)).shares
+        except UnavailableError:
+            pass
+        found = tuple(broker.broker_id for share in shares for broker in share.brokers)
+        if found == brokers and shares[0].master_id:
+            return shares[0]
+        assert time.monotonic() < deadline, f"not {brokers}: {shares}"
+        await asyncio.sleep(0.1)
+
+
+async def states(names: NameServers, *wanted: str) -> None:
+    """Wait until the replicas that were named are in these states."""
+    deadline = time.monotonic() + DEADLINE_S
+    while True:
+        found = [one.state for one in await names.status()][: len(wanted)]
+        if found == list(wanted):
+            return
+        assert time.monotonic() < deadline, f"{found}, not {wanted}"
+        await asyncio.sleep(0.1)
+
+
+def files_of(cluster: LocalCluster, node_id: int) -> Path:
+    return cluster.node_directory(node_id) / "data" / "nameserver"
+
+
+def test_faults_of_the_name_server_stop_no_append(tmp_path: Path, run: Run) -> None:
+    async def work() -> None:
+        async with running(tmp_path / "c") as (cluster, client), Workload(client) as load:
+            async with NameServers(cluster.bootstrap) as names:
+                share = await share_of(names, 1, 2, 3)
+                assert (share.group, share.write_queue_count) == ("g0", QUEUE_COUNT)
+                addresses = [cluster.address(node_id) for node_id in (1, 2, 3)]
+                assert [broker.address for broker in share.brokers] == addresses
+                await names.put("n", "k", "v")
+                for node_id in (2, 3):
+                    await asyncio.to_thread(cluster.kill, node_id)
+                    (files_of(cluster, node_id) / "journal").write_bytes(b"junk" * 100)
+                    cluster.start(node_id)
+                    await asyncio.to_thread(cluster.wait_ready)
+                await states(names, "no_leader", "failed", "failed")
+                failures = [one.failure for one in await names.status()]
+                assert ["move the directory away" in text for text in failures] == [
+                    False,
+                    True,
+                    True,
+                ]
+                await load.acked(300)
+                details = [n.detail for n in (await client.admin.cluster_status()).nodes]  # type: ignore[union-attr]
+                assert ["name server: " in detail for detail in details] == [False, True, True]
+                with pytest.raises(UnavailableError) as caught:
+                    await names.put("n", "k", "w")
+                assert caught.value.code == "nameserver.no_quorum"
+                await share_of(names, 1, 2, 3)
+                # As the failure says; here all of them, so that nobody remembers anything.
+                await asyncio.to_thread(cluster.stop)
+                for node_id in (1, 2, 3):
+                    shutil.rmtree(files_of(cluster, node_id))
+                cluster.start()
+                await asyncio.to_thread(cluster.wait_ready)
+                share = await share_of(names, 1, 2, 3)
+                assert share.write_queue_count == QUEUE_COUNT
+                assert await names.get_all("n") == {}, "what no broker knows is gone"
+                await load.acked(100)
+            await prove(cluster, client, await load.stop())
+
+    run(work())
+
+
+@contextmanager
+def name_servers(directory: Path) -> Iterator[tuple[list[str], list["subprocess.Popen[bytes]"]]]:
+    """Three replicas in processes of their own; their client services."""
+    ports = free_ports(6)
+    members = ",".join(f"127.0.0.1:{port}" for port in ports[:3])
+    started = [
+        subprocess.Popen(
+            [
+                *(sys.executable, "-c", PROGRAM, "nameserver"),
+                *("--directory", str(directory / f"ns{port}")),
+                *("--nameserver-listen", f"127.0.0.1:{port}"),
+                *("--nameserver-members", members),
+                *("--listen", f"127.0.0.1:{service}"),
+            ],
+            env={k: v for k, v in os.environ.items() if not k.startswith("QUORUMLOG_")},
+            stderr=subprocess.DEVNULL,
+        )
+        for port, service in zip(ports[:3], ports[3:], strict=True)
+    ]
+    try:
+        yield [f"127.0.0.1:{port}" for port in ports[3:]], started
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+def test_name_servers_of_their_own_freeze_and_a_dead_broker_leaves_the_routes(
+    tmp_path: Path, run: Run
+) -> None:
+    async def work(services: list[str], processes: list["subprocess.Popen[bytes]"]) -> None:
+        settings = {"nameserver_listen": "off", "nameserver_servers": services}
+        async with running(tmp_path / "c", settings=settings) as (cluster, client):
+            async with Workload(client) as load, NameServers(services) as names:
+                await share_of(names, 1, 2, 3)
+                for process in processes[1:]:
+                    process.send_signal(signal.SIGSTOP)
+                await states(names, "no_leader")
+                await load.acked(300)
+                await share_of(names, 1, 2, 3)
+                for process in processes[1:]:
+                    process.send_signal(signal.SIGCONT)
+                await names.put("n", "k", "v")
+                killed_s = time.monotonic()
+                await asyncio.to_thread(cluster.kill, 3)
+                await share_of(names, 1, 2)
+                print(f"\na dead broker left the routes after {time.monotonic() - killed_s:.1f} s")
+                await asyncio.to_thread(cluster.restart, 3)
+                await share_of(names, 1, 2, 3)
+                await asyncio.to_thread(cluster.wait_ready)
+                history = await load.stop()
+                for process in processes:
+                    process.send_signal(signal.SIGTERM)
+                assert [process.wait(DEADLINE_S) for process in processes] == [0, 0, 0]
+            await prove(cluster, client, history)
+
+    with name_servers(tmp_path) as (services, processes):
+        run(work(services, processes))
