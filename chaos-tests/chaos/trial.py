@@ -106,9 +106,10 @@ class Trial:
             try:
                 await self._scenario.body(context)
             finally:
+                result.acked_count = load.clients.acked_count
                 recorder.note("phase", "heal")
-                healed_ns = now_ns()
                 await asyncio.to_thread(cluster.heal)
+                healed_ns = now_ns()
             await asyncio.to_thread(cluster.wait_ready, HEAL_TIMEOUT_S * self._options.time_scale)
             await context.acked(AFTER_COUNT)
             recorder.note("phase", "drain")

@@ -16,7 +16,7 @@ import quorumlog
 from chaos.body import value_of
 from chaos.clients import LOG_QUEUES, QUEUE_COUNT, REGISTER_QUEUE, queue_name
 from chaos.errors import NotSoError
-from quorumlog.errors import QuorumlogError
+from quorumlog.errors import OffsetOutOfRangeError, QuorumlogError
 from raft.simulator.checker import check_log
 from raft.simulator.history import AppendCall, Drain, FaultNote, Kind, Operation, Receipt
 from raft.simulator.register import check_register_by_index, check_register_by_zones
@@ -63,6 +63,17 @@ async def drain(
     """Read every queue from every replica alone."""
     found = []
     for node in nodes:
+        async with asyncio.timeout(DRAIN_TIMEOUT_S):
+            values = await _read_all(client, topic, node, at_least_index)
+        found += [_drain_of(node, queue, values[queue]) for queue in range(QUEUE_COUNT)]
+    return found
+
+
+async def _read_all(
+    client: quorumlog.Client, topic: str, node: int, at_least_index: int
+) -> dict[int, list[tuple[int, str]]]:
+    """Read one replica, again from the start when retention was faster than we."""
+    while True:
         values: dict[int, list[tuple[int, str]]] = defaultdict(list)
         consumer = client.pull_consumer(
             topic,
@@ -73,12 +84,13 @@ async def drain(
             node_id=node,
             timeout_ms=20_000,
         )
-        async with asyncio.timeout(DRAIN_TIMEOUT_S), consumer:
-            async for message in consumer:
-                values[message.queue_id].append((message.queue_offset, value_of(message.body)))
-        for queue in range(QUEUE_COUNT):
-            found.append(_drain_of(node, queue, values[queue]))
-    return found
+        try:
+            async with consumer:
+                async for message in consumer:
+                    values[message.queue_id].append((message.queue_offset, value_of(message.body)))
+            return values
+        except OffsetOutOfRangeError:
+            await asyncio.sleep(_POLL_S)
 
 
 def _drain_of(node: int, queue: int, pairs: list[tuple[int, str]]) -> Drain:

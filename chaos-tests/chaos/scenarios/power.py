@@ -46,7 +46,6 @@ async def power_loss_all(x: Context) -> None:
     """All nodes lose power at one instant, twice."""
     for _ in range(2):
         await x.acked(100)
-        x.leader_lost()
         await _lose_power(x, *x.cluster.node_ids)
         await x.do(x.cluster.start)
         await x.do(x.cluster.wait_ready)
