@@ -242,6 +242,8 @@ def test_a_log_that_was_emptied_begins_with_an_image_only(tmp_path: Path) -> Non
             replica.confirm()
             replica.delete_below(FILE)
         slave.cut(FILE, master)
+        with pytest.raises(ImageNeededError):
+            slave.log.check_raw(FILE, b"")
     with Replica(tmp_path / "m") as master, Replica(tmp_path / "s", 2) as slave:
         assert (slave.log.end, slave.log.min_position) == (FILE, FILE)
         stop = master.log.ship_end(FILE, master.log.end, 3000)

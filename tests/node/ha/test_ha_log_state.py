@@ -137,8 +137,8 @@ def test_commands_that_were_heard_of_and_cut_are_not_applied(tmp_path: Path) -> 
     with old, Replica(tmp_path / "n", 2) as new:
         new.follow(old, ends[5])
         new.begin_epoch(2)
-        new.fill(300, 330)
-        old.confirm(ends[4])
+        new.fill(300, 330, size_bytes=430)
+        old.confirm(ends[5])
         old.log.dispatch(ends[8])
         old.cut(ends[5], new)
         old.follow(new)
