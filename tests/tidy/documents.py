@@ -12,7 +12,7 @@ import click
 
 from tests.tidy.checks import Finding
 
-_CODE = re.compile(r"`((?:node|store|raft)\.[a-z_]+)`")
+_CODE = re.compile(r"`((?:node|store|raft|nameserver)\.[a-z_]+)`")
 _METRIC = re.compile(r"\bquorumlog_[a-z_]+\b")
 _FILE = re.compile(r"`([\w/]+\.(?:py|txt))`")
 _FILE_NAMES = ("py", "json", "toml")
