@@ -159,20 +159,22 @@ class ConsumeQueue:
 
     def _write(self, offset: int, units: bytes) -> None:
         """Write units that may reach into files that do not exist yet."""
-        environment = self._environment
-        with memoryview(units) as view:
-            lo = 0
-            while lo < len(view):
-                if offset >= self._file_hi:
-                    self._add_file()
-                file_lo = self._file_of(offset)
-                at = (offset - file_lo) * UNIT_SIZE_BYTES
-                part = view[lo : lo + environment.file_size_bytes - at]
-                hit("consume_queue.write")
-                with environment.descriptors.use(self._path(file_lo)) as file:
-                    environment.fs.write_at(file.fd, file.path, at, part)
-                lo += len(part)
-                offset += len(part) // UNIT_SIZE_BYTES
+        environment, lo = self._environment, 0
+        descriptors = environment.descriptors
+        while lo < len(units):
+            if offset >= self._file_hi:
+                self._add_file()
+            file_lo = self._file_of(offset)
+            at = (offset - file_lo) * UNIT_SIZE_BYTES
+            part = units[lo : lo + environment.file_size_bytes - at]
+            hit("consume_queue.write")
+            file = descriptors.acquire(self._path(file_lo))
+            try:
+                environment.fs.write_at(file.fd, file.path, at, part)
+            finally:
+                descriptors.release(file)
+            lo += len(part)
+            offset += len(part) // UNIT_SIZE_BYTES
 
     def _add_file(self, fillers: bytes = b"") -> None:
         """Make the next file under a temporary name: a wrong size then always means damage."""

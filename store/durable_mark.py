@@ -14,7 +14,7 @@ Deviation: RocketMQ has no such mark; its checkpoint holds times and not positio
 import os
 import struct
 import threading
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import Final, Self
 
 from store.checksum import crc32c
@@ -252,7 +252,15 @@ class DurableMark:
 
 
 def _encode(sequence: int, mark: Mark) -> bytes:
-    body = _BODY.pack(_MAGIC, 0, sequence, *astuple(mark))
+    # By hand: `astuple` copies deeply, which took half of a sync in memory.
+    body = _BODY.pack(
+        _MAGIC,
+        0,
+        sequence,
+        *mark.positions,
+        mark.dispatched_item_count,
+        mark.dispatched_durable_item_count,
+    )
     return body + _CRC.pack(crc32c(body))
 
 
