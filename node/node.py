@@ -44,6 +44,7 @@ from store.file_system import FileSystem
 from store.store import Store
 
 _POLL_S: Final = 0.005
+GC_THRESHOLDS: Final = (20_000, 20, 20)
 _log: Final = structlog.get_logger(component="node")
 
 
@@ -218,6 +219,9 @@ class Node(ABC):
         # What start-up made lives for ever. Looking through it again stops the loop for long.
         gc.collect()
         gc.freeze()
+        # What an append makes is freed without the collector, which only looks through what is
+        # under way: with the default of 700 objects after every few appends.
+        gc.set_threshold(*GC_THRESHOLDS)
         self.health.enter(Phase.SERVING)
 
     # --- What follows from changes ---
