@@ -4,7 +4,8 @@ Owns the way to disk of one JSON object (S12): temporary file, sync, rename, dir
 generations. Must not know what the object says. Generations live in turn in `<name>.0` and
 `<name>.1`, so that the old one is never touched by writing the new one. Reading is strict, because
 a vote or an identity may be in there: if the newest could be missing or torn, nothing is returned.
-A rename is atomic, so a crash never makes such a state; a damaged disk or a bad restore does.
+A rename is atomic, so a crash never makes such a state; a damaged disk or a bad restore does. The
+first save makes both generations, so that one alone tells of a loss from then on.
 
 Content: one line `quorumlog-meta 1 <generation> <size> <CRC-32C of payload> <CRC-32C of line>`,
 then the payload. Both checksums are hexadecimal; a person can read and compare the files.
@@ -17,7 +18,14 @@ from collections.abc import Mapping
 from typing import Final
 
 from store.checksum import crc32c
-from store.errors import CorruptionError, LayoutError, LimitExceededError, SyncFailedError
+from store.errors import (
+    CorruptionError,
+    FileSystemError,
+    LayoutError,
+    LimitExceededError,
+    StoreFullError,
+    SyncFailedError,
+)
 from store.failpoints import hit
 from store.file_system import FileSystem
 from store.mapped_file import TEMPORARY_SUFFIX
@@ -45,9 +53,10 @@ class MetaFile:
     def load(self, *, must_exist: bool) -> dict[str, Json] | None:
         """Return the newest payload; None when none was ever saved.
 
-        Call it once before `save`. Raises LayoutError when a generation is missing (any, with
-        `must_exist`), CorruptionError when one is damaged so that it may have been the newest, or
-        when the two do not follow each other. Do not start then: a vote may be lost.
+        Call it once before `save`. `must_exist`: a save returned in the past. Raises LayoutError
+        when a generation is missing, CorruptionError when one is damaged so that it may have been
+        the newest, or when the two do not follow each other. Do not start then: a vote may be lost.
+        A first save that a crash cut short is finished.
         """
         found: dict[int, dict[str, Json]] = {}
         damaged: dict[int, CorruptionError] = {}
@@ -67,7 +76,7 @@ class MetaFile:
         newest = max([*found, *damaged])
         if newest in damaged:
             raise damaged[newest]
-        if newest > 1 and len(found) + len(damaged) < 2:
+        if (newest > 1 or must_exist) and len(found) + len(damaged) < 2:
             raise LayoutError(
                 self._path(newest + 1), f"generation {newest - 1} or {newest + 1}", "no such file"
             )
@@ -75,10 +84,12 @@ class MetaFile:
             older = min([*found, *damaged])
             raise CorruptionError(self._path(older), 0, "generation", str(newest - 1), str(older))
         self.generation, self._loaded = newest, True
+        if len(found) + len(damaged) < 2:
+            self.save(found[newest])
         return found[newest]
 
     def save(self, payload: Mapping[str, Json]) -> int:
-        """Replace the object and return its generation; durable on return.
+        """Replace the object and return its generation; durable on return. The first is 2.
 
         Raises LimitExceededError, StoreFullError or FileSystemError: nothing has changed then.
         SyncFailedError: what a restart will find is unknown; stop the process. Every later save
@@ -91,20 +102,26 @@ class MetaFile:
         data = json.dumps(payload, indent=1, sort_keys=True, allow_nan=False).encode()
         if len(data) > META_SIZE_BYTES_MAX:
             raise LimitExceededError(self._base, len(data), META_SIZE_BYTES_MAX)
-        generation = self.generation + 1
-        path = self._path(generation)
         try:
-            self._write(path, _encode(generation, data))
+            if self.generation == 0:
+                self._write(1, data)
+            try:
+                self._write(max(2, self.generation + 1), data)
+            except (StoreFullError, FileSystemError, OSError):
+                if self.generation == 0:
+                    self._fs.unlink(self._path(1))
+                raise
         except SyncFailedError as error:
             self._failure = error
             raise
-        self.generation = generation
-        return generation
+        self.generation = max(2, self.generation + 1)
+        return self.generation
 
     def _path(self, generation: int) -> str:
         return f"{self._base}.{generation % 2}"
 
-    def _write(self, path: str, content: bytes) -> None:
+    def _write(self, generation: int, data: bytes) -> None:
+        path, content = self._path(generation), _encode(generation, data)
         temporary = path + TEMPORARY_SUFFIX
         if os.path.exists(temporary):
             self._fs.unlink(temporary)

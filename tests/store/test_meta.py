@@ -29,12 +29,17 @@ def load(path: Path, *, must_exist: bool = True) -> dict[str, Json] | None:
 
 
 def saved(path: Path, count: int) -> MetaFile:
-    """Save terms 1 to `count`."""
+    """Save terms 1 to `count`. Generation 1 is a copy of the first one, generation 2."""
     meta = MetaFile(FS, str(path), "vote")
     meta.load(must_exist=False)
     for term in range(1, count + 1):
-        assert meta.save({"term": term, "vote": f"n{term}"}) == term
+        assert meta.save({"term": term, "vote": f"n{term}"}) == term + 1
     return meta
+
+
+def newest(count: int) -> str:
+    """The file that holds the term `count` after that many saves."""
+    return f"vote.{(count + 1) % 2}"
 
 
 def test_the_newest_is_returned_and_two_generations_are_kept(tmp_path: Path) -> None:
@@ -44,14 +49,16 @@ def test_the_newest_is_returned_and_two_generations_are_kept(tmp_path: Path) -> 
         saved(path, count)
         assert load(path) == {"term": count, "vote": f"n{count}"}
         names = sorted(entry.name for entry in path.iterdir())
-        assert names == (["vote.0", "vote.1"] if count > 1 else ["vote.1"])
+        assert names == ["vote.0", "vote.1"]
 
 
 def test_the_file_can_be_read_by_people(tmp_path: Path) -> None:
     saved(tmp_path, 1)
-    head, _, payload = (tmp_path / "vote.1").read_text().partition("\n")
-    assert head.split()[:4] == ["quorumlog-meta", "1", "1", str(len(payload))]
-    assert payload == '{\n "term": 1,\n "vote": "n1"\n}'
+    for generation in (1, 2):
+        text = (tmp_path / f"vote.{generation % 2}").read_text()
+        head, _, payload = text.partition("\n")
+        assert head.split()[:4] == ["quorumlog-meta", "1", str(generation), str(len(payload))]
+        assert payload == '{\n "term": 1,\n "vote": "n1"\n}'
 
 
 def test_nothing_saved_is_none_unless_it_must_exist(tmp_path: Path) -> None:
@@ -69,7 +76,7 @@ def test_a_save_without_a_load_is_a_mistake(tmp_path: Path) -> None:
 def test_every_bit_flip_of_the_newest_is_refused(tmp_path: Path, count: int) -> None:
     """The other generation may be older than a vote, so it is never an answer."""
     saved(tmp_path, count)
-    path = tmp_path / f"vote.{count % 2}"
+    path = tmp_path / newest(count)
     original = path.read_bytes()
     for bit in range(len(original) * 8):
         data = bytearray(original)
@@ -83,41 +90,61 @@ def test_every_bit_flip_of_the_newest_is_refused(tmp_path: Path, count: int) -> 
 
 def test_every_cut_of_the_newest_is_refused(tmp_path: Path) -> None:
     saved(tmp_path, 3)
-    original = (tmp_path / "vote.1").read_bytes()
+    path = tmp_path / newest(3)
+    original = path.read_bytes()
     for size_bytes in range(len(original)):
-        (tmp_path / "vote.1").write_bytes(original[:size_bytes])
+        path.write_bytes(original[:size_bytes])
         with pytest.raises(CorruptionError):
             load(tmp_path)
-    (tmp_path / "vote.1").write_bytes(original + b"x")
+    path.write_bytes(original + b"x")
     with pytest.raises(CorruptionError, match="payload size"):
         load(tmp_path)
 
 
 def test_damage_in_the_older_one_matters_only_if_it_might_be_the_newest(tmp_path: Path) -> None:
     saved(tmp_path, 3)
-    original = (tmp_path / "vote.0").read_bytes()
-    payload_damaged = original[:-3] + b"x" + original[-2:]
-    (tmp_path / "vote.0").write_bytes(payload_damaged)
+    older = tmp_path / newest(2)
+    original = older.read_bytes()
+    older.write_bytes(original[:-3] + b"x" + original[-2:])
     assert load(tmp_path) == {"term": 3, "vote": "n3"}, "its header says that it is older"
-    (tmp_path / "vote.0").write_bytes(b"?" + original[1:])
+    older.write_bytes(b"?" + original[1:])
     with pytest.raises(CorruptionError, match="header"):
         load(tmp_path)
 
 
+@pytest.mark.parametrize("count", [1, 2, 4])
 @pytest.mark.parametrize("lost", ["vote.0", "vote.1"])
-def test_a_lost_generation_is_refused(tmp_path: Path, lost: str) -> None:
-    saved(tmp_path, 4)
+def test_a_lost_generation_is_refused(tmp_path: Path, lost: str, count: int) -> None:
+    saved(tmp_path, count)
     (tmp_path / lost).unlink()
     with pytest.raises(LayoutError, match="no such file"):
         load(tmp_path)
 
 
+def test_a_first_save_that_was_cut_short_is_finished(tmp_path: Path) -> None:
+    saved(tmp_path, 1)
+    (tmp_path / "vote.0").unlink()
+    assert load(tmp_path, must_exist=False) == {"term": 1, "vote": "n1"}
+    assert load(tmp_path, must_exist=True) == {"term": 1, "vote": "n1"}
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+def test_a_first_save_that_fails_leaves_nothing(tmp_path: Path, nth: int) -> None:
+    meta = MetaFile(FS, str(tmp_path), "vote")
+    meta.load(must_exist=False)
+    with failpoints.armed(f"fs.write=ENOSPC@{nth}"), pytest.raises(StoreFullError):
+        meta.save({"term": 1})
+    assert load(tmp_path, must_exist=False) is None
+    assert meta.save({"term": 2}) == 2
+    assert load(tmp_path) == {"term": 2}
+
+
 def test_generations_of_different_times_are_refused(tmp_path: Path) -> None:
-    saved(tmp_path, 2)
+    saved(tmp_path, 1)
     shutil.copy(tmp_path / "vote.0", tmp_path / "backup")
     meta = MetaFile(FS, str(tmp_path), "vote")
     meta.load(must_exist=True)
-    for term in range(3, 8):
+    for term in range(2, 7):
         meta.save({"term": term})
     shutil.copy(tmp_path / "backup", tmp_path / "vote.0")
     with pytest.raises(CorruptionError, match="generation is 2, expected 6"):
@@ -145,7 +172,7 @@ def test_a_save_that_fails_changes_nothing(
         meta.save({"term": 99})
     assert load(tmp_path) == {"term": 3, "vote": "n3"}
     assert not list(tmp_path.glob("*" + TEMPORARY_SUFFIX))
-    assert meta.save({"term": 4}) == 4
+    assert meta.save({"term": 4}) == 5
     assert load(tmp_path) == {"term": 4}
 
 
@@ -208,7 +235,8 @@ def test_a_power_loss_leaves_the_last_saved_or_the_one_in_flight(tmp_path: Path,
     meta.load(must_exist=False)
     crash_term, checked = random.randint(1, 4), 0
     for term in range(1, 5):
-        fs.steps_left = random.randint(0, 4) if term == crash_term else -1
+        step_count = 10 if term == 1 else 5  # The first one writes two files.
+        fs.steps_left = random.randrange(step_count) if term == crash_term else -1
         meta.save({"term": term})
     for image in tmp_path.glob("image*"):
         for leftover in image.glob("*" + TEMPORARY_SUFFIX):
