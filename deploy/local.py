@@ -37,6 +37,8 @@ from deploy.local_nodes import (
 from deploy.local_process import is_free, spawn
 
 STATE_FILE: Final = "local.json"
+LINK_FAULTS_FILE: Final = "link-faults.json"
+LINK_FAULTS_VARIABLE: Final = "QUORUMLOG_TEST_LINK_FAULTS"
 NODE_COUNT_MAX: Final = 9
 """Of a group."""
 NODE_TOTAL_MAX: Final = 16
@@ -231,7 +233,12 @@ class LocalCluster:
                     "node",
                     ["--config", str(self.node_directory(node_id) / "node.toml")],
                     log=self.log_path(node_id),
-                    environment={**inherited_environment(), **(environment or {})},
+                    environment={
+                        **inherited_environment(),
+                        # Does nothing until somebody makes the file: `qlog chaos`.
+                        LINK_FAULTS_VARIABLE: str(self.directory / LINK_FAULTS_FILE),
+                        **(environment or {}),
+                    },
                 )
             self._save()
             return chosen

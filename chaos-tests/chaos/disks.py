@@ -51,12 +51,14 @@ class Ballast:
     def __init__(self, directory: Path) -> None:
         self._path = directory / "ballast"
 
-    def take(self) -> int:
-        """Fill the file system; return how many bytes that took."""
+    def take(self, left_size_bytes: int = 0) -> int:
+        """Fill the file system but for so much; return how many bytes that took."""
         with self._path.open("ab") as file, contextlib.suppress(OSError):
             while True:
                 os.write(file.fileno(), _CHUNK)
-        return self._path.stat().st_size
+        taken = self._path.stat().st_size
+        os.truncate(self._path, max(0, taken - left_size_bytes))
+        return taken
 
     def give_back(self) -> None:
         """Make room again."""

@@ -17,6 +17,7 @@ from chaos.errors import NotSoError
 from chaos.load import Load
 from chaos.profile import Mode, Options, Profile
 from chaos.recorder import Event, Recorder, now_ns
+from chaos.target import Target
 from deploy.local import NodeState
 from raft.simulator.history import FaultNote
 
@@ -40,7 +41,7 @@ class Failover:
 class Context:
     """The cluster, the load and the words of one scenario."""
 
-    cluster: ChaosCluster
+    target: Target
     load: Load
     recorder: Recorder
     random: Random
@@ -50,6 +51,12 @@ class Context:
     failovers: list[Failover] = field(default_factory=list)
     notes: list[FaultNote] = field(default_factory=list)
     """What weakens receipts, for the checker."""
+
+    @property
+    def cluster(self) -> ChaosCluster:
+        """The target, where it has proxies and disks."""
+        assert isinstance(self.target, ChaosCluster), "a scenario runs on a cluster of its own"
+        return self.target
 
     # --- Waiting ---
 
@@ -93,7 +100,7 @@ class Context:
 
         def leads() -> int:
             nonlocal found
-            found = self.cluster.leader()
+            found = self.target.leader()
             return found
 
         await self.until("a leader", leads)
@@ -102,7 +109,7 @@ class Context:
     async def follower(self) -> int:
         """Any node that does not lead."""
         leader = await self.leader()
-        return self.random.choice([node for node in self.cluster.node_ids if node != leader])
+        return self.random.choice([node for node in self.target.node_ids if node != leader])
 
     async def new_leader(self, old: int) -> int:
         """Wait until another node than `old` leads."""
@@ -110,7 +117,7 @@ class Context:
 
         def leads() -> bool:
             nonlocal found
-            states = self.cluster.status().values()
+            states = self.target.status().values()
             leaders = [s for s in states if s.role == "leader" and s.is_ready and s.node_id != old]
             found = max(leaders, key=_term).node_id if leaders else 0
             return bool(found)
@@ -120,7 +127,7 @@ class Context:
 
     async def term(self) -> int:
         """The highest term that any node knows."""
-        states = (await self.do(self.cluster.status)).values()
+        states = (await self.do(self.target.status)).values()
         return max(map(_term, states))
 
     # --- Words ---

@@ -13,12 +13,12 @@ from typing import Final
 
 import quorumlog
 from chaos.clients import Clients
-from chaos.cluster import ChaosCluster
 from chaos.errors import NotPossibleHereError, NotSoError
 from chaos.load import CONNECT_TIMEOUT_MS, Load
 from chaos.profile import Options
 from chaos.recorder import Recorder, now_ns
 from chaos.scenario import Context, Scenario
+from chaos.target import Target
 from chaos.verdict import caught_up, drain, judge, leaders_of, same_digests
 
 BEFORE_COUNT: Final = 200
@@ -62,7 +62,7 @@ class Trial:
     """One run of one scenario on a cluster that is whole."""
 
     def __init__(
-        self, scenario: Scenario, cluster: ChaosCluster, options: Options, seed: int, topic: str
+        self, scenario: Scenario, cluster: Target, options: Options, seed: int, topic: str
     ) -> None:
         self._scenario, self._cluster, self._options = scenario, cluster, options
         self._topic, self._seed = topic, seed

@@ -40,6 +40,10 @@ COMMANDS = {
     "bench": LazyCommand(
         "quorumlog.cli.bench:bench", "Measure this machine, the engine and the cluster."
     ),
+    "chaos": LazyCommand(
+        "quorumlog.cli.chaos:chaos",
+        "Attack a local cluster while it works, and check every answer that clients got.",
+    ),
     "cluster": LazyCommand(
         "quorumlog.cli.cluster:cluster", "Show the nodes, move the leadership, change the members."
     ),

@@ -10,6 +10,8 @@ from chaos.scenario import RAFT, Context, scenario
 from chaos.shim import Call, Shim
 
 EXIT_SYNC_FAILED: Final = 74
+RESERVE_SIZE_BYTES: Final = 4 << 20
+"""As the profiles set it."""
 SMALL_FILES: Final = (("file_size_bytes", "1MiB"), ("batch_size_bytes_max", "256KiB"))
 SMALL_DISK: Final = Profile(disk_size_bytes=DISK_SIZE_BYTES, settings=SMALL_FILES)
 ROLLING: Final = Profile(
@@ -150,11 +152,14 @@ async def full_disk(x: Context) -> None:
 
 @scenario("full-majority", "D14", profile=SMALL_DISK)
 async def full_majority(x: Context) -> None:
-    """All disks fill up: appends are refused, reads go on, and room is all it takes."""
+    """All disks fill up: appends are refused, reads go on, and room is all it takes.
+
+    Half of the reserve is left: what is committed needs room in queues to be seen by readers.
+    """
     nodes = x.cluster.node_ids
     async with x.fault("full", "all nodes", count=len(nodes)):
         for node in nodes:
-            await x.do(x.cluster.fill, node)
+            await x.do(x.cluster.fill, node, RESERVE_SIZE_BYTES // 2)
         before = x.recorder.errors.copy()
         await x.until(
             "appends are refused",

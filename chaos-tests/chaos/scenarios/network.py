@@ -360,9 +360,7 @@ def _is_noticed(x: Context, before: int) -> bool:
 @scenario("lossy-links", "N15", modes=RAFT)
 async def lossy_links(x: Context) -> None:
     """Messages between nodes are lost, doubled and late, so that they come in another order."""
-    from chaos.interceptor import Interceptor
-
-    interceptor = Interceptor(x.cluster.link_faults_path)
+    interceptor = x.target.interceptor
     async with x.fault("lossy", "a tenth lost, doubled, late by up to 300 ms", count=3):
         await x.do(interceptor.set, drop=0.1, double=0.1, late=0.1, late_ms=300)
         await x.linger(6.0)
@@ -376,9 +374,7 @@ async def lossy_links(x: Context) -> None:
 @scenario("flipped-bits", "N16", modes=RAFT)
 async def flipped_bits(x: Context) -> None:
     """Bits of messages between nodes are flipped: connections end, and nothing is believed."""
-    from chaos.interceptor import Interceptor
-
-    interceptor = Interceptor(x.cluster.link_faults_path)
+    interceptor = x.target.interceptor
     async with x.fault("flip", "one message in 200"):
         await x.do(interceptor.set, flip=0.005)
         await x.linger(4.0)

@@ -5,6 +5,7 @@ SIGKILL, and then files and names as `chaos.power` draws them: all that was sync
 rest.
 """
 
+import asyncio
 from typing import Final
 
 from chaos import power
@@ -17,36 +18,41 @@ SHADOWED: Final = Profile(
 )
 
 
-async def _lose_power(x: Context, *nodes: int) -> None:
-    for node in nodes:
-        await x.do(x.cluster.kill, node)
+async def _lose_power(x: Context, *nodes: int) -> int:
+    """Take the power from nodes; return how many pages and names that cost."""
+    count = 0
+    await asyncio.gather(*(x.do(x.cluster.kill, node) for node in nodes))
     for node in nodes:
         shadow = x.cluster.shims[node].shadow
         assert shadow is not None, "the profile keeps a shadow"
-        data = x.cluster.data_directory(node)
-        lost = await x.do(power.lose, data, shadow, x.random)
+        lost = await x.do(power.lose, x.cluster.data_directory(node), shadow, x.random)
         x.inject("power-loss", f"node {node}: {lost}")
-        x.prove(f"node {node} lost unsynced pages or names", lost.page_count + lost.name_count)
+        count += lost.page_count + lost.name_count
+    return count
 
 
 @scenario("power-loss-one", "D1 D3 D4", profile=SHADOWED)
 async def power_loss_one(x: Context) -> None:
     """Each node in turn loses power, with any part of what it had not synced."""
+    lost = 0
     for node in x.cluster.node_ids:
         if node == await x.leader():
             x.leader_lost()
-        await _lose_power(x, node)
+        lost += await _lose_power(x, node)
         await x.acked(50)
         await x.do(x.cluster.start, node)
         await x.do(x.cluster.wait_ready)
+    x.prove(f"{lost} pages and names were lost", lost)
 
 
 @scenario("power-loss-all", "D2 D3 D4 D17", profile=SHADOWED, modes=RAFT)
 async def power_loss_all(x: Context) -> None:
     """All nodes lose power at one instant, twice."""
+    lost = 0
     for _ in range(2):
         await x.acked(100)
-        await _lose_power(x, *x.cluster.node_ids)
+        lost += await _lose_power(x, *x.cluster.node_ids)
         await x.do(x.cluster.start)
         await x.do(x.cluster.wait_ready)
         await x.acked(50)
+    x.prove(f"{lost} pages and names were lost", lost)

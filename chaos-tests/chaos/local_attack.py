@@ -1,0 +1,146 @@
+"""Attacks on a local cluster of a person who tests an application of their own (`qlog chaos`).
+
+Owns the attacks that need no proxies: signals, lost and late messages by the interceptor of the
+nodes themselves, slow syncs by the shim. A load of our own runs beside that of the application, and
+its history is judged as everywhere; the cluster is whole again afterwards, or the verdict says so.
+"""
+
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final
+
+from chaos.profile import Options, Profile
+from chaos.scenario import ALL_MODES, Context, Scenario
+from chaos.shim import Call, Shim, compile_shim
+from chaos.target import Target
+from chaos.trial import Result, Trial
+from deploy.local import LocalCluster
+
+Attack = Callable[[Context, int, float], Awaitable[None]]
+
+
+async def kill(x: Context, node: int, seconds: float) -> None:
+    """End a node by SIGKILL, and start it again."""
+    is_leader = node == await x.leader()
+    if is_leader:
+        x.leader_lost()
+    async with x.fault("kill", f"node {node}, for {seconds} s"):
+        await x.do(x.target.kill, node)
+        x.prove(f"node {node} is dead", not x.target.local.is_alive(node))
+        await x.acked()
+        await x.linger(seconds)
+    await x.do(x.target.start, node)
+
+
+async def pause(x: Context, node: int, seconds: float) -> None:
+    """Stop a node from running (SIGSTOP), connections open, and let it go on."""
+    if node == await x.leader():
+        x.leader_lost()
+    async with x.fault("pause", f"node {node}, for {seconds} s"):
+        await x.do(x.target.pause, node)
+        x.prove(f"node {node} sleeps", (await x.do(x.target.status))[node].state == "paused")
+        await x.acked()
+        await x.linger(seconds)
+        await x.do(x.target.resume, node)
+
+
+async def partition(x: Context, node: int, seconds: float) -> None:
+    """Lose all messages between a node and the others; clients still reach all of them."""
+    before = x.target.interceptor.counts()["dropped"]
+    if node == await x.leader():
+        x.leader_lost()
+    async with x.fault("partition", f"node {node}, for {seconds} s"):
+        await x.do(x.target.interceptor.cut, _links(x, node))
+        await x.linger(seconds)
+        await x.acked()
+        await x.do(x.target.interceptor.clear)
+    await x.until("messages were lost", _has_counted, x, "dropped", before)
+    x.prove("messages were lost", True)
+
+
+async def slow_link(x: Context, node: int, seconds: float) -> None:
+    """Let all messages between a node and the others be late by up to 300 ms, in any order."""
+    before = x.target.interceptor.counts()["late"]
+    async with x.fault("slow-link", f"node {node}, for {seconds} s"):
+        await x.do(x.target.interceptor.slow, _links(x, node), 300)
+        await x.linger(seconds)
+        await x.acked()
+        await x.do(x.target.interceptor.clear)
+    await x.until("messages were late", _has_counted, x, "late", before)
+    x.prove("messages were late", True)
+
+
+async def lossy_link(x: Context, node: int, seconds: float) -> None:
+    """Lose, double and delay a tenth each of all messages between all nodes."""
+    before = x.target.interceptor.counts()["dropped"]
+    async with x.fault("lossy-link", f"all nodes, for {seconds} s"):
+        await x.do(x.target.interceptor.set, drop=0.1, double=0.1, late=0.1, late_ms=300)
+        await x.linger(seconds)
+        await x.acked()
+        await x.do(x.target.interceptor.clear)
+    await x.until("messages were lost", _has_counted, x, "dropped", before)
+    x.prove("messages were lost", True)
+
+
+async def slow_disk(x: Context, node: int, seconds: float) -> None:
+    """Let every sync of a node take 200 ms longer; it is restarted before and after."""
+    with tempfile.TemporaryDirectory(prefix="chaos-") as name:
+        library = await x.do(compile_shim, Path(name))
+        control = Path(name) / "control"
+        shim = x.target.shims[node] = Shim(library, x.target.data_directory(node), control, None)
+        try:
+            await _restart(x, node)
+            async with x.fault("slow-disk", f"node {node}, for {seconds} s"):
+                shim.delay(Call.SYNC, 200)
+                await x.linger(seconds)
+                await x.acked()
+                x.prove("syncs were slow", shim.hits(Call.SYNC))
+                shim.clear()
+        finally:
+            del x.target.shims[node]
+            await _restart(x, node)
+            shim.close()
+
+
+async def _restart(x: Context, node: int) -> None:
+    await x.do(x.target.stop, node)
+    await x.do(x.target.start, node)
+    await x.do(x.target.wait_ready)
+
+
+def _links(x: Context, node: int) -> list[tuple[int, int]]:
+    others = [other for other in x.target.node_ids if other != node]
+    return [(node, other) for other in others] + [(other, node) for other in others]
+
+
+def _has_counted(x: Context, what: str, before: int) -> bool:
+    return x.target.interceptor.counts()[what] > before
+
+
+ATTACKS: Final[dict[str, Attack]] = {
+    "kill": kill,
+    "pause": pause,
+    "partition": partition,
+    "slow-link": slow_link,
+    "lossy-link": lossy_link,
+    "slow-disk": slow_disk,
+}
+
+
+async def run(
+    cluster: LocalCluster, attack: Attack, *, node: int | None, seconds: float, seed: int
+) -> Result:
+    """Attack one node, by default the leader, and judge what clients saw."""
+
+    async def body(x: Context) -> None:
+        await attack(x, node if node is not None else await x.leader(), seconds)
+
+    title = (attack.__doc__ or "").splitlines()[0]
+    chosen = Scenario(
+        attack.__name__.replace("_", "-"), (), title, body, Profile(), ALL_MODES, False, 0.02
+    )
+    topic = f"chaos-{time.time_ns():x}"
+    target = Target(cluster, cluster.bootstrap)
+    return await Trial(chosen, target, Options(seed), seed, topic).run()

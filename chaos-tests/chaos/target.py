@@ -1,0 +1,135 @@
+"""The nodes that are attacked: what they say of themselves, their life, and how they get well.
+
+Owns signals, exit codes and waiting. Must not know what is between the nodes or under them; a
+cluster of a run (cluster.py) adds proxies and disks, one of a person (local_attack.py) has none.
+"""
+
+import contextlib
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from chaos.errors import NotSoError
+from chaos.interceptor import Interceptor
+from chaos.shim import Shim
+from deploy.local import LINK_FAULTS_FILE, LocalCluster, LocalError, NodeState
+
+READY_TIMEOUT_S: Final = 60.0
+_POLL_S: Final = 0.03
+
+
+class Target:
+    """A cluster that can be attacked. Blocking; call it from a thread."""
+
+    def __init__(self, local: LocalCluster, bootstrap: str) -> None:
+        self.local: Final = local
+        self.bootstrap: Final = bootstrap
+        """Addresses for clients."""
+        self.shims: Final[dict[int, Shim]] = {}
+        self.interceptor: Final = Interceptor(local.directory / LINK_FAULTS_FILE)
+        self._paused: set[int] = set()
+
+    # --- Facts ---
+
+    @property
+    def node_ids(self) -> tuple[int, ...]:
+        """All nodes."""
+        return self.local.node_ids
+
+    def data_directory(self, node: int) -> Path:
+        """Where a node keeps everything."""
+        return self.local.node_directory(node) / "data"
+
+    def status(self) -> dict[int, NodeState]:
+        """What every node says of itself."""
+        return {state.node_id: state for state in self.local.status()}
+
+    def leader(self) -> int:
+        """The node that leads and is ready; 0 if none does."""
+        return self.local.leader_id()
+
+    def is_up(self, node: int) -> bool:
+        """Whether a node answers and knows a term."""
+        return self.status()[node].term is not None
+
+    def socket_counts(self) -> dict[int, int]:
+        """Sockets of each node that runs, for a look at leaks."""
+        found = {}
+        for node, state in self.status().items():
+            if state.pid is not None:
+                with contextlib.suppress(psutil.Error):
+                    found[node] = len(psutil.Process(state.pid).net_connections("tcp"))
+        return found
+
+    def pid(self, node: int) -> int:
+        """Of a node that runs."""
+        pid = self.status()[node].pid
+        if pid is None:
+            raise NotSoError(f"node {node} does not run")
+        return pid
+
+    # --- Life ---
+
+    def start(self, *nodes: int, failpoints: str = "") -> None:
+        """Start nodes, by default all that do not run."""
+        for node in nodes or self.node_ids:
+            environment = {"QUORUMLOG_FAILPOINTS": failpoints} if failpoints else {}
+            if node in self.shims:
+                environment |= self.shims[node].environment()
+            self.local.start(node, environment=environment)
+
+    def kill(self, node: int) -> None:
+        """SIGKILL."""
+        self._paused.discard(node)
+        if not self.local.kill(node):
+            raise NotSoError(f"node {node} was dead before it could be killed")
+
+    def stop(self, node: int) -> None:
+        """SIGTERM, and wait."""
+        if self.local.stop(node):
+            raise NotSoError(f"node {node} did not stop in time and was killed")
+
+    def send(self, node: int, number: signal.Signals) -> None:
+        """Any other signal."""
+        os.kill(self.pid(node), number)
+
+    def pause(self, node: int) -> None:
+        """SIGSTOP."""
+        self._paused.add(node)
+        self.local.pause(node)
+
+    def resume(self, node: int) -> None:
+        """SIGCONT."""
+        self._paused.discard(node)
+        self.local.resume(node)
+
+    def wait_ended(self, node: int, timeout_s: float = READY_TIMEOUT_S) -> int:
+        """Wait until a node's process has ended by itself; return its exit code."""
+        deadline = time.monotonic() + timeout_s
+        while self.local.is_alive(node):
+            if time.monotonic() >= deadline:
+                raise NotSoError(f"node {node} still runs after {timeout_s} s")
+            time.sleep(_POLL_S)
+        code = self.local.exit_code(node)
+        assert code is not None, f"node {node} was started here"
+        return code
+
+    def heal(self) -> None:
+        """Take every fault away, and start what is down. Nothing is waited for."""
+        self.interceptor.clear()
+        for node in tuple(self._paused):
+            self.resume(node)
+        for shim in self.shims.values():
+            shim.clear()
+        self.start()
+
+    def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> int:
+        """Wait until all nodes are ready and one leads; return it."""
+        try:
+            return self.local.wait_ready(int(timeout_s * 1000), node_ids=self.node_ids)
+        except LocalError as error:
+            raise NotSoError(str(error)) from error
