@@ -46,11 +46,11 @@ class NameServerCalls:
         """Say how the replica is. Raises NameServerOffError."""
         service = self._service
         settings, status, broker = service.settings, service.status(), service.broker
-        registration, remote = service.registration, service.remote
-        if remote is not None and registration is not None and broker is not None:
+        registration = service.registration
+        if settings is None and registration is not None and broker is not None:
             return pb.NameServerStatusResponse(
                 state="remote",
-                leader=remote.leader,
+                leader=registration.leader,
                 node_id=broker.broker_id,
                 group=broker.group,
                 problem=registration.problem,

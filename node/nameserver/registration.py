@@ -95,6 +95,11 @@ class Registration:
         """Why the directory does not know this broker as it is; empty: it does."""
         self.registered_count = self.beat_count = 0
 
+    @property
+    def leader(self) -> str:
+        """Who could commit when it looked last; empty: nobody."""
+        return self._leader
+
     def changed(self) -> None:
         """Something that the directory should know at once may have changed."""
         self._changed.set()

@@ -6,6 +6,7 @@ only the replica, and the status says why.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -58,10 +59,11 @@ class NameServerService:
         remote: "RemoteDirectory | None" = None,
         restart_pause_ms: int = RESTART_PAUSE_MS,
     ) -> None:
-        """Without a broker it runs alone; without settings it asks `remote`, or does nothing."""
+        """Without a broker it runs alone. `remote` is asked without settings, and as long as the
+        replica cannot run."""
         self.settings: Final = settings
         self.broker: Final = broker
-        self.remote: Final = remote
+        self._remote: Final = remote
         self.trusted_time: Final = TrustedTime()
         self.registration: Registration | None = None
         self.restart_count = 0
@@ -73,18 +75,24 @@ class NameServerService:
     @classmethod
     def of(cls, settings: Settings, broker: LocalBroker) -> Self:
         """Return the one of a node."""
-        remote, servers = None, settings.nameserver_servers
-        if servers:
-            from node.nameserver.remote import RemoteDirectory
+        own = settings.nameserver()
+        servers = settings.nameserver_servers
+        if own is not None:
+            # The nodes of its group have replicas, too, or know who has.
+            peers = settings.peers.items()
+            servers = tuple(peer.address for n, peer in peers if n != settings.node_id)
+        if not servers:
+            return cls(own, broker)
+        from node.nameserver.remote import RemoteDirectory
 
-            tls = tls_files(settings)
-            remote = RemoteDirectory(
-                map(str, servers),
-                broker.group,
-                broker.heartbeat_period_ms // 4,
-                None if tls is None else grpc_client_credentials(tls),
-            )
-        return cls(settings.nameserver(), broker, remote=remote)
+        tls = tls_files(settings)
+        remote = RemoteDirectory(
+            map(str, servers),
+            broker.group,
+            broker.heartbeat_period_ms // 4,
+            None if tls is None else grpc_client_credentials(tls),
+        )
+        return cls(own, broker, remote=remote)
 
     # --- Life ---
 
@@ -92,9 +100,8 @@ class NameServerService:
         """Begin; returns at once."""
         if self.settings is not None:
             self._task = asyncio.create_task(self._run(self.settings), name="nameserver")
-        elif self.remote is not None and self.broker is not None:
-            work = self._ask_others(self.remote, self.broker)
-            self._task = asyncio.create_task(work, name="nameserver")
+        elif self._remote is not None:
+            self._task = asyncio.create_task(self._ask_others(), name="nameserver")
 
     async def leave(self) -> None:
         """Tell the others that this broker stops; bounded, and nothing depends on it."""
@@ -106,8 +113,8 @@ class NameServerService:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        if self.remote is not None:
-            await self.remote.close()
+        if self._remote is not None:
+            await self._remote.close()
 
     def changed(self) -> None:
         """The role of the broker changed: tell it at once."""
@@ -160,11 +167,11 @@ class NameServerService:
 
     def other_groups(self, topics: Iterable[str]) -> list[GroupRoute]:
         """Return all groups but the broker's own, as they are known here. Never waits."""
-        if self.remote is not None:
-            return self.remote.other_groups(topics)
         server = self._server
-        if server is None or self.broker is None:
+        if self.broker is None:
             return []
+        if server is None:
+            return [] if self._remote is None else self._remote.other_groups(topics)
         wanted, own, now_ms = tuple(topics), self.broker.group, self.trusted_ms
         return server.look(lambda directory: other_groups(directory, own, now_ms, lambda _: wanted))
 
@@ -187,9 +194,12 @@ class NameServerService:
                 self._server = None
                 if server is not None:
                     await server.stop()
-            if isinstance(self._failure, _FINAL):
+            is_final = isinstance(self._failure, _FINAL)
+            if is_final and self._remote is None:
                 return
-            await asyncio.sleep(self._restart_pause_ms / 1000)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(None if is_final else self._restart_pause_ms / 1000):
+                    await self._ask_others()
             self.restart_count += 1
 
     async def _serve(self, server: "NameServer") -> None:
@@ -202,17 +212,21 @@ class NameServerService:
             for duty in duties:
                 group.create_task(duty)
 
-    async def _ask_others(self, remote: "RemoteDirectory", broker: LocalBroker) -> None:
-        """Do the duties of a broker through another process."""
+    async def _ask_others(self) -> None:
+        """Do the duties of a broker through another process, until cancelled."""
+        remote, broker = self._remote, self.broker
+        if remote is None or broker is None:
+            await asyncio.Event().wait()
+            return
         while True:
-            self.registration, self._failure = Registration(remote, broker), None
+            self.registration = Registration(remote, broker)
             duties = [remote.run(), self.registration.run(), *_advice(remote, broker)]
             try:
                 async with asyncio.TaskGroup() as group:
                     for duty in duties:
                         group.create_task(duty)
             except Exception as error:  # noqa: BLE001 - a fault here must not end the node.
-                self._note(error)
+                _log.error("the duties of a broker ended, and begin again", exc_info=error)
             await asyncio.sleep(self._restart_pause_ms / 1000)
 
     async def _watch(self, server: "NameServer") -> None:

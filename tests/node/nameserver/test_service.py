@@ -155,6 +155,33 @@ def test_damaged_files_wait_for_a_person(tmp_path: Path) -> None:
     run(main)
 
 
+@pytest.mark.slow
+def test_while_its_replica_cannot_run_a_node_asks_others(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path / "a") as (service, address):
+            settings = alone(tmp_path / "b")
+            async with serving(NameServerService(settings, None)):
+                pass
+            (Path(settings.directory) / "journal").write_bytes(b"x" * 100)
+            remote = RemoteDirectory([address], "far", 20)
+            other = NameServerService(settings, FakeBroker(raft_leader(4, 2, "far")), remote=remote)
+            other.start()
+            try:
+                await until("the failure", lambda: "move the directory away" in other.problem)
+                await until("registration", lambda: names(service.other_groups([])))
+                await until("the other group", lambda: other.other_groups(["orders"]))
+                assert names(other.other_groups(["orders"])) == {"raft": [("orders", 4)]}
+                status = await NameServerCalls(other).name_server_status(
+                    pb.NameServerStatusRequest()
+                )
+                assert status.state == "failed"
+                assert "move the directory away" in status.failure
+            finally:
+                await other.stop()
+
+    run(main)
+
+
 def test_without_settings_there_is_nothing(tmp_path: Path) -> None:
     async def main() -> None:
         service = NameServerService(None, FakeBroker(raft_report(1)))
