@@ -55,7 +55,6 @@ A node of three, the same file on each but for `node_id`:
 ```toml
 {EXAMPLE}```
 """
-_TABLE_HEAD: Final = "| setting | default | meaning |\n|---|---|---|\n"
 
 
 def page() -> str:

@@ -26,7 +26,6 @@ TAGS: Final = "TAGS"
 PROPERTY_CRC: Final = "__CRC32#"
 
 _CRC_MASK: Final = 0x7FFFFFFF
-_SYS_FLAG_ANY_V6: Final = 0x30
 _LONG_TOPICS: Final = ("%RETRY%", "%DLQ%")
 _TOPIC_CHARACTERS: Final = frozenset(
     "%|_-0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"

@@ -16,7 +16,6 @@ from quorumlog.queues import Queue
 Host = tuple[str, int]  # IPv4 or IPv6 literal, port.
 
 _SYS_FLAG_BORN_HOST_V6: Final = 0x10
-_SYS_FLAG_STORE_HOST_V6: Final = 0x20
 _INT32: Final = struct.Struct(">i")
 _TIME: Final = struct.Struct(">q")
 

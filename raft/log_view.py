@@ -153,7 +153,7 @@ class LogView:
         return tuple(runs)
 
     def all_runs(self) -> tuple[TermRun, ...]:
-        """Return every run, for restart and for tests."""
+        """Return every run, for transcripts and tests."""
         return tuple(zip(self._firsts, self._terms, strict=True))
 
     def clip_runs(self, lo: Index, hi: Index, *, count_max: int) -> Index:

@@ -30,7 +30,6 @@ _TERM_AT: Final = 16
 _POSITION_AT: Final = 24
 _KIND_AT: Final = 32
 _BODY_CRC_AT: Final = 40
-_BODY_SIZE_AT: Final = 44
 _NO_CHAIN: Final = bytes(4)
 _pack_header: Final = fmt.ENTRY_HEADER.pack
 _BODY_SIZE_BYTES_MAX: Final = fmt.ENTRY_SIZE_BYTES_MAX - _HEADER

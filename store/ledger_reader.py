@@ -374,12 +374,6 @@ class LedgerReader:
         unit = self.index.get(index) if index >= self.first_index else None
         return unit.position if unit is not None else self.position_of(index)
 
-    def view_range(self, lo_index: int, hi_index: int, max_size_bytes: int) -> View:
-        """As `read_range` without a copy; release the view soon."""
-        found = self.range_of(lo_index, hi_index, max_size_bytes)
-        self.check_bytes(found.position, found.position + found.size_bytes)
-        return self.files.view(found.position, found.size_bytes)
-
     def check_bytes(self, lo: int, hi: int) -> None:
         """Check the entries that hold the bytes [lo, hi), unless they were before.
 

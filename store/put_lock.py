@@ -15,9 +15,6 @@ from typing import Final, Literal, Self
 
 from store.errors import BusyError
 
-# RocketMQ ignores ages beyond this, since a free lock looks ancient there (5.8). Ours knows when it
-# is free; the limit stays for a holder that is stuck for good, which a watchdog must end.
-PAGE_CACHE_BUSY_MS: Final = 1_000
 _NS_PER_MS: Final = 1_000_000
 
 
@@ -71,10 +68,6 @@ class PutLock:
         """Return how long the present holder has had the lock, 0 while it is free."""
         began_ns = self._began_ns
         return 0 if began_ns is None else (self._monotonic_ns() - began_ns) // _NS_PER_MS
-
-    def is_page_cache_busy(self, busy_ms: int = PAGE_CACHE_BUSY_MS) -> bool:
-        """Say whether one append has been running for longer than `busy_ms` (5.8)."""
-        return self.held_ms() > busy_ms
 
     def _wait(self, timeout_ms: int) -> bool:
         raise NotImplementedError

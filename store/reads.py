@@ -13,7 +13,7 @@ from store.errors import CorruptionError, PositionRangeError, RecordFormatError
 from store.index_files import IndexFiles
 from store.ledger import Ledger
 from store.mapped_file import View
-from store.message import Message, decode_message, parse_message_id
+from store.message import Message, decode_message
 from store.offset_by_time import Boundary, offset_by_time
 from store.pull import PullResult, pull
 from store.record_check import store_timestamp
@@ -110,10 +110,6 @@ class Reads:
             raise PositionRangeError("record position", position, lo, hi)
         self.log.check(position, record)
         return message
-
-    def message_by_id(self, message_id: str) -> Message:
-        """Return the record with an offset message id. Errors as `message_at`."""
-        return self.message_at(parse_message_id(message_id)[1])
 
     def messages_by_key(
         self,

@@ -12,23 +12,6 @@ from typing import Final
 
 LATENCY_BUCKET_COUNT: Final = 27  # Bucket k holds [2**(k-1), 2**k) us; the last from 33 s on.
 
-# RocketMQ's names, with upper bounds in ms (StoreStatsService#initPutMessageDistributeTime).
-_ROCKETMQ_BUCKETS: Final = (
-    ("[<=0ms]", 1),
-    ("[0~10ms]", 10),
-    ("[10~50ms]", 50),
-    ("[50~100ms]", 100),
-    ("[100~200ms]", 200),
-    ("[200~500ms]", 500),
-    ("[500ms~1s]", 1_000),
-    ("[1~2s]", 2_000),
-    ("[2~3s]", 3_000),
-    ("[3~4s]", 4_000),
-    ("[4~5s]", 5_000),
-    ("[5~10s]", 10_000),
-)
-_ROCKETMQ_LAST_BUCKET: Final = "[10s~]"
-
 
 class Latencies:
     """A histogram of durations; `note` is the hot path."""
@@ -70,32 +53,6 @@ class LatencyStats:
     def count(self) -> int:
         """How many durations were counted."""
         return sum(self.counts)
-
-    def quantile_us(self, share: float) -> int:
-        """Return a duration that `share` (0 to 1) of all stayed at or below, in microseconds.
-
-        It is the upper bound of a bucket, so up to twice the truth and never less; 0 without data.
-        """
-        assert 0 <= share <= 1, f"share {share}"
-        rank, seen = share * self.count, 0
-        for bucket, count in enumerate(self.counts):
-            seen += count
-            if count and seen >= rank:
-                return min(self.max_us, (1 << bucket) - 1)
-        return self.max_us
-
-    def rocketmq_buckets(self) -> dict[str, int]:
-        """Return the counts under RocketMQ's names.
-
-        The bounds do not coincide: a bucket of ours counts where its upper bound lies, so a put may
-        appear one bucket slower than it was, never faster.
-        """
-        counts = {name: 0 for name, _ in _ROCKETMQ_BUCKETS} | {_ROCKETMQ_LAST_BUCKET: 0}
-        for bucket, count in enumerate(self.counts):
-            upper_us = (1 << bucket) - 1 if bucket < LATENCY_BUCKET_COUNT - 1 else 1 << 62
-            name = next((n for n, ms in _ROCKETMQ_BUCKETS if upper_us < ms * 1000), None)
-            counts[name or _ROCKETMQ_LAST_BUCKET] += count
-        return counts
 
 
 class StoreCounters:

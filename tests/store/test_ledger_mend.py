@@ -180,7 +180,6 @@ def test_damaged_bytes_are_never_served(opened: Open) -> None:
     reads: list[Callable[[int, int], object]] = [
         lambda lo, hi: ledger.read_range(lo, hi, whole),
         ledger.read_entries,
-        lambda lo, hi: ledger.view_range(lo, hi, whole).release(),
         lambda lo, hi: ledger.check(wreck.spots[lo].position, bytes(wreck.spots[lo].size_bytes)),
     ]
     for read in reads:
