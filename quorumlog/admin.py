@@ -401,6 +401,8 @@ class Admin:
                     raise result
                 failed.append(result)
                 away.append(group.name)
+                if not self._groups.is_single:
+                    self._groups.suspect(group)
             else:
                 answers[group.name] = result
         if failed and not (answers and may_be_away):

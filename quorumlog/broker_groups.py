@@ -149,7 +149,9 @@ class BrokerGroups:
                     ) from error
             await backoff.pause()
         await self._survey()
-        await self._refresh_all([group for group in self.all if group is not self._first])
+        # Once is enough: who does not answer now is away until it does.
+        if self._probes:
+            await asyncio.wait(list(self._probes.values()), timeout=ATTEMPT_MS / 1000)
         self._refreshing = asyncio.create_task(self._keep_fresh())
 
     async def refresh(self, deadline: Deadline) -> None:
@@ -182,17 +184,18 @@ class BrokerGroups:
             self._changed()
 
     async def _probe(self, group: BrokerGroup) -> None:
-        while True:
+        while not await self._has_leader(group):  # noqa: ASYNC110 - it asks again and again.
             await asyncio.sleep(PROBE_MS / 1000)
-            try:
-                await group.router.refresh(Deadline(ATTEMPT_MS))
-            except QuorumlogError:
-                continue
-            if group.router.leader_address:
-                break
-        group.is_away = False
         del self._probes[group]
+        group.is_away = False
         self._changed()
+
+    async def _has_leader(self, group: BrokerGroup) -> bool:
+        try:
+            await group.router.refresh(Deadline(ATTEMPT_MS))
+        except QuorumlogError:
+            return False
+        return bool(group.router.leader_address)
 
     async def _keep_fresh(self) -> None:
         pause_ms = REFRESH_FIRST_MS
@@ -216,14 +219,7 @@ class BrokerGroups:
         router = group.router
         if await router.refresh_topics(router.asked_topics()[-REFRESHED_TOPICS_MAX:]):
             return
-        try:
-            await router.refresh(Deadline(ATTEMPT_MS))
-        except QuorumlogError:
-            pass
-        else:
-            if router.leader_address:
-                return
-        if not self.is_single:
+        if not await self._has_leader(group) and not self.is_single:
             self.suspect(group)
 
     # Groups that come and go.
@@ -261,6 +257,7 @@ class BrokerGroups:
         group.named_s = time.monotonic()
         if group not in self.all:
             self._show((*self.all, group))
+            self.suspect(group)  # It has to answer before anything is sent there.
 
     def _leave_out(self) -> None:
         """Leave out who is not named and does not answer; there is always one."""

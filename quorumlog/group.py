@@ -201,7 +201,7 @@ class GroupConsumer(Consumption):
         finally:
             memberships = self._memberships.items()
             # A group that is away forgets us by itself.
-            leaves = (m.leave() for group, m in memberships if m.is_joined and not group.is_away)
+            leaves = (m.leave() for group, m in memberships if m.members and not group.is_away)
             results = await asyncio.gather(*leaves, return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException):

@@ -63,13 +63,18 @@ class Lanes:
         self,
         groups: BrokerGroups,
         on_ended: "Callable[[asyncio.Task[None]], None]",
+        timeout_ms: float,
         **options: Any,
     ) -> None:
-        """`options` are those of Sender; `on_ended` is told of a sender that broke."""
+        """`options` are those of Sender; `on_ended` is told of a sender that broke.
+
+        `timeout_ms`: what a message has; when a part of it is over, there is time for another try.
+        """
         self.only: Lane | None = None
         """The one that takes everything; None while there are several groups."""
         self._groups = groups
         self._options = options
+        self._away_after_ms = min(AWAY_AFTER_MS, timeout_ms / 4)
         self._on_ended = on_ended
         self._lanes: dict[BrokerGroup, Lane] = {}
         self._free: Lane | None = None  # Whose open batch takes what may go anywhere.
@@ -184,7 +189,7 @@ class Lanes:
         return self._lane(group)
 
     def _freely(self, topics: Sequence[str]) -> Lane:
-        """The group whose batch is being filled, else the one that has least to do."""
+        """The group whose batch is being filled, else one with a leader that has least to do."""
         free = self._free
         if free is not None and self._is_filling(free, topics):
             return free
@@ -193,14 +198,16 @@ class Lanes:
         self._turn += 1
         at = self._turn % len(there)
         lanes = [self._lane(group) for group in there[at:] + there[:at]]
-        self._free = min(lanes, key=lambda lane: lane.sender.load)
+        self._free = min(lanes, key=lambda lane: (not lane.router.leader_address, lane.sender.load))
         return self._free
 
     def _is_filling(self, lane: Lane, topics: Sequence[str]) -> bool:
         batch = lane.open
         if batch is None or not batch.is_open or batch.is_pinned or lane.group.is_away:
             return False
-        return lane.group in self._groups.all and not any(map(lane.router.lacks, topics))
+        if not lane.router.leader_address or lane.group not in self._groups.all:
+            return False
+        return not any(map(lane.router.lacks, topics))
 
     # Moves.
 
@@ -209,7 +216,7 @@ class Lanes:
         while True:
             await asyncio.sleep(WATCH_MS / 1000)
             for lane in list(self):
-                if lane.sender.stuck_ms > AWAY_AFTER_MS and lane.group in self._groups.all:
+                if lane.sender.stuck_ms > self._away_after_ms and lane.group in self._groups.all:
                     self._groups.suspect(lane.group)
                 if lane.group.is_away or lane.group not in self._groups.all:
                     self._move(lane)

@@ -19,6 +19,7 @@ from quorumlog.retry import Deadline
 
 HEARTBEAT_MS_MIN: Final = 50
 HEARTBEAT_MS_MAX: Final = 30_000
+ABSENT_MS: Final = 2_000  # Between two looks whether a group has a share of the topics by now.
 AWAY_MS: Final = 2_000  # For a call to a broker group that does not answer lately.
 
 Share = Callable[[BrokerGroup, Sequence[Queue]], Awaitable[None]]
@@ -61,10 +62,27 @@ class Membership:
     async def join(self, deadline: Deadline) -> None:
         """Say "I am here", and take the share that follows from who else is."""
         own = self._identity
+        queues = await self._reads.group_queues(self.group, own.topics, Freshness(), deadline)
+        counts: dict[str, int] = {}
+        for queue in queues:
+            counts[queue.topic] = counts.get(queue.topic, 0) + 1
+        self.missing = frozenset(own.topics) - counts.keys()
+        if counts:
+            await self._heartbeat(sorted(counts), deadline)
+        else:  # Nothing to share here; look again now and then.
+            self.members, self.heartbeat_ms = (), ABSENT_MS
+        members = [own.client_id] if own.is_broadcasting else self.members
+        name = self.group.name
+        ours = assign(own.strategy, own.client_id, counts, members, group=name)
+        await self._share(self.group, [Queue(topic, i, name) for topic, i in ours])
+        self.is_joined = True
+
+    async def _heartbeat(self, topics: Sequence[str], deadline: Deadline) -> None:
+        own = self._identity
         request = consumer_pb2.HeartbeatRequest(
             group=own.group,
             client_id=own.client_id,
-            topics=own.topics,
+            topics=topics,
             is_broadcasting=own.is_broadcasting,
             cluster_id=self.group.router.cluster_id,
         )
@@ -72,16 +90,6 @@ class Membership:
         self.members = tuple(response.client_ids)
         wanted_ms = response.heartbeat_ms or HEARTBEAT_MS_MAX
         self.heartbeat_ms = min(max(wanted_ms, HEARTBEAT_MS_MIN), HEARTBEAT_MS_MAX)
-        queues = await self._reads.group_queues(self.group, own.topics, Freshness(), deadline)
-        counts: dict[str, int] = {}
-        for queue in queues:
-            counts[queue.topic] = counts.get(queue.topic, 0) + 1
-        self.missing = frozenset(own.topics) - counts.keys()
-        members = [own.client_id] if own.is_broadcasting else self.members
-        name = self.group.name
-        ours = assign(own.strategy, own.client_id, counts, members, group=name)
-        await self._share(self.group, [Queue(topic, i, name) for topic, i in ours])
-        self.is_joined = True
 
     async def leave(self) -> None:
         """Have the queues given to others at once."""

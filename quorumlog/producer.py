@@ -96,6 +96,7 @@ class Producer:
             is_idempotent=options.is_idempotent,
             in_flight_max=options.in_flight_max,
             linger_ms=options.linger_ms,
+            timeout_ms=options.timeout_ms,
         )
         self._is_closed = False
         self._bug: errors.QuorumlogError | None = None

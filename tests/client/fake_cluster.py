@@ -144,7 +144,12 @@ class Node(log_pb2_grpc.LogServiceServicer, consumer_pb2_grpc.ConsumerServiceSer
             leader_id=cluster.beliefs.get(self.node_id, cluster.leader_id),
             batch_size_bytes_max=cluster.batch_size_bytes_max,
             body_size_bytes_max=4 << 20,
+            group=cluster.group,
         )
+        for other in cluster.neighbours:
+            route = response.groups.add(group=other.group, kind="raft", term=other.term)
+            for node in other.nodes.values():
+                route.nodes.add(node_id=node.node_id, address=node.address)
         for node in cluster.nodes.values():
             response.nodes.add(node_id=node.node_id, address=node.address)
         for topic in request.topics:
@@ -347,10 +352,12 @@ class Admin(admin_pb2_grpc.AdminServiceServicer):
 class FakeCluster:
     """Nodes and the one log that they all share."""
 
-    def __init__(self, count: int) -> None:
-        self.nodes = {i: Node(self, i) for i in range(1, count + 1)}
+    def __init__(self, count: int, *, group: str = "", first_id: int = 1) -> None:
+        self.group = group
+        self.neighbours: list[FakeCluster] = []  # The other broker groups that nodes tell of.
+        self.nodes = {i: Node(self, i) for i in range(first_id, first_id + count)}
         self.batch_size_bytes_max = 4 << 20
-        self.leader_id, self.term = 1, 1
+        self.leader_id, self.term = first_id, 1
         self.hint = 0  # Whom nodes name that do not lead, if not the leader.
         self.beliefs: dict[int, int] = {}  # Who leads, as single nodes have it.
         self.terms: dict[int, int] = {}
@@ -485,6 +492,25 @@ async def fake_cluster(count: int = 3) -> AsyncIterator[FakeCluster]:
     finally:
         for node in cluster.nodes.values():
             await node.stop()
+
+
+@asynccontextmanager
+async def fake_groups(*names: str, count: int = 1) -> AsyncIterator[dict[str, FakeCluster]]:
+    """Run several broker groups of one cluster, which tell of each other."""
+    groups = {
+        name: FakeCluster(count, group=name, first_id=1 + at * count)
+        for at, name in enumerate(names)
+    }
+    for group in groups.values():
+        group.neighbours = [other for other in groups.values() if other is not group]
+        for node in group.nodes.values():
+            await node.start()
+    try:
+        yield groups
+    finally:
+        for group in groups.values():
+            for node in group.nodes.values():
+                await node.stop()
 
 
 async def until(condition: Callable[[], bool], *, timeout_s: float = 10) -> None:
