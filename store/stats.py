@@ -3,7 +3,7 @@
 Owns the counters and their meaning; must not know who reads them. Each counter is moved by one
 thread only (puts by the writer, syncs by the flush thread), so no lock is needed: a reader may see
 one put counted whose bytes are not. A latency costs one shift and one list element: the buckets are
-powers of two of a microsecond, and RocketMQ's coarse buckets are derived from them.
+powers of two of a microsecond.
 Source: RocketMQ StoreStatsService; storage-formats 9.3.
 """
 
