@@ -164,32 +164,36 @@ class HaLink:
     async def _dial_once(self, peer: _Peer) -> bool:
         """Connect, and return when that connection is over: whether the handshake was good."""
         host, port = peer.address
-        tls = self._client_tls
         connection = HaConnection(self, Side.DIALLED, to=peer.node)
         try:
             async with asyncio.timeout(self._limits.handshake_ms_max / 1000):
-                await self._loop.create_connection(
-                    lambda: connection, host, port, ssl=tls, server_hostname=host if tls else None
-                )
+                await self._connect(connection, host, port)
                 was_good = await connection.opened
         except TimeoutError:
-            self._give_up(connection, CloseCode.TIMEOUT, _NOT_IN_TIME)
+            self._end(connection, CloseCode.TIMEOUT, _NOT_IN_TIME)
             return False
         except (OSError, UnicodeError) as error:
             code = CloseCode.TLS if isinstance(error, ssl.SSLError) else CloseCode.UNREACHABLE
-            self._give_up(connection, code, str(error))
+            self._end(connection, code, str(error))
             return False
         except asyncio.CancelledError:
-            self._give_up(connection, CloseCode.STOPPING, "the node stops")
+            self._end(connection, CloseCode.STOPPING, "the node stops")
             raise
         if was_good:
             await asyncio.shield(connection.closed)
         return was_good
 
-    def _give_up(self, connection: HaConnection, code: CloseCode, detail: str) -> None:
-        self._end(connection, code, detail)
-        if connection not in self._connections:
+    async def _connect(self, connection: HaConnection, host: str, port: int) -> None:
+        """Wait until a socket is connected, with TLS if wanted; leave nothing behind if not."""
+        tls = self._client_tls
+        try:
+            await self._loop.create_connection(
+                lambda: connection, host, port, ssl=tls, server_hostname=host if tls else None
+            )
+        except BaseException:
+            self._connections.discard(connection)
             connection.abandon()
+            raise
 
     # --- ConnectionOwner ---
 

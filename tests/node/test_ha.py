@@ -54,7 +54,7 @@ def test_fence_before_serving(tmp_path: Path) -> None:
             receipt = await two.append(5, 6)
             assert (receipt.term, tuple(receipt.synced_by)) == (two.driver.term, (2, 3))
 
-    run(work(), "asyncio")
+    run(work())
 
 
 def test_two_controller_leaders_lose_nothing(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_two_controller_leaders_lose_nothing(tmp_path: Path) -> None:
             assert not (lost := acked.keys() - set(found)), f"acked and lost: {lost}"
             assert len({log_bytes(node.log) for node in world.nodes.values()}) == 1
 
-    run(work(), "asyncio")
+    run(work())
 
 
 async def more_than(before: set[int], acked: dict[int, int]) -> None:
@@ -131,7 +131,7 @@ def test_readers_stop_at_the_confirm_offset(tmp_path: Path) -> None:
             pull.consistency = common_pb2.CONSISTENCY_LOCAL
             assert (await two.broker.pull(pull)).record_count == 2
 
-    run(work(), "asyncio")
+    run(work())
 
 
 def test_an_old_master_is_fenced_and_its_suffix_set_aside(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_an_old_master_is_fenced_and_its_suffix_set_aside(tmp_path: Path) -> Non
             again = await world.restart(1)
             assert again.losses.losses == [loss], "kept over a restart"
 
-    run(work(), "asyncio")
+    run(work())
 
 
 def test_appends_in_flight_at_a_step_down_are_unknown(tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_appends_in_flight_at_a_step_down_are_unknown(tmp_path: Path) -> None:
             (loss,) = one.losses.losses
             assert (loss.record_count, loss.acked_record_count, loss.is_exact) == (1, 0, True)
 
-    run(work(), "asyncio")
+    run(work())
 
 
 def test_a_retry_after_a_failover_finds_the_first_receipt(tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_a_retry_after_a_failover_finds_the_first_receipt(tmp_path: Path) -> Non
             assert not more.is_duplicate
             assert await two.seen() == list(range(6))
 
-    run(work(), "asyncio")
+    run(work())
 
 
 def test_a_drained_master_stops_acking_first(tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ def test_a_drained_master_stops_acking_first(tmp_path: Path) -> None:
             assert await one.driver.promote(10_000) == 3
             await one.append(20, 21)
 
-    run(work(), "asyncio")
+    run(work())
 
 
 def test_a_linearizable_read_needs_enough_replicas(tmp_path: Path) -> None:
@@ -257,7 +257,7 @@ def test_a_linearizable_read_needs_enough_replicas(tmp_path: Path) -> None:
             with pytest.raises(NotMasterError):
                 one.driver.read_barrier()
 
-    run(work(), "asyncio")
+    run(work())
 
 
 def test_a_new_disk_counts_once_it_is_safe(tmp_path: Path) -> None:
@@ -289,7 +289,7 @@ def test_a_new_disk_counts_once_it_is_safe(tmp_path: Path) -> None:
             assert await three.driver.promote(10_000) > 1
             await three.append(900, 901)
 
-    run(work(), "asyncio")
+    run(work())
 
 
 async def shorten(node: WholeHaNode) -> None:
@@ -321,7 +321,7 @@ def test_a_slave_without_room_takes_nothing_and_goes_on_later(tmp_path: Path) ->
             await world.settled()
             assert await three.seen() == list(range(5))
 
-    run(work(), "asyncio")
+    run(work())
 
 
 def test_two_of_two_wait_for_each_other(tmp_path: Path) -> None:
@@ -343,4 +343,4 @@ def test_two_of_two_wait_for_each_other(tmp_path: Path) -> None:
             await world.settled()
             assert await two.seen() == [0, 1], "it was written before the master died"
 
-    run(work(), "asyncio")
+    run(work())
