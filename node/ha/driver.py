@@ -390,7 +390,8 @@ class HaDriver:
                 listener()
 
     def _on_durable(self, _ticket: int) -> None:
-        self.input(lambda machine: machine.durable_to(self.log.durable))
+        # An empty log that has just begun with an image is ahead of what the machine knows.
+        self.input(lambda m: m.durable_to(min(self.log.durable, m.state.end)))
 
     def _tick(self) -> None:
         self._tick_timer = self._loop.call_later(TICK_MS / 1000, self._tick)
