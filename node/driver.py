@@ -102,7 +102,7 @@ class Driver:
         self._is_synced_within = False
         """A sync that this turn asked for has ended already: what waited for it can leave."""
         self._is_apply_due = False
-        """A tick has passed since entries were shown."""
+        """A tick has passed since entries were shown, or the leader has no more at the moment."""
         self.has_audience: Callable[[], bool] = lambda: True
         """Whether somebody waits for entries to be shown here. A follower of whom nobody wants
         anything shows them with each tick: many at once cost half of what each alone does."""
@@ -272,6 +272,8 @@ class Driver:
         message = decode(
             kind, header, group=self.replica.config.group, sender=node, to=self.node_id
         )
+        if type(message) is AppendRequest and not payload:
+            self._is_apply_due = True  # News of commits alone: there is nothing to wait for.
         if type(message) is AppendRequest and payload and not self.log.has_room(len(payload)):
             # The leader offers the entries again, and by then there may be room. Everything else
             # goes on, so this node still votes and serves reads.

@@ -251,7 +251,9 @@ class Reads:
     ) -> dict[Queue, QueueOffsets]:
         ids = [common_pb2.QueueId(topic=topic, queue_id=queue_id) for topic, queue_id in queues]
         request = log_pb2.QueueOffsetsRequest(
-            queues=ids, consistency=_CONSISTENCY[freshness.consistency]
+            queues=ids,
+            consistency=_CONSISTENCY[freshness.consistency],
+            at_least_index=freshness.at_least_index,
         )
         response = await self._ask(group, "QueueOffsets", request, freshness, deadline)
         return {

@@ -89,7 +89,8 @@ class Queries:
         limit = self._context.limits.queue_offsets_count_max
         if len(request.queues) > limit:
             raise BadRequestError("queues", f"at most {limit} of them", str(len(request.queues)))
-        await self._freshness.ensure(request.consistency)
+        at_least = request.at_least_index if request.HasField("at_least_index") else None
+        await self._freshness.ensure(request.consistency, at_least)
         response = QueueOffsetsResponse()
         for number, queue in enumerate(request.queues):
             if number % _AT_ONCE == _AT_ONCE - 1:

@@ -162,12 +162,14 @@ class RecordsResponse(_message.Message):
     def __init__(self, records: _Optional[bytes] = ..., record_count: _Optional[int] = ...) -> None: ...
 
 class QueueOffsetsRequest(_message.Message):
-    __slots__ = ("queues", "consistency")
+    __slots__ = ("queues", "consistency", "at_least_index")
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     CONSISTENCY_FIELD_NUMBER: _ClassVar[int]
+    AT_LEAST_INDEX_FIELD_NUMBER: _ClassVar[int]
     queues: _containers.RepeatedCompositeFieldContainer[_common_pb2.QueueId]
     consistency: _common_pb2.Consistency
-    def __init__(self, queues: _Optional[_Iterable[_Union[_common_pb2.QueueId, _Mapping]]] = ..., consistency: _Optional[_Union[_common_pb2.Consistency, str]] = ...) -> None: ...
+    at_least_index: int
+    def __init__(self, queues: _Optional[_Iterable[_Union[_common_pb2.QueueId, _Mapping]]] = ..., consistency: _Optional[_Union[_common_pb2.Consistency, str]] = ..., at_least_index: _Optional[int] = ...) -> None: ...
 
 class QueueOffsets(_message.Message):
     __slots__ = ("topic", "queue_id", "min_offset", "max_offset")

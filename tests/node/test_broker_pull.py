@@ -205,6 +205,27 @@ def test_a_read_waits_until_an_index_is_applied(tmp_path: Path, consistency: Any
     run(work())
 
 
+def test_the_ends_of_queues_wait_for_an_index_too(tmp_path: Path) -> None:
+    """Else a reader of a slow replica would stop before what it wants to read."""
+
+    async def work() -> None:
+        async with node_at(tmp_path) as node:
+            node.driver.is_holding = True
+            future = node.broker.append_nowait(request(0, 3))
+            asked = log_pb2.QueueOffsetsRequest(
+                queues=[common_pb2.QueueId(topic="orders", queue_id=0)],
+                consistency=LOCAL,
+                at_least_index=node.log.last_index,
+            )
+            task = asyncio.create_task(node.broker.queue_offsets(asked))
+            await eventually(lambda: node.broker.stats().waiting_read_count == 1)
+            node.driver.release()
+            await future
+            assert (await task).queues[0].max_offset == 3
+
+    run(work())
+
+
 def test_an_index_that_does_not_come_is_a_timeout(tmp_path: Path) -> None:
     limits = replace(Limits(), read_wait_ms_max=5)
 

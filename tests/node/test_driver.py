@@ -51,48 +51,58 @@ def test_appends_reach_every_replica_and_receipts_say_who_has_it(tmp_path: Path)
     run(work())
 
 
-def test_a_follower_of_whom_nobody_wants_anything_applies_with_its_ticks(tmp_path: Path) -> None:
+def stop_ticks(cluster: DriverCluster) -> None:
+    for driver in cluster.up:
+        assert driver._tick_timer is not None
+        driver._tick_timer.cancel()
+        driver._turn()  # So that no tick is due any more.
+
+
+def test_a_follower_of_whom_nobody_wants_anything_applies_many_entries_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("node.driver.LATE_APPLY_COUNT_MAX", 20)
+
     async def work() -> None:
         async with drivers(tmp_path) as cluster:
             leader = await cluster.leader()
-            await append(leader, 0, 1)
             await cluster.settled()
+            stop_ticks(cluster)
             follower = next(driver for driver in cluster.up if driver is not leader)
-            assert follower._tick_timer is not None
-            follower._tick_timer.cancel()
-            follower._turn()  # So that no tick is due any more.
             follower.has_audience = lambda: False
             before = follower.applied_index
-            for n in range(1, 6):
+            for n in range(10):
                 await append(leader, n, n + 1)
-            await eventually(lambda: follower.commit_index >= before + 4, "commits")
-            assert follower.applied_index <= before + 1, "what the last tick made due"
-            follower.has_audience = lambda: True
-            await append(leader, 6, 7)
-            await eventually(lambda: follower.applied_index >= before + 5, "an audience")
-            follower.has_audience = lambda: False
-            follower._on_tick()
-            await cluster.settled()
-            assert stored(cluster, follower.node_id) == list(range(7))
+            await eventually(lambda: follower.commit_index >= before + 9, "commits")
+            assert follower.applied_index == before
+            for n in range(10, 30):
+                await append(leader, n, n + 1)
+            await eventually(lambda: follower.applied_index >= before + 20, "enough of them")
+            # News of commits without entries: nothing more is coming.
+            leader._on_tick()
+            await eventually(lambda: follower.applied_index == before + 30, "the rest")
+            assert stored(cluster, follower.node_id) == list(range(30))
 
     run(work())
 
 
-def test_followers_apply_many_entries_without_a_tick(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("node.driver.LATE_APPLY_COUNT_MAX", 4)
-
+def test_a_follower_applies_at_once_for_an_audience_and_with_a_tick(tmp_path: Path) -> None:
     async def work() -> None:
         async with drivers(tmp_path) as cluster:
             leader = await cluster.leader()
+            await cluster.settled()
+            stop_ticks(cluster)
             follower = next(driver for driver in cluster.up if driver is not leader)
+            before = follower.applied_index
+            await append(leader, 0, 1)
+            await append(leader, 1, 2)
+            await eventually(lambda: follower.applied_index == before + 1, "the first")
             follower.has_audience = lambda: False
-            assert follower._tick_timer is not None
-            follower._tick_timer.cancel()
-            for n in range(9):
-                last = await append(leader, n, n + 1)
-            await eventually(lambda: follower.applied_index >= last - 4, "enough entries")
+            await append(leader, 2, 3)
+            await eventually(lambda: follower.commit_index == before + 2, "the second")
+            assert follower.applied_index == before + 1
+            follower._on_tick()
+            await eventually(lambda: follower.applied_index == before + 2, "a tick")
 
     run(work())
 
