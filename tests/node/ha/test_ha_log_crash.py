@@ -29,7 +29,7 @@ from tests.store.power_loss import PowerLossFileSystem
 from tests.store.records import messages
 from tests.store.shipped_stores import killed
 
-SEED_COUNT = 24
+SEED_COUNT = 16
 STEP_COUNT = 80
 IMAGE_COUNT_MAX = 14
 CALLS_PER_IMAGE = 30
@@ -302,6 +302,7 @@ def test_a_crash_at_any_call_leaves_what_was_promised(parent: Path, seed: int) -
         check_image(image, promised, f"seed {seed}, {image.name}: {how}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("had_log", [False, True])
 def test_a_crash_while_an_empty_log_begins_is_made_up_for(parent: Path, had_log: bool) -> None:
     """At any call: the next process is empty still, and takes the next image."""
