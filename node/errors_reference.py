@@ -13,12 +13,14 @@ import store.errors
 from node import admin, errors
 from node.errors import NodeError
 from node.failures import status_of
+from node.ha import errors as ha_errors
 from node.nameserver import errors as nameserver_errors
 from raft.errors import RaftError
 from store.errors import StoreError
 
 _PARTS: Final[tuple[tuple[str, tuple[ModuleType, ...]], ...]] = (
     ("The node", (errors, admin)),
+    ("Master-slave mode", (ha_errors,)),
     ("The name server", (nameserver_errors,)),
     ("The store", (store.errors,)),
     ("Consensus", (raft.errors,)),

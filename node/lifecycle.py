@@ -27,7 +27,10 @@ from node.fail_stop import (
     EXIT_TRY_LATER,
     FailStop,
 )
+from node.ha.losses import LossFileError
 from node.ha.node import HaNode
+from node.ha.replica_file import GroupChangedError
+from node.ha.types import HaError
 from node.node import Node
 from node.raft_node import RaftNode
 from node.services.server import PortTakenError
@@ -64,7 +67,7 @@ def run(settings: Settings) -> int:
     fail_stop = FailStop(settings.directory)
     try:
         return uvloop.run(_live(settings, fail_stop))
-    except (StoreError, NodeError, PortTakenError, OSError) as error:
+    except (StoreError, NodeError, HaError, PortTakenError, OSError) as error:
         _log.error("cannot start", code=getattr(error, "code", "os"), error=str(error))
         return exit_code_of(error)
     except (AssertionError, SyncFailedError) as error:
@@ -74,11 +77,11 @@ def run(settings: Settings) -> int:
 def exit_code_of(error: Exception) -> int:
     """Return the exit code for an error at start."""
     match error:
-        case TlsFileError():
+        case TlsFileError() | GroupChangedError():
             return EXIT_BAD_CONFIG
         case CorruptionError() | LayoutError() | DerivedFileError() | SnapshotNeededError():
             return EXIT_BAD_DATA
-        case IdentityMismatchError() | SnapshotFormatError():
+        case IdentityMismatchError() | SnapshotFormatError() | LossFileError():
             return EXIT_BAD_DATA
     return EXIT_TRY_LATER
 
