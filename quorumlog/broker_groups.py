@@ -85,22 +85,25 @@ class BrokerGroups:
 
     @property
     def is_single(self) -> bool:
-        """Say whether there is one group only."""
-        return len(self.all) == 1
+        """Say whether no other group was ever heard of."""
+        return len(self.all) == 1 and not self._known
 
     @property
     def home(self) -> BrokerGroup:
-        """The first group by name: the one that is meant where none is named."""
-        return self.all[0]
+        """The first group by name: the one that is meant where none is named.
+
+        Also while it is left out: what a program means does not change because a group is down.
+        """
+        return min(self.known(), key=lambda group: group.name)
 
     def get(self, name: str) -> BrokerGroup:
         """Return the group of that name; empty: the first one. Raises InvalidRequestError."""
         if not name:
             return self.home
-        for group in self.all:
+        for group in self.known():
             if group.name == name:
                 return group
-        known = ", ".join(group.name for group in self.all)
+        known = ", ".join(sorted(group.name for group in self.known()))
         raise InvalidRequestError(f"no broker group {name!r}; known are {known}")
 
     def of_node(self, node_id: int) -> BrokerGroup:

@@ -199,8 +199,8 @@ class PullConsumer(Consumption):
         freshness = self._options.freshness
         groups = self._reads.asked_groups(freshness)
         if self._wanted is not None:
-            named = {self._reads.group_of(queue, freshness) for queue in self._wanted}
-            groups = tuple(group for group in groups if group in named)
+            named = (self._reads.group_of(queue, freshness) for queue in self._wanted)
+            groups = tuple(dict.fromkeys(named))
         if len(groups) == 1:
             if not await self._begin(groups[0]):
                 raise unknown_topic(self.topic)

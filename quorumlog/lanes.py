@@ -107,7 +107,8 @@ class Lanes:
 
     def _follow(self) -> None:
         """Look anew which groups there are."""
-        self.only = self.home if self._groups.is_single else None
+        groups = self._groups
+        self.only = self._lane(groups.all[0]) if groups.is_single else None
         if self.only is not None:
             self.only.is_pinned = False
         elif self._watching is None:
@@ -175,7 +176,7 @@ class Lanes:
         """Groups that may have these topics; the first one is to say so if none has."""
         groups = self._groups.all
         having = [g for g in groups if not any(map(g.router.lacks, topics))]
-        return having or [self._groups.home]
+        return having or [groups[0]]
 
     def _of_key(self, key: str, topics: Sequence[str]) -> Lane:
         """The group of a key; keys of a group that is away are spread over the others meanwhile."""
@@ -223,7 +224,9 @@ class Lanes:
 
     def _move(self, lane: Lane) -> None:
         def may_move(batch: Batch) -> bool:
-            return all(self._is_elsewhere(topic, lane.group) for topic in batch.topics())
+            return not _names_queue(batch) and all(
+                self._is_elsewhere(topic, lane.group) for topic in batch.topics()
+            )
 
         taken = lane.sender.take_movable(may_move)
         if lane.open in taken:
@@ -253,7 +256,7 @@ class Lanes:
 
     def _is_stray(self, batch: Batch, group: BrokerGroup) -> bool:
         topics = batch.topics()
-        if batch.is_pinned or not any(map(group.router.lacks, topics)):
+        if batch.is_pinned or not any(map(group.router.lacks, topics)) or _names_queue(batch):
             return False
         lacked: Iterable[str] = topics if batch.is_atomic else filter(group.router.lacks, topics)
         others = [g for g in self._groups.all if g is not group]
@@ -292,3 +295,8 @@ class Lanes:
             lane.close_open()  # What comes later must not be in a batch that leaves before.
             lane.put(batch)
         lane.sender.wake()
+
+
+def _names_queue(batch: Batch) -> bool:
+    """Batches that were made while there was one group are bound to it by their messages only."""
+    return any(entry[1] is not None for entry in batch.entries)

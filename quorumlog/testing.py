@@ -46,6 +46,11 @@ class Cluster:
         return self._local.node_ids
 
     @property
+    def groups(self) -> dict[str, tuple[int, ...]]:
+        """The nodes of each broker group, by its name."""
+        return self._local.groups
+
+    @property
     def directory(self) -> Path:
         """Where `node-N/` has the settings, the log lines and the data of a node."""
         return self._local.directory
@@ -58,9 +63,9 @@ class Cluster:
         """Make a client of it; `options` are those of `quorumlog.connect`."""
         return connect(self.bootstrap, cluster_id=self.cluster_id, **options)
 
-    async def leader_id(self) -> int:
-        """Return the node that leads now; 0 if there is none at the moment."""
-        return await asyncio.to_thread(self._local.leader_id)
+    async def leader_id(self, group: str | None = None) -> int:
+        """Return the node that leads now, the first broker group or this one; 0: none does."""
+        return await asyncio.to_thread(self._local.leader_id, group)
 
     async def wait_ready(self, timeout_ms: int = 30_000) -> int:
         """Wait until all nodes that run are ready and one leads; return that one."""
@@ -93,20 +98,21 @@ class Cluster:
 async def cluster(
     nodes: int = 3,
     *,
+    groups: int = 1,
     directory: str | Path | None = None,
     flush: Literal["sync", "async"] = "sync",
     settings: Mapping[str, object] | None = None,
 ) -> AsyncIterator[Cluster]:
     """Run a cluster of child processes, ready when the block begins, killed when it ends.
 
-    Without a `directory` a temporary one is used, and removed. `settings` are those of a node
-    (`qlog config show`). Takes about two seconds to start.
+    Each of the `groups` has so many `nodes`. Without a `directory` a temporary one is used, and
+    removed. `settings` are those of a node (`qlog config show`). Takes about two seconds to start.
     """
     from deploy.local import LocalCluster
 
     home = Path(directory) if directory is not None else Path(tempfile.mkdtemp(prefix="quorumlog-"))
     try:
-        local = LocalCluster.create(home, nodes, flush=flush, settings=settings)
+        local = LocalCluster.create(home, nodes, groups=groups, flush=flush, settings=settings)
         try:
             await asyncio.to_thread(local.start)
             await asyncio.to_thread(local.wait_ready)

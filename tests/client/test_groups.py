@@ -56,6 +56,17 @@ async def read_into(got: list[bytes], client: quorumlog.Client) -> None:
         got.append(message.body)
 
 
+def be_quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group is gone after a second, not after a minute."""
+    for name, value in {
+        "REFRESH_FIRST_MS": 20,
+        "REFRESH_MS": 20,
+        "ATTEMPT_MS": 100,
+        "GONE_AFTER_S": 1.0,
+    }.items():
+        monkeypatch.setattr(f"quorumlog.broker_groups.{name}", value)
+
+
 def test_groups_are_found_from_any_of_them() -> None:
     async def scenario() -> None:
         async with fake_groups("g0", "g1", "g2", count=2) as groups:
@@ -104,9 +115,7 @@ def test_a_group_that_comes_later_is_found_and_used(monkeypatch: pytest.MonkeyPa
 def test_a_group_that_is_gone_is_left_out_until_it_is_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("quorumlog.broker_groups.REFRESH_FIRST_MS", 20)
-    monkeypatch.setattr("quorumlog.broker_groups.REFRESH_MS", 20)
-    monkeypatch.setattr("quorumlog.broker_groups.GONE_AFTER_S", 0.3)
+    be_quick(monkeypatch)
 
     async def scenario() -> None:
         async with fake_groups("g0", "g1") as groups, connect(groups, "g0") as client:
@@ -117,11 +126,64 @@ def test_a_group_that_is_gone_is_left_out_until_it_is_back(
             groups["g0"].neighbours = []
             await until(lambda: client.groups == ("g0",))
             await until(lambda: {q.group for q in member.assignment()} == {"g0"})
+            waiting = asyncio.create_task(client.producer().send("orders", b"later", group="g1"))
             await start(groups["g1"])
             groups["g0"].neighbours = [groups["g1"]]
             await until(lambda: client.groups == ("g0", "g1"))
             await until(lambda: len(member.assignment()) == 8)
             await member.close()
+            assert (await waiting).group == "g1"
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.slow
+def test_the_first_group_stays_the_first_while_it_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    be_quick(monkeypatch)
+
+    async def scenario() -> None:
+        async with fake_groups("g0", "g1") as groups, connect(groups, "g1") as client:
+            producer = client.producer()
+            assert (await producer.send("orders", b"named", queue_id=1)).group == "g0"
+            tailing = client.pull_consumer("orders")
+            assert (await anext(tailing)).body == b"named"
+            await stop(groups["g0"])
+            groups["g1"].neighbours = []
+            await until(lambda: client.groups == ("g1",))
+            named = asyncio.create_task(producer.send("orders", b"named", queue_id=1))
+            assert (await producer.send("orders", b"free")).group == "g1"
+            assert (await anext(tailing)).body == b"free"
+            assert not named.done()
+            await start(groups["g0"])
+            receipt = await named
+            assert (receipt.group, receipt.queue_offset) == ("g0", 1)
+            assert (await anext(tailing)).body == b"named"
+            await tailing.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.slow
+def test_what_named_a_queue_when_there_was_one_group_stays_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("quorumlog.broker_groups.REFRESH_FIRST_MS", 20)
+
+    async def scenario() -> None:
+        async with fake_groups("g0", "g1") as groups:
+            groups["g0"].neighbours = []
+            async with connect(groups, "g0") as client, client.producer() as producer:
+                full = error("store.full", retryable=True)
+                groups["g0"].script.actions.extend([full] * 100_000)
+                named = [await producer.enqueue("orders", b"%d" % i, queue_id=2) for i in range(9)]
+                groups["g0"].neighbours = [groups["g1"]]
+                await until(lambda: client.groups == ("g0", "g1"))
+                async with asyncio.timeout(10):  # Those behind them in the same lane move on.
+                    free = [await producer.send("orders", b"free") for _ in range(8)]
+                assert {receipt.group for receipt in free} == {"g1"}
+                groups["g0"].script.actions.clear()
+                assert {(await delivery).group for delivery in named} == {"g0"}
+                assert groups["g1"].bodies() == [b"free"] * 8
 
     asyncio.run(scenario())
 
@@ -160,9 +222,9 @@ def test_a_queue_without_a_group_is_of_the_first() -> None:
             assert (await producer.send("orders", b"a", queue_id=2)).group == "g0"
             there = await producer.send("orders", b"b", queue_id=2, group="g1")
             assert (there.group, there.queue_id, there.queue_offset) == ("g1", 2, 0)
-            assert (await producer.send("orders", b"c", group="g1")).group == "g1"
             assert (await client.pull("orders", 2, 0)).bodies() == [b"a"]
             assert (await client.pull("orders", 2, 0, group="g1")).bodies() == [b"b"]
+            assert (await producer.send("orders", b"c", group="g1")).group == "g1"
             with pytest.raises(errors.InvalidRequestError, match="known are g0, g1"):
                 await producer.send("orders", b"d", queue_id=0, group="g7")
             consumer = client.pull_consumer("orders", queues=[Queue("orders", 2, "g1")])
