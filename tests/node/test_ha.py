@@ -11,12 +11,17 @@ from typing import Any
 import pytest
 
 from node.errors import AppendTimeoutError, NodeError, OutcomeUnknownError
+from node.fail_stop import EXIT_BAD_CONFIG, EXIT_BAD_DATA
 from node.ha.errors import NotMasterError, PromotionRefusedError, PromotionTimeoutError
+from node.ha.losses import LOSS_COUNT_MAX, Loss, LossFile, LossFileError
+from node.ha.replica_file import GroupChangedError
 from node.ha.simulator.world import World
 from node.ha.types import Mode, Role, Standing
+from node.lifecycle import exit_code_of
 from quorumlog.pb import common_pb2
 from quorumlog.pb.admin_pb2 import DrainRequest, HaStatusRequest
 from quorumlog.pb.log_pb2 import PullRequest, QueueOffsetsRequest
+from store.file_system import FileSystem
 from tests.node.ha.ha_logs import log_bytes
 from tests.node.ha.ha_nodes import HaNodes, WholeHaNode, group
 from tests.node.links import eventually, run
@@ -344,3 +349,39 @@ def test_two_of_two_wait_for_each_other(tmp_path: Path) -> None:
             assert await two.seen() == [0, 1], "it was written before the master died"
 
     run(work())
+
+
+@pytest.mark.parametrize(
+    ("count", "copies", "durability"),
+    [
+        (1, 1, common_pb2.DURABILITY_LEADER_DISK),
+        (3, 3, common_pb2.DURABILITY_QUORUM_DISK),
+        (5, 2, common_pb2.DURABILITY_COPIES_DISK),
+    ],
+)
+def test_a_receipt_says_how_safe_it_is(
+    tmp_path: Path, count: int, copies: int, durability: int
+) -> None:
+    async def work() -> None:
+        async with group(tmp_path, count, copies=copies) as world:
+            receipt = await world.nodes[1].append(0, 1)
+            assert receipt.durability == durability
+            assert len(receipt.synced_by) >= copies
+
+    run(work())
+
+
+def test_errors_of_a_start_have_exit_codes() -> None:
+    changed = GroupChangedError("copies", "3", "2")
+    assert exit_code_of(changed) == EXIT_BAD_CONFIG
+    assert "put the old value back" in str(changed)
+    assert exit_code_of(LossFileError("no list")) == EXIT_BAD_DATA
+
+
+def test_losses_are_kept_up_to_a_limit(tmp_path: Path) -> None:
+    losses = LossFile(FileSystem(), str(tmp_path))
+    for n in range(LOSS_COUNT_MAX + 2):
+        losses.add(Loss(1, 2, n, n + 5, n, True, -1, -1, ""))
+    again = LossFile(FileSystem(), str(tmp_path))
+    assert again.losses == losses.losses
+    assert (len(again.losses), again.losses[0].lo) == (LOSS_COUNT_MAX, 2)

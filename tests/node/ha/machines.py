@@ -42,7 +42,7 @@ def machine(
     *epochs: tuple[int, int],
     bound: Binding | None = None,
     standing: Standing = Standing.FULL,
-    mode: Mode = Mode.SYNC,
+    mode: Mode | None = Mode.SYNC,
     log: Log | None = None,
 ) -> Machine:
     state = ReplicaState(bound or Binding(), standing, me + 10)
