@@ -17,7 +17,7 @@ from node.ha import report
 from node.ha.applied import AppliedState
 from node.ha.callers import Callers, Committed, PendingAppend
 from node.ha.connection import HaConnection
-from node.ha.effects import Close, Cut, Effects, LossReport, RoleChange, Ship
+from node.ha.effects import Close, Cut, Effects, LossReport, RoleChange, Send, Ship
 from node.ha.errors import (
     NotMasterError,
 )
@@ -279,11 +279,8 @@ class HaDriver:
         for position, body in fx.write:
             log.write_raw(position, body)
             self._has_unsynced = True
-        for item in fx.send:
-            if isinstance(item, Ship):
-                self._ship(item)
-            else:
-                _sender(item.link).send(encode(item.frame))
+        if fx.send:
+            self._send(fx.send)
         for close in fx.close:
             self._close(close)
         if fx.confirm is not None:
@@ -309,16 +306,25 @@ class HaDriver:
         self._has_news = True
         self.losses.add(counted.at(file.path))
 
-    def _ship(self, ship: Ship) -> None:
-        connection = _sender(ship.link)
-        try:
-            body = self.log.read(ship.lo, ship.hi)
-        except CorruptionError as error:
-            # What is damaged must not look replicated; the operator sees it in the log.
-            self.intake.close(connection, str(error))
-            return
-        connection.send(transfer_head(ship.head, len(body)))
-        connection.send(body)
+    def _send(self, items: list[Send | Ship]) -> None:
+        """Send frames, and bytes of the log; slaves that are level get the same ones."""
+        lo = hi = 0
+        body = b""
+        for item in items:
+            connection = _sender(item.link)
+            if isinstance(item, Send):
+                connection.send(encode(item.frame))
+                continue
+            if (lo, hi) != (item.lo, item.hi):
+                try:
+                    body = self.log.read(item.lo, item.hi)
+                except CorruptionError as error:
+                    # What is damaged must not look replicated; the operator sees it in the log.
+                    self.intake.close(connection, str(error))
+                    continue
+                lo, hi = item.lo, item.hi
+            connection.send(transfer_head(item.head, len(body)))
+            connection.send(body)
 
     def _close(self, close: Close) -> None:
         connection = _sender(close.link)
