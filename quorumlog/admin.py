@@ -203,7 +203,8 @@ class Admin:
 
         Members that give no answer are in it as well; nodes that were removed only if they answer.
         """
-        parts = await asyncio.gather(*(self._group_status(group) for group in self._groups.all))
+        groups = self._groups.known()  # Nobody shall take a group that is gone for a healthy one.
+        parts = await asyncio.gather(*(self._group_status(group) for group in groups))
         first = parts[0][0]
         return ClusterStatus(
             cluster_id=self._groups.cluster_id,

@@ -94,7 +94,7 @@ class BrokerGroups:
 
         Also while it is left out: what a program means does not change because a group is down.
         """
-        return min(self.known(), key=lambda group: group.name)
+        return self.known()[0]
 
     def get(self, name: str) -> BrokerGroup:
         """Return the group of that name; empty: the first one. Raises InvalidRequestError."""
@@ -103,7 +103,7 @@ class BrokerGroups:
         for group in self.known():
             if group.name == name:
                 return group
-        known = ", ".join(sorted(group.name for group in self.known()))
+        known = ", ".join(group.name for group in self.known())
         raise InvalidRequestError(f"no broker group {name!r}; known are {known}")
 
     def of_node(self, node_id: int) -> BrokerGroup:
@@ -111,8 +111,9 @@ class BrokerGroups:
         return next((group for group in self.all if node_id in group.router.nodes), self.home)
 
     def known(self) -> tuple[BrokerGroup, ...]:
-        """Return those that were left out as well."""
-        return (*self.all, *(group for group in self._known.values() if group not in self.all))
+        """Return those that were left out as well, by name."""
+        found = {*self.all, *self._known.values()}
+        return tuple(sorted(found, key=lambda group: group.name))
 
     def view(self, topics: Sequence[str]) -> Route:
         """Return all that is known, as a value."""
@@ -241,22 +242,25 @@ class BrokerGroups:
         if answer.cluster_id != self.cluster_id:
             return  # Nodes refuse strangers; this one is of before the first answer.
         if address:
-            self._named(answer.group, (address,))
+            self._named(answer.group, {answer.node_id: address})
         for route in answer.groups:
-            self._named(route.group, [node.address for node in route.nodes if node.address])
+            self._named(route.group, {n.node_id: n.address for n in route.nodes if n.address})
 
-    def _named(self, name: str, addresses: Sequence[str]) -> None:
+    def _named(self, name: str, nodes: dict[int, str]) -> None:
         """Take in that there is a group, whose nodes are or were at these addresses."""
+        nodes = dict(list(nodes.items())[:BOOTSTRAP_MAX])
+        addresses = list(nodes.values())
         group = self._known.get(name) or next((g for g in self.all if g.name == name), None)
         if group is None:
             own = self._first.router
             if not name or not addresses or len(self._known) >= GROUPS_MAX:
                 return
-            group = self._make(name, addresses[:BOOTSTRAP_MAX], own.cluster_id)
+            group = self._make(name, addresses, own.cluster_id)
+            group.router.nodes = nodes  # Until one of them says it better.
             self._known[name] = group
         elif group is not self._first and addresses:
             # Where to look when none of the nodes that we know is there any more.
-            group.router.bootstrap = tuple(addresses[:BOOTSTRAP_MAX])
+            group.router.bootstrap = tuple(addresses)
         group.named_s = time.monotonic()
         if group not in self.all:
             self._show((*self.all, group))
