@@ -24,15 +24,17 @@ ALL = {Queue(TOPIC, i, group) for group in ("g0", "g1") for i in range(QUEUE_COU
 
 @asynccontextmanager
 async def running(
-    directory: Path, nodes: int, *, first: int | None = None, timeout_ms: int = 60_000
+    directory: Path, nodes: int, *, first: int | None = None, replication: str = "raft"
 ) -> AsyncIterator[tuple[LocalCluster, quorumlog.Client]]:
     """A cluster of two groups, of which so many nodes are started at `first`, and a client."""
-    cluster = LocalCluster.create(directory, nodes, groups=2, settings=SETTINGS)
+    cluster = LocalCluster.create(
+        directory, nodes, groups=2, replication=replication, settings=SETTINGS
+    )
     try:
         cluster.start(*cluster.node_ids[:first])
         await asyncio.to_thread(cluster.wait_ready)
         addresses = [cluster.address(node_id) for node_id in cluster.node_ids[:first]]
-        async with quorumlog.connect(addresses, timeout_ms=timeout_ms) as client:
+        async with quorumlog.connect(addresses, timeout_ms=60_000) as client:
             await client.admin.create_topic(TOPIC, queue_count=QUEUE_COUNT)
             yield cluster, client
     finally:
@@ -89,11 +91,14 @@ async def prove(client: quorumlog.Client, receipts: dict[int, Receipt]) -> None:
     assert not [number for number, copies in found.items() if len(copies) > 1]
 
 
-def test_leaders_of_both_groups_are_killed_and_nothing_is_lost(tmp_path: Path, run: Run) -> None:
+@pytest.mark.parametrize("replication", ["raft", "sync_master"])
+def test_leaders_of_both_groups_are_killed_and_nothing_is_lost(
+    tmp_path: Path, run: Run, replication: str
+) -> None:
     """All queues of both groups get messages; each has one stored copy and a true receipt."""
 
     async def work() -> None:
-        async with running(tmp_path / "c", 3) as (cluster, client):
+        async with running(tmp_path / "c", 3, replication=replication) as (cluster, client):
             assert client.groups == ("g0", "g1")
             sending = Sending(client)
             for group in ("g1", "g0"):
