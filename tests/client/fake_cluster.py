@@ -32,7 +32,6 @@ from store.message import decode_message
 STORE_HOST = bytes((127, 0, 0, 1)) + struct.pack(">i", 8081)
 CLUSTER_ID = "fake"
 
-Refuse = common_pb2.Error
 Key = tuple[str, int]
 
 
@@ -148,10 +147,8 @@ class Node(log_pb2_grpc.LogServiceServicer, consumer_pb2_grpc.ConsumerServiceSer
         )
         for other in cluster.neighbours:
             route = response.groups.add(group=other.group, kind="raft", term=other.term)
-            for node in other.nodes.values():
-                route.nodes.add(node_id=node.node_id, address=node.address)
-        for node in cluster.nodes.values():
-            response.nodes.add(node_id=node.node_id, address=node.address)
+            other.name_nodes(route)
+        cluster.name_nodes(response)
         for topic in request.topics:
             if topic in cluster.topics:
                 response.topics.add(topic=topic, queue_count=cluster.topics[topic], permission=6)
@@ -190,9 +187,8 @@ class Node(log_pb2_grpc.LogServiceServicer, consumer_pb2_grpc.ConsumerServiceSer
             await abort(context, error("node.unknown_topic"))
         queue = cluster.queues.setdefault((request.topic, request.queue_id), [])
         least = cluster.min_offsets.get((request.topic, request.queue_id), 0)
-        response = log_pb2.PullResponse(
-            min_offset=least, applied_index=len(cluster.entries) - 1, node_id=self.node_id
-        )
+        response = log_pb2.PullResponse(min_offset=least, node_id=self.node_id)
+        response.applied_index = len(cluster.entries) - 1
         if request.wait_ms and self._is_nothing(request, queue):
             cluster.waits_total += 1
             with contextlib.suppress(TimeoutError):
@@ -241,10 +237,10 @@ class Node(log_pb2_grpc.LogServiceServicer, consumer_pb2_grpc.ConsumerServiceSer
         await self.check(context, leader=request.consistency != common_pb2.CONSISTENCY_LOCAL)
         response = log_pb2.QueueOffsetsResponse()
         for queue in request.queues:
-            key = (queue.topic, queue.queue_id)
+            key = topic, queue_id = queue.topic, queue.queue_id
             response.queues.add(
-                topic=queue.topic,
-                queue_id=queue.queue_id,
+                topic=topic,
+                queue_id=queue_id,
                 min_offset=self.cluster.min_offsets.get(key, 0),
                 max_offset=len(self.cluster.queues.get(key, [])),
             )
@@ -313,10 +309,8 @@ class Admin(admin_pb2_grpc.AdminServiceServicer):
         topics = self.node.cluster.topics
         if request.must_be_new and request.topic in topics:
             await abort(context, error("node.topic_exists"))
-        topics[request.topic] = request.queue_count or 4
-        return admin_pb2.TopicInfo(
-            topic=request.topic, queue_count=topics[request.topic], permission=6
-        )
+        count = topics[request.topic] = request.queue_count or 4
+        return admin_pb2.TopicInfo(topic=request.topic, queue_count=count, permission=6)
 
     async def ListTopics(self, request: Any, context: Any) -> Any:
         await self.node.check(context)
@@ -354,7 +348,7 @@ class FakeCluster:
 
     def __init__(self, count: int, *, group: str = "", first_id: int = 1) -> None:
         self.group = group
-        self.neighbours: list[FakeCluster] = []  # The other broker groups that nodes tell of.
+        self.neighbours: list[FakeCluster] = []  # Groups that nodes tell of.
         self.nodes = {i: Node(self, i) for i in range(first_id, first_id + count)}
         self.batch_size_bytes_max = 4 << 20
         self.leader_id, self.term = first_id, 1
@@ -382,6 +376,10 @@ class FakeCluster:
     @property
     def bootstrap(self) -> str:
         return ",".join(node.address for node in self.nodes.values())
+
+    def name_nodes(self, route: Any) -> None:
+        for node in self.nodes.values():
+            route.nodes.add(node_id=node.node_id, address=node.address)
 
     def elect(self, node_id: int) -> None:
         self.term += 1
@@ -492,25 +490,6 @@ async def fake_cluster(count: int = 3) -> AsyncIterator[FakeCluster]:
     finally:
         for node in cluster.nodes.values():
             await node.stop()
-
-
-@asynccontextmanager
-async def fake_groups(*names: str, count: int = 1) -> AsyncIterator[dict[str, FakeCluster]]:
-    """Run several broker groups of one cluster, which tell of each other."""
-    groups = {
-        name: FakeCluster(count, group=name, first_id=1 + at * count)
-        for at, name in enumerate(names)
-    }
-    for group in groups.values():
-        group.neighbours = [other for other in groups.values() if other is not group]
-        for node in group.nodes.values():
-            await node.start()
-    try:
-        yield groups
-    finally:
-        for group in groups.values():
-            for node in group.nodes.values():
-                await node.stop()
 
 
 async def until(condition: Callable[[], bool], *, timeout_s: float = 10) -> None:
