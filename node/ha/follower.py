@@ -138,6 +138,9 @@ def _send_ack(s: State, receiver: Receiver, position: int) -> None:
 
 def _cut(s: State, point: int) -> None:
     """Set the suffix aside and say what was in it."""
+    for link in s.downs():
+        if link.sender is not None:
+            s.close(link, "the log that was sent is cut")
     acked = s.acked_here
     s.fx.cut = Cut(point, s.end)
     readable = max(s.confirm, acked or 0, min(s.acked_before, s.end))

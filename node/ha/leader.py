@@ -58,6 +58,8 @@ def begin_read(s: State, read: object) -> None:
 
 
 def _confirm_reads(s: State) -> None:
+    if s.confirm < s.copies.epoch_start:
+        return  # What older epochs acked need not be below the readers' limit yet.
     needed = len(s.settings.replica_ids) - s.settings.fence_count + 1
     while s.reads:
         confirmed = sum(
@@ -200,13 +202,16 @@ def advance(s: State) -> None:
     limit = s.durable if s.mode is Mode.ASYNC else s.copies.position(s.durable)
     if limit > s.confirm:
         s.set_confirm(limit)
+        _confirm_reads(s)
     for found in s.waiters.resolve(s.copies, s.durable):
         s.acked_here = max(s.acked_here or 0, found.end)
         s.fx.resolved.append(found)
 
 
 def pump(s: State) -> None:
-    """Fill every stream."""
+    """Fill every stream. What this input brought is not in the log yet: the next one ships it."""
+    if s.fx.write:
+        return
     for link in s.downs():
         if link.sender is not None:
             s.fx.send += link.sender.ship(s.log, s.epochs, s.end, s.confirm, s.settings, s.now_ms)

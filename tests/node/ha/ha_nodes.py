@@ -86,7 +86,7 @@ class Gate:
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     with contextlib.suppress(OSError):
-        while data := await reader.read(1 << 16):
+        while (data := await reader.read(1 << 16)) and not writer.transport.is_closing():
             writer.write(data)
             await writer.drain()
     with contextlib.suppress(OSError):
@@ -106,7 +106,7 @@ class WholeHaNode(HaNode):
 
     async def begin(self) -> None:
         """As `Node.start`, without what clients and probes connect to."""
-        self.fs = FileSystem()
+        self.fs = self.world.file_system(self.settings.node_id)
         self.settings.directory.mkdir(exist_ok=True)
         await self.open_store()
         self.address = f"{HOST}:{self.settings.node_id}"
@@ -186,6 +186,10 @@ class HaNodes:
         pairs = [(a, b) for a in range(1, count + 1) for b in range(1, count + 1) if a != b]
         self.gates = {pair: Gate() for pair in pairs}
         self.nodes: dict[int, WholeHaNode] = {}
+
+    def file_system(self, _node_id: int) -> FileSystem:
+        """Return what a node's process calls; a test may put its own in its place."""
+        return FileSystem()
 
     def listens(self, node_id: int, port: int) -> None:
         for (_, target), gate in self.gates.items():

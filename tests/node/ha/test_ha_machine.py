@@ -316,3 +316,54 @@ def test_a_master_does_not_ship_to_who_claims_more_than_there_is() -> None:
     m.received("one", Handshake(1))
     assert m.received("one", Ack(101)).close
     assert m.confirm == 0
+
+
+def test_a_new_master_proves_no_read_before_its_epoch_is_confirmed() -> None:
+    """Its readers' limit may still be below what the master before it acked."""
+    m = machine(0, 100, (1, 0))
+    joined(m, "one", 1)
+    m.promote(7, 5)
+    promise = bound(Binding(5, 0, 7), 1, 100)
+    m.received("one", promise)
+    assert (m.role, m.confirm) == (Role.MASTER, 0)
+    m.confirm_master("read")
+    assert m.received("one", promise).reads == []
+    m.received("one", Handshake(1))
+    fx = m.received("one", Ack(100))
+    assert (fx.confirm, fx.reads) == (100, ["read"])
+
+
+class StoredLog(Log):
+    """Ships nothing that is not in it."""
+
+    end = 0
+
+    def ship_end(self, lo: int, hi: int, size_bytes_max: int) -> int:
+        assert hi <= self.end, f"asked up to {hi} of a log that ends at {self.end}"
+        return super().ship_end(lo, hi, size_bytes_max)
+
+
+def test_a_donor_ships_what_it_receives_only_once_it_is_in_the_log() -> None:
+    log = StoredLog()
+    log.end = 100
+    m = machine(1, 100, (1, 0), log=log)
+    m.dialled("up", 0)
+    joined(m, "down", 0)
+    m.received("up", Bind(Binding(5, 0, 7)))
+    m.received("down", Handshake(0))
+    m.received("down", Ack(100))  # The candidate has all of it, and serves now.
+    m.received("up", HandshakeReply(100, 5, (EpochStart(1, 0), EpochStart(5, 100))))
+    assert m.received("up", Transfer(100, 5, 100, 0, bytes(10))).write == [Write(100, bytes(10))]
+    log.end = 110
+    assert any(isinstance(item, Ship) for item in m.durable_to(110).send)
+
+
+def test_a_donor_whose_log_is_cut_ends_what_it_was_sending() -> None:
+    m = machine(1, 100, (1, 0))
+    m.dialled("up", 0)
+    joined(m, "down", 0)
+    m.received("up", Bind(Binding(5, 0, 7)))
+    m.received("down", Handshake(0))
+    fx = m.received("up", HandshakeReply(60, 5, (EpochStart(1, 0), EpochStart(5, 50))))
+    assert fx.cut == Cut(50, 100)
+    assert [close.link for close in fx.close] == ["down"]
