@@ -52,3 +52,11 @@ class CheckedRanges:
         first, last = bisect_left(edges, lo), bisect_right(edges, hi)
         left = [lo] * (first % 2) + [hi] * (last % 2)
         self._edges = edges[:first] + left + edges[last:]
+
+    def cut(self, position: int) -> None:
+        """Note that everything from a position on is gone. What is written there later is trusted,
+        and begins records elsewhere than what was there before."""
+        edges = self._edges
+        count = bisect_left(edges, position)
+        self._edges = edges[:count] + [position] * (count % 2)
+        self.trusted_position = min(self.trusted_position, position)

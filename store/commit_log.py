@@ -195,6 +195,7 @@ class CommitLog:
         """Cut everything from `position`, the start of a record or the end, durably."""
         if not self.min_position <= position <= self.max_position:
             raise PositionRangeError("position", position, self.min_position, self.max_position)
+        self.checked.cut(position)
         self.files.truncate(position)
 
     def delete_first(self) -> int:

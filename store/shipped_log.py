@@ -243,6 +243,7 @@ class ShippedLog(CommitLog):
             raise PositionRangeError("position", position, self.min_position, end + 1)
         self.reset_count += 1
         self._prepared = self._mapped = None
+        self.checked.cut(position)
         self.files.truncate(position, end)
 
     def begin_at(self, position: int) -> None:
@@ -251,6 +252,7 @@ class ShippedLog(CommitLog):
         Any error: as `cut`."""
         self.reset_count += 1
         self._prepared = self._mapped = None
+        self.checked.cut(0)
         self.files.reset(position)
         self._fs.sync_directory(os.path.dirname(self.files.files[0].path))
         self.files.sync()

@@ -38,6 +38,20 @@ def test_what_recovery_walked_needs_no_second_check() -> None:
     assert ranges.covers(5, 10)
 
 
+@pytest.mark.parametrize("cut", range(3, 30))
+def test_behind_a_cut_nothing_is_remembered_and_all_is_trusted(cut: int) -> None:
+    ranges = CheckedRanges()
+    ranges.trusted_position = 25
+    ranges.add(5, 10)
+    ranges.add(15, 20)
+    model = set(range(5, 10)) | set(range(15, 20)) | set(range(25, 40))
+    ranges.cut(cut)
+    model = {at for at in model if at < cut} | set(range(cut, 40))
+    for lo in range(40):
+        for hi in range(lo + 1, 41):
+            assert ranges.covers(lo, hi) == model.issuperset(range(lo, hi))
+
+
 def test_the_number_of_ranges_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checked, "RANGE_COUNT_MAX", 4)
     ranges = CheckedRanges()

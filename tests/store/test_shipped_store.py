@@ -57,6 +57,21 @@ def take_away(store: ShippedStore, lo: int, epoch: int = 1) -> str:
 # --- What readers see ---
 
 
+def test_records_that_replaced_others_are_read_from_where_they_begin(tmp_path: Path) -> None:
+    """Old bytes of before a start are checked once; where those ended, no new record begins."""
+    with open_store(tmp_path / "s") as store:
+        ends = filled(store, 300)
+        sync(store)
+        store.dispatch_to(ends[-1])
+    with open_store(tmp_path / "s") as store:
+        assert store.shipped.checked.trusted_position > ends[9]
+        store.shipped.check(0, store.log.read(0, ends[8]))
+        store.cut(ends[3])
+        put(store, 9, 40, size_bytes=333)
+        store.dispatch_to(store.shipped.end_position)
+        assert found_numbers(store) == [*range(40)]
+
+
 def test_readers_stop_where_they_are_told(store: ShippedStore, tmp_path: Path) -> None:
     ends = filled(store, 60)
     assert found_numbers(store) == []
