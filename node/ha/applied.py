@@ -181,7 +181,7 @@ class AppliedState:
         """
         image, log = decode(data), self._log
         if log.is_empty:
-            if image.begin != log.end or self.is_missing:
+            if image.begin != log.end or self.is_missing or not log.may_begin:
                 log.begin_at(image.begin, image.next_offsets)
             self._begin()
         self._pending = image if self.is_missing else None

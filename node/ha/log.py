@@ -108,7 +108,7 @@ class HaLog:
         """As stored. On a new disk it is JOINING: `save_state` it as FULL to found a group."""
         self._epochs = Epochs()
         self._checked: CheckedRaw | None = None
-        self._may_begin = self.end == 0
+        self.may_begin = self.end == 0
         """The empty log has the queue offsets that belong to its first byte."""
 
     @classmethod
@@ -172,6 +172,7 @@ class HaLog:
         known = max(recovery.known_good_position, self.min_position)
         if recovery.same_boot and not recovery.was_clean and known < self.end:
             self.store.cut(known)
+            self.may_begin = known == 0
 
     def _load_epochs(self) -> None:
         """A crash may have lost the first bytes of an epoch that was just taken over."""
@@ -279,7 +280,7 @@ class HaLog:
         """
         self._checked = None
         is_here = position == self.end
-        if self.is_empty and not (is_here and self._may_begin):
+        if self.is_empty and not (is_here and self.may_begin):
             raise ImageNeededError(position)
         if not is_here:
             raise HaProtocolError(f"transfer at {position}, the log ends at {self.end}")
@@ -308,14 +309,14 @@ class HaLog:
         self._checked = None
         aside = self.store.set_aside(lo, hi, epoch)
         self.store.cut(lo)
-        self._may_begin = lo == 0
+        self.may_begin = lo == 0
         return aside
 
     def begin_at(self, position: int, next_offsets: dict[QueueKey, int]) -> None:
         """Let the empty log begin at the start of a file; `AppliedState.take_image` calls it."""
         self._checked = None
         self.store.begin_at(position, next_offsets)
-        self._may_begin = True
+        self.may_begin = True
 
     def cut_files(self) -> list[CutFile]:
         """Return what was set aside and is still there, oldest first."""

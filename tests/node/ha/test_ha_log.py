@@ -151,6 +151,31 @@ def test_what_was_written_and_never_synced_goes(tmp_path: Path) -> None:
         assert again.log.prepare(batch(30, 31)).queues == {(b"orders", 0): (15, 1)}
 
 
+def test_a_log_of_which_nothing_was_synced_begins_again_at_0(tmp_path: Path) -> None:
+    """From the master's stream, or with an image where that begins later."""
+    with Replica(tmp_path / "m") as master, Replica(tmp_path / "s", 2) as slave:
+        master.begin_epoch(1)
+        slave.log.save_state(slave.log.replica)
+        master.fill(0, 90)
+        master.confirm()
+        stop = master.log.ship_end(0, master.log.end, 3000)
+        data = master.log.read(0, stop)
+        assert slave.log.has_room(len(data))
+        slave.log.check_raw(0, data)
+        slave.log.write_raw(0, data)
+        images = [killed(tmp_path / "s", tmp_path / name) for name in ("stream", "image")]
+    with Replica(tmp_path / "m") as master, Replica(images[0], 2) as slave:
+        assert slave.log.end == 0
+        slave.follow(master)
+        slave.confirm()
+        assert slave.seen == master.seen
+    with Replica(tmp_path / "m") as master, Replica(images[1], 2) as slave:
+        slave.state.take_image(master.state.make_image()())
+        slave.follow(master)
+        slave.confirm()
+        assert slave.seen == master.seen
+
+
 def test_after_a_power_loss_all_that_is_whole_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
