@@ -66,7 +66,8 @@ class NotLeaderError(NodeError):
 
 
 class NotReadyError(NodeError):
-    """This node leads, but has not yet applied everything of the terms before. Soon it will."""
+    """This node leads, but has not yet applied everything of the terms before, or it has just
+    started (term 0). Soon it will serve."""
 
     code, retryable, status = "node.not_ready", True, "UNAVAILABLE"
     retry_after_ms = RETRY_SOON_MS
@@ -76,6 +77,8 @@ class NotReadyError(NodeError):
         self.term = term
 
     def __str__(self) -> str:
+        if not self.term:
+            return "this node is starting and does not serve yet; try again in a moment, or another"
         return f"this node has just begun to lead in term {self.term}; try again in a moment"
 
 

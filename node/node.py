@@ -33,7 +33,7 @@ from node.nameserver.calls import NameServerCalls
 from node.nameserver.service import NameServerService
 from node.node_file import write_node_file
 from node.services.calls import Calls
-from node.services.methods import Admin, handlers
+from node.services.methods import SERVICES, Admin, handlers
 from node.services.server import GrpcServer, PortTakenError
 from node.state_machine import StateMachine
 from node.tls import TlsFiles, grpc_server_credentials
@@ -187,6 +187,7 @@ class Node(ABC):
                 tls, require_client_certificate=settings.tls_client_auth
             )
         port = self.grpc.bind(settings.listen, credentials)
+        await self.grpc.open(SERVICES)
         self.address = str(settings.advertised(port))
         link = self.make_link(tls)
         listen = settings.peer_listen

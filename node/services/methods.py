@@ -30,6 +30,12 @@ class Admin(Protocol):
 
 
 _APPEND_STREAM = "LogService/AppendStream"
+_LOG = log_pb2.DESCRIPTOR.services_by_name["LogService"]
+_CONSUMER = consumer_pb2.DESCRIPTOR.services_by_name["ConsumerService"]
+_ADMIN = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
+_NAMESERVER = nameserver_pb2.DESCRIPTOR.services_by_name["NameServerService"]
+SERVICES = (_LOG, _CONSUMER, _ADMIN, _NAMESERVER)
+"""Those of a node."""
 
 
 def handlers(
@@ -80,9 +86,9 @@ def handlers(
     found = {
         service: calls.handler(service, methods)
         for service, methods in (
-            (log_pb2.DESCRIPTOR.services_by_name["LogService"], log),
-            (consumer_pb2.DESCRIPTOR.services_by_name["ConsumerService"], consumer),
-            (admin_pb2.DESCRIPTOR.services_by_name["AdminService"], administration),
+            (_LOG, log),
+            (_CONSUMER, consumer),
+            (_ADMIN, administration),
         )
     }
     return found | nameserver_handlers(calls, nameserver)
@@ -92,7 +98,6 @@ def nameserver_handlers(
     calls: Calls, nameserver: NameServerCalls
 ) -> dict[ServiceDescriptor, grpc.GenericRpcHandler]:
     """Return the handler of the name server's service, which also runs alone."""
-    service = nameserver_pb2.DESCRIPTOR.services_by_name["NameServerService"]
     methods: dict[str, Method] = {
         "NameServerStatus": nameserver.name_server_status,
         "TopicRoute": nameserver.topic_route,
@@ -101,4 +106,4 @@ def nameserver_handlers(
         "DeleteValue": nameserver.delete_value,
         "Report": nameserver.report,
     }
-    return {service: calls.handler(service, methods)}
+    return {_NAMESERVER: calls.handler(_NAMESERVER, methods)}

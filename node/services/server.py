@@ -4,7 +4,7 @@ Owns limits of connections and messages. Must not know what a method does.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import grpc
@@ -13,6 +13,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from node.config_types import Address
+from node.services.gate import Gate
 
 MIB: Final = 1 << 20
 REQUEST_SIZE_BYTES_MAX: Final = 4 * MIB + 64 * 1024
@@ -64,13 +65,15 @@ class PortTakenError(Exception):
 class GrpcServer:
     """Serves services at one address. Build it on the running loop.
 
-    `bind` comes first, because others have to be told the port before anything can be served.
+    `bind` comes first, because others have to be told the port before anything can be served. From
+    `open` on the port answers: calls are told to come back until `start`.
     """
 
     def __init__(self, *, rpc_count_max: int) -> None:
         self._server = grpc.aio.server(options=OPTIONS, maximum_concurrent_rpcs=rpc_count_max)
         self._health = health.aio.HealthServicer()
         self._names: tuple[str, ...] = ()
+        self._gate = Gate()
 
     def bind(self, address: Address, credentials: grpc.ServerCredentials | None = None) -> int:
         """Take an address; return the port. Raises PortTakenError."""
@@ -85,15 +88,22 @@ class GrpcServer:
             ) from error
         return int(port)
 
-    async def start(self, handlers: Mapping[ServiceDescriptor, grpc.GenericRpcHandler]) -> None:
-        """Serve at the address that was taken. Health says NOT_SERVING at first."""
-        self._names = tuple(service.full_name for service in handlers)
-        self._server.add_generic_rpc_handlers(tuple(handlers.values()))
+    async def open(self, services: Iterable[ServiceDescriptor]) -> None:
+        """Answer at the address that was taken. Health says NOT_SERVING at first."""
+        self._names = tuple(service.full_name for service in services)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         shown = (*self._names, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(shown, self._server)
+        self._server.add_generic_rpc_handlers((self._gate,))
         await self.set_serving(False)
         await self._server.start()
+
+    async def start(self, handlers: Mapping[ServiceDescriptor, grpc.GenericRpcHandler]) -> None:
+        """Have calls served, opened if need be. Health is told by `set_serving`."""
+        if not self._names:
+            await self.open(handlers)
+        assert sorted(self._names) == sorted(s.full_name for s in handlers), f"{self._names}"
+        self._gate.open(handlers.values())
 
     async def set_serving(self, is_serving: bool) -> None:
         """Set what the health service says, of the node ("") and of each service."""

@@ -14,6 +14,6 @@ def test_the_page_names_every_command_with_its_usage() -> None:
     text = page()
     for name in ("inspect", "verify", "repair"):
         assert f"## qlog store {name}\n" in text
-        assert f"Usage: qlog store {name} [OPTIONS] DIR\n" in text
+        assert f"Usage: qlog store {name} [OPTIONS] DIR" in text
     assert "Usage: qlog bench engine [OPTIONS]\n" in text
     assert max(map(len, text.splitlines())) <= 100

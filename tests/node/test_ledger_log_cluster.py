@@ -14,7 +14,6 @@ from tests.node.ledger_cluster import Cluster, Node, open_log
 from tests.store.records import messages
 
 
-
 def data_bytes(node: Node) -> dict[int, bytes]:
     """The data files by position, with the bytes of entries and blanks only."""
     ledger = node.log.store.ledger

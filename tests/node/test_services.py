@@ -59,6 +59,10 @@ class Served:
             await self.server.stop(0)
 
 
+def _must_not_die(error: BaseException) -> None:
+    raise AssertionError("nothing here is fatal") from error
+
+
 async def _not_given(_request: object) -> object:
     raise NotImplementedError("the test does not need it")
 
@@ -174,6 +178,41 @@ def test_a_request_over_the_limit_is_refused_and_the_largest_is_taken() -> None:
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await stub.Append(log_pb2.AppendRequest(records=bytes(REQUEST_SIZE_BYTES_MAX)))
             assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+    run(test)
+
+
+def test_before_the_node_serves_every_call_is_told_to_come_back() -> None:
+    async def test() -> None:
+        server, calls = GrpcServer(rpc_count_max=100), Calls(_must_not_die)
+        port = server.bind(Address("127.0.0.1", 0))
+        await server.open([LOG_SERVICE])
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            log: Any = log_pb2_grpc.LogServiceStub(channel)  # type: ignore[no-untyped-call]
+            health: Any = health_pb2_grpc.HealthStub(channel)
+            for name in ("", LOG_SERVICE.full_name):
+                found = await health.Check(health_pb2.HealthCheckRequest(service=name))
+                assert found.status == health_pb2.HealthCheckResponse.NOT_SERVING
+            stream = log.AppendStream()  # Nothing is sent on it.
+            for call in (log.Route(log_pb2.RouteRequest()), stream.read()):
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await call
+                assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+                told = trailer(caught.value)
+                assert (told.code, told.retryable) == ("node.not_ready", True)
+                assert told.outcome == common_pb2.OUTCOME_NOT_APPLIED
+                assert "does not serve yet" in told.message
+
+            async def route(_request: object) -> log_pb2.RouteResponse:
+                return log_pb2.RouteResponse(node_id=7)
+
+            methods = {**dict.fromkeys(LOG_SERVICE.methods_by_name, _not_given), "Route": route}
+            await server.start({LOG_SERVICE: calls.handler(LOG_SERVICE, methods)})
+            assert (await log.Route(log_pb2.RouteRequest())).node_id == 7
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await channel.unary_unary("/none/None")(b"")
+            assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+        await server.stop(0)
 
     run(test)
 
