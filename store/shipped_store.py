@@ -200,6 +200,14 @@ class ShippedStore(ReplicatedStore):
         """Everything before it is durable, or gone. Any thread."""
         return max(self._flush.durable_position, self.shipped.min_position)
 
+    def mark_durable(self) -> None:
+        """Sync the log as it was opened, and write that down: the owner promises all of it now.
+
+        After a power loss the mark may be older. A process that is killed next must not take what
+        lies behind it for bytes that were never synced. Raises SyncFailedError: stop.
+        """
+        self._marks.on_synced(self.shipped.sync())
+
     # --- Upkeep ---
 
     def _sync_derived(self) -> int:

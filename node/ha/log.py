@@ -173,6 +173,7 @@ class HaLog:
         if recovery.same_boot and not recovery.was_clean and known < self.end:
             self.store.cut(known)
             self.may_begin = known == 0
+        self.store.mark_durable()
 
     def _load_epochs(self) -> None:
         """A crash may have lost the first bytes of an epoch that was just taken over."""

@@ -151,6 +151,22 @@ def test_what_was_written_and_never_synced_goes(tmp_path: Path) -> None:
         assert again.log.prepare(batch(30, 31)).queues == {(b"orders", 0): (15, 1)}
 
 
+def test_what_a_power_loss_left_is_kept_by_a_process_that_is_killed_next(tmp_path: Path) -> None:
+    """It was promised to the others when the log was opened."""
+    with Replica(tmp_path / "s") as replica:
+        replica.begin_epoch(1)
+        replica.fill(0, 30)
+        replica.sync()
+        end = replica.fill(30, 36)[-1]
+        image = killed(tmp_path / "s", tmp_path / "image")
+    (image / "boot_id").write_text("of before\n")
+    with open_log(image) as log:
+        assert log.end == log.durable == end
+        again = killed(image, tmp_path / "again")
+    with open_log(again) as log:
+        assert log.end == end
+
+
 def test_a_log_of_which_nothing_was_synced_begins_again_at_0(tmp_path: Path) -> None:
     """From the master's stream, or with an image where that begins later."""
     with Replica(tmp_path / "m") as master, Replica(tmp_path / "s", 2) as slave:
