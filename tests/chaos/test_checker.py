@@ -1,0 +1,200 @@
+"""The judge of a run: planted violations are found, every one; clean histories are not accused."""
+
+import gc
+import time
+from collections.abc import Callable
+from random import Random
+
+import pytest
+from chaos.body import body_of, value_of
+from chaos.clients import queue_name
+from chaos.verdict import judge
+
+from raft.errors import Outcome
+from raft.simulator.history import AppendCall, Drain, Kind, Operation, Receipt, Records
+from tests.chaos.histories import REGISTER, clean
+
+History = tuple[list[Operation], list[Drain]]
+Plant = Callable[[Random, History], str]
+QUEUE = queue_name(0)
+MILLION = 1_000_000
+
+
+def _acked(history: History, kind: Kind = Kind.APPEND, queue: str = QUEUE) -> list[int]:
+    return [
+        at
+        for at, op in enumerate(history[0])
+        if op.kind is kind and op.queue == queue and op.outcome is Outcome.APPLIED
+    ]
+
+
+def _edit_drains(history: History, queue: str, edit: Callable[[list[object]], None]) -> None:
+    """Change what every replica holds of a queue."""
+    for at, drain in enumerate(history[1]):
+        if drain.queue == queue:
+            values: list[object] = list(drain.values)
+            edit(values)
+            history[1][at] = drain._replace(values=values)  # type: ignore[arg-type]
+
+
+def lose_at_the_end(random: Random, history: History) -> str:
+    """The last acked message is on no replica, as after a fail-over that forgot it."""
+    at = _acked(history)[-1]
+    receipt = history[0][at].result
+    assert isinstance(receipt, Receipt)
+    _edit_drains(history, QUEUE, lambda values: values.__delitem__(slice(receipt.offset, None)))
+    return "lost"
+
+
+def lose_a_put(random: Random, history: History) -> str:
+    offset = history[0][_acked(history, Kind.PUT, REGISTER)[-1]].result
+    assert isinstance(offset, int)
+    _edit_drains(history, REGISTER, lambda values: values.__delitem__(slice(offset, None)))
+    return "lost"
+
+
+def lose_on_one_replica(random: Random, history: History) -> str:
+    chosen = random.choice([d for d in history[1] if d.queue == QUEUE])
+    history[1].remove(chosen)
+    history[1].append(chosen._replace(values=chosen.values[:-3]))
+    return "lost"
+
+
+def swap(random: Random, history: History) -> str:
+    at = random.randrange(100)
+
+    def edit(values: list[object]) -> None:
+        values[at], values[at + 1] = values[at + 1], values[at]
+
+    _edit_drains(history, QUEUE, edit)
+    return "divergence"
+
+
+def double(random: Random, history: History) -> str:
+    """A retry is stored twice."""
+    receipt = history[0][random.choice(_acked(history))].result
+    assert isinstance(receipt, Receipt)
+    _edit_drains(history, QUEUE, lambda values: values.append(values[receipt.offset]))
+    return "duplicate"
+
+
+def change_a_byte(random: Random, history: History) -> str:
+    at = random.randrange(100)
+
+    def edit(values: list[object]) -> None:
+        body = bytearray(body_of(str(values[at])))
+        body[-1] ^= 1
+        values[at] = value_of(bytes(body))
+
+    _edit_drains(history, QUEUE, edit)
+    return "divergence"
+
+
+def punch_a_hole(random: Random, history: History) -> str:
+    at = random.randrange(100)
+    _edit_drains(history, QUEUE, lambda values: values.__setitem__(at, None))
+    return "hole"
+
+
+def resurrect(random: Random, history: History) -> str:
+    """What was refused for certain is in the log."""
+    refused = [op for op in history[0] if op.outcome is Outcome.NOT_APPLIED and op.queue == QUEUE]
+    request = random.choice(refused).request
+    assert isinstance(request, AppendCall)
+    _edit_drains(history, QUEUE, lambda values: values.append(request.value))
+    return "aborted_read"
+
+
+def invent(random: Random, history: History) -> str:
+    _edit_drains(history, QUEUE, lambda values: values.append("nobody sent this"))
+    return "phantom"
+
+
+def shift_time(random: Random, history: History) -> str:
+    """An append is placed before others that had ended before it began."""
+    at = random.choice(_acked(history)[:-5])
+    late = history[0][-1].invoke_ns + 10_000
+    history[0][at] = history[0][at]._replace(invoke_ns=late, return_ns=late + 5)
+    return "real_time"
+
+
+def read_stale(random: Random, history: History) -> str:
+    """A deposed leader answers a linearizable read."""
+    tails = _acked(history, Kind.TAIL)
+    at = tails[-1]
+    end = history[0][at].result
+    assert isinstance(end, int)
+    history[0][at] = history[0][at]._replace(result=end - 20)
+    return "stale_read"
+
+
+def get_stale(random: Random, history: History) -> str:
+    """The register shows an old value."""
+    gets = _acked(history, Kind.GET, REGISTER)
+    history[0][gets[-1]] = history[0][gets[-1]]._replace(result=history[0][gets[0]].result)
+    return "stale_read"
+
+
+def step_back(random: Random, history: History) -> str:
+    """One reader gets the same messages again."""
+    polls = [at for at in _acked(history, Kind.POLL) if history[0][at].process == 1]
+    records = history[0][polls[0]].result
+    assert isinstance(records, Records)
+    history[0][polls[1]] = history[0][polls[1]]._replace(result=records)
+    return "non_monotonic"
+
+
+PLANTS: tuple[Plant, ...] = (
+    lose_at_the_end,
+    lose_a_put,
+    lose_on_one_replica,
+    swap,
+    double,
+    change_a_byte,
+    punch_a_hole,
+    resurrect,
+    invent,
+    shift_time,
+    read_stale,
+    get_stale,
+    step_back,
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
+def test_a_planted_violation_is_always_found(plant: Plant) -> None:
+    for seed in range(15):
+        history = clean(seed, 1_500)
+        rule = plant(Random(seed), history)
+        found = {violation.split(" ", 1)[0] for violation in judge(*history)}
+        assert rule in found, f"seed {seed}: planted {rule}, found {found}"
+
+
+def test_clean_histories_are_not_accused() -> None:
+    for seed in range(20):
+        assert judge(*clean(seed, 500)) == []
+
+
+@pytest.mark.slow
+def test_a_million_operations_are_checked_in_seconds() -> None:
+    """5 s is the target (fault-matrix 11); the bound is loose for machines that do other things."""
+    gc.disable()  # Or making them would take longer than the test.
+    try:
+        operations, drains = clean(7, MILLION)
+    finally:
+        gc.enable()
+    began = time.process_time()
+    assert judge(operations, drains) == []
+    took = time.process_time() - began
+    print(f"{len(operations):,} operations were checked in {took:.1f} s of processor time")
+    assert took < 30
+
+
+def test_a_body_tells_its_value_and_any_change_of_it() -> None:
+    body = body_of("run-w0-17")
+    assert value_of(body) == "run-w0-17"
+    for at in range(len(body)):
+        damaged = bytearray(body)
+        damaged[at] ^= 4
+        assert value_of(bytes(damaged)) != "run-w0-17"
