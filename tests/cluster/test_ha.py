@@ -137,6 +137,15 @@ def test_what_an_async_master_loses_is_a_suffix_and_counted(tmp_path: Path, run:
             assert before[lo:hi] in await asyncio.to_thread(Path(loss.file).read_bytes)
             assert not before[hi:].strip(b"\0"), "all behind the parting is gone, a suffix"
             assert await asyncio.to_thread(inspected, loss) == len(lost)
+            code, shown = await asyncio.to_thread(qlog, "ha", "status", cluster=cluster)
+            assert (code, shown["problems"], shown["master_id"]) == (0, [], 2)
+            assert [row["is_in_sync"] for row in shown["nodes"]] == [True] * 3
+            assert [row["record_count"] for row in shown["losses"]] == [len(lost)]
+            code, shown = await asyncio.to_thread(qlog, "ha", "promote", "1", cluster=cluster)
+            assert (code, shown["master_id"]) == (0, 1)
+            with pytest.raises(ServerError) as refused:
+                await client.admin.transfer_leadership(2)
+            assert refused.value.code == "node.wrong_mode"
             assert not (await client.admin.ha_status(2)).losses
 
     run(work())
@@ -150,8 +159,16 @@ def all_serve(cluster: LocalCluster, *node_ids: int) -> bool:
 
 def inspected(loss: HaLoss) -> int:
     """How many messages `qlog store inspect` finds in the file; commands do not count."""
-    qlog = str(Path(sys.executable).with_name("qlog"))
-    command = [qlog, "store", "inspect", loss.file, "-o", "json"]
-    found = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    code, found = qlog("store", "inspect", loss.file)
+    assert code == 0
     assert (found["first_position"], found["end_position"]) == (loss.lo_position, loss.hi_position)
     return sum(row["record_count"] for row in found["queues"] if row["topic"] == "orders")
+
+
+def qlog(*words: str, cluster: LocalCluster | None = None) -> tuple[int, Any]:
+    """Run a command; return its exit code and what it printed."""
+    server = () if cluster is None else ("--server", cluster.bootstrap)
+    command = [str(Path(sys.executable).with_name("qlog")), *words, *server, "-o", "json"]
+    done = subprocess.run(command, capture_output=True, check=False, timeout=DEADLINE_S)
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout)
