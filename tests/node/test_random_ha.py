@@ -12,7 +12,6 @@ import contextlib
 import errno
 import shutil
 import threading
-import time
 from collections import defaultdict
 from pathlib import Path
 from random import Random
@@ -61,7 +60,7 @@ class Machine(PowerLossFileSystem):
 
     def _before_call(self, name: str) -> None:
         if name == "sync" and threading.current_thread() is not self._loop_thread:
-            time.sleep(self.pause_s)
+            threading.Event().wait(self.pause_s)
 
     def allocate(self, fd: int, path: str, size_bytes: int) -> None:
         if self.is_full:
