@@ -82,7 +82,9 @@ class LinkFaults:
         self._timer = self._loop.call_later(_READ_INTERVAL_S, self._read)
         if self._counts != self._told:
             self._told = self._counts.copy()
-            self._counts_path.write_text(json.dumps(self._counts), "utf-8")
+            temporary = self._counts_path.with_name(f"{self._counts_path.name}.tmp")
+            temporary.write_text(json.dumps(self._counts), "utf-8")
+            temporary.replace(self._counts_path)  # Nobody reads half of it.
         try:
             found = self._path.stat()
             seen = (found.st_ino, found.st_mtime_ns)

@@ -122,7 +122,8 @@ class Load:
         wanted = set().union(*self.clients.acked_values.values())
         try:
             async with asyncio.timeout(timeout_s):
-                while not wanted <= self.clients.group_seen:  # noqa: ASYNC110  # The SDK tells nobody.
+                # The SDK tells nobody when.
+                while not wanted <= self.clients.group_seen:  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
         except TimeoutError:
             pass

@@ -65,7 +65,8 @@ class FailoverWatch:
             self._pending.pop(group.name, None)
             return False
         number, since_ms = self._pending.get(group.name, (0, 0))
-        if number != group.epoch_highest:
+        # A clock that was set back must not make the wait longer.
+        if number != group.epoch_highest or now_ms < since_ms:
             number, since_ms = self._pending[group.name] = (group.epoch_highest, now_ms)
         return now_ms - since_ms < FENCE_GRACE_MS
 

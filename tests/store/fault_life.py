@@ -296,4 +296,5 @@ def main(container: Container, variant: Variant, faults: list[str]) -> list[tupl
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(sys.argv[1], sys.argv[2], json.loads(sys.argv[3]))))  # type: ignore[arg-type]
+    given = json.loads(sys.argv[3])
+    print(json.dumps(main(sys.argv[1], sys.argv[2], given)))  # type: ignore[arg-type]

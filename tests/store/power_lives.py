@@ -259,4 +259,5 @@ def main(container: Container, mark_interval_ms: int, seeds: list[int]) -> list[
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3]))))  # type: ignore[arg-type]
+    given = json.loads(sys.argv[3])
+    print(json.dumps(main(sys.argv[1], int(sys.argv[2]), given)))  # type: ignore[arg-type]

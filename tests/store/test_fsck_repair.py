@@ -196,7 +196,7 @@ def test_a_damaged_start_is_proven_by_the_first_entry(tmp_path: Path) -> None:
     for parity in (0, 1):
         copy = Path(shutil.copytree(tmp_path, tmp_path.with_name(f"copy{parity}")))
         flip(copy / "dledger-n0" / f"start.{parity}", 8 * 60)
-        if parity == 0:  # The newer one: the start that is left is of a file that is gone.
+        if parity == 1:  # The newer one: the start that is left is of a file that is gone.
             assert kinds(make_plan(copy, config)) == [ActionKind.REFETCH]
         else:
             assert kinds(repair(copy, config)) == [ActionKind.RECREATE_START]

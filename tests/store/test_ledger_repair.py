@@ -231,7 +231,7 @@ def test_the_start_is_damaged(wreck: Wreck) -> None:
     ledger, _ = open_ledger(wreck.root, wreck.end_position, config=CONFIG)
     assert ledger.delete_first() == FILE
     ledger.close()
-    start = next((wreck.root / "dledger-n0").glob("start.*"))
+    start = wreck.root / "dledger-n0" / "start.0"  # The newer of the two that a first save makes.
     whole = start.read_bytes()
     start.write_bytes(whole[:-3] + b"???")
     with pytest.raises(SnapshotNeededError, match="start"):

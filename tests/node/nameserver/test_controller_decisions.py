@@ -103,6 +103,21 @@ def test_a_fail_over_is_proposed_once_and_again_after_the_grace() -> None:
     assert watch.commands(directory, after + 3, "z") == []
 
 
+def test_a_clock_that_was_set_back_makes_nobody_wait_longer() -> None:
+    directory, watch = ha_directory(), FailoverWatch()
+    later = NOW_MS + SILENCE_MS + 1
+    _beat(directory, 2, later, LogEnd(1, 95))
+    _beat(directory, 3, later, LogEnd(1, 90))
+    (first,) = watch.commands(directory, later, "x")
+    accepted(directory, first)
+    ahead = later + 3_600_000
+    assert watch.commands(directory, ahead, "y") is not None  # The wait is noted an hour ahead.
+    _beat(directory, 3, later + 1, LogEnd(1, 90))
+    assert watch.commands(directory, later + 1, "y") == []  # It begins again, and is no longer.
+    (second,) = watch.commands(directory, later + 1 + FENCE_GRACE_MS, "y")
+    assert second["master_id"] == 3
+
+
 def test_a_dead_broker_is_removed_within_thirty_seconds() -> None:
     directory, watch = Directory(), FailoverWatch()
     accepted(directory, raft_leader(1, 4).command())
