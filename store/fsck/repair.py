@@ -306,10 +306,10 @@ class _Repair:
         self._replace(action)
 
     def _recreate_start(self, action: Action) -> None:
-        """Write the start that the first entry proved, as the only generation.
+        """Write the start that the first entry proved, as a first save does: in both generations.
 
-        Made in `damaged/` and renamed, so that the file is whole at every moment. A crash before
-        the other generation is gone leaves two that do not fit: the check proves the start again.
+        Made in `damaged/` and renamed, so that the files are whole at every moment. A crash between
+        the two leaves the second as it was, and the check proves the start again.
         """
         directory = os.path.join(self.root, action.path)
         start = action.start
@@ -326,11 +326,12 @@ class _Repair:
             file.load()
             file.save(start)
             self.fs.rename(os.path.join(workshop, f"{START_NAME}.1"), first)
+            self.fs.rename(os.path.join(workshop, f"{START_NAME}.0"), second)
             os.rmdir(workshop)
-        elif os.path.exists(first):
-            self.fs.unlink(first)
-        if os.path.exists(second):
-            self.fs.unlink(second)
+        else:
+            for path in (first, second):
+                if os.path.exists(path):
+                    self.fs.unlink(path)
         self.fs.sync_directory(directory)
 
     def _drop_ledger_index(self, action: Action) -> None:
