@@ -1,0 +1,52 @@
+"""Two minutes of the fault-injection suites, as `chaos-tests/run` runs them, in every run of all.
+
+The machine may have no Go to build Toxiproxy with: then the whole is skipped, with that reason.
+"""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from chaos.campaign import SHORT, SLICE, possible
+from chaos.errors import NotPossibleHereError
+from chaos.profile import Mode
+from chaos.scenario import SCENARIOS
+from chaos.scenarios import network
+from chaos.toxiproxy import install
+
+RUN = Path(network.__file__).resolve().parents[2] / "run"
+TIMEOUT_S = 900
+
+
+@pytest.mark.slow
+def test_the_slice(tmp_path: Path) -> None:
+    try:
+        install()
+    except NotPossibleHereError as reason:
+        pytest.skip(str(reason))
+    done = subprocess.run(
+        [str(RUN), "--slice", "--artifacts", str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=TIMEOUT_S,
+    )
+    assert done.returncode == 0, done.stdout
+    summary = json.loads(next(tmp_path.glob("*/summary.json")).read_text())
+    assert summary["lost"] == summary["anomalies"] == 0
+    assert summary["passed"] + len(summary["skipped"]) == len(SLICE)
+    assert summary["acked"] > 0
+    page = next(tmp_path.glob("*/report.html")).read_text()
+    assert page.count("<svg") == summary["passed"]
+    assert "<script src" not in page
+    assert "<link" not in page
+
+
+def test_tiers_name_scenarios_and_every_scenario_names_rows() -> None:
+    assert set(SHORT) | set(SLICE) <= set(SCENARIOS)
+    assert len(SHORT) == 12
+    for scenario in possible(Mode.RAFT):
+        assert scenario.rows, f"{scenario.name} stands for no row of the fault matrix"
+        assert scenario.title.endswith((".", ":")) or len(scenario.title) > 20
