@@ -1,5 +1,6 @@
 """The guard against tests that leave something open finds each kind, and nothing else."""
 
+import asyncio
 import os
 import socket
 import subprocess
@@ -8,6 +9,7 @@ import textwrap
 import threading
 from pathlib import Path
 
+import grpc.aio
 import pytest
 
 from tests.leaks import held, left_since
@@ -62,6 +64,18 @@ def test_a_socket_in_the_place_of_another_is_none_left_behind() -> None:
     first.close()
     with socket.socket():
         assert left_since(before, 0) == []
+
+
+def test_the_poller_of_grpc_is_none_left_behind() -> None:
+    async def hold_channel() -> list[str]:
+        before = held()
+        async with grpc.aio.insecure_channel("127.0.0.1:1"):
+            with socket.socket() as ours:
+                left = left_since(before, 0)
+                assert f"{ours.fileno()}" in " ".join(left)
+            return left_since(before, 0)
+
+    assert asyncio.run(hold_channel()) == []
 
 
 def test_threads_and_processes_are_named() -> None:
