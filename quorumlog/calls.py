@@ -128,7 +128,8 @@ class Calls:
             patience_s = (wait_ms + SUSPECT_AFTER_MS) / 1000
             while not (await asyncio.wait({call}, timeout=patience_s))[0]:
                 patience_s = SUSPECT_AFTER_MS / 1000
-                if await has_moved(self._router, node.address):
+                # An answer that came while we asked says more than that another node leads.
+                if await has_moved(self._router, node.address) and not call.done():
                     raise UnavailableError(
                         f"{node.address} does not answer, and another node leads; ask that one",
                         outcome=Outcome.UNKNOWN,
