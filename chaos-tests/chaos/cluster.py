@@ -33,14 +33,12 @@ class ChaosCluster(Target):
         self.links: Final = Links(server)
         self.disks: Final = Disks()
         self._server = server
-        settings = profile.node_settings()
-        if mode is not Mode.RAFT:
-            settings["replication"] = mode.value
         local = LocalCluster.create(
             directory,
             profile.node_count,
             flush=profile.flush,
-            settings=settings,
+            settings=profile.node_settings(),
+            replication=mode.value,
             relay=self.links.relay,
         )
         super().__init__(local, _lead_clients_through_proxies(local, self.links))

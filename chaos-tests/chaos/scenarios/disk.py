@@ -198,11 +198,14 @@ def _flip(path: Path, places: list[int]) -> None:
 async def bit_flips(x: Context) -> None:
     """Bits of a follower's log are flipped while it is down: found, refetched, never cut."""
     node = await x.follower()
+    # The file that is being written: it alone is walked when the node starts. What is flipped in
+    # an older one is found when it is read.
+    while (await x.do(_newest, x, node))[1] < 128 << 10:
+        await x.acked(200)
     await x.do(x.cluster.kill, node)
     x.inject("kill", f"node {node}")
-    path = _log_files(x.cluster.data_directory(node))[0]
-    written = await x.do(_written_size, path)
-    places = sorted(x.random.sample(range(min(4096, written // 2), written), 5))
+    path, written = await x.do(_newest, x, node)
+    places = sorted(x.random.sample(range(written // 2), 5))
     x.inject("flip", f"{len(places)} bits of node {node}, at {places}", count=len(places))
     await x.do(_flip, path, places)
     await x.acked()
@@ -210,6 +213,12 @@ async def bit_flips(x: Context) -> None:
     log = x.cluster.local.log_path(node)
     await x.until("it repairs itself", lambda: "repaired" in log.read_text("utf-8"))
     x.prove("the damage was repaired", True)
+
+
+def _newest(x: Context, node: int) -> tuple[Path, int]:
+    """The last log file with something in it, and how much that is."""
+    sizes = [(path, _written_size(path)) for path in _log_files(x.cluster.data_directory(node))]
+    return max((found for found in sizes if found[1]), default=sizes[0])
 
 
 def _written_size(path: Path) -> int:
