@@ -3,12 +3,13 @@
 import json
 from pathlib import Path
 
+import grpc
 import pytest
 from click.testing import CliRunner, Result
 
 from deploy.local import LocalCluster, LocalError
 from quorumlog.cli import main
-from tests.node.processes import wait_for
+from tests.node.processes import connected, typed_error, wait_for
 
 pytestmark = pytest.mark.slow
 SMALL = {"file_size_bytes": "8MiB"}
@@ -112,5 +113,8 @@ def test_a_node_that_does_not_get_ready_is_said_after_the_time(tmp_path: Path) -
             cluster.wait_ready(timeout_ms=1_500)
         expected = "waiting: a new cluster needs to hear of node 2, 3 first"
         wait_for("the reason", lambda: cluster.status()[0].detail == expected)
+        with connected(cluster.address(1)) as client, pytest.raises(grpc.RpcError) as caught:
+            client.status()
+        assert typed_error(caught.value).code == "node.not_ready"
     finally:
         assert cluster.stop() == []
