@@ -11,6 +11,7 @@ from typing import Final
 
 import quorumlog
 from chaos.body import body_of, value_of
+from chaos.losses import Place
 from chaos.recorder import Recorder, now_ns
 from quorumlog.errors import QuorumlogError
 from quorumlog.options import Durability as Claim
@@ -22,6 +23,7 @@ from raft.simulator.history import (
     Receipt,
     Records,
     Seen,
+    Value,
 )
 
 IDEMPOTENT_QUEUES: Final = (0, 1)
@@ -63,6 +65,8 @@ class Clients:
         self.first_ack_of_term: dict[int, int] = {}
         """When the first receipt of each term came."""
         self.acked_values: dict[int, set[str]] = {queue: set() for queue in range(QUEUE_COUNT)}
+        self.places: dict[Value, Place] = {}
+        """Where each acked message is, by its receipt."""
         self.group_seen: set[str] = set()
         self._changed = asyncio.Event()
 
@@ -70,6 +74,7 @@ class Clients:
         """Count an ack."""
         self.acked_count += 1
         self.acked_values[queue].add(value)
+        self.places[value] = Place(receipt.term, receipt.position)
         self.last_index = max(self.last_index, receipt.index)
         if receipt.term > self.highest_term:
             self.highest_term = receipt.term

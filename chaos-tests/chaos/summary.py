@@ -53,6 +53,7 @@ class Summary:
     errors: dict[str, int]
     acked: int
     lost: int
+    lost_reported: int
     anomalies: int
     failovers: Percentiles | None
     recoveries: Percentiles | None
@@ -81,6 +82,7 @@ class Summary:
             dict(errors.most_common()),
             sum(result.acked_count for result in results),
             sum(result.lost_count for result in results),
+            sum(result.lost_reported_count for result in results),
             sum(len(result.violations) for result in results),
             Percentiles.of([ms for result in results for ms in result.failovers_ms]),
             Percentiles.of([r.recovery_ms for r in results if r.recovery_ms is not None]),
@@ -110,6 +112,7 @@ class Summary:
             ("errors of clients", _listed(self.errors) or "none"),
             ("acked", f"{self.acked:,}"),
             ("acked and lost", f"{self.lost:,}"),
+            ("lost, and reported", f"{self.lost_reported:,}"),
             ("anomalies", f"{self.anomalies:,}"),
             ("failover", str(self.failovers or "none")
              + (f" ({self.failovers.count})" if self.failovers else "")),

@@ -15,11 +15,14 @@ import quorumlog
 from chaos.clients import Clients
 from chaos.errors import NotPossibleHereError, NotSoError
 from chaos.load import CONNECT_TIMEOUT_MS, Load
+from chaos.losses import Losses, find_losses, without
 from chaos.profile import Mode, Options
 from chaos.recorder import Recorder, now_ns
 from chaos.scenario import Context, Scenario
 from chaos.target import Target
 from chaos.verdict import caught_up, drain, judge, leaders_of, same_digests
+from quorumlog.ha_types import HaLoss, HaStatus
+from raft.simulator.history import Value
 
 BEFORE_COUNT: Final = 200
 AFTER_COUNT: Final = 100
@@ -48,6 +51,9 @@ class Result:
     """From the end of all faults until every node is ready, level, and appends are acked."""
     acked_count: int = 0
     lost_count: int = 0
+    """Acked, and gone although the mode promises more."""
+    lost_reported_count: int = 0
+    """Acked by an async master, gone, and reported."""
     group_missed_count: int = 0
     took_s: float = 0.0
     recorder: Recorder = field(default_factory=Recorder)
@@ -115,10 +121,11 @@ class Trial:
             recorder.note("phase", "drain")
             await load.stop()
             result.acked_count = load.clients.acked_count
-            missed = await load.groups_caught_up(HEAL_TIMEOUT_S * self._options.time_scale)
-            result.group_missed_count = len(missed)
             result.failovers_ms = _failovers(context)
-            await self._judge(context, healed_ns, sockets)
+            lost = await self._judge(context, healed_ns)
+            missed = await load.groups_caught_up(HEAL_TIMEOUT_S * self._options.time_scale, lost)
+            result.group_missed_count = len(missed)
+            await _sockets_are_back(context, sockets)
         if missed:
             raise NotSoError(f"a group missed {len(missed)} messages, as {sorted(missed)[:5]}")
         if not result.proofs:
@@ -126,8 +133,10 @@ class Trial:
         if not load.clients.read_count:
             raise NotSoError("nothing was read")
 
-    async def _judge(self, context: Context, healed_ns: int, sockets: dict[int, int]) -> None:
-        """Compare all replicas, and let the checkers judge the history."""
+    async def _judge(self, context: Context, healed_ns: int) -> frozenset[Value]:
+        """Compare all replicas, and let the checkers judge the history.
+
+        Returns what was lost as the mode allows."""
         result, cluster, nodes = self.result, self._cluster, self._cluster.node_ids
         scale = self._options.time_scale
         async with quorumlog.connect(
@@ -139,9 +148,19 @@ class Trial:
                 # A plain log has no chain; its replicas are compared record by record below.
                 await same_digests(client, nodes, index)
             last = context.load.clients.last_index
-            drains = await drain(client, self._topic, nodes, max(index, last))
+            is_async = self._options.mode is Mode.ASYNC_MASTER
+            # What was acked last may be what an async master lost: nobody waits for it.
+            last = index if is_async else max(index, last)
+            drains = await drain(client, self._topic, nodes, last)
+            found = Losses(frozenset(), ())
+            if is_async:
+                found = find_losses(context.load.clients.places, drains, await _reported(client))
+                result.lost_reported_count = len(found.lost)
         operations = result.recorder.operations
-        result.violations = await asyncio.to_thread(judge, operations, drains, context.notes)
+        if found.lost:
+            operations = without(operations, found.lost)
+        judged = await asyncio.to_thread(judge, operations, drains, context.notes)
+        result.violations = [*found.problems, *judged]
         paths = {node: cluster.local.log_path(node) for node in nodes}
         leaders, breaches = await asyncio.to_thread(leaders_of, paths)
         result.violations += breaches
@@ -151,13 +170,23 @@ class Trial:
         if result.violations:
             shown = "\n".join(result.violations[:10])
             raise NotSoError(f"{len(result.violations)} violations:\n{shown}")
-        await context.until(
-            f"sockets as before, {sockets}",
-            lambda: all(
-                count <= sockets.get(node, count) + SOCKET_SLACK
-                for node, count in cluster.socket_counts().items()
-            ),
-        )
+        return found.lost
+
+
+async def _reported(client: quorumlog.Client) -> list[HaLoss]:
+    """What the replicas say that was lost."""
+    group = await client.admin.ha_group()
+    return [loss for node in group.nodes if isinstance(node, HaStatus) for loss in node.losses]
+
+
+async def _sockets_are_back(context: Context, before: dict[int, int]) -> None:
+    """Demand that no node has many more sockets than before the fault (I16)."""
+
+    def are_back() -> bool:
+        counts = context.target.socket_counts()
+        return all(n <= before.get(node, n) + SOCKET_SLACK for node, n in counts.items())
+
+    await context.until(f"sockets as before, {before}", are_back)
 
 
 def _failovers(context: Context) -> list[float]:

@@ -1,0 +1,77 @@
+"""What an async master may lose: the end of its log, reported, and nothing else (I19).
+
+Owns the rule: of the receipts of one epoch those that are gone are the last ones, without a hole,
+and each lies in a range that some replica reports as lost. What is left of the history without them
+is then judged as always; reads are not, since they may have seen what was lost later.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from quorumlog.ha_types import HaLoss
+from raft.errors import Outcome
+from raft.simulator.history import AppendCall, Drain, Kind, Operation, Value
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a receipt said that a message is."""
+
+    term: int
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """What one history lost."""
+
+    lost: frozenset[Value]
+    problems: tuple[str, ...]
+
+
+def find_losses(
+    places: Mapping[Value, Place], drains: Iterable[Drain], reported: Iterable[HaLoss]
+) -> Losses:
+    """Compare receipts with what is left, and with what is reported as lost."""
+    left = {value for drain in drains for value in drain.values if value is not None}
+    ranges = list(reported)
+    by_term: dict[int, list[tuple[int, Value]]] = defaultdict(list)
+    for value, place in places.items():
+        by_term[place.term].append((place.position, value))
+    lost: set[Value] = set()
+    problems = []
+    for term, found in sorted(by_term.items()):
+        gone = [(position, value) for position, value in found if value not in left]
+        if not gone:
+            continue
+        lost.update(value for _, value in gone)
+        first = min(gone)[0]
+        kept = [value for position, value in found if position > first and value in left]
+        if kept:
+            problems.append(f"I19: epoch {term}: {first} is lost, and {kept[0]!r} behind it is not")
+        for position, value in gone:
+            if not any(one.lo_position <= position < one.hi_position for one in ranges):
+                problems.append(f"I19: {value!r} at {position} of epoch {term}: loss not reported")
+    exact = [one for one in ranges if one.is_exact]
+    if exact and len(exact) == len(ranges):
+        count = sum(one.acked_record_count for one in exact)
+        if count < len(lost):
+            problems.append(f"I19: {len(lost)} messages are lost, {count} are reported")
+    return Losses(frozenset(lost), tuple(problems))
+
+
+def without(operations: Iterable[Operation], lost: frozenset[Value]) -> list[Operation]:
+    """Return the appends of a history, those that are lost as calls that nobody answered."""
+    found = []
+    for operation in operations:
+        if operation.kind not in (Kind.APPEND, Kind.PUT):
+            continue
+        request = operation.request
+        value = request.value if isinstance(request, AppendCall) else request
+        if value in lost:
+            forgotten = operation._replace(outcome=Outcome.UNKNOWN, return_ns=None, result=None)
+            found.append(forgotten)
+        else:
+            found.append(operation)
+    return found
