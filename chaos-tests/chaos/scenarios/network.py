@@ -43,7 +43,7 @@ async def _isolated(x: Context, node: int, seconds: float, *, is_leader: bool) -
         await x.do(links.join, pairs)
 
 
-@scenario("isolate-leader", "N1")
+@scenario("isolate-leader", "N1", modes=RAFT)
 async def isolate_leader(x: Context) -> None:
     """The leader is cut from all others, silently, and not from clients; twice."""
     for _ in range(2):
@@ -62,7 +62,7 @@ async def isolate_follower(x: Context) -> None:
     x.prove("the term stayed", await x.term() == term)
 
 
-@scenario("split-five", "N3", profile=FIVE)
+@scenario("split-five", "N3", profile=FIVE, modes=RAFT)
 async def split_five(x: Context) -> None:
     """Five nodes are split 2 to 3 with the leader on the smaller side, then on the larger."""
     links = x.cluster.links
@@ -86,7 +86,7 @@ async def split_five(x: Context) -> None:
         await x.do(x.cluster.wait_ready)
 
 
-@scenario("one-way", "N4")
+@scenario("one-way", "N4", modes=RAFT)
 async def one_way(x: Context) -> None:
     """What the leader sends to one follower is lost, then what that one sends to it, then all it
     sends."""
@@ -109,7 +109,7 @@ async def one_way(x: Context) -> None:
         await x.do(x.cluster.wait_ready)
 
 
-@scenario("partial", "N5")
+@scenario("partial", "N5", modes=RAFT)
 async def partial(x: Context) -> None:
     """The link between two of three is cut, around each node in turn: one leader, and no more."""
     links, nodes = x.cluster.links, x.cluster.node_ids
@@ -129,7 +129,7 @@ async def partial(x: Context) -> None:
         await x.do(x.cluster.wait_ready)
 
 
-@scenario("ring-and-bridge", "N6", profile=FIVE)
+@scenario("ring-and-bridge", "N6", profile=FIVE, modes=RAFT)
 async def ring_and_bridge(x: Context) -> None:
     """Five nodes in a ring of majorities, then two pairs that only one node joins."""
     links, nodes = x.cluster.links, list(x.cluster.node_ids)
@@ -298,7 +298,7 @@ async def cut_in_a_message(x: Context) -> None:
     x.prove("the proxies dropped bytes", any(received > sent for received, sent in counts))
 
 
-@scenario("swizzle", "N17", profile=FIVE)
+@scenario("swizzle", "N17", profile=FIVE, modes=RAFT)
 async def swizzle(x: Context) -> None:
     """Links are cut one after the other in one order, and healed in another."""
     links = x.cluster.links

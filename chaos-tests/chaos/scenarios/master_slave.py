@@ -1,0 +1,87 @@
+"""Masters and slaves that lose each other (fault-matrix 3.6).
+
+The name server inside the nodes decides who is master, over links of its own that nobody cuts here:
+a master that has lost its slaves goes on being master.
+"""
+
+import asyncio
+from typing import Final
+
+from chaos.profile import Mode
+from chaos.scenario import Context, scenario
+
+HA: Final = frozenset({Mode.SYNC_MASTER, Mode.ASYNC_MASTER})
+GRACE_S: Final = 1.0
+"""What was on its way when the links were cut may still be acked."""
+STRAY_COUNT_MAX: Final = 5
+
+
+async def _acks_are_right(x: Context, what: str) -> None:
+    """Without slaves a sync master acks nothing, an async one goes on."""
+    await x.linger(GRACE_S)
+    before = x.load.clients.acked_count
+    await x.linger(2.0)
+    more = x.load.clients.acked_count - before
+    if x.options.mode is Mode.SYNC_MASTER:
+        x.prove(f"{what}: no copies, no receipts ({more})", more <= STRAY_COUNT_MAX)
+    else:
+        x.prove(f"{what}: {more} receipts of the master alone", more > 0)
+
+
+@scenario("master-cut", "H2 H3", modes=HA)
+async def master_cut(x: Context) -> None:
+    """The master is cut from its slaves, and not from clients or the name server."""
+    links, master = x.cluster.links, await x.leader()
+    async with x.fault("isolate", f"the master, node {master}"):
+        pairs = await x.do(links.isolate, master)
+        await _acks_are_right(x, "cut")
+        await x.do(links.join, pairs)
+    await x.acked()
+
+
+@scenario("slaves-killed", "H5", modes=HA)
+async def slaves_killed(x: Context) -> None:
+    """All slaves die; what is acked then is what the mode says, and they catch up."""
+    master = await x.leader()
+    slaves = [node for node in x.cluster.node_ids if node != master]
+    x.inject("kill", f"all slaves, {slaves}", count=len(slaves))
+    await asyncio.gather(*(x.do(x.cluster.kill, node) for node in slaves))
+    await _acks_are_right(x, "dead")
+    await x.do(x.cluster.start, *slaves)
+    await x.do(x.cluster.wait_ready)
+    await x.acked()
+
+
+@scenario("lagging-slaves", "H4 H6", modes=HA)
+async def lagging_slaves(x: Context) -> None:
+    """The slaves lag behind thin links when the master is killed; it comes back with more."""
+    links, master = x.cluster.links, await x.leader()
+    pairs = links.between([master], [node for node in links.nodes if node != master])
+    async with x.fault("bandwidth", f"8 KB/s from node {master}", count=len(pairs)):
+        await x.do(links.add, pairs, "bandwidth", rate=8)
+        await x.linger(3.0)
+        x.leader_lost()
+        x.inject("kill", f"the master, node {master}")
+        await x.do(x.cluster.kill, master)
+        await x.do(links.heal)
+    x.prove("another node is master", await x.new_leader(master) != master)
+    await x.acked()
+    await x.do(x.cluster.start, master)
+    await x.do(x.cluster.wait_ready)
+    await x.acked()
+
+
+@scenario("master-link-storm", "H10", modes=HA)
+async def master_link_storm(x: Context) -> None:
+    """The links of the slaves are closed again and again: a slave counts once."""
+    links, master = x.cluster.links, await x.leader()
+    pairs = links.between([master], [node for node in links.nodes if node != master])
+    before = x.load.clients.acked_count
+    for _ in range(10):
+        async with x.fault("refuse", str(pairs), count=len(pairs)):
+            await x.do(links.refuse, pairs)
+            await x.linger(0.05, 0.3)
+            await x.do(links.accept, pairs)
+        await x.linger(0.1, 0.4)
+    await x.acked()
+    x.prove("acks went on", x.load.clients.acked_count > before)
