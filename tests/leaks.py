@@ -25,6 +25,7 @@ PATIENCE_S: Final = 20.0
 _POLL_S: Final = 0.05
 _POLLER: Final = "_poll_wrapper"
 _SOCKETS: Final = "descriptor of socket:"
+_ALWAYS: Final = ("thread", "process")
 _CACHED_FONTS: Final = "/matplotlib/mpl-data/fonts/"
 """matplotlib keeps a few fonts open for the life of the process."""
 
@@ -38,14 +39,15 @@ class Held:
     """How many of the sockets are of gRPC's poller."""
 
     def beyond(self, before: "Held") -> list[str]:
-        """Name what is new of each kind of which there is more than before."""
+        """Name new threads and processes, and what is new of descriptors of each kind of which
+        there are more than before: libraries open some of their own anew."""
         found = []
         for kind, now in self.by_kind.items():
             then = before.by_kind.get(kind, {})
             more_count = len(now) - len(then)
             if kind == _SOCKETS:
                 more_count -= self.poller_socket_count - before.poller_socket_count
-            if more_count > 0:
+            if more_count > 0 or kind in _ALWAYS:
                 found += [f"{kind} {text}" for key, text in now.items() if key not in then]
         return sorted(found)
 

@@ -82,7 +82,12 @@ def test_threads_and_processes_are_named() -> None:
     before, over = held(), threading.Event()
     thread = threading.Thread(target=over.wait, name="sleeper")
     thread.start()
-    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        child.stdin.write(b"here\n")  # Right after its start it has no command line yet.
+        child.stdin.flush()
+        assert child.stdout.readline() == b"here\n"
         left = left_since(before, 0)
         assert "thread sleeper" in left
         assert f"process {child.pid}: cat" in left
