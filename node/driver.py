@@ -45,8 +45,12 @@ OWN_ENTRY_SIZE_BYTES_MAX: Final = 64 * 1024
 LATE_APPLY_COUNT_MAX: Final = 64
 """Entries that a follower may show readers with its next tick, as long as nobody waits for them."""
 
-STORE_FULL_HAND_OVER_MS: Final = 5_000
-"""Pause between two attempts of a full leader to hand over, so that full nodes do not play ball."""
+DISK_HAND_OVER_MS: Final = 5_000
+"""Pause between two attempts of a leader whose disk is full or hangs to hand over, so that such
+nodes do not play ball."""
+
+SYNC_HANG_MS: Final = 2_000
+"""A leader whose sync takes longer hands over: it shows, and so acks, only what it has synced."""
 
 
 class SendFrame(Protocol):
@@ -113,7 +117,7 @@ class Driver:
         """Entries below it are committed and handed out."""
         self._apply_error: StoreFullError | FileSystemError | None = None
         """Why they cannot be shown at the moment."""
-        self._full_hand_over_s = 0.0
+        self._disk_hand_over_s = 0.0
         self.is_ready = False
         """Leader, and its own no-op is applied: what was acked before is known here. Appends and
         leader reads may be served."""
@@ -211,7 +215,7 @@ class Driver:
         try:
             prepared = self.log.prepare(batch)
         except StoreFullError:
-            self._hand_over_when_full()
+            self._hand_over_for_disk()
             raise
         check(prepared)
         pending = self._callers.append(prepared)
@@ -386,7 +390,7 @@ class Driver:
         except (StoreFullError, FileSystemError) as error:
             self.apply_retry_count += 1
             self._apply_error = error
-            self._hand_over_when_full()
+            self._hand_over_for_disk()
             return False
         self._apply_error = None
         self.applier.apply(lo, hi)
@@ -444,6 +448,8 @@ class Driver:
         # A leader writes a no-op at once; who has no room for it must not campaign.
         is_leader = self.role is Role.LEADER
         has_room = is_leader or self.log.has_room(OWN_ENTRY_SIZE_BYTES_MAX)
+        if is_leader and self._syncs.waiting_s > SYNC_HANG_MS / 1000:
+            self._hand_over_for_disk()
         self.replica.tick(may_campaign=has_room)
         self._is_apply_due = True
         self._touch()  # Also repeats an apply that found no room.
@@ -463,15 +469,12 @@ class Driver:
         ]
         return max(rows)[-1] if rows else NO_NODE
 
-    def _hand_over_when_full(self) -> None:
-        """This disk is full; another node's may not be."""
+    def _hand_over_for_disk(self) -> None:
+        """This disk is full, or hangs; another node's may not."""
         now = self._loop.time()
-        if (
-            self.role is not Role.LEADER
-            or now - self._full_hand_over_s < STORE_FULL_HAND_OVER_MS / 1000
-        ):
+        if self.role is not Role.LEADER or now - self._disk_hand_over_s < DISK_HAND_OVER_MS / 1000:
             return
-        self._full_hand_over_s = now
+        self._disk_hand_over_s = now
         target = self._best_follower()
         if target == NO_NODE:
             return
