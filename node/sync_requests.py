@@ -68,6 +68,8 @@ class SyncRequests:
         self._must_sync: Ticket = 0
         """Newest ticket that only a real sync may end, whatever the flush mode."""
         self._asked_count = 0
+        self._waits_since_s = 0.0
+        """When the oldest sync was asked for, or the one before it ended."""
         self._owed: Ticket | None = None
         """Newest ticket for which no sync was asked yet, as too many are under way."""
         self._threaded_until_s = 0.0
@@ -93,9 +95,16 @@ class SyncRequests:
         if self._asked_count >= SYNC_REQUEST_COUNT_MAX:
             self._owed = ticket
         else:
+            if self._asked_count == 0:
+                self._waits_since_s = time.perf_counter()
             self._asked_count += 1
             self._log.request_sync(partial(self._on_synced, ticket))
         return False
+
+    @property
+    def waiting_s(self) -> float:
+        """How long the flush thread has been at one sync; 0 while none is asked for."""
+        return time.perf_counter() - self._waits_since_s if self._asked_count else 0.0
 
     def stop(self) -> None:
         """Nobody wants to hear of syncs any more."""
@@ -123,6 +132,7 @@ class SyncRequests:
 
     def _after_sync(self, ticket: Ticket) -> None:
         self._asked_count -= 1
+        self._waits_since_s = time.perf_counter()
         if self._is_stopped:
             return
         self._reached(ticket)

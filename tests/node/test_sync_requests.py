@@ -111,6 +111,25 @@ def test_slow_syncs_go_to_the_thread_for_a_hundred_times_as_long(
     run(work())
 
 
+def test_how_long_a_sync_hangs_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        world = World(monkeypatch)
+        assert world.syncs.waiting_s == 0
+        world.log.is_busy = True
+        world.flush()
+        world.clock.now_s += 3
+        world.flush()  # A later one does not make the first younger.
+        assert world.syncs.waiting_s == 3
+        await world.answer()
+        assert world.syncs.waiting_s == 0, "the next one has just begun"
+        world.clock.now_s += 1
+        assert world.syncs.waiting_s == 1
+        await world.answer()
+        assert world.syncs.waiting_s == 0
+
+    run(work())
+
+
 def test_while_the_thread_is_at_it_syncs_are_asked_for_and_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -83,8 +83,14 @@ async def hanging_sync(x: Context) -> None:
     """A sync hangs for 6 s on a follower, then on the leader; heartbeats go on."""
     for node in (await x.follower(), await x.leader()):
         shim = x.cluster.shims[node]
+        # After slow syncs the node leaves them to its flush thread; else its loop would hang, too,
+        # and the others would notice.
+        shim.delay(Call.SYNC, 20)
+        await x.acked(200)
         before, term = shim.hits(Call.SYNC), await x.term()
         async with x.fault("hang", f"node {node}"):
+            if node == await x.leader():
+                x.leader_lost()
             shim.hang(Call.SYNC)
             await x.until("a sync hangs", _is_hit, shim, Call.SYNC, before)
             await x.linger(6.0)
