@@ -10,9 +10,11 @@ Only this exact version was read line by line; `check_version` refuses any other
 import hmac
 import os
 import pickle
+import socket
 import struct
 import time
 import zlib
+from _socket import inet_ntop
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any, Final, Protocol
@@ -31,6 +33,10 @@ from node.nameserver.fields import Result
 from node.nameserver.journal import Entry, Journal
 from store.file_system import FileSystem
 from store.meta_file import Json
+
+# The library puts a function for Windows in place of this one on every system: whoever lists
+# connections, psutil for one, fails in the same process from then on.
+socket.inet_ntop = inet_ntop
 
 VERSION: Final = "0.3.17"
 DUMP_NAME: Final = "dump"
