@@ -9,14 +9,12 @@ Only this exact version was read line by line; `check_version` refuses any other
 
 import hmac
 import os
-import pickle
 import socket
 import struct
 import time
 import zlib
 from _socket import inet_ntop
 from dataclasses import dataclass
-from io import BytesIO
 from typing import Any, Final, Protocol
 
 import pysyncobj
@@ -31,6 +29,7 @@ from node.nameserver.dump import Dump, index_and_term, read_dump, write_dump
 from node.nameserver.errors import FilesDamagedError, LibraryVersionError
 from node.nameserver.fields import Result
 from node.nameserver.journal import Entry, Journal
+from node.nameserver.plain import no_files, plain_dumps, plain_loads
 from store.file_system import FileSystem
 from store.meta_file import Json
 
@@ -105,32 +104,6 @@ def check_version() -> None:
     """Raise LibraryVersionError unless the version is the one that this file was written for."""
     if pysyncobj.version.VERSION != VERSION:
         raise LibraryVersionError(VERSION, str(pysyncobj.version.VERSION))
-
-
-class PlainUnpickler(pickle.Unpickler):
-    """Makes numbers, texts, bytes and containers of them; names no class and no function."""
-
-    def find_class(self, module_name: str, global_name: str, /) -> Any:
-        """Refuse: with any name a message could run code."""
-        raise pickle.UnpicklingError(f"{module_name}.{global_name} is not a plain value")
-
-    def persistent_load(self, pid: Any) -> Any:
-        """Refuse."""
-        raise pickle.UnpicklingError("a plain value has no persistent ids")
-
-
-def plain_loads(data: bytes) -> Any:
-    """Unpickle plain values. Raises UnpicklingError for anything that names a class."""
-    return PlainUnpickler(BytesIO(data)).load()
-
-
-def _plain_dumps(found: object, protocol: object = None) -> bytes:
-    del protocol  # The library's own, 2, needs a function to make bytes.
-    return pickle.dumps(found, 4)
-
-
-def _no_files(*_: object) -> None:
-    raise pickle.UnpicklingError("no file of the name server is a pickle")
 
 
 class _Connection(pysyncobj.tcp_connection.TcpConnection):  # type: ignore[misc]
@@ -318,8 +291,8 @@ class _Transport(pysyncobj.transport.TCPTransport):  # type: ignore[misc]
 def _harden() -> None:
     """Put ours in the place of the library's, once for the process."""
     pysyncobj.pickle.loads = plain_loads
-    pysyncobj.pickle.dumps = _plain_dumps
-    pysyncobj.pickle.load = pysyncobj.pickle.dump = _no_files
+    pysyncobj.pickle.dumps = plain_dumps
+    pysyncobj.pickle.load = pysyncobj.pickle.dump = no_files
     pysyncobj.transport.TcpConnection = _Connection
     pysyncobj.tcp_server.TcpConnection = _Connection
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from node.nameserver.directory import Directory, encoded_command, put_pair_command
-from node.nameserver.library import REGULAR, Replica, Timing, plain_loads
+from node.nameserver.library import REGULAR, Replica, Timing
+from node.nameserver.plain import plain_loads
 from store.file_system import FileSystem
 from tests.node.nameserver.replicas import DEADLINE_S, free_addresses
 

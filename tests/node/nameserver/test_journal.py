@@ -11,7 +11,8 @@ from node.nameserver import messages
 from node.nameserver.dump import Dump, index_and_term, read_dump, write_dump
 from node.nameserver.errors import FilesDamagedError
 from node.nameserver.journal import COMMIT_SAVE_SECONDS, Journal
-from node.nameserver.library import REGULAR, plain_loads
+from node.nameserver.library import REGULAR
+from node.nameserver.plain import plain_loads
 from store.errors import SyncFailedError
 from store.file_system import FileSystem
 
