@@ -9,6 +9,8 @@ did not change is not written again. One thread at a time, not the loop's: it wa
 """
 
 import os
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from node.checkpoint_tables import (
@@ -19,6 +21,7 @@ from node.checkpoint_tables import (
     decode_topics,
 )
 from node.state import StateImage, Versions
+from node.state_parts import NOTHING, PARTS, decode_part, encode_part
 from store.checksum import crc32c
 from store.errors import CorruptionError
 from store.failpoints import hit
@@ -37,6 +40,14 @@ class _Written(NamedTuple):
     version: int
     size_bytes: int
     crc: int
+
+
+class _File(NamedTuple):
+    """One file to write, unless it is there in this version."""
+
+    name: str
+    version: int
+    text: Callable[[], str]
 
 
 class History(NamedTuple):
@@ -76,6 +87,11 @@ class CheckpointFiles:
         for table in TABLES:
             written = self._written[table.name] = _Written(*found["files"][table.name])
             texts[table.name] = self._find(table.name, written)
+        for kind in PARTS:
+            row = found["files"].get(kind.file_name)
+            if row is not None:  # Else nothing of it was known, or to an older version.
+                written = self._written[kind.file_name] = _Written(*row)
+                texts[kind.file_name] = self._find(kind.file_name, written)
         self._install()
         self.applied_index = found["applied_index"]
         self.history = History(*found["history"]) if "history" in found else None
@@ -89,6 +105,11 @@ class CheckpointFiles:
                 decode_producers(texts["producers.json"]),
                 decode_members(texts["members.json"]),
                 found["refused_count"],
+                {
+                    kind.name: decode_part(kind, texts[kind.file_name])
+                    for kind in PARTS
+                    if kind.file_name in texts
+                },
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CorruptionError(
@@ -131,16 +152,19 @@ class CheckpointFiles:
         goes_back = image.applied_index < self.applied_index
         assert history is not None or not goes_back, f"{image.applied_index} goes back"
         self._install()
-        written = dict(self._written)
+        # Versions count the changes of one history: in another one they say nothing.
+        written_before = self._written if history == self.history else {}
+        written: dict[str, _Written] = {}
         changed = []
-        for table in TABLES:
-            version = table.version_of(image)
-            before = written.get(table.name)
-            if before is None or before.version != version:
-                data = table.encode(image, written_unix_ms).encode()
-                self._write_temporary(table.name, data)
-                written[table.name] = _Written(version, len(data), crc32c(data))
-                changed.append(table.name)
+        for name, version, text in _files_of(image, written_unix_ms):
+            before = written_before.get(name)
+            if before is not None and before.version == version:
+                written[name] = before
+            else:
+                data = text().encode()
+                self._write_temporary(name, data)
+                written[name] = _Written(version, len(data), crc32c(data))
+                changed.append(name)
         if changed:
             self._fs.sync_directory(self.directory)
         hit("state_checkpoint.before_manifest")
@@ -188,3 +212,16 @@ class CheckpointFiles:
 
     def _path(self, name: str) -> str:
         return os.path.join(self.directory, name)
+
+
+def _files_of(image: StateImage, written_unix_ms: int) -> Iterator[_File]:
+    """Yield every file of an image. A part that was never touched has none."""
+    for table in TABLES:
+        yield _File(
+            table.name, table.version_of(image), partial(table.encode, image, written_unix_ms)
+        )
+    for kind in PARTS:
+        part = image.parts.get(kind.name, NOTHING)
+        if part.version:
+            text = partial(encode_part, kind, part, written_unix_ms)
+            yield _File(kind.file_name, part.version, text)

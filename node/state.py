@@ -9,7 +9,7 @@ stand for time: they are the same on every replica, and they grow.
 """
 
 from collections import OrderedDict, deque
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from node.errors import (
     BadRequestError,
@@ -22,7 +22,11 @@ from node.errors import (
     UnknownTopicError,
 )
 from node.limits import Limits
+from node.state_parts import NOTHING, PARTS, Part, PartImage, kinds_by_command
 from quorumlog.pb.state_pb2 import Command
+
+_P = TypeVar("_P", bound=Part)
+_PART_OF_COMMAND: Final = kinds_by_command(PARTS)
 
 PERMISSION_WRITE: Final = 2
 PERMISSION_READ: Final = 4
@@ -99,9 +103,11 @@ class StateImage(NamedTuple):
     """(id, last sequence, positions); the one silent for longest comes first."""
     members: dict[int, Member]
     refused_count: int
+    parts: dict[str, PartImage]
+    """By name; one that was never changed may be missing."""
 
 
-EMPTY_IMAGE: Final = StateImage(-1, 0, Versions(), {}, {}, (), {}, 0)
+EMPTY_IMAGE: Final = StateImage(-1, 0, Versions(), {}, {}, (), {}, 0, {})
 
 
 class State:
@@ -137,6 +143,10 @@ class State:
         ) = image.versions
         self.queue_total_count = sum(topic.queue_count for topic in self.topics.values())
         self.offset_count = sum(map(_offset_count, self.groups.values()))
+        self._parts: Final = {
+            kind.name: kind.make(limits, image.parts.get(kind.name, NOTHING)) for kind in PARTS
+        }
+        self._parts_by_class: Final = {kind.part_class: self._parts[kind.name] for kind in PARTS}
 
     def image(self) -> StateImage:
         """Return a copy of everything. Only what changed since the last one is copied again."""
@@ -165,7 +175,18 @@ class State:
             tuple(producers),
             dict(self.members),
             self.refused_count,
+            {
+                name: PartImage(part.version, part.content())
+                for name, part in self._parts.items()
+                if part.version
+            },
         )
+
+    def part(self, part_class: type[_P]) -> _P:
+        """Return the share of a feature."""
+        part = self._parts_by_class[part_class]
+        assert isinstance(part, part_class), f"{part}"
+        return part
 
     @property
     def topics_version(self) -> int:
@@ -184,7 +205,8 @@ class State:
         `position` is where its record lies in the log. Raises UnknownCommandError for a command of
         a newer version: a replica that passed it over would differ from the others for good.
         """
-        match command.WhichOneof("command"):
+        which = command.WhichOneof("command")
+        match which:
             case "producer_batch":
                 batch = command.producer_batch
                 refusal = self._producer_batch(batch.producer_id, batch.sequence, position)
@@ -198,6 +220,9 @@ class State:
                 refusal = self._delete_group(command.delete_group.group)
             case "put_member":
                 refusal = self._put_member(command.put_member)
+            case str() if which in _PART_OF_COMMAND:
+                part = self._parts[_PART_OF_COMMAND[which]]
+                refusal = part.apply(self, command, position)
             case _:
                 raise UnknownCommandError(position)
         if refusal is not None:
@@ -314,6 +339,8 @@ class State:
                 self._frozen_groups.pop(group_name, None)
                 self.offset_count -= len(offsets)
                 self._offset_version += 1
+        for part in self._parts.values():
+            part.forget_topic(name)
         return None
 
     def _delete_group(self, name: str) -> NodeError | None:
@@ -324,6 +351,8 @@ class State:
         self.offset_count -= _offset_count(group)
         self._group_version += 1
         self._offset_version += 1
+        for part in self._parts.values():
+            part.forget_group(name)
         return None
 
     def _put_member(self, command: Command.PutMember) -> NodeError | None:

@@ -8,6 +8,7 @@ import json
 from typing import Any, Final
 
 from node.state import Member, StateImage, Topic, Versions
+from node.state_parts import PartImage
 from store.errors import CorruptionError
 
 FORMAT: Final = 1
@@ -26,6 +27,7 @@ def encode_image(image: StateImage) -> bytes:
             "producers": image.producers,
             "members": image.members,
             "refused_count": image.refused_count,
+            "parts": image.parts,
         },
         sort_keys=True,
         separators=(",", ":"),
@@ -54,6 +56,7 @@ def decode_image(data: bytes) -> StateImage:
             tuple((i, last, tuple(positions)) for i, last, positions in found["producers"]),
             {int(node): Member(*member) for node, member in found["members"].items()},
             int(found["refused_count"]),
+            {name: PartImage(*part) for name, part in found.get("parts", {}).items()},
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptionError("state", 0, "snapshot", "a state", repr(error)) from error

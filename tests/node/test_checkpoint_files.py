@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from node.checkpoint_files import CheckpointFiles
+from node.checkpoint_files import CheckpointFiles, History
 from node.checkpoint_tables import decode_groups
 from node.state import Member, StateImage, Topic, Versions
 from store import failpoints
@@ -25,6 +25,7 @@ OLD = StateImage(
     producers=((0xFEDCBA9876543210, 9, (100, 200, 300)), (1, 0, (50,))),
     members={1: Member("127.0.0.1:8081", "127.0.0.1:40911"), 2: Member("[::1]:8082", "")},
     refused_count=2,
+    parts={},
 )
 NEW = OLD._replace(
     applied_index=60,
@@ -61,6 +62,17 @@ def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
     assert files.applied_index == 41
     files.save(NEW, 2)
     assert loaded(tmp_path)[1] == NEW
+
+
+def test_equal_versions_of_another_history_are_written_again(tmp_path: Path) -> None:
+    """After a cut the same number of changes may have led somewhere else."""
+    other = OLD._replace(topics={"payments": Topic(2, 6)})
+    files, _ = loaded(tmp_path)
+    files.save(OLD, 1, History(1, 0))
+    files.save(other, 2, History(2, 40))
+    found, image = loaded(tmp_path)
+    assert image == other
+    assert found.history == History(2, 40)
 
 
 def test_the_files_have_rocketmq_shapes(tmp_path: Path) -> None:
