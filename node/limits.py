@@ -40,6 +40,10 @@ class Limits:
     command_entry_size_bytes_max: int = 256 * KIB
     """Commands of one loop turn that share one entry. Small beside a batch of messages."""
 
+    own_append_count_max: int = 4_096
+    """Entries that the broker writes by itself (deliveries, retries, ends of transactions), written
+    and not yet decided. Above it whoever asked for one gets `node.busy`."""
+
     # --- The replicated state ---
     topic_count_max: int = 10_000
     """Replicated: topics. A name costs 200 bytes here, and each written queue a directory."""

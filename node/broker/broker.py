@@ -12,7 +12,9 @@ from node.broker.commands import Commands
 from node.broker.context import BrokerIdentity, Context, LogKind
 from node.broker.freshness import Freshness
 from node.broker.groups import Groups
+from node.broker.leader_work import LeaderWork
 from node.broker.members import Members
+from node.broker.own_appends import OwnAppends
 from node.broker.produce import Produce
 from node.broker.pull import Pulls
 from node.broker.queries import Queries
@@ -74,7 +76,10 @@ class Broker:
         self._members = Members(context)
         self._produce = Produce(context)
         self._pulls = Pulls(context, self._waits, self._freshness)
+        self._own_appends = OwnAppends(context)
         self._was_ready = False
+        self._leader_works: list[LeaderWork] = []
+        """What begins and ends with this node's leadership, in this order."""
         self.other_groups: OtherGroups = no_other_groups
 
         queries = Queries(context, self._freshness)
@@ -187,18 +192,28 @@ class Broker:
     def stop(self) -> None:
         """Refuse everything from now on, and let nobody wait. Stop the driver after this."""
         self._context.is_stopped = True
+        if self._was_ready:
+            self._end_leader_works()
+            self._was_ready = False
         self._produce.fail_parked()
         self._waits.wake_all()
 
     def _on_turn(self) -> None:
-        is_ready = self._context.driver.is_ready
+        is_ready = self._context.driver.is_ready and not self._context.is_stopped
         if is_ready != self._was_ready:
             self._was_ready = is_ready
             if is_ready:
                 self._members.begin_term(self._clock_ms())
+                for work in self._leader_works:
+                    work.begin()
             else:
+                self._end_leader_works()
                 self._produce.fail_parked()
         self._waits.on_turn()
+
+    def _end_leader_works(self) -> None:
+        for work in self._leader_works:
+            work.end()
 
     def stats(self) -> BrokerStats:
         """Return what was counted and what is true at this moment."""
@@ -230,6 +245,8 @@ class Broker:
             commands_total=self._commands.commands_total,
             command_entries_total=self._commands.entries_total,
             command_count=self._commands.count,
+            own_append_count=self._own_appends.count,
+            own_entries_total=self._own_appends.entries_total,
             refused_commands_total=state.refused_count,
             topic_count=len(state.topics),
             queue_count=state.queue_total_count,

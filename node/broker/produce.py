@@ -12,6 +12,7 @@ from typing import Final
 
 from node.broker.context import Context
 from node.broker.receipts import COMMAND_QUEUE, QueueRanges, Receipts
+from node.broker.rider import NO_RIDER, Rider
 from node.broker.seam import Committed, Prepared
 from node.broker.sequences import InFlight, Sequences
 from node.command_record import CommandEncoder
@@ -65,6 +66,7 @@ class _Append:
         "queues",
         "record_count",
         "records",
+        "rider",
         "sequence",
         "size_bytes",
         "timeout_ms",
@@ -78,9 +80,11 @@ class _Append:
         records: bytes,
         timeout_ms: int,
         future: "asyncio.Future[AppendResponse]",
+        rider: Rider,
     ) -> None:
         self.produce = produce
         self.records = records
+        self.rider = rider
         self.size_bytes = len(records)
         self.record_count = request.record_count
         self.producer_id = request.producer_id
@@ -98,7 +102,8 @@ class _Append:
         """Refuse a batch by what it touches; nothing is written yet."""
         topics = self.produce.context.state.topics
         self.queues = queues = prepared.queues
-        visible_count, is_ours = 0, self.producer_id != 0
+        visible_count, rider = 0, self.rider
+        command_count = (self.producer_id != 0) + rider.command_count
         for key, (_, count) in queues.items():
             visible_count += count
             name = key[0].decode("ascii")
@@ -109,15 +114,17 @@ class _Append:
                 if key[1] >= topic.queue_count:
                     raise UnknownQueueError(name, key[1], topic.queue_count)
             elif is_reserved(name):
-                if not (is_ours and key == COMMAND_QUEUE and count == 1):
+                is_ours = key == COMMAND_QUEUE and count == command_count
+                if not is_ours and key not in rider.system_queues:
                     raise ReservedTopicError(name)
             else:
                 raise UnknownTopicError(name)
-        found = prepared.record_count - is_ours
+        found = prepared.record_count - command_count
         if found != self.record_count:
             raise BadRequestError("record_count", f"{found}, as in records", f"{self.record_count}")
         if visible_count != prepared.record_count:
             raise BadRequestError("records", "no prepared or rolled back ones", "some")
+        rider.check(prepared)
 
     def on_decided(self, decided: "asyncio.Future[Committed]") -> None:
         self.produce.on_decided(self, decided)
@@ -146,19 +153,29 @@ class Produce:
 
     # --- Beginning ---
 
-    def append(self, request: AppendRequest) -> "asyncio.Future[AppendResponse]":
+    def append(
+        self, request: AppendRequest, rider: Rider = NO_RIDER
+    ) -> "asyncio.Future[AppendResponse]":
         """Append a batch; the future resolves with its receipt or fails, and never raises here.
 
         Cancelling it does not withdraw the batch.
         """
         future: asyncio.Future[AppendResponse] = self._loop.create_future()
         try:
-            self._begin(request, future)
+            self._begin(request, future, rider)
         except Refused as error:
             self._fail(future, error)
         return future
 
-    def _begin(self, request: AppendRequest, future: "asyncio.Future[AppendResponse]") -> None:
+    def refuse(self, error: Exception) -> "asyncio.Future[AppendResponse]":
+        """Answer a batch that a feature could not take; nothing was written."""
+        future: asyncio.Future[AppendResponse] = self._loop.create_future()
+        self._fail(future, error)
+        return future
+
+    def _begin(
+        self, request: AppendRequest, future: "asyncio.Future[AppendResponse]", rider: Rider
+    ) -> None:
         context = self.context
         context.check_cluster(request.cluster_id)
         if self.is_draining and not context.is_stopped:
@@ -167,10 +184,11 @@ class Produce:
         records, limit_ms = request.records, context.limits.append_timeout_ms
         if not records:
             raise BadRequestError("records", "at least one record", "empty")
-        if len(records) > self.batch_size_bytes_max:
-            raise LimitExceededError("batch", len(records), self.batch_size_bytes_max)
+        size_bytes = len(records) + len(rider.commands)
+        if size_bytes > self.batch_size_bytes_max:
+            raise LimitExceededError("batch", size_bytes, self.batch_size_bytes_max)
         timeout_ms = min(request.timeout_ms or limit_ms, limit_ms)
-        append = _Append(self, request, records, timeout_ms, future)
+        append = _Append(self, request, records, timeout_ms, future, rider)
         # Whoever waits is looked at when it is his turn: by then those before him have theirs.
         must_wait = bool(self._parked) or not self._has_room(append)
         if append.producer_id and not must_wait and self._is_known(append):
@@ -270,7 +288,9 @@ class Produce:
 
     def _propose(self, append: _Append) -> bool:
         """Hand a batch to the log; False if it is full of undecided entries. Raises Refused."""
-        records = append.records
+        records, rider = append.records, append.rider
+        if rider is not NO_RIDER:
+            records += rider.commands
         if append.producer_id:
             self._sequences.check_room(append.producer_id)
             records += self._encoder.encode_producer_batch(
@@ -301,6 +321,7 @@ class Produce:
         if append.flight is not None:
             self._sequences.end(append.producer_id, append.sequence, append.flight)
         error = ShuttingDownError() if decided.cancelled() else decided.exception()
+        append.rider.on_decided(decided.result() if error is None else None)
         if error is None:
             self._tell(append, decided.result())
         else:

@@ -69,7 +69,7 @@ class Receipts:
             lo, count = queues.get(key, (offset, 0))
             if layout.sys_flag & fmt.SYS_FLAG_TRANSACTION_MASK not in _HIDDEN:
                 queues[key] = lo, count + 1
-            record_count += 1
+            record_count += key != COMMAND_QUEUE
             at += layout.size_bytes
         assert first is not None, f"batch {batch.index} has no records"
         host_at = first.store_timestamp_at + fmt.TIMESTAMP.size
@@ -81,7 +81,7 @@ class Receipts:
             durability=self._durability(),
             store_host=bytes(view[host_at : host_at + len(self._store_host)]),
             is_duplicate=True,
-            record_count=record_count - 1,
+            record_count=record_count,
         )
         _add_queues(response, queues)
         return response

@@ -44,6 +44,9 @@ class BrokerStats:
     commands_total: int
     command_entries_total: int
     command_count: int
+    own_append_count: int
+    """Entries that the broker writes by itself, under way."""
+    own_entries_total: int
     refused_commands_total: int
     """Of the replicated state since its beginning: equal on all nodes."""
 
