@@ -121,8 +121,7 @@ class CommitLog:
         if files and files[-1].free_bytes:
             last = files[-1]
             assert last.free_bytes >= fmt.BLANK_SIZE_BYTES_MIN, f"{last.path}: no room for a blank"
-            last.append(fmt.BLANK.pack(last.free_bytes, fmt.MAGIC_BLANK))
-            last.skip_to_end()
+            last.finish(fmt.BLANK.pack(last.free_bytes, fmt.MAGIC_BLANK))
         file = self.files.roll()
         self.files.seal_complete()
         return file

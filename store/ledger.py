@@ -314,8 +314,7 @@ class Ledger(LedgerExtent):
         assert hi - lo >= fmt.BLANK_SIZE_BYTES_MIN, f"{last.path}: no room for a blank"
         self._blanks = (*self._blanks, (lo, hi))  # Before the bytes: a sync may run beside this.
         self._index_sync_due = True
-        last.append(fmt.ENTRY_BLANK.pack(fmt.ENTRY_MAGIC_BLANK, hi - lo))
-        last.skip_to_end()
+        last.finish(fmt.ENTRY_BLANK.pack(fmt.ENTRY_MAGIC_BLANK, hi - lo))
 
     # --- Walking ---
 

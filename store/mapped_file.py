@@ -131,8 +131,17 @@ class MappedFile:
             self.committed_position = self.wrote_position
         return position
 
-    def skip_to_end(self) -> None:
-        """Declare the rest of the file written. It reads as zeros (a fresh file is all zeros)."""
+    def finish(self, data: bytes) -> None:
+        """Append `data` as the last of the file; the rest reads as zeros, as a fresh file does.
+
+        One step for whoever reads or commits meanwhile: no position between them is ever seen, and
+        nobody goes on from the middle of a blank.
+        """
+        position = self.wrote_position
+        target = self._target or self._open_target()
+        at = position - self.position
+        assert len(data) <= self.free_bytes, f"{self.path}: {len(data)} bytes do not fit at {at}"
+        target[at : at + len(data)] = data
         self.wrote_position = self.end_position
         if self._buffer is None:
             self.committed_position = self.end_position

@@ -5,13 +5,19 @@ from pathlib import Path
 import pytest
 
 from store import failpoints, page_memory
+from store.commit_log import CommitLog
+from store.consume_queues import ConsumeQueues
+from store.dispatch import Dispatcher
 from store.errors import FlushTimeoutError, PositionRangeError
 from store.file_system import FileSystem
 from store.flush import FlushService
 from store.flush_schedule import FlushRules
+from store.index_files import IndexFiles
+from store.mapped_file import MappedFile
 from store.mapped_file_queue import InlineFiles, MappedFileQueue
 from store.stats import StoreCounters
 from store.transient_pool import PooledFiles, TransientPool
+from tests.store.records import BORN, batch, small_config
 
 SIZE = 8192
 FS = FileSystem()
@@ -81,8 +87,8 @@ def test_a_buffer_is_zero_when_it_is_used_again(tmp_path: Path) -> None:
     log = PooledQueue(tmp_path, buffer_count=1)
     log.append(b"x" * SIZE)
     log.files.commit()
-    log.append(b"blank")
-    log.queue.files[-1].skip_to_end()
+    log.append(b"")
+    log.queue.files[-1].finish(b"blank")
     log.files.commit()
     assert log.counters.pool_empty_count == 0
     assert on_disk(tmp_path)[SIZE:] == b"blank".ljust(SIZE, b"\0")
@@ -130,6 +136,40 @@ def test_a_roll_that_fails_gives_its_buffer_back(tmp_path: Path) -> None:
     assert log.files.commit() == SIZE + 1
     assert log.pool.free_count == 1
     log.close()
+
+
+@pytest.mark.parametrize("has_pool", [True, False])
+def test_a_commit_and_a_dispatch_at_any_moment_of_a_roll(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_pool: bool
+) -> None:
+    """Other threads commit and dispatch between any two steps: nothing ends inside a blank."""
+    config, root = small_config(), str(tmp_path)
+    pool = TransientPool(2, config.file_size_bytes, lock_memory=False)
+    directory = str(tmp_path / "commitlog")
+    pooled = PooledFiles(pool, InlineFiles(FS, directory, config.file_size_bytes))
+    log = CommitLog(FS, root, config, pooled if has_pool else None)
+    log.files.load()
+    pooled.attach(log.files)
+    queues, index = ConsumeQueues(FS, root, config), IndexFiles(FS, root, config)
+    dispatcher = Dispatcher(log, queues, index)
+    slot = MappedFile.__dict__["wrote_position"]
+
+    def move(file: MappedFile, position: int) -> None:
+        slot.__set__(file, position)
+        if file in log.files.files:
+            pooled.commit()
+            dispatcher.advance(log.max_position)
+
+    monkeypatch.setattr(MappedFile, "wrote_position", property(slot.__get__, move))
+    for number in range(200):
+        log.append(batch(number, number + 1), now_unix_ms=BORN)
+    pooled.commit()
+    assert len(log.files.files) > 1, "nothing rolled"
+    assert dispatcher.advance(log.max_position) == log.max_position
+    assert queues.next_offsets() == {(b"orders", 0): 200}
+    pooled.detach_all()
+    for part in (queues, index, log, pool):
+        part.close()
 
 
 def test_detached_files_use_their_maps_and_can_be_cut(tmp_path: Path) -> None:
