@@ -1,0 +1,213 @@
+"""The log of a stopped node or of a backup: which files it has, and where it begins and ends.
+
+Owns what the driver finds out once and every worker is told: a small value that pickles. Must not
+know what is in the files; `segments_walk` reads them. All of it is read-only, and a directory that
+a process holds is refused.
+
+The end is that of the durable mark. A replica's log may go on behind what was committed, so readers
+see it up to what was dispatched (`visible_position`), and whoever compares replicas sees all of it.
+A RocketMQ store has no mark: its log ends with its last byte that is not zero.
+"""
+
+import os
+from dataclasses import dataclass
+
+from store import format as fmt
+from store.consume_queue import UNIT_SIZE_BYTES
+from store.errors import CorruptionError, LayoutError
+from store.fsck.check import Check
+from store.fsck.files import ReadOnlyFileSystem, Segments
+from store.fsck.log import NOWHERE
+from store.ledger_entry import NO_LINK, Link
+
+
+@dataclass(frozen=True, slots=True)
+class Wrong:
+    """Something that is not as it must be: byte `at` of a file below the root."""
+
+    path: str
+    at: int
+    field: str
+    expected: str
+    found: str
+
+
+@dataclass(frozen=True, slots=True)
+class SealedLog:
+    """One log, to be read and never written. Positions are bytes of the log."""
+
+    root: str
+    is_ledger: bool
+    data_directory: str
+    """Below the root, as the other directories."""
+    file_size_bytes: int
+    index_directory: str
+    index_file_size_bytes: int
+    """Of a ledger's index; 0 for a plain log."""
+    unit_lo: int
+    unit_hi: int
+    """The units [lo, hi) of the index have files."""
+    queue_file_size_bytes: int
+    require_property_crc: bool
+    begin_position: int
+    link: Link
+    """The entry before the first one."""
+    end_position: int
+    """Everything before it must be good."""
+    is_end_exact: bool
+    """Whether the last record ends there; else it begins before it."""
+    visible_position: int
+    """What readers may see ends here."""
+    required_position: int
+    """The consume queues must hold everything before it."""
+    is_clean: bool
+    """It was closed in order: nothing may be behind the end."""
+    wrong: tuple[Wrong, ...]
+    """What is wrong with the files as such: missing, or of another size."""
+
+    def path(self, position: int) -> str:
+        """Of the data file that holds a position, below the root."""
+        first = position - position % self.file_size_bytes
+        return f"{self.data_directory}/{fmt.file_name(first)}"
+
+    def place(self, position: int) -> tuple[str, int]:
+        """Return (file below the root, byte in it)."""
+        return self.path(position), position % self.file_size_bytes
+
+    def file_end(self, position: int) -> int:
+        """Return the end of the file that holds a position."""
+        return (position // self.file_size_bytes + 1) * self.file_size_bytes
+
+    def damaged(self, position: int, field: str, expected: str, found: str) -> CorruptionError:
+        """Make the error that names file and byte."""
+        path, at = self.place(position)
+        return CorruptionError(os.path.join(self.root, path), at, field, expected, found)
+
+    def pieces(self, piece_size_bytes: int, hi: int) -> list[tuple[int, int]]:
+        """Cut the log up to `hi` into byte ranges [lo, hi), none of which spans two files."""
+        found, lo = [], self.begin_position
+        while lo < hi:
+            until = min(hi, self.file_end(lo), lo - lo % piece_size_bytes + piece_size_bytes)
+            found.append((lo, until))
+            lo = until
+        return found
+
+
+def open_sealed(root: str) -> SealedLog:
+    """Find out what a directory holds.
+
+    Raises LockedError when a process has it, LayoutError when there is no log, when nobody can say
+    how to read it or up to where it is committed, and FileSystemError.
+    """
+    check = Check(root)
+    try:
+        return _sealed(root, check)
+    finally:
+        check.descriptors.close()
+
+
+def _sealed(root: str, check: Check) -> SealedLog:
+    trust, data, index, config = check.trust, check.data, check.index, check.config
+    if check.is_resetting or not check.is_start_proven:
+        raise LayoutError(root, "a log whose beginning is known", "a start that is not proven")
+    if trust.mark is None and trust.is_replica:
+        found = "marks that cannot be read"
+        raise LayoutError(root, "marks that say up to where the log is committed", found)
+    is_end_exact = trust.known_good_position != NOWHERE
+    end = trust.known_good_position if is_end_exact else data.dirty_hi()
+    begin = check.start.min_position if index is not None else data.position
+    required = min(trust.required_position, end)
+    wrong = [*_missing_at_end(data, end), *(_wrong_of(data, end))]
+    if index is not None:
+        wrong += _wrong_of(index, NOWHERE)
+    return SealedLog(
+        root=root,
+        is_ledger=index is not None,
+        data_directory=check.layout.log_directory,
+        file_size_bytes=config.file_size_bytes,
+        index_directory=index.directory if index is not None else "",
+        index_file_size_bytes=index.file_size_bytes if index is not None else 0,
+        unit_lo=index.position // fmt.INDEX_UNIT_SIZE_BYTES if index is not None else 0,
+        unit_hi=index.end_position // fmt.INDEX_UNIT_SIZE_BYTES if index is not None else 0,
+        queue_file_size_bytes=config.consume_queue_units_per_file * UNIT_SIZE_BYTES,
+        require_property_crc=config.property_crc,
+        begin_position=begin,
+        link=check.start.link if index is not None else NO_LINK,
+        end_position=max(begin, end),
+        is_end_exact=is_end_exact,
+        visible_position=max(begin, required if trust.is_replica else end),
+        required_position=required,
+        is_clean=trust.is_clean,
+        wrong=tuple(wrong),
+    )
+
+
+def _missing_at_end(data: Segments, end: int) -> list[Wrong]:
+    """The mark knows of files that are not there: the last ones, or all."""
+    if end <= data.end_position:
+        return []
+    path, _ = data.place(data.end_position)
+    return [Wrong(path, 0, "file", "present", "missing")]
+
+
+def _wrong_of(segments: Segments, end: int) -> list[Wrong]:
+    """Files that are missing or short; others are none of a reader's business."""
+    return [
+        Wrong(one.path, one.at, one.field, one.expected, one.found)
+        for one in segments.findings
+        if one.field in ("file", "file size")
+        and one.found != "left over"
+        and os.path.basename(one.path).isdecimal()
+        and int(os.path.basename(one.path)) < end
+    ]
+
+
+class LogReader:
+    """Reads bytes of the files of one directory; keeps the file open that was read last."""
+
+    def __init__(self, log: SealedLog) -> None:
+        self.log = log
+        self._fs = ReadOnlyFileSystem()
+        self._path = ""
+        self._fd = -1
+
+    def __enter__(self) -> "LogReader":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close what is open."""
+        if self._fd >= 0:
+            self._fs.close(self._fd)
+        self._path, self._fd = "", -1
+
+    def data(self, position: int, size_bytes: int) -> bytes:
+        """Copy bytes of one data file. Raises FileSystemError for a file that is not all there."""
+        path, at = self.log.place(position)
+        return self._read(path, at, size_bytes)
+
+    def index(self, position: int, size_bytes: int) -> bytes:
+        """Copy bytes of one file of a ledger's index."""
+        return self._rolling(
+            self.log.index_directory, self.log.index_file_size_bytes, position, size_bytes
+        )
+
+    def queue(self, topic: str, queue_id: int, position: int, size_bytes: int) -> bytes:
+        """Copy bytes of one file of a consume queue."""
+        directory = f"consumequeue/{topic}/{queue_id}"
+        return self._rolling(directory, self.log.queue_file_size_bytes, position, size_bytes)
+
+    def _rolling(
+        self, directory: str, file_size_bytes: int, position: int, size_bytes: int
+    ) -> bytes:
+        at = position % file_size_bytes
+        return self._read(f"{directory}/{fmt.file_name(position - at)}", at, size_bytes)
+
+    def _read(self, path: str, at: int, size_bytes: int) -> bytes:
+        full = os.path.join(self.log.root, path)
+        if path != self._path:
+            self.close()
+            self._fd, self._path = self._fs.open(full), path
+        return self._fs.read_at(self._fd, full, at, size_bytes)

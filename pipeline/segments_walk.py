@@ -1,0 +1,160 @@
+"""Reads the whole entries or records of a byte range of a log, and checks all of them.
+
+Owns the walk: what begins in [lo, hi) is read whole, also where it ends behind `hi`, and nothing is
+read that begins elsewhere, so ranges that touch see everything once. The checks are those of
+recovery and fsck: header, chain and body CRC of an entry, body CRC and own position of a record.
+Must not know who reads. Damage ends the walk with an error that names file and byte.
+"""
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from pipeline.segments_bounds import Boundary
+from pipeline.segments_log import LogReader
+from store import format as fmt
+from store.config import MIB
+from store.fsck.log import READ_SIZE_BYTES
+from store.ledger_entry import Link, Problem, chain_of, check_run, unpack_header
+from store.record_check import check_records
+
+CHUNK_SIZE_BYTES: Final = 4 * MIB
+_HEADER: Final = fmt.ENTRY_HEADER_SIZE_BYTES
+_BLANK: Final = b"\xff\xff\xff\xff"
+
+
+class Chunk(NamedTuple):
+    """Whole good entries, or records of a plain log, that lie back to back in `data[:end]`.
+
+    `units`: those of a ledger's index, one an entry; empty for a plain log. `link` is the last
+    entry.
+    """
+
+    position: int
+    data: bytes
+    end: int
+    units: bytes
+    link: Link | None
+
+
+class Stop(NamedTuple):
+    """Where a walk ended: at its `hi` or behind it, or at a blank of so many bytes."""
+
+    position: int
+    blank_size_bytes: int
+
+
+class Walk:
+    """One pass over one range. `chunks` does it; `stop` is known after it."""
+
+    def __init__(self, reader: LogReader, begin: Boundary, hi: int) -> None:
+        self._reader, self._log = reader, reader.log
+        self._hi = hi
+        self._position, self._link = begin
+        self.stop = Stop(begin.position, 0)
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Yield what the range holds, some MiB at a time. Raises CorruptionError for damage."""
+        log, hi = self._log, self._hi
+        file_end = log.file_end(hi - 1)
+        limit = min(file_end, log.end_position) if log.is_end_exact else file_end
+        while self._position < hi:
+            position = self._position
+            data = self._reader.data(position, min(hi - position, CHUNK_SIZE_BYTES))
+            chunk = self._check(data, position, file_end)
+            if chunk is None:  # One that is not all in it, or a blank.
+                data = self._reader.data(position, min(limit - position, READ_SIZE_BYTES))
+                chunk = self._check(data, position, file_end, count_max=1)
+            if chunk is None:
+                blank_size_bytes = self._blank(data, position, file_end)
+                self.stop = Stop(position, blank_size_bytes)
+                return
+            self._position, self._link = position + chunk.end, chunk.link
+            yield chunk
+        self.stop = Stop(self._position, 0)
+
+    def _check(self, data: bytes, position: int, file_end: int, count_max: int = 0) -> Chunk | None:
+        """Return what is good; None if nothing whole begins here. Raises CorruptionError."""
+        if not self._log.is_ledger:
+            return self._check_plain(data, position, file_end, count_max)
+        if self._link is None:
+            return self._check_unlinked(data, position, file_end)
+        run = check_run(data, position, self._link, file_end_position=file_end)
+        if run.problem is not None and run.end == 0:
+            raise self._damaged(position, run.problem)
+        if run.end == 0:
+            return None
+        if count_max == 1 and run.entry_count > 1:
+            return self._first_of(run.units, data, position)
+        return Chunk(position, data, run.end, run.units, run.link)
+
+    def _first_of(self, units: bytes, data: bytes, position: int) -> Chunk:
+        unit = units[: fmt.INDEX_UNIT_SIZE_BYTES]
+        size_bytes = fmt.INDEX_UNIT.unpack(unit)[2]
+        header = unpack_header(data)
+        link = Link(header.entry_index, header.term, header.chain_crc)
+        return Chunk(position, data, size_bytes, unit, link)
+
+    def _check_unlinked(self, data: bytes, position: int, file_end: int) -> Chunk | None:
+        """Check one entry by all that needs no entry before: its chain is believed."""
+        if len(data) < _HEADER or data[:4] == _BLANK:
+            return None
+        header = unpack_header(data)
+        if header.size_bytes > len(data):
+            return None
+        # A chain before it that leads to the one that is stored proves nothing, and changes
+        # nothing: all else is checked as if it were known.
+        before = Link(header.entry_index - 1, header.term, 0)
+        run = check_run(
+            _with_chain(data[: max(_HEADER, header.size_bytes)], before),
+            position,
+            before,
+            file_end_position=file_end,
+        )
+        if run.problem is not None:
+            raise self._damaged(position, run.problem)
+        link = Link(header.entry_index, header.term, header.chain_crc)
+        return Chunk(position, data, run.end, run.units, link) if run.end else None
+
+    def _check_plain(
+        self, data: bytes, position: int, file_end: int, count_max: int
+    ) -> Chunk | None:
+        if count_max == 1 and len(data) >= 4:
+            size_bytes = fmt.INT32.unpack_from(data)[0]
+            if fmt.RECORD_SIZE_BYTES_MIN <= size_bytes < len(data):
+                data = data[:size_bytes]
+        checked = check_records(data, position, require_property_crc=self._log.require_property_crc)
+        if checked.end and position + checked.end <= file_end - fmt.BLANK_SIZE_BYTES_MIN:
+            return Chunk(position, data, checked.end, b"", None)
+        if checked.problem is not None:
+            found = checked.problem
+            problem = Problem(found.at, found.field, found.expected, found.found)
+            raise self._damaged(position, problem)
+        return None
+
+    def _blank(self, data: bytes, position: int, file_end: int) -> int:
+        """Return the size of the blank that is all that can be here. Raises CorruptionError."""
+        room = file_end - position
+        if len(data) >= fmt.BLANK_SIZE_BYTES_MIN:
+            if self._log.is_ledger:
+                magic, size_bytes = fmt.ENTRY_BLANK.unpack_from(data)
+                is_blank = magic == fmt.ENTRY_MAGIC_BLANK
+            else:
+                size_bytes, found = fmt.BLANK.unpack_from(data)
+                is_blank = found == fmt.MAGIC_BLANK
+            if is_blank and size_bytes == room:
+                return room
+        what = "entry" if self._log.is_ledger else "record"
+        expected = f"a whole {what}, or a blank of {room} bytes"
+        raise self._damaged(position, Problem(0, what, expected, f"{data[:8].hex()} (hex)"))
+
+    def _damaged(self, position: int, problem: Problem) -> Exception:
+        return self._log.damaged(
+            position + problem.at, problem.field, problem.expected, problem.found
+        )
+
+
+def _with_chain(entry: bytes, before: Link) -> bytes:
+    """Return an entry whose chain follows a link, so that only the rest of it is checked."""
+    chain = chain_of(before.chain_crc, entry[:_HEADER]).to_bytes(4, "big")
+    at = fmt.ENTRY_CHAIN_CRC_AT
+    return entry[:at] + chain + entry[at + 4 :]
