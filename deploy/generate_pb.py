@@ -17,12 +17,14 @@ _HEADER = '"""Generated from proto/quorumlog/v1 by deploy/generate_pb.py. Do not
 
 def generate(target: Path) -> None:
     """Write all modules into `target`, which is made. Needs grpcio-tools (extra `dev`)."""
+    import grpc_tools
     from grpc_tools import protoc
 
     sources = sorted(_SOURCE.glob("quorumlog/v1/*.proto"))
     services = [source for source in sources if "\nservice " in source.read_text("utf-8")]
     with tempfile.TemporaryDirectory() as scratch:
-        common = ["protoc", f"-I{_SOURCE}"]
+        well_known = Path(grpc_tools.__file__).parent / "_proto"
+        common = ["protoc", f"-I{_SOURCE}", f"-I{well_known}"]
         plain = [*common, f"--python_out={scratch}", f"--pyi_out={scratch}", *map(str, sources)]
         rpc = [*common, f"--grpc_python_out={scratch}", *map(str, services)]
         for arguments in (plain, rpc):
