@@ -13,6 +13,7 @@ from pipeline.segments_bounds import Boundary
 from pipeline.segments_log import LogReader
 from store import format as fmt
 from store.config import MIB
+from store.errors import CorruptionError
 from store.fsck.log import READ_SIZE_BYTES
 from store.ledger_entry import Link, Problem, chain_of, check_run, unpack_header
 from store.record_check import check_records
@@ -65,7 +66,7 @@ class Walk:
                 data = self._reader.data(position, min(limit - position, READ_SIZE_BYTES))
                 chunk = self._check(data, position, file_end, count_max=1)
             if chunk is None:
-                blank_size_bytes = self._blank(data, position, file_end)
+                blank_size_bytes = self._blank(position, file_end)
                 self.stop = Stop(position, blank_size_bytes)
                 return
             self._position, self._link = position + chunk.end, chunk.link
@@ -131,23 +132,24 @@ class Walk:
             raise self._damaged(position, problem)
         return None
 
-    def _blank(self, data: bytes, position: int, file_end: int) -> int:
+    def _blank(self, position: int, file_end: int) -> int:
         """Return the size of the blank that is all that can be here. Raises CorruptionError."""
         room = file_end - position
-        if len(data) >= fmt.BLANK_SIZE_BYTES_MIN:
+        data = self._reader.data(position, min(room, fmt.BLANK_SIZE_BYTES_MIN))
+        if len(data) == fmt.BLANK_SIZE_BYTES_MIN:
             if self._log.is_ledger:
-                magic, size_bytes = fmt.ENTRY_BLANK.unpack_from(data)
+                magic, size_bytes = fmt.ENTRY_BLANK.unpack(data)
                 is_blank = magic == fmt.ENTRY_MAGIC_BLANK
             else:
-                size_bytes, found = fmt.BLANK.unpack_from(data)
+                size_bytes, found = fmt.BLANK.unpack(data)
                 is_blank = found == fmt.MAGIC_BLANK
             if is_blank and size_bytes == room:
                 return room
         what = "entry" if self._log.is_ledger else "record"
         expected = f"a whole {what}, or a blank of {room} bytes"
-        raise self._damaged(position, Problem(0, what, expected, f"{data[:8].hex()} (hex)"))
+        raise self._damaged(position, Problem(0, what, expected, f"{data.hex()} (hex)"))
 
-    def _damaged(self, position: int, problem: Problem) -> Exception:
+    def _damaged(self, position: int, problem: Problem) -> CorruptionError:
         return self._log.damaged(
             position + problem.at, problem.field, problem.expected, problem.found
         )

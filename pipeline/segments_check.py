@@ -1,0 +1,273 @@
+"""Checks one byte range of one replica's log, and what is derived from it.
+
+Owns what a task of `audit` does and hands back; must not know Spark, other ranges or other
+replicas. A range is checked without what is before it: its first entry is held against the header
+of the entry before, which the range before checks. So ranges together prove the whole chain.
+
+What comes back can be compared: CRCs of aligned blocks of the bytes, for the replicas; runs of
+queue offsets, for gaps between ranges; and where the range began and ended, since the next one must
+begin there.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from pipeline.segments_bounds import Boundary, find_boundary
+from pipeline.segments_log import LogReader, SealedLog
+from pipeline.segments_queues import QueueRun, RecordsOfQueues, Wanted
+from pipeline.segments_walk import Walk
+from store import format as fmt
+from store.checksum import crc32c
+from store.config import MIB
+from store.errors import CorruptionError, FileSystemError
+from store.ledger_entry import KIND_DATA, Link, check_blank
+from store.record_check import check_records
+
+BLOCK_SIZE_BYTES: Final = MIB
+FINDINGS_MAX: Final = 50
+"""Of one range; the rest is counted only."""
+_HEADER: Final = fmt.ENTRY_HEADER_SIZE_BYTES
+_KIND_AT: Final = 32
+
+
+class Finding(NamedTuple):
+    """One thing that is not as it must be: byte `at` of a file below the root of the replica.
+
+    `kind`: log, gap, index, queue; `entry_index` and `position` are -1 where they mean nothing.
+    """
+
+    kind: str
+    path: str
+    at: int
+    field: str
+    expected: str
+    found: str
+    position: int
+    entry_index: int
+
+
+class Block(NamedTuple):
+    """The CRC-32C of the bytes [lo, hi) of the log."""
+
+    lo: int
+    hi: int
+    crc: int
+
+
+@dataclass(slots=True)
+class Report:
+    """What one range is like."""
+
+    lo: int
+    hi: int
+    begin_position: int = -1
+    """Where the first thing that begins in the range begins; -1: nobody knows."""
+    end_position: int = -1
+    """Where what follows it must begin."""
+    first_index: int = -1
+    last_index: int = -1
+    entry_count: int = 0
+    record_count: int = 0
+    bad: list[tuple[int, int]] = field(default_factory=list)
+    """Byte ranges that are damaged, or that nobody could make sense of because of damage."""
+    finding_count: int = 0
+    findings: list[Finding] = field(default_factory=list)
+    runs: list[QueueRun] = field(default_factory=list)
+    blocks: list[Block] = field(default_factory=list)
+
+    def add(self, finding: Finding) -> None:
+        """Take a finding, unless there are too many."""
+        self.finding_count += 1
+        if len(self.findings) < FINDINGS_MAX:
+            self.findings.append(finding)
+
+
+def check_range(log: SealedLog, lo: int, hi: int, compare: tuple[int, int]) -> Report:
+    """Check what begins in [lo, hi), bytes of one file; `compare` are the bytes of all replicas
+    that must be equal."""
+    with LogReader(log) as reader:
+        return _Check(reader, Report(lo, hi)).run(compare)
+
+
+class _Check:
+    def __init__(self, reader: LogReader, report: Report) -> None:
+        self._reader, self._log, self._report = reader, reader.log, report
+        self._queues = RecordsOfQueues()
+        self._link: Link | None = None
+
+    def run(self, compare: tuple[int, int]) -> Report:
+        report, log = self._report, self._log
+        begin = find_boundary(self._reader, report.lo)
+        if begin is None:
+            begin = self._after_damage(report.lo, report.lo)
+        if begin is not None and report.begin_position < 0 and not report.bad:
+            report.begin_position = report.end_position = begin.position
+        while begin is not None and begin.position < report.hi:
+            begin = self._walk(begin)
+        report.runs = self._queues.runs()
+        size_bytes = os.stat(os.path.join(log.root, log.path(report.lo))).st_size
+        readable_hi = report.lo - report.lo % log.file_size_bytes + size_bytes
+        lo, hi = max(report.lo, compare[0]), min(report.hi, compare[1], readable_hi)
+        report.blocks = list(self._blocks(lo, hi))
+        return report
+
+    def _walk(self, begin: Boundary) -> Boundary | None:
+        """Check from a boundary to the end of the range, or to damage; return where to go on."""
+        report, walk = self._report, Walk(self._reader, begin, self._report.hi)
+        self._link, position = begin.link, begin.position
+        try:
+            for chunk in walk.chunks():
+                self._check_chunk(chunk.position, chunk.data, chunk.end, chunk.units)
+                self._link, position = chunk.link, chunk.position + chunk.end
+            if walk.stop.blank_size_bytes:
+                self._check_blank(walk.stop.position)
+        except (CorruptionError, FileSystemError) as error:
+            self._damaged(error, position)
+            return self._after_damage(position, position + 1)
+        finally:
+            self._compare_queues()
+        report.end_position = walk.stop.position + walk.stop.blank_size_bytes
+        return None
+
+    def _damaged(self, error: CorruptionError | FileSystemError, position: int) -> None:
+        index = self._link.entry_index + 1 if self._link is not None else -1
+        path, at = self._log.place(position)
+        if isinstance(error, CorruptionError):
+            path, at = os.path.relpath(error.path, self._log.root), error.at
+            what = (error.field, error.expected, error.found)
+        else:
+            what = ("bytes", "readable", os.strerror(error.errno_value))
+        self._report.add(Finding("log", path, at, *what, position, index))
+
+    def _after_damage(self, position: int, lo: int) -> Boundary | None:
+        """Return where something good begins behind damage, and note what is between."""
+        report, step, found = self._report, 1, None
+        while found is None and lo < report.hi:
+            found = find_boundary(self._reader, lo)
+            if found is not None and found.position <= position:
+                found = None
+            lo, step = lo + step, 2 * step
+        hi = min(report.hi, found.position) if found is not None else report.hi
+        report.bad.append((position, hi))
+        report.end_position = -1
+        return found
+
+    # --- What is good in itself ---
+
+    def _check_chunk(self, position: int, data: bytes, end: int, units: bytes) -> None:
+        """Check what a walk does not: records in entries, and the index beside them."""
+        report = self._report
+        if not self._log.is_ledger:
+            report.record_count += self._queues.add(data, 0, end)
+        else:
+            first = self._check_units(units)
+            report.first_index = first if report.first_index < 0 else report.first_index
+            report.last_index = first + len(units) // fmt.INDEX_UNIT_SIZE_BYTES - 1
+            report.entry_count += len(units) // fmt.INDEX_UNIT_SIZE_BYTES
+            for _, own, size_bytes, index, _ in fmt.INDEX_UNIT.iter_unpack(units):
+                at = own - position
+                if fmt.INT32.unpack_from(data, at + _KIND_AT)[0] == KIND_DATA:
+                    self._check_body(data[at + _HEADER : at + size_bytes], own, index)
+        if self._queues.size_bytes >= 8 * MIB:
+            self._compare_queues()
+
+    def _check_body(self, body: bytes, own: int, index: int) -> None:
+        checked = check_records(body, own + _HEADER)
+        self._report.record_count += self._queues.add(body, 0, checked.end)
+        if checked.end == len(body):
+            return
+        path, at = self._log.place(own + _HEADER + checked.end)
+        problem = checked.problem
+        what = ("records of an entry", "whole records", f"{len(body) - checked.end} bytes more")
+        if problem is not None:
+            at += problem.at - checked.end
+            what = (problem.field, problem.expected, problem.found)
+        self._report.add(Finding("log", path, at, *what, own, index))
+
+    def _check_units(self, units: bytes) -> int:
+        """Compare the index with the units that the data prove; return the first one's number."""
+        log, unit = self._log, fmt.INDEX_UNIT_SIZE_BYTES
+        first = int(fmt.INDEX_UNIT.unpack_from(units)[3])
+        at = 0
+        while at < len(units):
+            position = first * unit + at
+            room = log.index_file_size_bytes - position % log.index_file_size_bytes
+            part = units[at : at + room]
+            at += len(part)
+            try:
+                stored = self._reader.index(position, len(part))
+            except FileSystemError:
+                stored = bytes(len(part))
+            if stored == part:
+                continue
+            for lo in range(0, len(part), unit):
+                one, other = part[lo : lo + unit], stored[lo : lo + unit]
+                if one != other:
+                    number = (position + lo) // unit
+                    file_lo = position - position % log.index_file_size_bytes
+                    path = f"{log.index_directory}/{fmt.file_name(file_lo)}"
+                    byte = position - file_lo + lo
+                    own = int(fmt.INDEX_UNIT.unpack(one)[1])
+                    what = ("index unit", one.hex(), other.hex())
+                    self._report.add(Finding("index", path, byte, *what, own, number))
+        return first
+
+    def _check_blank(self, position: int) -> None:
+        """A ledger's blank has no byte that is not known. Raises CorruptionError."""
+        log = self._log
+        if not log.is_ledger:
+            return
+        data = self._reader.data(position, log.file_end(position) - position)
+        problem = check_blank(data)
+        if problem is not None:
+            raise log.damaged(position + problem.at, problem.field, problem.expected, problem.found)
+
+    # --- What others are compared with ---
+
+    def _compare_queues(self) -> None:
+        for wanted in self._queues.take():
+            for finding in self._compare_queue(wanted):
+                self._report.add(finding)
+
+    def _compare_queue(self, wanted: Wanted) -> Iterator[Finding]:
+        """Compare the units that the log wants with those that a consume queue has."""
+        log, unit = self._log, fmt.CONSUME_QUEUE_UNIT_SIZE_BYTES
+        at, hi = 0, len(wanted.units)
+        while at < hi:
+            position = wanted.offset * unit + at
+            room = log.queue_file_size_bytes - position % log.queue_file_size_bytes
+            part = wanted.units[at : at + room]
+            try:
+                stored = self._reader.queue(wanted.topic, wanted.queue_id, position, len(part))
+            except FileSystemError:
+                stored = bytes(len(part))
+            if stored != part:
+                for lo in range(0, len(part), unit):
+                    one, other = part[lo : lo + unit], stored[lo : lo + unit]
+                    own = int(fmt.CONSUME_QUEUE_UNIT.unpack(one)[0])
+                    is_due = own < log.required_position
+                    if one != other and (is_due or other != bytes(unit)):
+                        yield self._unit_finding(wanted, position + lo, one, other)
+            at += len(part)
+
+    def _unit_finding(self, wanted: Wanted, position: int, one: bytes, other: bytes) -> Finding:
+        log, unit = self._log, fmt.CONSUME_QUEUE_UNIT
+        file_lo = position - position % log.queue_file_size_bytes
+        path = f"consumequeue/{wanted.topic}/{wanted.queue_id}/{fmt.file_name(file_lo)}"
+        own = int(unit.unpack(one)[0])
+        expected, found = (
+            "position {}, {} bytes, tags code {}".format(*unit.unpack(x)) for x in (one, other)
+        )
+        name = f"unit of offset {position // unit.size}"
+        return Finding("queue", path, position - file_lo, name, expected, found, own, -1)
+
+    def _blocks(self, lo: int, hi: int) -> Iterator[Block]:
+        while lo < hi:
+            until = min(hi, lo - lo % BLOCK_SIZE_BYTES + BLOCK_SIZE_BYTES)
+            try:
+                yield Block(lo, until, crc32c(self._reader.data(lo, until - lo)))
+            except FileSystemError:  # A finding already: the walk met it, too.
+                pass
+            lo = until
