@@ -224,6 +224,7 @@ class NodeAdmin:
         """Take no new appends and do not lead, until undone or restarted."""
         node = self._node
         node.broker.set_draining(not request.undo)
+        node.driver.is_draining = not request.undo
         if request.undo:
             node.health.enter(Phase.SERVING)
         else:

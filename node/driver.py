@@ -26,6 +26,7 @@ from raft.membership import Change
 from raft.messages import (
     NO_INDEX,
     NO_NODE,
+    NO_TERM,
     AppendRequest,
     CampaignNow,
     Index,
@@ -118,6 +119,12 @@ class Driver:
         self._apply_error: StoreFullError | FileSystemError | None = None
         """Why they cannot be shown at the moment."""
         self._disk_hand_over_s = 0.0
+        self._asked_last = (NO_TERM, NO_NODE)
+        """Whom this node asked last to take over, in which of its terms: who still leads then asks
+        another one next."""
+        self.is_draining = False
+        """It takes no leadership over. Nodes that all stop would else hand it round until they have
+        ended, a term each time."""
         self.is_ready = False
         """Leader, and its own no-op is applied: what was acked before is known here. Appends and
         leader reads may be served."""
@@ -242,6 +249,7 @@ class Driver:
         self._check_running()
         target = node if node != NO_NODE else self._best_follower()
         self.replica.transfer_leadership(target)
+        self._asked_last = self.term, target
         self._touch()
         return target
 
@@ -285,7 +293,7 @@ class Driver:
             self.replica.receive_without_room(message)
             self._touch()
             return
-        if type(message) is CampaignNow and not self.log.has_room(OWN_ENTRY_SIZE_BYTES_MAX):
+        if type(message) is CampaignNow and not self._may_take_over():
             return  # The leader goes on when its time for the hand-over is up.
         self.receive(message, payload if payload else None)
 
@@ -460,10 +468,19 @@ class Driver:
         if self._stopped:
             raise ShuttingDownError
 
+    def _may_take_over(self) -> bool:
+        return not self.is_draining and self.log.has_room(OWN_ENTRY_SIZE_BYTES_MAX)
+
     def _best_follower(self) -> NodeId:
-        state = self.replica.core.state
+        state, declined = self.replica.core.state, self._asked_last
         rows = [
-            (progress.state is ProgressState.REPLICATE, progress.match, -node, node)
+            (
+                progress.state is ProgressState.REPLICATE,
+                (self.term, node) != declined,
+                progress.match,
+                -node,
+                node,
+            )
             for node, progress in state.progress.items()
             if node in state.voters and progress.is_counted
         ]

@@ -248,8 +248,11 @@ class RaftNode(Node):
 
     async def drain(self, timeout_ms: int) -> None:
         """Let another node lead, then answer the appends that are under way."""
-        has_others = len(self.replica.stats().raft.voters) > 1
-        if self.driver.role is Role.LEADER and has_others:
+        self.driver.is_draining = True
+        others = [n for n in self.replica.stats().raft.voters if n != self.settings.node_id]
+        for _ in others:  # Who drains as well does not take over; then the next one is asked.
+            if self.driver.role is not Role.LEADER:
+                break
             try:
                 await self.admin.hand_over(NO_NODE, timeout_ms)
                 _log.info("handed leadership over", leader=self.driver.leader_id)

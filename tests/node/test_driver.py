@@ -213,6 +213,27 @@ def test_leadership_moves_on_request_and_appends_go_on(tmp_path: Path) -> None:
     run(work())
 
 
+def test_who_drains_takes_no_leadership_and_the_next_one_is_asked(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with drivers(tmp_path) as cluster:
+            leader = await cluster.leader()
+            await append(leader, 0, 1)
+            await cluster.settled()
+            term, state = leader.term, leader.replica.core.state
+            first = leader.transfer_leadership()
+            draining = cluster.nodes[first].driver
+            assert draining is not None
+            draining.is_draining = True  # Before the order can have come.
+            await eventually(lambda: not state.transferee, "the end of the hand-over")
+            assert (leader.role, leader.term) == (Role.LEADER, term)
+            await append(leader, 1, 2)
+            second = leader.transfer_leadership()
+            assert second not in (first, leader.node_id)
+            await eventually(lambda: leader.leader_id == second, "hand-over")
+
+    run(work())
+
+
 def test_a_change_and_an_append_of_one_turn_do_not_collide(tmp_path: Path) -> None:
     async def work() -> None:
         async with drivers(tmp_path) as cluster:

@@ -59,6 +59,16 @@ def test_a_stop_of_the_leader_leaves_no_gap_of_an_election(cluster: LocalCluster
     assert cluster.leader_id() not in (0, leader)
     log = cluster.log_path(leader).read_text()
     assert "handed leadership over" in log
+    cluster.start(leader)
+    cluster.wait_ready(node_ids=cluster.node_ids)
+    before = _leaderships(cluster)
+    assert cluster.stop() == []
+    # All at once: who drains takes nothing over, else they hand it round until they have ended.
+    assert _leaderships(cluster) - before <= 2
+
+
+def _leaderships(cluster: LocalCluster) -> int:
+    return sum(cluster.log_path(n).read_text().count('"role": "leader"') for n in cluster.node_ids)
 
 
 def test_a_node_joins_becomes_a_voter_and_leaves_again(
