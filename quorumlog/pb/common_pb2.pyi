@@ -1,6 +1,8 @@
+from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
@@ -77,3 +79,31 @@ class QueueRange(_message.Message):
     first_offset: int
     count: int
     def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., first_offset: _Optional[int] = ..., count: _Optional[int] = ...) -> None: ...
+
+class Delays(_message.Message):
+    __slots__ = ("delay_ms",)
+    DELAY_MS_FIELD_NUMBER: _ClassVar[int]
+    delay_ms: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, delay_ms: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class TopicNames(_message.Message):
+    __slots__ = ("topics",)
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    topics: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, topics: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class GroupSettings(_message.Message):
+    __slots__ = ("retry_count_max", "retry_delays", "is_consume_enabled", "is_broadcast_enabled", "is_orderly", "forbidden_topics")
+    RETRY_COUNT_MAX_FIELD_NUMBER: _ClassVar[int]
+    RETRY_DELAYS_FIELD_NUMBER: _ClassVar[int]
+    IS_CONSUME_ENABLED_FIELD_NUMBER: _ClassVar[int]
+    IS_BROADCAST_ENABLED_FIELD_NUMBER: _ClassVar[int]
+    IS_ORDERLY_FIELD_NUMBER: _ClassVar[int]
+    FORBIDDEN_TOPICS_FIELD_NUMBER: _ClassVar[int]
+    retry_count_max: int
+    retry_delays: Delays
+    is_consume_enabled: bool
+    is_broadcast_enabled: bool
+    is_orderly: bool
+    forbidden_topics: TopicNames
+    def __init__(self, retry_count_max: _Optional[int] = ..., retry_delays: _Optional[_Union[Delays, _Mapping]] = ..., is_consume_enabled: _Optional[bool] = ..., is_broadcast_enabled: _Optional[bool] = ..., is_orderly: _Optional[bool] = ..., forbidden_topics: _Optional[_Union[TopicNames, _Mapping]] = ...) -> None: ...

@@ -1,4 +1,5 @@
 from quorumlog.pb import common_pb2 as _common_pb2
+from quorumlog.pb import transaction_pb2 as _transaction_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -24,20 +25,24 @@ PULL_STATUS_OFFSET_TOO_SMALL: PullStatus
 PULL_STATUS_OFFSET_TOO_BIG: PullStatus
 
 class AppendRequest(_message.Message):
-    __slots__ = ("records", "record_count", "producer_id", "sequence", "timeout_ms", "cluster_id")
+    __slots__ = ("records", "record_count", "producer_id", "sequence", "timeout_ms", "cluster_id", "transaction", "consumed")
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     RECORD_COUNT_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTION_FIELD_NUMBER: _ClassVar[int]
+    CONSUMED_FIELD_NUMBER: _ClassVar[int]
     records: bytes
     record_count: int
     producer_id: int
     sequence: int
     timeout_ms: int
     cluster_id: str
-    def __init__(self, records: _Optional[bytes] = ..., record_count: _Optional[int] = ..., producer_id: _Optional[int] = ..., sequence: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., cluster_id: _Optional[str] = ...) -> None: ...
+    transaction: _transaction_pb2.HalfMessages
+    consumed: _transaction_pb2.ConsumedOffsets
+    def __init__(self, records: _Optional[bytes] = ..., record_count: _Optional[int] = ..., producer_id: _Optional[int] = ..., sequence: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., cluster_id: _Optional[str] = ..., transaction: _Optional[_Union[_transaction_pb2.HalfMessages, _Mapping]] = ..., consumed: _Optional[_Union[_transaction_pb2.ConsumedOffsets, _Mapping]] = ...) -> None: ...
 
 class AppendResponse(_message.Message):
     __slots__ = ("error", "term", "index", "position", "store_unix_ms", "durability", "synced_by", "queues", "store_host", "is_duplicate", "record_count", "commit_us")
@@ -68,7 +73,7 @@ class AppendResponse(_message.Message):
     def __init__(self, error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., term: _Optional[int] = ..., index: _Optional[int] = ..., position: _Optional[int] = ..., store_unix_ms: _Optional[int] = ..., durability: _Optional[_Union[_common_pb2.Durability, str]] = ..., synced_by: _Optional[_Iterable[int]] = ..., queues: _Optional[_Iterable[_Union[_common_pb2.QueueRange, _Mapping]]] = ..., store_host: _Optional[bytes] = ..., is_duplicate: _Optional[bool] = ..., record_count: _Optional[int] = ..., commit_us: _Optional[int] = ...) -> None: ...
 
 class PullRequest(_message.Message):
-    __slots__ = ("topic", "queue_id", "offset", "max_count", "max_size_bytes", "wait_ms", "consistency", "at_least_index", "tags", "cluster_id")
+    __slots__ = ("topic", "queue_id", "offset", "max_count", "max_size_bytes", "wait_ms", "consistency", "at_least_index", "tags", "cluster_id", "group", "sql")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -79,6 +84,8 @@ class PullRequest(_message.Message):
     AT_LEAST_INDEX_FIELD_NUMBER: _ClassVar[int]
     TAGS_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    SQL_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queue_id: int
     offset: int
@@ -89,7 +96,9 @@ class PullRequest(_message.Message):
     at_least_index: int
     tags: _containers.RepeatedScalarFieldContainer[str]
     cluster_id: str
-    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., offset: _Optional[int] = ..., max_count: _Optional[int] = ..., max_size_bytes: _Optional[int] = ..., wait_ms: _Optional[int] = ..., consistency: _Optional[_Union[_common_pb2.Consistency, str]] = ..., at_least_index: _Optional[int] = ..., tags: _Optional[_Iterable[str]] = ..., cluster_id: _Optional[str] = ...) -> None: ...
+    group: str
+    sql: str
+    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., offset: _Optional[int] = ..., max_count: _Optional[int] = ..., max_size_bytes: _Optional[int] = ..., wait_ms: _Optional[int] = ..., consistency: _Optional[_Union[_common_pb2.Consistency, str]] = ..., at_least_index: _Optional[int] = ..., tags: _Optional[_Iterable[str]] = ..., cluster_id: _Optional[str] = ..., group: _Optional[str] = ..., sql: _Optional[str] = ...) -> None: ...
 
 class PullResponse(_message.Message):
     __slots__ = ("status", "records", "record_count", "next_offset", "min_offset", "max_offset", "applied_index", "node_id")
@@ -112,7 +121,7 @@ class PullResponse(_message.Message):
     def __init__(self, status: _Optional[_Union[PullStatus, str]] = ..., records: _Optional[bytes] = ..., record_count: _Optional[int] = ..., next_offset: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., applied_index: _Optional[int] = ..., node_id: _Optional[int] = ...) -> None: ...
 
 class TailRequest(_message.Message):
-    __slots__ = ("topic", "queue_id", "offset", "consistency", "tags", "max_size_bytes", "cluster_id")
+    __slots__ = ("topic", "queue_id", "offset", "consistency", "tags", "max_size_bytes", "cluster_id", "group", "sql")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -120,6 +129,8 @@ class TailRequest(_message.Message):
     TAGS_FIELD_NUMBER: _ClassVar[int]
     MAX_SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    SQL_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queue_id: int
     offset: int
@@ -127,7 +138,9 @@ class TailRequest(_message.Message):
     tags: _containers.RepeatedScalarFieldContainer[str]
     max_size_bytes: int
     cluster_id: str
-    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., offset: _Optional[int] = ..., consistency: _Optional[_Union[_common_pb2.Consistency, str]] = ..., tags: _Optional[_Iterable[str]] = ..., max_size_bytes: _Optional[int] = ..., cluster_id: _Optional[str] = ...) -> None: ...
+    group: str
+    sql: str
+    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., offset: _Optional[int] = ..., consistency: _Optional[_Union[_common_pb2.Consistency, str]] = ..., tags: _Optional[_Iterable[str]] = ..., max_size_bytes: _Optional[int] = ..., cluster_id: _Optional[str] = ..., group: _Optional[str] = ..., sql: _Optional[str] = ...) -> None: ...
 
 class GetMessageRequest(_message.Message):
     __slots__ = ("message_id", "consistency")

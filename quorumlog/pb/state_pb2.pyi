@@ -1,3 +1,5 @@
+from quorumlog.pb import common_pb2 as _common_pb2
+from quorumlog.pb import transaction_pb2 as _transaction_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -7,7 +9,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Command(_message.Message):
-    __slots__ = ("put_topic", "delete_topic", "commit_offsets", "delete_group", "producer_batch", "put_member")
+    __slots__ = ("put_topic", "delete_topic", "commit_offsets", "delete_group", "producer_batch", "put_member", "put_group", "mark_resent", "begin_transaction", "check_transactions", "end_transaction")
     class PutTopic(_message.Message):
         __slots__ = ("topic", "queue_count", "permission", "must_be_new")
         TOPIC_FIELD_NUMBER: _ClassVar[int]
@@ -65,16 +67,69 @@ class Command(_message.Message):
         address: str
         peer_address: str
         def __init__(self, node_id: _Optional[int] = ..., address: _Optional[str] = ..., peer_address: _Optional[str] = ...) -> None: ...
+    class PutGroup(_message.Message):
+        __slots__ = ("group", "settings")
+        GROUP_FIELD_NUMBER: _ClassVar[int]
+        SETTINGS_FIELD_NUMBER: _ClassVar[int]
+        group: str
+        settings: _common_pb2.GroupSettings
+        def __init__(self, group: _Optional[str] = ..., settings: _Optional[_Union[_common_pb2.GroupSettings, _Mapping]] = ...) -> None: ...
+    class MarkResent(_message.Message):
+        __slots__ = ("group", "offsets", "min_offset")
+        GROUP_FIELD_NUMBER: _ClassVar[int]
+        OFFSETS_FIELD_NUMBER: _ClassVar[int]
+        MIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
+        group: str
+        offsets: _containers.RepeatedScalarFieldContainer[int]
+        min_offset: int
+        def __init__(self, group: _Optional[str] = ..., offsets: _Optional[_Iterable[int]] = ..., min_offset: _Optional[int] = ...) -> None: ...
+    class BeginTransaction(_message.Message):
+        __slots__ = ("producer_group", "size_bytes", "record_count", "begun_unix_ms", "check_unix_ms")
+        PRODUCER_GROUP_FIELD_NUMBER: _ClassVar[int]
+        SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+        RECORD_COUNT_FIELD_NUMBER: _ClassVar[int]
+        BEGUN_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+        CHECK_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+        producer_group: str
+        size_bytes: int
+        record_count: int
+        begun_unix_ms: int
+        check_unix_ms: int
+        def __init__(self, producer_group: _Optional[str] = ..., size_bytes: _Optional[int] = ..., record_count: _Optional[int] = ..., begun_unix_ms: _Optional[int] = ..., check_unix_ms: _Optional[int] = ...) -> None: ...
+    class CheckTransactions(_message.Message):
+        __slots__ = ("positions", "next_unix_ms")
+        POSITIONS_FIELD_NUMBER: _ClassVar[int]
+        NEXT_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+        positions: _containers.RepeatedScalarFieldContainer[int]
+        next_unix_ms: int
+        def __init__(self, positions: _Optional[_Iterable[int]] = ..., next_unix_ms: _Optional[int] = ...) -> None: ...
+    class EndTransaction(_message.Message):
+        __slots__ = ("position", "outcome")
+        POSITION_FIELD_NUMBER: _ClassVar[int]
+        OUTCOME_FIELD_NUMBER: _ClassVar[int]
+        position: int
+        outcome: _transaction_pb2.TransactionOutcome
+        def __init__(self, position: _Optional[int] = ..., outcome: _Optional[_Union[_transaction_pb2.TransactionOutcome, str]] = ...) -> None: ...
     PUT_TOPIC_FIELD_NUMBER: _ClassVar[int]
     DELETE_TOPIC_FIELD_NUMBER: _ClassVar[int]
     COMMIT_OFFSETS_FIELD_NUMBER: _ClassVar[int]
     DELETE_GROUP_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_BATCH_FIELD_NUMBER: _ClassVar[int]
     PUT_MEMBER_FIELD_NUMBER: _ClassVar[int]
+    PUT_GROUP_FIELD_NUMBER: _ClassVar[int]
+    MARK_RESENT_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_TRANSACTION_FIELD_NUMBER: _ClassVar[int]
+    CHECK_TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
+    END_TRANSACTION_FIELD_NUMBER: _ClassVar[int]
     put_topic: Command.PutTopic
     delete_topic: Command.DeleteTopic
     commit_offsets: Command.CommitOffsets
     delete_group: Command.DeleteGroup
     producer_batch: Command.ProducerBatch
     put_member: Command.PutMember
-    def __init__(self, put_topic: _Optional[_Union[Command.PutTopic, _Mapping]] = ..., delete_topic: _Optional[_Union[Command.DeleteTopic, _Mapping]] = ..., commit_offsets: _Optional[_Union[Command.CommitOffsets, _Mapping]] = ..., delete_group: _Optional[_Union[Command.DeleteGroup, _Mapping]] = ..., producer_batch: _Optional[_Union[Command.ProducerBatch, _Mapping]] = ..., put_member: _Optional[_Union[Command.PutMember, _Mapping]] = ...) -> None: ...
+    put_group: Command.PutGroup
+    mark_resent: Command.MarkResent
+    begin_transaction: Command.BeginTransaction
+    check_transactions: Command.CheckTransactions
+    end_transaction: Command.EndTransaction
+    def __init__(self, put_topic: _Optional[_Union[Command.PutTopic, _Mapping]] = ..., delete_topic: _Optional[_Union[Command.DeleteTopic, _Mapping]] = ..., commit_offsets: _Optional[_Union[Command.CommitOffsets, _Mapping]] = ..., delete_group: _Optional[_Union[Command.DeleteGroup, _Mapping]] = ..., producer_batch: _Optional[_Union[Command.ProducerBatch, _Mapping]] = ..., put_member: _Optional[_Union[Command.PutMember, _Mapping]] = ..., put_group: _Optional[_Union[Command.PutGroup, _Mapping]] = ..., mark_resent: _Optional[_Union[Command.MarkResent, _Mapping]] = ..., begin_transaction: _Optional[_Union[Command.BeginTransaction, _Mapping]] = ..., check_transactions: _Optional[_Union[Command.CheckTransactions, _Mapping]] = ..., end_transaction: _Optional[_Union[Command.EndTransaction, _Mapping]] = ...) -> None: ...
