@@ -1,4 +1,5 @@
 from quorumlog.pb import common_pb2 as _common_pb2
+from quorumlog.pb import pop_pb2 as _pop_pb2
 from quorumlog.pb import transaction_pb2 as _transaction_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -9,7 +10,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Command(_message.Message):
-    __slots__ = ("put_topic", "delete_topic", "commit_offsets", "delete_group", "producer_batch", "put_member", "put_group", "mark_resent", "begin_transaction", "check_transactions", "end_transaction")
+    __slots__ = ("put_topic", "delete_topic", "commit_offsets", "delete_group", "producer_batch", "put_member", "put_group", "mark_resent", "begin_transaction", "check_transactions", "end_transaction", "pop_take", "pop_settle", "pop_hide")
     class PutTopic(_message.Message):
         __slots__ = ("topic", "queue_count", "permission", "must_be_new")
         TOPIC_FIELD_NUMBER: _ClassVar[int]
@@ -121,6 +122,9 @@ class Command(_message.Message):
     BEGIN_TRANSACTION_FIELD_NUMBER: _ClassVar[int]
     CHECK_TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
     END_TRANSACTION_FIELD_NUMBER: _ClassVar[int]
+    POP_TAKE_FIELD_NUMBER: _ClassVar[int]
+    POP_SETTLE_FIELD_NUMBER: _ClassVar[int]
+    POP_HIDE_FIELD_NUMBER: _ClassVar[int]
     put_topic: Command.PutTopic
     delete_topic: Command.DeleteTopic
     commit_offsets: Command.CommitOffsets
@@ -132,4 +136,7 @@ class Command(_message.Message):
     begin_transaction: Command.BeginTransaction
     check_transactions: Command.CheckTransactions
     end_transaction: Command.EndTransaction
-    def __init__(self, put_topic: _Optional[_Union[Command.PutTopic, _Mapping]] = ..., delete_topic: _Optional[_Union[Command.DeleteTopic, _Mapping]] = ..., commit_offsets: _Optional[_Union[Command.CommitOffsets, _Mapping]] = ..., delete_group: _Optional[_Union[Command.DeleteGroup, _Mapping]] = ..., producer_batch: _Optional[_Union[Command.ProducerBatch, _Mapping]] = ..., put_member: _Optional[_Union[Command.PutMember, _Mapping]] = ..., put_group: _Optional[_Union[Command.PutGroup, _Mapping]] = ..., mark_resent: _Optional[_Union[Command.MarkResent, _Mapping]] = ..., begin_transaction: _Optional[_Union[Command.BeginTransaction, _Mapping]] = ..., check_transactions: _Optional[_Union[Command.CheckTransactions, _Mapping]] = ..., end_transaction: _Optional[_Union[Command.EndTransaction, _Mapping]] = ...) -> None: ...
+    pop_take: _pop_pb2.PopTake
+    pop_settle: _pop_pb2.PopSettle
+    pop_hide: _pop_pb2.PopHide
+    def __init__(self, put_topic: _Optional[_Union[Command.PutTopic, _Mapping]] = ..., delete_topic: _Optional[_Union[Command.DeleteTopic, _Mapping]] = ..., commit_offsets: _Optional[_Union[Command.CommitOffsets, _Mapping]] = ..., delete_group: _Optional[_Union[Command.DeleteGroup, _Mapping]] = ..., producer_batch: _Optional[_Union[Command.ProducerBatch, _Mapping]] = ..., put_member: _Optional[_Union[Command.PutMember, _Mapping]] = ..., put_group: _Optional[_Union[Command.PutGroup, _Mapping]] = ..., mark_resent: _Optional[_Union[Command.MarkResent, _Mapping]] = ..., begin_transaction: _Optional[_Union[Command.BeginTransaction, _Mapping]] = ..., check_transactions: _Optional[_Union[Command.CheckTransactions, _Mapping]] = ..., end_transaction: _Optional[_Union[Command.EndTransaction, _Mapping]] = ..., pop_take: _Optional[_Union[_pop_pb2.PopTake, _Mapping]] = ..., pop_settle: _Optional[_Union[_pop_pb2.PopSettle, _Mapping]] = ..., pop_hide: _Optional[_Union[_pop_pb2.PopHide, _Mapping]] = ...) -> None: ...
