@@ -15,11 +15,13 @@ from typing import Any, Final, NamedTuple
 
 from node.checkpoint_tables import (
     TABLES,
+    decode_group_settings,
     decode_groups,
     decode_members,
     decode_producers,
     decode_topics,
 )
+from node.parts import group_settings
 from node.state import StateImage, Versions
 from node.state_parts import NOTHING, PARTS, decode_part, encode_part
 from store.checksum import crc32c
@@ -32,6 +34,7 @@ from store.meta_file import Json, MetaFile
 DIRECTORY: Final = "config"
 MANIFEST: Final = "stateCheckpoint"
 BACKUP_SUFFIX: Final = ".bak"
+_FILE_PARTS: Final = tuple(kind for kind in PARTS if kind.file_name)
 
 
 class _Written(NamedTuple):
@@ -87,7 +90,7 @@ class CheckpointFiles:
         for table in TABLES:
             written = self._written[table.name] = _Written(*found["files"][table.name])
             texts[table.name] = self._find(table.name, written)
-        for kind in PARTS:
+        for kind in _FILE_PARTS:
             row = found["files"].get(kind.file_name)
             if row is not None:  # Else nothing of it was known, or to an older version.
                 written = self._written[kind.file_name] = _Written(*row)
@@ -96,20 +99,24 @@ class CheckpointFiles:
         self.applied_index = found["applied_index"]
         self.history = History(*found["history"]) if "history" in found else None
         try:
+            versions = Versions(**found["versions"])
+            groups_text = texts["subscriptionGroup.json"]
+            settings = decode_group_settings(groups_text, versions.groups)
             return StateImage(
                 found["applied_index"],
                 found["next_command_offset"],
-                Versions(**found["versions"]),
+                versions,
                 decode_topics(texts["topics.json"]),
-                decode_groups(texts["subscriptionGroup.json"], texts["consumerOffset.json"]),
+                decode_groups(groups_text, texts["consumerOffset.json"]),
                 decode_producers(texts["producers.json"]),
                 decode_members(texts["members.json"]),
                 found["refused_count"],
                 {
                     kind.name: decode_part(kind, texts[kind.file_name])
-                    for kind in PARTS
+                    for kind in _FILE_PARTS
                     if kind.file_name in texts
-                },
+                }
+                | ({group_settings.NAME: settings} if settings.version else {}),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CorruptionError(
@@ -220,7 +227,7 @@ def _files_of(image: StateImage, written_unix_ms: int) -> Iterator[_File]:
         yield _File(
             table.name, table.version_of(image), partial(table.encode, image, written_unix_ms)
         )
-    for kind in PARTS:
+    for kind in _FILE_PARTS:
         part = image.parts.get(kind.name, NOTHING)
         if part.version:
             text = partial(encode_part, kind, part, written_unix_ms)

@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
+from node.parts import group_settings
+from node.parts.kind import NOTHING, PartContent, PartImage
 from node.state import Member, Offsets, StateImage, Topic
 
 _UNQUOTED_KEY: Final = re.compile(r"([{,]\s*)(\d+)(\s*:)")
@@ -33,6 +35,16 @@ _GROUP_DEFAULTS: Final[dict[str, Any]] = {
     "whichBrokerWhenConsumeSlowly": 1,
 }
 """What RocketMQ gives a group that nobody configured."""
+_UNUSED_DELAYS_MS: Final = [1_000, 5_000]
+"""RocketMQ begins with the third entry of a group's own table."""
+_FORBIDDEN_READ: Final = 4
+_SETTINGS: Final = {
+    "retry_count_max": "retryMaxTimes",
+    "is_consume_enabled": "consumeEnable",
+    "is_broadcast_enabled": "consumeBroadcastEnable",
+    "is_orderly": "consumeMessageOrderly",
+}
+"""Ours to theirs, where the values are the same."""
 
 Json = dict[str, Any]
 
@@ -91,9 +103,33 @@ def _topics(image: StateImage, written_unix_ms: int) -> str:
 
 
 def _groups(image: StateImage, written_unix_ms: int) -> str:
-    rows = (f"{_row(name)}:{_row({**_GROUP_DEFAULTS, 'groupName': name})}" for name in image.groups)
-    parts = f'\t"forbiddenTable":{{}},\n\t"subscriptionGroupTable":{_rows(rows, "{", "}")}'
-    return _document(image.versions.groups, written_unix_ms, parts)
+    settings: Json = dict(image.parts.get(group_settings.NAME, NOTHING).content)
+    forbidden: Json = {}
+    rows = []
+    for name in image.groups:
+        row: Json = {**_GROUP_DEFAULTS, "groupName": name}
+        found = settings.get(name)
+        if found is not None:
+            _add_settings(row, found)
+            if "forbidden_topics" in found:
+                forbidden[name] = dict.fromkeys(found["forbidden_topics"], _FORBIDDEN_READ)
+        rows.append(f"{_row(name)}:{_row(row)}")
+    table = _rows(rows, "{", "}")
+    parts = f'\t"forbiddenTable":{_row(forbidden)},\n\t"subscriptionGroupTable":{table}'
+    return _document(_groups_version(image), written_unix_ms, parts)
+
+
+def _groups_version(image: StateImage) -> int:
+    """Both counters only grow, so a change of either one changes their sum."""
+    return image.versions.groups + image.parts.get(group_settings.NAME, NOTHING).version
+
+
+def _add_settings(row: Json, found: Json) -> None:
+    """Write what differs from the defaults."""
+    row.update({theirs: found[ours] for ours, theirs in _SETTINGS.items() if ours in found})
+    if "retry_delays_ms" in found:
+        table = {"next": _UNUSED_DELAYS_MS + found["retry_delays_ms"]}
+        row["groupRetryPolicy"] = {"customizedRetryPolicy": table, "type": "CUSTOMIZED"}
 
 
 def _offsets(image: StateImage, written_unix_ms: int) -> str:
@@ -129,7 +165,7 @@ def _members(image: StateImage, written_unix_ms: int) -> str:
 
 TABLES: Final = (
     Table("topics.json", lambda image: image.versions.topics, _topics),
-    Table("subscriptionGroup.json", lambda image: image.versions.groups, _groups),
+    Table("subscriptionGroup.json", _groups_version, _groups),
     Table("consumerOffset.json", lambda image: image.versions.offsets, _offsets),
     Table("producers.json", lambda image: image.versions.producers, _producers),
     Table("members.json", lambda image: image.versions.members, _members),
@@ -150,6 +186,37 @@ def decode_groups(text: str, offsets_text: str) -> dict[str, Offsets]:
         topic, name = key.split("@")
         groups[name][topic] = {int(queue_id): offset for queue_id, offset in row.items()}
     return groups
+
+
+def decode_group_settings(text: str, groups_version: int) -> PartImage:
+    """Read the settings out of `subscriptionGroup.json`. Errors as `decode_topics`.
+
+    `groups_version` is that of the groups alone; the rest of the file's counter is the settings'.
+    """
+    document = _load(text)
+    forbidden = document.get("forbiddenTable", {})
+    content: PartContent = {}
+    for name, row in document["subscriptionGroupTable"].items():
+        found = _settings_in(row, forbidden.get(name, {}))
+        if found:
+            content[name] = found
+    return PartImage(int(document["dataVersion"]["counter"]) - groups_version, content)
+
+
+def _settings_in(row: Json, forbidden: dict[str, int]) -> Json:
+    """Return what differs from the defaults, as the part has it."""
+    settings = group_settings.DEFAULT
+    for ours, theirs in _SETTINGS.items():
+        settings = settings._replace(**{ours: row.get(theirs, getattr(settings, ours))})
+    delays = row.get("groupRetryPolicy", {}).get("customizedRetryPolicy", {}).get("next", [])
+    return group_settings.to_json(
+        settings._replace(
+            retry_delays_ms=tuple(delays[len(_UNUSED_DELAYS_MS) :]),
+            forbidden_topics=frozenset(
+                t for t, bits in forbidden.items() if bits & _FORBIDDEN_READ
+            ),
+        )
+    )
 
 
 def decode_producers(text: str) -> tuple[tuple[int, int, tuple[int, ...]], ...]:

@@ -66,6 +66,20 @@ class Limits:
     member_count_max: int = 64
     """Replicated: nodes whose address is known. Far more than voters and learners."""
 
+    # --- Settings of groups, retries and dead letters ---
+    retry_count_max: int = 10_000
+    """Replicated: deliveries of one message that a group may ask for. 16 is usual."""
+    retry_delay_count_max: int = 64
+    """Replicated: pauses of a group's own table."""
+    retry_delay_ms_max: int = 259_200_000
+    """Replicated: the longest pause before a delivery: three days, as of any delayed message."""
+    forbidden_topic_count_max: int = 256
+    """Replicated: topics that one group may not read."""
+    resent_range_count_max: int = 4_096
+    """Replicated: runs of dead letters of one group that were sent again and have not expired."""
+    retry_batch_count_max: int = 256
+    """Messages of one call that are tried again, or of dead letters that are sent again."""
+
     # --- Topics ---
     queue_count_default: int = 4
     """Queues of a topic that is created without a count: RocketMQ's client default."""

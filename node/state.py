@@ -23,6 +23,7 @@ from node.errors import (
 )
 from node.limits import Limits
 from node.state_parts import NOTHING, PARTS, Part, PartImage, kinds_by_command
+from node.topic_names import dead_letter_topic, is_of_group, retry_topic
 from quorumlog.pb.state_pb2 import Command
 
 _P = TypeVar("_P", bound=Part)
@@ -261,8 +262,9 @@ class State:
     def _commit_offsets(self, command: Command.CommitOffsets) -> NodeError | None:
         """Store offsets, all or none. The first commit makes the group."""
         limits, group = self._limits, self.groups.get(command.group)
-        if group is None and len(self.groups) >= limits.group_count_max:
-            return LimitReachedError("groups", len(self.groups) + 1, limits.group_count_max)
+        refusal = self._room_for_group(command.group)
+        if refusal is not None:
+            return refusal
         for offset in command.offsets:
             refusal = self._check_offset(offset)
             if refusal is not None:
@@ -289,6 +291,20 @@ class State:
         self._offset_version += 1
         return None
 
+    def make_group(self, name: str) -> NodeError | None:
+        """Note a group that has stored no offset yet, unless it is known; for parts."""
+        refusal = self._room_for_group(name)
+        if refusal is None and name not in self.groups:
+            self.groups[name] = {}
+            self._group_version += 1
+        return refusal
+
+    def _room_for_group(self, name: str) -> NodeError | None:
+        limit = self._limits.group_count_max
+        if name in self.groups or len(self.groups) < limit:
+            return None
+        return LimitReachedError("groups", len(self.groups) + 1, limit)
+
     def _check_offset(self, offset: Command.Offset) -> NodeError | None:
         topic = self.topics.get(offset.topic)
         if topic is None:
@@ -300,7 +316,11 @@ class State:
         return None
 
     def _put_topic(self, command: Command.PutTopic) -> NodeError | None:
-        """Make a topic, or change its permission or raise its queue count."""
+        """Make a topic, or change its permission or raise its queue count.
+
+        The retry and dead-letter topic of a group come with the group and share its limit: the
+        entry that needs one must not find that there is no room.
+        """
         limits, name = self._limits, command.topic
         old, queue_count = self.topics.get(name), command.queue_count
         if old is not None and command.must_be_new:
@@ -311,10 +331,11 @@ class State:
         if queue_count < least:
             expected = f"{least} or more: the number of queues can only grow"
             return BadRequestError("queue_count", expected, str(queue_count))
-        if old is None and len(self.topics) >= limits.topic_count_max:
+        is_limited = not is_of_group(name)
+        if is_limited and old is None and len(self.topics) >= limits.topic_count_max:
             return LimitReachedError("topics", len(self.topics) + 1, limits.topic_count_max)
         total = self.queue_total_count + queue_count - (old.queue_count if old else 0)
-        if total > limits.queue_total_count_max:
+        if is_limited and total > limits.queue_total_count_max:
             return LimitReachedError("queues of all topics", total, limits.queue_total_count_max)
         self.topics[name] = Topic(queue_count, command.permission)
         self.queue_total_count = total
@@ -344,9 +365,13 @@ class State:
         return None
 
     def _delete_group(self, name: str) -> NodeError | None:
+        """Forget a group, its offsets and its own two topics."""
         group = self.groups.pop(name, None)
         if group is None:
             return UnknownGroupError(name)
+        for topic in (retry_topic(name), dead_letter_topic(name)):
+            if topic in self.topics:
+                self._delete_topic(topic)
         self._frozen_groups.pop(name, None)
         self.offset_count -= _offset_count(group)
         self._group_version += 1

@@ -6,7 +6,10 @@ directory means the same to its tools. Source: storage-formats 8.2.
 
 from typing import Final
 
-_PREFIXES: Final = ("rmq_sys_", "RMQ_SYS_")
+from store.format import DEAD_LETTER_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
+
+_OF_GROUPS: Final = (RETRY_TOPIC_PREFIX, DEAD_LETTER_TOPIC_PREFIX)
+_PREFIXES: Final = ("rmq_sys_", "RMQ_SYS_", *_OF_GROUPS)
 _NAMES: Final = frozenset(
     {
         "OFFSET_MOVED_EVENT",
@@ -21,3 +24,18 @@ _NAMES: Final = frozenset(
 def is_reserved(topic: str) -> bool:
     """Say whether clients may not create, delete or write a topic of this name."""
     return topic.startswith(_PREFIXES) or topic in _NAMES
+
+
+def is_of_group(topic: str) -> bool:
+    """Say whether it is a retry or dead-letter topic: there is one of each kind for a group."""
+    return topic.startswith(_OF_GROUPS)
+
+
+def retry_topic(group: str) -> str:
+    """Return where messages come back to a group."""
+    return RETRY_TOPIC_PREFIX + group
+
+
+def dead_letter_topic(group: str) -> str:
+    """Return where messages lie that a group was given too often."""
+    return DEAD_LETTER_TOPIC_PREFIX + group
