@@ -61,6 +61,16 @@ PROPERTY_TAGS: Final = "TAGS"
 PROPERTY_UNIQUE_KEY: Final = "UNIQ_KEY"
 PROPERTY_WAIT: Final = "WAIT"
 PROPERTY_CRC: Final = "__CRC32#"
+# Delayed messages (8.5, 8.6): where they are held, and what they carry there.
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"  # One queue a level, which counts from 1.
+TIMER_TOPIC: Final = "rmq_sys_wheel_timer"  # Any time.
+PROPERTY_DELAY_LEVEL: Final = "DELAY"
+PROPERTY_REAL_TOPIC: Final = "REAL_TOPIC"
+PROPERTY_REAL_QUEUE_ID: Final = "REAL_QID"
+PROPERTY_DELAY_SECONDS: Final = "TIMER_DELAY_SEC"
+PROPERTY_DELAY_MS: Final = "TIMER_DELAY_MS"
+PROPERTY_DELIVER_MS: Final = "TIMER_DELIVER_MS"
+PROPERTY_DUE_MS: Final = "TIMER_OUT_MS"  # When the broker is to deliver, in Unix ms.
 # The property CRC area (1.7): name, 0x01, ten digits with the least significant first, 0x02.
 PROPERTY_CRC_PREFIX: Final = b"__CRC32#\x01"
 PROPERTY_CRC_SIZE_BYTES: Final = 20

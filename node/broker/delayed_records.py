@@ -1,0 +1,208 @@
+"""Records of delayed messages: as a producer sends them, as they are held, as they are delivered.
+
+Owns the way between the three (storage-formats 8.5, 8.6) as pure functions of one encoded record,
+and the table of levels; must not know a clock, the log, or when anything is due. What a message is
+(body, keys, tags, unique key, properties, born time and host, flags, reconsume times) is the same
+bytes in all three. A held record says when it is due in a property, so that the dispatcher finds
+the time where it finds tags, and equal bytes mean the same on every replica.
+"""
+
+import struct
+from typing import Final, NamedTuple
+
+from store import format as fmt
+from store.errors import LimitExceededError, RecordFormatError
+from store.message import RecordLayout, record_layout
+
+LEVEL_DELAYS_MS: Final = tuple(
+    1_000 * seconds
+    for seconds in (
+        *(1, 5, 10, 30),
+        *(60 * minutes for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30)),
+        *(3_600, 7_200),
+    )
+)
+"""Delay of level 1 to 18: RocketMQ's published table."""
+
+UNDELIVERABLE_TOPIC: Final = "rmq_sys_undeliverable"
+"""Where a delayed message goes whose own topic or queue is gone, or takes no messages."""
+PROPERTY_UNDELIVERABLE: Final = "UNDELIVERABLE"
+"""Why it is there."""
+
+_HEAD: Final = struct.Struct(">iI4xi")  # Size, magic, (body CRC,) queue id.
+_CRC: Final = slice(fmt.BODY_CRC_AT, fmt.QUEUE_ID_AT)
+_AFTER_QUEUE_ID: Final = fmt.QUEUE_ID_AT + fmt.INT32.size
+_WAIT: Final = fmt.PROPERTY_WAIT.encode()
+_DELAY: Final = fmt.PROPERTY_DELAY_LEVEL.encode()
+_REAL_TOPIC: Final = fmt.PROPERTY_REAL_TOPIC.encode()
+_REAL_QUEUE_ID: Final = fmt.PROPERTY_REAL_QUEUE_ID.encode()
+_DELAY_SECONDS: Final = fmt.PROPERTY_DELAY_SECONDS.encode()
+_DELAY_MS: Final = fmt.PROPERTY_DELAY_MS.encode()
+_DELIVER_MS: Final = fmt.PROPERTY_DELIVER_MS.encode()
+_DUE_MS: Final = fmt.PROPERTY_DUE_MS.encode()
+_CRC_PREFIX: Final = fmt.PROPERTY_CRC_PREFIX
+_WISHES: Final = frozenset({_DELAY, _DELAY_SECONDS, _DELAY_MS, _DELIVER_MS})
+_HELD_ONLY: Final = _WISHES | {_REAL_TOPIC, _REAL_QUEUE_ID, _DUE_MS, _WAIT}
+"""What a delivered record does not carry any more."""
+_TIME_DIGITS_MAX: Final = 15
+"""Of a number in a property: more is no time or delay."""
+
+
+class Wish(NamedTuple):
+    """When a producer wants one record delivered: a level, or a delay, or a time."""
+
+    level: int = 0
+    """1 and more; 0: none."""
+    delay_ms: int = -1
+    """-1: none."""
+    deliver_unix_ms: int = -1
+    """-1: none."""
+
+
+def level_delay_ms(level: int) -> int:
+    """Return the delay of a level; as in RocketMQ one above the last means the last."""
+    assert level >= 1, f"level {level}"
+    return LEVEL_DELAYS_MS[min(level, len(LEVEL_DELAYS_MS)) - 1]
+
+
+def scheduled(record: bytes, deliver_unix_ms: int, *, level: int = 0) -> bytes:
+    """Return a record as it is held until a time: on the queue of a level, or among the timed ones.
+
+    The time is that of the leader's clock who writes it: for a level, `now + level_delay_ms`. Put
+    it into an entry of the broker's own (`OwnAppends.write`), or into a client's batch with the
+    right to touch that queue: once the entry is applied the message is delivered by itself, into
+    the topic and queue that `record` names. Raises RecordFormatError, or LimitExceededError when
+    its properties get too long.
+    """
+    assert deliver_unix_ms >= 0, f"time {deliver_unix_ms}"
+    layout = record_layout(memoryview(record), 0)
+    topic = record[layout.topic_at : layout.topic_hi]
+    queue_id = fmt.INT32.unpack_from(record, fmt.QUEUE_ID_AT)[0]
+    kept, _ = _split(record[layout.properties_at :], _HELD_ONLY - {_DELIVER_MS})
+    kept.append(b"%b\x01%b" % (_REAL_TOPIC, topic))
+    kept.append(b"%b\x01%d" % (_REAL_QUEUE_ID, queue_id))
+    kept.append(b"%b\x01%d" % (_DUE_MS, deliver_unix_ms))
+    if level:
+        level = min(level, len(LEVEL_DELAYS_MS))
+        kept.append(b"%b\x01%d" % (_DELAY, level))
+        return _with_tail(record, layout, fmt.SCHEDULE_TOPIC.encode(), level - 1, kept)
+    return _with_tail(record, layout, fmt.TIMER_TOPIC.encode(), 0, kept)
+
+
+def wish_of(record: bytes) -> Wish | None:
+    """Return when a producer wants a record delivered; None if it says nothing of it.
+
+    A level counts before a delay, and a delay before a time. Raises RecordFormatError for a value
+    that is no number.
+    """
+    layout = record_layout(memoryview(record), 0)
+    _, found = _split(record[layout.properties_at :], _WISHES)
+    if not found:
+        return None
+    if _DELAY in found:
+        level = _number(found, _DELAY, layout)
+        return Wish(level=level) if level else None
+    if _DELAY_MS in found:
+        return Wish(delay_ms=_number(found, _DELAY_MS, layout))
+    if _DELAY_SECONDS in found:
+        return Wish(delay_ms=1_000 * _number(found, _DELAY_SECONDS, layout))
+    return Wish(deliver_unix_ms=_number(found, _DELIVER_MS, layout))
+
+
+def _number(found: dict[bytes, bytes], name: bytes, layout: RecordLayout) -> int:
+    value = found[name]
+    if not value.isdigit() or len(value) > _TIME_DIGITS_MAX:
+        expected = f"a number of at most {_TIME_DIGITS_MAX} digits"
+        raise RecordFormatError(
+            layout.properties_at, f"property {name.decode()}", expected, repr(value)
+        )
+    return int(value)
+
+
+class Held(NamedTuple):
+    """What a held record says of itself."""
+
+    topic: str
+    queue_id: int
+    due_unix_ms: int
+
+
+def held(record: bytes) -> Held:
+    """Return where and when a held record is to be delivered. Raises RecordFormatError."""
+    layout = record_layout(memoryview(record), 0)
+    _, found = _split(record[layout.properties_at :], _HELD_ONLY)
+    return _held(found, layout)
+
+
+def _held(found: dict[bytes, bytes], layout: RecordLayout) -> Held:
+    for name in (_REAL_TOPIC, _REAL_QUEUE_ID, _DUE_MS):
+        if name not in found:
+            field = f"property {name.decode()}"
+            raise RecordFormatError(layout.properties_at, field, "of a held record", "none")
+    return Held(
+        found[_REAL_TOPIC].decode("ascii"),
+        _number(found, _REAL_QUEUE_ID, layout),
+        _number(found, _DUE_MS, layout),
+    )
+
+
+def delivered(record: bytes) -> tuple[Held, bytes]:
+    """Return what a held record says, and the record for its own topic and queue.
+
+    Raises RecordFormatError when it is no held one.
+    """
+    layout = record_layout(memoryview(record), 0)
+    kept, found = _split(record[layout.properties_at :], _HELD_ONLY - {_DELIVER_MS})
+    own = _held(found, layout)
+    return own, _with_tail(record, layout, found[_REAL_TOPIC], own.queue_id, kept)
+
+
+def undeliverable(record: bytes, reason: str) -> bytes:
+    """Return a held record for the place of those that cannot be delivered.
+
+    It says where it should have gone (REAL_TOPIC, REAL_QID), when, and why it did not.
+    """
+    layout = record_layout(memoryview(record), 0)
+    kept, _ = _split(record[layout.properties_at :], frozenset({_DELAY, _WAIT}))
+    kept.append(f"{PROPERTY_UNDELIVERABLE}\x01{reason}".encode())
+    return _with_tail(record, layout, UNDELIVERABLE_TOPIC.encode(), 0, kept)
+
+
+def _split(
+    properties: bytes, names: frozenset[bytes] | set[bytes]
+) -> tuple[list[bytes], dict[bytes, bytes]]:
+    """Return the properties that are not named, as they are, and the values of those that are."""
+    kept: list[bytes] = []
+    found: dict[bytes, bytes] = {}
+    for part in properties.split(b"\x02"):
+        name, _, value = part.partition(b"\x01")
+        if name in names:
+            found[name] = value
+        elif part:
+            kept.append(part)
+    return kept, found
+
+
+def _with_tail(
+    record: bytes, layout: RecordLayout, topic: bytes, queue_id: int, properties: list[bytes]
+) -> bytes:
+    """Return a record with another topic, queue and properties; all else is copied."""
+    block = b"".join([part + b"\x02" for part in properties if part[:9] != _CRC_PREFIX])
+    if len(block) != sum(map(len, properties)) + len(properties):
+        block += fmt.PROPERTY_CRC_PLACEHOLDER  # It stays the last one; the append fills it in.
+    if len(block) > fmt.PROPERTIES_SIZE_BYTES_MAX:
+        raise LimitExceededError("properties", len(block), fmt.PROPERTIES_SIZE_BYTES_MAX)
+    is_v2 = len(topic) > fmt.TOPIC_SIZE_CHARACTERS_MAX
+    magic = fmt.MAGIC_V2 if is_v2 else fmt.MAGIC_V1
+    length = len(topic).to_bytes(2 if is_v2 else 1, "big")
+    tail = b"".join((length, topic, len(block).to_bytes(2, "big"), block))
+    head = _HEAD.pack(layout.body_hi + len(tail), magic, queue_id)
+    return b"".join(
+        (
+            head[: fmt.BODY_CRC_AT],
+            record[_CRC],
+            head[fmt.QUEUE_ID_AT :],
+            record[_AFTER_QUEUE_ID : layout.body_hi],
+            tail,
+        )
+    )

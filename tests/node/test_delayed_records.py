@@ -1,0 +1,133 @@
+"""Delayed records: what a message is stays the same bytes, into the hold and out of it."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node.broker.delayed_records import (
+    LEVEL_DELAYS_MS,
+    PROPERTY_UNDELIVERABLE,
+    UNDELIVERABLE_TOPIC,
+    Held,
+    Wish,
+    delivered,
+    held,
+    level_delay_ms,
+    scheduled,
+    undeliverable,
+    wish_of,
+)
+from store import format as fmt
+from store.errors import LimitExceededError, RecordFormatError
+from store.message import decode_message, encode_message
+
+DUE = 1_700_000_123_456
+WISHES = ("DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
+NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0\1\2"), min_size=1, max_size=8)
+PROPERTIES = st.dictionaries(NAMES.filter(lambda n: n not in WISHES), NAMES, max_size=5)
+LONG_RETRY_TOPIC = "%RETRY%" + "g" * 150
+
+
+@given(
+    topic=st.sampled_from(["orders", LONG_RETRY_TOPIC]),
+    body=st.binary(max_size=200),
+    properties=PROPERTIES,
+    level=st.integers(0, 19),
+    is_v6=st.booleans(),
+    property_crc=st.booleans(),
+)
+def test_a_message_comes_out_as_it_went_in(
+    topic: str,
+    body: bytes,
+    properties: dict[str, str],
+    level: int,
+    is_v6: bool,
+    property_crc: bool,
+) -> None:
+    record = encode_message(
+        topic,
+        3,
+        body,
+        {"KEYS": "k1 k2", "TAGS": "t", "UNIQ_KEY": "u", **properties},
+        flag=7,
+        sys_flag=fmt.SYS_FLAG_COMPRESSED,
+        born_unix_ms=DUE - 5,
+        born_host=("::1", 7) if is_v6 else ("10.0.0.1", 7),
+        reconsume_times=2,
+        property_crc=property_crc,
+    )
+    inside = scheduled(record, DUE, level=level)
+    found = decode_message(inside, check_crc=False)
+    expected = (fmt.SCHEDULE_TOPIC, min(level, 18) - 1) if level else (fmt.TIMER_TOPIC, 0)
+    assert (found.topic, found.queue_id) == expected
+    assert held(inside) == Held(topic, 3, DUE)
+    own, outside = delivered(inside)
+    assert (own, outside) == (Held(topic, 3, DUE), record)
+
+
+def test_a_wish_is_gone_once_it_is_fulfilled_but_the_time_that_was_asked_for_stays() -> None:
+    asked = {"DELAY": "4", "WAIT": "true", "TIMER_DELIVER_MS": str(DUE), "TAGS": "t"}
+    _, outside = delivered(scheduled(encode_message("orders", 1, b"b", asked), DUE))
+    assert decode_message(outside).properties == {"TIMER_DELIVER_MS": str(DUE), "TAGS": "t"}
+
+
+def test_a_held_record_has_one_level_and_one_time() -> None:
+    record = encode_message("orders", 1, b"b", {"DELAY": "9", "TIMER_OUT_MS": "1"})
+    properties = decode_message(scheduled(record, DUE, level=3)).properties
+    assert properties == {
+        "REAL_TOPIC": "orders",
+        "REAL_QID": "1",
+        "TIMER_OUT_MS": str(DUE),
+        "DELAY": "3",
+    }
+
+
+@pytest.mark.parametrize(
+    ("properties", "wish"),
+    [
+        ({}, None),
+        ({"DELAY": "0"}, None),
+        ({"DELAY": "3"}, Wish(level=3)),
+        ({"TIMER_DELAY_SEC": "2"}, Wish(delay_ms=2_000)),
+        ({"TIMER_DELAY_MS": "25"}, Wish(delay_ms=25)),
+        ({"TIMER_DELIVER_MS": "77"}, Wish(deliver_unix_ms=77)),
+        ({"TIMER_DELIVER_MS": "77", "DELAY": "1"}, Wish(level=1)),
+    ],
+)
+def test_what_a_producer_wants(properties: dict[str, str], wish: Wish | None) -> None:
+    assert wish_of(encode_message("orders", 0, b"b", properties)) == wish
+
+
+@pytest.mark.parametrize("value", ["soon", "-1", "1.5", "9" * 16])
+def test_a_wish_that_is_no_number_is_refused(value: str) -> None:
+    with pytest.raises(RecordFormatError, match="TIMER_DELAY_MS"):
+        wish_of(encode_message("orders", 0, b"b", {"TIMER_DELAY_MS": value}))
+
+
+def test_what_was_never_held_cannot_be_delivered() -> None:
+    with pytest.raises(RecordFormatError, match="REAL_TOPIC"):
+        delivered(encode_message("orders", 0, b"b"))
+
+
+def test_properties_that_get_too_long_are_refused() -> None:
+    record = encode_message("orders", 0, b"b", {"x": "y" * (fmt.PROPERTIES_SIZE_BYTES_MAX - 10)})
+    with pytest.raises(LimitExceededError):
+        scheduled(record, DUE)
+
+
+def test_what_cannot_be_delivered_says_where_it_belongs_and_why() -> None:
+    inside = scheduled(encode_message("orders", 2, b"b", {"KEYS": "k"}), DUE, level=1)
+    found = decode_message(undeliverable(inside, "topic deleted"))
+    assert (found.topic, found.queue_id, found.body) == (UNDELIVERABLE_TOPIC, 0, b"b")
+    assert found.properties == {
+        "KEYS": "k",
+        "REAL_TOPIC": "orders",
+        "REAL_QID": "2",
+        "TIMER_OUT_MS": str(DUE),
+        PROPERTY_UNDELIVERABLE: "topic deleted",
+    }
+
+
+def test_the_levels_are_the_published_ones() -> None:
+    assert len(LEVEL_DELAYS_MS) == 18
+    assert [level_delay_ms(level) for level in (1, 5, 18, 99)] == [1_000, 60_000, *[7_200_000] * 2]
