@@ -25,13 +25,14 @@ PULL_STATUS_OFFSET_TOO_SMALL: PullStatus
 PULL_STATUS_OFFSET_TOO_BIG: PullStatus
 
 class AppendRequest(_message.Message):
-    __slots__ = ("records", "record_count", "producer_id", "sequence", "timeout_ms", "cluster_id", "transaction", "consumed")
+    __slots__ = ("records", "record_count", "producer_id", "sequence", "timeout_ms", "cluster_id", "has_delayed", "transaction", "consumed")
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     RECORD_COUNT_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    HAS_DELAYED_FIELD_NUMBER: _ClassVar[int]
     TRANSACTION_FIELD_NUMBER: _ClassVar[int]
     CONSUMED_FIELD_NUMBER: _ClassVar[int]
     records: bytes
@@ -40,12 +41,13 @@ class AppendRequest(_message.Message):
     sequence: int
     timeout_ms: int
     cluster_id: str
+    has_delayed: bool
     transaction: _transaction_pb2.HalfMessages
     consumed: _transaction_pb2.ConsumedOffsets
-    def __init__(self, records: _Optional[bytes] = ..., record_count: _Optional[int] = ..., producer_id: _Optional[int] = ..., sequence: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., cluster_id: _Optional[str] = ..., transaction: _Optional[_Union[_transaction_pb2.HalfMessages, _Mapping]] = ..., consumed: _Optional[_Union[_transaction_pb2.ConsumedOffsets, _Mapping]] = ...) -> None: ...
+    def __init__(self, records: _Optional[bytes] = ..., record_count: _Optional[int] = ..., producer_id: _Optional[int] = ..., sequence: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., cluster_id: _Optional[str] = ..., has_delayed: _Optional[bool] = ..., transaction: _Optional[_Union[_transaction_pb2.HalfMessages, _Mapping]] = ..., consumed: _Optional[_Union[_transaction_pb2.ConsumedOffsets, _Mapping]] = ...) -> None: ...
 
 class AppendResponse(_message.Message):
-    __slots__ = ("error", "term", "index", "position", "store_unix_ms", "durability", "synced_by", "queues", "store_host", "is_duplicate", "record_count", "commit_us")
+    __slots__ = ("error", "term", "index", "position", "store_unix_ms", "durability", "synced_by", "queues", "store_host", "is_duplicate", "record_count", "commit_us", "positions", "due_unix_ms")
     ERROR_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
@@ -58,6 +60,8 @@ class AppendResponse(_message.Message):
     IS_DUPLICATE_FIELD_NUMBER: _ClassVar[int]
     RECORD_COUNT_FIELD_NUMBER: _ClassVar[int]
     COMMIT_US_FIELD_NUMBER: _ClassVar[int]
+    POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    DUE_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
     error: _common_pb2.Error
     term: int
     index: int
@@ -70,7 +74,9 @@ class AppendResponse(_message.Message):
     is_duplicate: bool
     record_count: int
     commit_us: int
-    def __init__(self, error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., term: _Optional[int] = ..., index: _Optional[int] = ..., position: _Optional[int] = ..., store_unix_ms: _Optional[int] = ..., durability: _Optional[_Union[_common_pb2.Durability, str]] = ..., synced_by: _Optional[_Iterable[int]] = ..., queues: _Optional[_Iterable[_Union[_common_pb2.QueueRange, _Mapping]]] = ..., store_host: _Optional[bytes] = ..., is_duplicate: _Optional[bool] = ..., record_count: _Optional[int] = ..., commit_us: _Optional[int] = ...) -> None: ...
+    positions: _containers.RepeatedScalarFieldContainer[int]
+    due_unix_ms: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., term: _Optional[int] = ..., index: _Optional[int] = ..., position: _Optional[int] = ..., store_unix_ms: _Optional[int] = ..., durability: _Optional[_Union[_common_pb2.Durability, str]] = ..., synced_by: _Optional[_Iterable[int]] = ..., queues: _Optional[_Iterable[_Union[_common_pb2.QueueRange, _Mapping]]] = ..., store_host: _Optional[bytes] = ..., is_duplicate: _Optional[bool] = ..., record_count: _Optional[int] = ..., commit_us: _Optional[int] = ..., positions: _Optional[_Iterable[int]] = ..., due_unix_ms: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PullRequest(_message.Message):
     __slots__ = ("topic", "queue_id", "offset", "max_count", "max_size_bytes", "wait_ms", "consistency", "at_least_index", "tags", "cluster_id", "group", "sql")

@@ -10,7 +10,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Command(_message.Message):
-    __slots__ = ("put_topic", "delete_topic", "commit_offsets", "delete_group", "producer_batch", "put_member", "put_group", "mark_resent", "begin_transaction", "check_transactions", "end_transaction", "pop_take", "pop_settle", "pop_hide")
+    __slots__ = ("put_topic", "delete_topic", "commit_offsets", "delete_group", "producer_batch", "put_member", "take_delayed", "cancel_delayed", "put_group", "mark_resent", "begin_transaction", "check_transactions", "end_transaction", "pop_take", "pop_settle", "pop_hide")
     class PutTopic(_message.Message):
         __slots__ = ("topic", "queue_count", "permission", "must_be_new")
         TOPIC_FIELD_NUMBER: _ClassVar[int]
@@ -111,12 +111,35 @@ class Command(_message.Message):
         position: int
         outcome: _transaction_pb2.TransactionOutcome
         def __init__(self, position: _Optional[int] = ..., outcome: _Optional[_Union[_transaction_pb2.TransactionOutcome, str]] = ...) -> None: ...
+    class TakeDelayed(_message.Message):
+        __slots__ = ("queues", "undeliverable_count")
+        QUEUES_FIELD_NUMBER: _ClassVar[int]
+        UNDELIVERABLE_COUNT_FIELD_NUMBER: _ClassVar[int]
+        queues: _containers.RepeatedCompositeFieldContainer[Command.DelayedOffsets]
+        undeliverable_count: int
+        def __init__(self, queues: _Optional[_Iterable[_Union[Command.DelayedOffsets, _Mapping]]] = ..., undeliverable_count: _Optional[int] = ...) -> None: ...
+    class DelayedOffsets(_message.Message):
+        __slots__ = ("queue", "runs")
+        QUEUE_FIELD_NUMBER: _ClassVar[int]
+        RUNS_FIELD_NUMBER: _ClassVar[int]
+        queue: int
+        runs: _containers.RepeatedScalarFieldContainer[int]
+        def __init__(self, queue: _Optional[int] = ..., runs: _Optional[_Iterable[int]] = ...) -> None: ...
+    class CancelDelayed(_message.Message):
+        __slots__ = ("queue", "offset")
+        QUEUE_FIELD_NUMBER: _ClassVar[int]
+        OFFSET_FIELD_NUMBER: _ClassVar[int]
+        queue: int
+        offset: int
+        def __init__(self, queue: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
     PUT_TOPIC_FIELD_NUMBER: _ClassVar[int]
     DELETE_TOPIC_FIELD_NUMBER: _ClassVar[int]
     COMMIT_OFFSETS_FIELD_NUMBER: _ClassVar[int]
     DELETE_GROUP_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_BATCH_FIELD_NUMBER: _ClassVar[int]
     PUT_MEMBER_FIELD_NUMBER: _ClassVar[int]
+    TAKE_DELAYED_FIELD_NUMBER: _ClassVar[int]
+    CANCEL_DELAYED_FIELD_NUMBER: _ClassVar[int]
     PUT_GROUP_FIELD_NUMBER: _ClassVar[int]
     MARK_RESENT_FIELD_NUMBER: _ClassVar[int]
     BEGIN_TRANSACTION_FIELD_NUMBER: _ClassVar[int]
@@ -131,6 +154,8 @@ class Command(_message.Message):
     delete_group: Command.DeleteGroup
     producer_batch: Command.ProducerBatch
     put_member: Command.PutMember
+    take_delayed: Command.TakeDelayed
+    cancel_delayed: Command.CancelDelayed
     put_group: Command.PutGroup
     mark_resent: Command.MarkResent
     begin_transaction: Command.BeginTransaction
@@ -139,4 +164,4 @@ class Command(_message.Message):
     pop_take: _pop_pb2.PopTake
     pop_settle: _pop_pb2.PopSettle
     pop_hide: _pop_pb2.PopHide
-    def __init__(self, put_topic: _Optional[_Union[Command.PutTopic, _Mapping]] = ..., delete_topic: _Optional[_Union[Command.DeleteTopic, _Mapping]] = ..., commit_offsets: _Optional[_Union[Command.CommitOffsets, _Mapping]] = ..., delete_group: _Optional[_Union[Command.DeleteGroup, _Mapping]] = ..., producer_batch: _Optional[_Union[Command.ProducerBatch, _Mapping]] = ..., put_member: _Optional[_Union[Command.PutMember, _Mapping]] = ..., put_group: _Optional[_Union[Command.PutGroup, _Mapping]] = ..., mark_resent: _Optional[_Union[Command.MarkResent, _Mapping]] = ..., begin_transaction: _Optional[_Union[Command.BeginTransaction, _Mapping]] = ..., check_transactions: _Optional[_Union[Command.CheckTransactions, _Mapping]] = ..., end_transaction: _Optional[_Union[Command.EndTransaction, _Mapping]] = ..., pop_take: _Optional[_Union[_pop_pb2.PopTake, _Mapping]] = ..., pop_settle: _Optional[_Union[_pop_pb2.PopSettle, _Mapping]] = ..., pop_hide: _Optional[_Union[_pop_pb2.PopHide, _Mapping]] = ...) -> None: ...
+    def __init__(self, put_topic: _Optional[_Union[Command.PutTopic, _Mapping]] = ..., delete_topic: _Optional[_Union[Command.DeleteTopic, _Mapping]] = ..., commit_offsets: _Optional[_Union[Command.CommitOffsets, _Mapping]] = ..., delete_group: _Optional[_Union[Command.DeleteGroup, _Mapping]] = ..., producer_batch: _Optional[_Union[Command.ProducerBatch, _Mapping]] = ..., put_member: _Optional[_Union[Command.PutMember, _Mapping]] = ..., take_delayed: _Optional[_Union[Command.TakeDelayed, _Mapping]] = ..., cancel_delayed: _Optional[_Union[Command.CancelDelayed, _Mapping]] = ..., put_group: _Optional[_Union[Command.PutGroup, _Mapping]] = ..., mark_resent: _Optional[_Union[Command.MarkResent, _Mapping]] = ..., begin_transaction: _Optional[_Union[Command.BeginTransaction, _Mapping]] = ..., check_transactions: _Optional[_Union[Command.CheckTransactions, _Mapping]] = ..., end_transaction: _Optional[_Union[Command.EndTransaction, _Mapping]] = ..., pop_take: _Optional[_Union[_pop_pb2.PopTake, _Mapping]] = ..., pop_settle: _Optional[_Union[_pop_pb2.PopSettle, _Mapping]] = ..., pop_hide: _Optional[_Union[_pop_pb2.PopHide, _Mapping]] = ...) -> None: ...
