@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Final
 
-from node.parts import group_settings
+from node.parts import dead_letters, group_settings
 from node.parts.kind import NOTHING, Part, PartContent, PartImage, PartKind
 
 __all__ = [
@@ -30,6 +30,13 @@ PARTS: Final[tuple[PartKind, ...]] = (
         group_settings.GroupSettingsPart,
         frozenset({"put_group"}),
         "",
+    ),
+    PartKind(
+        dead_letters.NAME,
+        dead_letters.DeadLettersPart,
+        dead_letters.DeadLettersPart,
+        frozenset({"mark_resent"}),
+        dead_letters.FILE_NAME,
     ),
 )
 

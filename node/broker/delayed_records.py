@@ -78,15 +78,15 @@ def scheduled(record: bytes, deliver_unix_ms: int, *, level: int = 0) -> bytes:
     layout = record_layout(memoryview(record), 0)
     topic = record[layout.topic_at : layout.topic_hi]
     queue_id = fmt.INT32.unpack_from(record, fmt.QUEUE_ID_AT)[0]
-    kept, _ = _split(record[layout.properties_at :], _HELD_ONLY - {_DELIVER_MS})
+    kept, _ = split(record[layout.properties_at :], _HELD_ONLY - {_DELIVER_MS})
     kept.append(b"%b\x01%b" % (_REAL_TOPIC, topic))
     kept.append(b"%b\x01%d" % (_REAL_QUEUE_ID, queue_id))
     kept.append(b"%b\x01%d" % (_DUE_MS, deliver_unix_ms))
     if level:
         level = min(level, len(LEVEL_DELAYS_MS))
         kept.append(b"%b\x01%d" % (_DELAY, level))
-        return _with_tail(record, layout, fmt.SCHEDULE_TOPIC.encode(), level - 1, kept)
-    return _with_tail(record, layout, fmt.TIMER_TOPIC.encode(), 0, kept)
+        return with_tail(record, layout, fmt.SCHEDULE_TOPIC.encode(), level - 1, kept)
+    return with_tail(record, layout, fmt.TIMER_TOPIC.encode(), 0, kept)
 
 
 def wish_of(record: bytes) -> Wish | None:
@@ -96,7 +96,7 @@ def wish_of(record: bytes) -> Wish | None:
     that is no number.
     """
     layout = record_layout(memoryview(record), 0)
-    _, found = _split(record[layout.properties_at :], _WISHES)
+    _, found = split(record[layout.properties_at :], _WISHES)
     if not found:
         return None
     if _DELAY in found:
@@ -130,7 +130,7 @@ class Held(NamedTuple):
 def held(record: bytes) -> Held:
     """Return where and when a held record is to be delivered. Raises RecordFormatError."""
     layout = record_layout(memoryview(record), 0)
-    _, found = _split(record[layout.properties_at :], _HELD_ONLY)
+    _, found = split(record[layout.properties_at :], _HELD_ONLY)
     return _held(found, layout)
 
 
@@ -152,9 +152,9 @@ def delivered(record: bytes) -> tuple[Held, bytes]:
     Raises RecordFormatError when it is no held one.
     """
     layout = record_layout(memoryview(record), 0)
-    kept, found = _split(record[layout.properties_at :], _HELD_ONLY - {_DELIVER_MS})
+    kept, found = split(record[layout.properties_at :], _HELD_ONLY - {_DELIVER_MS})
     own = _held(found, layout)
-    return own, _with_tail(record, layout, found[_REAL_TOPIC], own.queue_id, kept)
+    return own, with_tail(record, layout, found[_REAL_TOPIC], own.queue_id, kept)
 
 
 def undeliverable(record: bytes, reason: str) -> bytes:
@@ -163,12 +163,12 @@ def undeliverable(record: bytes, reason: str) -> bytes:
     It says where it should have gone (REAL_TOPIC, REAL_QID), when, and why it did not.
     """
     layout = record_layout(memoryview(record), 0)
-    kept, _ = _split(record[layout.properties_at :], frozenset({_DELAY, _WAIT}))
+    kept, _ = split(record[layout.properties_at :], frozenset({_DELAY, _WAIT}))
     kept.append(f"{PROPERTY_UNDELIVERABLE}\x01{reason}".encode())
-    return _with_tail(record, layout, UNDELIVERABLE_TOPIC.encode(), 0, kept)
+    return with_tail(record, layout, UNDELIVERABLE_TOPIC.encode(), 0, kept)
 
 
-def _split(
+def split(
     properties: bytes, names: frozenset[bytes] | set[bytes]
 ) -> tuple[list[bytes], dict[bytes, bytes]]:
     """Return the properties that are not named, as they are, and the values of those that are."""
@@ -183,7 +183,7 @@ def _split(
     return kept, found
 
 
-def _with_tail(
+def with_tail(
     record: bytes, layout: RecordLayout, topic: bytes, queue_id: int, properties: list[bytes]
 ) -> bytes:
     """Return a record with another topic, queue and properties; all else is copied."""

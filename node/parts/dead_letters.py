@@ -1,0 +1,95 @@
+"""Which dead letters were sent again: runs of offsets of each group's dead-letter queue.
+
+Owns the marks; must not know how a message is sent. A mark travels in one entry with the message it
+is about, so each dead letter goes back at most once, whoever leads. What has expired from the queue
+needs no mark.
+"""
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Final
+
+from node.errors import LimitReachedError, NodeError
+from node.limits import Limits
+from node.parts.kind import PartContent, PartImage
+from node.topic_names import dead_letter_topic
+from quorumlog.pb.state_pb2 import Command
+from store.meta_file import Json
+
+if TYPE_CHECKING:
+    from node.state import State
+
+NAME: Final = "dead_letters"
+FILE_NAME: Final = "deadLetters.json"
+
+Runs = list[tuple[int, int]]
+"""Half-open, apart from each other, ascending."""
+
+
+class DeadLettersPart:
+    """Group name to the runs of its resent dead letters."""
+
+    def __init__(self, limits: Limits, image: PartImage) -> None:
+        """Raises ValueError for an image of another form."""
+        self._limits = limits
+        self.version = image.version
+        table = image.content.get("resent", {})
+        if set(image.content) - {"resent"} or not isinstance(table, dict):
+            raise ValueError(f"dead letters of an unknown form: {sorted(image.content)}")
+        self._resent: dict[str, Runs] = {name: _runs(rows) for name, rows in table.items()}
+
+    def is_resent(self, group: str, offset: int) -> bool:
+        """Say whether a dead letter was sent again."""
+        runs = self._resent.get(group, [])
+        at = bisect_right(runs, (offset, 1 << 63)) - 1
+        return at >= 0 and runs[at][0] <= offset < runs[at][1]
+
+    def runs_with(self, group: str, offsets: list[int], min_offset: int) -> Runs:
+        """Return what would be marked if these were, too."""
+        marks = [(offset, offset + 1) for offset in offsets]
+        return _merged([*self._resent.get(group, []), *marks], min_offset)
+
+    def apply(self, state: "State", command: Command, _position: int) -> NodeError | None:
+        """Mark dead letters of a group."""
+        mark = command.mark_resent
+        runs = self.runs_with(mark.group, list(mark.offsets), mark.min_offset)
+        limit = self._limits.resent_range_count_max
+        if len(runs) > limit:
+            return LimitReachedError("runs of resent dead letters", len(runs), limit)
+        if mark.group not in state.groups:
+            return None  # It was deleted meanwhile, and its dead letters with it.
+        self._resent[mark.group] = runs
+        self.version += 1
+        return None
+
+    def forget_topic(self, name: str) -> None:
+        """The marks stay: a topic that gets the name again goes on with the offsets."""
+
+    def forget_group(self, name: str) -> None:
+        """Its dead letters went with it."""
+        if self._resent.pop(name, None) is not None:
+            self.version += 1
+
+    def content(self) -> PartContent:
+        """Return all marks."""
+        resent: dict[str, Json] = {
+            name: [list(run) for run in runs] for name, runs in self._resent.items()
+        }
+        return {"resent": resent}
+
+
+def _runs(rows: Json) -> Runs:
+    if not isinstance(rows, list):
+        raise TypeError(f"not runs of offsets: {rows!r}")
+    return [(int(lo), int(hi)) for lo, hi in rows]  # type: ignore[misc, arg-type]
+
+
+def _merged(runs: Runs, min_offset: int) -> Runs:
+    """Return the runs in order, neighbours as one, without what lies below an offset."""
+    found: Runs = []
+    for lo, hi in sorted(runs):
+        lo = max(lo, min_offset)
+        if found and lo <= found[-1][1]:
+            found[-1] = (found[-1][0], max(hi, found[-1][1]))
+        elif lo < hi:
+            found.append((lo, hi))
+    return found
