@@ -80,6 +80,29 @@ class Limits:
     retry_batch_count_max: int = 256
     """Messages of one call that are tried again, or of dead letters that are sent again."""
 
+    # --- Transactions ---
+    open_transaction_count_max: int = 20_000
+    """Replicated: transactions that are neither committed nor rolled back. 200 bytes each here, and
+    a checkpoint of about 2 MB; RocketMQ has no limit, and walks a queue of them."""
+    ended_transaction_count_max: int = 20_000
+    """Replicated: the last ones that ended, whose outcome can be told again: a checkpoint of about
+    1 MB."""
+    transaction_check_after_ms: int = 6_000
+    """When a producer is asked for the first time, if it does not say: RocketMQ's."""
+    transaction_check_interval_ms: int = 30_000
+    """Between two questions: RocketMQ's since 5.0."""
+    transaction_check_count_max: int = 15
+    """Questions without an answer, after which a transaction is given up: RocketMQ's."""
+    transaction_age_ms_max: int = 86_400_000
+    """A transaction is given up when it is a day old, whoever is there to be asked: a third of the
+    usual retention, so that its messages are not deleted before that is said."""
+    transaction_producer_count_max: int = 4_096
+    """Producers that wait to be asked. Above it `node.busy`."""
+    transaction_question_count_max: int = 64
+    """Questions that one producer has not taken yet; others of its group are asked meanwhile."""
+    transaction_list_count_max: int = 1_000
+    """Transactions of one list."""
+
     # --- Topics ---
     queue_count_default: int = 4
     """Queues of a topic that is created without a count: RocketMQ's client default."""

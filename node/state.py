@@ -25,6 +25,7 @@ from node.limits import Limits
 from node.state_parts import NOTHING, PARTS, Part, PartImage, kinds_by_command
 from node.topic_names import dead_letter_topic, is_of_group, retry_topic
 from quorumlog.pb.state_pb2 import Command
+from store import format as fmt
 
 _P = TypeVar("_P", bound=Part)
 _PART_OF_COMMAND: Final = kinds_by_command(PARTS)
@@ -47,7 +48,12 @@ class Topic(NamedTuple):
     permission: int
 
 
-SYSTEM_TOPICS: Final = {COMMAND_TOPIC: Topic(1, PERMISSION_READ)}
+SYSTEM_TOPICS: Final = {
+    COMMAND_TOPIC: Topic(1, PERMISSION_READ),
+    fmt.HALF_TOPIC: Topic(1, PERMISSION_READ),
+    fmt.HALF_DONE_TOPIC: Topic(1, PERMISSION_READ),
+    fmt.HALF_GIVEN_UP_TOPIC: Topic(1, PERMISSION_READ),
+}
 """Not in the state, there from the beginning, and for clients to read only."""
 
 

@@ -82,6 +82,12 @@ TOPIC_SIZE_CHARACTERS_HARD_MAX: Final = 255  # Retry and dead-letter topics, sto
 RETRY_TOPIC_PREFIX: Final = "%RETRY%"
 DEAD_LETTER_TOPIC_PREFIX: Final = "%DLQ%"
 RECORD_OVERHEAD_BYTES_MAX: Final = 65536  # A record may exceed the body limit by this much (1.5).
+# Transactions (8.8): half messages, which of them are done, those that nobody ended.
+HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+HALF_DONE_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+HALF_GIVEN_UP_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
+PROPERTY_HALF: Final = "TRAN_MSG"
+PROPERTY_PRODUCER_GROUP: Final = "PGROUP"
 
 # --- Consume queue (2.1) -----------------------------------------------------------------------
 CONSUME_QUEUE_UNIT: Final = struct.Struct(">qiq")  # Log position, size, tags code.

@@ -51,6 +51,10 @@ def _monotonic_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
+def _unix_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
 class Broker:
     """One per node."""
 
@@ -64,9 +68,10 @@ class Broker:
         *,
         kind: LogKind | None = None,
         clock_ms: Callable[[], int] = _monotonic_ms,
+        unix_ms: Callable[[], int] = _unix_ms,
     ) -> None:
         """`kind` is that of a ledger if it is not given. `clock_ms` is for sessions of members of
-        groups only. Registers itself as a listener."""
+        groups only; `unix_ms` for times that go into the state. Registers itself as a listener."""
         context = Context(driver, store, machine, identity, limits, kind)
         self._context: Final = context
         self._clock_ms = clock_ms

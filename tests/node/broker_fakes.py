@@ -272,7 +272,7 @@ async def node_at(
             driver.term = log.load().hard_state.term
             driver.lead()
         identity = BrokerIdentity(CLUSTER, True, ADDRESSES)
-        broker = Broker(driver, log.store, machine, identity, limits, clock_ms=clock)
+        broker = Broker(driver, log.store, machine, identity, limits, clock_ms=clock, unix_ms=clock)
         for topic, queue_count in ({"orders": 4} if topics is None else topics).items():
             await broker.create_topic(CreateTopicRequest(topic=topic, queue_count=queue_count))
         yield Fixture(broker, driver, machine, log, clock)
