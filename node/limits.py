@@ -103,6 +103,27 @@ class Limits:
     transaction_list_count_max: int = 1_000
     """Transactions of one list."""
 
+    # --- Pop: messages that were handed out and are not acknowledged ---
+    pop_window_count_max: int = 4_096
+    """Replicated: messages in flight of one queue for one group, those that wait for their message
+    group included. Above it nothing new is handed out: 128 of the largest receives."""
+    pop_in_flight_count_max: int = 131_072
+    """Replicated: messages in flight of all groups: 100 bytes each, a checkpoint of 10 MB."""
+    pop_attempt_count_max: int = 64
+    """Replicated: named attempts of one queue that may be repeated: its consumers at one time."""
+    pop_receive_count_max: int = 32
+    """Messages of one receive, as in RocketMQ; also if the caller does not say."""
+    pop_invisible_ms_default: int = 30_000
+    """How long a message is invisible, if the caller does not say."""
+    pop_invisible_ms_max: int = 43_200_000
+    """The longest time a message may be invisible: 12 hours, as in RocketMQ."""
+    pop_handle_count_max: int = 1_024
+    """Receipt handles of one acknowledgement."""
+    pop_waiters_max: int = 16_384
+    """Receives parked until there is a message. Above it `node.busy`."""
+    pop_attempt_id_size_characters_max: int = 64
+    """Characters of the name of an attempt: room for a UUID."""
+
     # --- Topics ---
     queue_count_default: int = 4
     """Queues of a topic that is created without a count: RocketMQ's client default."""

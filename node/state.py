@@ -9,6 +9,7 @@ stand for time: they are the same on every replica, and they grow.
 """
 
 from collections import OrderedDict, deque
+from collections.abc import Mapping
 from typing import Final, NamedTuple, TypeVar
 
 from node.errors import (
@@ -22,6 +23,7 @@ from node.errors import (
     UnknownTopicError,
 )
 from node.limits import Limits
+from node.parts.pop import PopPart
 from node.state_parts import NOTHING, PARTS, Part, PartImage, kinds_by_command
 from node.topic_names import dead_letter_topic, is_of_group, retry_topic
 from quorumlog.pb.state_pb2 import Command
@@ -266,6 +268,23 @@ class State:
         return BadRequestError("sequence", str(expected), str(sequence))
 
     def _commit_offsets(self, command: Command.CommitOffsets) -> NodeError | None:
+        """Store offsets, all or none; what was in flight there by pop is not any more."""
+        refusal = self._store_offsets(command)
+        if refusal is None:
+            rows = ((offset.topic, offset.queue_id) for offset in command.offsets)
+            self.part(PopPart).reset(command.group, rows)
+        return refusal
+
+    def store_offsets(self, group: str, topic: str, offsets: Mapping[int, int]) -> NodeError | None:
+        """Store offsets of queues of one topic, for parts; all or none."""
+        if not offsets:
+            return None
+        command = Command.CommitOffsets(group=group)
+        for queue_id, offset in offsets.items():
+            command.offsets.add(topic=topic, queue_id=queue_id, offset=offset)
+        return self._store_offsets(command)
+
+    def _store_offsets(self, command: Command.CommitOffsets) -> NodeError | None:
         """Store offsets, all or none. The first commit makes the group."""
         limits, group = self._limits, self.groups.get(command.group)
         refusal = self._room_for_group(command.group)

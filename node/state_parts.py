@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Final
 
-from node.parts import dead_letters, group_settings
+from node.parts import dead_letters, group_settings, pop
 from node.parts.kind import NOTHING, Part, PartContent, PartImage, PartKind
 
 __all__ = [
@@ -37,6 +37,15 @@ PARTS: Final[tuple[PartKind, ...]] = (
         dead_letters.DeadLettersPart,
         frozenset({"mark_resent"}),
         dead_letters.FILE_NAME,
+    ),
+    PartKind(
+        pop.NAME,
+        pop.PopPart,
+        pop.PopPart,
+        pop.COMMANDS,
+        pop.FILE_NAME,
+        pop.to_document,
+        pop.from_document,
     ),
 )
 
