@@ -1,0 +1,43 @@
+"""One Spark, embedded, with two cores, for all modules beside this file: starting it takes seconds.
+
+A hook stops it, since pytest has no scope for a directory. While it runs, it opens and ends
+sockets, threads and processes as it likes, so what is left behind is looked at once it is gone.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pipeline.session import start, stop
+from tests.leaks import PATIENCE_S, Held, held, left_since
+
+_HERE = Path(__file__).parent
+_running: list[tuple[SparkSession, Held]] = []
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> Iterator[None]:
+    """Stop it when the next test is none of ours; within the capture of output, as at the start."""
+    yield
+    if (nextitem is None or _HERE not in nextitem.path.parents) and _running:
+        session, before = _running.pop()
+        stop(session)
+        left = left_since(before, PATIENCE_S)
+        if left:
+            pytest.fail("left behind by these tests:\n  " + "\n  ".join(left), pytrace=False)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_is_left_behind(libraries_in_use: None) -> None:
+    """Stand in for the look after each module."""
+
+
+@pytest.fixture
+def spark() -> SparkSession:
+    """Give the session; the first test that asks waits for it."""
+    if not _running:
+        before = held()
+        _running.append((start("tests", "local[2]"), before))
+    return _running[0][0]
