@@ -124,6 +124,21 @@ class Limits:
     pop_attempt_id_size_characters_max: int = 64
     """Characters of the name of an attempt: room for a UUID."""
 
+    # --- Delayed messages ---
+    cancelled_delayed_count_max: int = 10_000
+    """Replicated: cancels that are remembered, so that one that is repeated gets its answer."""
+    delayed_count_max: int = 2_000_000
+    """Messages held at once. The leader spends 8 bytes on each, and 40 more when it is nearly due:
+    20 MB. Above it `node.delayed_full`."""
+    delay_ms_max: int = 259_200_000
+    """How far off a delivery may be: RocketMQ's three days. The log is kept that long for it."""
+    delivery_count_max: int = 256
+    """Messages of one entry that delivers: 3 ms of the loop."""
+    delivery_size_bytes_max: int = 1 * MIB
+    """The same in bytes, one message at least."""
+    delivery_in_flight_count_max: int = 8
+    """Entries that deliver, written and not yet decided: 2,000 messages."""
+
     # --- Topics ---
     queue_count_default: int = 4
     """Queues of a topic that is created without a count: RocketMQ's client default."""

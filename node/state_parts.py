@@ -5,10 +5,11 @@ feature: `parts/kind.py` says what a part is.
 """
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Final
 
-from node.parts import dead_letters, group_settings, pop
+from node.parts import dead_letters, delay, group_settings, pop
 from node.parts.kind import NOTHING, Part, PartContent, PartImage, PartKind
 
 __all__ = [
@@ -23,7 +24,20 @@ __all__ = [
     "kinds_by_command",
 ]
 
+_QUOTED_KEY: Final = re.compile(r'"(\d+)":')
+_UNQUOTED_KEY: Final = re.compile(r"([{,]\s*)(\d+)\s*:")
+
 PARTS: Final[tuple[PartKind, ...]] = (
+    PartKind(
+        delay.NAME,
+        delay.DelayPart,
+        delay.DelayPart,
+        frozenset({"take_delayed", "cancel_delayed"}),
+        delay.FILE_NAME,
+        delay.to_document,
+        delay.from_document,
+        has_integer_keys=True,
+    ),
     PartKind(
         group_settings.NAME,
         group_settings.GroupSettingsPart,
@@ -59,11 +73,14 @@ def encode_part(kind: PartKind, image: PartImage, written_unix_ms: int) -> str:
     """Return the text of a part's file, with RocketMQ's dataVersion in front."""
     version = {"counter": image.version, "stateVersion": 0, "timestamp": written_unix_ms}
     document = {"dataVersion": version, **kind.encode(image.content)}
-    return json.dumps(document, indent="\t", allow_nan=False) + "\n"
+    text = json.dumps(document, indent="\t", allow_nan=False) + "\n"
+    return _QUOTED_KEY.sub(r"\1:", text) if kind.has_integer_keys else text
 
 
 def decode_part(kind: PartKind, text: str) -> PartImage:
     """Read a part's file. Raises ValueError, KeyError or TypeError for another shape."""
+    if kind.has_integer_keys:
+        text = _UNQUOTED_KEY.sub(r'\1"\2":', text)
     document = json.loads(text)
     if not isinstance(document, dict):
         raise TypeError(f"not an object: {text[:20]!r}")

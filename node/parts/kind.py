@@ -63,6 +63,8 @@ class PartKind(NamedTuple):
     encode: Callable[[PartContent], PartContent] = lambda content: content
     """To the document of the file, where that has to look like RocketMQ's."""
     decode: Callable[[PartContent], PartContent] = lambda document: document
+    has_integer_keys: bool = False
+    """The file has them without quotes, as fastjson writes them; both forms are read."""
 
 
 NOTHING: Final = PartImage(0, {})

@@ -16,6 +16,7 @@ SMALL_LIMITS = replace(
     producer_count_max=3,
     producer_window_count=4,
     member_count_max=2,
+    cancelled_delayed_count_max=3,
 )
 
 

@@ -1,0 +1,140 @@
+"""A set of queue offsets that only grows, and mostly from below: which ones are done with.
+
+Owns its form in memory and in images; must not know what is done with. Everything below the floor
+is in it. Above the floor there is one bit an offset, in chunks; a chunk that is full costs nothing
+but its number. So a million offsets that are left in any order cost 125 KB, and what is the
+furthest behind costs no more than the chunks between it and the end.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+CHUNK_OFFSETS: Final = 4_096
+_FULL_BITS: Final = (1 << CHUNK_OFFSETS) - 1
+_FULL: Final = -1
+"""All bits of any chunk."""
+_FULL_TEXT: Final = "full"
+
+Runs = list[tuple[int, int]]
+"""Half-open ranges of offsets, ascending, without gaps of 0."""
+
+
+class GoneOffsets:
+    """One per queue."""
+
+    __slots__ = ("_chunks", "_frozen", "count", "floor")
+
+    def __init__(self) -> None:
+        self.floor = 0
+        """The lowest offset that is not in the set."""
+        self.count = 0
+        """How many are in it, those below the floor included."""
+        self._chunks: dict[int, int] = {}
+        """Bits by chunk number, where any offset at or above the floor is in it."""
+        self._frozen: dict[int, str] = {}
+        """Texts for images; a chunk that changed since is not in it."""
+
+    def __contains__(self, offset: int) -> bool:
+        if offset < self.floor:
+            return True
+        number, at = divmod(offset, CHUNK_OFFSETS)
+        return bool(self._chunks.get(number, 0) >> at & 1)
+
+    def has_any(self, lo: int, hi: int) -> bool:
+        """Say whether an offset of [lo, hi) is in the set."""
+        if lo < self.floor:
+            return True
+        return any(self._chunks.get(number, 0) & mask for number, mask in _masks(lo, hi))
+
+    def add(self, lo: int, hi: int) -> None:
+        """Add the offsets [lo, hi), none of which is in the set."""
+        assert 0 <= lo < hi, f"[{lo}, {hi})"
+        for number, mask in _masks(lo, hi):
+            bits = self._chunks.get(number, 0)
+            assert not bits & mask, f"chunk {number}: {bits & mask:x} is there already"
+            bits |= mask
+            self._chunks[number] = _FULL if bits == _FULL_BITS else bits
+            self._frozen.pop(number, None)
+        self.count += hi - lo
+        if lo == self.floor:
+            self._raise_floor()
+
+    def _raise_floor(self) -> None:
+        chunks, number = self._chunks, self.floor // CHUNK_OFFSETS
+        while chunks.get(number) == _FULL:
+            del chunks[number]
+            self._frozen.pop(number, None)
+            number += 1
+        bits = chunks.get(number, 0)
+        self.floor = number * CHUNK_OFFSETS + ((bits + 1) & ~bits).bit_length() - 1
+
+    def content(self) -> dict[str, Any]:
+        """Return it as JSON values that are not changed later."""
+        frozen = self._frozen
+        for number, bits in self._chunks.items():
+            if number not in frozen:
+                frozen[number] = _FULL_TEXT if bits == _FULL else f"{bits:x}"
+        chunks = {str(number): frozen[number] for number in sorted(frozen)}
+        return {"floor": self.floor, "count": self.count, "chunks": chunks}
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any]) -> "GoneOffsets":
+        """Return the set that `content` was made of. Raises ValueError, KeyError or TypeError."""
+        found = cls()
+        found.floor, found.count = int(content["floor"]), int(content["count"])
+        for number, text in content["chunks"].items():
+            bits = _FULL if text == _FULL_TEXT else int(text, 16)
+            if bits == 0 or bits > _FULL_BITS:
+                raise ValueError(f"chunk {number} has bits of no chunk")
+            found._chunks[int(number)] = bits
+        return found
+
+    @classmethod
+    def below(cls, floor: int) -> "GoneOffsets":
+        """Return the set of all offsets below a floor."""
+        found = cls()
+        if floor > 0:
+            found.count = floor
+            found.floor = floor
+            number, at = divmod(floor, CHUNK_OFFSETS)
+            if at:
+                found._chunks[number] = (1 << at) - 1
+        return found
+
+
+def _masks(lo: int, hi: int) -> Iterator[tuple[int, int]]:
+    """Yield (chunk number, bits) of a range."""
+    while lo < hi:
+        number, at = divmod(lo, CHUNK_OFFSETS)
+        count = min(hi - lo, CHUNK_OFFSETS - at)
+        yield number, ((1 << count) - 1) << at
+        lo += count
+
+
+def encode_runs(offsets: Iterable[int]) -> list[int]:
+    """Return ascending offsets as how many to pass over, how many are meant, and so on."""
+    flat: list[int] = []
+    lo = hi = 0
+    for offset in offsets:
+        if offset == hi and flat:
+            flat[-1] += 1
+        else:
+            flat += (offset - hi, 1)
+        lo, hi = offset, offset + 1
+        assert lo >= 0, f"offset {lo}"
+    return flat
+
+
+def decode_runs(flat: Iterable[int]) -> Runs | None:
+    """Return the ranges of what `encode_runs` made; None if it made nothing like it."""
+    runs: Runs = []
+    values = list(flat)
+    if not values or len(values) % 2:
+        return None
+    at = 0
+    for skip, count in zip(values[0::2], values[1::2], strict=True):
+        if not count or (runs and not skip):
+            return None
+        runs.append((at + skip, at + skip + count))
+        at += skip + count
+    return runs
