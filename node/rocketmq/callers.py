@@ -1,0 +1,53 @@
+"""Who calls, and until when an answer is of use: what a call has beside its request.
+
+Owns the metadata of a call; must not know what it asks for. Of the headers only the client's id is
+demanded (protocol section 2.3).
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple, Protocol
+
+from node.rocketmq.forwarding import HOPS_HEADER, Call
+from node.rocketmq.statuses import RefusedError
+from quorumlog.pb.rocketmq_pb2 import Code
+
+CALL_S_MAX: Final = 60.0
+"""A call is worth no more than this, whatever deadline it came with: some are for years."""
+_CLIENT_ID: Final = "x-mq-client-id"
+_CLIENT_ID_LENGTH_MAX: Final = 255
+
+
+class Context(Protocol):
+    """What is used of grpc.aio.ServicerContext."""
+
+    def invocation_metadata(self) -> Iterable[tuple[str, str | bytes]] | None: ...
+    def time_remaining(self) -> float | None: ...
+
+
+class Caller(NamedTuple):
+    """One call and who makes it."""
+
+    client_id: str
+    headers: Mapping[str, str]
+    call: Call
+
+
+def caller_of(method: str, data: bytes, context: Context) -> Caller:
+    """Read the metadata of a call. Raises RefusedError without a client id."""
+    metadata = tuple(
+        (name, value)
+        for name, value in context.invocation_metadata() or ()
+        if isinstance(value, str)
+    )
+    headers = dict(metadata)
+    client_id = headers.get(_CLIENT_ID, "")
+    if not 1 <= len(client_id) <= _CLIENT_ID_LENGTH_MAX:
+        text = f"header {_CLIENT_ID} must have 1 to {_CLIENT_ID_LENGTH_MAX} characters"
+        raise RefusedError(Code.CLIENT_ID_REQUIRED, text)
+    hops = headers.get(HOPS_HEADER, "0")
+    remaining_s = context.time_remaining()
+    left_s = CALL_S_MAX if remaining_s is None else min(remaining_s, CALL_S_MAX)
+    deadline_s = asyncio.get_running_loop().time() + left_s
+    hop_count = int(hops) if hops.isdecimal() and len(hops) == 1 else 0
+    return Caller(client_id, headers, Call(method, data, metadata, hop_count, deadline_s))

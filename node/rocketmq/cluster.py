@@ -1,0 +1,138 @@
+"""Who leads which broker group, as far as this node knows, and where a topic has queues.
+
+Owns the view that the gateway has of the cluster: this node's own group from its broker, the others
+from the name server. It is advice: whoever is asked may lead no longer, and then asks on.
+"""
+
+import asyncio
+import hashlib
+from typing import Final, NamedTuple
+
+from node.broker.context import Context
+from node.broker.seam import OtherGroups
+from node.rocketmq.statuses import RefusedError
+from node.state import PERMISSION_WRITE
+from quorumlog.pb.rocketmq_pb2 import Code
+from raft.messages import NO_NODE
+
+_LOOK_AGAIN_S: Final = 0.02
+
+
+class Queue(NamedTuple):
+    """One queue of a topic, in one of the groups that share it."""
+
+    group: str
+    queue_id: int
+
+
+class Share(NamedTuple):
+    """What one group has of a topic."""
+
+    group: str
+    queue_count: int
+    permission: int
+    address: str
+    """Of the leader, or of anybody in the group while none is known; empty: nobody is known."""
+
+
+class Leader(NamedTuple):
+    """Who leads a group: this node, or somebody at an address."""
+
+    is_here: bool
+    address: str
+
+
+HERE: Final = Leader(True, "")
+
+
+class Cluster:
+    """One per gateway."""
+
+    def __init__(self, context: Context, other_groups: OtherGroups) -> None:
+        self._context: Final = context
+        self._other_groups = other_groups
+        self.own_group: Final = context.identity.group
+
+    # --- Leaders ---
+
+    def leader_of(self, group: str) -> Leader | None:
+        """Return who leads a group; None if nobody is known to. Raises RefusedError."""
+        if group == self.own_group:
+            return self._own_leader()
+        for other in self._other_groups(()):
+            if other.group == group:
+                addresses = {node.node_id: node.address for node in other.nodes}
+                address = addresses.get(other.leader_id, "")
+                return Leader(False, address) if address else None
+        raise RefusedError(
+            Code.BAD_REQUEST, f"no broker is named {group!r}; ask for the route again"
+        )
+
+    def _own_leader(self) -> Leader | None:
+        context, driver = self._context, self._context.driver
+        if driver.is_ready and not context.is_stopped:
+            return HERE
+        leader = driver.leader_id
+        if leader in (NO_NODE, driver.node_id):
+            return None
+        address = context.address_of(leader)
+        return Leader(False, address) if address else None
+
+    async def wait_for_leader(self, group: str, deadline_s: float) -> Leader:
+        """Return who leads a group, waiting for an election. Raises RefusedError when it is late.
+
+        Nobody is told when another node begins to lead, so this looks again every 20 ms, and only
+        while nobody leads.
+        """
+        loop = asyncio.get_running_loop()
+        while True:
+            leader = self.leader_of(group)
+            if leader is not None:
+                return leader
+            if loop.time() >= deadline_s:
+                text = f"nobody leads {group!r} at the moment; try again"
+                raise RefusedError(Code.HA_NOT_AVAILABLE, text)
+            await asyncio.sleep(_LOOK_AGAIN_S)
+
+    # --- Topics ---
+
+    def shares(self, topic: str) -> list[Share]:
+        """Return who has queues of a topic, by group name. Raises RefusedError if nobody has."""
+        found = []
+        own = self._context.state.topic(topic)
+        if own is not None:
+            address = self._own_address()
+            found.append(Share(self.own_group, own.queue_count, own.permission, address))
+        for other in self._other_groups((topic,)):
+            addresses = {node.node_id: node.address for node in other.nodes}
+            address = addresses.get(other.leader_id) or next(iter(addresses.values()), "")
+            found += [
+                Share(other.group, row.queue_count, row.permission, address)
+                for row in other.topics
+                if row.topic == topic
+            ]
+        if not found:
+            text = f"there is no topic {topic!r}; create it first: qlog topic create {topic}"
+            raise RefusedError(Code.TOPIC_NOT_FOUND, text)
+        return sorted(found)
+
+    def _own_address(self) -> str:
+        context, driver = self._context, self._context.driver
+        leader = driver.node_id if driver.is_ready else driver.leader_id
+        return context.address_of(leader if leader != NO_NODE else driver.node_id)
+
+    def queue_of_message_group(self, topic: str, message_group: str) -> Queue:
+        """Return the queue of a message group: one for all clients, whichever they write to.
+
+        It stays the same as long as the groups and the queue counts of the topic do.
+        """
+        queues = [
+            Queue(share.group, queue_id)
+            for share in self.shares(topic)
+            if share.permission & PERMISSION_WRITE
+            for queue_id in range(share.queue_count)
+        ]
+        if not queues:
+            raise RefusedError(Code.FORBIDDEN, f"topic {topic!r} takes no messages")
+        digest = hashlib.blake2b(message_group.encode(), digest_size=8).digest()
+        return queues[int.from_bytes(digest, "big") % len(queues)]

@@ -1,0 +1,140 @@
+"""Sends calls on to whoever leads the group that they are about, as they came.
+
+Owns connections between gateways, how long a call is held while nobody leads, and how often it is
+sent on. Must not know what a call means. Clients try three times within milliseconds and then tell
+the application, so a call is held for longer than an election takes (protocol section 16.3).
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, Final, NamedTuple
+
+import grpc
+
+from node.rocketmq.cluster import Cluster
+from node.rocketmq.statuses import RefusedError
+from quorumlog.pb.rocketmq_pb2 import Code
+
+SERVICE: Final = "apache.rocketmq.v2.MessagingService"
+HOPS_HEADER: Final = "x-quorumlog-hops"
+HOP_COUNT_MAX: Final = 3
+"""A call that was sent on so often is refused: those who were asked disagree about who leads."""
+HOLD_S: Final = 2.5
+"""How long a call waits for a leader: below the 3 s after which clients give one up."""
+DEADLINE_MARGIN_S: Final = 0.3
+"""What is left of a caller's time for the answer to reach it."""
+_AGAIN_S: Final = 0.05
+_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", 16 << 20),
+    ("grpc.max_send_message_length", 16 << 20),
+    ("grpc.enable_retries", 0),
+)
+_PASSED_ON: Final = ("authorization", "x-mq-")
+
+
+class Call(NamedTuple):
+    """One call of a client, as it came."""
+
+    method: str
+    data: bytes
+    metadata: tuple[tuple[str, str], ...]
+    hop_count: int
+    deadline_s: float
+    """Of the loop's clock: when an answer is of no use any more."""
+
+
+class Forwarding:
+    """One per gateway."""
+
+    def __init__(self, cluster: Cluster, credentials: grpc.ChannelCredentials | None) -> None:
+        self._cluster = cluster
+        self._credentials = credentials
+        self._channels: dict[str, grpc.aio.Channel] = {}
+        self.forwarded_total = 0
+
+    async def must_forward(self, call: Call, group: str) -> str | None:
+        """Return the address of who leads a group, None if this node does. Raises RefusedError.
+
+        Waits for an election that is under way, as long as the caller can.
+        """
+        now_s = asyncio.get_running_loop().time()
+        leader = await self._cluster.wait_for_leader(group, self._hold_until(call, now_s))
+        if leader.is_here:
+            return None
+        if call.hop_count >= HOP_COUNT_MAX:
+            text = f"sent on {call.hop_count} times, and nobody leads {group!r}; try again"
+            raise RefusedError(Code.HA_NOT_AVAILABLE, text)
+        return leader.address
+
+    @staticmethod
+    def _hold_until(call: Call, now_s: float) -> float:
+        return min(now_s + HOLD_S, call.deadline_s - DEADLINE_MARGIN_S)
+
+    async def unary(self, call: Call, group: str) -> bytes | None:
+        """Have a group's leader answer; None if that is this node. Raises RefusedError.
+
+        A leader that cannot be reached is asked again, or another once there is one.
+        """
+        loop = asyncio.get_running_loop()
+        until_s = self._hold_until(call, loop.time())
+        while True:
+            address = await self.must_forward(call, group)
+            if address is None:
+                return None
+            try:
+                return await self._ask(call, address)
+            except grpc.aio.AioRpcError as error:
+                if error.code() is not grpc.StatusCode.UNAVAILABLE or loop.time() >= until_s:
+                    raise _not_reached(address, error) from error
+            await asyncio.sleep(_AGAIN_S)
+
+    async def _ask(self, call: Call, address: str) -> bytes:
+        self.forwarded_total += 1
+        method = self._channel(address).unary_unary(f"/{SERVICE}/{call.method}")
+        answer: Any = method(call.data, metadata=_metadata(call), timeout=_left_s(call))
+        found: bytes = await answer
+        return found
+
+    async def stream(self, call: Call, address: str) -> AsyncIterator[bytes]:
+        """Yield what the node at an address answers. Raises RefusedError."""
+        self.forwarded_total += 1
+        method = self._channel(address).unary_stream(f"/{SERVICE}/{call.method}")
+        answer: Any = method(call.data, metadata=_metadata(call), timeout=_left_s(call))
+        try:
+            async for data in answer:
+                yield data
+        except grpc.aio.AioRpcError as error:
+            raise _not_reached(address, error) from error
+        finally:
+            answer.cancel()
+
+    def _channel(self, address: str) -> grpc.aio.Channel:
+        channel = self._channels.get(address)
+        if channel is None:
+            if self._credentials is None:
+                channel = grpc.aio.insecure_channel(address, _OPTIONS)
+            else:
+                channel = grpc.aio.secure_channel(address, self._credentials, _OPTIONS)
+            self._channels[address] = channel
+        return channel
+
+    async def stop(self) -> None:
+        """Close all connections."""
+        channels, self._channels = list(self._channels.values()), {}
+        for channel in channels:
+            await channel.close()
+
+
+def _metadata(call: Call) -> tuple[tuple[str, str], ...]:
+    kept = tuple((name, value) for name, value in call.metadata if name.startswith(_PASSED_ON))
+    return (*kept, (HOPS_HEADER, str(call.hop_count + 1)))
+
+
+def _left_s(call: Call) -> float:
+    return max(0.05, call.deadline_s - asyncio.get_running_loop().time())
+
+
+def _not_reached(address: str, error: grpc.aio.AioRpcError) -> RefusedError:
+    text = f"the leader at {address} did not answer: {error.code().name} {error.details()}"
+    is_late = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    return RefusedError(Code.PROXY_TIMEOUT if is_late else Code.HA_NOT_AVAILABLE, text)

@@ -1,0 +1,100 @@
+"""The stream that every client keeps open: settings, and what a node has to tell a client.
+
+Owns one stream and its end. The client's half-close ends it at once and with OK: one client's
+process dies of any other end (protocol section 5.1).
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from node.rocketmq.clients import COMMAND_COUNT_MAX, Client, Clients
+from node.rocketmq.statuses import OK, status_of
+from node.services.calls import cancel_all
+from quorumlog.pb import rocketmq_pb2 as pb
+from quorumlog.pb.rocketmq_pb2 import TelemetryCommand
+
+AGAIN_S: Final = 1.0
+"""The first settings are sent once more after it: a client with several topics may miss them while
+it still asks for routes, and would wait for minutes."""
+
+Answer = Callable[[pb.Settings], pb.Settings]
+
+
+class Telemetry:
+    """Serves the streams of all clients of one gateway."""
+
+    def __init__(self, clients: Clients, answer: Answer) -> None:
+        """`answer` returns the settings for what a client says of itself, or raises."""
+        self._clients = clients
+        self._answer = answer
+
+    async def serve(
+        self, client_id: str, requests: AsyncIterator[bytes]
+    ) -> AsyncIterator[TelemetryCommand]:
+        """Yield what a client is told, until it closes its side. A newer stream ends this one."""
+        client = self._clients.heard(client_id)
+        commands: asyncio.Queue[TelemetryCommand] = asyncio.Queue(COMMAND_COUNT_MAX)
+        client.commands = commands
+        reader = asyncio.create_task(self._read(client_id, client, requests, commands))
+        try:
+            while True:
+                getter = asyncio.create_task(commands.get())
+                await asyncio.wait({getter, reader}, return_when=asyncio.FIRST_COMPLETED)
+                if not getter.done():
+                    await cancel_all([getter])
+                    reader.result()
+                    return
+                yield getter.result()
+        finally:
+            if client.commands is commands:
+                client.commands = None
+            await cancel_all([reader])
+
+    async def _read(
+        self,
+        client_id: str,
+        client: Client,
+        requests: AsyncIterator[bytes],
+        commands: "asyncio.Queue[TelemetryCommand]",
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        again: asyncio.TimerHandle | None = None
+        try:
+            async for data in requests:
+                self._clients.heard(client_id)
+                try:
+                    command = TelemetryCommand.FromString(data)
+                except DecodeError:
+                    continue  # Of a newer version: nothing in it can be for us.
+                if command.WhichOneof("command") != "settings":
+                    continue  # Reports of what was asked of it; nothing here asks for them.
+                reply = self._settings(client, command.settings)
+                put(commands, reply)
+                if again is None:
+                    again = loop.call_later(AGAIN_S, put, commands, reply)
+                if client.commands is not commands:
+                    return
+        finally:
+            if again is not None:
+                again.cancel()
+
+    def _settings(self, client: Client, asked: pb.Settings) -> TelemetryCommand:
+        try:
+            settings = self._answer(asked)
+        except Exception as error:  # noqa: BLE001 - the client is told.
+            return TelemetryCommand(status=status_of(error))
+        client.settings = settings
+        client.group = asked.subscription.group.name
+        client.topics = frozenset(topic.name for topic in asked.publishing.topics)
+        return TelemetryCommand(status=OK, settings=settings)
+
+
+def put(commands: "asyncio.Queue[TelemetryCommand]", command: TelemetryCommand) -> bool:
+    """Give a client a command, unless too many wait for it already; say whether it was taken."""
+    if commands.full():
+        return False
+    commands.put_nowait(command)
+    return True

@@ -1,0 +1,46 @@
+"""Access keys: who holds one may call, whichever client wrote the header."""
+
+import hashlib
+import hmac
+
+import pytest
+
+from node.rocketmq.access import Access
+from node.rocketmq.statuses import RefusedError
+from quorumlog.pb.rocketmq_pb2 import Code
+
+TIME = "20261122T070000Z"
+
+
+def headers(key: str, secret: str, *, upper: bool = False, time: str = TIME) -> dict[str, str]:
+    signature = hmac.new(secret.encode(), TIME.encode(), hashlib.sha1).hexdigest()
+    signature = signature.upper() if upper else signature
+    value = f"MQv2-HMAC-SHA1 Credential={key}, SignedHeaders=x-mq-date-time, Signature={signature}"
+    return {"authorization": value, "x-mq-date-time": time}
+
+
+def test_without_keys_everybody_may_call() -> None:
+    Access({}).check({})
+    Access({}).check(headers("", ""))
+
+
+@pytest.mark.parametrize(("key", "upper"), [("ak", False), ("ak", True), ("ak//Rocketmq", False)])
+def test_who_holds_a_key_may_call(key: str, upper: bool) -> None:
+    Access({"ak": "sk"}).check(headers(key, "sk", upper=upper))
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        {},
+        {"authorization": "Basic abc"},
+        headers("ak", "other"),
+        headers("other", "sk"),
+        headers("", ""),
+        headers("ak", "sk", time="20261122T070001Z"),
+    ],
+)
+def test_everybody_else_may_not(found: dict[str, str]) -> None:
+    with pytest.raises(RefusedError) as refused:
+        Access({"ak": "sk"}).check(found)
+    assert refused.value.code == Code.UNAUTHORIZED

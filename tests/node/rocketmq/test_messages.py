@@ -1,0 +1,206 @@
+"""Messages of the protocol: what comes back as it was sent, and what is refused."""
+
+import hashlib
+import zlib
+from typing import Any
+
+import pytest
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node.rocketmq.messages import (
+    PROPERTIES_SIZE_BYTES_MAX,
+    USER_PROPERTY_COUNT_MAX,
+    check_message,
+    from_record,
+    to_record,
+    type_of,
+)
+from node.rocketmq.properties import RESERVED
+from node.rocketmq.statuses import RefusedError
+from quorumlog.pb import rocketmq_pb2 as pb
+from quorumlog.pb.rocketmq_pb2 import Code, DigestType, Encoding, MessageType
+from store.message import decode_message
+
+HOST = ("127.0.0.1", 8081)
+BODY_MAX = 1_000
+TEXT = st.text(st.characters(exclude_categories=["Cc", "Cs"]), min_size=1, max_size=20).filter(
+    lambda text: text not in RESERVED
+)
+WORD = st.text("abcXYZ019_", min_size=1, max_size=12)
+
+
+def message(body: bytes = b"x", user: dict[str, str] | None = None, **system: Any) -> pb.Message:
+    system.setdefault("message_id", "01" * 17)
+    return pb.Message(
+        topic=pb.Resource(name="orders"),
+        user_properties=user or {},
+        system_properties=pb.SystemProperties(**system),
+        body=body,
+    )
+
+
+def stored(sent: pb.Message) -> pb.Message:
+    return from_record(decode_message(to_record(sent, "orders", 3, HOST)), "orders")
+
+
+@given(
+    body=st.binary(min_size=1, max_size=200),
+    user=st.dictionaries(TEXT, TEXT, max_size=8),
+    tag=st.none() | WORD,
+    keys=st.lists(WORD, max_size=3),
+    group=st.none() | WORD,
+    born=st.tuples(st.integers(0, 4_000_000_000), st.integers(0, 999_999_999)),
+    host=st.sampled_from(["10.1.2.3", "::1", "a-host", ""]),
+)
+def test_what_is_stored_comes_back(
+    body: bytes,
+    user: dict[str, str],
+    tag: str | None,
+    keys: list[str],
+    group: str | None,
+    born: tuple[int, int],
+    host: str,
+) -> None:
+    sent = message(
+        body,
+        user,
+        tag=tag,
+        keys=keys,
+        message_group=group,
+        born_timestamp=Timestamp(seconds=born[0], nanos=born[1]),
+        born_host=host,
+    )
+    check_message(sent, BODY_MAX)
+    found, system = stored(sent), sent.system_properties
+    assert found.body == body
+    assert dict(found.user_properties) == user
+    assert found.topic.name == "orders"
+    back = found.system_properties
+    assert (back.HasField("tag"), back.tag) == (tag is not None, system.tag)
+    assert (back.HasField("message_group"), back.message_group) == (
+        group is not None,
+        system.message_group,
+    )
+    assert list(back.keys) == keys
+    assert back.message_id == system.message_id
+    assert back.born_timestamp == system.born_timestamp
+    assert back.born_host == (host or "0.0.0.0")
+    assert back.queue_id == 3
+    assert back.body_encoding == Encoding.IDENTITY
+    assert back.body_digest.type == DigestType.MD5
+    assert back.body_digest.checksum == hashlib.md5(body).hexdigest().upper()
+    assert not back.HasField("delivery_timestamp")
+    assert not back.HasField("trace_context")
+
+
+@pytest.mark.parametrize("nanos", [0, 1, 7_000_000, 7_000_001, 999_999_999])
+def test_delivery_times_keep_their_nanoseconds(nanos: int) -> None:
+    due = Timestamp(seconds=1_800_000_000, nanos=nanos)
+    record = to_record(message(delivery_timestamp=due), "orders", 0, HOST)
+    properties = decode_message(record).properties
+    held_until_ns = int(properties["TIMER_DELIVER_MS"]) * 1_000_000
+    assert held_until_ns >= due.ToNanoseconds(), "never before its time"
+    assert held_until_ns - due.ToNanoseconds() < 1_000_000
+    assert stored(message(delivery_timestamp=due)).system_properties.delivery_timestamp == due
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind"),
+    [
+        ({}, MessageType.NORMAL),
+        ({"message_group": "g"}, MessageType.FIFO),
+        ({"delivery_timestamp": Timestamp(seconds=1)}, MessageType.DELAY),
+        ({"message_type": MessageType.TRANSACTION}, MessageType.TRANSACTION),
+    ],
+)
+def test_the_type_follows_from_the_content(fields: dict[str, Any], kind: MessageType) -> None:
+    assert type_of(message(**fields)) == kind
+
+
+REFUSED: list[tuple[str, pb.Message, Code]] = [
+    ("no body", message(b""), Code.MESSAGE_BODY_EMPTY),
+    ("large body", message(bytes(BODY_MAX + 1)), Code.MESSAGE_BODY_TOO_LARGE),
+    ("no id", message(message_id=""), Code.ILLEGAL_MESSAGE_ID),
+    ("blank in id", message(message_id="a b"), Code.ILLEGAL_MESSAGE_ID),
+    ("bar in tag", message(tag="a|b"), Code.ILLEGAL_MESSAGE_TAG),
+    ("blank tag", message(tag="  "), Code.ILLEGAL_MESSAGE_TAG),
+    ("blank key", message(keys=["a", " "]), Code.ILLEGAL_MESSAGE_KEY),
+    ("control in key", message(keys=["a\x01"]), Code.ILLEGAL_MESSAGE_KEY),
+    ("long group", message(message_group="g" * 64), Code.ILLEGAL_MESSAGE_GROUP),
+    ("empty group", message(message_group=""), Code.ILLEGAL_MESSAGE_GROUP),
+    ("reserved name", message(user={"UNIQ_KEY": "1"}), Code.ILLEGAL_MESSAGE_PROPERTY_KEY),
+    ("control in value", message(user={"a": "\x02"}), Code.ILLEGAL_MESSAGE_PROPERTY_KEY),
+    ("empty value", message(user={"a": ""}), Code.ILLEGAL_MESSAGE_PROPERTY_KEY),
+    (
+        "many properties",
+        message(user={str(n): "v" for n in range(USER_PROPERTY_COUNT_MAX + 1)}),
+        Code.MESSAGE_PROPERTIES_TOO_LARGE,
+    ),
+    (
+        "large properties",
+        message(user={"a": "v" * PROPERTIES_SIZE_BYTES_MAX}),
+        Code.MESSAGE_PROPERTIES_TOO_LARGE,
+    ),
+    (
+        "wrong digest",
+        message(body_digest=pb.Digest(type=DigestType.MD5, checksum="00")),
+        Code.MESSAGE_CORRUPTED,
+    ),
+]
+
+
+@pytest.mark.parametrize(("bad", "code"), [row[1:] for row in REFUSED], ids=[r[0] for r in REFUSED])
+def test_bad_messages_have_their_code(bad: pb.Message, code: Code) -> None:
+    with pytest.raises(RefusedError) as refused:
+        check_message(bad, BODY_MAX)
+    assert refused.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        (
+            {"message_group": "g", "delivery_timestamp": Timestamp(seconds=1)},
+            Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+        ),
+        (
+            {"message_type": MessageType.TRANSACTION, "message_group": "g"},
+            Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+        ),
+        ({"message_type": MessageType.LITE}, Code.NOT_IMPLEMENTED),
+        ({"priority": 1}, Code.NOT_IMPLEMENTED),
+    ],
+)
+def test_types_that_cannot_be(fields: dict[str, Any], code: Code) -> None:
+    with pytest.raises(RefusedError) as refused:
+        type_of(message(**fields))
+    assert refused.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (DigestType.CRC32, f"{zlib.crc32(b'x'):08X}"),
+        (DigestType.CRC32, str(zlib.crc32(b"x"))),
+        (DigestType.MD5, hashlib.md5(b"x").hexdigest()),
+        (DigestType.SHA1, hashlib.sha1(b"x").hexdigest().upper()),
+    ],
+)
+def test_digests_of_every_client_are_understood(kind: DigestType, text: str) -> None:
+    check_message(message(body_digest=pb.Digest(type=kind, checksum=text)), BODY_MAX)
+
+
+def test_what_is_for_the_system_is_not_among_user_properties() -> None:
+    sent = message(
+        trace_context="00-1-2-01",
+        born_host="somewhere",
+        body_encoding=Encoding.GZIP,
+        orphaned_transaction_recovery_duration=Duration(seconds=9),
+    )
+    found = stored(sent)
+    assert dict(found.user_properties) == {}
+    assert found.system_properties.trace_context == "00-1-2-01"
+    assert found.system_properties.body_encoding == Encoding.GZIP

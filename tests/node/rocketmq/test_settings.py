@@ -1,0 +1,74 @@
+"""What clients are told of how to behave; each missing field makes some client unusable."""
+
+import pytest
+
+from node.rocketmq.client_settings import answer
+from node.rocketmq.statuses import RefusedError
+from quorumlog.pb import rocketmq_pb2 as pb
+from quorumlog.pb.rocketmq_pb2 import ClientType, Code
+
+
+def told(asked: pb.Settings) -> pb.Settings:
+    return answer(asked, body_size_bytes_max=4_000, attempt_count=17, is_fifo=False)
+
+
+def test_a_producer_gets_what_it_needs() -> None:
+    asked = pb.Settings(
+        client_type=ClientType.PRODUCER,
+        publishing=pb.Publishing(topics=[pb.Resource(name="orders")], max_body_size=1 << 27),
+    )
+    found = told(asked)
+    assert found.WhichOneof("pub_sub") == "publishing"
+    assert found.publishing.max_body_size == 4_000
+    assert found.backoff_policy.WhichOneof("strategy") == "exponential_backoff"
+    assert found.backoff_policy.max_attempts == 3
+    assert found.backoff_policy.exponential_backoff.multiplier == 2
+    assert not found.metric.on
+    assert found.client_type == ClientType.PRODUCER
+    assert [topic.name for topic in found.publishing.topics] == ["orders"]
+
+
+def test_a_consumer_gets_what_it_needs() -> None:
+    asked = pb.Settings(
+        client_type=ClientType.PUSH_CONSUMER,
+        subscription=pb.Subscription(
+            group=pb.Resource(name="readers"),
+            subscriptions=[pb.SubscriptionEntry(topic=pb.Resource(name="orders"))],
+        ),
+    )
+    found = told(asked)
+    assert found.WhichOneof("pub_sub") == "subscription"
+    assert found.subscription.HasField("fifo")
+    assert found.subscription.receive_batch_size == 32
+    assert found.subscription.long_polling_timeout.seconds == 20
+    assert found.backoff_policy.max_attempts == 17
+    assert len(found.backoff_policy.customized_backoff.next) == 18
+
+
+@pytest.mark.parametrize(
+    ("asked", "code"),
+    [
+        (pb.Settings(), Code.BAD_REQUEST),
+        (pb.Settings(publishing=pb.Publishing(topics=[pb.Resource(name="")])), Code.ILLEGAL_TOPIC),
+        (
+            pb.Settings(subscription=pb.Subscription(group=pb.Resource(name="a b"))),
+            Code.ILLEGAL_CONSUMER_GROUP,
+        ),
+        (
+            pb.Settings(subscription=pb.Subscription(group=pb.Resource(name="CID_RMQ_SYS_X"))),
+            Code.ILLEGAL_CONSUMER_GROUP,
+        ),
+        (
+            pb.Settings(
+                publishing=pb.Publishing(
+                    topics=[pb.Resource(name="orders", resource_namespace="ns")]
+                )
+            ),
+            Code.ILLEGAL_TOPIC,
+        ),
+    ],
+)
+def test_settings_that_cannot_be(asked: pb.Settings, code: Code) -> None:
+    with pytest.raises(RefusedError) as refused:
+        told(asked)
+    assert refused.value.code == code
