@@ -8,7 +8,7 @@ not the one its unit promises is an error and not a message.
 
 import enum
 import struct
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
 from store import format as fmt
@@ -20,6 +20,7 @@ from store.log import RecordLog
 SCAN_COUNT_MAX: Final = 800  # Units looked at with a tag filter, at least: 16,000 bytes of them.
 _GAP_SIZE_BYTES_MAX: Final = 16 * KIB  # Reading over such a gap is cheaper than a second read.
 _READ_SIZE_BYTES_MAX: Final = 8 * MIB
+_UNITS_AT_ONCE: Final = 512  # Of a queue, read with one call where single ones are wanted.
 # Size, queue id, queue offset, physical offset.
 _IDENTITY: Final = struct.Struct(">i8xi4xqq")
 assert _IDENTITY.size == fmt.SYS_FLAG_AT
@@ -101,6 +102,29 @@ def pull(
     except (PositionRangeError, ClosedError):
         return _moved(log, queue, offset)
     return PullResult(PullStatus.FOUND, next_offset, lo, hi, data, len(chosen.offsets))
+
+
+def read_at(log: RecordLog, queue: ConsumeQueue, offsets: Sequence[int]) -> bytes:
+    """Return the records of these offsets, ascending, back to back.
+
+    Raises PositionRangeError for one that is not there, DerivedFileError, CorruptionError or
+    FileSystemError.
+    """
+    positions: list[int] = []
+    sizes_bytes: list[int] = []
+    lo = 0
+    while lo < len(offsets):
+        first, hi = offsets[lo], lo + 1
+        while hi < len(offsets) and offsets[hi] - first < _UNITS_AT_ONCE:
+            hi += 1
+        units = queue.read_units(first, offsets[hi - 1] + 1)
+        for offset in offsets[lo:hi]:
+            at = (offset - first) * fmt.CONSUME_QUEUE_UNIT_SIZE_BYTES
+            position, size_bytes, _ = fmt.CONSUME_QUEUE_UNIT.unpack_from(units, at)
+            positions.append(position)
+            sizes_bytes.append(size_bytes)
+        lo = hi
+    return _read(log, queue, _Chosen(list(offsets), positions, sizes_bytes))
 
 
 def _moved(log: RecordLog, queue: ConsumeQueue, offset: int) -> PullResult:

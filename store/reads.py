@@ -4,10 +4,12 @@ Owns the reads; must not know appends, threads or recovery. `store.store.Store` 
 it brings the parts and decides what a read may see.
 """
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from store.commit_log import CommitLog
 from store.config import StoreConfig
+from store.consume_queue import ConsumeQueue
 from store.consume_queues import ConsumeQueues
 from store.errors import CorruptionError, PositionRangeError, RecordFormatError
 from store.index_files import IndexFiles
@@ -15,7 +17,7 @@ from store.ledger import Ledger
 from store.mapped_file import View
 from store.message import Message, decode_message
 from store.offset_by_time import Boundary, offset_by_time
-from store.pull import PullResult, pull
+from store.pull import PullResult, pull, read_at
 from store.record_check import store_timestamp
 
 _RECORD_SIZE_BYTES_FIRST: Final = 4096  # Read at once when the size of a record is not known.
@@ -72,6 +74,29 @@ class Reads:
         return pull(
             self.log, queue, offset, max_count=max_count, max_bytes=max_size_bytes, tags_codes=tags
         )
+
+    def units(self, topic: str, queue_id: int, lo: int, hi: int) -> bytes:
+        """Return the units of the offsets [lo, hi) of one queue, 20 bytes each (format.py).
+
+        Raises PositionRangeError outside of the queue's range, FileSystemError, ClosedError.
+        """
+        self._check_open()
+        return self._queue(topic, queue_id, lo).read_units(lo, hi)
+
+    def records_at(self, topic: str, queue_id: int, offsets: Sequence[int]) -> bytes:
+        """Return the records of these offsets of one queue, ascending, back to back.
+
+        Raises PositionRangeError for one that is not there, CorruptionError, FileSystemError,
+        ClosedError.
+        """
+        self._check_open()
+        return read_at(self.log, self._queue(topic, queue_id, offsets[0]), offsets)
+
+    def _queue(self, topic: str, queue_id: int, offset: int) -> ConsumeQueue:
+        queue = self._queues.get(topic.encode(), queue_id)
+        if queue is None:
+            raise PositionRangeError("queue offset", offset, 0, 0)
+        return queue
 
     def view(self, position: int, size_bytes: int) -> View:
         """Return a zero-copy window on one or more whole records, checked like any other read.

@@ -27,6 +27,10 @@ Tail = tuple[bytes, Pending, int, tuple[int, ...]]  # Topic, its queues, tags co
 # the hash of "topic#" instead of the keys'.
 _Shape = tuple[int, bytes, Pending, int, int]
 
+_HOLDING_TOPICS: Final = frozenset({fmt.SCHEDULE_TOPIC.encode(), fmt.TIMER_TOPIC.encode()})
+"""Their tails are all different, so none is remembered."""
+_DUE_NAME: Final = b"\x02" + fmt.PROPERTY_DUE_MS.encode() + b"\x01"
+_TIME_DIGITS_MAX: Final = 15
 _KNOWN_MAX: Final = 32_768  # Tails, shapes and topics that are remembered; about 10 MB each.
 _PARTS_MAX: Final = 65_536  # Hashes of parts of keys that are remembered.
 _END_SIZE_BYTES: Final = 4  # Keys mostly count up: what is before the last characters repeats.
@@ -69,7 +73,7 @@ class TailReader:
     def _read_shape(self, tail: bytes, key: bytes, rest: bytes) -> Tail | None:
         """Read a tail whose bytes without `key` are new, and remember those."""
         found = self._read_whole(tail)
-        if found is None or len(rest) > _KNOWN_SIZE_BYTES_MAX:
+        if found is None or len(rest) > _KNOWN_SIZE_BYTES_MAX or found[0] in _HOLDING_TOPICS:
             return found
         topic, pending, code, hashes = found
         prefix_hash = self._topics[topic][1]
@@ -91,7 +95,9 @@ class TailReader:
         if int.from_bytes(tail[topic_hi : topic_hi + 2], "big") != len(tail) - topic_hi - 2:
             return None
         found = self._read(tail[1:topic_hi], tail[topic_hi + 2 :])
-        if found is not None and not found[3] and len(tail) <= _KNOWN_SIZE_BYTES_MAX:
+        if found is None or found[3] or found[0] in _HOLDING_TOPICS:
+            return found
+        if len(tail) <= _KNOWN_SIZE_BYTES_MAX:
             if len(self.known) >= _KNOWN_MAX:
                 self.known.clear()
             self.known[tail] = found
@@ -122,6 +128,8 @@ class TailReader:
             known_topic = ({}, java_hash(f"{topic.decode('ascii')}#") & 0xFFFFFFFF)
             self._topics[topic] = known_topic
         pending, prefix_hash = known_topic
+        if topic in _HOLDING_TOPICS:
+            return self._read_held(topic, pending, properties)
         block = b"\x02" + properties
         tag = _last_value(block, b"\x02TAGS\x01")
         unique = _last_value(block, b"\x02UNIQ_KEY\x01")
@@ -146,6 +154,16 @@ class TailReader:
         prefix = topic.decode("ascii") + "#"
         hashes = [positive_hash(java_hash(prefix + key)) for key in index_keys(decoded)]
         return topic, pending, tags_code(decoded.get(fmt.PROPERTY_TAGS, "")), tuple(hashes)
+
+    def _read_held(self, topic: bytes, pending: Pending, properties: bytes) -> Tail:
+        """The tail of a delayed message that is held: its queue keeps the time instead of a tag.
+
+        A record without a time, which is none of ours, counts as due.
+        """
+        _, _, _, hashes = self._read_slowly(topic, pending, properties)
+        due_unix_ms = _last_value(b"\x02" + properties, _DUE_NAME) or b""
+        is_time = due_unix_ms.isdigit() and len(due_unix_ms) <= _TIME_DIGITS_MAX
+        return topic, pending, int(due_unix_ms) if is_time else 0, hashes
 
     def _key_hash(self, prefix_hash: int, key: bytes) -> int:
         """`index_file.key_hash` of an ASCII key, going on from the hash of "topic#"."""

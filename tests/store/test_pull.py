@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from store import format as fmt
 from store.consume_queue import ConsumeQueue
-from store.errors import DerivedFileError, FileSystemError
+from store.errors import DerivedFileError, FileSystemError, PositionRangeError
 from store.failpoints import armed
 from store.message import decode_message, tags_code
-from store.pull import SCAN_COUNT_MAX, PullResult, PullStatus, pull
+from store.pull import SCAN_COUNT_MAX, PullResult, PullStatus, pull, read_at
 from tests.store.fakes import Derived, MemoryLog
 from tests.store.records import small_config
 
@@ -223,3 +223,20 @@ def test_pulls_one_after_the_other_give_every_record_once(
             found += result.data
             offset = result.next_offset
         assert found == data
+
+
+@pytest.mark.parametrize("gap", [0, 48])
+def test_single_records_are_read_by_their_offsets(tmp_path: Path, gap: int) -> None:
+    log = MemoryLog(file_size_bytes=2048, gap_size_bytes=gap)
+    for n in range(900):
+        log.add(body=b"%d" % n)
+    queue = queue_of(derive(tmp_path, log))
+    for wanted in ([0], [5, 6, 7], [1, 3, 700, 899], list(range(0, 900, 3))):
+        found, at = read_at(log, queue, wanted), 0
+        for offset in wanted:
+            message = decode_message(found, at)
+            assert (message.queue_offset, message.body) == (offset, b"%d" % offset)
+            at += message.size_bytes
+        assert at == len(found)
+    with pytest.raises(PositionRangeError):
+        read_at(log, queue, [3, 900])

@@ -114,3 +114,25 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
             check(reader, encode_message(f"topic{n % 9}", 0, b"", properties))
         assert max(len(reader.known), len(reader._shapes), len(reader._topics)) <= 5
         assert max(len(reader._heads), len(reader._ends)) <= 5
+
+
+@pytest.mark.parametrize("topic", ["SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer"])
+def test_a_held_message_has_its_time_where_others_have_their_tag(topic: str) -> None:
+    reader = TailReader()
+    for n in range(3):
+        properties = {"TAGS": "t", "KEYS": "k", "TIMER_OUT_MS": str(1_700_000_000_000 + n)}
+        record = encode_message(topic, 0, b"", properties)
+        found = reader.read(tail_of(record))
+        assert found is not None
+        assert found[2] == 1_700_000_000_000 + n
+        assert found[3] == (key_hash(topic, "k"),)
+        assert reader.read_record(record, 0) == found
+    assert not reader.known
+    assert not reader._shapes
+
+
+@pytest.mark.parametrize("value", [None, "soon", "9" * 20])
+def test_a_held_message_without_a_time_is_due(value: str | None) -> None:
+    properties = {"TAGS": "t"} | ({"TIMER_OUT_MS": value} if value else {})
+    record = encode_message("rmq_sys_wheel_timer", 0, b"", properties)
+    assert TailReader().read(tail_of(record)) == (b"rmq_sys_wheel_timer", {}, 0, ())
