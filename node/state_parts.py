@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from node.parts import dead_letters, delay, group_settings, pop
+from node.parts import dead_letters, delay, group_settings, pop, transactions
 from node.parts.kind import NOTHING, Part, PartContent, PartImage, PartKind
 
 __all__ = [
@@ -60,6 +60,13 @@ PARTS: Final[tuple[PartKind, ...]] = (
         pop.FILE_NAME,
         pop.to_document,
         pop.from_document,
+    ),
+    PartKind(
+        transactions.NAME,
+        transactions.TransactionsPart,
+        transactions.TransactionsPart,
+        transactions.COMMANDS,
+        transactions.FILE_NAME,
     ),
 )
 

@@ -1,0 +1,233 @@
+"""The calls about transactions: half messages in, commit and rollback, the list of open ones.
+
+Owns what a request must look like, how many transactions may be open, and the answers; must not
+know how one ends (`ends`) or when somebody is asked (`checks`).
+"""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from itertools import islice
+from typing import Final
+
+from node.broker.context import Context
+from node.broker.own_appends import OwnAppends
+from node.broker.produce import Produce, Refused
+from node.broker.rider import Rider
+from node.broker.seam import Committed, Prepared
+from node.broker.transactions.checks import Checks
+from node.broker.transactions.ends import COMMITTED, ROLLED_BACK, Ends
+from node.broker.transactions.records import (
+    GROWTH_SIZE_BYTES,
+    QUEUE_ID,
+    Halves,
+    half_messages,
+    visible_messages,
+)
+from node.errors import (
+    BadRequestError,
+    LimitReachedError,
+    ReservedTopicError,
+    TopicNotWritableError,
+    UnknownQueueError,
+    UnknownTopicError,
+)
+from node.parts.transactions import OpenTransaction
+from node.state import PERMISSION_WRITE
+from node.topic_names import is_reserved
+from node.transaction_errors import TransactionEndedError, UnknownTransactionError
+from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse
+from quorumlog.pb.state_pb2 import Command
+from quorumlog.pb.transaction_pb2 import (
+    DescribeTransactionRequest,
+    DescribeTransactionResponse,
+    EndTransactionRequest,
+    EndTransactionResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    TransactionInfo,
+)
+from store import format as fmt
+from store.errors import LimitExceededError, PositionRangeError
+
+_HALF_QUEUES: Final = frozenset({(fmt.HALF_TOPIC.encode(), QUEUE_ID)})
+_MARK_SIZE_BYTES: Final = 512
+"""The mark that half messages are done and the command, without the offsets in the mark."""
+
+
+class TransactionCalls:
+    """One per broker."""
+
+    def __init__(
+        self,
+        context: Context,
+        produce: Produce,
+        own_appends: OwnAppends,
+        unix_ms: Callable[[], int],
+    ) -> None:
+        self._context: Final = context
+        self._produce = produce
+        self._own_appends = own_appends
+        self._unix_ms = unix_ms
+        self._ends: Final = Ends(context, own_appends, unix_ms)
+        self.checks: Final = Checks(context, own_appends, self._ends, unix_ms)
+        self.check_transactions: Final = self.checks.producers.questions
+        self._beginning_count = 0
+        """Written and not decided: they have their place in the table."""
+
+    @property
+    def open_count(self) -> int:
+        """Transactions that are neither committed nor rolled back."""
+        return len(self._ends.part.open)
+
+    @property
+    def given_up_total(self) -> int:
+        """Transactions that this node gave up."""
+        return self._ends.given_up_total
+
+    # --- Beginning ---
+
+    def append(self, request: AppendRequest) -> "asyncio.Future[AppendResponse]":
+        """Store half messages; the position in the receipt names the transaction.
+
+        Nothing is raised here: the future fails, as that of `Produce.append`.
+        """
+        try:
+            halves, rider = self._halves(request)
+        except Refused as error:
+            return self._produce.refuse(error)
+        batch = AppendRequest(
+            records=halves.records,
+            record_count=request.record_count,
+            producer_id=request.producer_id,
+            sequence=request.sequence,
+            timeout_ms=request.timeout_ms,
+            cluster_id=request.cluster_id,
+        )
+        return self._produce.append(batch, rider)
+
+    def _halves(self, request: AppendRequest) -> tuple[Halves, Rider]:
+        context, wanted = self._context, request.transaction
+        context.check_cluster(request.cluster_id)
+        context.check_name("producer_group", wanted.producer_group)
+        context.check_leads()
+        if request.has_delayed:
+            raise BadRequestError("transaction", "no delayed messages", "some")
+        if request.HasField("consumed"):
+            raise BadRequestError("transaction", "no consumed offsets", "some")
+        limits = context.limits
+        if wanted.check_after_ms > limits.transaction_age_ms_max:
+            expected = f"at most {limits.transaction_age_ms_max}"
+            raise BadRequestError("check_after_ms", expected, str(wanted.check_after_ms))
+        halves = half_messages(request.records, wanted.producer_group)
+        size_bytes = len(halves.records)
+        grown = size_bytes + halves.record_count * GROWTH_SIZE_BYTES + _MARK_SIZE_BYTES
+        if grown > self._own_appends.entry_size_bytes_max:
+            limit = self._own_appends.entry_size_bytes_max
+            raise LimitExceededError("transaction", grown, limit)
+        now_ms = self._unix_ms()
+        begin = Command.BeginTransaction(
+            producer_group=wanted.producer_group,
+            size_bytes=size_bytes,
+            record_count=halves.record_count,
+            begun_unix_ms=now_ms,
+            check_unix_ms=now_ms + (wanted.check_after_ms or limits.transaction_check_after_ms),
+        )
+        rider = Rider(
+            self._own_appends.encode([Command(begin_transaction=begin)]),
+            1,
+            _HALF_QUEUES,
+            partial(self._check, halves),
+            self._on_decided,
+        )
+        return halves, rider
+
+    def _check(self, halves: Halves, _prepared: Prepared) -> None:
+        """Refuse what could not be committed, and take a place in the table."""
+        topics = self._context.state.topics
+        for name, queue_id in halves.queues:
+            topic = topics.get(name)
+            if is_reserved(name):
+                raise ReservedTopicError(name)
+            if topic is None:
+                raise UnknownTopicError(name)
+            if not topic.permission & PERMISSION_WRITE:
+                raise TopicNotWritableError(name, topic.permission)
+            if not 0 <= queue_id < topic.queue_count:
+                raise UnknownQueueError(name, queue_id, topic.queue_count)
+        count = self.open_count + self._beginning_count + 1
+        limit = self._context.limits.open_transaction_count_max
+        if count > limit:
+            raise LimitReachedError("open transactions", count, limit)
+        self._beginning_count += 1
+
+    def _on_decided(self, committed: Committed | None) -> None:
+        self._beginning_count -= 1
+        if committed is not None:
+            self.checks.on_begun(committed.result.record_positions[0])
+
+    # --- Ending ---
+
+    async def end_transaction(self, request: EndTransactionRequest) -> EndTransactionResponse:
+        """Commit or roll back, once; a repeated call gets the same answer. Errors as `Ends.end`."""
+        self._context.check_cluster(request.cluster_id)
+        if request.outcome not in (COMMITTED, ROLLED_BACK):
+            raise BadRequestError("outcome", "COMMITTED or ROLLED_BACK", str(request.outcome))
+        was_ended = await self._ends.end(
+            request.transaction_id, request.outcome, request.producer_group
+        )
+        return EndTransactionResponse(outcome=request.outcome, was_ended=was_ended)
+
+    # --- For people ---
+
+    async def list_transactions(self, request: ListTransactionsRequest) -> ListTransactionsResponse:
+        """Return open transactions by id, of one group if it is named."""
+        self._context.check_leads()
+        limit = self._context.limits.transaction_list_count_max
+        opened = self._ends.part.open.values()
+        wanted = (
+            one
+            for one in opened
+            if one.position > request.after_id
+            and request.producer_group in ("", one.producer_group)
+        )
+        count = min(request.max_count or limit, limit)
+        return ListTransactionsResponse(
+            transactions=map(self._info, islice(wanted, count)), open_count=len(opened)
+        )
+
+    async def describe_transaction(
+        self, request: DescribeTransactionRequest
+    ) -> DescribeTransactionResponse:
+        """Return a transaction and its messages, or how it ended.
+
+        Raises UnknownTransactionError, TransactionEndedError when its messages are gone.
+        """
+        self._context.check_leads()
+        part, transaction_id = self._ends.part, request.transaction_id
+        known = part.open.get(transaction_id)
+        if known is None:
+            outcome = part.ended.get(transaction_id)
+            if outcome is None:
+                raise UnknownTransactionError(transaction_id)
+            info = TransactionInfo(transaction_id=transaction_id)
+            return DescribeTransactionResponse(info=info, outcome=outcome)  # type: ignore[arg-type]
+        try:
+            made = visible_messages(self._ends.half_messages(known))
+        except PositionRangeError as error:
+            raise TransactionEndedError(transaction_id, "expired") from error
+        return DescribeTransactionResponse(
+            info=self._info(known), records=made.records, record_count=made.record_count
+        )
+
+    def _info(self, known: OpenTransaction) -> TransactionInfo:
+        return TransactionInfo(
+            transaction_id=known.position,
+            producer_group=known.producer_group,
+            begun_unix_ms=known.begun_unix_ms,
+            record_count=known.record_count,
+            size_bytes=known.size_bytes,
+            check_count=known.check_count,
+            next_check_unix_ms=known.next_check_unix_ms,
+            is_orphaned=self.checks.is_orphaned(known),
+        )

@@ -1,0 +1,222 @@
+"""Asks producers about transactions that nobody has ended, and gives up those that stay open.
+
+Owns when, and how often; must not know how a transaction ends. The time of the next question and
+the count of those before are replicated, so a new leader goes on where the old one was: what is
+here (a heap of times) is made anew from them. A question is counted before it
+is asked; if the leader falls in between it was one question less, and never one more than the
+limit. Transactions whose producers are gone are kept, and asked about when one comes.
+"""
+
+import asyncio
+import heapq
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import structlog
+
+from node.broker.context import Context
+from node.broker.own_appends import OwnAppends
+from node.broker.transactions.ends import GIVEN_UP, Ends
+from node.broker.transactions.producers import Producers, Waiting
+from node.broker.transactions.records import visible_messages
+from node.errors import NodeError
+from node.parts.transactions import OpenTransaction
+from node.transaction_errors import TransactionEndedError, UnknownTransactionError
+from quorumlog.pb.state_pb2 import Command
+from quorumlog.pb.transaction_pb2 import TransactionCheck
+from raft.errors import RaftError
+from store.errors import PositionRangeError, StoreError
+
+AT_ONCE: Final = 256
+"""Questions of one entry, and transactions looked at before others get their turn."""
+PAUSE_MS_MAX: Final = 1_000
+"""Ages, and what could not be asked, are looked at again after this."""
+_log: Final = structlog.get_logger(component="transactions")
+_ENDED: Final = (TransactionEndedError, UnknownTransactionError)
+
+
+class Checks:
+    """One per broker; a LeaderWork."""
+
+    def __init__(
+        self, context: Context, own_appends: OwnAppends, ends: Ends, unix_ms: Callable[[], int]
+    ) -> None:
+        self._context: Final = context
+        self._own_appends = own_appends
+        self._ends = ends
+        self._unix_ms = unix_ms
+        self.producers: Final = Producers(context, self._on_producer)
+        self._due: list[tuple[int, int]] = []
+        """Heap of (when to ask, position). One that is not as the state says is passed over."""
+        self._task: asyncio.Task[None] | None = None
+        self._wake = asyncio.Event()
+        self.checks_total = 0
+
+    # --- LeaderWork ---
+
+    def begin(self) -> None:
+        """This node leads: look at everything that is open."""
+        self._due = [
+            (one.next_check_unix_ms, one.position) for one in self._ends.part.open.values()
+        ]
+        heapq.heapify(self._due)
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="transactions")
+        self._task.add_done_callback(_on_ended)
+
+    def end(self) -> None:
+        """This node leads no longer."""
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+        self._due.clear()
+        self._ends.forget()
+        self.producers.end()
+
+    # --- What happens ---
+
+    def on_begun(self, position: int) -> None:
+        """A transaction was begun."""
+        known = self._ends.part.open.get(position)
+        if known is not None and self._task is not None:
+            self._push(known)
+
+    def is_orphaned(self, known: OpenTransaction) -> bool:
+        """Say whether it should have been asked about, and nobody of its group is there."""
+        is_due = known.next_check_unix_ms <= self._unix_ms()
+        return is_due and not self.producers.is_there(known.producer_group)
+
+    def _on_producer(self, group: str) -> None:
+        """What is due and had nobody to ask is not in the heap."""
+        for known in self._ends.part.open.values():
+            if known.producer_group == group:
+                self._push(known)
+
+    def _push(self, known: OpenTransaction) -> None:
+        heapq.heappush(self._due, (known.next_check_unix_ms, known.position))
+        self._wake.set()
+
+    # --- Rounds ---
+
+    async def _run(self) -> None:
+        while True:
+            self._wake.clear()
+            try:
+                await self.round()
+            except (NodeError, RaftError, StoreError) as error:
+                if not self._context.driver.is_ready:
+                    return
+                _log.warning("transactions are looked at again later", error=str(error))
+                await asyncio.sleep(PAUSE_MS_MAX / 1000)
+            pause_ms = PAUSE_MS_MAX
+            if self._due:
+                pause_ms = min(pause_ms, max(0, self._due[0][0] - self._unix_ms()))
+            if not pause_ms:
+                await asyncio.sleep(0)
+                continue
+            try:
+                async with asyncio.timeout(pause_ms / 1000):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+
+    async def round(self) -> None:
+        """Ask about what is due now, and give up what was asked about too often or is too old."""
+        now_ms = self._unix_ms()
+        limit = self._context.limits.transaction_check_count_max
+        questions: list[tuple[OpenTransaction, Waiting]] = []
+        given_up = self._aged(now_ms)
+        postponed: list[tuple[int, int]] = []
+        for known in self._take_due(now_ms):
+            if known.check_count >= limit:
+                given_up.append(known)
+            elif not self.producers.is_there(known.producer_group):
+                continue  # Until one comes.
+            elif (waiting := self.producers.choose(known.producer_group)) is not None:
+                questions.append((known, waiting))
+            else:  # All have enough to answer.
+                postponed.append((now_ms + PAUSE_MS_MAX, known.position))
+        try:
+            if questions:
+                await self._ask(questions, now_ms)
+            for known in given_up:
+                await self._give_up(known)
+        except (NodeError, RaftError, StoreError):
+            again = [known for known, _ in questions] + given_up
+            postponed += [(now_ms + PAUSE_MS_MAX, known.position) for known in again]
+            raise
+        finally:
+            for one in postponed:
+                heapq.heappush(self._due, one)
+
+    def _take_due(self, now_ms: int) -> list[OpenTransaction]:
+        """Take what is due out of the heap, no more than one entry can say."""
+        opened, due = self._ends.part.open, self._due
+        found: dict[int, OpenTransaction] = {}
+        while due and due[0][0] <= now_ms and len(found) < AT_ONCE:
+            _, position = heapq.heappop(due)
+            known = opened.get(position)
+            if known is not None and known.next_check_unix_ms <= now_ms:
+                found[position] = known
+        return list(found.values())
+
+    def _aged(self, now_ms: int) -> list[OpenTransaction]:
+        """Return the oldest ones, if their half messages might be deleted before they end."""
+        config, log = self._context.store.config, self._context.store.log
+        age_ms = self._context.limits.transaction_age_ms_max
+        if config.retention_ms:
+            age_ms = min(age_ms, config.retention_ms // 2)
+        lo_position = log.min_position
+        if config.retention_size_bytes:
+            lo_position = max(lo_position, log.max_position - config.retention_size_bytes // 2)
+        found = []
+        for known in self._ends.part.open.values():  # Oldest first.
+            if known.begun_unix_ms > now_ms - age_ms and known.position >= lo_position:
+                break
+            found.append(known)
+            if len(found) == AT_ONCE:
+                break
+        return found
+
+    async def _ask(self, questions: Sequence[tuple[OpenTransaction, Waiting]], now_ms: int) -> None:
+        next_ms = now_ms + self._context.limits.transaction_check_interval_ms
+        check = Command.CheckTransactions(
+            positions=[known.position for known, _ in questions], next_unix_ms=next_ms
+        )
+        await self._own_appends.write(b"", [Command(check_transactions=check)])
+        for known, waiting in questions:
+            heapq.heappush(self._due, (next_ms, known.position))
+            try:
+                made = visible_messages(self._ends.half_messages(known))
+            except PositionRangeError:  # It is given up as expired in a moment.
+                continue
+            question = TransactionCheck(
+                transaction_id=known.position,
+                check_count=known.check_count + 1,
+                records=made.records,
+                record_count=made.record_count,
+            )
+            if not waiting.questions.full():
+                waiting.questions.put_nowait(question)
+            self.checks_total += 1
+
+    async def _give_up(self, known: OpenTransaction) -> None:
+        try:
+            await self._ends.end(known.position, GIVEN_UP)
+        except _ENDED as error:
+            _log.warning("a transaction has ended", reason=str(error))
+            return
+        _log.warning(
+            "a transaction was given up",
+            transaction_id=known.position,
+            producer_group=known.producer_group,
+            check_count=known.check_count,
+        )
+
+
+def _on_ended(task: "asyncio.Task[None]") -> None:
+    """A defect in it must not pass in silence: the node decides what becomes of it."""
+    error = None if task.cancelled() else task.exception()
+    if error is not None:
+        task.get_loop().call_exception_handler(
+            {"message": "transactions are not looked at any more", "exception": error}
+        )

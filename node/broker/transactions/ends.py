@@ -1,0 +1,134 @@
+"""Ends transactions: one entry with the messages, the mark that they are done, and the command.
+
+Owns which transactions are being ended now; must not know who wants it. Whoever leads next finds
+the whole entry or nothing of it, so a transaction is committed once or not at all: that is stricter
+than RocketMQ, where a crash between message and mark makes the message visible twice.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from node.broker.context import Context, within
+from node.broker.own_appends import OwnAppends
+from node.broker.transactions.records import (
+    Halves,
+    done_mark,
+    given_up_messages,
+    visible_messages,
+)
+from node.errors import AppendTimeoutError, UnknownTopicError
+from node.parts.transactions import OpenTransaction, TransactionsPart
+from node.transaction_errors import TransactionEndedError, UnknownTransactionError
+from quorumlog.pb import transaction_pb2
+from quorumlog.pb.state_pb2 import Command
+from store.errors import PositionRangeError
+
+COMMITTED: Final = transaction_pb2.TRANSACTION_OUTCOME_COMMITTED
+ROLLED_BACK: Final = transaction_pb2.TRANSACTION_OUTCOME_ROLLED_BACK
+GIVEN_UP: Final = transaction_pb2.TRANSACTION_OUTCOME_GIVEN_UP
+EXPIRED: Final = transaction_pb2.TRANSACTION_OUTCOME_EXPIRED
+Outcome = transaction_pb2.TransactionOutcome
+
+_OPEN: Final = transaction_pb2.TRANSACTION_OUTCOME_UNSPECIFIED
+
+
+class Ends:
+    """One per broker."""
+
+    def __init__(
+        self, context: Context, own_appends: OwnAppends, unix_ms: Callable[[], int]
+    ) -> None:
+        self._context: Final = context
+        self._own_appends = own_appends
+        self._unix_ms = unix_ms
+        self._ending: dict[int, asyncio.Task[None]] = {}
+        """Of this term: transactions whose last entry is written and not decided."""
+        self.given_up_total = 0
+
+    @property
+    def part(self) -> TransactionsPart:
+        """The replicated tables; a snapshot replaces them, so they are looked up each time."""
+        return self._context.state.part(TransactionsPart)
+
+    def forget(self) -> None:
+        """This node leads no longer: what is under way is decided by the next leader's log."""
+        self._ending.clear()
+
+    async def end(self, transaction_id: int, outcome: Outcome, producer_group: str = "") -> bool:
+        """End a transaction; return whether it had been ended in this way before.
+
+        Cancelling it does not withdraw anything. Raises UnknownTransactionError,
+        TransactionEndedError, UnknownTopicError (only for a commit; the transaction stays open),
+        AppendTimeoutError and the errors of `OwnAppends.write`.
+        """
+        context, timeout_ms = self._context, self._context.limits.append_timeout_ms
+        context.check_leads()
+        while (running := self._ending.get(transaction_id)) is not None:
+            await within(
+                asyncio.wait({running}), timeout_ms, lambda: AppendTimeoutError(timeout_ms)
+            )
+            context.check_leads()
+        known = self.part.open.get(transaction_id)
+        if known is None or (producer_group and producer_group != known.producer_group):
+            ended = self.part.ended.get(transaction_id, _OPEN)
+            if ended == _OPEN:
+                raise UnknownTransactionError(transaction_id)
+            if ended != outcome:
+                raise TransactionEndedError(transaction_id, outcome_name(ended))
+            return True
+        task = asyncio.get_running_loop().create_task(self._write(known, outcome))
+        self._ending[transaction_id] = task
+        task.add_done_callback(lambda done: self._on_done(transaction_id, done))
+        await within(asyncio.shield(task), timeout_ms, lambda: AppendTimeoutError(timeout_ms))
+        return False
+
+    def _on_done(self, transaction_id: int, task: "asyncio.Task[None]") -> None:
+        if self._ending.get(transaction_id) is task:
+            del self._ending[transaction_id]
+        if not task.cancelled():
+            task.exception()  # Its caller may be gone; the next one finds the transaction open.
+
+    async def _write(self, known: OpenTransaction, outcome: Outcome) -> None:
+        try:
+            halves = self.half_messages(known)
+        except PositionRangeError:
+            await self._write_end(known, EXPIRED, b"")
+            raise TransactionEndedError(known.position, outcome_name(EXPIRED)) from None
+        records = b""
+        if outcome == COMMITTED:
+            made = visible_messages(halves)
+            self._check_topics(made)
+            records = made.records
+        elif outcome == GIVEN_UP:
+            records = given_up_messages(halves)
+        host = self._context.store.config.store_host
+        await self._write_end(known, outcome, records + done_mark(halves, host, self._unix_ms()))
+        self.given_up_total += outcome == GIVEN_UP
+
+    async def _write_end(self, known: OpenTransaction, outcome: Outcome, records: bytes) -> None:
+        end = Command.EndTransaction(position=known.position, outcome=outcome)
+        await self._own_appends.write(records, [Command(end_transaction=end)])
+
+    def half_messages(self, known: OpenTransaction) -> bytes:
+        """Return the half messages of an open transaction.
+
+        Raises PositionRangeError when retention has deleted them, CorruptionError.
+        """
+        if known.position < self._context.store.log.min_position:
+            log = self._context.store.log
+            raise PositionRangeError("position", known.position, log.min_position, log.max_position)
+        with self._context.store.view(known.position, known.size_bytes) as view:
+            return bytes(view)
+
+    def _check_topics(self, made: Halves) -> None:
+        """A topic may have been deleted since; permissions count when a message is sent."""
+        for topic, queue_id in made.queues:
+            known = self._context.state.topics.get(topic)
+            if known is None or queue_id >= known.queue_count:
+                raise UnknownTopicError(topic)
+
+
+def outcome_name(outcome: int) -> str:
+    """Return an outcome as people say it."""
+    return str(Outcome.Name(outcome)).removeprefix("TRANSACTION_OUTCOME_").lower().replace("_", " ")
