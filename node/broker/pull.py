@@ -15,6 +15,8 @@ from node.broker.waits import Waits
 from node.errors import BadRequestError
 from quorumlog.pb import common_pb2, log_pb2
 from quorumlog.pb.log_pb2 import PullRequest, PullResponse, TailRequest
+from store.entry_runs import entry_runs
+from store.ledger import Ledger
 from store.pull import PullResult, PullStatus
 
 _TRIES: Final = 3  # A read that meets a deletion is done again; a second one is rare.
@@ -63,7 +65,10 @@ class Pulls:
         if wait_ms and self._is_nothing(reader, result):
             result = await self._read_later(reader, max(result.next_offset, offset), wait_ms)
         self.pulls_total += 1
-        return self._response(result)
+        response = self._response(result)
+        if request.with_entries and result.data:
+            self._tell_entries(response)
+        return response
 
     async def tail(self, request: TailRequest) -> AsyncIterator[PullResponse]:
         """Yield records from an offset on as they come, until the caller closes it.
@@ -193,3 +198,13 @@ class Pulls:
             applied_index=context.driver.applied_index,
             node_id=context.driver.node_id,
         )
+
+    def _tell_entries(self, response: PullResponse) -> None:
+        """Add of which entries the records are; a log that has none tells nothing."""
+        log = self._context.store.log
+        if not isinstance(log, Ledger):
+            return
+        runs = entry_runs(log, response.records)
+        response.entry_first_records.extend(run.first_record for run in runs)
+        response.entry_indexes.extend(run.index for run in runs)
+        response.entry_terms.extend(run.term for run in runs)

@@ -79,7 +79,7 @@ class AppendResponse(_message.Message):
     def __init__(self, error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., term: _Optional[int] = ..., index: _Optional[int] = ..., position: _Optional[int] = ..., store_unix_ms: _Optional[int] = ..., durability: _Optional[_Union[_common_pb2.Durability, str]] = ..., synced_by: _Optional[_Iterable[int]] = ..., queues: _Optional[_Iterable[_Union[_common_pb2.QueueRange, _Mapping]]] = ..., store_host: _Optional[bytes] = ..., is_duplicate: _Optional[bool] = ..., record_count: _Optional[int] = ..., commit_us: _Optional[int] = ..., positions: _Optional[_Iterable[int]] = ..., due_unix_ms: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PullRequest(_message.Message):
-    __slots__ = ("topic", "queue_id", "offset", "max_count", "max_size_bytes", "wait_ms", "consistency", "at_least_index", "tags", "cluster_id", "group", "sql")
+    __slots__ = ("topic", "queue_id", "offset", "max_count", "max_size_bytes", "wait_ms", "consistency", "at_least_index", "tags", "cluster_id", "group", "sql", "with_entries")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -92,6 +92,7 @@ class PullRequest(_message.Message):
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     SQL_FIELD_NUMBER: _ClassVar[int]
+    WITH_ENTRIES_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queue_id: int
     offset: int
@@ -104,10 +105,11 @@ class PullRequest(_message.Message):
     cluster_id: str
     group: str
     sql: str
-    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., offset: _Optional[int] = ..., max_count: _Optional[int] = ..., max_size_bytes: _Optional[int] = ..., wait_ms: _Optional[int] = ..., consistency: _Optional[_Union[_common_pb2.Consistency, str]] = ..., at_least_index: _Optional[int] = ..., tags: _Optional[_Iterable[str]] = ..., cluster_id: _Optional[str] = ..., group: _Optional[str] = ..., sql: _Optional[str] = ...) -> None: ...
+    with_entries: bool
+    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., offset: _Optional[int] = ..., max_count: _Optional[int] = ..., max_size_bytes: _Optional[int] = ..., wait_ms: _Optional[int] = ..., consistency: _Optional[_Union[_common_pb2.Consistency, str]] = ..., at_least_index: _Optional[int] = ..., tags: _Optional[_Iterable[str]] = ..., cluster_id: _Optional[str] = ..., group: _Optional[str] = ..., sql: _Optional[str] = ..., with_entries: _Optional[bool] = ...) -> None: ...
 
 class PullResponse(_message.Message):
-    __slots__ = ("status", "records", "record_count", "next_offset", "min_offset", "max_offset", "applied_index", "node_id")
+    __slots__ = ("status", "records", "record_count", "next_offset", "min_offset", "max_offset", "applied_index", "node_id", "entry_first_records", "entry_indexes", "entry_terms")
     STATUS_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     RECORD_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -116,6 +118,9 @@ class PullResponse(_message.Message):
     MAX_OFFSET_FIELD_NUMBER: _ClassVar[int]
     APPLIED_INDEX_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    ENTRY_FIRST_RECORDS_FIELD_NUMBER: _ClassVar[int]
+    ENTRY_INDEXES_FIELD_NUMBER: _ClassVar[int]
+    ENTRY_TERMS_FIELD_NUMBER: _ClassVar[int]
     status: PullStatus
     records: bytes
     record_count: int
@@ -124,7 +129,10 @@ class PullResponse(_message.Message):
     max_offset: int
     applied_index: int
     node_id: int
-    def __init__(self, status: _Optional[_Union[PullStatus, str]] = ..., records: _Optional[bytes] = ..., record_count: _Optional[int] = ..., next_offset: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., applied_index: _Optional[int] = ..., node_id: _Optional[int] = ...) -> None: ...
+    entry_first_records: _containers.RepeatedScalarFieldContainer[int]
+    entry_indexes: _containers.RepeatedScalarFieldContainer[int]
+    entry_terms: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, status: _Optional[_Union[PullStatus, str]] = ..., records: _Optional[bytes] = ..., record_count: _Optional[int] = ..., next_offset: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., applied_index: _Optional[int] = ..., node_id: _Optional[int] = ..., entry_first_records: _Optional[_Iterable[int]] = ..., entry_indexes: _Optional[_Iterable[int]] = ..., entry_terms: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class TailRequest(_message.Message):
     __slots__ = ("topic", "queue_id", "offset", "consistency", "tags", "max_size_bytes", "cluster_id", "group", "sql")

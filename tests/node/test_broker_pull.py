@@ -44,6 +44,26 @@ async def waiting(node: Fixture, count: int) -> None:
 # --- Once ---
 
 
+def test_a_pull_tells_of_which_entries_the_records_are_if_asked(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with node_at(tmp_path) as node:
+            first = await node.append(0, 3)
+            far = [await node.append(n, n + 1, queue_id=1) for n in range(20)]
+            last = await node.append(3, 5)
+            found = await pull(node, 1, with_entries=True)
+            assert numbers(found.records) == [1, 2, 3, 4]
+            assert list(found.entry_first_records) == [0, 2], "one run an entry"
+            assert list(found.entry_indexes) == [first.index, last.index]
+            assert list(found.entry_terms) == [first.term, last.term]
+            other = await pull(node, queue_id=1, with_entries=True)
+            assert list(other.entry_indexes) == [receipt.index for receipt in far]
+            assert list(other.entry_first_records) == list(range(20))
+            assert not (await pull(node)).entry_indexes, "nobody asked"
+            assert not (await pull(node, 5, with_entries=True)).entry_indexes, "nothing is there"
+
+    run(work())
+
+
 def test_a_pull_returns_records_and_where_to_go_on(tmp_path: Path) -> None:
     async def work() -> None:
         async with node_at(tmp_path) as node:
