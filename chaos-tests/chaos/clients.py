@@ -74,7 +74,8 @@ class Clients:
         """Count an ack."""
         self.acked_count += 1
         self.acked_values[queue].add(value)
-        self.places[value] = Place(receipt.term, receipt.position)
+        name, offset = queue_name(queue), receipt.queue_offset
+        self.places[value] = Place(receipt.term, receipt.position, name, offset)
         self.last_index = max(self.last_index, receipt.index)
         if receipt.term > self.highest_term:
             self.highest_term = receipt.term

@@ -27,6 +27,10 @@ class Links:
         found = self._proxies[source, target] = self._server.create(name, port)
         return found.port
 
+    def port(self, pair: Pair) -> int:
+        """Where a link is dialled."""
+        return self._proxies[pair].port
+
     @property
     def nodes(self) -> tuple[int, ...]:
         """All nodes that a link leads to."""

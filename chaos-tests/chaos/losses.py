@@ -20,6 +20,8 @@ class Place:
 
     term: int
     position: int
+    queue: str
+    offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +35,20 @@ class Losses:
 def find_losses(
     places: Mapping[Value, Place], drains: Iterable[Drain], reported: Iterable[HaLoss]
 ) -> Losses:
-    """Compare receipts with what is left, and with what is reported as lost."""
-    left = {value for drain in drains for value in drain.values if value is not None}
+    """Compare receipts with what is left, and with what is reported as lost.
+
+    What lies before the first message of its queue has expired: retention may do that.
+    """
+    left: set[Value] = set()
+    firsts: dict[str, int] = {}
+    for drain in drains:
+        left.update(value for value in drain.values if value is not None)
+        firsts[drain.queue] = min(drain.first_offset, firsts.get(drain.queue, drain.first_offset))
     ranges = list(reported)
     by_term: dict[int, list[tuple[int, Value]]] = defaultdict(list)
     for value, place in places.items():
-        by_term[place.term].append((place.position, value))
+        if place.offset >= firsts.get(place.queue, 0):
+            by_term[place.term].append((place.position, value))
     lost: set[Value] = set()
     problems = []
     for term, found in sorted(by_term.items()):

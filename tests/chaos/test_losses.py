@@ -7,7 +7,9 @@ from chaos.losses import Place, find_losses
 from quorumlog.ha_types import HaLoss
 from raft.simulator.history import Drain, Value
 
-PLACES: dict[Value, Place] = {f"v{n}": Place(1 if n < 8 else 2, 100 * n) for n in range(12)}
+PLACES: dict[Value, Place] = {
+    f"v{n}": Place(1 if n < 8 else 2, 100 * n, "q0", n) for n in range(12)
+}
 REPORTED = HaLoss(0, 2, 500, 800, 800, True, 3, 3, "")
 
 
@@ -37,3 +39,10 @@ def test_a_loss_that_nobody_reports_is_found() -> None:
 def test_a_count_that_is_too_low_is_found() -> None:
     low = replace(REPORTED, acked_record_count=2)
     assert "3 messages are lost, 2" in find_losses(PLACES, [drain(5, 6, 7)], [low]).problems[0]
+
+
+def test_what_retention_deleted_is_no_loss_and_what_it_cannot_have_is() -> None:
+    kept = Drain(1, "q0", 3, [f"v{n}" for n in range(3, 12) if n != 6])
+    found = find_losses(PLACES, [kept, kept._replace(replica=2)], [])
+    assert found.lost == {"v6"}
+    assert len(found.problems) == 2

@@ -2,7 +2,9 @@
 
 from chaos.scenarios import (
     clients,
+    damage,
     disk,
+    failpoints,
     master_slave,
     membership,
     network,
@@ -13,7 +15,9 @@ from chaos.scenarios import (
 
 __all__ = [
     "clients",
+    "damage",
     "disk",
+    "failpoints",
     "master_slave",
     "membership",
     "network",

@@ -1,27 +1,20 @@
-"""Disks that fail, hang, are slow, full, damaged or gone (fault-matrix 3.3)."""
+"""Disks that fail, hang, are slow or full (fault-matrix 3.3)."""
 
 import errno
-import shutil
-from pathlib import Path
 from typing import Final
 
+from chaos.clients import LOG_QUEUES
 from chaos.profile import DISK_SIZE_BYTES, Mode, Profile
-from chaos.scenario import RAFT, Context, scenario
+from chaos.scenario import Context, scenario
+from chaos.scenarios.process import ROLLING, restart
 from chaos.shim import Call, Shim
+from quorumlog.errors import QuorumlogError
 
 EXIT_SYNC_FAILED: Final = 74
 RESERVE_SIZE_BYTES: Final = 4 << 20
 """As the profiles set it."""
 SMALL_FILES: Final = (("file_size_bytes", "1MiB"), ("batch_size_bytes_max", "256KiB"))
 SMALL_DISK: Final = Profile(disk_size_bytes=DISK_SIZE_BYTES, settings=SMALL_FILES)
-ROLLING: Final = Profile(
-    settings=(("file_size_bytes", "256KiB"), ("batch_size_bytes_max", "64KiB"))
-)
-
-
-async def _restart(x: Context, *nodes: int) -> None:
-    await x.do(x.cluster.start, *nodes)
-    await x.do(x.cluster.wait_ready)
 
 
 def _is_hit(shim: Shim, call: Call, before: int) -> bool:
@@ -51,7 +44,7 @@ async def sync_error(x: Context) -> None:
         x.prove(f"node {node} ended with 74", code == EXIT_SYNC_FAILED)
         x.prove("one sync failed", shim.hits(Call.SYNC) == before + 1)
         await x.acked()
-        await _restart(x, node)
+        await restart(x, node)
 
 
 @scenario("slow-disk", "D15", needs_shim=True)
@@ -188,96 +181,49 @@ async def full_majority(x: Context) -> None:
     await x.acked()
 
 
-# --- Damaged ---
+@scenario("read-errors", "D12", profile=ROLLING, needs_shim=True)
+async def read_errors(x: Context) -> None:
+    """Reads of a follower's disk fail, then of the leader's: an error or an end, never a message
+    that is not one."""
+    client, topic = x.load.clients.client, x.load.clients.topic
+    await x.acked(1_500)
+    for node in (await x.follower(), await x.leader()):
+        shim = x.cluster.shims[node]
+        before, refused = shim.hits(Call.READ), 0
+        async with x.fault("read-error", f"EIO, node {node}"):
+            shim.fail(Call.READ, errno.EIO)
+            # Complete files are not mapped: they are read from the disk.
+            for queue in LOG_QUEUES:
+                try:
+                    await client.pull(topic, queue, 0, consistency="local", node_id=node)
+                except QuorumlogError:
+                    refused += 1
+            await x.until("reads fail", _is_hit, shim, Call.READ, before)
+            shim.clear()
+        x.prove(f"reads of node {node} failed, {refused} calls with them", refused)
+        if not x.cluster.local.is_alive(node):
+            x.recorder.note("node", f"{node} ended with {x.cluster.local.exit_code(node)}")
+            await x.do(x.cluster.start, node)
+        await x.do(x.cluster.wait_ready)
+        await x.acked()
 
 
-def _log_files(data: Path) -> list[Path]:
-    return sorted(p for p in data.glob("dledger-*/data/*") if p.name.isdecimal())
-
-
-def _flip(path: Path, places: list[int]) -> None:
-    with path.open("r+b") as file:
-        for at in places:
-            file.seek(at)
-            byte = file.read(1)[0]
-            file.seek(at)
-            file.write(bytes([byte ^ 0x10]))
-
-
-@scenario("bit-flips", "D5 D7", modes=RAFT)
-async def bit_flips(x: Context) -> None:
-    """Bits of a follower's log are flipped while it is down: found, refetched, never cut."""
-    node = await x.follower()
-    # The file that is being written: it alone is walked when the node starts. What is flipped in
-    # an older one is found when it is read.
-    while (await x.do(_newest, x, node))[1] < 128 << 10:
-        await x.acked(200)
-    await x.do(x.cluster.kill, node)
-    x.inject("kill", f"node {node}")
-    path, written = await x.do(_newest, x, node)
-    places = sorted(x.random.sample(range(written // 2), 5))
-    x.inject("flip", f"{len(places)} bits of node {node}, at {places}", count=len(places))
-    await x.do(_flip, path, places)
-    await x.acked()
-    await _restart(x, node)
-    log = x.cluster.local.log_path(node)
-    await x.until("it repairs itself", lambda: "repaired" in log.read_text("utf-8"))
-    x.prove("the damage was repaired", True)
-
-
-def _newest(x: Context, node: int) -> tuple[Path, int]:
-    """The last log file with something in it, and how much that is."""
-    sizes = [(path, _written_size(path)) for path in _log_files(x.cluster.data_directory(node))]
-    return max((found for found in sizes if found[1]), default=sizes[0])
-
-
-def _written_size(path: Path) -> int:
-    return len(path.read_bytes().rstrip(b"\0"))
-
-
-@scenario("derived-files", "D8")
-async def derived_files(x: Context) -> None:
-    """Queues and key index of a follower are damaged or lost while it is down: rebuilt."""
-    node = await x.follower()
-    await x.do(x.cluster.kill, node)
-    x.inject("kill", f"node {node}")
-    data = x.cluster.data_directory(node)
-    queues = [path for path in (data / "consumequeue").rglob("0*") if path.is_file()]
-    chosen = x.random.sample(queues, min(4, len(queues)))
-    for at, path in enumerate(chosen):
-        if at % 2:
-            await x.do(path.unlink)
-        else:
-            await x.do(_flip, path, [3, 25])
-    await x.do(shutil.rmtree, data / "index", ignore_errors=True)
-    x.inject("damage", f"{len(chosen)} queue files and the index of node {node}", count=5)
-    await _restart(x, node)
-    await x.acked()
-    x.prove("files were damaged", len(chosen) > 1)
-
-
-@scenario("lost-file", "D9", profile=ROLLING, modes=RAFT)
-async def lost_file(x: Context) -> None:
-    """A log file of a follower is lost, another one is zeroed in the middle: both come back."""
-    await x.acked(3_000)
-    node = await x.follower()
-    await x.do(x.cluster.kill, node)
-    x.inject("kill", f"node {node}")
-    files = [path for path in _log_files(x.cluster.data_directory(node)) if _written_size(path)]
-    assert len(files) > 2, f"the log has grown to {files} only"
-    lost, zeroed = files[0], files[1]
-    good = lost.read_bytes(), zeroed.read_bytes()
-    await x.do(lost.unlink)
-    await x.do(_zero, zeroed, 8192, 4096)
-    x.inject("lose", f"{lost.name} of node {node}")
-    x.inject("zero", f"a page of {zeroed.name} of node {node}")
-    await x.acked()
-    await _restart(x, node)
-    await x.until("it repairs itself", lambda: (lost.exists() and lost.read_bytes()) == good[0])
-    x.prove("both files are as they were", zeroed.read_bytes() == good[1])
-
-
-def _zero(path: Path, at: int, size_bytes: int) -> None:
-    with path.open("r+b") as file:
-        file.seek(at)
-        file.write(bytes(size_bytes))
+@scenario("no-new-files", "D19", profile=ROLLING, needs_shim=True)
+async def no_new_files(x: Context) -> None:
+    """No file can be made: the file system is read-only, not ours any more, out of inodes."""
+    for error in (errno.EROFS, errno.EACCES, errno.ENOSPC):
+        for node in (await x.follower(), await x.leader()):
+            shim = x.cluster.shims[node]
+            before = shim.hits(Call.CREATE)
+            name = errno.errorcode[error]
+            async with x.fault("no-new-files", f"{name}, node {node}"):
+                shim.fail(Call.CREATE, error)
+                await x.until("a file cannot be made", _is_hit, shim, Call.CREATE, before)
+                await x.linger(0.5)
+                shim.clear()
+            x.prove(f"node {node} could make no file: {name}", True)
+            if not x.cluster.local.is_alive(node):
+                x.recorder.note("node", f"{node} ended with {x.cluster.local.exit_code(node)}")
+                await x.do(x.cluster.start, node)
+            await x.do(x.cluster.wait_ready)
+            await x.acked()

@@ -5,6 +5,7 @@ a master that has lost its slaves goes on being master.
 """
 
 import asyncio
+import shutil
 from typing import Final
 
 from chaos.profile import Mode
@@ -85,3 +86,43 @@ async def master_link_storm(x: Context) -> None:
         await x.linger(0.1, 0.4)
     await x.acked()
     x.prove("acks went on", x.load.clients.acked_count > before)
+
+
+@scenario("master-one-way", "N4 N5 H2 H13", modes=HA)
+async def master_one_way(x: Context) -> None:
+    """What the master sends to one slave is lost, then what that one says, then all it sends."""
+    links, master = x.cluster.links, await x.leader()
+    one, other = [node for node in links.nodes if node != master]
+    lost = [[(master, one)], [(one, master)], [(master, one), (master, other)]]
+    for cuts in lost:
+        before = x.load.clients.acked_count
+        async with x.fault("one-way", f"lost is {cuts}", count=len(cuts)):
+            for source, target in cuts:
+                await x.do(links.cut_direction, source, target)
+            if len(cuts) == 1:
+                await x.acked()
+                x.prove(f"{cuts}: the other slave is enough", True)
+            else:
+                await _acks_are_right(x, f"{cuts}")
+            await x.do(links.heal)
+        await x.acked()
+        x.prove("acks went on", x.load.clients.acked_count > before)
+    x.prove("the master stayed", await x.leader() == master)
+
+
+@scenario("lost-controller", "H8 H9", modes=HA)
+async def lost_controller(x: Context) -> None:
+    """The name servers lose all they know while everybody is down: epochs go on from the last."""
+    epoch = await x.term()
+    nodes = x.cluster.node_ids
+    for node in nodes:
+        x.inject("kill", f"node {node}")
+        await x.do(x.cluster.kill, node)
+        await x.do(shutil.rmtree, x.cluster.data_directory(node) / "nameserver")
+        x.inject("lose", f"what the name server of node {node} knows")
+    x.leader_lost()
+    await x.do(x.cluster.start, *nodes)
+    await x.do(x.cluster.wait_ready)
+    await x.acked()
+    found = await x.term()
+    x.prove(f"epoch {found} follows {epoch}", found > epoch)

@@ -1,12 +1,20 @@
 """Leadership that moves, and followers that need more than the log (fault-matrix 3.5)."""
 
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, ParamSpec
 
+from chaos.clients import LOG_QUEUES
+from chaos.errors import NotSoError
 from chaos.profile import Profile
-from chaos.scenario import RAFT, Context, scenario
+from chaos.scenario import DEADLINE_S, RAFT, Context, scenario
 from quorumlog.errors import QuorumlogError
 
+_Arguments = ParamSpec("_Arguments")
+CHANGED: Final = Profile(node_count=5, is_own=True)
+"""A failure leaves members behind that nobody expects."""
 FORGETFUL: Final = Profile(
     settings=(
         ("file_size_bytes", "256KiB"),
@@ -46,13 +54,11 @@ async def transfers(x: Context) -> None:
 @scenario("snapshot", "M5 M6", profile=FORGETFUL, modes=RAFT, pause_s=0.005)
 async def snapshot(x: Context) -> None:
     """A follower misses what retention deletes: it gets a snapshot, while the leader changes."""
+    client, topic = x.load.clients.client, x.load.clients.topic
     for with_kill in (False, True):
-        node = await x.follower()
-        await x.do(x.cluster.kill, node)
-        x.inject("kill", f"node {node}")
-        start = await _first_index(x)
-        while await _first_index(x) <= start or await _lag(x) < 500:
-            await x.acked(1_000)
+        node = await behind_retention(x)
+        batch = await client.pull(topic, LOG_QUEUES[0], 0)
+        x.prove(f"offset 0 is refused: it begins at {batch.min_offset}", batch.is_out_of_range)
         log = x.cluster.local.log_path(node)
         before = log.read_text("utf-8").count("snapshot")
         await x.do(x.cluster.start, node)
@@ -68,12 +74,23 @@ async def snapshot(x: Context) -> None:
         await x.acked()
 
 
+async def behind_retention(x: Context) -> int:
+    """Kill a follower, and wait until the leader has not kept what it misses; return it."""
+    node, admin = await x.follower(), x.load.clients.client.admin
+    others = [other for other in x.cluster.node_ids if other != node]
+    await x.do(x.cluster.kill, node)
+    x.inject("kill", f"node {node}")
+    # All that is committed now; of the others each may come to lead, and each deletes by itself.
+    missed = (await admin.node_status()).commit_index
+    while min([(await admin.node_status(other)).first_index for other in others]) <= missed:
+        await x.acked(1_000)
+    while await _lag(x) < 500:
+        await x.acked(200)
+    return node
+
+
 def _has_snapshot(log: Path, before: int) -> bool:
     return log.read_text("utf-8").count("snapshot") > before
-
-
-async def _first_index(x: Context) -> int:
-    return (await x.load.clients.client.admin.node_status()).first_index
 
 
 async def _lag(x: Context) -> int:
@@ -81,3 +98,102 @@ async def _lag(x: Context) -> int:
     return status.commit_index - min(
         member.match_index for member in status.members if member.match_index >= 0
     )
+
+
+@scenario("members", "M1 M2", profile=CHANGED, modes=RAFT)
+async def members(x: Context) -> None:
+    """Voters of five are removed and added again under load; the leader dies in each phase."""
+    admin, addresses = x.load.clients.client.admin, await _addresses(x)
+    for phase in ("removal", "adding", "promotion"):
+        node = await x.follower()
+        await _change(x, f"remove {node}", admin.remove_member, node)
+        if phase == "removal":
+            await _kill_leader(x)
+        where = addresses[node]
+        # Its old log and its old vote stay with it: it comes back as who it was.
+        await _change(
+            x, f"add {node}", admin.add_learner, node, address=where[0], peer_address=where[1]
+        )
+        if phase == "adding":
+            await _kill_leader(x)
+        await _change(x, f"promote {node}", admin.promote, node)
+        if phase == "promotion":
+            await _kill_leader(x)
+        await x.acked(50)
+        x.prove(f"node {node} is a voter again", await _is_voter(x, node))
+
+
+@scenario("members-away", "M2", profile=CHANGED, modes=RAFT)
+async def members_away(x: Context) -> None:
+    """A cut-off node is removed and disturbs nobody when it is back; then the leader is removed."""
+    admin, links, addresses = x.load.clients.client.admin, x.cluster.links, await _addresses(x)
+    node = await x.follower()
+    async with x.fault("isolate", f"node {node}, which is removed meanwhile"):
+        pairs = await x.do(links.isolate, node)
+        await x.linger(1.5)  # It has begun to ask for votes.
+        await _change(x, f"remove {node}", admin.remove_member, node)
+        leader, term = await x.leader(), await x.term_of(await x.leader())
+        await x.do(links.join, pairs)
+        await x.linger(3.0)
+        x.prove("the leader stayed", await x.leader() == leader)
+        x.prove("the term stayed", await x.term_of(leader) == term)
+    old = leader
+    x.leader_lost()
+    await _change(x, f"remove the leader, {old}", admin.remove_member, old)
+    x.prove("another leads", await x.new_leader(old) != old)
+    await x.acked()
+    for back in (node, old):
+        where = addresses[back]
+        await _change(
+            x, f"add {back}", admin.add_learner, back, address=where[0], peer_address=where[1]
+        )
+        await _change(x, f"promote {back}", admin.promote, back)
+        x.prove(f"node {back} is a voter again", await _is_voter(x, back))
+
+
+async def _addresses(x: Context) -> dict[int, tuple[str, str]]:
+    status = await x.load.clients.client.admin.node_status()
+    return {member.node_id: (member.address, member.peer_address) for member in status.members}
+
+
+async def _is_voter(x: Context, node: int) -> bool:
+    status = await x.load.clients.client.admin.node_status()
+    return any(member.node_id == node and member.is_voter for member in status.members)
+
+
+async def _change(
+    x: Context,
+    what: str,
+    call: Callable[_Arguments, Awaitable[object]],
+    *given: _Arguments.args,
+    **named: _Arguments.kwargs,
+) -> None:
+    """Change a member, again as long as it is refused: a leader may be new, a learner behind.
+
+    A change whose outcome is unknown may be refused the next time because it is done.
+    """
+    x.inject("change", what)
+    deadline = time.monotonic() + DEADLINE_S * x.options.time_scale
+    was_unknown = False
+    while True:
+        try:
+            await call(*given, **named)
+            return
+        except QuorumlogError as error:
+            x.recorder.note("admin", f"{what}: {error}")
+            if was_unknown and error.code == "raft.change_refused" and "already" in str(error):
+                return
+            was_unknown |= error.outcome.value == "unknown"
+            if time.monotonic() >= deadline:
+                raise NotSoError(f"{what} is refused for ever: {error}") from error
+        await asyncio.sleep(0.1)
+
+
+async def _kill_leader(x: Context) -> None:
+    old = await x.leader()
+    x.leader_lost()
+    x.inject("kill", f"the leader, node {old}")
+    await x.do(x.cluster.kill, old)
+    await x.new_leader(old)
+    await x.do(x.cluster.start, old)
+    await x.acked(50)

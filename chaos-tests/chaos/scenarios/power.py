@@ -10,7 +10,7 @@ from typing import Final
 
 from chaos import power
 from chaos.profile import Profile
-from chaos.scenario import RAFT, Context, scenario
+from chaos.scenario import Context, scenario
 
 SHADOWED: Final = Profile(
     is_shadowed=True,
@@ -45,7 +45,7 @@ async def power_loss_one(x: Context) -> None:
     x.prove(f"{lost} pages and names were lost", lost)
 
 
-@scenario("power-loss-all", "D2 D3 D4 D17", profile=SHADOWED, modes=RAFT)
+@scenario("power-loss-all", "D2 D3 D4 D17", profile=SHADOWED)
 async def power_loss_all(x: Context) -> None:
     """All nodes lose power at one instant, twice."""
     lost = 0

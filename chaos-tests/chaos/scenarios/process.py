@@ -9,6 +9,10 @@ from chaos.profile import Profile
 from chaos.scenario import RAFT, Context, scenario
 
 KILLED: Final = -signal.SIGKILL
+ROLLING: Final = Profile(
+    settings=(("file_size_bytes", "256KiB"), ("batch_size_bytes_max", "64KiB"))
+)
+"""So small files that a run goes through many of them."""
 
 
 async def _kill(x: Context, node: int, what: str) -> None:
@@ -17,7 +21,8 @@ async def _kill(x: Context, node: int, what: str) -> None:
     x.prove(f"node {node} died of SIGKILL", x.cluster.local.exit_code(node) == KILLED)
 
 
-async def _restart(x: Context, *nodes: int) -> None:
+async def restart(x: Context, *nodes: int) -> None:
+    """Start nodes, and wait until all are ready."""
     await x.do(x.cluster.start, *nodes)
     await x.do(x.cluster.wait_ready)
 
@@ -35,7 +40,7 @@ async def kill_leader(x: Context) -> None:
         await _kill(x, old, "the leader")
         await x.new_leader(old)
         await x.acked()
-        await _restart(x, old)
+        await restart(x, old)
 
 
 @scenario("kill-follower", "P1")
@@ -46,7 +51,7 @@ async def kill_follower(x: Context) -> None:
         await _kill(x, victim, "a follower")
         await x.acked()
         x.prove("the leader stayed", await x.leader() == leader)
-        await _restart(x, victim)
+        await restart(x, victim)
 
 
 @scenario("kill-majority", "P1")
@@ -58,7 +63,7 @@ async def kill_majority(x: Context) -> None:
     await x.linger(1.0)
     # What the leader had committed just before may still be told.
     x.prove("no quorum, no receipts", x.load.clients.acked_count - before < 5)
-    await _restart(x, old, other)
+    await restart(x, old, other)
     await x.acked()
 
 
@@ -68,7 +73,7 @@ async def kill_all(x: Context) -> None:
     for _ in range(2):
         nodes = x.random.sample(x.cluster.node_ids, len(x.cluster.node_ids))
         await asyncio.gather(*(_kill(x, node, "all") for node in nodes))
-        await _restart(x, *nodes)
+        await restart(x, *nodes)
         await x.acked()
 
 
@@ -84,32 +89,6 @@ async def kill_storm(x: Context) -> None:
         await x.until("the killed node runs", x.cluster.is_up, victim)
     await x.do(x.cluster.wait_ready)
     await x.acked()
-
-
-FAILPOINTS: Final = (
-    "ledger.before_append", "ledger.after_append", "flush.after_sync", "flush.before_tell",
-    "fs.sync", "fs.rename", "fs.open", "fs.sync_directory", "mapped_file_queue.roll",
-    "meta_file.before_rename", "durable_mark.write", "dispatch.before_mark",
-    "state_checkpoint.before_manifest", "state_checkpoint.before_rename",
-)  # fmt: skip
-ROLLING: Final = Profile(
-    settings=(("file_size_bytes", "256KiB"), ("batch_size_bytes_max", "64KiB"))
-)
-
-
-@scenario("kill-at-failpoints", "P2", profile=ROLLING, modes=RAFT)
-async def kill_at_failpoints(x: Context) -> None:
-    """A node dies at a named step of its work, five steps drawn at random."""
-    for name in x.random.sample(FAILPOINTS, 5):
-        victim = x.random.choice(x.cluster.node_ids)
-        nth = x.random.randrange(1, 4) if "fs" not in name else x.random.randrange(5, 60)
-        await x.do(x.cluster.stop, victim)
-        await x.do(x.cluster.start, victim, failpoints=f"{name}=kill@{nth}")
-        x.inject("failpoint", f"{name} at pass {nth}, node {victim}")
-        code = await x.do(x.cluster.wait_ended, victim)
-        x.prove(f"node {victim} died at {name}", code == KILLED)
-        await x.acked(50)
-        await _restart(x, victim)
 
 
 @scenario("pause-leader", "P3")
@@ -175,7 +154,7 @@ async def abort(x: Context) -> None:
     code = await x.do(x.cluster.wait_ended, victim)
     x.prove(f"node {victim} died of SIGABRT", code == -signal.SIGABRT)
     await x.acked()
-    await _restart(x, victim)
+    await restart(x, victim)
     victim = await x.leader()
     x.leader_lost()
     x.inject("abort", f"SIGBUS, node {victim}")
@@ -184,7 +163,7 @@ async def abort(x: Context) -> None:
     x.prove(f"node {victim} died of SIGBUS", code == -signal.SIGBUS)
     await x.new_leader(victim)
     await x.acked()
-    await _restart(x, victim)
+    await restart(x, victim)
 
 
 @scenario("shrunk-map", "P7 D9", modes=RAFT)
@@ -200,7 +179,7 @@ async def shrunk_map(x: Context) -> None:
     code = await x.do(x.cluster.wait_ended, victim)
     x.prove(f"node {victim} ended with {code}", code != 0)
     await x.acked()
-    await _restart(x, victim)
+    await restart(x, victim)
 
 
 @scenario("rolling-restart", "P8")
@@ -212,7 +191,7 @@ async def rolling_restart(x: Context) -> None:
         await x.do(x.cluster.stop, node)
         x.prove(f"node {node} ended with 0", x.cluster.local.exit_code(node) in (0, None))
         await x.acked(50)
-        await _restart(x, node)
+        await restart(x, node)
     failed = {
         name: count - before.get(name, 0)
         for name, count in x.recorder.outcomes.items()

@@ -1,6 +1,8 @@
 """Clocks that jump, descriptors that run out, sizes at their limits (fault-matrix 3.4)."""
 
+import asyncio
 import resource
+import socket
 from typing import Final
 
 import psutil
@@ -108,3 +110,58 @@ async def old_reader(x: Context) -> None:
             await x.linger(0.05)
         await x.acked(100)
     x.prove(f"{read} messages were read again", read > 100)
+
+
+IDLE_COUNT: Final = 1_000
+FLOOD_COUNT: Final = 48
+FLOOD_SIZE_BYTES: Final = 64 << 10
+GROWTH_SIZE_BYTES_MAX: Final = 400 << 20
+
+
+@scenario("overload", "R2")
+async def overload(x: Context) -> None:
+    """A thousand idle connections, and ten times as much as the nodes can take: nobody dies."""
+    client, topic = x.load.clients.client, x.load.clients.topic + "-flood"
+    await client.admin.create_topic(topic, queue_count=4)
+    leader = await x.leader()
+    process = psutil.Process(await x.do(x.cluster.pid, leader))
+    before = process.memory_info().rss
+    sent, refused = 0, 0
+
+    async def flood() -> None:
+        nonlocal sent, refused
+        producer = client.producer(idempotent=False, timeout_ms=2_000, linger_ms=0)
+        body = x.random.randbytes(FLOOD_SIZE_BYTES)
+        try:
+            while True:
+                try:
+                    await producer.send(topic, body)
+                    sent += 1
+                except QuorumlogError as error:
+                    refused += 1
+                    x.recorder.errors[error.code] += 1
+                    await asyncio.sleep(0.05)
+        finally:
+            await producer.abort()
+
+    host, _, port = x.cluster.local.address(leader).rpartition(":")
+    idle: list[socket.socket] = []
+    async with x.fault("overload", f"{FLOOD_COUNT} producers, {IDLE_COUNT} idle connections"):
+        try:
+            for _ in range(IDLE_COUNT):
+                idle.append(await x.do(socket.create_connection, (host, int(port)), 30))
+            floods = [asyncio.create_task(flood()) for _ in range(FLOOD_COUNT)]
+            try:
+                await x.linger(6.0)
+                await x.acked(50)
+            finally:
+                for task in floods:
+                    task.cancel()
+                await asyncio.gather(*floods, return_exceptions=True)
+        finally:
+            for one in idle:
+                one.close()
+    x.prove(f"{sent} messages of 64 KiB were taken, {refused} were not", sent > 200)
+    grown = process.memory_info().rss - before
+    x.prove(f"memory of the leader grew by {grown >> 20} MiB", grown < GROWTH_SIZE_BYTES_MAX)
+    await x.acked()

@@ -1,0 +1,106 @@
+"""Nodes that die at a named step of their work (fault-matrix P2, P7).
+
+Owns which steps are passed under load, by mode. Each of them is hit in each run of its scenario:
+the node is started with the point armed, and its death proves that it came by.
+"""
+
+from typing import Final
+
+from chaos.errors import NotSoError
+from chaos.profile import Mode
+from chaos.scenario import RAFT, Context, scenario
+from chaos.scenarios.membership import FORGETFUL, behind_retention
+from chaos.scenarios.process import KILLED, ROLLING, restart
+from quorumlog.errors import QuorumlogError
+
+EXIT_BROKEN: Final = 70
+_COMMON: Final = (
+    "flush.after_sync", "flush.before_tell", "fs.sync", "fs.rename", "fs.open", "fs.allocate",
+    "fs.write", "fs.unlink", "fs.sync_directory", "fs.map", "mapped_file_queue.roll",
+    "meta_file.before_rename", "durable_mark.write", "consume_queue.write", "dispatch.before_mark",
+    "state_checkpoint.before_manifest", "state_checkpoint.before_rename",
+)  # fmt: skip
+_OF_RAFT: Final = ("ledger.before_append", "ledger.after_append")
+_OF_SLAVES: Final = ("shipped_log.before_append", "shipped_log.after_append")
+_OF_SNAPSHOTS: Final = (
+    "snapshot.before_stage", "snapshot.staged", "snapshot.before_installed", "snapshot.installed",
+    "replica_store.before_reset", "ledger.before_reset",
+)  # fmt: skip
+_OF_CUTS: Final = ("replica_store.before_cut", "ledger.before_cut", "mapped_file.truncate")
+
+
+async def _die_at(x: Context, node: int, point: str, nth: int) -> None:
+    """Start a node that does not run, wait until it has died at a point, start it again."""
+    x.inject("failpoint", f"{point} at pass {nth}, node {node}")
+    await x.do(x.cluster.start, node, failpoints=f"{point}=kill@{nth}")
+    code = await x.do(x.cluster.wait_ended, node)
+    x.prove(f"node {node} died at {point}", code == KILLED)
+
+
+@scenario("kill-at-failpoints", "P2", profile=ROLLING)
+async def kill_at_failpoints(x: Context) -> None:
+    """A node dies at a named step of its work, at each of them once."""
+    own = _OF_RAFT if x.options.mode is Mode.RAFT else _OF_SLAVES
+    points = [*_COMMON, *own]
+    x.random.shuffle(points)
+    for point in points:
+        slaves_only = point in _OF_SLAVES
+        victim = await x.follower() if slaves_only else x.random.choice(x.cluster.node_ids)
+        nth = x.random.randrange(20, 60) if point.startswith("fs.sync") else 1
+        await x.do(x.cluster.stop, victim)
+        await _die_at(x, victim, point, nth)
+        await x.acked(50)
+        await restart(x, victim)
+
+
+@scenario("kill-in-snapshots", "P2 M5", profile=FORGETFUL, modes=RAFT, pause_s=0.005)
+async def kill_in_snapshots(x: Context) -> None:
+    """A follower dies at each step of installing a snapshot, and gets it whole the next time."""
+    for point in _OF_SNAPSHOTS:
+        node = await behind_retention(x)
+        await _die_at(x, node, point, 1)
+        await x.acked(50)
+        await restart(x, node)
+
+
+@scenario("kill-in-cuts", "P2 N1", modes=RAFT)
+async def kill_in_cuts(x: Context) -> None:
+    """An old leader dies while it cuts off what was never committed, and cuts it the next time."""
+    links, admin = x.cluster.links, x.load.clients.client.admin
+    for point in _OF_CUTS:
+        victim = await x.follower()
+        await x.do(x.cluster.stop, victim)
+        await x.do(x.cluster.start, victim, failpoints=f"{point}=kill@1")
+        await x.do(x.cluster.wait_ready)
+        try:
+            await admin.transfer_leadership(victim)
+        except QuorumlogError as error:
+            raise NotSoError(f"node {victim} did not come to lead: {error}") from error
+        await x.acked(50)
+        x.leader_lost()
+        async with x.fault("isolate", f"node {victim}, which dies at {point}"):
+            # It goes on taking what clients send, and nobody else has that.
+            pairs = await x.do(links.isolate, victim)
+            await x.new_leader(victim)
+            await x.do(links.join, pairs)
+        x.inject("failpoint", f"{point}, node {victim}")
+        code = await x.do(x.cluster.wait_ended, victim)
+        x.prove(f"node {victim} died at {point}", code == KILLED)
+        await restart(x, victim)
+        await x.acked(50)
+
+
+@scenario("assertion", "P7", profile=ROLLING, modes=RAFT)
+async def assertion(x: Context) -> None:
+    """An assertion fails in a follower, then in the leader: 70, a dump, and the others go on."""
+    for victim in (await x.follower(), await x.leader()):
+        await x.do(x.cluster.stop, victim)
+        x.inject("assertion", f"node {victim}")
+        # Nothing can fail between a roll and its entry: the node relies on that.
+        await x.do(x.cluster.start, victim, failpoints="ledger.before_append=EIO@30")
+        code = await x.do(x.cluster.wait_ended, victim)
+        x.prove(f"node {victim} ended with 70", code == EXIT_BROKEN)
+        dumps = x.cluster.data_directory(victim).glob("dump-*")
+        x.prove(f"node {victim} left a dump", any(dumps))
+        await x.acked(50)
+        await restart(x, victim)
