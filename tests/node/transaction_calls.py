@@ -1,0 +1,94 @@
+"""What tests of transactions do again and again, over a broker of `broker_fakes`."""
+
+import asyncio
+import functools
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from node.parts.transactions import TransactionsPart
+from quorumlog.pb.log_pb2 import AppendRequest, PullRequest
+from quorumlog.pb.transaction_pb2 import (
+    TRANSACTION_OUTCOME_COMMITTED,
+    TRANSACTION_OUTCOME_ROLLED_BACK,
+    CheckTransactionsRequest,
+    EndTransactionRequest,
+    EndTransactionResponse,
+    HalfMessages,
+    TransactionCheck,
+)
+from store.message import Message
+from tests.node.broker_fakes import Fixture, request
+from tests.node.links import run
+from tests.store.records import messages
+
+GROUP = "billing"
+COMMITTED, ROLLED_BACK = TRANSACTION_OUTCOME_COMMITTED, TRANSACTION_OUTCOME_ROLLED_BACK
+
+
+def halves(lo: int, hi: int, group: str = GROUP, after_ms: int = 0, **how: Any) -> AppendRequest:
+    made = request(lo, hi, **how)
+    made.transaction.CopyFrom(HalfMessages(producer_group=group, check_after_ms=after_ms))
+    return made
+
+
+async def begun(node: Fixture, lo: int, hi: int, **how: Any) -> int:
+    """Begin a transaction and return its id."""
+    return (await node.broker.append(halves(lo, hi, **how))).position
+
+
+async def ended(
+    node: Fixture, transaction_id: int, outcome: Any = COMMITTED, group: str = GROUP
+) -> EndTransactionResponse:
+    return await node.broker.end_transaction(
+        EndTransactionRequest(transaction_id=transaction_id, producer_group=group, outcome=outcome)
+    )
+
+
+async def stored(node: Fixture, topic: str = "orders", queue_id: int = 0) -> list[Message]:
+    """Return all that consumers get of a queue."""
+    found: list[Message] = []
+    while True:
+        pull = PullRequest(topic=topic, queue_id=queue_id, offset=len(found))
+        response = await node.broker.pull(pull)
+        if not response.record_count:
+            return found
+        found += messages(response.records)
+
+
+@asynccontextmanager
+async def producer(node: Fixture, group: str = GROUP) -> AsyncIterator[AsyncIterator[Any]]:
+    """A producer that waits for questions."""
+    asked = CheckTransactionsRequest(producer_group=group, client_id="p")
+    stream = node.broker.check_transactions(asked)
+    assert await anext(stream) == TransactionCheck(), "it stands"
+    try:
+        yield stream
+    finally:
+        await stream.aclose()  # type: ignore[attr-defined]
+
+
+async def question(stream: AsyncIterator[Any]) -> TransactionCheck:
+    async with asyncio.timeout(30):
+        return await anext(stream)  # type: ignore[no-any-return]
+
+
+async def round_of(node: Fixture, after_ms: int = 0) -> None:
+    """Let time pass, and have the leader look."""
+    node.clock.now_ms += after_ms
+    await node.broker._transactions.checks.round()
+
+
+def part(node: Fixture) -> TransactionsPart:
+    return node.machine.state.part(TransactionsPart)
+
+
+def on_loop(test: Callable[[Path], Coroutine[None, None, None]]) -> Callable[[Path], None]:
+    """Run a test of one directory on an event loop."""
+
+    @functools.wraps(test)
+    def wrapped(tmp_path: Path) -> None:
+        run(test(tmp_path))
+
+    return wrapped
