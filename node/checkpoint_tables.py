@@ -174,17 +174,25 @@ TABLES: Final = (
 
 def decode_topics(text: str) -> dict[str, Topic]:
     """Read `topics.json`. Raises ValueError, KeyError or TypeError for another shape."""
-    table = _load(text)["topicConfigTable"]
+    table = load_table(text)["topicConfigTable"]
     return {name: Topic(row["writeQueueNums"], row["perm"]) for name, row in table.items()}
 
 
 def decode_groups(text: str, offsets_text: str) -> dict[str, Offsets]:
     """Read `subscriptionGroup.json` and `consumerOffset.json`. Errors as `decode_topics`."""
-    groups: dict[str, Offsets] = {name: {} for name in _load(text)["subscriptionGroupTable"]}
-    strict_text = _UNQUOTED_KEY.sub(r'\1"\2"\3', offsets_text)
-    for key, row in _load(strict_text)["offsetTable"].items():
+    groups: dict[str, Offsets] = {name: {} for name in load_table(text)["subscriptionGroupTable"]}
+    for name, offsets in decode_offsets(offsets_text).items():
+        groups[name] |= offsets
+    return groups
+
+
+def decode_offsets(text: str) -> dict[str, Offsets]:
+    """Read `consumerOffset.json` alone. Errors as `decode_topics`."""
+    groups: dict[str, Offsets] = {}
+    for key, row in load_table(text)["offsetTable"].items():
         topic, name = key.split("@")
-        groups[name][topic] = {int(queue_id): offset for queue_id, offset in row.items()}
+        offsets = {int(queue_id): int(offset) for queue_id, offset in row.items()}
+        groups.setdefault(name, {})[topic] = offsets
     return groups
 
 
@@ -193,7 +201,7 @@ def decode_group_settings(text: str, groups_version: int) -> PartImage:
 
     `groups_version` is that of the groups alone; the rest of the file's counter is the settings'.
     """
-    document = _load(text)
+    document = load_table(text)
     forbidden = document.get("forbiddenTable", {})
     content: PartContent = {}
     for name, row in document["subscriptionGroupTable"].items():
@@ -221,18 +229,19 @@ def _settings_in(row: Json, forbidden: dict[str, int]) -> Json:
 
 def decode_producers(text: str) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
     """Read `producers.json`. Errors as `decode_topics`."""
-    rows = _load(text)["producers"]
+    rows = load_table(text)["producers"]
     return tuple((int(r["id"], 16), r["lastSequence"], tuple(r["positions"])) for r in rows)
 
 
 def decode_members(text: str) -> dict[int, Member]:
     """Read `members.json`. Errors as `decode_topics`."""
-    table = _load(text)["memberTable"]
+    table = load_table(text)["memberTable"]
     return {int(node): Member(row["address"], row["peerAddress"]) for node, row in table.items()}
 
 
-def _load(text: str) -> Json:
-    found = json.loads(text)
+def load_table(text: str) -> Json:
+    """Read a file of tables, with integer keys quoted or not. Raises ValueError, TypeError."""
+    found = json.loads(_UNQUOTED_KEY.sub(r'\1"\2"\3', text))
     if not isinstance(found, dict):
         raise TypeError(f"not an object: {text[:20]!r}")
     return found

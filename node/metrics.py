@@ -76,6 +76,9 @@ METRICS: Final[Mapping[str, Spec]] = {
     "in_flight_bytes": Spec("gauge", "Of appends taken in and not yet decided."),
     "in_flight_limit_bytes": Spec("gauge", "Limit of these: above it callers wait."),
     "parked_append_bytes": Spec("gauge", "Of appends that wait for room."),
+    "retried_messages": Spec("counter", "Messages given back that go to their group again."),
+    "dead_letters": Spec("counter", "Messages that became dead letters."),
+    "resent_dead_letters": Spec("counter", "Dead letters sent again to their topics."),
     "pulls": Spec("counter", "Pulls answered by this node."),
     "pulled_records": Spec("counter", "Records given to clients."),
     "pulled_bytes": Spec("counter", "Bytes of these records."),
@@ -231,6 +234,9 @@ def broker_samples(stats: BrokerStats) -> Iterator[Sample]:
     yield "in_flight_bytes", (), stats.in_flight_size_bytes
     yield "in_flight_limit_bytes", (), stats.limits.in_flight_size_bytes_max
     yield "parked_append_bytes", (), stats.parked_append_size_bytes
+    yield "retried_messages", (), stats.retried_total
+    yield "dead_letters", (), stats.dead_letters_total
+    yield "resent_dead_letters", (), stats.resent_total
     yield "pulls", (), stats.pulls_total
     yield "pulled_records", (), stats.pulled_records_total
     yield "pulled_bytes", (), stats.pulled_size_bytes_total

@@ -9,8 +9,12 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from node.broker.commands import Commands
+from node.broker.config_files import ConfigFiles
+from node.broker.consumed import Consumed
 from node.broker.context import BrokerIdentity, Context, LogKind
+from node.broker.dead_letters import DeadLetters
 from node.broker.freshness import Freshness
+from node.broker.group_settings import GroupSettingsCalls
 from node.broker.groups import Groups
 from node.broker.leader_work import LeaderWork
 from node.broker.members import Members
@@ -18,9 +22,11 @@ from node.broker.own_appends import OwnAppends
 from node.broker.produce import Produce
 from node.broker.pull import Pulls
 from node.broker.queries import Queries
+from node.broker.retry import Retry
 from node.broker.seam import BrokerDriver, OtherGroups, no_other_groups
 from node.broker.stats import BrokerStats
 from node.broker.topics import Topics
+from node.broker.transactions import TransactionCalls
 from node.broker.waits import Waits
 from node.errors import BadRequestError
 from node.limits import Limits
@@ -99,6 +105,18 @@ class Broker:
         self.list_topics = topics.list_topics
         self.describe_topic = topics.describe_topic
 
+        self._consumed = Consumed(context, self._produce, self._own_appends)
+        self._leader_works.append(self._consumed)
+        self.commit_consumed = self._consumed.commit_consumed
+
+        transactions = TransactionCalls(context, self._produce, self._own_appends, unix_ms)
+        self._transactions = transactions
+        self._leader_works.append(transactions.checks)
+        self.end_transaction = transactions.end_transaction
+        self.check_transactions = transactions.check_transactions
+        self.list_transactions = transactions.list_transactions
+        self.describe_transaction = transactions.describe_transaction
+
         groups = Groups(context, self._commands, self._freshness, self._members, clock_ms)
         self.heartbeat = groups.heartbeat
         self.leave_group = groups.leave_group
@@ -107,6 +125,19 @@ class Broker:
         self.list_groups = groups.list_groups
         self.describe_group = groups.describe_group
         self.delete_group = groups.delete_group
+
+        settings = GroupSettingsCalls(context, self._commands)
+        self.get_group_settings = settings.get_group_settings
+        self.set_group_settings = settings.set_group_settings
+
+        self._retry = Retry(context, self._commands, self._produce, self._own_appends, unix_ms)
+        self.retry_later = self._retry.retry_later
+        self._dead_letters = DeadLetters(context, self._produce, self._own_appends)
+        self.list_dead_letters = self._dead_letters.list_dead_letters
+        self.resend_dead_letters = self._dead_letters.resend_dead_letters
+        files = ConfigFiles(context, self._own_appends)
+        self.export_config_files = files.export_config_files
+        self.import_config_files = files.import_config_files
 
         driver.add_listener(self._on_turn)
 
@@ -121,13 +152,17 @@ class Broker:
 
         Cancelling the call does not withdraw the batch.
         """
-        return await self._produce.append(request)
+        return await self.append_nowait(request)
 
     def append_nowait(self, request: AppendRequest) -> "asyncio.Future[AppendResponse]":
         """As `append`, without a coroutine: batches are taken in the order of the calls.
 
         The future resolves with the receipt, or fails; nothing is raised here.
         """
+        if request.HasField("transaction"):
+            return self._transactions.append(request)
+        if request.HasField("consumed"):
+            return self._consumed.append(request)
         return self._produce.append(request)
 
     async def pull(self, request: PullRequest) -> PullResponse:
@@ -252,6 +287,9 @@ class Broker:
             command_count=self._commands.count,
             own_append_count=self._own_appends.count,
             own_entries_total=self._own_appends.entries_total,
+            retried_total=self._retry.retried_total,
+            dead_letters_total=self._retry.dead_total,
+            resent_total=self._dead_letters.resent_total,
             refused_commands_total=state.refused_count,
             topic_count=len(state.topics),
             queue_count=state.queue_total_count,

@@ -47,6 +47,11 @@ class BrokerStats:
     own_append_count: int
     """Entries that the broker writes by itself, under way."""
     own_entries_total: int
+    retried_total: int
+    """Messages that consumers gave back and that go to them again."""
+    dead_letters_total: int
+    resent_total: int
+    """Dead letters sent again."""
     refused_commands_total: int
     """Of the replicated state since its beginning: equal on all nodes."""
 

@@ -6,12 +6,11 @@ needs no mark.
 """
 
 from bisect import bisect_right
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from node.errors import LimitReachedError, NodeError
 from node.limits import Limits
 from node.parts.kind import PartContent, PartImage
-from node.topic_names import dead_letter_topic
 from quorumlog.pb.state_pb2 import Command
 from store.meta_file import Json
 
@@ -77,17 +76,15 @@ class DeadLettersPart:
         return {"resent": resent}
 
 
-def _runs(rows: Json) -> Runs:
-    if not isinstance(rows, list):
-        raise TypeError(f"not runs of offsets: {rows!r}")
-    return [(int(lo), int(hi)) for lo, hi in rows]  # type: ignore[misc, arg-type]
+def _runs(rows: Any) -> Runs:
+    return [(int(lo), int(hi)) for lo, hi in rows]
 
 
 def _merged(runs: Runs, min_offset: int) -> Runs:
     """Return the runs in order, neighbours as one, without what lies below an offset."""
     found: Runs = []
-    for lo, hi in sorted(runs):
-        lo = max(lo, min_offset)
+    for first, hi in sorted(runs):
+        lo = max(first, min_offset)
         if found and lo <= found[-1][1]:
             found[-1] = (found[-1][0], max(hi, found[-1][1]))
         elif lo < hi:

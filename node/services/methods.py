@@ -13,7 +13,7 @@ from node.broker import Broker
 from node.nameserver.calls import NameServerCalls
 from node.services.append_stream import AppendStream
 from node.services.calls import Calls, Method
-from quorumlog.pb import admin_pb2, consumer_pb2, log_pb2, nameserver_pb2
+from quorumlog.pb import admin_pb2, consumer_pb2, log_pb2, nameserver_pb2, retry_pb2, transaction_pb2
 
 
 class Admin(Protocol):
@@ -33,8 +33,10 @@ _APPEND_STREAM = "LogService/AppendStream"
 _LOG = log_pb2.DESCRIPTOR.services_by_name["LogService"]
 _CONSUMER = consumer_pb2.DESCRIPTOR.services_by_name["ConsumerService"]
 _ADMIN = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
+_RETRY = retry_pb2.DESCRIPTOR.services_by_name["RetryService"]
+_TRANSACTION = transaction_pb2.DESCRIPTOR.services_by_name["TransactionService"]
 _NAMESERVER = nameserver_pb2.DESCRIPTOR.services_by_name["NameServerService"]
-SERVICES = (_LOG, _CONSUMER, _ADMIN, _NAMESERVER)
+SERVICES = (_LOG, _CONSUMER, _ADMIN, _RETRY, _TRANSACTION, _NAMESERVER)
 """Those of a node."""
 
 
@@ -66,6 +68,15 @@ def handlers(
         "CommitOffsets": broker.commit_offsets,
         "FetchOffsets": broker.fetch_offsets,
     }
+    retry: dict[str, Method] = {
+        "RetryLater": broker.retry_later,
+        "ResendDeadLetters": broker.resend_dead_letters,
+        "ListDeadLetters": broker.list_dead_letters,
+        "GetGroupSettings": broker.get_group_settings,
+        "SetGroupSettings": broker.set_group_settings,
+        "ExportConfigFiles": broker.export_config_files,
+        "ImportConfigFiles": broker.import_config_files,
+    }
     administration: dict[str, Method] = {
         "CreateTopic": broker.create_topic,
         "DeleteTopic": broker.delete_topic,
@@ -83,12 +94,21 @@ def handlers(
         "HaStatus": admin.ha_status,
         "HaPromote": admin.ha_promote,
     }
+    transaction: dict[str, Method] = {
+        "EndTransaction": broker.end_transaction,
+        "CheckTransactions": broker.check_transactions,
+        "ListTransactions": broker.list_transactions,
+        "DescribeTransaction": broker.describe_transaction,
+        "CommitConsumed": broker.commit_consumed,
+    }
     found = {
         service: calls.handler(service, methods)
         for service, methods in (
             (_LOG, log),
             (_CONSUMER, consumer),
+            (_RETRY, retry),
             (_ADMIN, administration),
+            (_TRANSACTION, transaction),
         )
     }
     return found | nameserver_handlers(calls, nameserver)

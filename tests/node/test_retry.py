@@ -1,0 +1,360 @@
+"""Messages given back: the entry that moves them, how often, dead letters, and who is refused."""
+
+import asyncio
+import functools
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from node.broker.delayed_records import LEVEL_DELAYS_MS, delivered, held
+from node.broker.own_appends import OwnAppends
+from node.errors import (
+    BadRequestError,
+    BusyError,
+    LimitReachedError,
+    ReservedTopicError,
+    TopicNotReadableError,
+    TopicNotWritableError,
+    UnknownGroupError,
+    UnknownQueueError,
+    UnknownTopicError,
+)
+from node.group_errors import (
+    GroupDisabledError,
+    GroupOrderlyError,
+    MessageExpiredError,
+    TopicForbiddenError,
+)
+from quorumlog.pb.admin_pb2 import CreateTopicRequest, DeleteTopicRequest
+from quorumlog.pb.common_pb2 import Delays, GroupSettings, TopicNames
+from quorumlog.pb.consumer_pb2 import GroupOffset
+from quorumlog.pb.retry_pb2 import (
+    GetGroupSettingsRequest,
+    ListDeadLettersRequest,
+    ResendDeadLettersRequest,
+    RetryLaterRequest,
+    RetryLaterResponse,
+    RetryMessage,
+    SetGroupSettingsRequest,
+)
+from store.message import Message, decode_message
+from store.pull import PullStatus
+from tests.node.broker_fakes import Fixture, node_at
+from tests.node.commands import SMALL_LIMITS, commit
+
+RETRY, DEAD = "%RETRY%readers", "%DLQ%readers"
+
+
+def on_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    @functools.wraps(test)
+    def run(*args: Any, **named: Any) -> None:
+        asyncio.run(test(*args, **named))
+
+    return run
+
+
+def given_back(*offsets: int, **how: Any) -> RetryLaterRequest:
+    """Messages of queue 0 of orders, unless told otherwise."""
+    of = {name: how.pop(name) for name in ("topic", "delay_ms", "is_dead") if name in how}
+    of.setdefault("topic", "orders")
+    how.setdefault("group", "readers")
+    return RetryLaterRequest(messages=[RetryMessage(offset=o, **of) for o in offsets], **how)
+
+
+def committed(offset: int, topic: str = "orders") -> GroupOffset:
+    return GroupOffset(topic=topic, offset=offset)
+
+
+async def configure(node: Fixture, **settings: Any) -> None:
+    await node.broker.set_group_settings(
+        SetGroupSettingsRequest(group="readers", settings=GroupSettings(**settings))
+    )
+
+
+def queue(node: Fixture, topic: str, queue_id: int = 0) -> list[Message]:
+    """Return all messages of a queue."""
+    found = node.log.store.pull(topic, queue_id, 0, max_count=1000)
+    data, at, messages = found.data, 0, []
+    while found.status is PullStatus.FOUND and at < len(data):
+        messages.append(decode_message(data, at))
+        at += messages[-1].size_bytes
+    return messages
+
+
+async def written(node: Fixture) -> None:
+    """Wait until an entry is under way."""
+    for _ in range(1_000):
+        if node.driver.pending:
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("nothing was written")
+
+
+async def deliver(node: Fixture, level: int) -> int:
+    """Put what is held on a level into the retry topic, as its time has come; return its offset."""
+    _lo, hi = node.log.store.queue_range("SCHEDULE_TOPIC_XXXX", level - 1)
+    found = node.log.store.pull("SCHEDULE_TOPIC_XXXX", level - 1, hi - 1, max_count=1)
+    own = OwnAppends(node.broker._context)
+    written = await own.write(delivered(found.data)[1], [])
+    return written.queues[RETRY.encode(), 0][0]
+
+
+@on_loop
+async def test_a_message_waits_for_its_time_and_says_where_it_came_from(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        node.broker._retry._unix_ms = lambda: 5_000_000
+        await node.append(0, 3)
+        origin = queue(node, "orders")[1]
+        answer = await node.broker.retry_later(given_back(1, offsets=[committed(2)]))
+        assert (answer.retried_count, answer.dead_count) == (1, 0)
+
+        found = node.log.store.pull("SCHEDULE_TOPIC_XXXX", 2, 0)
+        assert held(found.data) == (RETRY, 0, 5_010_000)
+        moved = decode_message(found.data)
+        assert moved.body == origin.body
+        assert moved.reconsume_times == 1
+        assert moved.properties["RETRY_TOPIC"] == "orders"
+        assert moved.properties["ORIGIN_MESSAGE_ID"] == origin.message_id
+        assert node.machine.state.groups["readers"]["orders"] == {0: 2}
+        assert node.machine.state.topics[RETRY] == (1, 6)
+        assert node.machine.state.refused_count == 0
+
+
+@on_loop
+async def test_the_pauses_are_those_of_the_published_table(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        await node.append(0, 1)
+        where: dict[str, Any] = {"topic": "orders"}
+        offset = 0
+        for attempt in range(16):
+            answer = await node.broker.retry_later(given_back(offset, **where))
+            assert answer.retried_count == 1
+            level = min(3 + attempt, 18)
+            offset, where = await deliver(node, level), {"topic": RETRY}
+            last = queue(node, RETRY)[-1]
+            assert last.reconsume_times == attempt + 1
+            assert last.properties["RETRY_TOPIC"] == "orders"
+        assert [LEVEL_DELAYS_MS[level - 1] for level in (3, 4, 5, 18)] == [
+            10_000, 30_000, 60_000, 7_200_000,
+        ]  # fmt: skip
+        answer = await node.broker.retry_later(given_back(offset, topic=RETRY))
+        assert (answer.retried_count, answer.dead_count) == (0, 1)
+        (dead,) = queue(node, DEAD)
+        assert (dead.reconsume_times, dead.properties["RETRY_TOPIC"]) == (17, "orders")
+        assert dead.properties["ORIGIN_MESSAGE_ID"] == queue(node, "orders")[0].message_id
+
+
+@on_loop
+async def test_settings_of_the_group_and_the_call_say_when_and_how_often(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        node.broker._retry._unix_ms = lambda: 1_000
+        await node.append(0, 4)
+        await configure(node, retry_count_max=2, retry_delays=Delays(delay_ms=[7, 70]))
+        await node.broker.retry_later(given_back(0))
+        await node.broker.retry_later(given_back(1, delay_ms=500))
+        timed = queue(node, "rmq_sys_wheel_timer")
+        assert [m.properties["TIMER_OUT_MS"] for m in timed] == ["1007", "1500"]
+
+        answer = await node.broker.retry_later(given_back(2, attempt_count_max=1))
+        assert answer.dead_count == 1
+        answer = await node.broker.retry_later(given_back(3, is_dead=True))
+        assert answer.dead_count == 1
+        settings = await node.broker.get_group_settings(GetGroupSettingsRequest(group="readers"))
+        assert settings.retry_count_max == 2
+
+
+@on_loop
+async def test_a_repeated_call_gets_the_first_answer(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        await node.append(0, 2)
+        how: dict[str, Any] = {"producer_id": 7, "offsets": [committed(1)]}
+        first = await node.broker.retry_later(given_back(0, **how, is_dead=True))
+        again = await node.broker.retry_later(given_back(0, **how, is_dead=True))
+        assert again.is_duplicate
+        again.is_duplicate = False
+        assert again == first
+        assert len(queue(node, DEAD)) == 1
+        assert node.broker.stats().dead_letters_total == 1
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+@on_loop
+async def test_a_lost_leader_leaves_all_of_an_entry_or_nothing(tmp_path: Path, keeps: bool) -> None:
+    async with node_at(tmp_path) as node:
+        await node.append(0, 2)
+        call = given_back(0, producer_id=7, offsets=[committed(1)], is_dead=True)
+        await configure(node, retry_count_max=16)
+        await node.broker._commands.submit(commit("readers", ("orders", 0, 0)))
+        node.driver.is_holding = True
+        task = asyncio.ensure_future(node.broker.retry_later(call))
+        await written(node)
+        node.driver.lose()
+        node.driver.decide(1 if keeps else 0)
+        node.driver.is_holding = False
+        node.driver.lead()
+        if keeps:
+            first: RetryLaterResponse | BaseException = await task
+        else:
+            (first,) = await asyncio.gather(task, return_exceptions=True)
+            assert isinstance(first, Exception)
+            assert queue(node, DEAD) == []
+            assert node.machine.state.groups["readers"]["orders"] == {0: 0}
+        again = await node.broker.retry_later(call)
+        assert again.is_duplicate == keeps
+        assert len(queue(node, DEAD)) == 1
+        assert node.machine.state.groups["readers"]["orders"] == {0: 1}
+
+
+@on_loop
+async def test_dead_letters_go_back_once(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        await node.append(0, 4)
+        await node.broker.retry_later(given_back(0, 1, 2, is_dead=True))
+        send = ResendDeadLettersRequest(group="readers", offsets=[2, 0])
+        first, second = await asyncio.gather(
+            node.broker.resend_dead_letters(send),
+            node.broker.resend_dead_letters(send),
+            return_exceptions=True,
+        )
+        assert not isinstance(first, BaseException)
+        assert (list(first.resent), list(first.already_resent)) == ([0, 2], [])
+        assert isinstance(second, BusyError)
+        again = await node.broker.resend_dead_letters(send)
+        assert (again.index, list(again.resent), list(again.already_resent)) == (-1, [], [0, 2])
+        assert [m.body for m in queue(node, "orders")[4:]] == [queue(node, "orders")[0].body]
+        (sent,) = queue(node, "orders", 2)
+        assert (sent.body, sent.reconsume_times) == (queue(node, "orders")[2].body, 0)
+        assert "RETRY_TOPIC" not in sent.properties
+
+        found = await node.broker.list_dead_letters(ListDeadLettersRequest(group="readers"))
+        assert (found.record_count, list(found.resent)) == (3, [0, 2])
+        assert (found.next_offset, found.min_offset, found.max_offset) == (3, 0, 3)
+        behind = ListDeadLettersRequest(group="readers", offset=9)
+        assert (await node.broker.list_dead_letters(behind)).record_count == 0
+        assert node.broker.stats().resent_total == 2
+
+
+@on_loop
+async def test_a_resend_that_was_cut_off_can_be_made_again(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        await node.append(0, 1)
+        await node.broker.retry_later(given_back(0, is_dead=True))
+        send = ResendDeadLettersRequest(group="readers", offsets=[0])
+        for keep_count in (0, 1):
+            node.driver.is_holding = True
+            task = asyncio.ensure_future(node.broker.resend_dead_letters(send))
+            await written(node)
+            node.driver.lose()
+            node.driver.decide(keep_count)
+            await asyncio.gather(task, return_exceptions=True)
+            node.driver.is_holding = False
+            node.driver.lead()
+        answer = await node.broker.resend_dead_letters(send)
+        assert list(answer.already_resent) == [0]
+        assert len(queue(node, "orders")) == 2
+
+
+@pytest.mark.parametrize(
+    ("call", "kind"),
+    [
+        (given_back(), BadRequestError),
+        (given_back(*range(257)), BadRequestError),
+        (given_back(0, group="no name"), BadRequestError),
+        (given_back(0, delay_ms=259_200_001), BadRequestError),
+        (given_back(0, topic="other"), UnknownTopicError),
+        (given_back(0, topic="deaf"), TopicNotReadableError),
+        (given_back(0, topic="rmq_sys_quorumlog"), ReservedTopicError),
+        (given_back(0, topic="%RETRY%others"), ReservedTopicError),
+        (given_back(0, topic=DEAD), ReservedTopicError),
+        (given_back(4), MessageExpiredError),
+        (given_back(-1), MessageExpiredError),
+        (given_back(0, offsets=[committed(1, "other")]), UnknownTopicError),
+        (given_back(0, offsets=[committed(-1)]), BadRequestError),
+        (
+            given_back(0, offsets=[GroupOffset(topic="orders", queue_id=4, offset=1)]),
+            UnknownQueueError,
+        ),
+    ],
+)
+@on_loop
+async def test_a_bad_call_is_refused_and_changes_nothing(
+    tmp_path: Path, call: RetryLaterRequest, kind: type[Exception]
+) -> None:
+    async with node_at(tmp_path) as node:
+        await node.append(0, 4)
+        await node.broker.create_topic(CreateTopicRequest(topic="deaf", permission=2))
+        before = node.machine.image()
+        with pytest.raises(kind):
+            await node.broker.retry_later(call)
+        assert node.machine.image() == before
+
+
+@on_loop
+async def test_settings_forbid(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        await node.append(0, 1)
+        await configure(node, forbidden_topics=TopicNames(topics=["orders"]))
+        with pytest.raises(TopicForbiddenError):
+            await node.broker.retry_later(given_back(0))
+        await configure(node, forbidden_topics=TopicNames(), is_orderly=True)
+        with pytest.raises(GroupOrderlyError):
+            await node.broker.retry_later(given_back(0))
+        await configure(node, is_orderly=False, is_consume_enabled=False)
+        with pytest.raises(GroupDisabledError):
+            await node.broker.retry_later(given_back(0))
+        with pytest.raises(UnknownGroupError):
+            await node.broker.get_group_settings(GetGroupSettingsRequest(group="nobody"))
+
+
+@on_loop
+async def test_limits_of_groups_hold_before_anything_moves(tmp_path: Path) -> None:
+    async with node_at(tmp_path, limits=SMALL_LIMITS) as node:
+        await node.append(0, 1)
+        for group in "abc":
+            await node.broker.retry_later(given_back(0, group=group, is_dead=True))
+        with pytest.raises(LimitReachedError):
+            await node.broker.retry_later(given_back(0, group="d", is_dead=True))
+        assert "%DLQ%d" not in node.machine.state.topics
+        assert len(node.machine.state.topics) == 7
+
+
+@on_loop
+async def test_bad_resends_are_refused(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        await node.append(0, 2)
+        send = ResendDeadLettersRequest(group="readers", offsets=[0])
+        with pytest.raises(UnknownGroupError):
+            await node.broker.resend_dead_letters(send)
+        with pytest.raises(UnknownGroupError):
+            await node.broker.list_dead_letters(ListDeadLettersRequest(group="readers"))
+        await node.broker.retry_later(given_back(0, is_dead=True))
+        with pytest.raises(MessageExpiredError):
+            await node.broker.resend_dead_letters(
+                ResendDeadLettersRequest(group="readers", offsets=[0, 1])
+            )
+        with pytest.raises(BadRequestError):
+            await node.broker.resend_dead_letters(ResendDeadLettersRequest(group="readers"))
+        await node.broker.create_topic(CreateTopicRequest(topic="orders", permission=4))
+        with pytest.raises(TopicNotWritableError):
+            await node.broker.resend_dead_letters(send)
+        await node.broker.delete_topic(DeleteTopicRequest(topic="orders"))
+        with pytest.raises(UnknownTopicError):
+            await node.broker.resend_dead_letters(send)
+        assert node.machine.state.refused_count == 0
+
+
+@on_loop
+async def test_clients_may_read_the_topics_of_a_group_and_no_more(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        await node.append(0, 1)
+        await node.broker.retry_later(given_back(0, is_dead=True))
+        for refused in (
+            node.append(0, 1, topic=DEAD),
+            node.append(0, 1, topic=RETRY),
+            node.broker.create_topic(CreateTopicRequest(topic=DEAD, queue_count=2)),
+            node.broker.delete_topic(DeleteTopicRequest(topic=RETRY)),
+        ):
+            with pytest.raises(ReservedTopicError):
+                await refused
