@@ -85,6 +85,11 @@ METRICS: Final[Mapping[str, Spec]] = {
     "waiting_readers": Spec("gauge", "Pulls and tails that wait for a message."),
     "topics": Spec("gauge", "Topics of the cluster."),
     "groups": Spec("gauge", "Consumer groups of the cluster."),
+    "open_transactions": Spec("gauge", "Neither committed nor rolled back, of the cluster."),
+    "open_transactions_limit": Spec("gauge", "Limit of these: above it refused."),
+    "transaction_producers": Spec("gauge", "Leader only: producers that wait to be asked."),
+    "transaction_checks": Spec("counter", "Questions to producers what became of one."),
+    "transactions_given_up": Spec("counter", "Ended without an answer, or too old."),
     "group_members": Spec("gauge", "Leader only: consumers that said they are alive."),
     "append_seconds": Spec("histogram", "From the call of the store to bytes in the page cache."),
     "sync_seconds": Spec("histogram", "Duration of a sync of the log."),
@@ -243,6 +248,11 @@ def broker_samples(stats: BrokerStats) -> Iterator[Sample]:
     yield "waiting_readers", (), stats.waiting_reader_count
     yield "topics", (), stats.topic_count
     yield "groups", (), stats.group_count
+    yield "open_transactions", (), stats.open_transaction_count
+    yield "open_transactions_limit", (), stats.limits.open_transaction_count_max
+    yield "transaction_producers", (), stats.transaction_producer_count
+    yield "transaction_checks", (), stats.transaction_checks_total
+    yield "transactions_given_up", (), stats.given_up_transactions_total
     yield "group_members", (), stats.group_member_count
 
 

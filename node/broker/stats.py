@@ -52,6 +52,12 @@ class BrokerStats:
     dead_letters_total: int
     resent_total: int
     """Dead letters sent again."""
+    open_transaction_count: int
+    """Neither committed nor rolled back."""
+    transaction_producer_count: int
+    """Producers that wait to be asked."""
+    transaction_checks_total: int
+    given_up_transactions_total: int
     refused_commands_total: int
     """Of the replicated state since its beginning: equal on all nodes."""
 

@@ -13,7 +13,14 @@ from node.broker import Broker
 from node.nameserver.calls import NameServerCalls
 from node.services.append_stream import AppendStream
 from node.services.calls import Calls, Method
-from quorumlog.pb import admin_pb2, consumer_pb2, log_pb2, nameserver_pb2, retry_pb2, transaction_pb2
+from quorumlog.pb import (
+    admin_pb2,
+    consumer_pb2,
+    log_pb2,
+    nameserver_pb2,
+    retry_pb2,
+    transaction_pb2,
+)
 
 
 class Admin(Protocol):
