@@ -33,6 +33,7 @@ from quorumlog.producer import (
     ProducerOptions,
 )
 from quorumlog.queues import Queue
+from quorumlog.raw import Raw
 from quorumlog.reads import Freshness, QueueOffsets, Reads
 from quorumlog.rebalance import Strategy
 from quorumlog.retry import Deadline
@@ -155,6 +156,11 @@ class Client:
     def admin(self) -> Admin:
         """Topics, groups, members and nodes."""
         return self._started().admin
+
+    @property
+    def raw(self) -> Raw:
+        """Records as bytes."""
+        return self._started().raw
 
     def stats(self) -> ClientStats:
         """Return what it did so far."""
@@ -446,6 +452,7 @@ class _Parts:
         self.groups = BrokerGroups(bootstrap, cluster_id, credentials)
         self.reads = Reads(self.groups)
         self.admin = Admin(self.groups, timeout_ms)
+        self.raw = Raw(self.groups, self.reads, timeout_ms)
 
 
 def connect(

@@ -91,24 +91,18 @@ class Reads:
     ) -> MessageBatch:
         """Read what is at `offset` and after it. Raises CorruptRecordError, UnknownTopicError."""
         topic, queue_id = queue
-        request = log_pb2.PullRequest(
-            topic=topic,
-            queue_id=queue_id,
-            offset=offset,
+        if not queue.group:
+            queue = Queue(topic, queue_id, self.group_of(queue, freshness).name)
+        response = await self.pull_response(
+            queue,
+            offset,
+            freshness,
             max_count=max_count,
             max_size_bytes=max_size_bytes,
             wait_ms=wait_ms,
-            consistency=_CONSISTENCY[freshness.consistency],
             tags=tags,
-            cluster_id=self._groups.cluster_id,
+            timeout_ms=timeout_ms,
         )
-        if freshness.at_least_index is not None:
-            request.at_least_index = freshness.at_least_index
-        deadline = Deadline(timeout_ms + wait_ms)
-        group = self.group_of(queue, freshness)
-        if queue.group != group.name:
-            queue = Queue(topic, queue_id, group.name)
-        response = await self._ask(group, "Pull", request, freshness, deadline, wait_ms)
         records = response.records
         messages = decode_records(records, topic=topic, group=queue.group) if records else []
         if tags:  # Nodes filter by a hash of the tag, as RocketMQ does.
@@ -130,6 +124,41 @@ class Reads:
             messages=messages,
             queue=queue,
         )
+
+    async def pull_response(
+        self,
+        queue: Queue,
+        offset: int,
+        freshness: Freshness,
+        *,
+        max_count: int,
+        max_size_bytes: int,
+        timeout_ms: int,
+        wait_ms: int = 0,
+        tags: Sequence[str] = (),
+        with_entries: bool = False,
+    ) -> log_pb2.PullResponse:
+        """Read the same, and leave it as it came."""
+        request = log_pb2.PullRequest(
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            offset=offset,
+            max_count=max_count,
+            max_size_bytes=max_size_bytes,
+            wait_ms=wait_ms,
+            consistency=_CONSISTENCY[freshness.consistency],
+            tags=tags,
+            cluster_id=self._groups.cluster_id,
+            with_entries=with_entries,
+        )
+        if freshness.at_least_index is not None:
+            request.at_least_index = freshness.at_least_index
+        deadline = Deadline(timeout_ms + wait_ms)
+        group = self.group_of(queue, freshness)
+        response: log_pb2.PullResponse = await self._ask(
+            group, "Pull", request, freshness, deadline, wait_ms
+        )
+        return response
 
     def group_of(self, queue: Queue, freshness: Freshness) -> BrokerGroup:
         """Return the group of a queue: the one it names, else that of the node that is asked."""

@@ -18,6 +18,7 @@ from quorumlog import consumer as async_consumer
 from quorumlog import delivery as async_delivery
 from quorumlog import group as async_group
 from quorumlog import producer as async_producer
+from quorumlog import raw as async_raw
 from quorumlog.client import CONNECT_TIMEOUT_MS, TIMEOUT_MS, ClientStats
 from quorumlog.delivery import Receipt
 from quorumlog.fetching import BATCH_SIZE_BYTES_MAX as FETCH_SIZE_BYTES_MAX
@@ -264,6 +265,16 @@ class Admin:
     ha_promote = blocking(async_admin.Admin.ha_promote)
 
 
+class Raw:
+    """Records as bytes; see quorumlog.raw.Raw."""
+
+    def __init__(self, inner: async_raw.Raw) -> None:
+        self._inner = inner
+
+    pull = blocking(async_raw.Raw.pull)
+    append = blocking(async_raw.Raw.append)
+
+
 class Client:
     """A connection to a cluster; see quorumlog.Client. Start it with `with`."""
 
@@ -324,6 +335,11 @@ class Client:
     def admin(self) -> Admin:
         """Topics, groups, members and nodes."""
         return Admin(self._inner.admin)
+
+    @property
+    def raw(self) -> Raw:
+        """Records as bytes."""
+        return Raw(self._inner.raw)
 
     stats: Callable[..., ClientStats] = plain(async_client.Client.stats)
     pull = blocking(async_client.Client.pull)

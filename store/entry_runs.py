@@ -17,7 +17,7 @@ class EntryRun(NamedTuple):
     """The records from number `first_record` on, counted from 0, are of this entry."""
 
     first_record: int
-    index: int
+    entry_index: int
     term: int
 
 

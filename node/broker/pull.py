@@ -206,5 +206,5 @@ class Pulls:
             return
         runs = entry_runs(log, response.records)
         response.entry_first_records.extend(run.first_record for run in runs)
-        response.entry_indexes.extend(run.index for run in runs)
+        response.entry_indexes.extend(run.entry_index for run in runs)
         response.entry_terms.extend(run.term for run in runs)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import quorumlog
-from quorumlog import errors, sync
+from quorumlog import errors, raw, sync
 from tests.client.fake_cluster import FakeCluster, fake_cluster
 
 PAIRS = [
@@ -20,6 +20,7 @@ PAIRS = [
     (quorumlog.PullConsumer, sync.PullConsumer),
     (quorumlog.GroupConsumer, sync.GroupConsumer),
     (quorumlog.Admin, sync.Admin),
+    (raw.Raw, sync.Raw),
 ]
 # What only makes sense there: hooks between the two, and attributes that are set by __init__.
 ASYNC_ONLY = {"hand_out", "take"}
