@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from quorumlog.errors import OffsetOutOfRangeError, QuorumlogError
-from quorumlog.message import MessageBatch
+from quorumlog.message import Message, MessageBatch
 from quorumlog.options import Consistency
 from quorumlog.queues import Queue
 from quorumlog.reads import Freshness, Reads
@@ -23,6 +23,10 @@ BATCH_SIZE_BYTES_MAX: Final = 1024 * 1024
 PREFETCH_DEFAULT: Final = 2
 BEYOND_END_GRACE_MS: Final = 5_000
 PATIENCE_MS: Final = 1_000
+
+TRAIL_COUNT_MAX: Final = 256
+"""Batches of which a fetcher remembers the last message: so far back it finds the end of a log that
+was cut. Beyond them it begins anew at the first message."""
 
 _log = logging.getLogger("quorumlog.consumer")
 
@@ -112,6 +116,46 @@ class Inbox:
         fetcher.credits.release()
 
 
+class Trail:
+    """What was read last from a queue: offsets, and where in the log the messages were.
+
+    All replicas have a message at the same place, so another node that has it there, with the same
+    time of storing, has the same log up to it. One that has not lost the end: an async master may.
+    """
+
+    def __init__(self) -> None:
+        self._marks: deque[tuple[int, int, int]] = deque(maxlen=TRAIL_COUNT_MAX)
+        self.node_id = 0  # Who served it last.
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to compare with."""
+        return not self._marks
+
+    @property
+    def newest(self) -> int:
+        """Offset of the last message that was read."""
+        return self._marks[-1][0]
+
+    def add(self, batch: MessageBatch) -> None:
+        """Remember the end of a batch."""
+        self.node_id = batch.node_id
+        if batch.messages:
+            self._marks.append(_mark(batch.messages[-1]))
+
+    def is_end_of(self, batch: MessageBatch) -> bool:
+        """Whether the first message of a batch is the one that was read last."""
+        return bool(batch.messages) and _mark(batch.messages[0]) == self._marks[-1]
+
+    def go_back(self) -> None:
+        """Forget the newest message: it is gone."""
+        self._marks.pop()
+
+
+def _mark(message: Message) -> tuple[int, int, int]:
+    return message.queue_offset, message.position, message.store_unix_ms
+
+
 class Fetcher:
     """Reads one queue from an offset on, up to `end_offset` if there is one."""
 
@@ -133,6 +177,7 @@ class Fetcher:
         self._options = options
         self._inbox = inbox
         self._end_offset = end_offset
+        self._trail = Trail()
         self._is_waiting = end_offset is None
         """Whether the node is to wait for messages; up to an end they are there, or it lags."""
         self._task = asyncio.create_task(self._run())
@@ -157,6 +202,7 @@ class Fetcher:
             await self._inbox.wait_for_room()
             await self.credits.acquire()
             batch = await self._pull()
+            self._trail.add(batch)
             self._is_waiting = self._end_offset is None or batch.next_offset == self.offset
             self.offset = batch.next_offset
             batch = self._up_to_end(batch)
@@ -169,7 +215,9 @@ class Fetcher:
         """Pull until there is an answer that is in range."""
         backoff: Backoff | None = None
         while True:
-            batch = await self._pull_once()
+            batch = await self._pull_once(self.offset, wait=self._is_waiting)
+            if batch.node_id != self._trail.node_id and await self._went_back(batch):
+                continue
             if not batch.is_out_of_range:
                 return batch
             if self.offset < batch.min_offset:
@@ -191,18 +239,50 @@ class Fetcher:
                 raise self._out_of_range(batch)
             await asyncio.sleep(max(0.02, backoff.next_s()))
 
-    async def _pull_once(self) -> MessageBatch:
+    async def _went_back(self, batch: MessageBatch) -> bool:
+        """Another node serves: see whether it has what was read last, and go back if it has not.
+
+        What a group stored is then behind the end, too, and is stored anew as it goes on. Reads of
+        a replica that lags are left alone: what is missing there is still to come.
+        """
+        trail, lost_from = self._trail, None
+        is_local = self._options.freshness.consistency is Consistency.LOCAL
+        while not is_local and not trail.is_empty and trail.newest >= batch.min_offset:
+            seen = await self._pull_once(trail.newest, max_count=1, wait=False)
+            if trail.is_end_of(seen):
+                break
+            lost_from = trail.newest
+            trail.go_back()
+        trail.node_id = batch.node_id
+        if lost_from is None:
+            return False
+        end = batch.min_offset if trail.is_empty else trail.newest + 1
+        _log.warning(
+            "%s: node %d does not have what was read up to offset %d before, the end of that log "
+            "is lost; reading goes on from offset %d",
+            self.queue,
+            batch.node_id,
+            self.offset - 1,
+            end,
+        )
+        self.offset = end
+        return True
+
+    async def _pull_once(
+        self, offset: int, *, wait: bool, max_count: int | None = None
+    ) -> MessageBatch:
         options = self._options
         while True:
             try:
                 return await self._reads.pull(
                     self.queue,
-                    self.offset,
+                    offset,
                     options.freshness,
-                    max_count=options.batch_count_max,
+                    max_count=options.batch_count_max if max_count is None else max_count,
                     max_size_bytes=options.batch_size_bytes_max,
-                    wait_ms=options.wait_ms if self._is_waiting else 0,
-                    tags=options.tags,
+                    wait_ms=options.wait_ms if wait else 0,
+                    # Whatever its tags, a message that was read is looked for.
+                    tags=options.tags if max_count is None else (),
                     timeout_ms=options.timeout_ms,
                 )
             except QuorumlogError as error:

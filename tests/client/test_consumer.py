@@ -7,6 +7,8 @@ import pytest
 
 import quorumlog
 from quorumlog import Message, errors
+from quorumlog.pb import log_pb2
+from store.message import encode_message
 from tests.client.fake_cluster import FakeCluster, fake_cluster, until
 
 
@@ -153,6 +155,36 @@ def test_a_new_leader_and_a_dead_one_do_not_disturb_the_order() -> None:
                     await cluster.nodes[2].stop()
                     cluster.elect(3)
             assert by_queue(messages) == expected(200)
+
+    asyncio.run(scenario())
+
+
+def test_a_master_that_lost_the_end_of_its_log_is_read_from_that_end_on() -> None:
+    """Its log is longer again when the reader asks: offsets alone would tell nothing."""
+
+    async def scenario() -> None:
+        async with fake_cluster() as cluster, connect(cluster) as client:
+            got: list[bytes] = []
+
+            async def read() -> None:
+                async for message in client.pull_consumer("orders", queues=[0], batch_count_max=4):
+                    got.append(message.body)
+
+            producer = client.producer()
+            for i in range(20):
+                await producer.send("orders", b"%d" % i, queue_id=0)
+            reading = asyncio.create_task(read())
+            await until(lambda: len(got) == 20)
+            await cluster.nodes[1].stop()
+            del cluster.queues["orders", 0][12:]
+            new = [b"%d" % i for i in range(100, 130)]
+            records = b"".join(encode_message("orders", 0, body) for body in new)
+            cluster.append(log_pb2.AppendRequest(records=records, record_count=len(new)))
+            cluster.elect(2)
+            await until(lambda: len(got) >= 50)
+            assert got == [*(b"%d" % i for i in range(20)), *new]
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
 
     asyncio.run(scenario())
 
