@@ -19,6 +19,7 @@ from node.broker.groups import Groups
 from node.broker.leader_work import LeaderWork
 from node.broker.members import Members
 from node.broker.own_appends import OwnAppends
+from node.broker.pop import Pop
 from node.broker.produce import Produce
 from node.broker.pull import Pulls
 from node.broker.queries import Queries
@@ -125,6 +126,10 @@ class Broker:
         self.list_groups = groups.list_groups
         self.describe_group = groups.describe_group
         self.delete_group = groups.delete_group
+
+        self.pop: Final = Pop(context, self._commands, self._own_appends, unix_ms)
+        self._leader_works.append(self.pop)
+        self._waits.on_grown = self.pop.on_grown
 
         settings = GroupSettingsCalls(context, self._commands)
         self.get_group_settings = settings.get_group_settings

@@ -6,6 +6,7 @@ the queues that grew and not the readers that wait.
 """
 
 import asyncio
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from node.broker.context import Context
@@ -25,6 +26,8 @@ class Waits:
         self._lowest_index: Index = 0
         """Nobody waits for a lower one."""
         self._was_ready = False
+        self.on_grown: Callable[[Iterable[QueueKey]], None] = _ignore
+        """Who else wants to hear of queues that grew."""
         self.reader_count = 0
         """Parked pulls and tails."""
         self.read_count = 0
@@ -74,6 +77,8 @@ class Waits:
         """Something was applied, or the role changed."""
         context = self._context
         grown = context.store.take_grown()
+        if grown:
+            self.on_grown(grown)
         if self._by_queue:
             for key in grown:
                 readers = self._by_queue.get(key)
@@ -114,3 +119,7 @@ class Waits:
 def _wake(future: "asyncio.Future[None]") -> None:
     if not future.done():
         future.set_result(None)
+
+
+def _ignore(_queues: Iterable[QueueKey]) -> None:
+    """Nobody else."""

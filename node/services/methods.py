@@ -18,6 +18,7 @@ from quorumlog.pb import (
     consumer_pb2,
     log_pb2,
     nameserver_pb2,
+    pop_pb2,
     retry_pb2,
     transaction_pb2,
 )
@@ -42,8 +43,9 @@ _CONSUMER = consumer_pb2.DESCRIPTOR.services_by_name["ConsumerService"]
 _ADMIN = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
 _RETRY = retry_pb2.DESCRIPTOR.services_by_name["RetryService"]
 _TRANSACTION = transaction_pb2.DESCRIPTOR.services_by_name["TransactionService"]
+_POP = pop_pb2.DESCRIPTOR.services_by_name["PopService"]
 _NAMESERVER = nameserver_pb2.DESCRIPTOR.services_by_name["NameServerService"]
-SERVICES = (_LOG, _CONSUMER, _ADMIN, _RETRY, _TRANSACTION, _NAMESERVER)
+SERVICES = (_LOG, _CONSUMER, _ADMIN, _RETRY, _TRANSACTION, _POP, _NAMESERVER)
 """Those of a node."""
 
 
@@ -84,6 +86,13 @@ def handlers(
         "ExportConfigFiles": broker.export_config_files,
         "ImportConfigFiles": broker.import_config_files,
     }
+    pop: dict[str, Method] = {
+        "Receive": broker.pop.receive,
+        "Ack": broker.pop.ack,
+        "ChangeInvisible": broker.pop.change_invisible,
+        "GiveUp": broker.pop.give_up,
+        "DescribePop": broker.pop.describe_pop,
+    }
     administration: dict[str, Method] = {
         "CreateTopic": broker.create_topic,
         "DeleteTopic": broker.delete_topic,
@@ -113,6 +122,7 @@ def handlers(
         for service, methods in (
             (_LOG, log),
             (_CONSUMER, consumer),
+            (_POP, pop),
             (_RETRY, retry),
             (_ADMIN, administration),
             (_TRANSACTION, transaction),

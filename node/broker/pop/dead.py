@@ -1,0 +1,86 @@
+"""Messages that a group was given too often: they go to its dead letters.
+
+Owns that move; must not know when one is dead. The record of the dead letter and the command that
+takes the message out of flight share one entry, so there is never both or neither.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from node.broker.context import Context
+from node.broker.delayed_records import with_tail
+from node.broker.own_appends import OwnAppends
+from node.broker.pop.taking import split_records
+from node.broker.retry_records import given_back
+from node.parts.pop import InFlight, WindowKey
+from node.state import PERMISSION_ALL
+from node.topic_names import dead_letter_topic
+from quorumlog.pb.pop_pb2 import PopSettle
+from quorumlog.pb.state_pb2 import Command
+from store.errors import LimitExceededError
+from store.message import record_layout
+from store.pull import PullStatus
+
+_COUNT_MAX: Final = 64
+"""Messages of one entry."""
+_SIZE_BYTES_MAX: Final = 1024 * 1024
+
+
+class DeadLetters:
+    """Moves them. One per broker."""
+
+    def __init__(self, context: Context, own_appends: OwnAppends) -> None:
+        self._context: Final = context
+        self._own_appends: Final = own_appends
+        self.dead_total = 0
+
+    async def move(self, key: WindowKey, messages: Sequence[tuple[int, InFlight]]) -> int:
+        """Move the first of these messages of one window; return how many.
+
+        The caller sees to it that nothing else happens to them. What has expired from the log is
+        taken out of flight only. Raises what `OwnAppends.write` raises.
+        """
+        group, topic, queue_id = key
+        settle = PopSettle(group=group, topic=topic)
+        parts: list[bytes] = []
+        size_bytes = 0
+        for offset, item in messages[:_COUNT_MAX]:
+            record = self._read(key, offset)
+            if record is not None:
+                record = _dead_letter(record, group)
+                size_bytes += len(record)
+                if parts and size_bytes > _SIZE_BYTES_MAX:
+                    break
+                parts.append(record)
+            settle.queue_ids.append(queue_id)
+            settle.offsets.append(offset)
+            settle.generations.append(item.generation)
+        commands = [Command(pop_settle=settle)]
+        name = dead_letter_topic(group)
+        if parts and name not in self._context.state.topics:
+            put = Command.PutTopic(topic=name, queue_count=1, permission=PERMISSION_ALL)
+            commands.insert(0, Command(put_topic=put))
+        await self._own_appends.write(b"".join(parts), commands)
+        self.dead_total += len(parts)
+        return len(settle.offsets)
+
+    def _read(self, key: WindowKey, offset: int) -> bytes | None:
+        _, topic, queue_id = key
+        limits = self._context.limits
+        result = self._context.store.pull(
+            topic, queue_id, offset, max_count=1, max_size_bytes=limits.pull_size_bytes_max
+        )
+        if result.status is not PullStatus.FOUND:
+            return None
+        return next(split_records(result.data))
+
+
+def _dead_letter(record: bytes, group: str) -> bytes:
+    """Return the record for the dead letters, without a word of its origin if that has no room."""
+    try:
+        return given_back(record, group, is_dead=True)
+    except LimitExceededError:
+        layout = record_layout(memoryview(record), 0)
+        properties = record[layout.properties_at : layout.size_bytes]
+        kept = [part for part in properties.split(b"\x02") if part]
+        return with_tail(record, layout, dead_letter_topic(group).encode(), 0, kept)

@@ -1,0 +1,153 @@
+"""Pop consumption as the broker has it: its calls, and what the leader does by itself.
+
+Owns what happens when the time of a message is over: whoever waits is woken, and what was handed
+out too often goes to the dead letters. The calls are `receives` and `settling`; what is in flight
+is replicated (`node.parts.pop`), so a new leader goes on with all of it.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from node.broker.commands import Commands
+from node.broker.context import Context
+from node.broker.group_settings import settings_of
+from node.broker.own_appends import OwnAppends
+from node.broker.pop.dead import DeadLetters
+from node.broker.pop.receives import Receives
+from node.broker.pop.settling import Settling
+from node.broker.pop.shared import EXPECTED, RETRY_MS, PopShared
+from node.broker.pop.under_way import UnderWay
+from node.broker.waits import QueueKey
+from node.parts.pop import InFlight, WindowKey, earliest
+from quorumlog.pb.pop_pb2 import DescribePopRequest, DescribePopResponse, PopQueue
+
+_AT_ONCE: Final = 1_000
+"""Windows whose times a new leader notes before others get their turn: about 1 ms."""
+_BUSY_MS: Final = 50
+"""After this time a window is looked at again of which messages are being taken."""
+
+
+class Pop:
+    """One per broker. Is a LeaderWork."""
+
+    def __init__(
+        self,
+        context: Context,
+        commands: Commands,
+        own_appends: OwnAppends,
+        unix_ms: Callable[[], int],
+    ) -> None:
+        """`unix_ms` is the clock of invisible times."""
+        self._context: Final = context
+        self._shared: Final = PopShared(context, commands, unix_ms, self._on_due)
+        self._dead_letters: Final = DeadLetters(context, own_appends)
+        self._receives: Final = Receives(self._shared)
+        self._settling: Final = Settling(self._shared, self._dead_letters)
+        self.receive = self._receives.receive
+        self.ack = self._settling.ack
+        self.change_invisible = self._settling.change_invisible
+        self.give_up = self._settling.give_up
+
+    # --- The leadership ---
+
+    def begin(self) -> None:
+        """Note when what is in flight becomes visible."""
+        self._shared.under_way = UnderWay()
+        self._shared.run(self._note_all(self._shared.under_way))
+
+    async def _note_all(self, term: UnderWay) -> None:
+        windows = self._shared.part.windows
+        for number, (key, window) in enumerate(list(windows.items())):
+            if number % _AT_ONCE == _AT_ONCE - 1:
+                await asyncio.sleep(0)
+            if self._shared.under_way is not term:
+                return
+            self._shared.deadlines.note(key, window.earliest_unix_ms)
+
+    def end(self) -> None:
+        """Forget all times; who waits is told that this node leads no longer."""
+        self._shared.under_way = UnderWay()
+        self._shared.deadlines.forget_all()
+        self._shared.lines.wake_all()
+
+    def on_grown(self, queues: Iterable[QueueKey]) -> None:
+        """Queues grew: wake who waits for them."""
+        self._shared.lines.on_grown(queues)
+
+    # --- Times that are over ---
+
+    def look(self) -> None:
+        """Look for what became visible; the timer does it, too."""
+        self._shared.deadlines.look()
+
+    def _on_due(self, key: WindowKey) -> None:
+        """Wake who waits for a message of a window, move dead ones, and note the next time."""
+        shared = self._shared
+        window, now_ms = shared.part.windows.get(key), shared.unix_ms()
+        if window is None:
+            return
+        if shared.under_way.has_window(key):
+            shared.deadlines.note(key, now_ms + _BUSY_MS)
+            return
+        window.earliest_unix_ms = earliest(window)
+        later = [i.visible_unix_ms for i in window.items.values() if i.visible_unix_ms > now_ms]
+        if later:
+            shared.deadlines.note(key, min(later))
+        count_max = settings_of(self._context, key[0]).retry_count_max + 1
+        dead = [
+            (offset, item)
+            for offset, item in window.items.items()
+            if item.delivery_count >= count_max
+            and item.visible_unix_ms <= now_ms
+            and not shared.under_way.is_ending(key, offset)
+        ]
+        if dead:
+            shared.run(self._bury(key, dead))
+        else:
+            shared.offer(key)
+
+    async def _bury(self, key: WindowKey, dead: list[tuple[int, InFlight]]) -> None:
+        shared, under_way = self._shared, self._shared.under_way
+        if under_way.has_window(key):
+            return
+        dying = {(key, offset) for offset, _ in dead}
+        next_ms = shared.unix_ms() + RETRY_MS
+        under_way.dying |= dying
+        try:
+            with under_way.windows([key]):
+                await self._dead_letters.move(key, dead)
+            next_ms = shared.unix_ms()
+        except EXPECTED:
+            return  # Whoever leads then does it.
+        finally:
+            under_way.dying -= dying
+            if under_way is shared.under_way and key in shared.part.windows:
+                shared.deadlines.note(key, next_ms)
+            shared.offer(key)
+
+    # --- For people ---
+
+    async def describe_pop(self, request: DescribePopRequest) -> DescribePopResponse:
+        """Return what a group has in flight, by topic and queue."""
+        context = self._context
+        context.check_leads()
+        response = DescribePopResponse(
+            now_unix_ms=self._shared.unix_ms(), parked_count=self._shared.lines.count
+        )
+        for key, window in sorted(self._shared.part.of_group(request.group)):
+            counts = [item.delivery_count for item in window.items.values()]
+            response.queues.append(
+                PopQueue(
+                    topic=key[1],
+                    queue_id=key[2],
+                    offset=window.floor,
+                    next_offset=window.next_offset,
+                    in_flight_count=sum(count > 0 for count in counts),
+                    waiting_count=counts.count(0),
+                    delivery_count_max=max(counts),
+                    first_visible_unix_ms=earliest(window),
+                    is_full=len(counts) >= context.limits.pop_window_count_max,
+                )
+            )
+        return response

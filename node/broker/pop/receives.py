@@ -1,0 +1,372 @@
+"""Receives: from the wish for messages to deliveries that are committed.
+
+Owns the calls' limits, which queues are looked at in which order, and what is answered. One take is
+under way for a window at a time: the next one begins where it ended. A take is answered with what
+the state says afterwards, so a message that was acknowledged or reset meanwhile is not handed out.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from node.broker.group_settings import check_reader, settings_of
+from node.broker.pop.handles import Handle, encode_handle
+from node.broker.pop.lines import ANY_QUEUE
+from node.broker.pop.shared import EXPECTED, PopShared
+from node.broker.pop.taking import Choice, Given, Wish, split_records
+from node.broker.tag_filter import TagFilter
+from node.errors import (
+    BadRequestError,
+    PopConflictError,
+    TopicNotReadableError,
+    UnknownQueueError,
+)
+from node.parts.pop import NO_OFFSET, WindowKey
+from node.state import PERMISSION_READ
+from quorumlog.pb.pop_pb2 import PopHide, PopTake, ReceiveRequest, ReceiveResponse
+from quorumlog.pb.state_pb2 import Command
+from store.pull import PullStatus
+
+_CONFLICTS_MAX: Final = 8
+"""Takes in a row that an operator's reset crossed, before the caller is told to come back."""
+
+
+class _Receive(NamedTuple):
+    """One call, checked and with limits put to it."""
+
+    group: str
+    topic: str
+    queue_id: int
+    max_count: int
+    invisible_ms: int
+    is_fifo: bool
+    filter: TagFilter | None
+    attempt_id: str
+    starts_at_end: bool
+
+
+class _Taken(NamedTuple):
+    """A message that was handed out."""
+
+    key: WindowKey
+    given: Given
+
+
+class Receives:
+    """One per broker."""
+
+    def __init__(self, shared: PopShared) -> None:
+        self._shared: Final = shared
+        self._context: Final = shared.context
+        self._turn = 0
+        self._reserved_count = 0
+        """New messages of takes under way."""
+        self._last_generation = 0
+        self.receives_total = self.delivered_total = self.redelivered_total = 0
+        self.full_total = 0
+        """Looks at a queue that gave nothing new because too much of it is in flight."""
+
+    async def receive(self, request: ReceiveRequest) -> ReceiveResponse:
+        """Take messages; with `wait_ms` wait until there is one.
+
+        Raises UnknownTopicError, UnknownQueueError, BadRequestError, LimitReachedError, and the
+        errors of `Commands.submit`; after one with an unknown outcome the messages may be in flight
+        until their time is over, unless the call is repeated with the same attempt id. A caller
+        that is cancelled takes nothing, or gives it back.
+        """
+        receive = self._checked(request)
+        self.receives_total += 1
+        loop = asyncio.get_running_loop()
+        wait_ms = min(request.wait_ms, self._context.limits.pull_wait_ms_max)
+        deadline = loop.time() + wait_ms / 1000
+        hint, conflicts = None, 0
+        while True:
+            queue_ids = self._queue_ids(receive, hint)
+            repeated = self._attempt(receive, queue_ids) if receive.attempt_id else []
+            if repeated:
+                return await self._take_again(receive, repeated)
+            choices = self._choose(receive, queue_ids)
+            if any(choice.is_something for choice in choices):
+                try:
+                    response = await self._take(receive, choices)
+                except PopConflictError:
+                    conflicts += 1
+                    if conflicts == _CONFLICTS_MAX:
+                        raise
+                    continue
+                if response.deliveries:
+                    return response
+                continue
+            left_s = deadline - loop.time()
+            if left_s <= 0:
+                return self._answer(receive, [], self._shared.unix_ms(), choices)
+            hint = await self._shared.lines.wait(
+                receive.group, receive.topic, receive.queue_id, left_s
+            )
+
+    # --- The request ---
+
+    def _checked(self, request: ReceiveRequest) -> _Receive:
+        context, limits = self._context, self._context.limits
+        context.check_cluster(request.cluster_id)
+        context.check_name("group", request.group)
+        context.check_leads()
+        tags = request.tags
+        if len(tags) > limits.pull_tag_count_max:
+            expected = f"at most {limits.pull_tag_count_max} of them"
+            raise BadRequestError("tags", expected, str(len(tags)))
+        if "" in tags:
+            raise BadRequestError("tags", "names", "an empty one")
+        if request.queue_id < ANY_QUEUE:
+            raise BadRequestError("queue_id", "-1 or more", str(request.queue_id))
+        if request.invisible_ms > limits.pop_invisible_ms_max:
+            expected = f"at most {limits.pop_invisible_ms_max}"
+            raise BadRequestError("invisible_ms", expected, str(request.invisible_ms))
+        length, limit = len(request.attempt_id), limits.pop_attempt_id_size_characters_max
+        if length > limit:
+            raise BadRequestError("attempt_id", f"at most {limit} characters", str(length))
+        return _Receive(
+            request.group,
+            request.topic,
+            request.queue_id,
+            min(request.max_count or limits.pop_receive_count_max, limits.pop_receive_count_max),
+            request.invisible_ms or limits.pop_invisible_ms_default,
+            request.is_fifo or settings_of(context, request.group).is_orderly,
+            TagFilter(tags) if tags else None,
+            request.attempt_id,
+            request.start == ReceiveRequest.START_END,
+        )
+
+    def _queue_ids(self, receive: _Receive, hint: int | None) -> Sequence[int]:
+        """Return which queues to look at, another one first each time.
+
+        Looked at again after each wait: the topic, or this node's right to answer, may be gone.
+        """
+        context = self._context
+        context.check_leads()
+        topic = context.topic(receive.topic)
+        if not topic.permission & PERMISSION_READ:
+            raise TopicNotReadableError(receive.topic, topic.permission)
+        check_reader(context, receive.group, receive.topic)
+        count = topic.queue_count
+        if receive.queue_id >= count:
+            raise UnknownQueueError(receive.topic, receive.queue_id, count)
+        if hint is not None and hint < count:
+            return (hint,)
+        if receive.queue_id != ANY_QUEUE:
+            return (receive.queue_id,)
+        self._turn += 1
+        first = self._turn % count
+        return (*range(first, count), *range(first))
+
+    # --- Choosing ---
+
+    def _choose(self, receive: _Receive, queue_ids: Sequence[int]) -> list[Choice]:
+        """Choose from queues until there is enough; the others are not looked at."""
+        shared, context, limits = self._shared, self._context, self._context.limits
+        state = context.state
+        wish = Wish(
+            receive.is_fifo,
+            receive.filter,
+            receive.starts_at_end,
+            settings_of(context, receive.group).retry_count_max + 1,
+            shared.unix_ms(),
+        )
+        left_count, left_bytes = receive.max_count, limits.pull_size_bytes_max
+        room_count = limits.pop_in_flight_count_max - shared.part.in_flight_count
+        room_count -= self._reserved_count
+        choices = []
+        for queue_id in queue_ids:
+            key = (receive.group, receive.topic, queue_id)
+            if left_count <= 0 or left_bytes <= 0:
+                if not receive.starts_at_end:
+                    break
+                if shared.part.next_offset(state, key) != NO_OFFSET:
+                    continue  # Else its end of now is where the group begins.
+            if shared.under_way.has_window(key):
+                continue  # It is offered to us when that is done.
+            choice = shared.taking.choose(
+                state,
+                key,
+                wish,
+                count=left_count,
+                size_bytes=left_bytes,
+                room_count=room_count,
+                is_ending=shared.under_way.is_ending,
+            )
+            choices.append(choice)
+            if choice.dead:
+                shared.deadlines.note(key, wish.now_unix_ms)
+            if choice.gone:
+                gone = [(offset, item.generation) for offset, item in choice.gone]
+                shared.run(shared.settle_gone(key, gone))
+            self.full_total += choice.is_full
+            left_count -= choice.count
+            left_bytes -= choice.size_bytes
+            room_count -= len(choice.new) + len(choice.waiting)
+        return choices
+
+    # --- Taking ---
+
+    async def _take(self, receive: _Receive, choices: list[Choice]) -> ReceiveResponse:
+        """Have it committed that messages are in flight, and answer with them."""
+        shared = self._shared
+        choices = [choice for choice in choices if choice.is_something]
+        take = PopTake(
+            group=receive.group,
+            topic=receive.topic,
+            generation=self._next_generation(),
+            visible_unix_ms=shared.unix_ms() + receive.invisible_ms,
+            attempt_id=receive.attempt_id,
+        )
+        for choice in choices:
+            _add_queue(take, choice)
+        new_count = sum(len(choice.new) + len(choice.waiting) for choice in choices)
+        work = asyncio.get_running_loop().create_task(self._submit(take, choices, new_count))
+        try:
+            await asyncio.shield(work)
+        except asyncio.CancelledError:
+            shared.run(self._give_back(work, take))
+            raise
+        taken = [
+            _Taken(choice.key, given)
+            for choice in choices
+            for given in (*choice.again, *choice.new)
+            if self._is_taken(choice.key, given.offset, take.generation)
+        ]
+        self.delivered_total += len(taken)
+        self.redelivered_total += sum(one.given.delivery_count > 1 for one in taken)
+        taken = [_Taken(key, given._replace(generation=take.generation)) for key, given in taken]
+        return self._answer(receive, taken, take.visible_unix_ms, choices)
+
+    async def _submit(self, take: PopTake, choices: list[Choice], new_count: int) -> None:
+        shared = self._shared
+        keys = [choice.key for choice in choices]
+        self._reserved_count += new_count
+        try:
+            with shared.under_way.windows(keys):
+                await shared.commands.submit(Command(pop_take=take))
+        finally:
+            self._reserved_count -= new_count
+            for key in keys:
+                shared.offer(key)
+                if key in shared.part.windows:
+                    shared.deadlines.note(key, take.visible_unix_ms)
+
+    async def _give_back(self, work: "asyncio.Task[None]", take: PopTake) -> None:
+        """The caller has gone: what was taken for it becomes visible at once."""
+        try:
+            await work
+        except EXPECTED:
+            return  # Nothing was taken, or nobody knows: then it stays invisible for its time.
+        hide = PopHide(group=take.group, topic=take.topic, visible_unix_ms=self._shared.unix_ms())
+        for queue in take.queues:
+            for offset in (*queue.again_offsets, *queue.offsets):
+                hide.queue_ids.append(queue.queue_id)
+                hide.offsets.append(offset)
+                hide.generations.append(take.generation)
+        if hide.offsets:
+            try:
+                await self._shared.commands.submit(Command(pop_hide=hide))
+            except EXPECTED:
+                return
+            for queue in take.queues:
+                key = (take.group, take.topic, queue.queue_id)
+                self._shared.deadlines.note(key, hide.visible_unix_ms)
+                self._shared.offer(key)
+
+    def _next_generation(self) -> int:
+        """Return a number that no delivery had: microseconds, pushed on if need be.
+
+        It grows within the state, and a master that lost the end of its log gives out others than
+        the one before it.
+        """
+        known = max(self._last_generation, self._shared.part.last_generation)
+        self._last_generation = max(known + 1, self._shared.unix_ms() * 1_000)
+        return self._last_generation
+
+    def _is_taken(self, key: WindowKey, offset: int, generation: int) -> bool:
+        window = self._shared.part.windows.get(key)
+        item = None if window is None else window.items.get(offset)
+        return item is not None and item.generation == generation
+
+    # --- The same again ---
+
+    def _attempt(self, receive: _Receive, queue_ids: Sequence[int]) -> list[_Taken]:
+        """Return what this very attempt was given before and is still in flight."""
+        windows, found = self._shared.part.windows, []
+        for queue_id in queue_ids:
+            key = (receive.group, receive.topic, queue_id)
+            window = windows.get(key)
+            generation = None if window is None else window.attempts.get(receive.attempt_id)
+            if window is None or generation is None or self._shared.under_way.has_window(key):
+                continue
+            for offset, item in window.items.items():
+                if item.generation == generation and item.delivery_count:
+                    result = self._shared.taking.read(key, offset, 1)
+                    if result.status is PullStatus.FOUND:
+                        record = next(split_records(result.data))
+                        given = Given(
+                            offset, generation, item.delivery_count, item.message_group, record
+                        )
+                        found.append(_Taken(key, given))
+        return found
+
+    async def _take_again(self, receive: _Receive, taken: list[_Taken]) -> ReceiveResponse:
+        """Answer as before; the time begins anew."""
+        shared = self._shared
+        hide = PopHide(
+            group=receive.group,
+            topic=receive.topic,
+            visible_unix_ms=shared.unix_ms() + receive.invisible_ms,
+        )
+        for key, given in taken:
+            hide.queue_ids.append(key[2])
+            hide.offsets.append(given.offset)
+            hide.generations.append(given.generation)
+        with shared.under_way.messages([(key, given.offset) for key, given in taken]):
+            await shared.commands.submit(Command(pop_hide=hide))
+        for key in {key for key, _ in taken}:
+            shared.deadlines.note(key, hide.visible_unix_ms)
+        taken = [
+            one for one in taken if self._is_taken(one.key, one.given.offset, one.given.generation)
+        ]
+        return self._answer(receive, taken, hide.visible_unix_ms, [])
+
+    def _answer(
+        self,
+        receive: _Receive,
+        taken: list[_Taken],
+        visible_unix_ms: int,
+        choices: list[Choice],
+    ) -> ReceiveResponse:
+        response = ReceiveResponse(
+            records=b"".join(given.record for _, given in taken),
+            visible_unix_ms=visible_unix_ms,
+            now_unix_ms=self._shared.unix_ms(),
+            full_queue_count=sum(choice.is_full for choice in choices),
+        )
+        for key, given in taken:
+            handle = Handle(key[2], given.offset, given.generation)
+            response.deliveries.add(
+                handle=encode_handle(receive.group, receive.topic, handle),
+                delivery_count=given.delivery_count,
+            )
+        return response
+
+
+def _add_queue(take: PopTake, choice: Choice) -> None:
+    queue = take.queues.add(
+        queue_id=choice.key[2],
+        expected_offset=choice.expected_offset,
+        next_offset=choice.next_offset,
+    )
+    for given in choice.again:
+        queue.again_offsets.append(given.offset)
+        queue.again_generations.append(given.generation)
+    for given in choice.new:
+        queue.offsets.append(given.offset)
+        queue.message_groups.append(given.message_group)
+    for offset, group in choice.waiting:
+        queue.waiting_offsets.append(offset)
+        queue.waiting_message_groups.append(group)

@@ -1,0 +1,87 @@
+"""What the calls of pop share: who waits, what is due, what is under way.
+
+Owns these and the wake-ups between them; must not know any single call.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Final
+
+from node.broker.commands import Commands
+from node.broker.context import Context
+from node.broker.pop.deadlines import Deadlines
+from node.broker.pop.lines import Lines
+from node.broker.pop.taking import Taking
+from node.broker.pop.under_way import UnderWay
+from node.errors import NodeError
+from node.parts.pop import PopPart, WindowKey
+from quorumlog.pb.pop_pb2 import PopSettle
+from quorumlog.pb.state_pb2 import Command
+from raft.errors import RaftError
+from store.errors import StoreError
+
+RETRY_MS: Final = 1_000
+"""After this time a move to the dead letters that failed is tried again."""
+EXPECTED: Final = (NodeError, RaftError, StoreError)
+"""What background work may meet: the next leader, or the next deadline, does it again."""
+
+
+class PopShared:
+    """One per broker."""
+
+    def __init__(
+        self,
+        context: Context,
+        commands: Commands,
+        unix_ms: Callable[[], int],
+        on_due: Callable[[WindowKey], None],
+    ) -> None:
+        self.context: Final = context
+        self.commands: Final = commands
+        self.unix_ms: Final = unix_ms
+        self.taking: Final = Taking(context.store, context.limits)
+        self.lines: Final = Lines(context.limits.pop_waiters_max)
+        self.deadlines: Final = Deadlines(unix_ms, on_due)
+        self.under_way = UnderWay()
+        """Replaced with each term."""
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    @property
+    def part(self) -> PopPart:
+        """The replicated windows; a snapshot replaces them, so they are looked up each time."""
+        return self.context.state.part(PopPart)
+
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something beside the calls. It deals with the errors that are to be expected."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self.on_done)
+
+    def on_done(self, task: "asyncio.Task[Any]") -> None:
+        """Have what nobody foresaw end up where the loop reports it."""
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, EXPECTED):
+            context = {"message": "pop: work beside the calls failed", "exception": error}
+            task.get_loop().call_exception_handler(context)
+
+    def offer(self, key: WindowKey) -> None:
+        """A queue may have something for a group."""
+        group, topic, queue_id = key
+        self.lines.offer(group, topic, queue_id)
+
+    async def settle_gone(self, key: WindowKey, messages: Iterable[tuple[int, int]]) -> None:
+        """Take messages (offset, generation) out of flight that expired from the log."""
+        group, topic, queue_id = key
+        settle = PopSettle(group=group, topic=topic)
+        for offset, generation in messages:
+            settle.queue_ids.append(queue_id)
+            settle.offsets.append(offset)
+            settle.generations.append(generation)
+        try:
+            with self.under_way.messages([(key, offset) for offset in settle.offsets]):
+                await self.commands.submit(Command(pop_settle=settle))
+        except EXPECTED:
+            self.deadlines.note(key, self.unix_ms() + RETRY_MS)
+        else:
+            self.offer(key)

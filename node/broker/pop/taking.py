@@ -1,0 +1,267 @@
+"""What one receive may take of one queue: messages that are due again first, then new ones.
+
+Owns that choice, and reads the records that it needs; changes nothing. In FIFO order a message
+waits while an earlier one of its message group is in flight and not part of the same receive; those
+without a message group are one group, so a queue without any keeps its order as a whole. Messages
+that have to wait are noted and passed over, so that others behind them can go.
+"""
+
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+from node.broker.tag_filter import TagFilter
+from node.limits import Limits
+from node.parts.pop import NO_OFFSET, InFlight, PopPart, Window, WindowKey, earliest
+from node.state import State
+from store import format as fmt
+from store.message import record_layout
+from store.pull import PullResult, PullStatus
+from store.reads import Reads
+from store.record_edit import properties_of, values
+
+_MESSAGE_GROUP: Final = b"__SHARDINGKEY"
+_PASSED_OVER_MAX: Final = 256
+"""Messages behind those that wait are looked at in one receive, at most so many."""
+
+
+class Wish(NamedTuple):
+    """What a receive asks for, the same for all queues."""
+
+    is_fifo: bool
+    filter: TagFilter | None
+    starts_at_end: bool
+    delivery_count_max: int
+    """After so many a message is dead."""
+    now_unix_ms: int
+
+
+class Given(NamedTuple):
+    """One message that is to be handed out."""
+
+    offset: int
+    generation: int
+    """Of the delivery before, or 0."""
+    delivery_count: int
+    message_group: int
+    record: bytes
+
+
+class Choice:
+    """What there is for a receive in one queue."""
+
+    __slots__ = (
+        "again",
+        "dead",
+        "expected_offset",
+        "gone",
+        "is_full",
+        "key",
+        "new",
+        "next_offset",
+        "size_bytes",
+        "waiting",
+    )
+
+    def __init__(self, key: WindowKey, expected_offset: int) -> None:
+        self.key = key
+        self.expected_offset = self.next_offset = expected_offset
+        self.again: list[Given] = []
+        self.new: list[Given] = []
+        self.waiting: list[tuple[int, int]] = []
+        """(offset, message group)."""
+        self.dead: list[tuple[int, InFlight]] = []
+        self.gone: list[tuple[int, InFlight]] = []
+        """In flight, and expired from the log."""
+        self.is_full = False
+        self.size_bytes = 0
+
+    @property
+    def count(self) -> int:
+        """Messages that are to be handed out."""
+        return len(self.again) + len(self.new)
+
+    @property
+    def is_something(self) -> bool:
+        """Whether the state has to change for it."""
+        return bool(self.again or self.new or self.next_offset != self.expected_offset)
+
+
+class Taking:
+    """Chooses. One per broker."""
+
+    def __init__(self, store: Reads, limits: Limits) -> None:
+        self._store: Final = store
+        self._limits: Final = limits
+
+    def choose(
+        self,
+        state: State,
+        key: WindowKey,
+        wish: Wish,
+        *,
+        count: int,
+        size_bytes: int,
+        room_count: int,
+        is_ending: Callable[[WindowKey, int], bool],
+    ) -> Choice:
+        """Return at most `count` messages and about `size_bytes` of one queue.
+
+        At least one message if there is any, however large. `room_count` is how many more may be in
+        flight of all groups; `is_ending` says that something is under way for a message.
+        """
+        part = state.part(PopPart)
+        choice = Choice(key, part.next_offset(state, key))
+        window = part.windows.get(key)
+        blocked: set[int] = set()
+        is_through = True
+        if window is not None and (wish.is_fifo or window.earliest_unix_ms <= wish.now_unix_ms):
+            is_through = self._choose_again(
+                choice, window, wish, blocked, count, size_bytes, is_ending
+            )
+        has_room = is_through and choice.count < count and choice.size_bytes < size_bytes
+        if has_room or choice.expected_offset == NO_OFFSET:
+            held = 0 if window is None else len(window.items)
+            room_count = min(room_count, self._limits.pop_window_count_max - held)
+            self._choose_new(choice, wish, blocked, count, size_bytes, room_count)
+        return choice
+
+    # --- Again ---
+
+    def _choose_again(
+        self,
+        choice: Choice,
+        window: Window,
+        wish: Wish,
+        blocked: set[int],
+        count: int,
+        size_bytes: int,
+        is_ending: Callable[[WindowKey, int], bool],
+    ) -> bool:
+        """Choose what is due; return whether all of the window was looked at and went in."""
+        due: list[tuple[int, InFlight]] = []
+        for offset, item in window.items.items():
+            is_blocked = wish.is_fifo and item.message_group in blocked
+            is_due = not item.delivery_count or item.visible_unix_ms <= wish.now_unix_ms
+            if is_blocked or not is_due or is_ending(choice.key, offset):
+                blocked.add(item.message_group)
+            elif item.delivery_count >= wish.delivery_count_max:
+                choice.dead.append((offset, item))
+                blocked.add(item.message_group)
+            else:
+                due.append((offset, item))
+                if len(due) == count:
+                    break
+        if not due:
+            window.earliest_unix_ms = earliest(window)
+        for offset, item, record in self._records(choice, due):
+            choice.size_bytes += len(record)
+            if choice.again and choice.size_bytes > size_bytes:
+                return False
+            choice.again.append(
+                Given(offset, item.generation, item.delivery_count + 1, item.message_group, record)
+            )
+        return len(due) < count and len(choice.again) + len(choice.gone) == len(due)
+
+    def _records(
+        self, choice: Choice, due: list[tuple[int, InFlight]]
+    ) -> Iterator[tuple[int, InFlight, bytes]]:
+        """Read messages in flight, neighbours at once; note those that have expired."""
+        at = 0
+        while at < len(due):
+            first = due[at][0]
+            hi = at + 1
+            while hi < len(due) and due[hi][0] == first + hi - at:
+                hi += 1
+            result = self.read(choice.key, first, hi - at)
+            if result.status is PullStatus.FOUND:
+                for record in split_records(result.data):
+                    yield *due[at], record
+                    at += 1
+            elif result.min_offset > first:
+                choice.gone.append(due[at])
+                at += 1
+            else:  # The queue ends before it: it was reset behind our back. It stays as it is.
+                return
+
+    def read(self, key: WindowKey, offset: int, count: int) -> PullResult:
+        """Read neighbours of one queue."""
+        return self._store.pull(
+            key[1],
+            key[2],
+            offset,
+            max_count=count,
+            max_size_bytes=self._limits.pull_size_bytes_max,
+        )
+
+    # --- New ---
+
+    def _choose_new(
+        self,
+        choice: Choice,
+        wish: Wish,
+        blocked: set[int],
+        count: int,
+        size_bytes: int,
+        room_count: int,
+    ) -> None:
+        _, topic, queue_id = choice.key
+        lo, hi = self._store.queue_range(topic, queue_id)
+        if choice.expected_offset == NO_OFFSET:
+            choice.next_offset = hi if wish.starts_at_end else lo
+            if not hi and not wish.starts_at_end:  # Not worth a record in the log.
+                choice.next_offset = NO_OFFSET
+                return
+        elif choice.next_offset < lo:
+            choice.next_offset = lo
+        passed_over_max = len(choice.waiting) + _PASSED_OVER_MAX
+        while choice.next_offset < hi and choice.count < count and choice.size_bytes < size_bytes:
+            left = min(count - choice.count, room_count - len(choice.new) - len(choice.waiting))
+            choice.is_full = left <= 0
+            if choice.is_full or len(choice.waiting) >= passed_over_max:
+                return
+            result = self._store.pull(
+                topic,
+                queue_id,
+                choice.next_offset,
+                max_count=left,
+                max_size_bytes=size_bytes - choice.size_bytes,
+                tags=None if wish.filter is None else wish.filter.codes,
+            )
+            if result.status is PullStatus.FOUND:
+                self._add_new(choice, wish, blocked, result.data)
+            if result.next_offset <= choice.next_offset:
+                return
+            choice.next_offset = result.next_offset
+
+    @staticmethod
+    def _add_new(choice: Choice, wish: Wish, blocked: set[int], data: bytes) -> None:
+        if wish.filter is not None:
+            data, _ = wish.filter.keep(data)
+        for record in split_records(data):
+            offset = fmt.TIMESTAMP.unpack_from(record, fmt.QUEUE_OFFSET_AT)[0]
+            group = message_group_of(record) if wish.is_fifo else 0
+            if wish.is_fifo and group in blocked:
+                choice.waiting.append((offset, group))
+            else:
+                choice.new.append(Given(offset, 0, 1, group, record))
+                choice.size_bytes += len(record)
+
+
+def split_records(data: bytes) -> Iterator[bytes]:
+    """Yield the records that lie back to back."""
+    at = 0
+    while at < len(data):
+        end = at + fmt.INT32.unpack_from(data, at)[0]
+        yield data[at:end]
+        at = end
+
+
+def message_group_of(record: bytes) -> int:
+    """Return the hash of a message's group, 0 if it names none.
+
+    Two groups with the same hash wait for each other, and nothing worse.
+    """
+    layout = record_layout(memoryview(record), 0)
+    found = values(properties_of(record, layout), (_MESSAGE_GROUP,))
+    return zlib.crc32(found[_MESSAGE_GROUP]) if found else 0
