@@ -28,6 +28,7 @@ from chaos.clients import (
 from chaos.errors import NotSoError
 from chaos.recorder import Recorder
 from quorumlog.errors import QuorumlogError
+from raft.simulator.history import Value
 
 STOP_TIMEOUT_S: Final = 60.0
 CLIENT_TIMEOUT_MS: Final = 4_000
@@ -117,9 +118,12 @@ class Load:
         async with asyncio.timeout(STOP_TIMEOUT_S):
             await asyncio.gather(*self._tasks)
 
-    async def groups_caught_up(self, timeout_s: float) -> set[str]:
-        """Wait until the group has seen every acked message; return what it has not."""
-        wanted = set().union(*self.clients.acked_values.values())
+    async def groups_caught_up(self, timeout_s: float, *, lost: frozenset[Value]) -> set[str]:
+        """Wait until the group has seen every acked message that is there; return what it has not.
+
+        Its members had read some of what was lost, and others have those offsets now.
+        """
+        wanted = set().union(*self.clients.acked_values.values()) - lost
         try:
             async with asyncio.timeout(timeout_s):
                 # The SDK tells nobody when.

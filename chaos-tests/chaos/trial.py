@@ -123,11 +123,8 @@ class Trial:
             result.acked_count = load.clients.acked_count
             result.failovers_ms = _failovers(context)
             lost = await self._judge(context, healed_ns)
-            missed = set[str]()
-            # A group's offset may lie in what was lost, and others have those offsets now.
-            if not lost:
-                patience_s = HEAL_TIMEOUT_S * self._options.time_scale
-                missed = await load.groups_caught_up(patience_s)
+            patience_s = HEAL_TIMEOUT_S * self._options.time_scale
+            missed = await load.groups_caught_up(patience_s, lost=lost)
             result.group_missed_count = len(missed)
             await _sockets_are_back(context, sockets)
         if missed:

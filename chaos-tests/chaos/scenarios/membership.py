@@ -56,7 +56,7 @@ async def snapshot(x: Context) -> None:
     """A follower misses what retention deletes: it gets a snapshot, while the leader changes."""
     client, topic = x.load.clients.client, x.load.clients.topic
     for with_kill in (False, True):
-        node = await behind_retention(x)
+        node = await behind_retention(x, of_all=with_kill)
         batch = await client.pull(topic, LOG_QUEUES[0], 0)
         x.prove(f"offset 0 is refused: it begins at {batch.min_offset}", batch.is_out_of_range)
         log = x.cluster.local.log_path(node)
@@ -74,16 +74,18 @@ async def snapshot(x: Context) -> None:
         await x.acked()
 
 
-async def behind_retention(x: Context) -> int:
-    """Kill a follower, and wait until the leader has not kept what it misses; return it."""
-    node, admin = await x.follower(), x.load.clients.client.admin
-    others = [other for other in x.cluster.node_ids if other != node]
+async def behind_retention(x: Context, *, of_all: bool = False) -> int:
+    """Kill a follower, and wait until the leader has not kept what it misses; return it.
+
+    `of_all`: nobody has, since any of the others may come to lead, and each deletes by itself.
+    """
+    node, leader, admin = await x.follower(), await x.leader(), x.load.clients.client.admin
+    others = [other for other in x.cluster.node_ids if other != node] if of_all else [leader]
     await x.do(x.cluster.kill, node)
     x.inject("kill", f"node {node}")
-    # All that is committed now; of the others each may come to lead, and each deletes by itself.
-    missed = (await admin.node_status()).commit_index
+    missed = (await admin.node_status(leader)).commit_index
     while min([(await admin.node_status(other)).first_index for other in others]) <= missed:
-        await x.acked(1_000)
+        await x.acked(500)
     while await _lag(x) < 500:
         await x.acked(200)
     return node
