@@ -9,7 +9,7 @@ as long as one is under way nobody can say what will be stored.
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -123,7 +123,7 @@ class Consumed:
         return written.index
 
     @contextmanager
-    def plain(self, group: str, queues: Sequence[tuple[str, int]]) -> Iterator[None]:
+    def plain(self, group: str, queues: Iterable[tuple[str, int]]) -> Iterator[None]:
         """A commit without a condition is under way."""
         keys = [(group, topic, queue_id) for topic, queue_id in queues]
         self._plain.update(keys)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from node.broker.commands import Commands
+from node.broker.consumed import Consumed
 from node.broker.context import Context
 from node.broker.freshness import Freshness
 from node.broker.members import Members
@@ -60,12 +61,14 @@ class Groups:
         commands: Commands,
         freshness: Freshness,
         members: Members,
+        consumed: Consumed,
         clock_ms: Callable[[], int],
     ) -> None:
         self._context: Final = context
         self._commands = commands
         self._freshness = freshness
         self._members = members
+        self._consumed = consumed
         self._clock_ms = clock_ms
 
     # --- Members ---
@@ -132,7 +135,8 @@ class Groups:
             if row.offset < 0:
                 raise BadRequestError("offset", f"0 to {_OFFSET_MAX}", str(row.offset))
             commit.offsets.add(topic=row.topic, queue_id=row.queue_id, offset=row.offset)
-        return CommitOffsetsResponse(index=await self._commands.submit(command))
+        with self._consumed.plain(request.group, {(o.topic, o.queue_id) for o in request.offsets}):
+            return CommitOffsetsResponse(index=await self._commands.submit(command))
 
     async def fetch_offsets(self, request: FetchOffsetsRequest) -> FetchOffsetsResponse:
         """Return stored offsets, at least as new as any commit acked before the call.
