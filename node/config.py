@@ -1,19 +1,19 @@
 """The settings of one node: their names, meaning, defaults and ranges, and what follows from them.
 
-Owns the list of settings, the rules between them, and the store's and the Raft core's configuration
-that they lead to. Must not read files, flags or the environment: `config_load` does.
+Owns the list of settings, and the store's and the Raft core's configuration that they lead to. Must
+not read files, flags or the environment (`config_load` does) nor know the rules between settings
+(`config_conflicts` does).
 
 Few on purpose: what has one right value for everybody is a constant where it is used.
 """
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal
 
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from node.auth import SECRET_SIZE_BYTES_MIN
 from node.config_types import (
     Address,
     Addresses,
@@ -25,7 +25,6 @@ from node.config_types import (
     Peers,
     SizeBytes,
 )
-from node.nameserver.errors import NameServerSettingsError
 from node.nameserver.settings import NameServerSettings
 from raft.config import RaftConfig
 from store.config import GIB, MIB, StoreConfig
@@ -34,7 +33,6 @@ from store.message import Host
 ENVIRONMENT_PREFIX: Final = "QUORUMLOG_"
 TICK_MS: Final = 25
 _HOUR_MS: Final = 3_600_000
-_PAGE_SIZE_BYTES: Final = 4096
 _LEDGER_INDEX_UNITS_PER_PAGE: Final = 128
 _UNLIMITED: Final = 1 << 53
 
@@ -50,13 +48,6 @@ SECTIONS: Final = {
     "drain_timeout_ms": "Operation",
 }
 """Titles of the reference page, by the first setting below each."""
-_FILES: Final = (
-    "secret_file",
-    "nameserver_secret_file",
-    "tls_certificate_file",
-    "tls_key_file",
-    "tls_ca_file",
-)
 
 
 def _setting(default: Any, text: str, **limits: Any) -> Any:
@@ -223,6 +214,12 @@ class Settings(BaseSettings):
         False, "Demand a certificate signed by `tls_ca_file` from clients, too."
     )
 
+    rocketmq_keys_file: Path | None = _setting(
+        None,
+        "Access keys that clients of the RocketMQ protocol must sign with, one `key secret` a line."
+        " None: anyone may call. It says nothing about clients of quorumlog.",
+    )
+
     drain_timeout_ms: DurationMs = _setting(
         10_000,
         "How long a stop may take to hand over leadership and finish calls.",
@@ -257,6 +254,24 @@ class Settings(BaseSettings):
     def secret(self) -> bytes:
         """Read the secret; empty if there is none. White space around it does not count."""
         return b"" if self.secret_file is None else self.secret_file.read_bytes().strip()
+
+    def rocketmq_keys(self) -> dict[str, str]:
+        """Read the access keys and their secrets; none if there is no file. Raises ValueError."""
+        if self.rocketmq_keys_file is None:
+            return {}
+        found = {}
+        for number, line in enumerate(self.rocketmq_keys_file.read_text().splitlines(), 1):
+            words = line.split()
+            if not words or words[0].startswith("#"):
+                continue
+            if len(words) != 2:
+                raise ValueError(
+                    f"line {number} has {len(words)} words, and not a key and a secret"
+                )
+            found[words[0]] = words[1]
+        if not found:
+            raise ValueError("it has no key; remove the setting to let anyone call")
+        return found
 
     def nameserver(self) -> NameServerSettings | None:
         """The settings of the replica in this node; None if there is none."""
@@ -312,172 +327,3 @@ class Settings(BaseSettings):
             retained_lag_entry_count_max=self.follower_lag_count_max,
             preferred_leader=self.preferred_leader,
         )
-
-
-class Conflict(NamedTuple):
-    """Settings that are fine alone and wrong together."""
-
-    keys: tuple[str, ...]
-    what: str
-    suggestion: str
-
-
-def conflicts(settings: Settings) -> list[Conflict]:
-    """Find what is wrong between settings: all of it."""
-    found = [
-        *_size_conflicts(settings),
-        *_member_conflicts(settings),
-        *_address_conflicts(settings),
-        *_security_conflicts(settings),
-        *_nameserver_conflicts(settings),
-        *_replication_conflicts(settings),
-    ]
-    if 3 * settings.heartbeat_ms > settings.election_min_ms:
-        found.append(
-            Conflict(
-                ("heartbeat_ms", "election_min_ms"),
-                f"{settings.heartbeat_ms} ms between heartbeats against {settings.election_min_ms} "
-                f"ms of patience: two lost ones end a term",
-                f"use election_min_ms = {3 * settings.heartbeat_ms} or more",
-            )
-        )
-    return found
-
-
-def _size_conflicts(settings: Settings) -> list[Conflict]:
-    found = []
-    file, batch = settings.file_size_bytes, settings.batch_size_bytes_max
-    if file % _PAGE_SIZE_BYTES:
-        nearest = (file // _PAGE_SIZE_BYTES + 1) * _PAGE_SIZE_BYTES
-        what = f"{file} is not a multiple of {_PAGE_SIZE_BYTES}"
-        found.append(Conflict(("file_size_bytes",), what, f"use {nearest}"))
-    if file < 2 * batch:
-        what = f"a file of {file} bytes cannot hold two batches of {batch}"
-        do = f"use file_size_bytes = {2 * batch}, or batch_size_bytes_max = {file // 2}"
-        found.append(Conflict(("file_size_bytes", "batch_size_bytes_max"), what, do))
-    if settings.in_flight_size_bytes_max < 2 * batch:
-        what = f"less than two batches of {batch} may be in flight"
-        do = f"use in_flight_size_bytes_max = {2 * batch} or more"
-        found.append(Conflict(("in_flight_size_bytes_max", "batch_size_bytes_max"), what, do))
-    if 0 < settings.retention_size_bytes < 2 * file:
-        what = f"only whole files of {file} bytes go, and the newest stays"
-        do = f"use retention_size_bytes = {2 * file} or more, or 0"
-        found.append(Conflict(("retention_size_bytes", "file_size_bytes"), what, do))
-    return found
-
-
-def _member_conflicts(settings: Settings) -> list[Conflict]:
-    found = []
-    own, peers = settings.node_id, settings.peers
-    known = set(peers) or {own}
-    if peers and own not in peers and not settings.join:
-        what = f"this node ({own}) is not among peers {sorted(peers)}"
-        found.append(Conflict(("peers", "node_id"), what, f"add [peers.{own}], or join = true"))
-    if settings.join and settings.bootstrap:
-        what = "a node that joins takes no part in founding"
-        found.append(Conflict(("join", "bootstrap"), what, "remove one of them"))
-    unknown = sorted(set(settings.bootstrap) - known)
-    if unknown:
-        what = f"voters {unknown} are not among peers {sorted(peers)}"
-        found.append(Conflict(("bootstrap", "peers"), what, f"add [peers.{unknown[0]}]"))
-    if settings.preferred_leader and settings.preferred_leader not in known:
-        what = f"node {settings.preferred_leader} is not among peers {sorted(peers)}"
-        found.append(Conflict(("preferred_leader", "peers"), what, "name one of them, or 0"))
-    used: dict[Address, str] = {}
-    for node, peer in sorted(peers.items()):
-        for name, address in (("address", peer.address), ("peer_address", peer.peer_address)):
-            key = f"peers.{node}.{name}"
-            if address.is_wildcard or not address.port:
-                do = "name the host and the port that others dial"
-                found.append(Conflict((key,), f"{address} cannot be dialled", do))
-            elif address in used:
-                what = f"{address} is also {used[address]}"
-                found.append(Conflict((key,), what, "give each its own"))
-            used[address] = key
-    return found
-
-
-def _address_conflicts(settings: Settings) -> list[Conflict]:
-    found = []
-    own = settings.peers.get(settings.node_id)
-    if settings.listen.is_wildcard and settings.advertise is None and own is None:
-        what = f"clients cannot be told to dial {settings.listen}"
-        found.append(Conflict(("listen", "advertise"), what, "set advertise = HOST:PORT"))
-    if settings.advertise is not None and settings.advertise.is_wildcard:
-        what = f"{settings.advertise} cannot be dialled"
-        found.append(Conflict(("advertise",), what, "name a host"))
-    used: dict[Address, str] = {}
-    for name in ("listen", "peer_listen", "http_listen", "nameserver_listen"):
-        address = getattr(settings, name)
-        if address is None or not address.port:
-            continue
-        if address in used:
-            what = f"{address} is also {used[address]}"
-            found.append(Conflict((name, used[address]), what, "give each its own port"))
-        used[address] = name
-    return found
-
-
-def _security_conflicts(settings: Settings) -> list[Conflict]:
-    found = []
-    certificate, key = settings.tls_certificate_file, settings.tls_key_file
-    if (certificate is None) != (key is None):
-        names = ("tls_certificate_file", "tls_key_file")
-        found.append(Conflict(names, "only one of the two is set", "set both or none"))
-    if certificate is None and (settings.tls_ca_file or settings.tls_client_auth):
-        what = "has no effect without a certificate of this node"
-        found.append(Conflict(("tls_ca_file", "tls_client_auth"), what, "set tls_certificate_file"))
-    if settings.tls_client_auth and settings.tls_ca_file is None:
-        what = "there is nobody to trust"
-        found.append(Conflict(("tls_client_auth",), what, "set tls_ca_file"))
-    for name in _FILES:
-        path = getattr(settings, name)
-        if path is not None and not path.is_file():
-            do = "correct the path; a relative one counts from the working directory"
-            found.append(Conflict((name,), f"there is no file {path}", do))
-    if settings.secret_file is not None and settings.secret_file.is_file():
-        size_bytes = len(settings.secret())
-        if size_bytes < SECRET_SIZE_BYTES_MIN:
-            what = f"the secret has {size_bytes} bytes, {SECRET_SIZE_BYTES_MIN} are needed"
-            do = "make one, for example with 'openssl rand -hex 32'"
-            found.append(Conflict(("secret_file",), what, do))
-    return found
-
-
-def _nameserver_conflicts(settings: Settings) -> list[Conflict]:
-    if settings.nameserver_listen is not None and settings.nameserver_servers:
-        what, do = "this node has a replica itself", "remove one of them"
-        return [Conflict(("nameserver_servers", "nameserver_listen"), what, do)]
-    if settings.nameserver_listen is None:
-        if not settings.nameserver_members:
-            return []
-        what, do = "members without a replica in this node", "set nameserver_listen to one of them"
-        return [Conflict(("nameserver_members", "nameserver_listen"), what, do)]
-    secret = settings.nameserver_secret_file
-    if secret is not None and not secret.is_file():
-        return []  # That is said already.
-    chosen = settings.nameserver()
-    assert chosen is not None, "the name server listens"
-    try:
-        chosen.check()
-    except NameServerSettingsError as error:
-        return [Conflict((f"nameserver_{error.setting}",), f"is {error.found}", error.remedy)]
-    return []
-
-
-def _replication_conflicts(settings: Settings) -> list[Conflict]:
-    if not settings.is_ha:
-        return []
-    found = []
-    mode, count = settings.replication, max(1, len(settings.peers))
-    if settings.copies > count:
-        what = f"{settings.copies} copies in a group of {count}"
-        found.append(Conflict(("copies", "peers"), what, f"use 1 to {count}"))
-    if settings.flush != "sync":
-        what = f"an ack means synced with replication = {mode}"
-        found.append(Conflict(("flush", "replication"), what, "use flush = sync"))
-    for name in ("join", "bootstrap", "preferred_leader"):
-        if getattr(settings, name):
-            what = f"has no meaning with replication = {mode}"
-            found.append(Conflict((name, "replication"), what, "remove it"))
-    return found

@@ -17,7 +17,8 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 from pydantic_settings import EnvSettingsSource, InitSettingsSource, TomlConfigSettingsSource
 
-from node.config import ENVIRONMENT_PREFIX, Settings, conflicts
+from node.config import ENVIRONMENT_PREFIX, Settings
+from node.config_conflicts import conflicts
 from node.config_types import Peer
 
 FILE_VARIABLE: Final = f"{ENVIRONMENT_PREFIX}CONFIG"

@@ -35,6 +35,7 @@ _OUTCOMES: Final = {
     TransactionResolution.COMMIT: TransactionOutcome.TRANSACTION_OUTCOME_COMMITTED,
     TransactionResolution.ROLLBACK: TransactionOutcome.TRANSACTION_OUTCOME_ROLLED_BACK,
 }
+_UNKNOWN_CODES: Final = ("node.unknown_transaction", "node.transaction_ended")
 _log: Final = structlog.get_logger(component="rocketmq")
 
 
@@ -81,7 +82,7 @@ class Ending:
         try:
             await self._broker.end_transaction(end)
         except NodeError as error:
-            if error.code.startswith("node.transaction"):
+            if error.code in _UNKNOWN_CODES:
                 raise RefusedError(Code.INVALID_TRANSACTION_ID, str(error)) from error
             raise
         return pb.EndTransactionResponse(status=OK)

@@ -1,0 +1,53 @@
+"""A three-node cluster that official clients of RocketMQ 5 talk to, and the clients."""
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from deploy.local import LocalCluster
+from quorumlog.sync import connect
+from tests.compat.drivers import HERE, Client
+
+TOPIC_QUEUE_COUNT: Final = 4
+
+
+@pytest.fixture(scope="session")
+def _installed() -> None:
+    """Both clients, of the versions that the tests name."""
+    subprocess.run([str(HERE / "install")], check=True, timeout=600)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """One for all tests of a module; each has topics and groups of its own."""
+    directory = tmp_path_factory.mktemp("compat") / "c"
+    settings = {"file_size_bytes": "16MiB"}
+    with LocalCluster.create(directory, settings=settings) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def topic(cluster: LocalCluster, request: pytest.FixtureRequest) -> str:
+    """A new topic, named as the test."""
+    name = "".join(c if c.isalnum() else "_" for c in request.node.name)[:100]
+    with connect(cluster.bootstrap) as client:
+        client.admin.create_topic(name, queue_count=TOPIC_QUEUE_COUNT)
+    return name
+
+
+@pytest.fixture(params=["python", "node"])
+def language(request: pytest.FixtureRequest) -> str:
+    """Each client does the same."""
+    return str(request.param)
+
+
+@pytest.fixture
+def client(
+    _installed: None, cluster: LocalCluster, language: str, tmp_path: Path
+) -> Iterator[Client]:
+    """One client process, connected to any node."""
+    with Client(language, cluster.address(1), tmp_path / "home") as found:
+        yield found

@@ -1,0 +1,51 @@
+"""The official clients while leaders die: at least once, and never again after an ack."""
+
+from pathlib import Path
+
+import pytest
+
+from deploy.local import LocalCluster
+from tests.compat.drivers import CallFailedError, Client, body_of
+
+pytestmark = pytest.mark.slow
+
+SEND_COUNT = 200
+
+
+def test_a_leader_dies_under_load(
+    client: Client, language: str, cluster: LocalCluster, topic: str, tmp_path: Path
+) -> None:
+    client.call("producer", topics=[topic])
+    with Client(language, cluster.address(2), tmp_path / "home2") as consumer:
+        consumer.call("simple", group="g-" + topic, topic=topic)
+        acked: set[bytes] = set()
+        done: set[bytes] = set()
+        for number in range(SEND_COUNT):
+            if number == SEND_COUNT // 3:
+                leader = cluster.leader_id()
+                cluster.kill(leader)
+            if number == 2 * SEND_COUNT // 3:
+                cluster.restart(leader)
+            body = b"%d" % number
+            try:
+                client.call("send", topic=topic, body=body)
+            except CallFailedError:
+                continue  # The application was told; it may be there or not.
+            acked.add(body)
+        assert len(acked) > SEND_COUNT // 2, "work was done"
+        misses = 0
+        while not acked <= done:
+            assert misses < 60, f"{len(acked - done)} acked messages never came"
+            found = []
+            try:
+                found = consumer.call("receive", invisible_s=10)
+            except CallFailedError:
+                misses += 1
+            misses += not found
+            for message in found:
+                assert body_of(message) not in done, "it was acknowledged"
+                try:
+                    consumer.call("ack", message_id=message["id"])
+                except CallFailedError:
+                    continue  # It is not known whether the ack was taken.
+                done.add(body_of(message))
