@@ -118,7 +118,9 @@ class Broker:
         self.list_transactions = transactions.list_transactions
         self.describe_transaction = transactions.describe_transaction
 
-        groups = Groups(context, self._commands, self._freshness, self._members, clock_ms)
+        groups = Groups(
+            context, self._commands, self._freshness, self._members, self._consumed, clock_ms
+        )
         self.heartbeat = groups.heartbeat
         self.leave_group = groups.leave_group
         self.commit_offsets = groups.commit_offsets
