@@ -7,7 +7,7 @@ is replicated (`node.parts.pop`), so a new leader goes on with all of it.
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 from node.broker.commands import Commands
 from node.broker.context import Context
@@ -26,6 +26,27 @@ _AT_ONCE: Final = 1_000
 """Windows whose times a new leader notes before others get their turn: about 1 ms."""
 _BUSY_MS: Final = 50
 """After this time a window is looked at again of which messages are being taken."""
+
+
+class PopStats(NamedTuple):
+    """Counters (`_total`) since the start of the process, and levels at this moment."""
+
+    receives_total: int = 0
+    delivered_total: int = 0
+    """Messages handed out; those that were before, too, are in `redelivered_total` as well."""
+    redelivered_total: int = 0
+    full_total: int = 0
+    """Looks at a queue that gave nothing new because too much of it is in flight."""
+    acked_total: int = 0
+    stale_total: int = 0
+    """Receipt handles that named no delivery in flight."""
+    dead_total: int = 0
+    """Messages that went to the dead letters."""
+    in_flight_count: int = 0
+    window_count: int = 0
+    """(group, topic, queue) with something in flight."""
+    parked_count: int = 0
+    """Receives that wait."""
 
 
 class Pop:
@@ -127,6 +148,22 @@ class Pop:
             shared.offer(key)
 
     # --- For people ---
+
+    def stats(self) -> PopStats:
+        """Return what was counted and what is true at this moment."""
+        part, receives, settling = self._shared.part, self._receives, self._settling
+        return PopStats(
+            receives_total=receives.receives_total,
+            delivered_total=receives.delivered_total,
+            redelivered_total=receives.redelivered_total,
+            full_total=receives.full_total,
+            acked_total=settling.acked_total,
+            stale_total=settling.stale_total,
+            dead_total=self._dead_letters.dead_total,
+            in_flight_count=part.in_flight_count,
+            window_count=len(part.windows),
+            parked_count=self._shared.lines.count,
+        )
 
     async def describe_pop(self, request: DescribePopRequest) -> DescribePopResponse:
         """Return what a group has in flight, by topic and queue."""

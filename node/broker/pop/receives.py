@@ -29,6 +29,7 @@ from store.pull import PullStatus
 
 _CONFLICTS_MAX: Final = 8
 """Takes in a row that an operator's reset crossed, before the caller is told to come back."""
+_BUSY_S: Final = 1.0
 
 
 class _Receive(NamedTuple):
@@ -79,6 +80,7 @@ class Receives:
         loop = asyncio.get_running_loop()
         wait_ms = min(request.wait_ms, self._context.limits.pull_wait_ms_max)
         deadline = loop.time() + wait_ms / 1000
+        busy_deadline = max(deadline, loop.time() + _BUSY_S)
         hint, conflicts = None, 0
         while True:
             queue_ids = self._queue_ids(receive, hint)
@@ -97,7 +99,9 @@ class Receives:
                 if response.deliveries:
                     return response
                 continue
-            left_s = deadline - loop.time()
+            # Who does not want to wait waits for a take under way: it may leave something.
+            is_busy = len(choices) < len(queue_ids)
+            left_s = (busy_deadline if is_busy else deadline) - loop.time()
             if left_s <= 0:
                 return self._answer(receive, [], self._shared.unix_ms(), choices)
             hint = await self._shared.lines.wait(
