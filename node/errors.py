@@ -444,7 +444,7 @@ class GroupNotEmptyError(NodeError):
         self.group, self.member_count = group, member_count
 
     def __str__(self) -> str:
-        return f"group {self.group!r} has {self.member_count} members; stop them before deleting it"
+        return f"group {self.group!r} has {self.member_count} members; stop them first"
 
 
 class MessageNotFoundError(NodeError):

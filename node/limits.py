@@ -148,6 +148,8 @@ class Limits:
     """Records of one pull, if the caller does not say."""
     pull_count_max: int = 16_384
     """Records of one pull: bounds the time the loop spends on one caller to a few ms."""
+    pull_count_filtered_max: int = 1_024
+    """Records that one pull looks at with a property filter, about 5 us each: the same reason."""
     pull_size_bytes_default: int = 256 * KIB
     """Bytes of one pull, if the caller does not say."""
     pull_size_bytes_max: int = 2 * MIB

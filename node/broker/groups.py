@@ -14,6 +14,7 @@ from node.broker.commands import Commands
 from node.broker.consumed import Consumed
 from node.broker.context import Context
 from node.broker.freshness import Freshness
+from node.broker.group_settings import check_member
 from node.broker.members import Members
 from node.errors import (
     BadRequestError,
@@ -46,6 +47,7 @@ from quorumlog.pb.consumer_pb2 import (
     LeaveGroupResponse,
 )
 from quorumlog.pb.state_pb2 import Command
+from store.record_check import store_timestamp
 
 _AT_ONCE: Final = 64  # Queues looked at before others get their turn: about 0.2 ms.
 _NO_OFFSET: Final = -1
@@ -86,9 +88,15 @@ class Groups:
         context.check_leads()
         for topic in topics:
             context.topic(topic)
+        check_member(context, request.group, is_broadcasting=request.is_broadcasting)
+        limit = limits.queue_offsets_count_max
+        if len(request.queues) > limit:
+            raise BadRequestError("queues", f"at most {limit} of them", str(len(request.queues)))
         client_ids, generation = self._members.heartbeat(
             request.group, request.client_id, topics, request.is_broadcasting, self._clock_ms()
         )
+        queues = frozenset((queue.topic, queue.queue_id) for queue in request.queues)
+        self._members.note_queues(request.group, request.client_id, queues)
         return HeartbeatResponse(
             client_ids=client_ids,
             generation=generation,
@@ -113,7 +121,8 @@ class Groups:
         """Store offsets, all or none; the first commit makes the group.
 
         An offset may go back: that is how messages are read again. Raises UnknownTopicError,
-        UnknownQueueError, BadRequestError, LimitReachedError and the errors of `Commands.submit`.
+        UnknownQueueError, BadRequestError, LimitReachedError, GroupNotEmptyError only if the group
+        `must_be_empty`, and the errors of `Commands.submit`.
         """
         context = self._context
         context.check_cluster(request.cluster_id)
@@ -122,6 +131,8 @@ class Groups:
         limit = context.limits.queue_offsets_count_max
         if not 1 <= len(request.offsets) <= limit:
             raise BadRequestError("offsets", f"1 to {limit} of them", str(len(request.offsets)))
+        if request.must_be_empty:
+            self._check_empty(request.group)
         command = Command()
         commit = command.commit_offsets
         commit.group = request.group
@@ -182,6 +193,12 @@ class Groups:
         if request.group not in self._context.state.groups and not clients:
             raise UnknownGroupError(request.group)
         queues = await self._queues(request.group)
+        readers = self._members.reader_of(request.group, self._clock_ms())
+        for number, queue in enumerate(queues):
+            if number % _AT_ONCE == _AT_ONCE - 1:
+                await asyncio.sleep(0)
+            queue.client_id = readers.get((queue.topic, queue.queue_id), "")
+            queue.last_consumed_unix_ms = self._stored_at(queue)
         return DescribeGroupResponse(
             info=_info(request.group, queues, clients), queues=queues, client_ids=clients
         )
@@ -189,14 +206,17 @@ class Groups:
     async def delete_group(self, request: DeleteGroupRequest) -> DeleteGroupResponse:
         """Forget a group and its offsets. Refused while it has members."""
         self._context.check_leads()
-        clients = self._members.clients_of(request.group, self._clock_ms())
-        if clients:
-            raise GroupNotEmptyError(request.group, len(clients))
+        self._check_empty(request.group)
         if request.group not in self._context.state.groups:
             raise UnknownGroupError(request.group)
         delete = Command.DeleteGroup(group=request.group)
         await self._commands.submit(Command(delete_group=delete))
         return DeleteGroupResponse()
+
+    def _check_empty(self, group: str) -> None:
+        clients = self._members.clients_of(group, self._clock_ms())
+        if clients:
+            raise GroupNotEmptyError(group, len(clients))
 
     async def _queues(self, group: str) -> list[GroupQueue]:
         """Return every queue with a stored offset."""
@@ -212,6 +232,14 @@ class Groups:
                 )
             )
         return found
+
+    def _stored_at(self, queue: GroupQueue) -> int:
+        """Return when the last message that was consumed had been stored; 0 if it is not there."""
+        at = queue.offset - 1
+        if not queue.min_offset <= at < queue.max_offset:
+            return 0
+        found = self._context.store.pull(queue.topic, queue.queue_id, at, max_count=1)
+        return store_timestamp(found.data) if found.record_count else 0
 
 
 def _rows(group: Offsets) -> Iterable[tuple[str, int, int]]:

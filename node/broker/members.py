@@ -11,14 +11,18 @@ from typing import Final
 from node.broker.context import Context
 from node.errors import LimitReachedError, NotReadyError
 
+Queues = frozenset[tuple[str, int]]
+
 
 class _Member:
-    __slots__ = ("is_broadcasting", "seen_ms", "topics")
+    __slots__ = ("is_broadcasting", "queues", "seen_ms", "topics")
 
     def __init__(self, seen_ms: int, topics: frozenset[str], is_broadcasting: bool) -> None:
         self.seen_ms = seen_ms
         self.topics = topics
         self.is_broadcasting = is_broadcasting
+        self.queues: Queues = frozenset()
+        """Those that it says it reads; nothing is decided by it."""
 
 
 class _Group:
@@ -84,6 +88,19 @@ class Members:
         self.begin_term(now_ms)
         found = self._group(group, now_ms)
         return {} if found is None else {n: m.topics for n, m in sorted(found.members.items())}
+
+    def note_queues(self, group: str, client_id: str, queues: Queues) -> None:
+        """Remember which queues a member says that it reads."""
+        member = self._groups[group].members[client_id]
+        if member.queues != queues:
+            member.queues = queues
+
+    def reader_of(self, group: str, now_ms: int) -> dict[tuple[str, int], str]:
+        """Return which member reads a queue, as far as they say so; the last one by name wins."""
+        self.begin_term(now_ms)
+        found = self._group(group, now_ms)
+        members = sorted(found.members.items()) if found is not None else ()
+        return {queue: name for name, member in members for queue in member.queues}
 
     def groups(self, now_ms: int) -> list[str]:
         """Return the groups that have members."""

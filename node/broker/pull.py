@@ -10,6 +10,8 @@ from typing import Final, NamedTuple
 
 from node.broker.context import Context
 from node.broker.freshness import Freshness
+from node.broker.group_settings import check_reader
+from node.broker.sql_filter import SqlFilter
 from node.broker.tag_filter import TagFilter
 from node.broker.waits import Waits
 from node.errors import BadRequestError
@@ -39,6 +41,9 @@ class _Reader(NamedTuple):
     max_size_bytes: int
     filter: TagFilter | None
     consistency: common_pb2.Consistency
+    group: str
+    """Whose settings must allow it; empty: a reader of its own."""
+    sql: SqlFilter | None
 
 
 class Pulls:
@@ -115,23 +120,28 @@ class Pulls:
             raise BadRequestError("tags", expected, str(len(tags)))
         if "" in tags:
             raise BadRequestError("tags", "names", "an empty one")
+        count_max = limits.pull_count_filtered_max if request.sql else limits.pull_count_max
         return _Reader(
             request.topic,
             request.queue_id,
-            min(max_count or limits.pull_count_default, limits.pull_count_max),
+            min(max_count or limits.pull_count_default, count_max),
             min(
                 request.max_size_bytes or limits.pull_size_bytes_default,
                 limits.pull_size_bytes_max,
             ),
             TagFilter(tags) if tags else None,
             request.consistency,
+            request.group,
+            SqlFilter(request.sql) if request.sql else None,
         )
 
     def _read(self, reader: _Reader, offset: int) -> PullResult:
         """Read once, now. Raises UnknownTopicError and the like, CorruptionError."""
-        topic, queue_id, max_count, max_size_bytes, tags, _ = reader
+        topic, queue_id, max_count, max_size_bytes, tags, _, group, sql = reader
         context = self._context
         context.readable(topic, queue_id)
+        if group:
+            check_reader(context, group, topic)
         for _ in range(_TRIES):
             result = context.store.pull(
                 topic,
@@ -144,10 +154,11 @@ class Pulls:
             if result.status is not PullStatus.MESSAGE_WAS_REMOVING:
                 break
         if result.status is PullStatus.FOUND:
-            if tags is not None:
-                data, count = tags.keep(result.data)
-                status = PullStatus.FOUND if count else PullStatus.NO_MATCHED_MESSAGE
-                result = result._replace(status=status, data=data, record_count=count)
+            for kept in (tags, sql):
+                if kept is not None:
+                    data, count = kept.keep(result.data)
+                    status = PullStatus.FOUND if count else PullStatus.NO_MATCHED_MESSAGE
+                    result = result._replace(status=status, data=data, record_count=count)
             self.records_total += result.record_count
             self.size_bytes_total += len(result.data)
         elif result.max_offset == 0:  # Nothing was ever put into this queue.

@@ -1,0 +1,217 @@
+"""A property filter as a tree that decides about the properties of one message.
+
+Owns the meaning, which is SQL's with three values: a property that a message does not have is NULL,
+a comparison with it is unknown, and only what is true matches. Must not know how a filter is
+written (`filter_language`), nor records.
+"""
+
+import operator
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+Properties = Mapping[str, str]
+Scalar = str | int | float | bool
+Decision = bool | None
+"""None: unknown."""
+
+_OPERATORS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
+    "=": operator.eq,
+    "<>": operator.ne,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+EQUALITIES: Final = frozenset({"=", "<>", "!="})
+_TEXT_TESTS: Final[Mapping[str, Callable[[str, str], bool]]] = {
+    "CONTAINS": operator.contains,
+    "STARTSWITH": str.startswith,
+    "ENDSWITH": str.endswith,
+}
+_NUMBER: Final = re.compile(r"[+-]?\d{1,300}(?:\.\d{1,300})?(?:[eE][+-]?\d{1,3})?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Property:
+    """What a message says under a name."""
+
+    name: str
+
+
+Operand = Property | Scalar
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two operands and what is between them."""
+
+    sign: str
+    left: Operand
+    right: Operand
+    depth: int = 1
+
+    def decide(self, properties: Properties) -> Decision:
+        """Compare as numbers if one is a number, as texts if both are."""
+        left, right = _value(self.left, properties), _value(self.right, properties)
+        if left is None or right is None:
+            return None
+        return _compare(self.sign, left, right)
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """A property within two numbers, both included."""
+
+    name: str
+    lo: float
+    hi: float
+    depth: int = 1
+
+    def decide(self, properties: Properties) -> Decision:
+        """Unknown for what is no number."""
+        value = number_in(properties.get(self.name))
+        return None if value is None else self.lo <= value <= self.hi
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """A property that is one of some constants."""
+
+    name: str
+    texts: frozenset[str]
+    numbers: frozenset[float]
+    depth: int = 1
+
+    def decide(self, properties: Properties) -> Decision:
+        """Compare with each constant as `=` does."""
+        value = properties.get(self.name)
+        if value is None:
+            return None
+        return value in self.texts or (bool(self.numbers) and number_in(value) in self.numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class TextTest:
+    """A property that has a text in it, at its beginning or at its end."""
+
+    name: str
+    kind: str
+    text: str
+    depth: int = 1
+
+    def decide(self, properties: Properties) -> Decision:
+        """Upper and lower case differ."""
+        value = properties.get(self.name)
+        return None if value is None else _TEXT_TESTS[self.kind](value, self.text)
+
+
+@dataclass(frozen=True, slots=True)
+class NullTest:
+    """A property that a message does not have."""
+
+    name: str
+    depth: int = 1
+
+    def decide(self, properties: Properties) -> Decision:
+        """Never unknown."""
+        return self.name not in properties
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """TRUE or FALSE alone."""
+
+    is_true: bool
+    depth: int = 1
+
+    def decide(self, _properties: Properties) -> Decision:
+        """The same for every message."""
+        return self.is_true
+
+
+@dataclass(frozen=True, slots=True)
+class Negation:
+    """NOT."""
+
+    inner: "Node"
+    depth: int
+
+    def decide(self, properties: Properties) -> Decision:
+        """What is unknown stays so."""
+        found = self.inner.decide(properties)
+        return None if found is None else not found
+
+
+@dataclass(frozen=True, slots=True)
+class Every:
+    """AND of two or more."""
+
+    parts: tuple["Node", ...]
+    depth: int
+
+    def decide(self, properties: Properties) -> Decision:
+        """False if one is, unknown if one is and none is false."""
+        found: Decision = True
+        for part in self.parts:
+            one = part.decide(properties)
+            if one is False:
+                return False
+            if one is None:
+                found = None
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Some:
+    """OR of two or more."""
+
+    parts: tuple["Node", ...]
+    depth: int
+
+    def decide(self, properties: Properties) -> Decision:
+        """True if one is, unknown if one is and none is true."""
+        found: Decision = False
+        for part in self.parts:
+            one = part.decide(properties)
+            if one:
+                return True
+            if one is None:
+                found = None
+        return found
+
+
+Node = Comparison | Between | Membership | TextTest | NullTest | Truth | Negation | Every | Some
+
+
+def _value(operand: Operand, properties: Properties) -> Scalar | None:
+    return properties.get(operand.name) if isinstance(operand, Property) else operand
+
+
+def number_in(text: str | None) -> float | None:
+    """Return the number that a property spells, if it does."""
+    if text is None or not _NUMBER.fullmatch(text):
+        return None
+    return int(text) if text.lstrip("+-").isdigit() else float(text)
+
+
+def _compare(sign: str, left: Scalar, right: Scalar) -> Decision:
+    if isinstance(left, bool) or isinstance(right, bool):
+        left, right = _text(left), _text(right)
+    elif not isinstance(left, str) or not isinstance(right, str) or sign not in EQUALITIES:
+        one, other = _as_number(left), _as_number(right)
+        if one is None or other is None:
+            # What is no number is unlike any number, and neither above nor below it.
+            return sign != "=" if sign in EQUALITIES else None
+        return _OPERATORS[sign](one, other)
+    return _OPERATORS[sign](left, right)
+
+
+def _as_number(value: Scalar) -> float | None:
+    return number_in(value) if isinstance(value, str) else value
+
+
+def _text(value: Scalar) -> str:
+    return str(value).lower()

@@ -1,0 +1,178 @@
+"""Property filters: what each construct means, what is refused and where, against a small model."""
+
+import random
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node.broker.sql_filter import SqlFilter
+from node.filter_language import DEPTH_MAX, SIZE_CHARACTERS_MAX, parse
+from node.group_errors import BadFilterError
+from store.message import decode_message, encode_message
+
+MESSAGE = {"a": "7", "price": "12.50", "name": "O'Neil", "flag": "true", "big": "1e3", "odd": "x"}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a = 7", True),
+        ("a = '7'", True),
+        ("7 = a", True),
+        ("a <> 7", False),
+        ("a != 8", True),
+        ("a > 6.5 AND a < 8", True),
+        ("a >= 7 and a <= 7", True),
+        ("a > -1", True),
+        ("-7 < a", True),
+        ("price = 12.5", True),
+        ("price = '12.5'", False),
+        ("big > 999", True),
+        ("name = 'O''Neil'", True),
+        ("name <> 'x'", True),
+        ("name = 7", False),
+        ("name <> 7", True),
+        ("name > 7", None),
+        ("NOT name > 7", None),
+        ("flag = TRUE", True),
+        ("flag <> true", False),
+        ("a BETWEEN 7 AND 9", True),
+        ("a NOT BETWEEN 7 AND 9", False),
+        ("name BETWEEN 1 AND 2", None),
+        ("name IN ('x', 'O''Neil')", True),
+        ("name NOT IN ('x')", True),
+        ("a IN (1, 7.0)", True),
+        ("a IN ('7')", True),
+        ("odd IN (1)", False),
+        ("name CONTAINS 'Ne'", True),
+        ("name STARTSWITH 'o'", False),
+        ("name NOT ENDSWITH 'il'", False),
+        ("gone IS NULL", True),
+        ("a IS NULL", False),
+        ("a IS NOT NULL", True),
+        ("gone = 1", None),
+        ("gone <> 1", None),
+        ("NOT gone = 1", None),
+        ("gone IN (1)", None),
+        ("gone CONTAINS 'x'", None),
+        ("gone = 1 OR a = 7", True),
+        ("gone = 1 OR a = 8", None),
+        ("gone = 1 AND a = 7", None),
+        ("gone = 1 AND a = 8", False),
+        ("a = 8 OR a = 7 AND odd = 'x'", True),
+        ("(a = 7 OR a = 8) AND odd = 'y'", False),
+        ("NOT (a = 8)", True),
+        ("a = price", False),
+        ("odd = odd", True),
+        ("TRUE", True),
+        ("a = 7 AND FALSE", False),
+        ("order IS NULL and android is null AND IN1 IS NULL", True),
+        ("$x_1 is null", True),
+    ],
+)
+def test_what_a_filter_means(text: str, expected: bool | None) -> None:
+    assert parse(text).decide(MESSAGE) is expected
+
+
+@pytest.mark.parametrize(
+    ("text", "at"),
+    [
+        ("", 0),
+        ("a", 1),
+        ("a >", 3),
+        ("a > 'x'", 2),
+        ("a = TRUE AND b < FALSE", 15),
+        ("a == 1", 3),
+        ("a = 1; drop", 5),
+        ("a = 'x", 4),
+        ("a and b", 2),
+        ("1 = 1 x", 6),
+        ("a in ()", 6),
+        ("a between 'x' and 'y'", 10),
+        ("__import__('os')", 10),
+        ("a = 1 or", 8),
+        ("not " * (DEPTH_MAX + 1) + "a = 1", 0),
+        ("a = " + "1" * SIZE_CHARACTERS_MAX, SIZE_CHARACTERS_MAX),
+        ("a = " + "1" * 301, 4),
+    ],
+)
+def test_what_is_no_filter_is_refused_with_its_place(text: str, at: int) -> None:
+    with pytest.raises(BadFilterError) as found:
+        parse(text)
+    assert found.value.at == at
+
+
+def test_long_filters_and_deep_brackets_are_fine() -> None:
+    many = " OR ".join(f"a = {number}" for number in range(300))
+    assert parse(many).decide({"a": "299"}) is True
+    assert parse("(" * 1_000 + "a = 1" + ")" * 1_000).decide({"a": "1"}) is True
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_a_filter_or_refused(text: str) -> None:
+    at, decision = 0, None
+    try:
+        decision = parse(text).decide(MESSAGE)
+    except BadFilterError as error:
+        at = error.at
+    assert 0 <= at <= len(text)
+    assert decision in (True, False, None)
+
+
+class Model:
+    """Filters made at random, and their meaning by the book: 1 true, 0 false, 0.5 unknown."""
+
+    def __init__(self, random_: random.Random) -> None:
+        self._random = random_
+
+    def make(self, depth: int) -> tuple[str, Mapping[str, float]]:
+        """Return a text and its value for each of the messages `MESSAGES`."""
+        choose = self._random.randrange
+        match choose(4) if depth else 3:
+            case 0:
+                text, inner = self.make(depth - 1)
+                return f"NOT ({text})", {key: 1 - value for key, value in inner.items()}
+            case 1 | 2 as kind:
+                (left, x), (right, y) = self.make(depth - 1), self.make(depth - 1)
+                word, rule = (" AND ", min) if kind == 1 else (" OR ", max)
+                return f"({left}){word}({right})", {key: rule(x[key], y[key]) for key in x}
+        name, number = "abc"[choose(3)], choose(4)
+        if choose(3) == 0:
+            values = {key: float(name not in row) for key, row in MESSAGES.items()}
+            return f"{name} IS NULL", values
+        values = {
+            key: float(int(row[name]) > number) if name in row else 0.5
+            for key, row in MESSAGES.items()
+        }
+        return f"{name} > {number}", values
+
+
+MESSAGES = {
+    "none": {},
+    "some": {"a": "1", "b": "3"},
+    "others": {"b": "0", "c": "2"},
+    "all": {"a": "3", "b": "2", "c": "1"},
+}
+
+
+def test_filters_mean_what_three_values_say() -> None:
+    model = Model(random.Random(92))
+    for _ in range(400):
+        text, expected = model.make(4)
+        node = parse(text)
+        for key, row in MESSAGES.items():
+            assert node.decide(row) is {1: True, 0: False, 0.5: None}[expected[key]], text
+
+
+def test_records_that_match_are_kept_as_they_are() -> None:
+    records = [
+        encode_message("orders", 0, b"%d" % n, {"n": str(n), "TAGS": "t"} if n % 3 else {})
+        for n in range(9)
+    ]
+    data, count = SqlFilter("n >= 4 AND TAGS = 't'").keep(b"".join(records))
+    assert count == 4
+    assert data == b"".join(records[n] for n in (4, 5, 7, 8))
+    assert decode_message(data).body == b"4"
+    assert SqlFilter("n = 100").keep(b"".join(records)) == (b"", 0)

@@ -1,0 +1,174 @@
+"""What groups and readers get of the broker: filters, permissions, who reads what, resets."""
+
+import asyncio
+import functools
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from node.errors import BadRequestError, GroupNotEmptyError
+from node.group_errors import BadFilterError, GroupDisabledError, TopicForbiddenError
+from quorumlog.pb.admin_pb2 import DescribeGroupRequest
+from quorumlog.pb.common_pb2 import GroupSettings, QueueId, TopicNames
+from quorumlog.pb.consumer_pb2 import CommitOffsetsRequest, GroupOffset, HeartbeatRequest
+from quorumlog.pb.log_pb2 import (
+    PULL_STATUS_FOUND,
+    PULL_STATUS_NO_MATCHED_MESSAGE,
+    AppendRequest,
+    PullRequest,
+    TailRequest,
+)
+from quorumlog.pb.retry_pb2 import SetGroupSettingsRequest
+from store.message import decode_message, encode_message
+from tests.node.broker_fakes import Fixture, node_at
+
+
+def on_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    @functools.wraps(test)
+    def run(*args: Any, **named: Any) -> None:
+        asyncio.run(test(*args, **named))
+
+    return run
+
+
+async def fill(node: Fixture, lo: int, hi: int) -> None:
+    """Messages [lo, hi) of queue 0 of orders, each with its number and a tag."""
+    records = [
+        encode_message("orders", 0, b"%d" % n, {"n": str(n), "TAGS": "even" if n % 2 == 0 else "x"})
+        for n in range(lo, hi)
+    ]
+    await node.broker.append(AppendRequest(records=b"".join(records), record_count=hi - lo))
+
+
+def bodies(data: bytes) -> list[bytes]:
+    found, at = [], 0
+    while at < len(data):
+        message = decode_message(data, at)
+        found.append(message.body)
+        at += message.size_bytes
+    return found
+
+
+async def configure(node: Fixture, **settings: Any) -> None:
+    await node.broker.set_group_settings(
+        SetGroupSettingsRequest(group="readers", settings=GroupSettings(**settings))
+    )
+
+
+@on_loop
+async def test_a_pull_gives_what_a_filter_matches(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        await fill(node, 0, 10)
+        found = await node.broker.pull(PullRequest(topic="orders", sql="n BETWEEN 3 AND 5"))
+        assert (found.status, found.record_count, found.next_offset) == (PULL_STATUS_FOUND, 3, 10)
+        assert bodies(found.records) == [b"3", b"4", b"5"]
+
+        both = PullRequest(topic="orders", sql="n > 5", tags=["even"])
+        assert bodies((await node.broker.pull(both)).records) == [b"6", b"8"]
+        none = await node.broker.pull(PullRequest(topic="orders", sql="n > 100"))
+        assert (none.status, none.records, none.next_offset) == (
+            PULL_STATUS_NO_MATCHED_MESSAGE, b"", 10,
+        )  # fmt: skip
+        with pytest.raises(BadFilterError):
+            await node.broker.pull(PullRequest(topic="orders", sql="n >"))
+
+
+@on_loop
+async def test_a_parked_reader_waits_for_what_matches(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        await fill(node, 0, 3)
+        request = PullRequest(topic="orders", sql="n = 4", wait_ms=30_000)
+        task = asyncio.ensure_future(node.broker.pull(request))
+        tail: Any = node.broker.tail(TailRequest(topic="orders", sql="n >= 4"))
+        first = asyncio.ensure_future(anext(tail))
+        for lo in (3, 4):
+            await fill(node, lo, lo + 1)
+        assert bodies((await task).records) == [b"4"]
+        assert bodies((await first).records) == [b"4"]
+        await tail.aclose()
+
+
+@on_loop
+async def test_a_group_that_may_not_read_gets_nothing(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        await fill(node, 0, 1)
+        request = PullRequest(topic="orders", group="readers", wait_ms=30_000)
+        assert (await node.broker.pull(request)).record_count == 1
+        waiting = PullRequest(topic="orders", group="readers", offset=1, wait_ms=30_000)
+        task = asyncio.ensure_future(node.broker.pull(waiting))
+        await asyncio.sleep(0)
+        await configure(node, forbidden_topics=TopicNames(topics=["orders"]))
+        with pytest.raises(TopicForbiddenError):
+            await node.broker.pull(request)
+        await fill(node, 1, 2)
+        with pytest.raises(TopicForbiddenError):
+            await task
+        await configure(node, forbidden_topics=TopicNames(), is_consume_enabled=False)
+        with pytest.raises(GroupDisabledError):
+            await node.broker.pull(request)
+        assert (await node.broker.pull(PullRequest(topic="orders"))).record_count == 2
+
+
+@on_loop
+async def test_members_are_refused_by_the_settings(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        beat = HeartbeatRequest(group="readers", client_id="one", topics=["orders"])
+        await configure(node, is_broadcast_enabled=False)
+        node.clock.now_ms += 10_000  # The group is known, and nobody was in it before.
+        await node.broker.heartbeat(beat)
+        beat.is_broadcasting = True
+        with pytest.raises(GroupDisabledError, match="broadcasting"):
+            await node.broker.heartbeat(beat)
+        await configure(node, is_consume_enabled=False)
+        beat.is_broadcasting = False
+        with pytest.raises(GroupDisabledError, match="consuming"):
+            await node.broker.heartbeat(beat)
+
+
+@on_loop
+async def test_people_see_who_reads_what_and_how_old_that_is(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        await fill(node, 0, 3)
+        for client_id, queue_id in (("one", 0), ("two", 1)):
+            await node.broker.heartbeat(
+                HeartbeatRequest(
+                    group="readers",
+                    client_id=client_id,
+                    topics=["orders"],
+                    queues=[QueueId(topic="orders", queue_id=queue_id)],
+                )
+            )
+        offsets = [GroupOffset(topic="orders", queue_id=q, offset=2 - 2 * q) for q in (0, 1, 2)]
+        offsets[2].offset = 0
+        await node.broker.commit_offsets(CommitOffsetsRequest(group="readers", offsets=offsets))
+        found = await node.broker.describe_group(DescribeGroupRequest(group="readers"))
+        assert [queue.client_id for queue in found.queues] == ["one", "two", ""]
+        stored = decode_message(node.log.store.pull("orders", 0, 1, max_count=1).data)
+        assert found.queues[0].last_consumed_unix_ms == stored.store_unix_ms
+        assert found.queues[1].last_consumed_unix_ms == 0
+
+        many = [QueueId(topic="orders", queue_id=q) for q in range(4_097)]
+        with pytest.raises(BadRequestError):
+            await node.broker.heartbeat(
+                HeartbeatRequest(group="g", client_id="c", topics=["orders"], queues=many)
+            )
+
+
+@on_loop
+async def test_offsets_of_a_group_with_members_stay_if_asked(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        await node.broker.heartbeat(
+            HeartbeatRequest(group="readers", client_id="one", topics=["orders"])
+        )
+        commit = CommitOffsetsRequest(
+            group="readers",
+            offsets=[GroupOffset(topic="orders", offset=0)],
+            must_be_empty=True,
+        )
+        with pytest.raises(GroupNotEmptyError):
+            await node.broker.commit_offsets(commit)
+        node.clock.now_ms += 60_000
+        await node.broker.commit_offsets(commit)
+        assert node.machine.state.groups["readers"] == {"orders": {0: 0}}
