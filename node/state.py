@@ -55,6 +55,9 @@ SYSTEM_TOPICS: Final = {
     fmt.HALF_TOPIC: Topic(1, PERMISSION_READ),
     fmt.HALF_DONE_TOPIC: Topic(1, PERMISSION_READ),
     fmt.HALF_GIVEN_UP_TOPIC: Topic(1, PERMISSION_READ),
+    fmt.SCHEDULE_TOPIC: Topic(18, PERMISSION_READ),
+    fmt.TIMER_TOPIC: Topic(1, PERMISSION_READ),
+    fmt.UNDELIVERABLE_TOPIC: Topic(1, PERMISSION_READ),
 }
 """Not in the state, there from the beginning, and for clients to read only."""
 

@@ -64,6 +64,7 @@ PROPERTY_CRC: Final = "__CRC32#"
 # Delayed messages (8.5, 8.6): where they are held, and what they carry there.
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"  # One queue a level, which counts from 1.
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"  # Any time.
+UNDELIVERABLE_TOPIC: Final = "rmq_sys_undeliverable"  # Ours: their own topic takes no messages.
 PROPERTY_DELAY_LEVEL: Final = "DELAY"
 PROPERTY_REAL_TOPIC: Final = "REAL_TOPIC"
 PROPERTY_REAL_QUEUE_ID: Final = "REAL_QID"

@@ -5,7 +5,7 @@ Owns the parts and who gets what; the work is done by them. Every method raises 
 """
 
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from node.broker.commands import Commands
@@ -13,6 +13,7 @@ from node.broker.config_files import ConfigFiles
 from node.broker.consumed import Consumed
 from node.broker.context import BrokerIdentity, Context, LogKind
 from node.broker.dead_letters import DeadLetters
+from node.broker.delay.calls import Delay
 from node.broker.freshness import Freshness
 from node.broker.group_settings import GroupSettingsCalls
 from node.broker.groups import Groups
@@ -24,6 +25,7 @@ from node.broker.produce import Produce
 from node.broker.pull import Pulls
 from node.broker.queries import Queries
 from node.broker.retry import Retry
+from node.broker.rider import QueueKey
 from node.broker.seam import BrokerDriver, OtherGroups, no_other_groups
 from node.broker.stats import BrokerStats
 from node.broker.topics import Topics
@@ -131,13 +133,19 @@ class Broker:
 
         self.pop: Final = Pop(context, self._commands, self._own_appends, unix_ms)
         self._leader_works.append(self.pop)
-        self._waits.on_grown = self.pop.on_grown
+        self._delay = Delay(context, self._produce, self._own_appends, unix_ms)
+        self._leader_works.append(self._delay.delivering)
+        self.cancel_delayed = self._delay.cancel_delayed
+        self.delay_status = self._delay.delay_status
+        self._waits.on_grown = self._on_grown
 
         settings = GroupSettingsCalls(context, self._commands)
         self.get_group_settings = settings.get_group_settings
         self.set_group_settings = settings.set_group_settings
 
-        self._retry = Retry(context, self._commands, self._produce, self._own_appends, unix_ms)
+        self._retry = Retry(
+            context, self._commands, self._produce, self._own_appends, self._consumed, unix_ms
+        )
         self.retry_later = self._retry.retry_later
         self._dead_letters = DeadLetters(context, self._produce, self._own_appends)
         self.list_dead_letters = self._dead_letters.list_dead_letters
@@ -147,6 +155,17 @@ class Broker:
         self.import_config_files = files.import_config_files
 
         driver.add_listener(self._on_turn)
+
+    @property
+    def context(self) -> Context:
+        """What the parts share, for a gateway that calls them under other names."""
+        return self._context
+
+    def add_leader_work(self, work: LeaderWork) -> None:
+        """Have something begin and end with this node's leadership."""
+        self._leader_works.append(work)
+        if self._was_ready:
+            work.begin()
 
     def has_waiting_readers(self) -> bool:
         """Say whether somebody waits for what will be applied here."""
@@ -166,6 +185,8 @@ class Broker:
 
         The future resolves with the receipt, or fails; nothing is raised here.
         """
+        if request.has_delayed:
+            return self._delay.append(request)
         if request.HasField("transaction"):
             return self._transactions.append(request)
         if request.HasField("consumed"):
@@ -244,6 +265,10 @@ class Broker:
             self._was_ready = False
         self._produce.fail_parked()
         self._waits.wake_all()
+
+    def _on_grown(self, queues: Iterable[QueueKey]) -> None:
+        self.pop.on_grown(queues)
+        self._delay.delivering.on_grown(queues)
 
     def _on_turn(self) -> None:
         is_ready = self._context.driver.is_ready and not self._context.is_stopped

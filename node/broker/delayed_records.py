@@ -24,10 +24,8 @@ LEVEL_DELAYS_MS: Final = tuple(
 )
 """Delay of level 1 to 18: RocketMQ's published table."""
 
-UNDELIVERABLE_TOPIC: Final = "rmq_sys_undeliverable"
-"""Where a delayed message goes whose own topic or queue is gone, or takes no messages."""
 PROPERTY_UNDELIVERABLE: Final = "UNDELIVERABLE"
-"""Why it is there."""
+"""Of a message whose own topic or queue is gone, or takes no messages: which of these it is."""
 
 _HEAD: Final = struct.Struct(">iI4xi")  # Size, magic, (body CRC,) queue id.
 _CRC: Final = slice(fmt.BODY_CRC_AT, fmt.QUEUE_ID_AT)
@@ -44,6 +42,8 @@ _CRC_PREFIX: Final = fmt.PROPERTY_CRC_PREFIX
 _WISHES: Final = frozenset({_DELAY, _DELAY_SECONDS, _DELAY_MS, _DELIVER_MS})
 _HELD_ONLY: Final = _WISHES | {_REAL_TOPIC, _REAL_QUEUE_ID, _DUE_MS, _WAIT}
 """What a delivered record does not carry any more."""
+_HELD_PROPERTIES_SIZE_BYTES_MAX: Final = fmt.PROPERTIES_SIZE_BYTES_MAX - 128
+"""Leaves room for the reason why a message cannot be delivered."""
 _TIME_DIGITS_MAX: Final = 15
 """Of a number in a property: more is no time or delay."""
 
@@ -165,7 +165,7 @@ def undeliverable(record: bytes, reason: str) -> bytes:
     layout = record_layout(memoryview(record), 0)
     kept, _ = split(record[layout.properties_at :], frozenset({_DELAY, _WAIT}))
     kept.append(f"{PROPERTY_UNDELIVERABLE}\x01{reason}".encode())
-    return with_tail(record, layout, UNDELIVERABLE_TOPIC.encode(), 0, kept)
+    return with_tail(record, layout, fmt.UNDELIVERABLE_TOPIC.encode(), 0, kept)
 
 
 def split(
@@ -184,14 +184,19 @@ def split(
 
 
 def with_tail(
-    record: bytes, layout: RecordLayout, topic: bytes, queue_id: int, properties: list[bytes]
+    record: bytes,
+    layout: RecordLayout,
+    topic: bytes,
+    queue_id: int,
+    properties: list[bytes],
+    limit: int = fmt.PROPERTIES_SIZE_BYTES_MAX,
 ) -> bytes:
     """Return a record with another topic, queue and properties; all else is copied."""
     block = b"".join([part + b"\x02" for part in properties if part[:9] != _CRC_PREFIX])
     if len(block) != sum(map(len, properties)) + len(properties):
         block += fmt.PROPERTY_CRC_PLACEHOLDER  # It stays the last one; the append fills it in.
-    if len(block) > fmt.PROPERTIES_SIZE_BYTES_MAX:
-        raise LimitExceededError("properties", len(block), fmt.PROPERTIES_SIZE_BYTES_MAX)
+    if len(block) > limit:
+        raise LimitExceededError("properties", len(block), limit)
     is_v2 = len(topic) > fmt.TOPIC_SIZE_CHARACTERS_MAX
     magic = fmt.MAGIC_V2 if is_v2 else fmt.MAGIC_V1
     length = len(topic).to_bytes(2 if is_v2 else 1, "big")

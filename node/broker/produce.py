@@ -341,6 +341,8 @@ class Produce:
         if append.future.done() and not append.attached:
             return
         response = self._receipts.of_commit(committed, append.queues, append.record_count)
+        if append.rider is not NO_RIDER:
+            append.rider.describe(response, committed)
         _resolve(append.future, response)
         for future in append.attached or ():
             self.duplicates_total += 1

@@ -6,6 +6,8 @@ Owns the fields of AppendResponse; must not know who waits for one.
 from collections.abc import Mapping
 
 from node.broker.context import Context
+from node.broker.delay.holders import NUMBERS
+from node.broker.delayed_records import held
 from node.broker.seam import Committed
 from node.errors import DuplicateExpiredError
 from node.state import COMMAND_TOPIC
@@ -60,6 +62,7 @@ class Receipts:
             raise DuplicateExpiredError(producer_id, sequence, sequence + 1) from error
         queues: dict[tuple[bytes, int], tuple[int, int]] = {}
         view, at, record_count, first = memoryview(batch.records), 0, 0, None
+        positions, due_unix_ms = list[int](), list[int]()
         while at < len(view):
             layout = record_layout(view, at)
             first = first or layout
@@ -70,6 +73,10 @@ class Receipts:
             if layout.sys_flag & fmt.SYS_FLAG_TRANSACTION_MASK not in _HIDDEN:
                 queues[key] = lo, count + 1
             record_count += key != COMMAND_QUEUE
+            if key != COMMAND_QUEUE:
+                positions.append(batch.position + at)
+                record = batch.records[at : at + layout.size_bytes]
+                due_unix_ms.append(held(record).due_unix_ms if key in NUMBERS else 0)
             at += layout.size_bytes
         assert first is not None, f"batch {batch.index} has no records"
         host_at = first.store_timestamp_at + fmt.TIMESTAMP.size
@@ -83,6 +90,9 @@ class Receipts:
             is_duplicate=True,
             record_count=record_count,
         )
+        if any(due_unix_ms):
+            response.positions.extend(positions)
+            response.due_unix_ms.extend(due_unix_ms)
         _add_queues(response, queues)
         return response
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from node.broker.seam import Committed, Prepared
+from quorumlog.pb.log_pb2 import AppendResponse
 
 QueueKey = tuple[bytes, int]
 
@@ -20,6 +21,10 @@ def _accept(_prepared: Prepared) -> None:
 
 def _ignore(_committed: Committed | None) -> None:
     """There is nobody to tell."""
+
+
+def _add_nothing(_response: AppendResponse, _committed: Committed) -> None:
+    """The receipt says everything."""
 
 
 class Rider(NamedTuple):
@@ -41,6 +46,8 @@ class Rider(NamedTuple):
 
     Everything that was held for the batch is let go here.
     """
+    describe: Callable[[AppendResponse, Committed], None] = _add_nothing
+    """Adds to the receipt what is special about the batch."""
 
 
 NO_RIDER: Final = Rider()

@@ -16,6 +16,7 @@ from node.services.calls import Calls, Method
 from quorumlog.pb import (
     admin_pb2,
     consumer_pb2,
+    delay_pb2,
     log_pb2,
     nameserver_pb2,
     pop_pb2,
@@ -44,8 +45,9 @@ _ADMIN = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
 _RETRY = retry_pb2.DESCRIPTOR.services_by_name["RetryService"]
 _TRANSACTION = transaction_pb2.DESCRIPTOR.services_by_name["TransactionService"]
 _POP = pop_pb2.DESCRIPTOR.services_by_name["PopService"]
+_DELAY = delay_pb2.DESCRIPTOR.services_by_name["DelayService"]
 _NAMESERVER = nameserver_pb2.DESCRIPTOR.services_by_name["NameServerService"]
-SERVICES = (_LOG, _CONSUMER, _ADMIN, _RETRY, _TRANSACTION, _POP, _NAMESERVER)
+SERVICES = (_LOG, _CONSUMER, _ADMIN, _RETRY, _TRANSACTION, _POP, _DELAY, _NAMESERVER)
 """Those of a node."""
 
 
@@ -93,6 +95,10 @@ def handlers(
         "GiveUp": broker.pop.give_up,
         "DescribePop": broker.pop.describe_pop,
     }
+    delay: dict[str, Method] = {
+        "CancelDelayed": broker.cancel_delayed,
+        "DelayStatus": broker.delay_status,
+    }
     administration: dict[str, Method] = {
         "CreateTopic": broker.create_topic,
         "DeleteTopic": broker.delete_topic,
@@ -123,6 +129,7 @@ def handlers(
             (_LOG, log),
             (_CONSUMER, consumer),
             (_POP, pop),
+            (_DELAY, delay),
             (_RETRY, retry),
             (_ADMIN, administration),
             (_TRANSACTION, transaction),

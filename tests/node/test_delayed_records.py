@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from node.broker.delayed_records import (
     LEVEL_DELAYS_MS,
     PROPERTY_UNDELIVERABLE,
-    UNDELIVERABLE_TOPIC,
     Held,
     Wish,
     delivered,
@@ -118,7 +117,7 @@ def test_properties_that_get_too_long_are_refused() -> None:
 def test_what_cannot_be_delivered_says_where_it_belongs_and_why() -> None:
     inside = scheduled(encode_message("orders", 2, b"b", {"KEYS": "k"}), DUE, level=1)
     found = decode_message(undeliverable(inside, "topic deleted"))
-    assert (found.topic, found.queue_id, found.body) == (UNDELIVERABLE_TOPIC, 0, b"b")
+    assert (found.topic, found.queue_id, found.body) == (fmt.UNDELIVERABLE_TOPIC, 0, b"b")
     assert found.properties == {
         "KEYS": "k",
         "REAL_TOPIC": "orders",

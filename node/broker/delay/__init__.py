@@ -1,0 +1,6 @@
+"""Delayed messages: taken in, held, delivered when they are due, cancelled.
+
+A held message is an ordinary record on a queue of its own (`node.broker.delayed_records`), and what
+was taken from there is replicated state (`node.parts.delay`). Everything here is either a rewrite
+of a client's batch or the leader's soft state, built again from queues and state by the next one.
+"""

@@ -1,0 +1,148 @@
+"""Takes clients' batches with delayed messages: rewrites those records, and says until when.
+
+Owns what a wish may be and what is refused; must not know how messages are delivered. The batch
+stays one batch: atomic, idempotent, in order with the others of its producer. What is refused
+because of the state is refused when its place in the log is known, so that a batch that is in the
+log already gets its first receipt, whatever became of its topic.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from node.broker.context import Context
+from node.broker.delay.holders import HOLDERS, QueueKey, held_counts
+from node.broker.delayed_records import Wish, level_delay_ms, scheduled, wish_of
+from node.broker.produce import Produce
+from node.broker.rider import Rider
+from node.broker.seam import Committed, Prepared
+from node.delay_errors import DelayedFullError, DelayTooLongError
+from node.errors import (
+    BadRequestError,
+    NodeError,
+    ReservedTopicError,
+    TopicNotWritableError,
+    UnknownQueueError,
+    UnknownTopicError,
+)
+from node.state import PERMISSION_WRITE
+from node.topic_names import is_reserved
+from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse
+from store import format as fmt
+from store.errors import LimitExceededError, StoreError
+from store.message import record_layout
+
+_ROOM_SIZE_BYTES: Final = 1_024
+"""What the entry that delivers needs beside the message."""
+
+
+class _Batch(NamedTuple):
+    """A batch that was rewritten."""
+
+    records: bytes
+    due_unix_ms: list[int]
+    """Of each record; 0 for one that is not delayed."""
+    holders: frozenset[QueueKey]
+    targets: frozenset[tuple[str, int]]
+    """Where the delayed ones go."""
+
+
+class Admission:
+    """One per broker."""
+
+    def __init__(self, context: Context, produce: Produce, unix_ms: Callable[[], int]) -> None:
+        self._context: Final = context
+        self._produce = produce
+        self._unix_ms = unix_ms
+        self._under_way_count = 0
+        """Delayed messages that are written and not decided."""
+
+    def append(self, request: AppendRequest) -> "asyncio.Future[AppendResponse]":
+        """Append a batch; the future resolves with its receipt or fails, and never raises here."""
+        try:
+            if request.HasField("transaction") or request.HasField("consumed"):
+                expected = "neither a transaction nor consumed offsets"
+                raise BadRequestError("has_delayed", expected, "both")
+            batch = self._rewritten(request.records)
+        except (NodeError, StoreError) as error:
+            return self._produce.refuse(error)
+        due_unix_ms = batch.due_unix_ms
+        delayed_count = len(due_unix_ms) - due_unix_ms.count(0)
+        rewritten = AppendRequest(
+            records=batch.records,
+            record_count=request.record_count,
+            producer_id=request.producer_id,
+            sequence=request.sequence,
+            timeout_ms=request.timeout_ms,
+            cluster_id=request.cluster_id,
+        )
+
+        def check(_prepared: Prepared) -> None:
+            self._check(batch, delayed_count)
+            self._under_way_count += delayed_count
+
+        def on_decided(_committed: Committed | None) -> None:
+            self._under_way_count -= delayed_count
+
+        def describe(response: AppendResponse, committed: Committed) -> None:
+            count = len(due_unix_ms)
+            response.positions.extend(committed.result.record_positions[:count])
+            response.due_unix_ms.extend(due_unix_ms)
+
+        rider = Rider(
+            system_queues=batch.holders, check=check, on_decided=on_decided, describe=describe
+        )
+        return self._produce.append(rewritten, rider)
+
+    def _rewritten(self, records: bytes) -> _Batch:
+        """Raises RecordFormatError, LimitExceededError, DelayTooLongError, ReservedTopicError."""
+        now_ms, view = self._unix_ms(), memoryview(records)
+        parts, due_unix_ms = list[bytes](), list[int]()
+        holders, targets = set[QueueKey](), set[tuple[str, int]]()
+        limit = self._produce.batch_size_bytes_max - _ROOM_SIZE_BYTES
+        at = 0
+        while at < len(records):
+            layout = record_layout(view, at)
+            record = records[at : at + layout.size_bytes]
+            at += layout.size_bytes
+            wish = wish_of(record)
+            topic = records[layout.topic_at : layout.topic_hi].decode("ascii", "replace")
+            if wish is None and is_reserved(topic):
+                raise ReservedTopicError(topic)  # The right to touch a queue is not for this one.
+            if wish is not None:
+                targets.add((topic, fmt.INT32.unpack_from(record, fmt.QUEUE_ID_AT)[0]))
+                due_ms = self._due_unix_ms(wish, now_ms)
+                record = scheduled(record, due_ms, level=wish.level)
+                if len(record) > limit:
+                    raise LimitExceededError("delayed message", len(record), limit)
+                holder, queue_id = HOLDERS[min(wish.level, len(HOLDERS) - 1)]
+                holders.add((holder.encode(), queue_id))
+                due_unix_ms.append(due_ms)
+            else:
+                due_unix_ms.append(0)
+            parts.append(record)
+        return _Batch(b"".join(parts), due_unix_ms, frozenset(holders), frozenset(targets))
+
+    def _due_unix_ms(self, wish: Wish, now_ms: int) -> int:
+        if wish.level:
+            return now_ms + level_delay_ms(wish.level)
+        due_ms = now_ms + wish.delay_ms if wish.delay_ms >= 0 else max(wish.deliver_unix_ms, now_ms)
+        limit_ms = self._context.limits.delay_ms_max
+        if due_ms - now_ms > limit_ms:
+            raise DelayTooLongError(due_ms - now_ms, limit_ms)
+        return due_ms
+
+    def _check(self, batch: _Batch, delayed_count: int) -> None:
+        context = self._context
+        for name, queue_id in batch.targets:
+            topic = context.state.topics.get(name)
+            if topic is None:
+                raise UnknownTopicError(name)
+            if not topic.permission & PERMISSION_WRITE:
+                raise TopicNotWritableError(name, topic.permission)
+            if not 0 <= queue_id < topic.queue_count:
+                raise UnknownQueueError(name, queue_id, topic.queue_count)
+        limit = context.limits.delayed_count_max
+        held = sum(held_counts(context.store, context.state)) + self._under_way_count
+        if delayed_count and held + delayed_count > limit:
+            raise DelayedFullError(held, limit)

@@ -1,0 +1,117 @@
+"""Delayed messages as services see them: append, cancel, status.
+
+Owns what a request must look like and the answers; the work is done by `admission` and
+`delivering`.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from node.broker.context import Context
+from node.broker.delay.admission import Admission
+from node.broker.delay.delivering import Delivering
+from node.broker.delay.due_index import Due
+from node.broker.delay.holders import HOLDERS, NUMBERS, held_counts
+from node.broker.delayed_records import Held, held, level_delay_ms
+from node.broker.own_appends import OwnAppends
+from node.broker.produce import Produce
+from node.delay_errors import DelayedGoneError
+from node.errors import BadRequestError, MessageNotFoundError
+from node.parts.delay import DelayPart
+from quorumlog.pb.delay_pb2 import (
+    CancelDelayedRequest,
+    CancelDelayedResponse,
+    DelayQueue,
+    DelayStatusRequest,
+    DelayStatusResponse,
+)
+from store.errors import PositionRangeError, RecordFormatError
+from store.message import Message, parse_message_id
+
+
+class Delay:
+    """One per broker."""
+
+    def __init__(
+        self,
+        context: Context,
+        produce: Produce,
+        own_appends: OwnAppends,
+        unix_ms: Callable[[], int],
+    ) -> None:
+        self._context: Final = context
+        self._unix_ms = unix_ms
+        self.delivering: Final = Delivering(context, own_appends, unix_ms)
+        """The leader's work."""
+        self.append: Final = Admission(context, produce, unix_ms).append
+
+    async def cancel_delayed(self, request: CancelDelayedRequest) -> CancelDelayedResponse:
+        """Have a held message never delivered. Certain once it returns; a repetition is answered.
+
+        Raises MessageNotFoundError (no such message, or none that was delayed), DelayedGoneError
+        (delivered, or just being delivered), and the errors of `OwnAppends.write`.
+        """
+        context = self._context
+        context.check_cluster(request.cluster_id)
+        context.check_leads()
+        message = self._message(request.message_id)
+        queue = NUMBERS.get((message.topic.encode(), message.queue_id))
+        if queue is None:
+            raise MessageNotFoundError(request.message_id)
+        own = self._held(message)
+        due = Due(own.due_unix_ms, queue, message.queue_offset)
+        part = context.state.part(DelayPart)
+        if not part.was_cancelled(queue, due.offset):
+            is_taken = due.offset in part.queues[queue]
+            if is_taken or self.delivering.is_taking(queue, due.offset):
+                raise DelayedGoneError(queue, due.offset)
+            await self.delivering.cancel(due)
+        return CancelDelayedResponse(
+            topic=own.topic, queue_id=own.queue_id, due_unix_ms=own.due_unix_ms
+        )
+
+    def _message(self, message_id: str) -> Message:
+        try:
+            host, position = parse_message_id(message_id)
+        except RecordFormatError as error:
+            raise BadRequestError("message_id", error.expected, repr(message_id[:64])) from error
+        try:
+            message = self._context.store.message_at(position)
+        except PositionRangeError as error:
+            raise MessageNotFoundError(message_id) from error
+        if message.store_host != host:
+            raise MessageNotFoundError(message_id)
+        return message
+
+    def _held(self, message: Message) -> Held:
+        with self._context.store.view(message.position, message.size_bytes) as view:
+            return held(bytes(view))
+
+    async def delay_status(self, _request: DelayStatusRequest) -> DelayStatusResponse:
+        """Say what is held."""
+        context, limits = self._context, self._context.limits
+        context.check_leads()
+        part, leadership = context.state.part(DelayPart), self.delivering.leadership
+        next_due_ms = None if leadership is None else leadership.index.next_due_unix_ms()
+        counts = held_counts(context.store, context.state)
+        response = DelayStatusResponse(
+            held_count=sum(counts),
+            held_count_max=limits.delayed_count_max,
+            horizon_ms=limits.delay_ms_max,
+            next_due_unix_ms=next_due_ms or 0,
+            now_unix_ms=self._unix_ms(),
+            undeliverable_count=part.undeliverable_count,
+            is_loading=leadership is None or leadership.is_loading,
+        )
+        for queue, (topic, queue_id) in enumerate(HOLDERS):
+            max_offset = context.store.queue_range(topic, queue_id)[1]
+            if max_offset:
+                row = DelayQueue(
+                    level=queue,
+                    delay_ms=level_delay_ms(queue) if queue else 0,
+                    held_count=counts[queue],
+                    floor_offset=part.queues[queue].floor,
+                    max_offset=max_offset,
+                )
+                response.queues.append(row)
+        return response

@@ -1,0 +1,152 @@
+"""Makes one entry of messages that are due: records for their own topics, and what they were.
+
+Owns where a message goes, and what becomes of one that has nowhere to go. Must not know the log's
+way of writing, or when. A topic that was deleted, or takes no messages any more, loses nothing: the
+message goes to `rmq_sys_undeliverable` and says there where it belongs.
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import structlog
+
+from node.broker.delay.due_index import Due
+from node.broker.delay.holders import HOLDERS
+from node.broker.delayed_records import Held, delivered, undeliverable
+from node.parts.delay import DelayPart
+from node.parts.gone_offsets import encode_runs
+from node.state import PERMISSION_WRITE, State
+from quorumlog.pb.state_pb2 import Command
+from store.errors import LimitExceededError, PositionRangeError, RecordFormatError, StoreError
+from store.reads import Reads
+
+_log: Final = structlog.get_logger(component="delay")
+
+
+class Delivery(NamedTuple):
+    """One entry, not written yet."""
+
+    taken: list[Due]
+    """Messages that it takes, the oldest first."""
+    records: bytes
+    command: Command
+    undeliverable_count: int
+    left: list[Due]
+    """For which there was no room: take them again at once."""
+    unreadable: list[Due]
+    """Which the disk did not give at the moment: take them again later."""
+    missing_count: int
+    """Whose bytes the log does not have any more; they are taken, and delivered to nowhere."""
+
+
+class Deliveries:
+    """Reads held messages and turns them into entries."""
+
+    def __init__(self, store: Reads, size_bytes_max: int) -> None:
+        self._store = store
+        self._size_bytes_max = size_bytes_max
+
+    def of(self, dues: Sequence[Due], state: State) -> Delivery:
+        """Return an entry of messages that are due; those that were cancelled are passed over."""
+        gone = state.part(DelayPart).queues
+        dues = [due for due in dues if due.offset not in gone[due.queue]]
+        found, unreadable = self._read(dues)
+        taken, left, parts, size_bytes = list[Due](), list[Due](), list[bytes](), 0
+        undeliverable_count = missing_count = 0
+        for number, due in enumerate(dues):
+            if due in unreadable:
+                continue
+            record = found.get(due)
+            if record is None:
+                missing_count += 1
+            else:
+                size_bytes += len(record)
+                if parts and size_bytes > self._size_bytes_max:
+                    left = [other for other in dues[number:] if other not in unreadable]
+                    break
+                record, is_delivered = _for_delivery(record, state)
+                undeliverable_count += not is_delivered
+                parts.append(record)
+            taken.append(due)
+        command = _command(taken, undeliverable_count)
+        return Delivery(
+            taken,
+            b"".join(parts),
+            command,
+            undeliverable_count,
+            left,
+            list(unreadable),
+            missing_count,
+        )
+
+    def _read(self, dues: Sequence[Due]) -> tuple[dict[Due, bytes], dict[Due, None]]:
+        """Return held records, and which ones could not be read; one in neither is not there."""
+        by_queue: dict[int, list[Due]] = {}
+        for due in dues:
+            by_queue.setdefault(due.queue, []).append(due)
+        found: dict[Due, bytes] = {}
+        unreadable: dict[Due, None] = {}
+        for queue, some in by_queue.items():
+            some.sort(key=_offset)
+            try:
+                found.update(zip(some, self._records(queue, some), strict=True))
+            except StoreError:  # One of them; the others are not to wait for it.
+                for due in some:
+                    self._read_one(due, found, unreadable)
+        return found, unreadable
+
+    def _read_one(self, due: Due, found: dict[Due, bytes], unreadable: dict[Due, None]) -> None:
+        try:
+            found[due] = self._records(due.queue, [due])[0]
+        except PositionRangeError:
+            _log.error("a delayed message is not in the log any more", message=due)
+        except StoreError as error:
+            unreadable[due] = None
+            _log.warning("a delayed message cannot be read", message=due, error=str(error))
+
+    def _records(self, queue: int, dues: Sequence[Due]) -> list[bytes]:
+        topic, queue_id = HOLDERS[queue]
+        data = self._store.records_at(topic, queue_id, [due.offset for due in dues])
+        records, at = [], 0
+        while at < len(data):
+            hi = at + int.from_bytes(data[at : at + 4], "big")
+            records.append(data[at:hi])
+            at = hi
+        return records
+
+
+def _offset(due: Due) -> int:
+    return due.offset
+
+
+def _for_delivery(record: bytes, state: State) -> tuple[bytes, bool]:
+    """Return the record to write, and whether it goes where it should."""
+    try:
+        own, moved = delivered(record)
+    except (RecordFormatError, LimitExceededError) as error:
+        _log.error("a held record does not say where it belongs", error=str(error))
+        return undeliverable(record, "no delayed message"), False
+    reason = _why_not(own, state)
+    return (moved, True) if reason is None else (undeliverable(record, reason), False)
+
+
+def _why_not(own: Held, state: State) -> str | None:
+    topic = state.topics.get(own.topic)
+    if topic is None:
+        return "no such topic"
+    if not topic.permission & PERMISSION_WRITE:
+        return "topic takes no messages"
+    return None if own.queue_id < topic.queue_count else "no such queue"
+
+
+def _command(taken: Sequence[Due], undeliverable_count: int) -> Command:
+    by_queue: dict[int, list[int]] = {}
+    for due in taken:
+        by_queue.setdefault(due.queue, []).append(due.offset)
+    rows = [
+        Command.DelayedOffsets(queue=queue, runs=encode_runs(sorted(offsets)))
+        for queue, offsets in sorted(by_queue.items())
+    ]
+    return Command(
+        take_delayed=Command.TakeDelayed(queues=rows, undeliverable_count=undeliverable_count)
+    )

@@ -1,0 +1,64 @@
+"""Delayed messages as tests send and find them."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from typing import Any, ParamSpec
+
+from quorumlog.pb.log_pb2 import AppendRequest
+from store.message import encode_message
+from tests.node.broker_fakes import Fixture
+from tests.node.links import run
+from tests.store.records import messages
+
+_Params = ParamSpec("_Params")
+
+
+def on_loop(test: Callable[_Params, Coroutine[Any, Any, None]]) -> Callable[_Params, None]:
+    """Run a test that is a coroutine."""
+
+    @wraps(test)
+    def whole(*args: _Params.args, **kwargs: _Params.kwargs) -> None:
+        run(test(*args, **kwargs))
+
+    return whole
+
+
+def delayed(number: int, *, topic: str = "orders", queue_id: int = 0, **properties: str) -> bytes:
+    """One record whose body is its number."""
+    return encode_message(topic, queue_id, b"%d" % number, properties)
+
+
+def request_of(*records: bytes, **how: int) -> AppendRequest:
+    """A batch with delayed messages."""
+    fields = {"record_count": len(records), **how}
+    return AppendRequest(records=b"".join(records), has_delayed=True, **fields)
+
+
+def bodies(node: Fixture, topic: str = "orders", queue_id: int = 0) -> list[int]:
+    """The numbers of the messages that readers see, in order."""
+    found, offset = list[int](), 0
+    while True:
+        result = node.log.store.pull(topic, queue_id, offset, max_count=1_000)
+        if not result.record_count:
+            return found
+        found += [int(message.body) for message in messages(result.data)]
+        offset = result.next_offset
+
+
+async def until(is_true: Callable[[], bool], what: str) -> None:
+    """Let the loop run until something is true."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + 30
+    while not is_true():
+        assert loop.time() < deadline, f"waited in vain for {what}"
+        await asyncio.sleep(0)
+
+
+async def settle(node: Fixture) -> None:
+    """Have the broker look at the clock, and let it do everything that it can do now."""
+    delivering = node.broker._delay.delivering
+    for _ in range(20):
+        delivering.look()
+        for _ in range(10):
+            await asyncio.sleep(0)

@@ -1,0 +1,444 @@
+"""Delayed messages at the broker: held until they are due, delivered as they were sent, once."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from node.broker.delayed_records import LEVEL_DELAYS_MS, PROPERTY_UNDELIVERABLE, scheduled
+from node.delay_errors import DelayedFullError, DelayedGoneError, DelayTooLongError
+from node.errors import (
+    BadRequestError,
+    MessageNotFoundError,
+    NodeError,
+    OutcomeUnknownError,
+    ReservedTopicError,
+    TopicNotWritableError,
+    UnknownQueueError,
+    UnknownTopicError,
+)
+from node.limits import Limits
+from node.parts.delay import DelayPart
+from quorumlog.pb.admin_pb2 import CreateTopicRequest, DeleteTopicRequest
+from quorumlog.pb.delay_pb2 import CancelDelayedRequest, DelayStatusRequest
+from quorumlog.pb.log_pb2 import AppendResponse
+from quorumlog.pb.transaction_pb2 import HalfMessages
+from store import format as fmt
+from store.errors import LimitExceededError, RecordFormatError, StoreFullError
+from store.message import decode_message, encode_message, message_id
+from tests.node.broker_fakes import Fixture, node_at
+from tests.node.delayed import bodies, delayed, on_loop, request_of, settle, until
+
+NOW = 1_000_000  # Of the broker's clock when a test begins.
+HOST = ("127.0.0.1", 10911)
+
+
+async def send(node: Fixture, *records: bytes, **how: int) -> AppendResponse:
+    return await node.broker.append(request_of(*records, **how))
+
+
+def id_of(node: Fixture, response: AppendResponse, number: int = 0) -> str:
+    return message_id(node.log.store.config.store_host, response.positions[number])
+
+
+async def cancel(node: Fixture, message: str) -> None:
+    await node.broker.cancel_delayed(CancelDelayedRequest(message_id=message))
+
+
+async def move(node: Fixture, to_ms: int) -> None:
+    node.clock.now_ms = to_ms
+    await settle(node)
+
+
+@pytest.mark.parametrize(
+    ("properties", "delay_ms"),
+    [
+        ({"DELAY": "1"}, 1_000),
+        ({"DELAY": "18"}, 7_200_000),
+        ({"DELAY": "99"}, 7_200_000),
+        ({"TIMER_DELAY_SEC": "7"}, 7_000),
+        ({"TIMER_DELAY_MS": "1"}, 1),
+        ({"TIMER_DELIVER_MS": str(NOW + 259_200_000)}, 259_200_000),
+        ({"TIMER_DELIVER_MS": str(NOW - 1)}, 0),
+    ],
+)
+@on_loop
+async def test_a_message_comes_when_it_is_due_and_not_before(
+    tmp_path: Path, properties: dict[str, str], delay_ms: int
+) -> None:
+    async with node_at(tmp_path) as node:
+        response = await send(node, delayed(7, queue_id=2, **properties))
+        assert list(response.due_unix_ms) == [NOW + delay_ms]
+        if delay_ms:
+            await move(node, NOW + delay_ms - 1)
+            assert bodies(node, queue_id=2) == []
+        await move(node, NOW + delay_ms)
+        assert bodies(node, queue_id=2) == [7]
+        await move(node, NOW + 3 * delay_ms + 10)
+        assert bodies(node, queue_id=2) == [7]
+
+
+@on_loop
+async def test_it_is_the_message_that_was_sent(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        sent = {"KEYS": "k", "TAGS": "t", "UNIQ_KEY": "u", "own": "x"}
+        record = encode_message(
+            "orders",
+            1,
+            b"body",
+            {**sent, "DELAY": "1", "WAIT": "true"},
+            flag=5,
+            born_unix_ms=77,
+            born_host=("10.1.2.3", 4),
+            reconsume_times=2,
+        )
+        await send(node, record)
+        await move(node, NOW + 1_000)
+        found = decode_message(node.log.store.pull("orders", 1, 0).data)
+        assert found.properties == sent
+        assert (found.body, found.flag, found.reconsume_times) == (b"body", 5, 2)
+        assert (found.born_unix_ms, found.born_host) == (77, ("10.1.2.3", 4))
+        assert found.tags_code != 0
+        by_key = node.log.store.messages_by_key("orders", "k")
+        assert [message.position for message in by_key] == [found.position]
+
+
+@on_loop
+async def test_the_receipt_says_where_each_is_held_and_so_does_that_of_a_repetition(
+    tmp_path: Path,
+) -> None:
+    async with node_at(tmp_path) as node:
+        records = [delayed(0, DELAY="2"), delayed(1), delayed(2, TIMER_DELAY_MS="50")]
+        first = await send(node, *records, producer_id=9, sequence=0)
+        assert list(first.due_unix_ms) == [NOW + 5_000, 0, NOW + 50]
+        held = [node.log.store.message_at(position) for position in first.positions]
+        assert [message.topic for message in held] == [
+            fmt.SCHEDULE_TOPIC,
+            "orders",
+            fmt.TIMER_TOPIC,
+        ]
+        assert [int(message.body) for message in held] == [0, 1, 2]
+        node.clock.now_ms += 20
+        again = await send(node, *records, producer_id=9, sequence=0)
+        assert again.is_duplicate
+        assert again.positions == first.positions
+        assert again.due_unix_ms == first.due_unix_ms
+        assert bodies(node) == [1]
+        await move(node, NOW + 10_000)
+        assert bodies(node) == [1, 2, 0]
+
+
+@on_loop
+async def test_without_the_flag_the_properties_mean_nothing(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        request = request_of(delayed(1, DELAY="3"))
+        request.has_delayed = False
+        await node.broker.append(request)
+        assert bodies(node) == [1]
+
+
+@on_loop
+async def test_many_that_are_due_at_once_come_in_the_order_of_their_times(tmp_path: Path) -> None:
+    limits = replace(Limits(), delivery_count_max=7, delivery_in_flight_count_max=2)
+    async with node_at(tmp_path, limits=limits) as node:
+        for lo in range(0, 100, 10):
+            records = [delayed(n, TIMER_DELAY_MS=str(1_000 - n)) for n in range(lo, lo + 10)]
+            await send(node, *records)
+        await move(node, NOW + 5_000)
+        assert bodies(node) == list(range(99, -1, -1))
+        assert node.driver.append_count >= 1 + 10 + 100 // 7
+        gone = node.machine.state.part(DelayPart).queues[0]
+        assert (gone.floor, gone.count) == (100, 100)
+
+
+@on_loop
+async def test_what_does_not_fit_into_one_entry_takes_several(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        for number in range(6):
+            body = b"%d" % number
+            record = encode_message("orders", 0, body.ljust(7_000), {"TIMER_DELAY_MS": "9"})
+            await send(node, record)
+        await move(node, NOW + 9)
+        assert bodies(node) == [0, 1, 2, 3, 4, 5]
+
+
+@on_loop
+async def test_level_and_time_are_held_in_the_queues_that_rocketmq_has(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        await send(node, *(delayed(n, DELAY=str(n)) for n in range(1, 19)))
+        for level in range(1, 19):
+            assert bodies(node, fmt.SCHEDULE_TOPIC, level - 1) == [level]
+            units = node.log.store.units(fmt.SCHEDULE_TOPIC, level - 1, 0, 1)
+            due_ms = fmt.CONSUME_QUEUE_UNIT.unpack(units)[2]
+            assert due_ms == NOW + LEVEL_DELAYS_MS[level - 1]
+
+
+@on_loop
+async def test_what_the_broker_schedules_itself_comes_too(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        record = scheduled(delayed(5), NOW + 100, level=1)
+        await node.broker._own_appends.write(record, [])
+        await move(node, NOW + 100)
+        assert bodies(node) == [5]
+
+
+# --- Refused ---
+
+
+@pytest.mark.parametrize(
+    ("record", "error"),
+    [
+        (delayed(0, topic="nowhere", DELAY="1"), UnknownTopicError),
+        (delayed(0, topic="rmq_sys_quorumlog", DELAY="1"), UnknownTopicError),
+        (delayed(0, topic="SCHEDULE_TOPIC_XXXX"), ReservedTopicError),
+        (delayed(0, queue_id=4, DELAY="1"), UnknownQueueError),
+        (delayed(0, TIMER_DELAY_MS="soon"), RecordFormatError),
+        (delayed(0, TIMER_DELAY_MS="259200001"), DelayTooLongError),
+        (delayed(0, TIMER_DELIVER_MS=str(NOW + 259_200_001)), DelayTooLongError),
+        (b"x" * 100, RecordFormatError),
+        (encode_message("orders", 0, b"x" * 15_500, {"DELAY": "1"}), LimitExceededError),
+    ],
+)
+@on_loop
+async def test_what_is_wrong_is_refused_and_nothing_is_written(
+    tmp_path: Path, record: bytes, error: type[Exception]
+) -> None:
+    async with node_at(tmp_path) as node:
+        before = node.log.last_index
+        with pytest.raises(error):
+            await send(node, delayed(1, DELAY="1"), record)
+        assert node.log.last_index == before
+        status = await node.broker.delay_status(DelayStatusRequest())
+        assert status.held_count == 0
+
+
+@on_loop
+async def test_a_topic_that_takes_no_messages_takes_no_delayed_ones(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        await node.broker.create_topic(CreateTopicRequest(topic="orders", permission=4))
+        with pytest.raises(TopicNotWritableError):
+            await send(node, delayed(1, DELAY="1"))
+
+
+@on_loop
+async def test_a_half_message_is_not_delayed(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        request = request_of(delayed(1, DELAY="1"))
+        request.transaction.CopyFrom(HalfMessages(producer_group="p"))
+        with pytest.raises(BadRequestError, match="has_delayed"):
+            await node.broker.append(request)
+
+
+@on_loop
+async def test_no_more_are_held_than_the_limit_says(tmp_path: Path) -> None:
+    limits = replace(Limits(), delayed_count_max=3)
+    async with node_at(tmp_path, limits=limits) as node:
+        node.driver.is_holding = True
+        two = node.broker.append_nowait(request_of(delayed(0, DELAY="1"), delayed(1, DELAY="1")))
+        with pytest.raises(DelayedFullError, match="2 delayed messages are held"):
+            await send(node, delayed(2, DELAY="1"), delayed(3, DELAY="1"))
+        node.driver.release()
+        await two
+        await send(node, delayed(4, DELAY="1"), delayed(5))
+        with pytest.raises(DelayedFullError, match="3 delayed messages are held"):
+            await send(node, delayed(6, DELAY="1"))
+        await move(node, NOW + 1_000)
+        await send(node, *(delayed(n, DELAY="1") for n in (7, 8, 9)))
+
+
+@on_loop
+async def test_a_batch_that_is_in_the_log_is_answered_although_it_would_be_refused_now(
+    tmp_path: Path,
+) -> None:
+    limits = replace(Limits(), delayed_count_max=1)
+    async with node_at(tmp_path, limits=limits) as node:
+        how = {"producer_id": 3, "sequence": 0}
+        first = await send(node, delayed(1, DELAY="1"), **how)
+        await node.broker.delete_topic(DeleteTopicRequest(topic="orders"))
+        again = await send(node, delayed(1, DELAY="1"), **how)
+        assert (again.is_duplicate, again.position) == (True, first.position)
+
+
+# --- Nowhere to go ---
+
+
+@pytest.mark.parametrize("reason", ["no such topic", "no such queue", "topic takes no messages"])
+@on_loop
+async def test_a_message_whose_topic_is_gone_is_kept_and_says_so(
+    tmp_path: Path, reason: str
+) -> None:
+    async with node_at(tmp_path) as node:
+        await send(node, delayed(1, DELAY="1", KEYS="k"), delayed(2, queue_id=3, DELAY="1"))
+        if reason == "topic takes no messages":
+            await node.broker.create_topic(CreateTopicRequest(topic="orders", permission=4))
+        else:
+            await node.broker.delete_topic(DeleteTopicRequest(topic="orders"))
+        if reason == "no such queue":
+            await node.broker.create_topic(CreateTopicRequest(topic="orders", queue_count=1))
+        await move(node, NOW + 1_000)
+        expected = [2] if reason == "no such queue" else [1, 2]
+        assert bodies(node, fmt.UNDELIVERABLE_TOPIC) == expected
+        found = decode_message(node.log.store.pull(fmt.UNDELIVERABLE_TOPIC, 0, 0).data)
+        assert found.properties[PROPERTY_UNDELIVERABLE] == reason
+        assert found.properties["REAL_TOPIC"] == "orders"
+        status = await node.broker.delay_status(DelayStatusRequest())
+        assert (status.held_count, status.undeliverable_count) == (0, len(expected))
+
+
+# --- Cancels ---
+
+
+@on_loop
+async def test_what_was_cancelled_never_comes(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        records = [delayed(n, TIMER_DELAY_MS=str(100 + n)) for n in range(5)]
+        response = await send(node, *records)
+        for number in (0, 3):
+            await cancel(node, id_of(node, response, number))
+            await cancel(node, id_of(node, response, number))  # A repetition is answered.
+        status = await node.broker.delay_status(DelayStatusRequest())
+        assert status.held_count == 3
+        await move(node, NOW + 1_000)
+        assert bodies(node) == [1, 2, 4]
+        with pytest.raises(DelayedGoneError):
+            await cancel(node, id_of(node, response, 1))
+        await cancel(node, id_of(node, response, 3))
+
+
+@on_loop
+async def test_a_cancel_of_what_was_never_delayed_is_refused(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        response = await send(node, delayed(1), delayed(2, DELAY="1"))
+        host = node.log.store.config.store_host
+        for wrong in (
+            id_of(node, response, 0),
+            message_id(host, response.position + 1),
+            message_id(host, 1 << 40),
+            message_id(("10.9.9.9", 1), response.positions[1]),
+        ):
+            with pytest.raises(MessageNotFoundError):
+                await cancel(node, wrong)
+        with pytest.raises(BadRequestError):
+            await cancel(node, "no id")
+
+
+@on_loop
+async def test_a_cancel_and_a_delivery_do_not_both_succeed(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        response = await send(node, delayed(1, TIMER_DELAY_MS="10"), delayed(2, DELAY="1"))
+        node.driver.is_holding = True
+        await move(node, NOW + 10)
+        assert len(node.driver.pending) == 1
+        with pytest.raises(DelayedGoneError):  # It is being delivered.
+            await cancel(node, id_of(node, response, 0))
+        under_way = asyncio.create_task(cancel(node, id_of(node, response, 1)))
+        await move(node, NOW + 1_000)
+        assert len(node.driver.pending) == 2  # What a cancel takes is not delivered beside it.
+        with pytest.raises(DelayedGoneError):
+            await cancel(node, id_of(node, response, 1))
+        node.driver.release()
+        await under_way
+        await settle(node)
+        assert bodies(node) == [1]
+
+
+@on_loop
+async def test_a_cancel_that_could_not_be_written_cancels_nothing(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        response = await send(node, delayed(1, DELAY="1"))
+        node.driver.failure = StoreFullError("disk", 1, 0)
+        with pytest.raises(StoreFullError):
+            await cancel(node, id_of(node, response))
+        await move(node, NOW + 1_000)
+        assert bodies(node) == [1]
+        await move(node, NOW + 2_000)
+        assert bodies(node) == [1]
+
+
+@on_loop
+async def test_who_waits_for_a_cancel_while_leadership_is_lost_learns_that_nobody_knows(
+    tmp_path: Path,
+) -> None:
+    async with node_at(tmp_path) as node:
+        response = await send(node, delayed(1, DELAY="1"))
+        node.driver.is_holding = True
+        under_way = asyncio.create_task(cancel(node, id_of(node, response)))
+        await settle(node)
+        node.driver.lose()
+        with pytest.raises(OutcomeUnknownError):
+            await under_way
+        node.driver.decide(1)
+        node.driver.is_holding = False
+        node.driver.lead()
+        await cancel(node, id_of(node, response))  # It was applied.
+        await move(node, NOW + 1_000)
+        assert bodies(node) == []
+
+
+@on_loop
+async def test_only_the_leader_cancels_and_knows(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        node.driver.lose()
+        with pytest.raises(NodeError, match="does not lead"):
+            await cancel(node, message_id(HOST, 0))
+        with pytest.raises(NodeError, match="does not lead"):
+            await node.broker.delay_status(DelayStatusRequest())
+
+
+# --- Trouble ---
+
+
+@on_loop
+async def test_a_delivery_that_finds_no_room_is_tried_again(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        await send(node, delayed(1, DELAY="1"), delayed(2, DELAY="1"))
+        node.driver.failure = StoreFullError("disk", 1, 0)
+        await move(node, NOW + 1_000)
+        delivering = node.broker._delay.delivering
+        assert (delivering.failed_total, bodies(node)) == (1, [])
+        await until(lambda: bodies(node) == [1, 2], "both")
+        assert delivering.failed_total == 1
+
+
+@on_loop
+async def test_a_clock_that_goes_back_delivers_later_and_nothing_twice(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        await send(node, delayed(1, TIMER_DELAY_MS="1000"), delayed(2, TIMER_DELAY_MS="2000"))
+        await move(node, NOW + 1_000)
+        assert bodies(node) == [1]
+        await move(node, NOW - 500_000)
+        await send(node, delayed(3, TIMER_DELAY_MS="1000"))
+        await move(node, NOW - 499_000)
+        assert bodies(node) == [1, 3]
+        await move(node, NOW + 1_999)
+        assert bodies(node) == [1, 3]
+        await move(node, NOW + 2_000)
+        assert bodies(node) == [1, 3, 2]
+
+
+@on_loop
+async def test_a_new_leader_with_an_older_clock_delivers_later(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        await send(node, delayed(1, TIMER_DELAY_MS="1000"), delayed(2, DELAY="2"))
+        node.driver.lose()
+        node.clock.now_ms = NOW - 60_000
+        node.driver.lead()
+        await move(node, NOW + 999)
+        assert bodies(node) == []
+        await move(node, NOW + 1_000)
+        assert bodies(node) == [1]
+
+
+@on_loop
+async def test_status_says_what_is_held(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        await send(node, delayed(0, DELAY="3"), delayed(1, DELAY="3"), delayed(2, DELAY="1"))
+        await send(node, delayed(3, TIMER_DELAY_MS="2000"))
+        await move(node, NOW + 1_000)
+        status = await node.broker.delay_status(DelayStatusRequest())
+        rows = {row.level: (row.delay_ms, row.held_count, row.max_offset) for row in status.queues}
+        assert rows == {0: (0, 1, 1), 1: (1_000, 0, 1), 3: (10_000, 2, 2)}
+        assert (status.held_count, status.now_unix_ms) == (3, NOW + 1_000)
+        assert status.next_due_unix_ms == NOW + 2_000
+        assert not status.is_loading
