@@ -2,10 +2,10 @@
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from node.parts.transactions import TransactionsPart
 from quorumlog.pb.log_pb2 import AppendRequest, PullRequest
@@ -58,20 +58,22 @@ async def stored(node: Fixture, topic: str = "orders", queue_id: int = 0) -> lis
 
 
 @asynccontextmanager
-async def producer(node: Fixture, group: str = GROUP) -> AsyncIterator[AsyncIterator[Any]]:
+async def producer(
+    node: Fixture, group: str = GROUP
+) -> AsyncIterator[AsyncGenerator[TransactionCheck]]:
     """A producer that waits for questions."""
     asked = CheckTransactionsRequest(producer_group=group, client_id="p")
-    stream = node.broker.check_transactions(asked)
+    stream = cast("AsyncGenerator[TransactionCheck]", node.broker.check_transactions(asked))
     assert await anext(stream) == TransactionCheck(), "it stands"
     try:
         yield stream
     finally:
-        await stream.aclose()  # type: ignore[attr-defined]
+        await stream.aclose()
 
 
-async def question(stream: AsyncIterator[Any]) -> TransactionCheck:
+async def question(stream: AsyncIterator[TransactionCheck]) -> TransactionCheck:
     async with asyncio.timeout(30):
-        return await anext(stream)  # type: ignore[no-any-return]
+        return await anext(stream)
 
 
 async def round_of(node: Fixture, after_ms: int = 0) -> None:

@@ -22,6 +22,7 @@ from node.parts.transactions import OpenTransaction, TransactionsPart
 from node.transaction_errors import TransactionEndedError, UnknownTransactionError
 from quorumlog.pb import transaction_pb2
 from quorumlog.pb.state_pb2 import Command
+from raft.messages import Term
 from store.errors import PositionRangeError
 
 COMMITTED: Final = transaction_pb2.TRANSACTION_OUTCOME_COMMITTED
@@ -77,7 +78,9 @@ class Ends:
             if ended != outcome:
                 raise TransactionEndedError(transaction_id, outcome_name(ended))
             return True
-        task = asyncio.get_running_loop().create_task(self._write(known, outcome))
+        task = asyncio.get_running_loop().create_task(
+            self._write(known, outcome, context.driver.term)
+        )
         self._ending[transaction_id] = task
         task.add_done_callback(lambda done: self._on_done(transaction_id, done))
         await within(asyncio.shield(task), timeout_ms, lambda: AppendTimeoutError(timeout_ms))
@@ -89,7 +92,9 @@ class Ends:
         if not task.cancelled():
             task.exception()  # Its caller may be gone; the next one finds the transaction open.
 
-    async def _write(self, known: OpenTransaction, outcome: Outcome) -> None:
+    async def _write(self, known: OpenTransaction, outcome: Outcome, term: Term) -> None:
+        if self._context.driver.term != term:  # It begins only now, and others may have ended it.
+            raise self._context.why_not()
         try:
             halves = self.half_messages(known)
         except PositionRangeError:
