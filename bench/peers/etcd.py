@@ -1,218 +1,205 @@
-"""Three etcd nodes on this machine, driven by a Python gRPC client as our own cluster is.
+"""Three etcd nodes, driven by a Python gRPC client: puts, and transactions of many puts.
 
-Owns starting and ending the processes and the load: transactions of many puts, several in flight
-to the leader, and single puts one after the other. A transaction is etcd's atomic batch; requests
-are encoded before the clock starts, which is to etcd's advantage.
+Owns how etcd is driven. A transaction is its atomic batch. The values of a load are encoded by the
+driver, as ours are; keys are numbered, so that a range in key order is the order of sending.
 """
 
 import asyncio
 import itertools
 import os
 import shutil
-import signal
-import subprocess
-import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Final
 
 import grpc.aio
 
+from bench.peers.driving import drive
 from bench.peers.etcd_messages import message_classes
-from bench.report import latency
+from bench.peers.peer import (
+    Consumed,
+    Facts,
+    Load,
+    NotOfferedError,
+    PeerFailedError,
+    PeerMissingError,
+    Produced,
+)
+from bench.peers.processes import START_DEADLINE_S, Processes
 from deploy.local_process import free_ports
 
-NODE_COUNT = 3
-PUTS_PER_TXN_MAX = 128  # etcd refuses more (--max-txn-ops).
-_BINARY = "etcd"
-_START_DEADLINE_S = 30.0
-_STOP_DEADLINE_S = 10.0
-_CALL_DEADLINE_S = 30.0
-_BACKEND_QUOTA_BYTES = 16 << 30
-_PREPARED_TXN_COUNT = 64
-_TRIAL_S = 1.0
-_IN_FLIGHT_TRIALS = (4, 16, 32)
-_M = message_classes()
+PUTS_PER_TXN_MAX: Final = 128  # etcd refuses more (--max-txn-ops).
+_REQUEST_SIZE_BYTES_MAX: Final = 1_500_000  # Likewise (--max-request-bytes, less what frames it).
+_BINARY: Final = "etcd"
+_NODE_COUNT: Final = 3
+_BACKEND_QUOTA_SIZE_BYTES: Final = 32 << 30
+_CALL_DEADLINE_S: Final = 30.0
+_FAILOVER_CALL_DEADLINE_S: Final = 3.0
+_PAGE_COUNT: Final = 1_000
+_PAGE_SIZE_BYTES_MAX: Final = 64 << 20
+_CHANNEL_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", 2 * _PAGE_SIZE_BYTES_MAX),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 100),
+)
+_M: Final = message_classes()
 
 
-class EtcdMissingError(Exception):
-    """There is no etcd on this machine."""
+def why_missing() -> str | None:
+    """Say why there is no etcd; None if there is."""
+    return (
+        None
+        if shutil.which(_BINARY)
+        else "no etcd in PATH; run bench/peers/install, or install etcd-server"
+    )
 
-    def __str__(self) -> str:
-        return "no etcd in PATH; install Debian's package etcd-server"
 
+class EtcdPeer:
+    """Three processes; the client talks to the leader, as long as it lives."""
 
-@dataclass(slots=True)
-class EtcdCluster:
-    """Three running processes."""
+    facts = Facts(
+        name="etcd",
+        durability="synced on 2 of 3",
+        client="gRPC (Python, asyncio)",
+        settings=f"--quota-backend-bytes {_BACKEND_QUOTA_SIZE_BYTES}",
+        # A revision that is kept has its key in memory; the values are in a map of the file.
+        memory_share=0.5,
+    )
 
-    directory: str
-    addresses: list[str] = field(default_factory=list)
-    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    def __init__(self) -> None:
+        """Nothing runs yet."""
+        self._processes: Processes | None = None
+        self._addresses: dict[str, str] = {}
+        self._channels: dict[str, Any] = {}
+        self._leader = ""
+        self._numbers = itertools.count()
 
-    def start(self) -> None:
-        """Start all nodes; they are not ready yet."""
+    def pids(self) -> dict[str, int]:
+        """Of the nodes."""
+        return self._processes.pids() if self._processes is not None else {}
+
+    async def start(self, directory: str, *, topic_count: int = 1) -> None:
+        """Start the nodes; a topic is a prefix of keys, and needs nothing."""
         binary = shutil.which(_BINARY)
         if binary is None:
-            raise EtcdMissingError
-        ports = free_ports(2 * NODE_COUNT)
-        clients, peers = ports[:NODE_COUNT], ports[NODE_COUNT:]
-        self.addresses = [f"127.0.0.1:{port}" for port in clients]
+            raise PeerMissingError(why_missing())
+        ports = free_ports(2 * _NODE_COUNT)
+        clients, peers = ports[:_NODE_COUNT], ports[_NODE_COUNT:]
         cluster = ",".join(f"n{n}=http://127.0.0.1:{port}" for n, port in enumerate(peers))
-        for n in range(NODE_COUNT):
-            root = os.path.join(self.directory, f"n{n}")
+        self._processes = Processes(directory)
+        for n in range(_NODE_COUNT):
             client, peer = f"http://127.0.0.1:{clients[n]}", f"http://127.0.0.1:{peers[n]}"
-            command = [
+            self._addresses[f"n{n}"] = f"127.0.0.1:{clients[n]}"
+            self._processes.start(f"n{n}", [
                 binary,
-                *("--name", f"n{n}", "--data-dir", root),
+                *("--name", f"n{n}", "--data-dir", os.path.join(directory, f"n{n}")),
                 *("--listen-client-urls", client, "--advertise-client-urls", client),
                 *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
                 *("--initial-cluster", cluster, "--initial-cluster-state", "new"),
-                *("--quota-backend-bytes", str(_BACKEND_QUOTA_BYTES), "--log-level", "error"),
-            ]
-            with open(os.path.join(self.directory, f"n{n}.log"), "wb") as log:
-                self.processes.append(
-                    subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-                )
+                *("--quota-backend-bytes", str(_BACKEND_QUOTA_SIZE_BYTES), "--log-level", "error"),
+            ])  # fmt: skip
+        await self._connect()
 
-    def stop(self) -> None:
-        """End all nodes, by force when they do not go."""
-        for process in self.processes:
-            if process.poll() is None:
-                process.send_signal(signal.SIGTERM)
-        for process in self.processes:
-            try:
-                process.wait(_STOP_DEADLINE_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-
-
-@contextmanager
-def etcd_cluster(directory: str) -> Iterator[EtcdCluster]:
-    """Three nodes in a new directory below `directory`; both are gone afterwards."""
-    root = tempfile.mkdtemp(prefix="etcd-", dir=directory)
-    cluster = EtcdCluster(root)
-    try:
-        cluster.start()
-        yield cluster
-    finally:
-        cluster.stop()
-        shutil.rmtree(root)
-
-
-async def measure(
-    cluster: EtcdCluster,
-    *,
-    seconds: float,
-    serial_seconds: float,
-    puts_per_txn: int,
-    value_size_bytes: int,
-    on_progress: Callable[[float], None],
-) -> dict[str, Any]:
-    """Drive the leader: transactions for `seconds`, then single puts; one row of results.
-
-    How many are in flight is chosen by short trials, so that etcd runs at what suits it best.
-    """
-    assert 1 <= puts_per_txn <= PUTS_PER_TXN_MAX, f"{puts_per_txn} puts in a transaction"
-    address, version = await _find_leader(cluster.addresses)
-    async with grpc.aio.insecure_channel(address) as channel:
-        load = _Load(channel, puts_per_txn=puts_per_txn, value_size_bytes=value_size_bytes)
-        rates = {}
-        for in_flight in _IN_FLIGHT_TRIALS:
-            done, took_s, _ = await load.run_txns(in_flight, _TRIAL_S, lambda _: None)
-            rates[in_flight] = done / took_s
-        in_flight = max(rates, key=lambda count: rates[count])
-        done, took_s, latencies_ms = await load.run_txns(in_flight, seconds, on_progress)
-        serial_ms = await load.run_puts(serial_seconds)
-    puts = done * puts_per_txn
-    return {
-        "peer": "etcd",
-        "version": version,
-        "node_count": NODE_COUNT,
-        "puts_per_txn": puts_per_txn,
-        "in_flight_count": in_flight,
-        "seconds": round(took_s, 3),
-        "acked_count": puts,
-        "acked_msgs_per_s": round(puts / took_s, 1),
-        "acked_mb_per_s": round(puts * value_size_bytes / took_s / 1e6, 2),
-        "batch_latency": latency(latencies_ms),
-        "serial_latency": latency(serial_ms),
-    }
-
-
-class _Load:
-    def __init__(self, channel: Any, *, puts_per_txn: int, value_size_bytes: int) -> None:
-        self._txn = channel.unary_unary(
-            "/etcdserverpb.KV/Txn", response_deserializer=_M["TxnResponse"].FromString
-        )
-        self._put = channel.unary_unary(
-            "/etcdserverpb.KV/Put", response_deserializer=_M["PutResponse"].FromString
-        )
-        numbers = itertools.count()
-
-        def put() -> Any:
-            key = b"bench/%012d" % next(numbers)
-            return _M["PutRequest"](key=key, value=os.urandom(value_size_bytes))
-
-        self._puts = [put().SerializeToString() for _ in range(_PREPARED_TXN_COUNT)]
-        self._txns = [
-            _M["TxnRequest"](
-                success=[_M["RequestOp"](request_put=put()) for _ in range(puts_per_txn)]
-            ).SerializeToString()
-            for _ in range(_PREPARED_TXN_COUNT)
-        ]
-
-    async def run_txns(
-        self, in_flight: int, seconds: float, on_progress: Callable[[float], None]
-    ) -> tuple[int, float, list[float]]:
-        """Transactions done, seconds it took, and the latency of each in milliseconds."""
-        latencies_ms: list[float] = []
-        txns = itertools.cycle(self._txns)
-        began = time.perf_counter()
-
-        async def send() -> None:
-            while (now := time.perf_counter()) - began < seconds:
-                answer = await self._txn(next(txns), timeout=_CALL_DEADLINE_S)
-                assert answer.succeeded, "etcd refused a transaction without conditions"
-                latencies_ms.append((time.perf_counter() - now) * 1e3)
-                on_progress(time.perf_counter() - began)
-
-        async with asyncio.TaskGroup() as tasks:
-            for _ in range(in_flight):
-                tasks.create_task(send())
-        return len(latencies_ms), time.perf_counter() - began, latencies_ms
-
-    async def run_puts(self, seconds: float) -> list[float]:
-        """Single puts, one at a time; milliseconds of each."""
-        latencies_ms = []
-        puts = itertools.cycle(self._puts)
-        began = time.perf_counter()
-        while (now := time.perf_counter()) - began < seconds:
-            await self._put(next(puts), timeout=_CALL_DEADLINE_S)
-            latencies_ms.append((time.perf_counter() - now) * 1e3)
-        return latencies_ms
-
-
-async def _find_leader(addresses: list[str]) -> tuple[str, str]:
-    """Wait until one node says it leads; its address and version. A follower would forward."""
-    deadline = time.monotonic() + _START_DEADLINE_S
-    while True:
-        for address in addresses:
-            async with grpc.aio.insecure_channel(address) as channel:
-                status = channel.unary_unary(
-                    "/etcdserverpb.Maintenance/Status",
-                    request_serializer=_M["StatusRequest"].SerializeToString,
-                    response_deserializer=_M["StatusResponse"].FromString,
-                )
+    async def _connect(self) -> None:
+        """Wait until one node says it leads. A follower would forward, which costs time."""
+        assert self._processes is not None, "not started"
+        for name, address in self._addresses.items():
+            self._channels[name] = grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
+        deadline = time.monotonic() + START_DEADLINE_S
+        while True:
+            self._processes.check_alive()
+            for name in self._addresses:
                 try:
-                    answer = await status(_M["StatusRequest"](), timeout=1.0)
+                    answer = await self._call(name, "Maintenance/Status", "Status")(
+                        _M["StatusRequest"](), timeout=1.0
+                    )
                 except grpc.aio.AioRpcError:
                     continue  # Not up yet; the deadline below bounds it.
                 if answer.leader and answer.leader == answer.header.member_id:
-                    return address, answer.version
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"etcd elected no leader within {_START_DEADLINE_S} s")
-        await asyncio.sleep(0.05)
+                    self._leader = name
+                    return
+            if time.monotonic() > deadline:
+                raise PeerFailedError(f"etcd elected no leader within {START_DEADLINE_S} s")
+            await asyncio.sleep(0.05)
+
+    def _call(self, name: str, method: str, message: str) -> Any:
+        return self._channels[name].unary_unary(
+            f"/etcdserverpb.{method}",
+            request_serializer=_M[f"{message}Request"].SerializeToString,
+            response_deserializer=_M[f"{message}Response"].FromString,
+        )
+
+    async def produce(self, load: Load) -> Produced:
+        """Single puts or transactions, to the leader; with errors tolerated to whoever answers."""
+        if load.batch_count > PUTS_PER_TXN_MAX:
+            raise NotOfferedError(f"etcd takes at most {PUTS_PER_TXN_MAX} puts in a transaction")
+        if load.batch_count * load.body_size_bytes > _REQUEST_SIZE_BYTES_MAX:
+            raise NotOfferedError(
+                f"etcd takes at most {_REQUEST_SIZE_BYTES_MAX} bytes in a request"
+            )
+        names = itertools.cycle(self._addresses) if load.tolerates_errors else None
+        deadline_s = _FAILOVER_CALL_DEADLINE_S if load.tolerates_errors else _CALL_DEADLINE_S
+        puts = {name: self._call(name, "KV/Put", "Put") for name in self._addresses}
+        txns = {name: self._call(name, "KV/Txn", "Txn") for name in self._addresses}
+
+        async def send(bodies: Sequence[bytes], topic: int) -> None:
+            name = next(names) if names is not None else self._leader
+            found = [
+                _M["PutRequest"](key=b"%05d/%012d" % (topic, next(self._numbers)), value=body)
+                for body in bodies
+            ]
+            if len(found) == 1:
+                await puts[name](found[0], timeout=deadline_s)
+                return
+            request = _M["TxnRequest"](success=[_M["RequestOp"](request_put=put) for put in found])
+            answer = await txns[name](request, timeout=deadline_s)
+            assert answer.succeeded, "etcd refused a transaction without conditions"
+
+        return await drive(send, load)
+
+    async def consume(self) -> Consumed:
+        """Pages of the prefix in key order, from the leader."""
+        call = self._call(self._leader, "KV/Range", "Range")
+        count, size_bytes, began_s = 0, 0, time.monotonic()
+        key, limit = b"%05d/" % 0, _PAGE_COUNT
+        while True:
+            answer = await call(
+                _M["RangeRequest"](key=key, range_end=b"%05d0" % 0, limit=limit),
+                timeout=_CALL_DEADLINE_S,
+            )
+            count += len(answer.kvs)
+            page_size_bytes = sum(len(one.value) for one in answer.kvs)
+            size_bytes += page_size_bytes
+            if not answer.more:
+                return Consumed(count, size_bytes, time.monotonic() - began_s)
+            key = answer.kvs[-1].key + b"\0"
+            mean_size_bytes = max(page_size_bytes // len(answer.kvs), 1)
+            limit = max(1, min(_PAGE_COUNT, _PAGE_SIZE_BYTES_MAX // mean_size_bytes))
+
+    async def kill_leader(self) -> float:
+        """SIGKILL the leader's process."""
+        assert self._processes is not None, "not started"
+        return self._processes.kill(self._leader)
+
+    async def restart(self) -> float:
+        """Stop in order and start."""
+        assert self._processes is not None, "not started"
+        await self._disconnect()
+        await asyncio.to_thread(self._processes.stop)
+        moment_s = time.monotonic()
+        for name in self._addresses:
+            self._processes.start_again(name)
+        await self._connect()
+        return moment_s
+
+    async def stop(self) -> None:
+        """End client and nodes."""
+        await self._disconnect()
+        if self._processes is not None:
+            self._processes.kill_all()
+
+    async def _disconnect(self) -> None:
+        for channel in self._channels.values():
+            await channel.close()
+        self._channels.clear()

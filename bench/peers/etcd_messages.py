@@ -22,9 +22,10 @@ _MESSAGES: dict[str, list[tuple[str, int, str, bool]]] = {
     "RangeRequest": [
         ("key", 1, "bytes", False),
         ("range_end", 2, "bytes", False),
-        ("count_only", 9, "bool", False),
+        ("limit", 3, "int64", False),
     ],
-    "RangeResponse": [("header", 1, "ResponseHeader", False), ("count", 4, "int64", False)],
+    "KeyValue": [("key", 1, "bytes", False), ("value", 5, "bytes", False)],
+    "RangeResponse": [("kvs", 2, "KeyValue", True), ("more", 3, "bool", False)],
     "StatusRequest": [],
     "StatusResponse": [
         ("header", 1, "ResponseHeader", False),

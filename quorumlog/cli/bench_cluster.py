@@ -4,6 +4,8 @@ Owns the options, the cluster that a run starts for itself, and what stands besi
 machine, directory, limits, settings, targets. What is measured lives in the package `bench`.
 """
 
+import itertools
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -13,7 +15,7 @@ import click
 from quorumlog.cli.connection import addresses, run
 from quorumlog.cli.errors import ExitCode
 from quorumlog.cli.output import Format, output_option, print_record
-from quorumlog.cli.progress import Show, progress_bars
+from quorumlog.cli.progress import progress_bars
 
 if TYPE_CHECKING:
     from bench.own_cluster import OwnCluster
@@ -23,6 +25,10 @@ Flush = Literal["sync", "async"]
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _NODE_COUNT = 3
 _TIMEOUT_MS = 30_000
+_PEERS = (
+    "etcd", "nats", "redis-wait1", "redis-wait2", "pysyncobj", "rocketmq-dledger",
+    "rocketmq-master-slave",
+)  # fmt: skip
 
 
 def _place_options(command: _Command) -> _Command:
@@ -131,8 +137,6 @@ def _place(own: "OwnCluster | None", flush: Flush) -> dict[str, Any]:
 
 def _pids(own: "OwnCluster | None") -> dict[str, int]:
     """Whose processor time a run can tell: of this process, and of nodes that it started."""
-    import os
-
     return {"driver": os.getpid(), **(own.pids if own is not None else {})}
 
 
@@ -153,7 +157,7 @@ def _print(record: dict[str, Any], output: Format) -> None:
 @_load_options
 @click.option(
     "--peer",
-    type=click.Choice(["etcd"]),
+    type=click.Choice(_PEERS),
     help="Measure this one too, on the same disk and right afterwards.",
 )
 @_place_options
@@ -173,8 +177,9 @@ def produce(
     """Measure appends: atomic batches with several in flight, then one message at a time.
 
     Starts three nodes on this machine, each a process of its own; this process drives them through
-    the SDK. Only what has a receipt is counted. --peer etcd does the same with three etcd nodes and
-    transactions of as many puts (etcd-server of Debian), with as many in flight as suit it best.
+    the SDK. Only what has a receipt is counted. --peer does the same with three nodes of another
+    system, with as many in flight as suit it best; bench/peers/install makes them ready, and
+    bench/run compares all of them in one run.
 
     \b
     Keys of -o json:
@@ -208,6 +213,7 @@ async def _produce(
     load: Any, peer: str | None, directory: str | None, flush: Flush, server: str | None
 ) -> dict[str, Any]:
     from bench import cluster as driver
+    from bench.peers import measured
 
     other: dict[str, Any] | None = None
     with progress_bars() as show:
@@ -216,7 +222,16 @@ async def _produce(
             result = await driver.produce(client, load, show, pids=_pids(own))
             place = _place(own, flush)
         if peer is not None:
-            other = await _etcd(load, place["directory"], show)
+            steps = itertools.count()
+            other = await measured.measure(
+                peer,
+                os.path.dirname(place["directory"]),
+                seconds=load.seconds,
+                serial_seconds=load.serial_seconds,
+                batch_count=load.batch_count,
+                body_size_bytes=load.body_size_bytes,
+                on_step=lambda step: show(f"{peer}: {step}", next(steps), None),
+            )
     rate = other and other.get("acked_msgs_per_s")
     ratio = round(result["acked_msgs_per_s"] / rate, 2) if rate else None
     serial_p50_ms = result["serial_latency"]["p50_ms"]
@@ -227,7 +242,7 @@ async def _produce(
         ),
     ]
     if peer is not None:
-        targets.append(driver.target("times etcd", ratio, driver.TARGET_PEER_RATIO))
+        targets.append(driver.target(f"times {peer}", ratio, driver.TARGET_PEER_RATIO))
     return {
         "bench": "produce",
         **result,
@@ -237,31 +252,6 @@ async def _produce(
         "load": load.row(),
         **place,
     }
-
-
-async def _etcd(load: Any, directory: str, show: Show) -> dict[str, Any]:
-    """The peer's row; when it is not installed, a row that says so."""
-    import os
-
-    from bench.peers import etcd
-
-    if load.batch_count > etcd.PUTS_PER_TXN_MAX:
-        return {
-            "peer": "etcd",
-            "missing": f"etcd takes at most {etcd.PUTS_PER_TXN_MAX} puts in a transaction",
-        }
-    try:
-        with etcd.etcd_cluster(os.path.dirname(directory)) as cluster:
-            return await etcd.measure(
-                cluster,
-                seconds=load.seconds,
-                serial_seconds=load.serial_seconds,
-                puts_per_txn=load.batch_count,
-                value_size_bytes=load.body_size_bytes,
-                on_progress=lambda done_s: show("etcd", done_s, load.seconds),
-            )
-    except etcd.EtcdMissingError as error:
-        return {"peer": "etcd", "missing": str(error)}
 
 
 @click.command()

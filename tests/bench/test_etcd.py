@@ -1,14 +1,14 @@
-"""The messages of the peer byte for byte, and a short run against real etcd nodes, if any."""
+"""The messages of the peer byte for byte, and what is said without it."""
 
 import asyncio
 import os
-import shutil
 from pathlib import Path
 
 import pytest
 
 from bench.peers import etcd
 from bench.peers.etcd_messages import message_classes
+from bench.peers.peer import PeerMissingError
 
 M = message_classes()
 
@@ -27,34 +27,17 @@ def test_answers_are_read_and_unknown_fields_are_skipped() -> None:
     assert (answer.header.member_id, answer.succeeded) == (7, True)
 
 
+def test_a_page_of_keys_is_read() -> None:
+    answer = M["RangeResponse"].FromString(b"\x12\x07\x0a\x01k\x2a\x02vv\x18\x01\x20\x05")
+    assert [(one.key, one.value) for one in answer.kvs] == [(b"k", b"vv")]
+    assert answer.more
+
+
 def test_a_machine_without_etcd_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with (
-        pytest.raises(etcd.EtcdMissingError, match="etcd-server"),
-        etcd.etcd_cluster(str(tmp_path)),
-    ):
-        pass
-    assert os.listdir(tmp_path) == []
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd-server is not installed")
-def test_three_nodes_take_transactions_and_are_gone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(etcd, "_TRIAL_S", 0.1)
-    with etcd.etcd_cluster(str(tmp_path)) as cluster:
-        result = asyncio.run(
-            etcd.measure(
-                cluster,
-                seconds=0.2,
-                serial_seconds=0.1,
-                puts_per_txn=10,
-                value_size_bytes=100,
-                on_progress=lambda _: None,
-            )
-        )
-    assert result["acked_count"] == 10 * result["batch_latency"]["count"] > 0
-    assert result["serial_latency"]["p50_ms"] > 0
-    assert all(process.returncode is not None for process in cluster.processes)
+    assert "etcd-server" in str(etcd.why_missing())
+    peer = etcd.EtcdPeer()
+    with pytest.raises(PeerMissingError, match="etcd-server"):
+        asyncio.run(peer.start(str(tmp_path)))
+    asyncio.run(peer.stop())
     assert os.listdir(tmp_path) == []

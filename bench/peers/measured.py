@@ -1,0 +1,79 @@
+"""One peer beside a run of `qlog bench produce`: batches, then one message at a time.
+
+Owns the short form of a comparison, and the choice of how many are in flight; `bench/run` is the
+long form.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from typing import Any, Final
+
+from bench.peers.peer import Load, NotOfferedError, Peer, PeerFailedError
+from bench.peers.registry import ENTRIES
+from bench.report import latency
+
+_TRIAL_S: Final = 1.0
+_IN_FLIGHT_TRIALS: Final = (4, 16, 32)
+
+
+async def best_in_flight(peer: Peer, *, trial_s: float, batch_count: int) -> int:
+    """How many batches of 1 KiB messages in flight suit the peer best, by short trials."""
+    rates = {}
+    for count in _IN_FLIGHT_TRIALS:
+        load = Load(seconds=trial_s, in_flight_count=count, batch_count=batch_count)
+        rates[count] = (await peer.produce(load)).per_second
+    return max(rates, key=lambda count: rates[count])
+
+
+async def measure(
+    name: str,
+    directory: str,
+    *,
+    seconds: float,
+    serial_seconds: float,
+    batch_count: int,
+    body_size_bytes: int,
+    on_step: Callable[[str], None],
+    trial_s: float = _TRIAL_S,
+) -> dict[str, Any]:
+    """Start a peer below a directory and drive it; one row, or one that says why not."""
+    entry = ENTRIES[name]
+    why = entry.why_missing()
+    if why is not None:
+        return {"peer": name, "missing": why}
+    peer = entry.make()
+    root = tempfile.mkdtemp(prefix=f"{name}-", dir=directory)
+    try:
+        on_step("start")
+        await peer.start(root)
+        on_step("trials")
+        in_flight = await best_in_flight(peer, trial_s=trial_s, batch_count=batch_count)
+        on_step("batches")
+        batched = await peer.produce(
+            Load(
+                seconds=seconds,
+                body_size_bytes=body_size_bytes,
+                batch_count=batch_count,
+                in_flight_count=in_flight,
+            )
+        )
+        on_step("one at a time")
+        serial = await peer.produce(Load(seconds=serial_seconds, body_size_bytes=body_size_bytes))
+    except (NotOfferedError, PeerFailedError) as error:
+        return {"peer": name, "missing": str(error)}
+    finally:
+        await peer.stop()
+        shutil.rmtree(root)
+    return {
+        "peer": name,
+        "durability": peer.facts.durability,
+        "batch_count": batch_count,
+        "in_flight_count": in_flight,
+        "seconds": round(batched.seconds, 3),
+        "acked_count": batched.message_count,
+        "acked_msgs_per_s": round(batched.per_second, 1),
+        "acked_mb_per_s": round(batched.per_second * body_size_bytes / 1e6, 2),
+        "batch_latency": latency(batched.latencies_ms()),
+        "serial_latency": latency(serial.latencies_ms()),
+    }

@@ -1,0 +1,209 @@
+"""NATS JetStream with three replicas, driven by nats-py.
+
+Owns how NATS is driven: one stream for all topics, a subject for each, which is how its users do
+it. Acks come when a quorum has the message in memory or page cache; the server of Debian syncs on
+a timer.
+"""
+
+import asyncio
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from bench.peers.driving import drive
+from bench.peers.peer import Consumed, Facts, Load, PeerFailedError, PeerMissingError, Produced
+from bench.peers.processes import START_DEADLINE_S, Processes
+from deploy.local_process import free_ports
+
+_BINARY: Final = "nats-server"
+_NODE_COUNT: Final = 3
+_STREAM: Final = "bench"
+_TIMEOUT_S: Final = 30.0
+_FAILOVER_TIMEOUT_S: Final = 3.0
+_TRY_S: Final = 5.0
+_FETCH_COUNT: Final = 500
+_PENDING_MAX: Final = 65_536
+_CONF: Final = """\
+server_name: {name}
+listen: "127.0.0.1:{client}"
+jetstream {{ store_dir: "{directory}", max_mem: 1GB, max_file: 200GB }}
+cluster {{ name: bench, listen: "127.0.0.1:{cluster}", routes: [{routes}] }}
+"""
+
+
+def why_missing() -> str | None:
+    """Say why there is no NATS; None if there is."""
+    if shutil.which(_BINARY) is None:
+        return "no nats-server in PATH; run bench/peers/install"
+    try:
+        import nats  # noqa: F401
+    except ImportError:
+        return "no nats-py; run bench/peers/install"
+    return None
+
+
+class NatsPeer:
+    """Three servers, one stream with three replicas."""
+
+    facts = Facts(
+        name="nats",
+        durability="in the page cache of 2 of 3",
+        client="nats-py (Python, asyncio)",
+        settings="num_replicas=3, file storage, sync_interval as it comes (2 min)",
+    )
+
+    def __init__(self) -> None:
+        """Nothing runs yet."""
+        self._processes: Processes | None = None
+        self._addresses: list[str] = []
+        self._connection: Any = None
+        self._stream: Any = None
+
+    def pids(self) -> dict[str, int]:
+        """Of the servers."""
+        return self._processes.pids() if self._processes is not None else {}
+
+    async def start(self, directory: str, *, topic_count: int = 1) -> None:
+        """Start the servers and make the stream; a subject needs nothing."""
+        binary = shutil.which(_BINARY)
+        if binary is None:
+            raise PeerMissingError(why_missing())
+        ports = free_ports(2 * _NODE_COUNT)
+        routes = ", ".join(f'"nats://127.0.0.1:{port}"' for port in ports[_NODE_COUNT:])
+        self._processes = Processes(directory)
+        for n in range(_NODE_COUNT):
+            path = Path(directory) / f"n{n}.conf"
+            conf = _CONF.format(
+                name=f"n{n}",
+                client=ports[n],
+                cluster=ports[_NODE_COUNT + n],
+                routes=routes,
+                directory=path.with_suffix(""),
+            )
+            path.write_text(conf, "utf-8")
+            self._addresses.append(f"nats://127.0.0.1:{ports[n]}")
+            self._processes.start(f"n{n}", [binary, "-c", str(path)])
+        await self._connect()
+        await self._until(self._make_stream, "no stream of three replicas")
+
+    async def _connect(self) -> None:
+        import nats
+
+        async def connect() -> None:
+            self._connection = await nats.connect(
+                self._addresses,
+                allow_reconnect=True,
+                reconnect_time_wait=0.05,
+                max_reconnect_attempts=-1,
+                pending_size=64 << 20,
+                error_cb=_ignore,
+            )
+            self._stream = self._connection.jetstream(
+                timeout=_TIMEOUT_S, publish_async_max_pending=_PENDING_MAX
+            )
+
+        await self._until(connect, "no server answers")
+
+    async def _make_stream(self) -> None:
+        async with asyncio.timeout(_TRY_S):
+            await self._stream.add_stream(
+                name=_STREAM, subjects=[f"{_STREAM}.*"], num_replicas=_NODE_COUNT
+            )
+
+    async def _until(self, act: Any, what: str) -> None:
+        """Do something again until it succeeds."""
+        import nats.errors
+
+        assert self._processes is not None, "not started"
+        deadline = time.monotonic() + START_DEADLINE_S
+        while True:
+            self._processes.check_alive()
+            try:
+                await act()
+            except (nats.errors.Error, OSError, TimeoutError) as error:
+                if time.monotonic() > deadline:
+                    raise PeerFailedError(f"{what} within {START_DEADLINE_S} s") from error
+                await asyncio.sleep(0.05)
+            else:
+                return
+
+    async def produce(self, load: Load) -> Produced:
+        """Publish and await the ack; a batch is published whole before its acks are awaited."""
+        stream = self._stream
+        timeout_s = _FAILOVER_TIMEOUT_S if load.tolerates_errors else _TIMEOUT_S
+
+        async def send(bodies: Sequence[bytes], topic: int) -> None:
+            subject = f"{_STREAM}.{topic}"
+            if len(bodies) == 1:
+                await stream.publish(subject, bodies[0], timeout=timeout_s)
+                return
+            acks = [await stream.publish_async(subject, body) for body in bodies]
+            async with asyncio.timeout(timeout_s):
+                await asyncio.gather(*acks)
+
+        return await drive(send, load)
+
+    async def consume(self) -> Consumed:
+        """A pull consumer that fetches hundreds at a time, without acks."""
+        from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
+
+        wanted = await self._message_count()
+        count, size_bytes, began_s = 0, 0, time.monotonic()
+        subscription = await self._stream.pull_subscribe(
+            f"{_STREAM}.0",
+            stream=_STREAM,
+            config=ConsumerConfig(
+                ack_policy=AckPolicy.NONE, deliver_policy=DeliverPolicy.ALL, num_replicas=1
+            ),
+        )
+        while count < wanted:
+            messages = await subscription.fetch(
+                min(_FETCH_COUNT, wanted - count), timeout=_TIMEOUT_S
+            )
+            count += len(messages)
+            size_bytes += sum(len(message.data) for message in messages)
+        took_s = time.monotonic() - began_s
+        await subscription.unsubscribe()
+        return Consumed(count, size_bytes, took_s)
+
+    async def _message_count(self) -> int:
+        info = await self._stream.stream_info(_STREAM, subjects_filter=f"{_STREAM}.0")
+        return int((info.state.subjects or {}).get(f"{_STREAM}.0", 0))
+
+    async def kill_leader(self) -> float:
+        """SIGKILL the server that leads the stream."""
+        assert self._processes is not None, "not started"
+        info = await self._stream.stream_info(_STREAM)
+        return self._processes.kill(info.cluster.leader)
+
+    async def restart(self) -> float:
+        """Stop in order and start; the stream is back when it tells its state."""
+        assert self._processes is not None, "not started"
+        await self._connection.close()
+        await asyncio.to_thread(self._processes.stop)
+        moment_s = time.monotonic()
+        for n in range(_NODE_COUNT):
+            self._processes.start_again(f"n{n}")
+        await self._connect()
+
+        async def see_leader() -> None:
+            async with asyncio.timeout(_TRY_S):
+                info = await self._stream.stream_info(_STREAM)
+            if not info.cluster.leader:
+                raise TimeoutError("nobody leads the stream")
+
+        await self._until(see_leader, "nobody leads the stream")
+        return moment_s
+
+    async def stop(self) -> None:
+        """End client and servers."""
+        if self._connection is not None and not self._connection.is_closed:
+            await self._connection.close()
+        if self._processes is not None:
+            self._processes.kill_all()
+
+
+async def _ignore(_: Exception) -> None:
+    """nats-py would print each lost connection; what a load makes of it is counted there."""

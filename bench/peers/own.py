@@ -1,0 +1,143 @@
+"""QuorumLog itself as one of the peers: three nodes of this checkout, through its own SDK.
+
+Owns how our system is driven in a comparison, with the settings that a user gets.
+"""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Final, Literal
+
+from bench.peers.driving import drive
+from bench.peers.peer import Consumed, Facts, Load, Produced
+from deploy.local import LocalCluster
+
+if TYPE_CHECKING:
+    from quorumlog.client import Client
+
+_NODE_COUNT: Final = 3
+_QUEUE_COUNT: Final = 4
+_IN_FLIGHT_MAX: Final = 32
+_TOPICS_AT_ONCE: Final = 32
+_TIMEOUT_MS: Final = 30_000
+_DURABILITY: Final = {
+    "sync": "synced on 2 of 3",
+    "async": "in the page cache of 2 of 3",
+}
+
+
+class OwnPeer:
+    """Three nodes in raft mode."""
+
+    def __init__(self, flush: Literal["sync", "async"] = "sync") -> None:
+        """Nothing runs yet."""
+        self.facts = Facts(
+            name="quorumlog" if flush == "sync" else "quorumlog-async",
+            durability=_DURABILITY[flush],
+            client="quorumlog (Python, asyncio)",
+            settings=f"flush={flush}, file_size_bytes=64MiB",
+        )
+        self._flush = flush
+        self._nodes: LocalCluster | None = None
+        self._client: Client | None = None
+        self._held = AsyncExitStack()
+
+    def pids(self) -> dict[str, int]:
+        """Of the nodes."""
+        assert self._nodes is not None, "not started"
+        states = self._nodes.status()
+        return {f"node {state.node_id}": state.pid for state in states if state.pid is not None}
+
+    async def start(self, directory: str, *, topic_count: int = 1) -> None:
+        """Start the nodes and make the topics."""
+        self._nodes = LocalCluster.create(
+            directory, _NODE_COUNT, flush=self._flush, settings={"file_size_bytes": "64MiB"}
+        )
+        await self._start_nodes()
+        await self._connect()
+        await self._make_topics(topic_count)
+
+    async def _start_nodes(self) -> None:
+        assert self._nodes is not None, "not started"
+        await asyncio.to_thread(self._nodes.start)
+        await asyncio.to_thread(self._nodes.wait_ready, 2 * _TIMEOUT_MS)
+
+    async def _connect(self) -> None:
+        import quorumlog
+
+        assert self._nodes is not None, "not started"
+        connecting = quorumlog.connect(self._nodes.bootstrap, timeout_ms=_TIMEOUT_MS)
+        self._client = await self._held.enter_async_context(connecting)
+
+    async def _make_topics(self, count: int) -> None:
+        admin = self._connected().admin
+        queue_count = _QUEUE_COUNT if count == 1 else 1
+        numbers = iter(range(count))
+
+        async def make() -> None:
+            for number in numbers:
+                await admin.create_topic(_topic(number), queue_count=queue_count)
+
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(_TOPICS_AT_ONCE):
+                tasks.create_task(make())
+
+    async def produce(self, load: Load) -> Produced:
+        """One producer; batches of the caller are atomic, single messages are batched by it."""
+        client = self._connected()
+        if load.batch_count > 1:
+            own = client.producer(in_flight_max=min(load.in_flight_count, _IN_FLIGHT_MAX))
+        else:
+            own = client.producer()
+        async with own as producer:
+
+            async def send(bodies: Sequence[bytes], topic: int) -> None:
+                if len(bodies) == 1:
+                    await producer.send(_topic(topic), bodies[0])
+                else:
+                    await producer.send_batch(_topic(topic), bodies)
+
+            return await drive(send, load)
+
+    async def consume(self) -> Consumed:
+        """A pull consumer's batches, bodies decoded and checked."""
+        count, size_bytes, began_s = 0, 0, time.monotonic()
+        reading = self._connected().pull_consumer(_topic(0), position="first", until="end")
+        async with reading as consumer:
+            async for batch in consumer.batches():
+                count += len(batch)
+                size_bytes += sum(map(len, batch.bodies()))
+        return Consumed(count, size_bytes, time.monotonic() - began_s)
+
+    async def kill_leader(self) -> float:
+        """SIGKILL the leader's process."""
+        status = await self._connected().admin.cluster_status()
+        assert self._nodes is not None, "connected without nodes"
+        moment_s = time.monotonic()
+        await asyncio.to_thread(self._nodes.kill, status.leader_id)
+        return moment_s
+
+    async def restart(self) -> float:
+        """Stop in order, start, connect anew."""
+        assert self._nodes is not None, "not started"
+        await self._held.aclose()
+        await asyncio.to_thread(self._nodes.stop)
+        moment_s = time.monotonic()
+        await self._start_nodes()
+        await self._connect()
+        return moment_s
+
+    async def stop(self) -> None:
+        """End client and nodes."""
+        await self._held.aclose()
+        if self._nodes is not None:
+            await asyncio.to_thread(self._nodes.stop)
+
+    def _connected(self) -> "Client":
+        assert self._client is not None, "not started"
+        return self._client
+
+
+def _topic(number: int) -> str:
+    return f"bench-{number}"

@@ -1,0 +1,12 @@
+"""How a process of ours is started with this interpreter, wherever it runs.
+
+Owns the words of the command. `-P`: a folder of that name in the directory of a peer must not be
+taken for a package.
+"""
+
+import sys
+
+
+def python_words(module: str) -> list[str]:
+    """Return `python -m module`."""
+    return [sys.executable, "-P", "-m", module]

@@ -1,0 +1,117 @@
+"""The processes of a peer: started with a log, ended by their ids, started again as they were.
+
+Owns signals and exit; must not know what runs.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from bench.peers.peer import PeerFailedError
+
+START_DEADLINE_S = 60.0
+_STOP_DEADLINE_S = 20.0
+_LAST_WORDS_SIZE_BYTES = 400
+_POLL_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class _Command:
+    words: tuple[str, ...]
+    environment: Mapping[str, str]
+
+
+class Processes:
+    """Named processes in one directory, each in a session of its own."""
+
+    def __init__(self, directory: str) -> None:
+        """Nothing runs yet."""
+        self.directory = directory
+        self._commands: dict[str, _Command] = {}
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(
+        self, name: str, words: Sequence[str], environment: Mapping[str, str] | None = None
+    ) -> None:
+        """Start a command under a name; what it says goes to `<name>.log`."""
+        assert name not in self._commands, f"{name} was started before"
+        self._commands[name] = _Command(tuple(words), {**os.environ, **(environment or {})})
+        self.start_again(name)
+
+    def start_again(self, name: str) -> None:
+        """Start the command of that name as it was."""
+        assert name not in self._running, f"{name} runs"
+        command = self._commands[name]
+        with open(self.log_path(name), "ab") as log:
+            self._running[name] = subprocess.Popen(
+                command.words,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=dict(command.environment),
+                cwd=self.directory,
+                start_new_session=True,
+            )
+
+    def log_path(self, name: str) -> str:
+        """Where its words are."""
+        return os.path.join(self.directory, f"{name}.log")
+
+    def pids(self) -> dict[str, int]:
+        """Of those that run."""
+        return {name: process.pid for name, process in self._running.items()}
+
+    def kill(self, name: str) -> float:
+        """SIGKILL; return the moment before."""
+        process = self._running.pop(name)
+        moment_s = time.monotonic()
+        process.kill()
+        process.wait()
+        return moment_s
+
+    def stop(self, *names: str) -> None:
+        """SIGTERM to these, by default to all; by force when they do not go."""
+        chosen = {name: self._running.pop(name) for name in names or tuple(self._running)}
+        for process in chosen.values():
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + _STOP_DEADLINE_S
+        for process in chosen.values():
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def kill_all(self) -> None:
+        """SIGKILL to all: what they kept is of no more use."""
+        for process in self._running.values():
+            process.kill()
+        for process in self._running.values():
+            process.wait()
+        self._running.clear()
+
+    def check_alive(self) -> None:
+        """Raise PeerFailedError with its last words if one of them has ended by itself."""
+        for name, process in self._running.items():
+            if process.poll() is not None:
+                said = self._last_words(name)
+                raise PeerFailedError(f"{name} ended with {process.returncode}: {said}")
+
+    def wait(self, is_so: Callable[[], bool], what: str) -> None:
+        """Poll until something is so; raise PeerFailedError when it takes too long."""
+        deadline = time.monotonic() + START_DEADLINE_S
+        while not is_so():
+            self.check_alive()
+            if time.monotonic() > deadline:
+                raise PeerFailedError(f"{what}: not within {START_DEADLINE_S} s")
+            time.sleep(_POLL_S)
+
+    def _last_words(self, name: str) -> str:
+        with open(self.log_path(name), "rb") as log:
+            log.seek(max(0, os.path.getsize(log.name) - _LAST_WORDS_SIZE_BYTES))
+            return log.read().decode("utf-8", "replace").strip() or "it said nothing"

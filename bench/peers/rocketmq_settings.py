@@ -1,0 +1,111 @@
+"""How RocketMQ's brokers are set up for a comparison, and where they are installed.
+
+Owns each setting that is not the default, with its reason, and the choice of ports: a broker takes
+the port below the one before its own, too, and cannot be told otherwise.
+"""
+
+import os
+import re
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
+
+from deploy.local_process import free_ports, is_free
+
+Mode = Literal["dledger", "master_slave"]
+
+NODE_COUNT: Final = 3
+_ROOT: Final = Path(__file__).parents[2]
+_PORT_TRIES_MAX: Final = 100
+# The heap of the documented start scripts (8 GiB) would not fit three times; the rest is theirs.
+JAVA_OPTIONS: Final = (
+    "-Xms512m", "-Xmx1g", "-XX:MaxDirectMemorySize=2g", "-XX:+UseG1GC",
+    "-XX:-OmitStackTraceInFastThrow",
+    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+)  # fmt: skip
+
+
+class Ports(NamedTuple):
+    """Of one broker."""
+
+    listen: int
+    ha: int
+    dledger: int
+
+
+def installed_directory() -> Path:
+    """Where bench/peers/install puts the version that the pom names."""
+    pom = (Path(__file__).parent / "rocketmq" / "pom.xml").read_text("utf-8")
+    found = re.search(r"<rocketmq\.version>(.*)</rocketmq\.version>", pom)
+    assert found is not None, "the pom names no version"
+    return _ROOT / "var" / f"rocketmq-{found[1]}"
+
+
+def choose_ports() -> list[Ports]:
+    """Free ports for all brokers, with the one that a broker takes beside its own."""
+    found: list[Ports] = []
+    for _ in range(_PORT_TRIES_MAX):
+        listen, ha, dledger = free_ports(3)
+        if is_free(listen - 2):
+            found.append(Ports(listen, ha, dledger))
+        if len(found) == NODE_COUNT:
+            return found
+    raise OSError("no free ports with a free one two below")
+
+
+def broker_properties(
+    mode: Mode,
+    number: int,
+    ports: list[Ports],
+    root: str,
+    name_server: str,
+    topic_count: int,
+) -> dict[str, str]:
+    """Return the settings of one broker."""
+    own = ports[number]
+    found = {
+        "brokerClusterName": "bench",
+        "brokerName": "bench",
+        "brokerIP1": "127.0.0.1",
+        "brokerIP2": "127.0.0.1",
+        "listenPort": str(own.listen),
+        "haListenPort": str(own.ha),
+        "namesrvAddr": name_server,
+        "storePathRootDir": root,
+        "storePathCommitLog": os.path.join(root, "commitlog"),
+        "mappedFileSizeCommitLog": str(256 << 20),
+        "sendMessageThreadPoolNums": "16",
+        # On a machine this small an append may wait longer than it would be let in production.
+        "waitTimeMillsInSendQueue": "30000",
+        "osPageCacheBusyTimeOutMills": "30000",
+        "slaveTimeout": "30000",
+        "syncFlushTimeout": "30000",
+        # A pull may return what a pull of ours does.
+        "maxTransferCountOnMessageInMemory": "1000",
+        "maxTransferBytesOnMessageInMemory": str(2 << 20),
+        "maxTransferCountOnMessageInDisk": "1000",
+        "maxTransferBytesOnMessageInDisk": str(2 << 20),
+        "diskMaxUsedSpaceRatio": "95",
+        "timerWheelEnable": "false",
+    }
+    if topic_count > 1:
+        # A queue's file of 6 MB, ten thousand times, would be most of what is measured.
+        found["mappedFileSizeConsumeQueue"] = str(20 * 2_000)
+    if mode == "dledger":
+        peers = ";".join(f"n{n}-127.0.0.1:{one.dledger}" for n, one in enumerate(ports))
+        return found | {
+            "enableDLegerCommitLog": "true",
+            "dLegerGroup": "bench",
+            "dLegerPeers": peers,
+            "dLegerSelfId": f"n{number}",
+            "enableBatchPush": "true",
+        }
+    return found | {
+        "brokerId": str(number),
+        "brokerRole": "SYNC_MASTER" if number == 0 else "SLAVE",
+        "flushDiskType": "SYNC_FLUSH",
+        "totalReplicas": str(NODE_COUNT),
+        "inSyncReplicas": "2",
+        "minInSyncReplicas": "2",
+    }
