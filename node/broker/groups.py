@@ -92,13 +92,14 @@ class Groups:
         limit = limits.queue_offsets_count_max
         if len(request.queues) > limit:
             raise BadRequestError("queues", f"at most {limit} of them", str(len(request.queues)))
-        client_ids, generation = self._members.heartbeat(
+        client_ids, group_client_ids, generation = self._members.heartbeat(
             request.group, request.client_id, topics, request.is_broadcasting, self._clock_ms()
         )
         queues = frozenset((queue.topic, queue.queue_id) for queue in request.queues)
         self._members.note_queues(request.group, request.client_id, queues)
         return HeartbeatResponse(
             client_ids=client_ids,
+            group_client_ids=group_client_ids,
             generation=generation,
             heartbeat_ms=limits.heartbeat_ms,
             session_ms=limits.session_ms,

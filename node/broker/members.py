@@ -47,11 +47,11 @@ class Members:
 
     def heartbeat(
         self, group: str, client_id: str, topics: frozenset[str], is_broadcasting: bool, now_ms: int
-    ) -> tuple[list[str], int]:
-        """Note that a member is alive; return the members it shares with, sorted, and a generation.
+    ) -> tuple[list[str], list[str], int]:
+        """Note that a member is alive; return whom it shares with, who else is, and a generation.
 
-        Those that name a common topic and consume in the same way; the caller is one of them.
-        Raises NotReadyError while a new leader collects the members, LimitReachedError.
+        First those that name a common topic and consume in the same way, then all that consume in
+        the same way, each sorted and with the caller. Raises NotReadyError while a new leader collects the members, LimitReachedError.
         """
         self.begin_term(now_ms)
         found = self._group(group, now_ms)
@@ -69,12 +69,13 @@ class Members:
                 member.topics, member.is_broadcasting = topics, is_broadcasting
                 found.generation = self._next_generation()
         self._check_settled(group, now_ms)
-        sharing = [
+        alike = [
             name
-            for name, other in found.members.items()
-            if other.is_broadcasting == is_broadcasting and not other.topics.isdisjoint(topics)
+            for name, other in sorted(found.members.items())
+            if other.is_broadcasting == is_broadcasting
         ]
-        return sorted(sharing), found.generation
+        sharing = [name for name in alike if not found.members[name].topics.isdisjoint(topics)]
+        return sharing, alike, found.generation
 
     def leave(self, group: str, client_id: str, now_ms: int) -> None:
         """Forget a member, if it is one."""
