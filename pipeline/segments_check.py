@@ -10,7 +10,7 @@ begin there.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -84,11 +84,14 @@ class Report:
             self.findings.append(finding)
 
 
-def check_range(log: SealedLog, lo: int, hi: int, compare: tuple[int, int]) -> Report:
-    """Check what begins in [lo, hi), bytes of one file; `compare` are the bytes of all replicas
-    that must be equal."""
+def check_range(log: SealedLog, lo: int, hi: int, cuts: Sequence[int]) -> Report:
+    """Check what begins in [lo, hi), bytes of one file.
+
+    `cuts` are the positions, in order, at which some replica's log begins or ends: no block spans
+    one. Bytes before the first and behind the last one are not compared.
+    """
     with LogReader(log) as reader:
-        return _Check(reader, Report(lo, hi)).run(compare)
+        return _Check(reader, Report(lo, hi)).run(cuts)
 
 
 class _Check:
@@ -97,8 +100,8 @@ class _Check:
         self._queues = RecordsOfQueues()
         self._link: Link | None = None
 
-    def run(self, compare: tuple[int, int]) -> Report:
-        report, log = self._report, self._log
+    def run(self, cuts: Sequence[int]) -> Report:
+        report = self._report
         begin = find_boundary(self._reader, report.lo)
         if begin is None:
             begin = self._after_damage(report.lo, report.lo)
@@ -107,10 +110,7 @@ class _Check:
         while begin is not None and begin.position < report.hi:
             begin = self._walk(begin)
         report.runs = self._queues.runs()
-        size_bytes = os.stat(os.path.join(log.root, log.path(report.lo))).st_size
-        readable_hi = report.lo - report.lo % log.file_size_bytes + size_bytes
-        lo, hi = max(report.lo, compare[0]), min(report.hi, compare[1], readable_hi)
-        report.blocks = list(self._blocks(lo, hi))
+        report.blocks = list(self._blocks(cuts))
         return report
 
     def _walk(self, begin: Boundary) -> Boundary | None:
@@ -263,9 +263,13 @@ class _Check:
         name = f"unit of offset {position // unit.size}"
         return Finding("queue", path, position - file_lo, name, expected, found, own, -1)
 
-    def _blocks(self, lo: int, hi: int) -> Iterator[Block]:
+    def _blocks(self, cuts: Sequence[int]) -> Iterator[Block]:
+        report, log = self._report, self._log
+        lo = max(report.lo, cuts[0], log.begin_position)
+        hi = min(report.hi, cuts[-1], log.end_position)
         while lo < hi:
-            until = min(hi, lo - lo % BLOCK_SIZE_BYTES + BLOCK_SIZE_BYTES)
+            aligned = lo - lo % BLOCK_SIZE_BYTES + BLOCK_SIZE_BYTES
+            until = min(hi, aligned, next(cut for cut in cuts if cut > lo))
             try:
                 yield Block(lo, until, crc32c(self._reader.data(lo, until - lo)))
             except FileSystemError:  # A finding already: the walk met it, too.

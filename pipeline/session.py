@@ -68,6 +68,8 @@ def start(name: str, master: str) -> "SparkSession":
     from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
+    if master.startswith("local"):  # Else it runs whatever `python3` is first on the path.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(f"quorumlog {name}").master(master)
     for key, value in _settings(master).items():
         builder = builder.config(key, value)
@@ -106,7 +108,6 @@ def _settings(master: str) -> dict[str, str]:
         settings |= {
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.host": "127.0.0.1",
-            "spark.pyspark.python": sys.executable,
             "spark.sql.shuffle.partitions": cores,
             "spark.ui.enabled": "false",
         }

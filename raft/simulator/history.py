@@ -222,3 +222,50 @@ def read(file: TextIO) -> Iterator[Operation]:
         if not line.endswith("\n"):
             return
         yield from_json(line)
+
+
+DRAIN_VALUES_MAX: Final = 10_000
+"""Values in one line of a file of drains: longer ones are several lines."""
+
+
+def drain_to_json(drain: Drain) -> Iterator[str]:
+    """Yield the lines of a drain, without their ends; each is a drain of consecutive offsets."""
+    count = len(drain.values)
+    for lo in range(0, max(count, 1), DRAIN_VALUES_MAX):
+        values = list(drain.values[lo : lo + DRAIN_VALUES_MAX])
+        part = drain._replace(first_offset=drain.first_offset + lo, values=values)
+        yield json.dumps(part._asdict(), separators=(",", ":"))
+
+
+def drain_from_json(line: str) -> Drain:
+    """Return the part of a drain in one line. Raises ValueError for a line of another format."""
+    try:
+        fields = json.loads(line)
+        values = [None if value is None else _drained(value) for value in fields["values"]]
+        return Drain(
+            int(fields["replica"]), str(fields["queue"]), int(fields["first_offset"]), values
+        )
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"not a line of drains: {line[:200]!r}") from error
+
+
+def _drained(value: object) -> Value:
+    if isinstance(value, int | str):
+        return value
+    raise TypeError(f"value {value!r}")
+
+
+def note_to_json(note: FaultNote) -> str:
+    """Return the line of a note, without its end."""
+    return json.dumps(note._asdict(), separators=(",", ":"))
+
+
+def note_from_json(line: str) -> FaultNote:
+    """Return the note of one line. Raises ValueError for a line of another format."""
+    try:
+        fields = json.loads(line)
+        return FaultNote(
+            str(fields["kind"]), int(fields["at_ns"]), Durability(fields["durability"])
+        )
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"not a line of notes: {line[:200]!r}") from error

@@ -1,0 +1,294 @@
+"""`history-check`: the rules of the log checker over histories that are too large for one process.
+
+Owns the way from files to partitions; the rules are those of the simulator and of the fault
+suites (`raft.simulator`), unchanged. A partition is a queue. Why checking each queue alone finds
+exactly what checking the whole does:
+
+1. No rule looks at two queues. The log checker keeps all that it knows in one object a queue:
+   values, offsets, acks, drains, the sweep of rule 4. Registers are queues, too. Values are unique
+   in the history, but what is compared is only who appended them *in this queue*.
+2. What is not of a queue is given to each that it can matter to. An assignment resets the readers
+   of the queues that it names, so each of these gets it. Notes of faults go to all.
+3. Order counts only between operations of one process in one queue, and between attempts to append
+   one value; both are within a partition, which keeps the order of the files. Rule 5, one call open
+   at a time, is about the acks of one process *in one queue* in the whole check as well.
+
+Producers would be no such partition: rules 1 to 4 compare what different processes saw. The price
+is that one queue must fit into one worker: about 0.6 GB for a million operations.
+
+A history is a directory with `history.jsonl`, and, as the fault suites write them, `drains.jsonl`
+and `notes.jsonl`; or several, one for each client machine, if they share one clock.
+"""
+
+import gc
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import pyarrow as pa
+
+from pipeline.progress import Show, show_nothing, tasks_shown
+from raft.simulator import history
+from raft.simulator.checker import Violation, check_log
+from raft.simulator.history import AppendCall, Drain, FaultNote, Kind, Operation, Receipt
+from raft.simulator.linearizability import check_cas
+from raft.simulator.register import check_register_by_index, check_register_by_zones
+from store.config import MIB
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+HISTORY: Final = "history.jsonl"
+DRAINS: Final = "drains.jsonl"
+NOTES: Final = "notes.jsonl"
+PIECE_SIZE_BYTES: Final = 8 * MIB
+VIOLATIONS_MAX: Final = 1000
+_LINES: Final = pa.schema(
+    [("queue", pa.string()), ("file", pa.int32()), ("at", pa.int64()), ("line", pa.string())]
+)
+_LINES_DDL: Final = "queue string, file int, at bigint, line string"
+_FOUND: Final = pa.schema(
+    [
+        ("queue", pa.string()),
+        ("operation_count", pa.int64()),
+        ("rule", pa.string()),
+        ("detail", pa.string()),
+        ("witnesses", pa.list_(pa.string())),
+    ]
+)
+_FOUND_DDL: Final = (
+    "queue string, operation_count bigint, rule string, detail string, witnesses array<string>"
+)
+
+
+class HistoryError(Exception):
+    """A history cannot be read. Nothing was checked."""
+
+    code, retryable, outcome = "pipeline.bad_history", False, None
+
+    def __init__(self, path: str, at: int, detail: str) -> None:
+        super().__init__(path, at, detail)
+        self.path, self.at, self.detail = path, at, detail
+
+    def __str__(self) -> str:
+        return f"{self.path} byte {self.at}: {self.detail}; give the files as the suites write them"
+
+
+class Part(NamedTuple):
+    """The lines of a file that begin in [lo, hi)."""
+
+    file: int
+    lo: int
+    hi: int
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One broken rule. Witnesses are lines of the history."""
+
+    rule: str
+    queue: str
+    detail: str
+    witnesses: tuple[str, ...]
+
+    def row(self) -> dict[str, object]:
+        """As a row with stable keys."""
+        return {
+            "rule": self.rule,
+            "queue": self.queue,
+            "detail": self.detail,
+            "witnesses": list(self.witnesses),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """The result. `operation_counts` by queue."""
+
+    operation_counts: dict[str, int]
+    violation_count: int
+    violations: tuple[Found, ...]
+    """In order of queue and rule; at most 1,000."""
+
+
+def history_check(
+    spark: "SparkSession",
+    directories: Sequence[str],
+    *,
+    piece_size_bytes: int = PIECE_SIZE_BYTES,
+    show: Show = show_nothing,
+) -> Checked:
+    """Check histories that belong together. Every worker must reach the directories.
+
+    Raises HistoryError for a directory without a history, before Spark is asked; a line of another
+    format ends the job with it.
+    """
+    files, notes = _files_of(directories)
+    parts = [
+        Part(number, lo, min(lo + piece_size_bytes, size_bytes))
+        for number, path in enumerate(files)
+        for size_bytes in [os.stat(path).st_size]
+        for lo in range(0, size_bytes, piece_size_bytes)
+    ]
+    if not parts:
+        return Checked({}, 0, ())
+    count = len(parts)
+    lines = spark.range(0, count, 1, count).mapInArrow(
+        partial(read_parts, files, parts), _LINES_DDL
+    )
+
+    def check(table: pa.Table) -> pa.Table:
+        return check_queue(notes, table)
+
+    with tasks_shown(spark, "read and check", count, show):
+        rows = lines.groupBy("queue").applyInArrow(check, _FOUND_DDL).collect()
+    counts = {row.queue: row.operation_count for row in rows if row.rule is None}
+    found = [
+        Found(row.rule, row.queue, row.detail, tuple(row.witnesses))
+        for row in rows
+        if row.rule is not None
+    ]
+    found.sort(key=lambda one: (one.queue, one.rule, one.detail))
+    return Checked(dict(sorted(counts.items())), len(found), tuple(found[:VIOLATIONS_MAX]))
+
+
+def _files_of(directories: Sequence[str]) -> tuple[list[str], list[FaultNote]]:
+    """Return the files that hold operations or drains, and all notes."""
+    files, notes = [], []
+    for directory in directories:
+        root = Path(directory).absolute()
+        if not (root / HISTORY).is_file():
+            raise HistoryError(str(root / HISTORY), 0, "there is no such file")
+        files.append(str(root / HISTORY))
+        if (root / DRAINS).is_file():
+            files.append(str(root / DRAINS))
+        if (root / NOTES).is_file():
+            text = (root / NOTES).read_text("utf-8")
+            try:
+                notes += [history.note_from_json(line) for line in text.splitlines()]
+            except ValueError as error:
+                raise HistoryError(str(root / NOTES), 0, str(error)) from error
+    return files, sorted(notes, key=lambda note: note.at_ns)
+
+
+# --- On the workers ---
+
+
+def read_parts(
+    files: Sequence[str], parts: Sequence[Part], batches: Iterator[Any]
+) -> Iterator[pa.RecordBatch]:
+    """Yield lines with the queue that they are about."""
+    for batch in batches:
+        for number in batch.column(0).to_pylist():
+            part = parts[number]
+            is_drains = os.path.basename(files[part.file]) == DRAINS
+            rows = [
+                (queue, part.file, at, line)
+                for at, line in _lines_of(files[part.file], part)
+                for queue in _queues_of(files[part.file], at, line, is_drains=is_drains)
+            ]
+            columns = [list(column) for column in zip(*rows, strict=True)] or [[], [], [], []]
+            arrays = [pa.array(c, t) for c, t in zip(columns, _LINES.types, strict=True)]
+            yield pa.RecordBatch.from_arrays(arrays, schema=_LINES)
+
+
+def _lines_of(path: str, part: Part) -> Iterator[tuple[int, str]]:
+    """Yield (byte, line) of the lines that begin in a part of a file.
+
+    A last line without an end is left out: its writer was killed.
+    """
+    with open(path, "rb") as file:
+        if part.lo:
+            file.seek(part.lo - 1)
+            file.readline()
+        at = file.tell()
+        for line in file:
+            if at >= part.hi or not line.endswith(b"\n"):
+                return
+            yield at, line.decode("utf-8")
+            at += len(line)
+
+
+def _queues_of(path: str, at: int, line: str, *, is_drains: bool) -> Iterable[str]:
+    """Return the queues whose check needs a line."""
+    try:
+        if is_drains:
+            return (history.drain_from_json(line).queue,)
+        operation = history.from_json(line)
+    except ValueError as error:
+        raise HistoryError(path, at, str(error)) from error
+    if operation.kind is Kind.ASSIGN:
+        named = operation.request if isinstance(operation.request, tuple) else ()
+        return {str(name) for name in named}
+    return (operation.queue,)
+
+
+def check_queue(notes: Sequence[FaultNote], table: pa.Table) -> pa.Table:
+    """Check all that there is of one queue."""
+    queue = table.column("queue")[0].as_py()
+    table = table.sort_by([("file", "ascending"), ("at", "ascending")])
+    operations, drains = [], []
+    for line in table.column("line").to_pylist():
+        if line.startswith('{"replica"'):
+            drains.append(history.drain_from_json(line))
+        else:
+            operations.append(history.from_json(line))
+    violations = judge(operations, whole_drains(drains), notes)
+    rows: list[dict[str, object]] = [{"queue": queue, "operation_count": len(operations)}]
+    for found in violations:
+        rows.append(
+            {
+                "queue": queue,
+                "rule": found.rule,
+                "detail": found.detail,
+                "witnesses": [history.to_json(witness) for witness in found.witnesses],
+            }
+        )
+    return pa.Table.from_pylist(rows, _FOUND)
+
+
+def whole_drains(parts: Iterable[Drain]) -> list[Drain]:
+    """Put the lines of each drain together; replicas that hold the same are judged as one."""
+    by_replica: dict[tuple[int, str], list[Drain]] = defaultdict(list)
+    for part in parts:
+        by_replica[part.replica, part.queue].append(part)
+    found: list[Drain] = []
+    for of_one in by_replica.values():
+        of_one.sort(key=lambda part: part.first_offset)
+        whole = Drain(*of_one[0][:3], [])
+        for part in of_one:
+            # Offsets between two parts are missing.
+            hole_count = part.first_offset - whole.first_offset - len(whole.values)
+            values = [*whole.values, *[None] * hole_count, *part.values]
+            whole = whole._replace(values=values)
+        if not any(whole[1:] == other[1:] for other in found):
+            found.append(whole)
+    return found
+
+
+def judge(
+    operations: Sequence[Operation], drains: Sequence[Drain], notes: Sequence[FaultNote]
+) -> list[Violation]:
+    """Apply all rules, as the fault suites do: a put is an append, too."""
+    was_enabled = gc.isenabled()
+    gc.disable()  # Millions of tuples that refer to nothing.
+    try:
+        of_log = [_as_append(one) if one.kind is Kind.PUT else one for one in operations]
+        violations = check_log(of_log, drains, notes)
+        violations += check_register_by_index(operations)
+        violations += check_register_by_zones(operations)
+        violations += check_cas(operations)
+    finally:
+        if was_enabled:
+            gc.enable()
+    return violations
+
+
+def _as_append(put: Operation) -> Operation:
+    assert isinstance(put.request, int | str), f"a put of {put.request!r}"
+    result = Receipt(put.result) if isinstance(put.result, int) else None
+    return put._replace(kind=Kind.APPEND, request=AppendCall(put.request), result=result)

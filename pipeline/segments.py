@@ -1,0 +1,237 @@
+"""`spark.read.format("quorumlog-segments")`: the files of a stopped node, or of a backup, as rows.
+
+Owns options, partitions and filters; reading and checking is `segments_walk`'s, the way to columns
+`columns`'. No server takes part. One partition is one byte range, so files are read in parallel.
+What is read was committed: a replica's log is read up to what it had shown to its readers. Damage
+ends the job with an error that names file and byte; nothing is skipped.
+
+Register it in each session: `register(spark)`. Every worker must reach the directory.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
+
+from pipeline.columns import Records, record_batch
+from pipeline.schema import COLUMNS, arrow_schema, parse_columns, spark_schema
+from pipeline.segments_bounds import find_boundary
+from pipeline.segments_log import LogReader, SealedLog, open_sealed
+from pipeline.segments_walk import Chunk, Walk
+from store import format as fmt
+from store.config import MIB
+from store.ledger_entry import KIND_DATA
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+NAME: Final = "quorumlog-segments"
+PIECE_SIZE_BYTES: Final = 64 * MIB
+_PIECE_SIZE_BYTES_MIN: Final = 1024
+_SYSTEM_PREFIX: Final = "rmq_sys_"
+_HEADER: Final = fmt.ENTRY_HEADER_SIZE_BYTES
+_KIND_AT: Final = 32
+_UNIT: Final = np.dtype(
+    [("magic", ">i4"), ("position", ">i8"), ("size", ">i4"), ("index", ">i8"), ("term", ">i8")]
+)
+assert _UNIT.itemsize == fmt.INDEX_UNIT_SIZE_BYTES
+
+
+def register(spark: "SparkSession") -> None:
+    """Make the format known in a session, and let filters reach it."""
+    spark.dataSource.register(SegmentsSource)
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a reader of segments is told."""
+
+    directory: str
+    columns: tuple[str, ...]
+    topics: frozenset[str] | None
+    """None: all but the system's."""
+    piece_size_bytes: int
+
+
+def parse_options(given: "dict[str, str]") -> Options:
+    """Check all options. Raises ValueError with the first that makes no sense."""
+    known = {"path", "columns", "topic", "piecesize"}
+    for name in given:
+        if name.lower() not in known:
+            raise ValueError(
+                f"{NAME} has no option {name!r}; use path, columns, topic or pieceSize"
+            )
+    values = {name.lower(): value for name, value in given.items()}
+    directory = values.get("path", "")
+    if not directory:
+        raise ValueError(f"{NAME} needs the store directory of a stopped node; use load(DIR)")
+    topics = frozenset(t.strip() for t in values.get("topic", "").split(",") if t.strip())
+    size = values.get("piecesize", str(PIECE_SIZE_BYTES))
+    if not size.isdecimal() or int(size) < _PIECE_SIZE_BYTES_MIN:
+        raise ValueError(f"pieceSize is {size!r}; use {_PIECE_SIZE_BYTES_MIN} bytes or more")
+    columns = parse_columns(values.get("columns", ""))
+    return Options(os.path.abspath(directory), columns, topics or None, int(size))
+
+
+class SegmentsSource(DataSource):
+    """The format `quorumlog-segments`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return what it is called in `format(...)`."""
+        return NAME
+
+    def schema(self) -> str:
+        """Return the columns that were asked for."""
+        return spark_schema(parse_options(dict(self.options)).columns)
+
+    def reader(self, schema: "StructType") -> "SegmentsReader":
+        """Open the directory. Errors come before any task is started."""
+        options = parse_options(dict(self.options))
+        return SegmentsReader(replace(options, columns=tuple(schema.names)))
+
+
+class Piece(InputPartition):
+    """A byte range of the log."""
+
+    def __init__(self, lo: int, hi: int) -> None:
+        super().__init__((lo, hi))
+        self.lo, self.hi = lo, hi
+
+
+class SegmentsReader(DataSourceReader):
+    """One scan of one directory.
+
+    Raises LockedError for a running node, LayoutError without a log, CorruptionError for files that
+    are missing or short.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._log: SealedLog = open_sealed(options.directory)
+        for wrong in self._log.wrong:
+            if wrong.path.startswith(self._log.data_directory):
+                position = int(os.path.basename(wrong.path)) + wrong.at
+                raise self._log.damaged(position, wrong.field, wrong.expected, wrong.found)
+        self._topics = options.topics
+        self._lo, self._hi = 0, self._log.visible_position
+
+    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802  Spark's name.
+        """Take those on `topic`; those on `position` choose pieces, and Spark does the rest."""
+        for one in filters:
+            match one:
+                case EqualTo(("topic",), str() as topic):
+                    self._narrow({topic})
+                case In(("topic",), values):
+                    self._narrow({value for value in values if value is not None})
+                case GreaterThan(("position",), value) | GreaterThanOrEqual(("position",), value):
+                    self._lo = max(self._lo, value)
+                    yield one
+                case LessThan(("position",), value) | LessThanOrEqual(("position",), value):
+                    self._hi = min(self._hi, value + 1)
+                    yield one
+                case _:
+                    yield one
+
+    def _narrow(self, topics: set[str]) -> None:
+        if self._topics is None:  # Those of the system are shown to whoever asks by option only.
+            topics = {topic for topic in topics if not topic.startswith(_SYSTEM_PREFIX)}
+        self._topics = frozenset(topics if self._topics is None else topics & self._topics)
+
+    def partitions(self) -> Sequence[Piece]:
+        """Cut the log into pieces; none begins at more than one byte."""
+        pieces = self._log.pieces(self._options.piece_size_bytes, self._log.visible_position)
+        # An entry that begins before `lo` may hold the record that is asked for.
+        least = self._lo - fmt.ENTRY_SIZE_BYTES_MAX
+        found = [Piece(lo, hi) for lo, hi in pieces if hi > least and lo < self._hi]
+        return found or [Piece(0, 0)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield what begins in a piece, on a worker. Raises CorruptionError for damage."""
+        assert isinstance(partition, Piece), f"{partition!r}"
+        if partition.lo < partition.hi:
+            yield from read_piece(
+                self._log, partition.lo, partition.hi, self._options.columns, self._topics
+            )
+
+
+def read_piece(
+    log: SealedLog,
+    lo: int,
+    hi: int,
+    columns: Sequence[str] = COLUMNS,
+    topics: frozenset[str] | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the visible records that begin in [lo, hi), bytes of one file."""
+    with LogReader(log) as reader:
+        begin = find_boundary(reader, lo)
+        if begin is None:
+            raise log.damaged(lo, "first entry or record at or behind it", "one", "damage before")
+        if begin.position >= hi:
+            return
+        for chunk in Walk(reader, begin, hi).chunks():
+            data = _records(log, chunk)
+            if data:
+                batch = _batch(data, chunk.units, columns, topics)
+                if batch.num_rows:
+                    yield batch
+
+
+def _records(log: SealedLog, chunk: Chunk) -> bytes:
+    """Return the records of a chunk back to back."""
+    position, data, end, units, _ = chunk
+    if not log.is_ledger:
+        return data if end == len(data) else data[:end]
+    view, parts = memoryview(data), []
+    for _, own, size_bytes, _, _ in fmt.INDEX_UNIT.iter_unpack(units):
+        at = own - position
+        if fmt.INT32.unpack_from(data, at + _KIND_AT)[0] == KIND_DATA:
+            parts.append(view[at + _HEADER : at + size_bytes])
+    return b"".join(parts)
+
+
+def _batch(
+    data: bytes, units: bytes, columns: Sequence[str], topics: frozenset[str] | None
+) -> pa.RecordBatch:
+    """Decode records, and leave out those that the reader does not see or did not ask for."""
+    needed = {"topic", "position", *columns} - {"index", "term"}
+    plain = [name for name in COLUMNS if name in needed]
+    batch = record_batch(data, plain)
+    names = batch.column(plain.index("topic"))
+    if topics is not None:
+        mask = pc.is_in(names, pa.array(sorted(topics), pa.string()))
+    else:
+        mask = pc.invert(pc.starts_with(names, _SYSTEM_PREFIX))
+    flags = Records(data).field(">i4", fmt.SYS_FLAG_AT)
+    if (flags & fmt.TRANSACTION_PREPARED).any():  # Nor those that were rolled back.
+        mask = pc.and_(mask, pa.array(flags & fmt.TRANSACTION_PREPARED == 0))
+    found: dict[str, Any] = dict(zip(plain, batch.columns, strict=True))
+    if units:
+        entries = np.frombuffer(units, _UNIT)
+        positions = found["position"].to_numpy()
+        at = np.searchsorted(entries["position"].astype(np.int64), positions, side="right") - 1
+        found |= {name: pa.array(entries[name].astype(np.int64)[at]) for name in ("index", "term")}
+    else:
+        found |= {name: pa.nulls(batch.num_rows, pa.int64()) for name in ("index", "term")}
+    whole = pa.RecordBatch.from_arrays(
+        [found[name] for name in columns], schema=arrow_schema(columns)
+    )
+    return whole if pc.all(mask).as_py() else whole.filter(mask)
