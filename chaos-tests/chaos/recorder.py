@@ -15,7 +15,7 @@ from typing import Final
 import quorumlog.errors
 from raft.errors import Outcome
 from raft.simulator import history
-from raft.simulator.history import Kind, Operation, Request, Result
+from raft.simulator.history import Drain, FaultNote, Kind, Operation, Request, Result
 
 now_ns: Final = time.monotonic_ns
 
@@ -41,6 +41,10 @@ class Recorder:
         """Operations by kind and outcome."""
         self.errors: Counter[str] = Counter()
         """By code."""
+        self.drains: list[Drain] = []
+        """What every replica held in the end."""
+        self.notes: list[FaultNote] = []
+        """Faults that excuse something."""
         self.began_ns: Final = now_ns()
         self._process = 0
 
@@ -124,9 +128,16 @@ class Recorder:
         )
 
     def save(self, directory: Path) -> None:
-        """Write the history and the events, one JSON line each."""
+        """Write the history, the drains, the notes and the events, as lines of JSON: what
+        `python -m pipeline history-check` reads."""
         with (directory / "history.jsonl").open("w", encoding="utf-8") as file:
             history.write(self.operations, file)
+        with (directory / "drains.jsonl").open("w", encoding="utf-8") as file:
+            file.writelines(
+                f"{line}\n" for drain in self.drains for line in history.drain_to_json(drain)
+            )
+        with (directory / "notes.jsonl").open("w", encoding="utf-8") as file:
+            file.writelines(f"{history.note_to_json(note)}\n" for note in self.notes)
         with (directory / "events.jsonl").open("w", encoding="utf-8") as file:
             for event in sorted(self.events, key=lambda event: event.at_ns):
                 file.write(json.dumps(asdict(event)) + "\n")

@@ -153,6 +153,7 @@ class Trial:
             # What was acked last may be what an async master lost: nobody waits for it.
             last = index if is_async else max(index, last)
             drains = await drain(client, self._topic, nodes, last)
+            result.recorder.drains, result.recorder.notes = drains, context.notes
             found = Losses(frozenset(), ())
             if is_async:
                 found = find_losses(context.load.clients.places, drains, await _reported(client))
