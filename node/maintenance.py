@@ -58,11 +58,14 @@ class Maintenance:
         files: CheckpointFiles,
         fail_stop: FailStop,
         on_damage: Callable[[CorruptionError], None],
+        needed_position: Callable[[], int | None] = lambda: None,
     ) -> None:
-        """`on_damage` gets what a step found to be damaged; the step is tried again."""
+        """`on_damage` gets what a step found to be damaged; the step is tried again. What lies at
+        `needed_position` or behind is kept whatever its age: somebody was promised it."""
         self._log, self._replica = log, replica
         self._machine, self._files = machine, files
         self._fail_stop, self._on_damage = fail_stop, on_damage
+        self._needed_position = needed_position
         self._loop = asyncio.get_running_loop()
         self._thread = ThreadPoolExecutor(1, "maintenance")
         self._task: asyncio.Task[None] | None = None
@@ -159,6 +162,9 @@ class Maintenance:
     async def _delete_expired(self) -> None:
         """Delete files whose records expired, that are checkpointed and that no follower needs."""
         log, replica, limit = self._log, self._replica, self._files.applied_index
+        needed = self._needed_position()
+        if needed is not None:
+            limit = min(limit, log.store.ledger.last_index_before(needed))
         index = log.retention_candidate(limit)
         if limit == NO_INDEX or index <= log.base_index:
             return

@@ -13,6 +13,7 @@ import structlog
 from node import metrics
 from node.admin import NodeAdmin
 from node.broker import Broker, BrokerIdentity
+from node.broker.delay.holders import needed_position
 from node.broker.seam import BrokerDriver
 from node.checkpoint_files import CheckpointFiles
 from node.config import Settings
@@ -198,7 +199,13 @@ class RaftNode(Node):
         self.frames.take(FrameKind.FETCH_ENTRIES, by=server.on_frame)
         self.repair = LiveRepair(self.log.store, self.fetcher, self._on_repaired, self.fail_stop)
         self.maintenance = Maintenance(
-            self.log, self.replica, self.machine, self.files, self.fail_stop, self.on_damage
+            self.log,
+            self.replica,
+            self.machine,
+            self.files,
+            self.fail_stop,
+            self.on_damage,
+            lambda: needed_position(self.log.store, self.machine.state),
         )
         self.snapshots.attach(self.driver, self.maintenance, self.spawn)
         self.admin = NodeAdmin(self)

@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 
 import structlog
 
+from node.broker.delay.holders import needed_position
 from node.errors import ShuttingDownError
 from node.fail_stop import FailStop
 from node.ha.applied import AppliedState
@@ -121,9 +122,13 @@ class Upkeep:
         await done
 
     async def _delete_expired(self) -> None:
-        """Delete files that expired, are checkpointed, and are not being shipped any more."""
+        """Delete files that expired, are checkpointed, are not being shipped any more, and hold no
+        message that is still to be delivered."""
         floor = self._log.end - KEPT_FOR_SLAVE_SIZE_BYTES
         needed = self._driver.intake.needed_position(floor)
+        held = needed_position(self._log.store, self._applied.machine.state)
+        if held is not None:
+            needed = min(needed, held)
         work = self._log.detach_expired(min(self._applied.checkpoint_position, needed))
         if work is not None:
             self._driver.intake.drop_left_behind()

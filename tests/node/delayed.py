@@ -37,7 +37,7 @@ def request_of(*records: bytes, **how: int) -> AppendRequest:
 
 def bodies(node: Fixture, topic: str = "orders", queue_id: int = 0) -> list[int]:
     """The numbers of the messages that readers see, in order."""
-    found, offset = list[int](), 0
+    found, offset = list[int](), node.log.store.queue_range(topic, queue_id)[0]
     while True:
         result = node.log.store.pull(topic, queue_id, offset, max_count=1_000)
         if not result.record_count:
