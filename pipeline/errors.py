@@ -1,0 +1,46 @@
+"""What can be wrong with a job before it starts, or with what it reads.
+
+Owns the errors of sources, sink and jobs; must not know any of them. They pickle, since Spark
+carries them from its workers.
+"""
+
+from typing import ClassVar
+
+
+class PipelineError(Exception):
+    """The base: `what` happened, and what to `do`."""
+
+    code: ClassVar[str] = "pipeline.error"
+    retryable: ClassVar[bool] = False
+    outcome: ClassVar[str] = "not_applied"
+
+    def __init__(self, what: str, do: str) -> None:
+        super().__init__(what, do)
+        self.what, self.do = what, do
+
+    def __str__(self) -> str:
+        return f"{self.what}; {self.do}"
+
+
+class OptionError(PipelineError, ValueError):
+    """An option is missing, unknown or makes no sense."""
+
+    code = "pipeline.bad_option"
+
+
+class OffsetsError(PipelineError):
+    """Offsets to begin or to end at that a queue does not have."""
+
+    code = "pipeline.offsets_out_of_range"
+
+
+class DataLossError(PipelineError):
+    """Records that were to be read are not there any more."""
+
+    code = "pipeline.data_loss"
+
+
+class RowError(PipelineError, ValueError):
+    """A row cannot become a record."""
+
+    code = "pipeline.bad_row"

@@ -1,0 +1,198 @@
+"""The options of the source and the sink: names, defaults, and what is wrong with them.
+
+Owns the way from Spark's text options to values; must not know the cluster or Spark. An option that
+nobody knows is an error: a misspelt one would else be silence.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from pipeline.errors import OptionError
+from pipeline.schema import COLUMNS, UnknownColumnError, parse_columns
+from quorumlog.errors import InvalidRequestError
+from quorumlog.options import END, FIRST, parse_position
+
+EARLIEST: Final = "earliest"
+LATEST: Final = "latest"
+RECORDS_PER_PARTITION_MAX: Final = 1_000_000
+TIMEOUT_MS: Final = 60_000
+_COMMON: Final = ("servers", "clusterId", "timeoutMs")
+_SOURCE: Final = (
+    *_COMMON,
+    "topic",
+    "columns",
+    "startingOffsets",
+    "endingOffsets",
+    "maxRecordsPerTrigger",
+    "maxRecordsPerPartition",
+    "failOnDataLoss",
+    "readFrom",
+)
+_SINK: Final = (*_COMMON, "topic", "writeId", "brokerGroup", "checkpointLocation")
+
+Place = str | int
+"""Where to begin or end in a queue: an offset, or a position as the SDK has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offsets:
+    """Where to begin or end: the same everywhere, or for single queues, else `everywhere`."""
+
+    everywhere: Place
+    queues: Mapping[str, Mapping[str, Place]] = field(default_factory=dict)
+    """By topic and queue: `0`, or `group/0` where there are several broker groups."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Which cluster, and how long to wait for it."""
+
+    servers: str
+    cluster_id: str | None = None
+    timeout_ms: int = TIMEOUT_MS
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """What is read."""
+
+    cluster: Cluster
+    topics: tuple[str, ...]
+    columns: tuple[str, ...] = COLUMNS
+    starting: Offsets | None = None
+    ending: Offsets | None = None
+    records_per_trigger_max: int | None = None
+    records_per_partition_max: int = RECORDS_PER_PARTITION_MAX
+    fails_on_data_loss: bool = True
+    reads_followers: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """Where rows go."""
+
+    cluster: Cluster
+    topic: str | None = None
+    write_id: str | None = None
+    broker_group: str = ""
+
+
+def source_options(options: Mapping[str, str]) -> SourceOptions:
+    """Check the options of a read. Raises OptionError."""
+    given = _Given(options, _SOURCE, "source")
+    topics = tuple(name.strip() for name in given.text("topic", "").split(",") if name.strip())
+    if not topics:
+        raise OptionError("option 'topic' is missing", "name one topic or several: 'a,b'")
+    if len(set(topics)) < len(topics):
+        raise OptionError(f"option 'topic' is {','.join(topics)!r}", "name each topic once")
+    try:
+        columns = parse_columns(given.text("columns", ""))
+    except UnknownColumnError as error:
+        raise OptionError(f"option 'columns': {error}", "leave it out for all of them") from error
+    return SourceOptions(
+        cluster=given.cluster(),
+        topics=topics,
+        columns=columns,
+        starting=given.offsets("startingOffsets", topics),
+        ending=given.offsets("endingOffsets", topics),
+        records_per_trigger_max=given.count("maxRecordsPerTrigger", None),
+        records_per_partition_max=given.count("maxRecordsPerPartition", RECORDS_PER_PARTITION_MAX)
+        or RECORDS_PER_PARTITION_MAX,
+        fails_on_data_loss=given.choice("failOnDataLoss", ("true", "false")) == "true",
+        reads_followers=given.choice("readFrom", ("followers", "leader")) == "followers",
+    )
+
+
+def sink_options(options: Mapping[str, str]) -> SinkOptions:
+    """Check the options of a write. Raises OptionError."""
+    given = _Given(options, _SINK, "sink")
+    return SinkOptions(
+        cluster=given.cluster(),
+        topic=given.text("topic", "") or None,
+        write_id=given.text("writeId", "") or None,
+        broker_group=given.text("brokerGroup", ""),
+    )
+
+
+class _Given:
+    """Options as Spark hands them over: names of any case."""
+
+    def __init__(self, options: Mapping[str, str], known: tuple[str, ...], what: str) -> None:
+        self._options = {name.lower(): value for name, value in options.items()}
+        names = {name.lower() for name in known}
+        for name in options:
+            # Spark adds one for whoever calls load(path).
+            if name.lower() not in names:
+                raise OptionError(
+                    f"the {what} has no option {name!r}", f"it has {', '.join(known)}"
+                )
+
+    def text(self, name: str, default: str) -> str:
+        return self._options.get(name.lower(), default)
+
+    def cluster(self) -> Cluster:
+        servers = self.text("servers", "")
+        if not servers:
+            raise OptionError("option 'servers' is missing", "name nodes: 'host:port,host:port'")
+        timeout_ms = self.count("timeoutMs", TIMEOUT_MS)
+        assert timeout_ms is not None, "it has a default"
+        return Cluster(servers, self.text("clusterId", "") or None, timeout_ms)
+
+    def count(self, name: str, default: int | None) -> int | None:
+        text = self.text(name, "")
+        if not text:
+            return default
+        if not text.isdecimal() or int(text) == 0:
+            raise OptionError(f"option {name!r} is {text!r}", "use a number above 0")
+        return int(text)
+
+    def choice(self, name: str, choices: tuple[str, ...]) -> str:
+        """The first choice is the default."""
+        text = self.text(name, choices[0]).lower()
+        if text not in choices:
+            raise OptionError(f"option {name!r} is {text!r}", f"use one of {', '.join(choices)}")
+        return text
+
+    def offsets(self, name: str, topics: tuple[str, ...]) -> Offsets | None:
+        text = self.text(name, "").strip()
+        if not text:
+            return None
+        if not text.startswith("{"):
+            return Offsets(_place(name, text))
+        # What is not named begins at the beginning and ends at the end.
+        rest = FIRST if name == "startingOffsets" else END
+        return Offsets(rest, _by_queue(name, text, topics))
+
+
+def _by_queue(name: str, text: str, topics: tuple[str, ...]) -> dict[str, dict[str, Place]]:
+    do = 'write it as {"topic": {"0": 42, "1": "latest"}}'
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise OptionError(f"option {name!r} is no JSON: {error}", do) from error
+    found: dict[str, dict[str, Place]] = {}
+    for topic, queues in value.items():
+        if topic not in topics:
+            raise OptionError(
+                f"option {name!r} names topic {topic!r}, which is not read", "add it to 'topic'"
+            )
+        if not isinstance(queues, dict):
+            raise OptionError(f"option {name!r} has {queues!r} for topic {topic!r}", do)
+        found[topic] = {queue: _place(name, place) for queue, place in queues.items()}
+    return found
+
+
+def _place(name: str, value: object) -> Place:
+    """Check a place; the names are those of Spark's other sources."""
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    text = {EARLIEST: FIRST, LATEST: END}.get(str(value).lower(), value)
+    try:
+        assert not isinstance(text, int | float), "checked by the parser of positions"
+        parse_position(str(text))
+    except (InvalidRequestError, AssertionError) as error:
+        do = "use 'earliest', 'latest', an offset or '@TIME'"
+        raise OptionError(f"option {name!r} has {value!r}", do) from error
+    return str(text)

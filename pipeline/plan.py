@@ -1,0 +1,177 @@
+"""Which offsets of which queues a read is about, decided before it begins.
+
+Owns the way from options to ranges and what is wrong with them; must not know how a range is read.
+Everything is asked of leaders: a range that ends at the leader's end is complete, whoever serves
+it, because the reader demands the entry that the leader had applied then (`at_least_index`).
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from pipeline.connection import Connection
+from pipeline.errors import DataLossError, OffsetsError, OptionError
+from pipeline.options import Offsets, Place, SourceOptions
+from quorumlog.client import Client
+from quorumlog.options import END, FIRST, Time, parse_position
+from quorumlog.queues import Queue
+from quorumlog.reads import QueueOffsets
+
+_log = logging.getLogger("quorumlog.pipeline")
+
+Bounds = dict[Queue, tuple[int, int]]
+"""Of each queue the offsets [lo, hi)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Offsets [lo, hi) of one queue; `hi` is known to be there at the entry `at_least_index`."""
+
+    queue: Queue
+    lo: int
+    hi: int
+    at_least_index: int
+
+
+def queues_of(connection: Connection, options: SourceOptions) -> list[QueueOffsets]:
+    """Return the queues of all topics and what each holds. Raises UnknownTopicError."""
+
+    async def ask(client: Client) -> list[QueueOffsets]:
+        answers = [await client.queue_offsets(topic) for topic in options.topics]
+        return [offsets for answer in answers for offsets in answer]
+
+    return connection.call(ask(connection.client))
+
+
+def queue_of(offsets: QueueOffsets) -> Queue:
+    """Return the name of the queue."""
+    return Queue(offsets.topic, offsets.queue_id, offsets.group)
+
+
+def key_of(queue: Queue) -> str:
+    """Return the name of a queue within its topic, as offsets in checkpoints have it."""
+    return f"{queue.group}/{queue.queue_id}"
+
+
+def bounds(
+    connection: Connection, options: SourceOptions, found: list[QueueOffsets], default: Place
+) -> Bounds:
+    """Return where each queue begins and ends. Raises OffsetsError, OptionError."""
+    starting = options.starting or Offsets(default)
+    ending = options.ending or Offsets(END)
+    _check_names(starting, found, "startingOffsets")
+    _check_names(ending, found, "endingOffsets")
+    lo = resolve(connection, starting, found)
+    hi = resolve(connection, ending, found)
+    result: Bounds = {}
+    for offsets in found:
+        queue = queue_of(offsets)
+        result[queue] = _checked(offsets, lo[queue], hi[queue], options)
+    return result
+
+
+def resolve(
+    connection: Connection, offsets: Offsets, found: list[QueueOffsets]
+) -> dict[Queue, int]:
+    """Turn places into an offset of each queue."""
+
+    async def one(queue: QueueOffsets) -> int:
+        named = offsets.queues.get(queue.topic, {})
+        place = named.get(key_of(queue_of(queue)), named.get(str(queue.queue_id)))
+        wanted = parse_position(offsets.everywhere if place is None else place)
+        if isinstance(wanted, Time):
+            return await connection.client.offset_by_time(
+                queue.topic, queue.queue_id, wanted.unix_ms, group=queue.group
+            )
+        if isinstance(wanted, int):
+            return wanted
+        return queue.min_offset if wanted == FIRST else queue.max_offset
+
+    async def every() -> list[int]:
+        return await asyncio.gather(*map(one, found))
+
+    return dict(zip(map(queue_of, found), connection.call(every()), strict=True))
+
+
+def _check_names(offsets: Offsets, found: Iterable[QueueOffsets], option: str) -> None:
+    known = {(q.topic, name) for q in found for name in (str(q.queue_id), key_of(queue_of(q)))}
+    for topic, queues in offsets.queues.items():
+        for name in queues:
+            if (topic, name) not in known:
+                names = ", ".join(sorted(n for t, n in known if t == topic))
+                raise OptionError(
+                    f"option {option!r} names queue {name!r}, which topic {topic!r} does not have",
+                    f"it has {names}",
+                )
+
+
+def _checked(offsets: QueueOffsets, lo: int, hi: int, options: SourceOptions) -> tuple[int, int]:
+    where = f"{queue_of(offsets)} has the offsets {offsets.min_offset} to {offsets.max_offset}"
+    if lo > offsets.max_offset or hi > offsets.max_offset:
+        raise OffsetsError(
+            f"{where}, and {max(lo, hi)} is behind its end", "use an offset up to its end"
+        )
+    if lo < offsets.min_offset:
+        if options.fails_on_data_loss:
+            raise OffsetsError(
+                f"{where}, and those from {lo} on expired",
+                "begin at 'earliest', or read on without them with failOnDataLoss=false",
+            )
+        _log.warning("%s; those from %d on expired and are left out", where, lo)
+        lo = offsets.min_offset
+    if hi < lo:
+        raise OffsetsError(
+            f"{where}; reading it from {lo} would end before that, at {hi}",
+            "let endingOffsets be at or behind startingOffsets",
+        )
+    return lo, hi
+
+
+def check_survived(
+    options: SourceOptions, found: list[QueueOffsets], start: Mapping[Queue, int]
+) -> None:
+    """Demand that a stream can go on where it was. Raises DataLossError.
+
+    Expired records are found when they are read; here it is queues that are gone or shorter.
+    """
+    if not options.fails_on_data_loss:
+        return
+    ends = {queue_of(offsets): offsets.max_offset for offsets in found}
+    for queue, offset in start.items():
+        end = ends.get(queue)
+        if end is None or end < offset:
+            what = "is gone" if end is None else f"ends at {end}"
+            raise DataLossError(
+                f"{queue} {what}, and was read up to {offset}",
+                "was the topic made anew? Begin with a new checkpoint, or set failOnDataLoss=false",
+            )
+
+
+def ranges(
+    connection: Connection, wanted: Mapping[Queue, tuple[int, int]], records_max: int
+) -> list[Range]:
+    """Cut what is to be read into ranges of so many records, each served from one queue."""
+    chosen = {queue: (lo, hi) for queue, (lo, hi) in wanted.items() if lo < hi}
+
+    async def applied(group: str) -> int:
+        queue = next(queue for queue in chosen if queue.group == group)
+        answer = await connection.client.raw.pull(queue, chosen[queue][0], max_count=1)
+        return answer.applied_index
+
+    async def every() -> dict[str, int]:
+        groups = sorted({queue.group for queue in chosen})
+        return dict(zip(groups, await asyncio.gather(*map(applied, groups)), strict=True))
+
+    indexes: Final = connection.call(every()) if chosen else {}
+    return [
+        Range(queue, at, min(at + records_max, hi), indexes[queue.group])
+        for queue, (lo, hi) in chosen.items()
+        for at in range(lo, hi, records_max)
+    ]
+
+
+def without_lost(wanted: Range, min_offset: int) -> Range:
+    """Return what is left of a range when the records before an offset expired."""
+    return replace(wanted, lo=min(max(wanted.lo, min_offset), wanted.hi))

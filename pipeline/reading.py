@@ -1,0 +1,142 @@
+"""Reads one range of a queue to Arrow batches, from a follower if one can serve it.
+
+Owns the pulls of one range: one is always under way while the one before is decoded; a node that
+fails is left for another one. Must not know Spark.
+"""
+
+import logging
+import zlib
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from typing import Final
+
+import pyarrow as pa
+
+from pipeline.columns import Entries, record_batch
+from pipeline.connection import Connection
+from pipeline.errors import DataLossError
+from pipeline.options import SourceOptions
+from pipeline.plan import Range
+from quorumlog.errors import QuorumlogError
+from quorumlog.raw import RawRecords
+from quorumlog.retry import Backoff, Deadline
+
+PULL_SIZE_BYTES_MAX: Final = 2 * 1024 * 1024
+PATIENCE_MS: Final = 1_000
+"""How long one follower may take; then it is another one's turn, and at last the leader's."""
+
+_log = logging.getLogger("quorumlog.pipeline")
+
+
+def read_range(options: SourceOptions, wanted: Range) -> Iterator[pa.RecordBatch]:
+    """Yield the records of a range, in order. Raises DataLossError, RecordDamagedError, ..."""
+    with Connection(options.cluster) as connection:
+        yield from _Reader(connection, options, wanted).batches()
+
+
+class _Reader:
+    def __init__(self, connection: Connection, options: SourceOptions, wanted: Range) -> None:
+        self._connection = connection
+        self._client = connection.client
+        self._options = options
+        self._wanted = wanted
+        self._columns: Sequence[str] = options.columns
+        self._with_entries = bool({"index", "term"} & set(self._columns))
+        self._node_id: int | None = None
+        self._failed: set[int] = set()
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield all of the range."""
+        offset, hi = self._wanted.lo, self._wanted.hi
+        coming = self._begin(offset)
+        try:
+            while offset < hi:
+                found = coming.result()
+                if found.is_out_of_range or not found.record_count:
+                    offset = self._after_loss(offset, found)
+                else:
+                    offset = found.next_offset
+                if offset < hi:
+                    coming = self._begin(offset)
+                if found.record_count:
+                    yield self._decode(found)
+        finally:
+            coming.cancel()
+
+    def _decode(self, found: RawRecords) -> pa.RecordBatch:
+        entries = None
+        if found.entry_indexes:
+            entries = Entries(found.entry_first_records, found.entry_indexes, found.entry_terms)
+        queue = self._wanted.queue
+        return record_batch(
+            found.records, self._columns, entries=entries, group=queue.group, topic=queue.topic
+        )
+
+    def _after_loss(self, offset: int, found: RawRecords) -> int:
+        """Return where to go on if that is wanted."""
+        is_expired = offset < found.min_offset
+        if self._options.fails_on_data_loss:
+            raise self._lost(offset, found, "expired" if is_expired else "are not there")
+        hi = self._wanted.hi
+        lost_hi = min(found.min_offset, hi) if is_expired else hi
+        _log.warning("%s: the offsets %d to %d are gone", self._wanted.queue, offset, lost_hi - 1)
+        return lost_hi
+
+    def _lost(self, offset: int, found: RawRecords, what: str) -> DataLossError:
+        has = f"the queue has {found.min_offset} to {found.max_offset}"
+        return DataLossError(
+            f"{self._wanted.queue}: the offsets from {offset} on {what} ({has})",
+            "keep records longer than jobs may lag, or read on without them: failOnDataLoss=false",
+        )
+
+    # --- Whom to ask ---
+
+    def _begin(self, offset: int) -> Future[RawRecords]:
+        return self._connection.submit(self._pull(offset))
+
+    async def _pull(self, offset: int) -> RawRecords:
+        """Ask a follower, then others, then the leader, until the deadline."""
+        deadline = Deadline(self._options.cluster.timeout_ms)
+        backoff = Backoff(deadline)
+        while True:
+            node_id = await self._choose()
+            timeout_ms = deadline.remaining_ms
+            try:
+                found = await self._client.raw.pull(
+                    self._wanted.queue,
+                    offset,
+                    max_count=self._wanted.hi - offset,
+                    max_size_bytes=PULL_SIZE_BYTES_MAX,
+                    at_least_index=self._wanted.at_least_index,
+                    node_id=node_id,
+                    with_entries=self._with_entries,
+                    timeout_ms=timeout_ms if node_id is None else min(PATIENCE_MS, timeout_ms),
+                )
+            except QuorumlogError as error:
+                if deadline.has_passed or (node_id is None and not error.retryable):
+                    raise
+                _log.warning("%s: %s; asking another node", self._wanted.queue, error)
+            else:
+                # What a follower says of its ends is advice: it may have deleted more.
+                if node_id is None or (found.record_count and not found.is_out_of_range):
+                    return found
+            if node_id is None:
+                await backoff.pause()
+            else:
+                self._failed.add(node_id)
+                self._node_id = None
+
+    async def _choose(self) -> int | None:
+        """Return a follower, or None for the leader."""
+        if not self._options.reads_followers:
+            return None
+        if self._node_id is None:
+            queue = self._wanted.queue
+            route = await self._client.route()
+            group = next(group for group in route.groups if group.group == queue.group)
+            ids = sorted(group.nodes.keys() - {group.leader_id} - self._failed)
+            if not ids:
+                return None
+            # Ranges spread over the followers.
+            self._node_id = ids[zlib.crc32(f"{queue}:{self._wanted.lo}".encode()) % len(ids)]
+        return self._node_id

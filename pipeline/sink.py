@@ -1,0 +1,118 @@
+"""`write.format("quorumlog")` and `writeStream`: rows to records, each exactly once.
+
+Owns the numbers that make it so. A task sends its rows in batches under a producer id that is a
+hash of the write, the micro-batch and the partition, and under the sequences 0, 1, 2...; where the
+rows are cut into batches depends on the rows alone. So a task that runs again, even after a crash
+of everything, sends the same batches under the same numbers, and the log knows them. Must not know
+how rows are encoded.
+
+What is demanded: the rows of a partition are the same and in the same order whenever its task runs.
+This is so for what is read from a log or from files, and not behind a shuffle without a sort.
+"""
+
+import hashlib
+import secrets
+from collections.abc import Iterator
+from typing import Final
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from pipeline.connection import Connection
+from pipeline.encoding import RowEncoder, check_columns
+from pipeline.errors import OptionError
+from pipeline.options import SinkOptions
+
+_QUERY_ID: Final = "sql.streaming.queryId"
+_BATCH_ID: Final = "streaming.sql.batchId"
+
+
+class Written(WriterCommitMessage):
+    """What one task did."""
+
+    def __init__(self, record_count: int, duplicate_count: int) -> None:
+        self.record_count = record_count
+        self.duplicate_count = duplicate_count
+        """Records of batches that were in the log already."""
+
+
+def check_overwrite(overwrite: bool) -> None:
+    """A log is appended to. Raises OptionError."""
+    if overwrite:
+        raise OptionError("a log cannot be overwritten", "write with mode('append')")
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Writes a table once, and again under the same `writeId` without doubling anything."""
+
+    def __init__(self, options: SinkOptions, columns: tuple[str, ...]) -> None:
+        check_columns(columns, options)
+        self._options = options
+        self._write_id = options.write_id or secrets.token_hex(16)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """Send the rows of a partition."""
+        return send(iterator, self._options, f"write/{self._write_id}/{_partition()}")
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Writes micro-batches."""
+
+    def __init__(self, options: SinkOptions, columns: tuple[str, ...]) -> None:
+        check_columns(columns, options)
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """Send the rows of a partition of a micro-batch."""
+        context = TaskContext.get()
+        assert context is not None, "Spark runs this in a task"
+        query, batch = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_BATCH_ID)
+        assert query is not None, "a stream has an id"
+        assert batch is not None, "a micro-batch has a number"
+        query = self._options.write_id or query
+        return send(iterator, self._options, f"stream/{query}/{batch}/{_partition()}")
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Do nothing: what was sent is in the log."""
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Do nothing: what was sent stays, and is not sent twice when it is tried again."""
+
+
+def _partition() -> int:
+    context = TaskContext.get()
+    assert context is not None, "Spark runs this in a task"
+    return context.partitionId()
+
+
+def producer_id(name: str) -> int:
+    """Return the id of a producer by what it writes; never 0, which means none."""
+    digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") or 1
+
+
+def send(batches: Iterator[pa.RecordBatch], options: SinkOptions, name: str) -> Written:
+    """Send rows as the producer of that name. Raises RowError and what an append raises."""
+    sequence = record_count = duplicate_count = 0
+    with Connection(options.cluster) as connection:
+        client = connection.client
+        encoder = RowEncoder(connection, options, _partition())
+        for records, count in encoder.batches(batches):
+            receipt = connection.call(
+                client.raw.append(
+                    records,
+                    count,
+                    producer_id=producer_id(name),
+                    sequence=sequence,
+                    group=options.broker_group,
+                )
+            )
+            sequence += 1
+            record_count += count
+            duplicate_count += count if receipt.is_duplicate else 0
+    return Written(record_count, duplicate_count)

@@ -1,0 +1,135 @@
+"""`spark.readStream.format("quorumlog")`: how far a stream has come, and what a micro-batch reads.
+
+Owns the offsets that Spark keeps in its checkpoint, `{topic: {"group/queue": offset}}`, and the
+limit of a trigger. Must not know how a range is read.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from pipeline.connection import Connection
+from pipeline.options import SourceOptions
+from pipeline.plan import bounds, check_survived, key_of, queue_of, queues_of, ranges
+from pipeline.reading import read_range
+from pipeline.source import Part
+from quorumlog.options import END
+from quorumlog.queues import Queue
+
+Checkpoint = dict[str, dict[str, int]]
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans micro-batches. It lives as long as its query, and keeps its connection."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._connection: Connection | None = None
+        self._target: dict[Queue, int] | None = None
+        """Where a query ends that is to read what there was when it began."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_options": self._options, "_connection": None, "_target": None}
+
+    def initialOffset(self) -> Checkpoint:  # noqa: N802
+        """Return where a new query begins: at the end, unless told otherwise."""
+        connection = self._connect()
+        found = queues_of(connection, self._options)
+        wanted = bounds(connection, self._options, found, END)
+        return _written({queue: lo for queue, (lo, _) in wanted.items()})
+
+    def latestOffset(self, start: Mapping[str, Mapping[str, int]], limit: ReadLimit) -> Checkpoint:  # noqa: N802
+        """Return how far the next micro-batch reads."""
+        begin = _parsed(start)
+        ends = self._ends(begin) if self._target is None else self._target
+        # A queue that came later is read from its beginning.
+        wanted = {queue: (begin.get(queue, 0), end) for queue, end in ends.items()}
+        for queue, offset in begin.items():
+            if wanted.get(queue, (0, 0))[1] < offset:
+                wanted[queue] = (offset, offset)
+        if isinstance(limit, ReadMaxRows):
+            return _written(limited(wanted, limit.max_rows))
+        return _written({queue: hi for queue, (_, hi) in wanted.items()})
+
+    def _ends(self, begin: Mapping[Queue, int]) -> dict[Queue, int]:
+        found = queues_of(self._connect(), self._options)
+        check_survived(self._options, found, begin)
+        return {queue_of(offsets): offsets.max_offset for offsets in found}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return the limit of the option `maxRecordsPerTrigger`."""
+        count = self._options.records_per_trigger_max
+        return ReadAllAvailable() if count is None else ReadMaxRows(count)
+
+    def reportLatestOffset(self) -> Checkpoint | None:  # noqa: N802
+        """Return where the queues end, for the progress of the query."""
+        return _written(self._ends({}))
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Read up to where the queues end now."""
+        self._target = self._ends({})
+
+    def partitions(
+        self, start: Mapping[str, Mapping[str, int]], end: Mapping[str, Mapping[str, int]]
+    ) -> Sequence[InputPartition]:
+        """One a queue and range."""
+        begin = _parsed(start)
+        wanted = {queue: (begin.get(queue, 0), hi) for queue, hi in _parsed(end).items()}
+        parts = ranges(self._connect(), wanted, self._options.records_per_partition_max)
+        return [Part(part) for part in parts]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read a part."""
+        assert isinstance(partition, Part), f"{partition} is none of ours"
+        yield from read_range(self._options, partition.wanted)
+
+    def stop(self) -> None:
+        """Close the connection."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def _connect(self) -> Connection:
+        if self._connection is None:
+            self._connection = Connection(self._options.cluster)
+        return self._connection
+
+
+def limited(wanted: Mapping[Queue, tuple[int, int]], count: int) -> dict[Queue, int]:
+    """Return where queues end that are read up to so many records in all.
+
+    Each has the same share; what one does not need is for the others. So a queue with little is
+    read to its end, and those with much keep pace.
+    """
+    left, ends = count, {queue: lo for queue, (lo, _) in wanted.items()}
+    lags = sorted((hi - lo, queue) for queue, (lo, hi) in wanted.items())
+    for at, (lag, queue) in enumerate(lags):
+        # At least one each while there are any: a share of nothing would never end.
+        share = min(lag, -(-left // (len(lags) - at)))
+        ends[queue] += share
+        left -= share
+    return ends
+
+
+def _written(offsets: Mapping[Queue, int]) -> Checkpoint:
+    written: Checkpoint = {}
+    for queue, offset in sorted(offsets.items()):
+        written.setdefault(queue.topic, {})[key_of(queue)] = offset
+    return written
+
+
+def _parsed(written: Mapping[str, Mapping[str, int]]) -> dict[Queue, int]:
+    offsets: dict[Queue, int] = {}
+    for topic, queues in written.items():
+        for key, offset in queues.items():
+            group, _, queue_id = key.rpartition("/")
+            offsets[Queue(topic, int(queue_id), group)] = offset
+    return offsets
