@@ -137,9 +137,11 @@ class Walk:
         await asyncio.wait(
             {*self.begun.values(), *(task for *_, task in self.ended), *(f for _, f in self.made)}
         )
-        for _ in range(4):  # All questions of all that are open, in vain.
+        applied = -1
+        while applied < self.node.driver.applied_index or self.node.driver.pending:
+            applied = self.node.driver.applied_index
+            await round_of(self.node, 31_000)  # All questions about all that is open, in vain.
             await self.pass_time()
-            await round_of(self.node, 31_000)
         for listener in self.listeners:
             listener.cancel()
         await asyncio.gather(*self.listeners, return_exceptions=True)
