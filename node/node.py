@@ -32,11 +32,13 @@ from node.nameserver.brokers import LocalBroker
 from node.nameserver.calls import NameServerCalls
 from node.nameserver.service import NameServerService
 from node.node_file import write_node_file
+from node.rocketmq.access import Access
+from node.rocketmq.service import RocketMq
 from node.services.calls import Calls
 from node.services.methods import SERVICES, Admin, handlers
 from node.services.server import GrpcServer, PortTakenError
 from node.state_machine import StateMachine
-from node.tls import TlsFiles, grpc_server_credentials
+from node.tls import TlsFiles, grpc_client_credentials, grpc_server_credentials
 from quorumlog import __version__
 from raft.messages import NodeId
 from store.errors import CorruptionError
@@ -86,6 +88,7 @@ class Node(ABC):
     machine: StateMachine
     broker: Broker
     nameserver: NameServerService
+    rocketmq: RocketMq
     grpc: GrpcServer
     http: HttpServer
 
@@ -213,7 +216,9 @@ class Node(ABC):
         self.broker.other_groups = self.nameserver.other_groups
         self.health.add_listener(self._on_ready)
         directory = NameServerCalls(self.nameserver)
-        await self.grpc.start(handlers(self.calls, self.broker, self.admin, directory))
+        self.rocketmq = self._rocketmq()
+        own = handlers(self.calls, self.broker, self.admin, directory)
+        await self.grpc.start(own, (self.rocketmq.handler(),))
         self.maintenance.start()
         self.driver.start()
         self.nameserver.start()
@@ -224,6 +229,12 @@ class Node(ABC):
         # under way: with the default of 700 objects after every few appends.
         gc.set_threshold(*GC_THRESHOLDS)
         self.health.enter(Phase.SERVING)
+
+    def _rocketmq(self) -> RocketMq:
+        tls = tls_files(self.settings)
+        credentials = None if tls is None else grpc_client_credentials(tls)
+        access = Access(self.settings.rocketmq_keys())
+        return RocketMq(self.broker, self.calls, access, credentials, self.link.is_connected)
 
     # --- What follows from changes ---
 

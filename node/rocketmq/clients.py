@@ -48,12 +48,10 @@ class Clients:
 
     def heard(self, client_id: str) -> Client:
         """Note that a client spoke; return it."""
-        client = self._clients.get(client_id)
-        if client is None:
-            client = self._clients[client_id] = Client()
-            self._forget()
+        client = self._clients.setdefault(client_id, Client())
         client.heard_s = time.monotonic()
         self._clients.move_to_end(client_id)
+        self._forget()
         return client
 
     def left(self, client_id: str) -> None:

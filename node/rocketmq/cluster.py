@@ -6,6 +6,7 @@ from the name server. It is advice: whoever is asked may lead no longer, and the
 
 import asyncio
 import hashlib
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from node.broker.context import Context
@@ -13,7 +14,7 @@ from node.broker.seam import OtherGroups
 from node.rocketmq.statuses import RefusedError
 from node.state import PERMISSION_WRITE
 from quorumlog.pb.rocketmq_pb2 import Code
-from raft.messages import NO_NODE
+from raft.messages import NO_NODE, NodeId
 
 _LOOK_AGAIN_S: Final = 0.02
 
@@ -25,14 +26,22 @@ class Queue(NamedTuple):
     queue_id: int
 
 
+class Place(NamedTuple):
+    """A node of a group that clients may talk to."""
+
+    node_id: NodeId
+    address: str
+    is_leader: bool
+
+
 class Share(NamedTuple):
     """What one group has of a topic."""
 
     group: str
     queue_count: int
     permission: int
-    address: str
-    """Of the leader, or of anybody in the group while none is known; empty: nobody is known."""
+    places: tuple[Place, ...]
+    """Those that are up, as far as is known, by number."""
 
 
 class Leader(NamedTuple):
@@ -48,9 +57,16 @@ HERE: Final = Leader(True, "")
 class Cluster:
     """One per gateway."""
 
-    def __init__(self, context: Context, other_groups: OtherGroups) -> None:
+    def __init__(
+        self,
+        context: Context,
+        other_groups: OtherGroups,
+        is_connected: Callable[[NodeId], bool],
+    ) -> None:
+        """`is_connected` says whether another node of this group is up."""
         self._context: Final = context
         self._other_groups = other_groups
+        self._is_connected = is_connected
         self.own_group: Final = context.identity.group
 
     # --- Leaders ---
@@ -101,13 +117,15 @@ class Cluster:
         found = []
         own = self._context.state.topic(topic)
         if own is not None:
-            address = self._own_address()
-            found.append(Share(self.own_group, own.queue_count, own.permission, address))
+            places = tuple(self._own_places())
+            found.append(Share(self.own_group, own.queue_count, own.permission, places))
         for other in self._other_groups((topic,)):
-            addresses = {node.node_id: node.address for node in other.nodes}
-            address = addresses.get(other.leader_id) or next(iter(addresses.values()), "")
+            places = tuple(
+                Place(node.node_id, node.address, node.node_id == other.leader_id)
+                for node in sorted(other.nodes, key=lambda node: node.node_id)
+            )
             found += [
-                Share(other.group, row.queue_count, row.permission, address)
+                Share(other.group, row.queue_count, row.permission, places)
                 for row in other.topics
                 if row.topic == topic
             ]
@@ -116,10 +134,14 @@ class Cluster:
             raise RefusedError(Code.TOPIC_NOT_FOUND, text)
         return sorted(found)
 
-    def _own_address(self) -> str:
+    def _own_places(self) -> Iterator[Place]:
+        """Yield this node and those of its group that it is connected to."""
         context, driver = self._context, self._context.driver
-        leader = driver.node_id if driver.is_ready else driver.leader_id
-        return context.address_of(leader if leader != NO_NODE else driver.node_id)
+        for node in sorted({*context.identity.addresses, *context.state.members}):
+            address = context.address_of(node)
+            is_up = node == driver.node_id or self._is_connected(node)
+            if address and is_up:
+                yield Place(node, address, node == driver.leader_id)
 
     def queue_of_message_group(self, topic: str, message_group: str) -> Queue:
         """Return the queue of a message group: one for all clients, whichever they write to.

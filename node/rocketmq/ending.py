@@ -11,7 +11,6 @@ from typing import Final, Protocol
 
 import structlog
 
-from node.errors import NodeError
 from node.rocketmq import handles
 from node.rocketmq.clients import Clients
 from node.rocketmq.cluster import Cluster
@@ -35,7 +34,6 @@ _OUTCOMES: Final = {
     TransactionResolution.COMMIT: TransactionOutcome.TRANSACTION_OUTCOME_COMMITTED,
     TransactionResolution.ROLLBACK: TransactionOutcome.TRANSACTION_OUTCOME_ROLLED_BACK,
 }
-_UNKNOWN_CODES: Final = ("node.unknown_transaction", "node.transaction_ended")
 _log: Final = structlog.get_logger(component="rocketmq")
 
 
@@ -79,12 +77,7 @@ class Ending:
         end = transaction_pb2.EndTransactionRequest(
             transaction_id=int(inner), producer_group=topic, outcome=outcome
         )
-        try:
-            await self._broker.end_transaction(end)
-        except NodeError as error:
-            if error.code in _UNKNOWN_CODES:
-                raise RefusedError(Code.INVALID_TRANSACTION_ID, str(error)) from error
-            raise
+        await self._broker.end_transaction(end)
         return pb.EndTransactionResponse(status=OK)
 
     async def recall_message(self, request: pb.RecallMessageRequest) -> pb.RecallMessageResponse:

@@ -54,6 +54,11 @@ _UNSUPPORTED: Final = {
     MessageType.LITE: "lite topics",
     MessageType.PRIORITY: "priorities",
 }
+_TYPES: Final = {
+    "FIFO": MessageType.FIFO,
+    "DELAY": MessageType.DELAY,
+    "TRANSACTION": MessageType.TRANSACTION,
+}
 _MESSAGE_ID: Final = re.compile(r"[\x21-\x7e]{1,128}\Z")
 _NO_HOST: Final[Host] = ("0.0.0.0", 0)
 _MS: Final = 1_000_000
@@ -237,7 +242,7 @@ def from_record(record: Record, topic: str) -> Message:
 
 def _stored_type(name: str) -> MessageType:
     """Return the type that a record names; one of another producer has none of ours."""
-    return MessageType.Value(name) if name in MessageType.keys() else MessageType.NORMAL  # noqa: SIM118
+    return _TYPES.get(name, MessageType.NORMAL)
 
 
 def unix_ms(time: Timestamp) -> int:

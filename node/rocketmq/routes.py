@@ -1,12 +1,14 @@
 """Where a topic's queues are, in the words of the protocol.
 
-Owns the mapping: a broker group is one broker of the protocol, with the number 0 and its leader's
-address, and its queues are numbered from 0 (protocol section 7).
+Owns the mapping (protocol section 7). Each node of a broker group is a broker of the protocol with
+the number 0, since every node takes every call: clients ask for a route twice a minute at most, and
+turn to a broker of another name when one does not answer. Whoever leads the group has all its
+queues, so most calls come to it at once, and the others have queue 0.
 """
 
 from typing import Final
 
-from node.rocketmq.cluster import Cluster, Share
+from node.rocketmq.cluster import Cluster, Place, Share
 from node.rocketmq.endpoints import check_endpoints, endpoints_of
 from node.rocketmq.names import group_name, topic_name
 from node.rocketmq.statuses import OK, RefusedError
@@ -15,6 +17,7 @@ from quorumlog.pb import rocketmq_pb2 as pb
 from quorumlog.pb.rocketmq_pb2 import Code, MessageType, Permission
 
 ANY_QUEUE: Final = -1
+_DOT: Final = "."
 _MESSAGE_TYPES: Final = (
     MessageType.NORMAL,
     MessageType.FIFO,
@@ -41,17 +44,18 @@ class Routes:
         name = topic_name(request.topic, for_reading=True)
         response = pb.QueryRouteResponse(status=OK)
         for share in self._cluster.shares(name):
-            broker = _broker(share)
-            for queue_id in range(share.queue_count):
-                response.message_queues.append(
-                    pb.MessageQueue(
-                        topic=request.topic,
-                        id=queue_id,
-                        permission=_PERMISSIONS[share.permission],
-                        broker=broker,
-                        accept_message_types=_MESSAGE_TYPES,
+            for place in share.places:
+                broker = _broker(share, place)
+                for queue_id in range(share.queue_count if place.is_leader else 1):
+                    response.message_queues.append(
+                        pb.MessageQueue(
+                            topic=request.topic,
+                            id=queue_id,
+                            permission=_PERMISSIONS[share.permission],
+                            broker=broker,
+                            accept_message_types=_MESSAGE_TYPES,
+                        )
                     )
-                )
         return response
 
     def query_assignment(self, request: pb.QueryAssignmentRequest) -> pb.QueryAssignmentResponse:
@@ -64,12 +68,12 @@ class Routes:
         group_name(request.group)
         response = pb.QueryAssignmentResponse(status=OK)
         for share in self._cluster.shares(name):
-            if share.permission & PERMISSION_READ:
+            for place in share.places if share.permission & PERMISSION_READ else ():
                 queue = pb.MessageQueue(
                     topic=request.topic,
                     id=ANY_QUEUE,
                     permission=_PERMISSIONS[share.permission],
-                    broker=_broker(share),
+                    broker=_broker(share, place),
                     accept_message_types=_MESSAGE_TYPES,
                 )
                 response.assignments.append(pb.Assignment(message_queue=queue))
@@ -84,5 +88,11 @@ class Routes:
             raise RefusedError(Code.ILLEGAL_ACCESS_POINT, text)
 
 
-def _broker(share: Share) -> pb.Broker:
-    return pb.Broker(name=share.group, id=0, endpoints=endpoints_of(share.address))
+def group_of_broker(name: str) -> str:
+    """Return the broker group that a broker of a route stands for; empty for no name."""
+    return name.rpartition(_DOT)[0]
+
+
+def _broker(share: Share, place: Place) -> pb.Broker:
+    name = f"{share.group}{_DOT}{place.node_id}"
+    return pb.Broker(name=name, id=0, endpoints=endpoints_of(place.address))

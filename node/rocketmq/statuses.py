@@ -31,6 +31,17 @@ _CODES: Final = {
     "node.read_timeout": Code.PROXY_TIMEOUT,
     "node.read_failed": Code.PROXY_TIMEOUT,
     "node.bad_request": Code.BAD_REQUEST,
+    "node.stale_handle": Code.INVALID_RECEIPT_HANDLE,
+    "node.pop_conflict": Code.TOO_MANY_REQUESTS,
+    "node.group_disabled": Code.FORBIDDEN,
+    "node.topic_forbidden": Code.FORBIDDEN,
+    "node.group_orderly": Code.FORBIDDEN,
+    "node.bad_filter": Code.ILLEGAL_FILTER_EXPRESSION,
+    "node.unknown_transaction": Code.INVALID_TRANSACTION_ID,
+    "node.transaction_ended": Code.INVALID_TRANSACTION_ID,
+    "node.delay_too_long": Code.ILLEGAL_DELIVERY_TIME,
+    "node.delayed_full": Code.TOO_MANY_REQUESTS,
+    "node.delayed_gone": Code.MESSAGE_NOT_FOUND,
 }
 
 

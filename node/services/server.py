@@ -98,12 +98,19 @@ class GrpcServer:
         await self.set_serving(False)
         await self._server.start()
 
-    async def start(self, handlers: Mapping[ServiceDescriptor, grpc.GenericRpcHandler]) -> None:
-        """Have calls served, opened if need be. Health is told by `set_serving`."""
+    async def start(
+        self,
+        handlers: Mapping[ServiceDescriptor, grpc.GenericRpcHandler],
+        others: Iterable[grpc.GenericRpcHandler] = (),
+    ) -> None:
+        """Have calls served, opened if need be. Health is told by `set_serving`.
+
+        `others` are of services that are not shown by reflection.
+        """
         if not self._names:
             await self.open(handlers)
         assert sorted(self._names) == sorted(s.full_name for s in handlers), f"{self._names}"
-        self._gate.open(handlers.values())
+        self._gate.open((*handlers.values(), *others))
 
     async def set_serving(self, is_serving: bool) -> None:
         """Set what the health service says, of the node ("") and of each service."""

@@ -22,7 +22,7 @@ function view(message) {
     group: message.messageGroup,
     properties: Object.fromEntries(message.properties),
     attempt: message.deliveryAttempt,
-    is_corrupted: message.corrupted,
+    is_corrupted: Boolean(message.corrupted),
     received_s: Date.now() / 1000,
   };
 }
@@ -121,7 +121,9 @@ const calls = {
     return state.seen;
   },
   async close() {
-    for (const client of state.clients) await client.shutdown();
+    // A push consumer waits for the end of its long polls, 20 s at most.
+    const soon = new Promise(resolve => setTimeout(resolve, 1000));
+    for (const client of state.clients) await Promise.race([client.shutdown(), soon]);
     state.clients = [];
   },
 };

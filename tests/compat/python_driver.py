@@ -128,7 +128,7 @@ class Driver:
         return list(self.checker.seen)
 
     def do_recall(self, topic: str, handle: str) -> dict[str, Any]:
-        return {"id": self.producer.recall_message(topic, handle).message_id}
+        return {"id": self.producer.recall_message(topic, handle)}
 
     def do_simple(self, group: str, topic: str, tags: str = "*", await_s: int = 2) -> None:
         subscription = {topic: FilterExpression(tags)}

@@ -1,0 +1,292 @@
+"""The methods of the protocol: who answers each, here or at a leader, and what errors become.
+
+Owns the table of methods and the way of one call through the gateway. Must not know what a message
+is. Every answer has a status; a transport error is for what is broken between client and node.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Final, NamedTuple
+
+import grpc
+from google.protobuf.message import DecodeError, Message
+
+from node.broker import Broker
+from node.broker.group_settings import settings_of
+from node.broker.produce import batch_size_bytes_max
+from node.rocketmq import handles
+from node.rocketmq.access import Access
+from node.rocketmq.callers import Caller, caller_of
+from node.rocketmq.client_settings import answer
+from node.rocketmq.clients import Clients
+from node.rocketmq.cluster import Cluster
+from node.rocketmq.ending import Ending
+from node.rocketmq.forwarding import SERVICE, Forwarding
+from node.rocketmq.names import group_name
+from node.rocketmq.receiving import Receiving
+from node.rocketmq.renewals import Renewals
+from node.rocketmq.routes import Routes, group_of_broker
+from node.rocketmq.sending import Sending, body_size_bytes_max
+from node.rocketmq.statuses import OK, RefusedError, common, status_of
+from node.rocketmq.telemetry import Telemetry
+from node.services.calls import Calls
+from quorumlog.pb import rocketmq_pb2 as pb
+from quorumlog.pb.rocketmq_pb2 import Code
+from raft.messages import NodeId
+
+_NAME: Final = "MessagingService"
+
+Answer = Callable[[Caller, Any], Awaitable[Any]]
+Where = Callable[[Any], str]
+
+
+class _Method(NamedTuple):
+    """One unary method."""
+
+    request: type[Any]
+    response: type[Any]
+    answer: Answer
+    where: Where | None
+    """Returns the broker group whose leader answers; None: any node does."""
+
+
+class RocketMq:
+    """The gateway of one node."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        calls: Calls,
+        access: Access,
+        credentials: grpc.ChannelCredentials | None,
+        is_connected: Callable[[NodeId], bool],
+    ) -> None:
+        """`credentials` are for calls that are sent on; `is_connected` knows of this group."""
+        context = broker.context
+        self._context = context
+        self._calls = calls
+        self._access = access
+        self.clients: Final = Clients()
+        self._cluster = Cluster(context, broker.other_groups, is_connected)
+        self.forwarding: Final = Forwarding(self._cluster, credentials)
+        self.renewals: Final = Renewals(self.clients, broker.pop)
+        self._routes = Routes(self._cluster)
+        limit = body_size_bytes_max(context, batch_size_bytes_max(context))
+        self._sending = Sending(context, self._cluster, broker, limit)
+        self._receiving = Receiving(self._cluster, broker.pop, self.renewals)
+        self.ending: Final = Ending(self._cluster, self.clients, broker)
+        self._telemetry = Telemetry(self.clients, self._settings)
+        self._methods: Final = self._table()
+        broker.add_leader_work(self.ending)
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        """Return what serves the methods. Those that no client calls are unimplemented."""
+        found = {
+            name: grpc.unary_unary_rpc_method_handler(self._unary(name, method), None, None)
+            for name, method in self._methods.items()
+        }
+        found["ReceiveMessage"] = grpc.unary_stream_rpc_method_handler(self._receive, None, None)
+        found["Telemetry"] = grpc.stream_stream_rpc_method_handler(self._serve_stream, None, None)
+        return grpc.method_handlers_generic_handler(SERVICE, found)
+
+    async def stop(self) -> None:
+        """Let go of everything that is held for clients."""
+        await self.renewals.stop()
+        await self.forwarding.stop()
+
+    def _table(self) -> dict[str, _Method]:
+        handle = _group_of_handle
+        sending, receiving, ending = self._sending, self._receiving, self.ending
+        rows: dict[str, tuple[Answer, Where | None]] = {
+            "QueryRoute": (_plain(self._routes.query_route), None),
+            "QueryAssignment": (_plain(self._routes.query_assignment), None),
+            "Heartbeat": (self._heartbeat, None),
+            "SendMessage": (_awaited(sending.send_message), sending.group_of),
+            "AckMessage": (self._ack, None),
+            "ForwardMessageToDeadLetterQueue": (
+                _awaited(receiving.forward_to_dead_letters),
+                handle,
+            ),
+            "ChangeInvisibleDuration": (_awaited(receiving.change_invisible_duration), handle),
+            "EndTransaction": (_awaited(ending.end_transaction), _group_of_transaction),
+            "RecallMessage": (_awaited(ending.recall_message), _group_of_recall),
+            "NotifyClientTermination": (self._terminated, None),
+        }
+        return {
+            name: _Method(getattr(pb, f"{name}Request"), getattr(pb, f"{name}Response"), run, where)
+            for name, (run, where) in rows.items()
+        }
+
+    # --- The way of a call ---
+
+    def _unary(self, name: str, method: _Method) -> Any:
+        full_name = f"{_NAME}/{name}"
+        begun, ended = self._calls.counters.begun, self._calls.counters.ended
+
+        async def call(data: bytes, context: Any) -> bytes:
+            begun[full_name] += 1
+            try:
+                caller = self._admit(name, data, context)
+                request = _parse(method.request, data)
+                return await self._dispatch(caller, method, request)
+            except Exception as error:  # noqa: BLE001 - all of them are told to the client.
+                return self._failure(full_name, error, method.response).SerializeToString()
+            finally:
+                ended[full_name] += 1
+
+        return call
+
+    async def _dispatch(self, caller: Caller, method: _Method, request: Any) -> bytes:
+        """Have a call answered by whoever has to."""
+        if method.where is not None:
+            forwarded = await self.forwarding.unary(caller.call, method.where(request))
+            if forwarded is not None:
+                return forwarded
+        response: Message = await method.answer(caller, request)
+        return response.SerializeToString()
+
+    async def _receive(self, data: bytes, context: Any) -> AsyncIterator[bytes]:
+        """Serve ReceiveMessage: whoever leads the named broker group hands messages out."""
+        name = f"{_NAME}/ReceiveMessage"
+        self._calls.counters.begun[name] += 1
+        try:
+            caller = self._admit("ReceiveMessage", data, context)
+            request = _parse(pb.ReceiveMessageRequest, data)
+            name_of_broker = request.message_queue.broker.name
+            group = group_of_broker(name_of_broker) or self._cluster.own_group
+            address = await self.forwarding.must_forward(caller.call, group)
+            if address is not None:
+                async for element in self.forwarding.stream(caller.call, address):
+                    yield element
+                return
+            async for response in self._receiving.receive_message(caller, request):
+                yield response.SerializeToString()
+        except Exception as error:  # noqa: BLE001 - all of them are told to the client.
+            yield self._failure(name, error, pb.ReceiveMessageResponse).SerializeToString()
+        finally:
+            self._calls.counters.ended[name] += 1
+
+    async def _serve_stream(
+        self, requests: AsyncIterator[bytes], context: Any
+    ) -> AsyncIterator[bytes]:
+        name = f"{_NAME}/Telemetry"
+        self._calls.counters.begun[name] += 1
+        try:
+            caller = self._admit("Telemetry", b"", context)
+            async for command in self._telemetry.serve(caller.client_id, requests):
+                yield command.SerializeToString()
+        except Exception as error:  # noqa: BLE001 - all of them are told to the client.
+            yield self._failure(name, error, pb.TelemetryCommand).SerializeToString()
+        finally:
+            self._calls.counters.ended[name] += 1
+
+    def _admit(self, name: str, data: bytes, context: Any) -> Caller:
+        caller = caller_of(name, data, context)
+        self._access.check(caller.headers)
+        return caller
+
+    def _failure(self, name: str, error: Exception, response: type[Any]) -> Message:
+        """Count an error, and return the answer that tells it."""
+        if isinstance(error, RefusedError):
+            self._calls.counters.failed[name, Code.Name(error.code)] += 1
+        else:
+            self._calls.failed(name, error)
+        found: Message = response(status=status_of(error))
+        return found
+
+    # --- Methods that need more than one part ---
+
+    async def _ack(self, caller: Caller, request: pb.AckMessageRequest) -> pb.AckMessageResponse:
+        """Acknowledge messages of any broker groups: each part is its leader's to answer."""
+        by_group: dict[str, list[pb.AckMessageEntry]] = {}
+        for entry in request.entries:
+            by_group.setdefault(_group_of(entry.receipt_handle), []).append(entry)
+        if not by_group:
+            raise RefusedError(Code.BAD_REQUEST, "no entries")
+        found: dict[str, pb.AckMessageResultEntry] = {}
+        for group, entries in by_group.items():
+            part = pb.AckMessageRequest(group=request.group, topic=request.topic, entries=entries)
+            call = caller.call._replace(data=part.SerializeToString())
+            data = await self.forwarding.unary(call, group)
+            answered = (
+                await self._receiving.ack_message(part)
+                if data is None
+                else pb.AckMessageResponse.FromString(data)
+            )
+            for entry in entries:
+                found[entry.receipt_handle] = pb.AckMessageResultEntry(
+                    message_id=entry.message_id,
+                    receipt_handle=entry.receipt_handle,
+                    status=answered.status,
+                )
+            found |= {entry.receipt_handle: entry for entry in answered.entries}
+        results = [found[entry.receipt_handle] for entry in request.entries]
+        return pb.AckMessageResponse(
+            status=common([entry.status for entry in results]), entries=results
+        )
+
+    async def _heartbeat(self, caller: Caller, request: pb.HeartbeatRequest) -> Any:
+        if request.HasField("group") and request.group.name:
+            group_name(request.group)
+        if not request.client_type:
+            text = "a heartbeat without a client type"
+            raise RefusedError(Code.UNRECOGNIZED_CLIENT_TYPE, text)
+        self.clients.heard(caller.client_id)
+        return pb.HeartbeatResponse(status=OK)
+
+    async def _terminated(self, caller: Caller, _: pb.NotifyClientTerminationRequest) -> Any:
+        self.renewals.left(caller.client_id)
+        self.clients.left(caller.client_id)
+        return pb.NotifyClientTerminationResponse(status=OK)
+
+    def _settings(self, asked: pb.Settings) -> pb.Settings:
+        decided = settings_of(self._context, asked.subscription.group.name)
+        return answer(
+            asked,
+            body_size_bytes_max=self._sending.body_size_bytes_max,
+            attempt_count=decided.retry_count_max + 1,
+            is_fifo=decided.is_orderly,
+        )
+
+
+def _parse(kind: type[Any], data: bytes) -> Any:
+    try:
+        return kind.FromString(data)
+    except DecodeError as error:
+        text = f"{len(data)} bytes that are no {kind.DESCRIPTOR.name}"
+        raise RefusedError(Code.BAD_REQUEST, text) from error
+
+
+def _plain(run: Callable[[Any], Any]) -> Answer:
+    """Make an answer of a function of the request alone."""
+
+    async def answered(_: Caller, request: Any) -> Any:
+        return run(request)
+
+    return answered
+
+
+def _awaited(run: Callable[[Any], Awaitable[Any]]) -> Answer:
+    """Make an answer of a coroutine function of the request alone."""
+
+    async def answered(_: Caller, request: Any) -> Any:
+        return await run(request)
+
+    return answered
+
+
+def _group_of(receipt_handle: str) -> str:
+    return handles.parse(receipt_handle, Code.INVALID_RECEIPT_HANDLE).group
+
+
+def _group_of_handle(
+    request: pb.ChangeInvisibleDurationRequest | pb.ForwardMessageToDeadLetterQueueRequest,
+) -> str:
+    return _group_of(request.receipt_handle)
+
+
+def _group_of_transaction(request: pb.EndTransactionRequest) -> str:
+    return handles.parse(request.transaction_id, Code.INVALID_TRANSACTION_ID).group
+
+
+def _group_of_recall(request: pb.RecallMessageRequest) -> str:
+    return handles.parse(request.recall_handle, Code.BAD_REQUEST).group
