@@ -5,22 +5,25 @@ any of them works. Everything made by a client belongs to the event loop that it
 """
 
 import asyncio
-import os
 import secrets
-import socket
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeVar
 
 import grpc
 
 from quorumlog.admin import Admin
-from quorumlog.broker_groups import BrokerGroups
+from quorumlog.client_parts import ClientStats, Parts, default_client_id
 from quorumlog.consumer import PullConsumer
 from quorumlog.errors import ClosedError, QuorumlogError
 from quorumlog.fetching import BATCH_SIZE_BYTES_MAX as FETCH_SIZE_BYTES_MAX
-from quorumlog.fetching import PREFETCH_DEFAULT, WAIT_MS, FetchOptions
+from quorumlog.fetching import (
+    HELD_COUNT_MAX,
+    HELD_SIZE_BYTES_MAX,
+    PREFETCH_DEFAULT,
+    WAIT_MS,
+    FetchOptions,
+)
 from quorumlog.group import GroupConsumer, Mode
 from quorumlog.message import Message, MessageBatch
 from quorumlog.options import Consistency, Position
@@ -34,7 +37,7 @@ from quorumlog.producer import (
 )
 from quorumlog.queues import Queue
 from quorumlog.raw import Raw
-from quorumlog.reads import Freshness, QueueOffsets, Reads
+from quorumlog.reads import Freshness, QueueOffsets
 from quorumlog.rebalance import Strategy
 from quorumlog.retry import Deadline
 from quorumlog.routing import Route, parse_bootstrap
@@ -43,18 +46,6 @@ _Made = TypeVar("_Made", Producer, PullConsumer, GroupConsumer)
 
 TIMEOUT_MS: Final = 30_000
 CONNECT_TIMEOUT_MS: Final = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class ClientStats:
-    """Counts since the start of the client. `calls` leaves out what goes through streams."""
-
-    calls: int
-    retries: int
-    searches: int
-    questions: int
-    leader_changes: int
-    connections: int
 
 
 class Client:
@@ -77,7 +68,7 @@ class Client:
         self._cluster_id = cluster_id
         self._credentials = credentials
         self.client_id = client_id or default_client_id()
-        self._parts: _Parts | None = None
+        self._parts: Parts | None = None
         self._is_closed = False
         self._made: set[Producer | PullConsumer | GroupConsumer] = set()
 
@@ -92,7 +83,7 @@ class Client:
         if self._parts is not None:
             return
         self._check_not_closed()
-        parts = _Parts(self._bootstrap, self._cluster_id, self._credentials, self._timeout_ms)
+        parts = Parts(self._bootstrap, self._cluster_id, self._credentials, self._timeout_ms)
         try:
             await parts.groups.connect(Deadline(self._connect_timeout_ms))
         except BaseException:
@@ -136,7 +127,7 @@ class Client:
         if self._is_closed:
             raise ClosedError("the client is closed; connect again")
 
-    def _started(self) -> "_Parts":
+    def _started(self) -> "Parts":
         self._check_not_closed()
         if self._parts is None:
             raise ClosedError("the client is not started; use 'async with', or await start()")
@@ -224,6 +215,7 @@ class Client:
         at_least_index: int | None = None,
         node_id: int | None = None,
         tags: Sequence[str] = (),
+        sql: str = "",
         batch_size_bytes_max: int = FETCH_SIZE_BYTES_MAX,
         batch_count_max: int = 0,
         prefetch: int = PREFETCH_DEFAULT,
@@ -231,12 +223,14 @@ class Client:
     ) -> PullConsumer:
         """Make a consumer of queues from a position on: an offset, "first", "end" or "@TIME".
 
+        Of messages with one of the `tags`, and whose properties make `sql` true (docs/client.md).
         `until="end"` ends where the queues ended when it started. `node_id` reads from that very
         replica. `prefetch` batches of `batch_size_bytes_max` are read ahead of each queue.
         """
         options = FetchOptions(
             freshness=Freshness.of(consistency, at_least_index, node_id),
             tags=tuple(tags),
+            sql=sql,
             batch_size_bytes_max=batch_size_bytes_max,
             batch_count_max=batch_count_max,
             prefetch=prefetch,
@@ -259,25 +253,36 @@ class Client:
         auto_commit: bool = True,
         commit_interval_ms: int = 1_000,
         tags: Sequence[str] = (),
+        sql: str = "",
+        max_attempts: int | None = None,
         offsets_path: str | None = None,
         client_id: str | None = None,
         batch_size_bytes_max: int = FETCH_SIZE_BYTES_MAX,
         batch_count_max: int = 0,
         prefetch: int = PREFETCH_DEFAULT,
+        held_size_bytes_max: int = HELD_SIZE_BYTES_MAX,
+        held_count_max: int = HELD_COUNT_MAX,
         timeout_ms: int | None = None,
     ) -> GroupConsumer:
         """Make a member of a consumer group; several from one client count as several members.
 
         `position` is where queues begin of which the group has stored no offset. `strategy`
         ("averagely", "circle", "consistent_hash" or a function) divides the queues; all members
-        must use the same. `offsets_path` keeps the offsets of a broadcasting member.
+        must use the same. `offsets_path` keeps the offsets of a broadcasting member. A message that
+        was delivered `max_attempts` times is not delivered again (`retry_later`); None: as the
+        group's settings say. At most `held_size_bytes_max` and `held_count_max` are read ahead, and
+        a batch of each queue.
         """
         parts = self._started()
         options = FetchOptions(
             tags=tuple(tags),
+            sql=sql,
+            group=group,
             batch_size_bytes_max=batch_size_bytes_max,
             batch_count_max=batch_count_max,
             prefetch=prefetch,
+            held_size_bytes_max=held_size_bytes_max,
+            held_count_max=held_count_max,
             wait_ms=WAIT_MS,
             timeout_ms=timeout_ms or self._timeout_ms,
             is_patient=True,
@@ -296,6 +301,7 @@ class Client:
             auto_commit=auto_commit,
             commit_interval_ms=commit_interval_ms,
             offsets_path=offsets_path,
+            max_attempts=max_attempts,
         )
         return self._keep(consumer)
 
@@ -338,6 +344,7 @@ class Client:
         at_least_index: int | None = None,
         node_id: int | None = None,
         tags: Sequence[str] = (),
+        sql: str = "",
         timeout_ms: int | None = None,
         group: str = "",
     ) -> MessageBatch:
@@ -354,6 +361,7 @@ class Client:
             max_size_bytes=max_size_bytes,
             wait_ms=wait_ms,
             tags=tags,
+            sql=sql,
             timeout_ms=timeout_ms or self._timeout_ms,
         )
 
@@ -439,22 +447,6 @@ class Client:
         return Deadline(self._timeout_ms)
 
 
-class _Parts:
-    """What lives from start to close."""
-
-    def __init__(
-        self,
-        bootstrap: Sequence[str],
-        cluster_id: str | None,
-        credentials: grpc.ChannelCredentials | None,
-        timeout_ms: int,
-    ) -> None:
-        self.groups = BrokerGroups(bootstrap, cluster_id, credentials)
-        self.reads = Reads(self.groups)
-        self.admin = Admin(self.groups, timeout_ms)
-        self.raw = Raw(self.groups, self.reads, timeout_ms)
-
-
 def connect(
     bootstrap: str | Sequence[str],
     *,
@@ -477,8 +469,3 @@ def connect(
         client_id=client_id,
         credentials=credentials,
     )
-
-
-def default_client_id() -> str:
-    """Name this process: host, pid and something random."""
-    return f"{socket.gethostname()}@{os.getpid()}-{secrets.token_hex(4)}"

@@ -49,14 +49,18 @@ class Consumption:
         Deadline(options.timeout_ms)  # Checks it.
         if options.prefetch < 1:
             raise InvalidRequestError(f"prefetch is {options.prefetch}; use 1 or more")
+        if options.held_size_bytes_max < 1 or options.held_count_max < 1:
+            held = f"{options.held_size_bytes_max} and {options.held_count_max}"
+            raise InvalidRequestError(f"limits of what is read ahead are {held}; use 1 or more")
         self._reads = reads
         self._options = options
-        self._inbox = Inbox()
+        self._inbox = Inbox(options.held_size_bytes_max, options.held_count_max)
         self._inbox.is_finished = self._is_finished
         self._fetchers: dict[Queue, Fetcher] = {}
         self._handed: dict[Queue, int] = {}  # After the last message that was handed out.
         # Where what was handed out last began; it is processed when the next is asked for.
         self._in_hand: tuple[Queue, int] | None = None
+        self._in_hand_count = 0
         self._current: MessageBatch | None = None  # Of which messages are handed out one by one.
         self._at = 0
         self._is_started = False
@@ -96,7 +100,7 @@ class Consumption:
     def hand_out(self, batch: MessageBatch, lo: int, hi: int) -> None:
         """Note that messages [lo, hi) of a batch are handed out, and so all before processed."""
         messages, queue = batch.messages, batch.queue
-        self._in_hand = (queue, messages[lo].queue_offset)
+        self._in_hand, self._in_hand_count = (queue, messages[lo].queue_offset), hi - lo
         # The last one takes along those that were filtered out behind it.
         is_last = hi == len(messages)
         self._handed[queue] = batch.next_offset if is_last else messages[hi - 1].queue_offset + 1

@@ -218,16 +218,18 @@ _FAMILIES: Final[dict[str, type[QuorumlogError]]] = {
         UnknownTopicError: "unknown_topic",
         TopicExistsError: "topic_exists",
         PermissionDeniedError: (
-            "unauthenticated permission_denied reserved_topic topic_not_writable topic_not_readable"
+            "unauthenticated permission_denied reserved_topic topic_not_writable "
+            "topic_not_readable group_disabled topic_forbidden"
         ),
         WrongClusterError: "wrong_cluster",
         OutOfSequenceError: "out_of_sequence",
         UnknownProducerError: "unknown_producer",
-        InvalidRequestError: "bad_request bad_topic record_format",
+        InvalidRequestError: "bad_request bad_topic record_format bad_filter",
         TooLargeError: "limit_exceeded",
         LimitReachedError: "limit_reached",
         NotFoundError: (
-            "message_not_found unknown_queue unknown_group unknown_member value_not_found"
+            "message_not_found unknown_queue unknown_group unknown_member value_not_found "
+            "no_such_offset"
         ),
         OffsetOutOfRangeError: "out_of_range",
         StoreFullError: "full",

@@ -18,6 +18,7 @@ from quorumlog.reads import Freshness, Reads
 from quorumlog.retry import Backoff, Deadline
 
 HELD_SIZE_BYTES_MAX: Final = 32 * 1024 * 1024  # All queues of a consumer; each may exceed it once.
+HELD_COUNT_MAX: Final = 100_000  # Of messages, in the same way: small ones cost more than bytes.
 WAIT_MS: Final = 5_000  # How long a pull may be parked at a node.
 BATCH_SIZE_BYTES_MAX: Final = 1024 * 1024
 PREFETCH_DEFAULT: Final = 2
@@ -45,18 +46,28 @@ class FetchOptions:
     timeout_ms: int = 30_000
     is_patient: bool = False
     skips_expired: bool = False
+    group: str = ""
+    """The consumer group that reads, if it is one."""
+    sql: str = ""
+    held_size_bytes_max: int = HELD_SIZE_BYTES_MAX
+    held_count_max: int = HELD_COUNT_MAX
 
 
 class Inbox:
     """Batches that were fetched, in the order of their arrival, and how the fetching ended."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        size_bytes_max: int = HELD_SIZE_BYTES_MAX,
+        count_max: int = HELD_COUNT_MAX,
+    ) -> None:
+        self._size_bytes_max, self._count_max = size_bytes_max, count_max
         self._ready: deque[tuple[Fetcher, MessageBatch]] = deque()
         self._changed = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
         self._error: Exception | None = None
-        self.held_size_bytes = 0
+        self.held_size_bytes = self.held_count = 0
         self.defers_errors = False  # What may pass by itself is raised when all else is read.
         self.is_finished: Callable[[], bool] = lambda: False
 
@@ -64,9 +75,14 @@ class Inbox:
         """Take a batch from a fetcher."""
         self._ready.append((fetcher, batch))
         self.held_size_bytes += batch.size_bytes
-        if self.held_size_bytes >= HELD_SIZE_BYTES_MAX:
+        self.held_count += len(batch.messages)
+        if self._is_full():
             self._room.clear()
         self._changed.set()
+
+    def _is_full(self) -> bool:
+        is_large = self.held_size_bytes >= self._size_bytes_max
+        return is_large or self.held_count >= self._count_max
 
     def fail(self, error: Exception) -> None:
         """Have the consumer raise this once it took what is ready."""
@@ -111,7 +127,8 @@ class Inbox:
 
     def _release(self, fetcher: "Fetcher", batch: MessageBatch) -> None:
         self.held_size_bytes -= batch.size_bytes
-        if self.held_size_bytes < HELD_SIZE_BYTES_MAX:
+        self.held_count -= len(batch.messages)
+        if not self._is_full():
             self._room.set()
         fetcher.credits.release()
 
@@ -281,8 +298,10 @@ class Fetcher:
                     max_count=options.batch_count_max if max_count is None else max_count,
                     max_size_bytes=options.batch_size_bytes_max,
                     wait_ms=options.wait_ms if wait else 0,
-                    # Whatever its tags, a message that was read is looked for.
+                    # Whatever it carries, a message that was read is looked for.
                     tags=options.tags if max_count is None else (),
+                    sql=options.sql if max_count is None else "",
+                    consumer_group=options.group,
                     timeout_ms=options.timeout_ms,
                 )
             except QuorumlogError as error:

@@ -9,6 +9,7 @@ and not yet processed comes again elsewhere.
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Final, Literal
@@ -19,11 +20,13 @@ from quorumlog.errors import InvalidRequestError, QuorumlogError
 from quorumlog.fetching import FetchOptions
 from quorumlog.local_offsets import LocalOffsets
 from quorumlog.membership import Identity, Membership
-from quorumlog.options import Position, parse_position
+from quorumlog.message import Message
+from quorumlog.options import FIRST, Position, parse_position
 from quorumlog.pb import common_pb2, consumer_pb2
 from quorumlog.queues import Offsets, Queue
 from quorumlog.reads import Reads, unknown_topic
 from quorumlog.rebalance import Strategy, strategy_of
+from quorumlog.redelivery import RETRY_PREFIX, Redeliveries, Redelivery
 from quorumlog.retry import Deadline
 
 COMMIT_INTERVAL_MS_MIN: Final = 10
@@ -55,6 +58,7 @@ class GroupConsumer(Consumption):
         auto_commit: bool,
         commit_interval_ms: int,
         offsets_path: str | None,
+        max_attempts: int | None = None,
     ) -> None:
         super().__init__(reads, options)
         if mode not in ("clustering", "broadcasting"):
@@ -68,6 +72,8 @@ class GroupConsumer(Consumption):
                 f"commit_interval_ms is {commit_interval_ms}; use {COMMIT_INTERVAL_MS_MIN} or more"
             )
             raise InvalidRequestError(text)
+        if max_attempts is not None and max_attempts < 1:
+            raise InvalidRequestError(f"max_attempts is {max_attempts}; use 1 or more")
         parse_position(position)
         self.group, self.client_id, self.topics = group, client_id, tuple(topics)
         self._groups = groups
@@ -79,6 +85,10 @@ class GroupConsumer(Consumption):
         self._auto_commit = auto_commit
         self._commit_interval_ms = commit_interval_ms
         self._local = LocalOffsets(offsets_path) if is_broadcasting else None
+        self._attempt_count_max = max_attempts or 0
+        self._redeliveries: dict[BrokerGroup, Redeliveries] = {}
+        self._storing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """By broker group: so that an older offset is not stored behind a newer one."""
         self._stored: dict[Queue, int] = {}
         self._memberships: dict[BrokerGroup, Membership] = {}
         self._keeping: dict[BrokerGroup, list[asyncio.Task[None]]] = {}
@@ -163,6 +173,65 @@ class GroupConsumer(Consumption):
             if isinstance(result, BaseException):
                 raise result
 
+    async def retry_later(
+        self, messages: Message | Sequence[Message], *, delay: float | None = None
+    ) -> Redelivery:
+        """Have messages delivered to the group again, after `delay` seconds or the group's pauses.
+
+        Those that were delivered `max_attempts` times become dead letters. They come with
+        `reconsume_times` and `origin_topic`, on the group's retry topic, which its members read by
+        themselves. With `auto_commit` the message that was handed out last counts as processed,
+        and its offset is stored in the same step: it is neither lost nor delivered twice, whatever
+        dies. All messages must be of one broker group. Raises ServerError `node.group_orderly` for
+        an orderly group.
+        """
+        if delay is not None and delay <= 0:
+            raise InvalidRequestError(f"delay is {delay} s; use more than 0, or None")
+        delay_ms = 0 if delay is None else max(1, round(delay * 1000))
+        return await self._give_back(messages, delay_ms=delay_ms)
+
+    async def reject(self, messages: Message | Sequence[Message]) -> Redelivery:
+        """Make messages dead letters without another attempt; else as `retry_later`."""
+        return await self._give_back(messages, is_dead=True)
+
+    async def _give_back(
+        self, messages: Message | Sequence[Message], *, delay_ms: int = 0, is_dead: bool = False
+    ) -> Redelivery:
+        given = [messages] if isinstance(messages, Message) else list(messages)
+        groups = {message.group for message in given}
+        if self._local is not None:
+            raise InvalidRequestError("a broadcasting member has nobody to give messages to")
+        if len(groups) != 1:
+            raise InvalidRequestError(f"messages of {len(groups)} broker groups; give those of one")
+        group = self._groups.get(groups.pop())
+        if group not in self._redeliveries:
+            self._redeliveries[group] = Redeliveries(group, self.group, self._options.timeout_ms)
+        async with self._storing[group.name]:
+            offsets = self._offsets_behind(given) if self._auto_commit else {}
+            done = await self._redeliveries[group].give_back(
+                given,
+                delay_ms=delay_ms,
+                is_dead=is_dead,
+                attempt_count_max=self._attempt_count_max,
+                offsets=offsets,
+            )
+            if offsets:
+                self._stored.update(offsets)
+                self._in_hand = None
+        return done
+
+    def _offsets_behind(self, given: Sequence[Message]) -> dict[Queue, int]:
+        """Return what can be stored once these are given back: if all that is in hand is."""
+        if self._in_hand is None:
+            return {}
+        queue, first = self._in_hand
+        behind = self._handed.get(queue)
+        if behind is None or queue not in self._fetchers:
+            return {}
+        mine = {m.queue_offset for m in given if Queue(m.topic, m.queue_id, m.group) == queue}
+        is_all = self._in_hand_count == len(mine) and first in mine
+        return {queue: behind} if is_all else {}
+
     async def _store(self, group: BrokerGroup, offsets: Mapping[Queue, int]) -> None:
         if self._local is not None:
             self._local.store(offsets)
@@ -232,9 +301,10 @@ class GroupConsumer(Consumption):
     async def _keep_committed(self, group: BrokerGroup) -> None:
         while True:
             await asyncio.sleep(self._commit_interval_ms / 1000)
-            processed = self._processed()
             try:
-                await self._commit({q: o for q, o in processed.items() if q.group == group.name})
+                async with self._storing[group.name]:
+                    done = self._processed().items()
+                    await self._commit({q: o for q, o in done if q.group == group.name})
             except QuorumlogError as error:
                 if not error.retryable:
                     self._inbox.fail(error)
@@ -299,18 +369,19 @@ class GroupConsumer(Consumption):
 
     async def _share(self, group: BrokerGroup, ours: Sequence[Queue]) -> None:
         """Give up queues of a broker group that are not ours any more, take over those that are."""
-        processed = self._processed()
-        lost = {
-            queue: processed[queue]
-            for queue in self._fetchers
-            if queue.group == group.name and queue not in ours
-        }
-        for queue in lost:
-            await self._stop_fetching(queue)
-        if lost and self._auto_commit:
-            await self._commit(lost)
-        for queue in lost:
-            self._stored.pop(queue, None)
+        async with self._storing[group.name]:
+            processed = self._processed()
+            lost = {
+                queue: processed[queue]
+                for queue in self._fetchers
+                if queue.group == group.name and queue not in ours
+            }
+            for queue in lost:
+                await self._stop_fetching(queue)
+            if lost and self._auto_commit:
+                await self._commit(lost)
+            for queue in lost:
+                self._stored.pop(queue, None)
         gained = [queue for queue in ours if queue not in self._fetchers]
         if gained:
             for queue, offset in (await self._first_offsets(group, gained)).items():
@@ -335,6 +406,10 @@ class GroupConsumer(Consumption):
         new = [queue for queue in queues if queue not in stored]
         if not new:
             return stored
-        deadline = Deadline(self._options.timeout_ms)
-        begun = await self._reads.positions(new, self._position, self._options.freshness, deadline)
+        deadline, freshness = Deadline(self._options.timeout_ms), self._options.freshness
+        returned = [queue for queue in new if queue.topic.startswith(RETRY_PREFIX)]
+        others = [queue for queue in new if queue not in returned]
+        begun = await self._reads.positions(others, self._position, freshness, deadline)
+        # Whatever came back is for this group, also if it begins at the end of its topics.
+        begun |= await self._reads.positions(returned, FIRST, freshness, deadline)
         return {**stored, **begun}

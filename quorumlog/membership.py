@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from quorumlog.broker_groups import BrokerGroup
-from quorumlog.pb import consumer_pb2
-from quorumlog.queues import Queue
+from quorumlog.pb import common_pb2, consumer_pb2
+from quorumlog.queues import Pair, Queue
 from quorumlog.reads import Freshness, Reads
 from quorumlog.rebalance import Strategy, assign
+from quorumlog.redelivery import RETRY_PREFIX
 from quorumlog.retry import Deadline
 
 HEARTBEAT_MS_MIN: Final = 50
@@ -54,6 +55,10 @@ class Membership:
         self.missing: frozenset[str] = frozenset()
         """Topics that the broker group does not have; none before it was asked."""
         self.is_joined = False
+        self._all_members: tuple[str, ...] = ()
+        """Of the consumer group, whatever they read."""
+        self._queues: list[Pair] = []
+        """What it was given last; told to the cluster for people who ask."""
         self._reads = reads
         self._identity = identity
         self._share = share
@@ -62,18 +67,26 @@ class Membership:
     async def join(self, deadline: Deadline) -> None:
         """Say "I am here", and take the share that follows from who else is."""
         own = self._identity
-        queues = await self._reads.group_queues(self.group, own.topics, Freshness(), deadline)
+        retry_topic = RETRY_PREFIX + own.group
+        topics = own.topics if own.is_broadcasting else (*own.topics, retry_topic)
+        queues = await self._reads.group_queues(self.group, topics, Freshness(), deadline)
         counts: dict[str, int] = {}
         for queue in queues:
             counts[queue.topic] = counts.get(queue.topic, 0) + 1
+        # Not named to others: what comes back is for all of the group, whatever they read.
+        returned = {topic: counts.pop(topic) for topic in (retry_topic,) if topic in counts}
         self.missing = frozenset(own.topics) - counts.keys()
         if counts:
             await self._heartbeat(sorted(counts), deadline)
         else:  # Nothing to share here; look again now and then.
-            self.members, self.heartbeat_ms = (), ABSENT_MS
+            self.members = self._all_members = ()
+            self.heartbeat_ms = ABSENT_MS
         members = [own.client_id] if own.is_broadcasting else self.members
         name = self.group.name
         ours = assign(own.strategy, own.client_id, counts, members, group=name)
+        if self._all_members:
+            ours += assign(own.strategy, own.client_id, returned, self._all_members, group=name)
+        self._queues = [] if own.is_broadcasting else ours
         await self._share(self.group, [Queue(topic, i, name) for topic, i in ours])
         self.is_joined = True
 
@@ -85,9 +98,11 @@ class Membership:
             topics=topics,
             is_broadcasting=own.is_broadcasting,
             cluster_id=self.group.router.cluster_id,
+            queues=[common_pb2.QueueId(topic=topic, queue_id=i) for topic, i in self._queues],
         )
         response = await self.call("Heartbeat", request, deadline)
         self.members = tuple(response.client_ids)
+        self._all_members = tuple(response.group_client_ids)
         wanted_ms = response.heartbeat_ms or HEARTBEAT_MS_MAX
         self.heartbeat_ms = min(max(wanted_ms, HEARTBEAT_MS_MIN), HEARTBEAT_MS_MAX)
 

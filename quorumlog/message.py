@@ -92,6 +92,13 @@ class Message:
         return int(_INT32.unpack_from(self._head, len(self._head) - 16)[0])
 
     @property
+    def origin_topic(self) -> str:
+        """Where it was sent: `topic`, unless it came back on a retry topic or is a dead letter."""
+        if self.topic.startswith(("%RETRY%", "%DLQ%")):
+            return self.properties.get("RETRY_TOPIC", self.topic)
+        return self.topic
+
+    @property
     def prepared_transaction_position(self) -> int:
         """Of the half message of a transaction."""
         return int(_TIME.unpack_from(self._head, len(self._head) - 12)[0])

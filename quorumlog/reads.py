@@ -88,6 +88,8 @@ class Reads:
         wait_ms: int,
         tags: Sequence[str],
         timeout_ms: int,
+        sql: str = "",
+        consumer_group: str = "",
     ) -> MessageBatch:
         """Read what is at `offset` and after it. Raises CorruptRecordError, UnknownTopicError."""
         topic, queue_id = queue
@@ -102,12 +104,14 @@ class Reads:
             wait_ms=wait_ms,
             tags=tags,
             timeout_ms=timeout_ms,
+            sql=sql,
+            consumer_group=consumer_group,
         )
         records = response.records
         messages = decode_records(records, topic=topic, group=queue.group) if records else []
         if tags:  # Nodes filter by a hash of the tag, as RocketMQ does.
             messages = [message for message in messages if message.tag in tags]
-        else:
+        elif not sql:
             _check_offsets(messages, topic, queue_id, offset, response.next_offset)
         return MessageBatch(
             topic=topic,
@@ -137,6 +141,8 @@ class Reads:
         wait_ms: int = 0,
         tags: Sequence[str] = (),
         with_entries: bool = False,
+        sql: str = "",
+        consumer_group: str = "",
     ) -> log_pb2.PullResponse:
         """Read the same, and leave it as it came."""
         request = log_pb2.PullRequest(
@@ -150,6 +156,8 @@ class Reads:
             tags=tags,
             cluster_id=self._groups.cluster_id,
             with_entries=with_entries,
+            sql=sql,
+            group=consumer_group,
         )
         if freshness.at_least_index is not None:
             request.at_least_index = freshness.at_least_index

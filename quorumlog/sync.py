@@ -18,10 +18,11 @@ from quorumlog import delivery as async_delivery
 from quorumlog import group as async_group
 from quorumlog import producer as async_producer
 from quorumlog import raw as async_raw
-from quorumlog.client import CONNECT_TIMEOUT_MS, TIMEOUT_MS, ClientStats
+from quorumlog.client import CONNECT_TIMEOUT_MS, TIMEOUT_MS
+from quorumlog.client_parts import ClientStats
 from quorumlog.delivery import Receipt
 from quorumlog.fetching import BATCH_SIZE_BYTES_MAX as FETCH_SIZE_BYTES_MAX
-from quorumlog.fetching import PREFETCH_DEFAULT
+from quorumlog.fetching import HELD_COUNT_MAX, HELD_SIZE_BYTES_MAX, PREFETCH_DEFAULT
 from quorumlog.loop_thread import blocking, loop_thread, plain
 from quorumlog.message import Message
 from quorumlog.options import Consistency, Position
@@ -293,6 +294,7 @@ class Client:
         at_least_index: int | None = None,
         node_id: int | None = None,
         tags: Sequence[str] = (),
+        sql: str = "",
         batch_size_bytes_max: int = FETCH_SIZE_BYTES_MAX,
         batch_count_max: int = 0,
         prefetch: int = PREFETCH_DEFAULT,
@@ -310,6 +312,7 @@ class Client:
                     at_least_index=at_least_index,
                     node_id=node_id,
                     tags=tags,
+                    sql=sql,
                     batch_size_bytes_max=batch_size_bytes_max,
                     batch_count_max=batch_count_max,
                     prefetch=prefetch,
@@ -329,11 +332,15 @@ class Client:
         auto_commit: bool = True,
         commit_interval_ms: int = 1_000,
         tags: Sequence[str] = (),
+        sql: str = "",
+        max_attempts: int | None = None,
         offsets_path: str | None = None,
         client_id: str | None = None,
         batch_size_bytes_max: int = FETCH_SIZE_BYTES_MAX,
         batch_count_max: int = 0,
         prefetch: int = PREFETCH_DEFAULT,
+        held_size_bytes_max: int = HELD_SIZE_BYTES_MAX,
+        held_count_max: int = HELD_COUNT_MAX,
         timeout_ms: int | None = None,
     ) -> GroupConsumer:
         """Make a member of a group; the options are those of quorumlog.Client.group_consumer."""
@@ -348,11 +355,15 @@ class Client:
                     auto_commit=auto_commit,
                     commit_interval_ms=commit_interval_ms,
                     tags=tags,
+                    sql=sql,
+                    max_attempts=max_attempts,
                     offsets_path=offsets_path,
                     client_id=client_id,
                     batch_size_bytes_max=batch_size_bytes_max,
                     batch_count_max=batch_count_max,
                     prefetch=prefetch,
+                    held_size_bytes_max=held_size_bytes_max,
+                    held_count_max=held_count_max,
                     timeout_ms=timeout_ms,
                 )
             )

@@ -97,6 +97,8 @@ class GroupConsumer(_Iteration):
     offsets = plain(async_group.GroupConsumer.offsets)
     commit = blocking(async_group.GroupConsumer.commit)
     commit_offsets = blocking(async_group.GroupConsumer.commit_offsets)
+    retry_later = blocking(async_group.GroupConsumer.retry_later)
+    reject = blocking(async_group.GroupConsumer.reject)
     close = blocking(async_group.GroupConsumer.close)
 
     def __exit__(
