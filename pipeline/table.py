@@ -1,0 +1,128 @@
+"""A table of Parquet files that grows by numbered batches, each of which is in it once.
+
+Owns how a batch becomes visible and how small files become large ones. Must not know where rows
+come from. A batch is written aside, then moved in file by file under names that carry its number;
+whoever writes it again, because a job died meanwhile, first removes what has the number. Only the
+last batch can be unfinished, so readers see no row twice, and miss some only until the job runs
+again. A merge is written down before files change places, and finished by the next job.
+"""
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final
+
+from pipeline.files import PARQUET, File, Files
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+PARTITIONS: Final = ("topic", "date")
+SMALL_SIZE_BYTES: Final = 32 * 1024 * 1024
+MERGED_SIZE_BYTES: Final = 128 * 1024 * 1024
+MERGE_COUNT_MIN: Final = 8
+"""Merging fewer small files is not worth it."""
+
+CHECKPOINT: Final = "_checkpoint"
+_STAGED: Final = "_staged"
+_MERGE: Final = "_merge.json"
+_NAME: Final = re.compile(r"batch-(\d+)(?:-(\d+))?-(\d+)\.parquet")
+
+
+class Table:
+    """One writer at a time; any number of readers."""
+
+    def __init__(self, spark: "SparkSession", path: str) -> None:
+        self._spark = spark
+        self.files: Final = Files(spark, path)
+        self.path: Final = self.files.root
+        self._is_checked = False
+
+    @property
+    def checkpoint(self) -> str:
+        """Where the stream keeps how far it is: with the table, because one is worth nothing
+        without the other."""
+        return f"{self.path}/{CHECKPOINT}"
+
+    def add(self, batch: int, rows: "DataFrame") -> None:
+        """Add a batch, again if it was added before or in part."""
+        staged = f"{_STAGED}/{batch}"
+        rows.write.mode("overwrite").partitionBy(*PARTITIONS).parquet(f"{self.path}/{staged}")
+        if not self._is_checked:  # The first one since the start: it may be there.
+            self.recover()
+            self._remove(batch)
+            self._is_checked = True
+        for number, file in enumerate(sorted(self.files.data(staged))):
+            directory = file.directory.removeprefix(staged).strip("/")
+            self.files.move(file.path, f"{directory}/batch-{batch}-{number}{PARQUET}")
+        self.files.delete(_STAGED)
+
+    def _remove(self, batch: int) -> None:
+        for file in self.files.data():
+            found = _NAME.fullmatch(file.name)
+            if found is not None and found[2] is None and int(found[1]) == batch:
+                self.files.delete(file.path)
+
+    # --- Small files to large ones ---
+
+    def compact(self, below_batch: int, is_due: Callable[[int], bool] | None = None) -> int:
+        """Merge small files of batches before a number; return how many files went away.
+
+        Those batches must be done for good, so that nobody adds them again. Readers that list the
+        files just while a merge changes places may see rows of it twice.
+        """
+        self.recover()
+        groups: dict[str, list[File]] = defaultdict(list)
+        highest: dict[str, int] = defaultdict(int)
+        for file in self.files.data():
+            found = _NAME.fullmatch(file.name)
+            if found is None:
+                continue
+            highest[file.directory] = max(highest[file.directory], int(found[3]))
+            is_small = file.size_bytes < SMALL_SIZE_BYTES
+            if is_small and int(found[2] or found[1]) < below_batch:
+                groups[file.directory].append(file)
+        is_due = is_due or (lambda count: count >= MERGE_COUNT_MIN)
+        due = {where: files for where, files in groups.items() if is_due(len(files))}
+        return sum(
+            self._merge(where, files, highest[where] + 1) for where, files in sorted(due.items())
+        )
+
+    def _merge(self, directory: str, files: list[File], first: int) -> int:
+        """Make one file of several, or a few; `first` is a number that no name there has."""
+        size_bytes = sum(file.size_bytes for file in files)
+        count = max(1, round(size_bytes / MERGED_SIZE_BYTES))
+        paths = [f"{self.path}/{file.path}" for file in files]
+        merged = self._spark.read.parquet(*paths).coalesce(count)
+        merged.write.mode("overwrite").parquet(f"{self.path}/{_STAGED}/merge")
+        numbers = [number for file in files for number in _batches(file)]
+        name = f"batch-{min(numbers)}-{max(numbers)}"
+        made = sorted(self.files.data(f"{_STAGED}/merge"))
+        moves = {
+            file.path: f"{directory}/{name}-{first + n}{PARQUET}" for n, file in enumerate(made)
+        }
+        plan = {"moves": moves, "deletes": [file.path for file in files]}
+        self.files.write(_MERGE, json.dumps(plan))
+        self.recover()
+        return len(files) - len(made)
+
+    def recover(self) -> None:
+        """Finish a merge that was written down; do nothing if there is none."""
+        text = self.files.read(_MERGE)
+        if text is None:
+            return
+        plan = json.loads(text)
+        for path in plan["deletes"]:
+            self.files.delete(path)
+        for path, to in plan["moves"].items():
+            if self.files.exists(path):
+                self.files.move(path, to)
+        self.files.delete(_MERGE)
+        self.files.delete(f"{_STAGED}/merge")
+
+
+def _batches(file: File) -> Iterable[int]:
+    found = _NAME.fullmatch(file.name)
+    assert found is not None, f"{file.name} is none of ours"
+    return (int(found[1]), int(found[2] or found[1]))
