@@ -8,16 +8,21 @@ delayed messages' work (`delayed_records`); how a batch gets into the log is `pr
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Final
 
 from node.broker.commands import Commands
+from node.broker.consumed import Consumed
 from node.broker.context import Context
+from node.broker.delay.holders import NUMBERS, held_counts
 from node.broker.delayed_records import level_delay_ms, scheduled
 from node.broker.group_settings import check_reader, settings_of
 from node.broker.own_appends import OwnAppends
 from node.broker.produce import Produce
 from node.broker.retry_records import given_back, times_of
 from node.broker.rider import QueueKey, Rider
+from node.broker.seam import Committed, Prepared
+from node.delay_errors import DelayedFullError
 from node.errors import (
     BadRequestError,
     ReservedTopicError,
@@ -34,12 +39,15 @@ from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse
 from quorumlog.pb.retry_pb2 import RetryLaterRequest, RetryLaterResponse, RetryMessage
 from quorumlog.pb.state_pb2 import Command
 from store import format as fmt
+from store.errors import LimitExceededError
 from store.message import record_layout
 from store.pull import PullStatus
 from store.record_edit import start_of
 
 _FIRST_LEVEL: Final = 3
 """The first pause is that of delay level 3, 10 s: RocketMQ's 3 + reconsumeTimes."""
+_ROOM_SIZE_BYTES: Final = 1_024
+"""What the entry that delivers needs beside the message."""
 QUEUE: Final = 0
 """The only queue of a retry or dead-letter topic."""
 
@@ -53,6 +61,7 @@ class Retry:
         commands: Commands,
         produce: Produce,
         own_appends: OwnAppends,
+        consumed: Consumed,
         unix_ms: Callable[[], int],
     ) -> None:
         """`unix_ms` is the clock by which messages become due."""
@@ -60,6 +69,7 @@ class Retry:
         self._commands = commands
         self._produce = produce
         self._own_appends = own_appends
+        self._consumed = consumed
         self._unix_ms = unix_ms
         self.retried_total = self.dead_total = 0
 
@@ -92,6 +102,9 @@ class Retry:
             moved = given_back(record, group, is_dead=is_dead)
             if not is_dead:
                 moved = _held(moved, message, settings, times_of(record), now_unix_ms)
+                limit = self._own_appends.entry_size_bytes_max - _ROOM_SIZE_BYTES
+                if len(moved) > limit:
+                    raise LimitExceededError("message to be tried again", len(moved), limit)
             records.append(moved)
             queues.add(_queue_of(moved))
         await self._make_room(request)
@@ -105,7 +118,7 @@ class Retry:
             sequence=request.sequence,
             cluster_id=request.cluster_id,
         )
-        rider = Rider(self._own_appends.encode(commands), len(commands), frozenset(queues))
+        rider = self._rider(request, commands, frozenset(queues))
         return self._answer(await self._produce.append(append, rider))
 
     def _record(self, group: str, message: RetryMessage) -> bytes:
@@ -120,6 +133,30 @@ class Retry:
         return read_record(context, topic, message.queue_id, message.offset)
 
     # --- What an entry needs ---
+
+    def _rider(
+        self, request: RetryLaterRequest, commands: list[Command], queues: frozenset[QueueKey]
+    ) -> Rider:
+        """Return the commands of an entry; offsets with a condition wait while it is under way."""
+        stored = {(row.topic, row.queue_id) for row in request.offsets}
+        under_way = ExitStack()
+
+        def enter(_prepared: Prepared) -> None:
+            self._check_held(sum(key in NUMBERS for key in queues) and len(request.messages))
+            under_way.enter_context(self._consumed.plain(request.group, stored))
+
+        def leave(_committed: Committed | None) -> None:
+            under_way.close()
+
+        encoded = self._own_appends.encode(commands)
+        return Rider(encoded, len(commands), queues, enter, leave)
+
+    def _check_held(self, count: int) -> None:
+        """Raise DelayedFullError when no more messages may wait for their time."""
+        context, limit = self._context, self._context.limits.delayed_count_max
+        held_count = sum(held_counts(context.store, context.state)) if count else 0
+        if held_count + count > limit:
+            raise DelayedFullError(held_count, limit)
 
     async def _make_room(self, request: RetryLaterRequest) -> None:
         """Have the group and each offset be there before the entry.
@@ -142,7 +179,8 @@ class Retry:
                 lowest = min((row.offset, *given))
                 new.append(GroupOffset(topic=row.topic, queue_id=row.queue_id, offset=lowest))
         if new:
-            await self._commands.submit(_commit(group, new))
+            with self._consumed.plain(group, {(row.topic, row.queue_id) for row in new}):
+                await self._commands.submit(_commit(group, new))
         elif stored is None:
             settings = common_pb2.GroupSettings()
             put = Command.PutGroup(group=group, settings=settings)
