@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from node.broker.delay.holders import needed_position
 from node.checkpoint_files import CheckpointFiles
 from node.maintenance import Maintenance
@@ -60,6 +62,7 @@ async def delete_expired(node: Fixture, maintenance: Maintenance) -> int:
     return node.log.store.log.min_position
 
 
+@pytest.mark.slow
 @on_loop
 async def test_the_file_of_a_held_message_stays_until_it_is_delivered(tmp_path: Path) -> None:
     fatal: list[BaseException] = []

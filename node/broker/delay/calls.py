@@ -62,8 +62,7 @@ class Delay:
         due = Due(own.due_unix_ms, queue, message.queue_offset)
         part = context.state.part(DelayPart)
         if not part.was_cancelled(queue, due.offset):
-            is_taken = due.offset in part.queues[queue]
-            if is_taken or self.delivering.is_taking(queue, due.offset):
+            if due.offset in part.queues[queue]:
                 raise DelayedGoneError(queue, due.offset)
             await self.delivering.cancel(due)
         return CancelDelayedResponse(

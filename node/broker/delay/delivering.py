@@ -19,6 +19,7 @@ from node.broker.delay.due_index import Due, DueIndex
 from node.broker.delay.holders import HOLDERS, NUMBERS
 from node.broker.own_appends import OwnAppends
 from node.broker.rider import QueueKey
+from node.delay_errors import DelayedGoneError
 from node.errors import NodeError, OutcomeUnknownError
 from node.parts.delay import QUEUE_COUNT, DelayPart
 from quorumlog.pb.state_pb2 import Command
@@ -54,6 +55,8 @@ class Leadership:
         """Queues that may have more."""
         self.taking: set[tuple[int, int]] = set()
         """Messages of entries that are written and not decided, deliveries and cancels."""
+        self.cancels: dict[tuple[int, int], asyncio.Task[NodeError | StoreError | None]] = {}
+        """Those of them that are cancels; all who ask for one get the same answer."""
         self.in_flight_count = 0
         """Such deliveries."""
         self.wake = asyncio.Event()
@@ -250,21 +253,23 @@ class Delivering:
 
     # --- Cancels ---
 
-    def is_taking(self, queue: int, offset: int) -> bool:
-        """Say whether an entry that takes a message is under way."""
-        return self.leadership is not None and (queue, offset) in self.leadership.taking
-
     async def cancel(self, due: Due) -> None:
-        """Take a message that is held and not being taken, and deliver it to nowhere.
+        """Take a message that is held, and deliver it to nowhere.
 
-        Raises as `OwnAppends.write`. Cancelling the call does not withdraw the entry.
+        Raises DelayedGoneError while it is being delivered, and as `OwnAppends.write`. Cancelling
+        the call does not withdraw the entry.
         """
         leadership = self.leadership
         assert leadership is not None, "the leader's work begins before its calls"
-        assert due[1:] not in leadership.taking, f"{due} is being taken"
-        leadership.taking.add(due[1:])
-        command = Command.CancelDelayed(queue=due.queue, offset=due.offset)
-        task = self._spawn(leadership, self._write_cancel(leadership, due, command))
+        one = due[1:]
+        task = leadership.cancels.get(one)
+        if task is None:
+            if one in leadership.taking:
+                raise DelayedGoneError(*one)
+            leadership.taking.add(one)
+            command = Command.CancelDelayed(queue=due.queue, offset=due.offset)
+            task = self._spawn(leadership, self._write_cancel(leadership, due, command))
+            leadership.cancels[one] = task
         try:
             error = await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -284,8 +289,10 @@ class Delivering:
                 leadership.taking.discard(due[1:])
                 leadership.index.add(due)
                 leadership.wake.set()
+                del leadership.cancels[due[1:]]
             return error
         leadership.taking.discard(due[1:])
+        del leadership.cancels[due[1:]]
         self.cancelled_total += 1
         return None
 
