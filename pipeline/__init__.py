@@ -7,9 +7,12 @@ if TYPE_CHECKING:
 
 
 def register(spark: "SparkSession") -> None:
-    """Make `format("quorumlog")` known to a session, and let Spark push filters down to it."""
+    """Make `format("quorumlog")` and `format("quorumlog-segments")` known to a session, and let
+    Spark push filters down to them."""
+    from pipeline.segments import SegmentsSource
     from pipeline.source import QuorumlogSource
 
     spark.dataSource.register(QuorumlogSource)
+    spark.dataSource.register(SegmentsSource)
     # Without it Spark refuses a reader that could take filters.
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")

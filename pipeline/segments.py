@@ -5,11 +5,12 @@ Owns options, partitions and filters; reading and checking is `segments_walk`'s,
 What is read was committed: a replica's log is read up to what it had shown to its readers. Damage
 ends the job with an error that names file and byte; nothing is skipped.
 
-Register it in each session: `register(spark)`. Every worker must reach the directory.
+Make it known in each session with `pipeline.register(spark)`. Every worker must reach the
+directory under its path.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,7 +31,14 @@ from pyspark.sql.datasource import (
 )
 
 from pipeline.columns import Records, record_batch
-from pipeline.schema import COLUMNS, arrow_schema, parse_columns, spark_schema
+from pipeline.errors import OptionError
+from pipeline.schema import (
+    COLUMNS,
+    UnknownColumnError,
+    arrow_schema,
+    parse_columns,
+    spark_schema,
+)
 from pipeline.segments_bounds import find_boundary
 from pipeline.segments_log import LogReader, SealedLog, open_sealed
 from pipeline.segments_walk import Chunk, Walk
@@ -39,25 +47,18 @@ from store.config import MIB
 from store.ledger_entry import KIND_DATA
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
 NAME: Final = "quorumlog-segments"
 PIECE_SIZE_BYTES: Final = 64 * MIB
 _PIECE_SIZE_BYTES_MIN: Final = 1024
-_SYSTEM_PREFIX: Final = "rmq_sys_"
+_SYSTEM_PREFIXES: Final = ("rmq_sys_", "RMQ_SYS_")
 _HEADER: Final = fmt.ENTRY_HEADER_SIZE_BYTES
 _KIND_AT: Final = 32
 _UNIT: Final = np.dtype(
     [("magic", ">i4"), ("position", ">i8"), ("size", ">i4"), ("index", ">i8"), ("term", ">i8")]
 )
 assert _UNIT.itemsize == fmt.INDEX_UNIT_SIZE_BYTES
-
-
-def register(spark: "SparkSession") -> None:
-    """Make the format known in a session, and let filters reach it."""
-    spark.dataSource.register(SegmentsSource)
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,23 +72,26 @@ class Options:
     piece_size_bytes: int
 
 
-def parse_options(given: "dict[str, str]") -> Options:
-    """Check all options. Raises ValueError with the first that makes no sense."""
-    known = {"path", "columns", "topic", "piecesize"}
-    for name in given:
-        if name.lower() not in known:
-            raise ValueError(
-                f"{NAME} has no option {name!r}; use path, columns, topic or pieceSize"
-            )
+def parse_options(given: Mapping[str, str]) -> Options:
+    """Check all options. Raises OptionError with the first that makes no sense."""
     values = {name.lower(): value for name, value in given.items()}
+    for name in given:
+        if name.lower() not in ("path", "columns", "topic", "piecesize"):
+            do = "use path, columns, topic or pieceSize"
+            raise OptionError(f"{NAME} has no option {name!r}", do)
     directory = values.get("path", "")
     if not directory:
-        raise ValueError(f"{NAME} needs the store directory of a stopped node; use load(DIR)")
+        raise OptionError(f"{NAME} needs the directory of a stopped node", "use load(DIR)")
     topics = frozenset(t.strip() for t in values.get("topic", "").split(",") if t.strip())
     size = values.get("piecesize", str(PIECE_SIZE_BYTES))
     if not size.isdecimal() or int(size) < _PIECE_SIZE_BYTES_MIN:
-        raise ValueError(f"pieceSize is {size!r}; use {_PIECE_SIZE_BYTES_MIN} bytes or more")
-    columns = parse_columns(values.get("columns", ""))
+        do = f"use {_PIECE_SIZE_BYTES_MIN} bytes or more"
+        raise OptionError(f"pieceSize is {size!r}", do)
+    try:
+        columns = parse_columns(values.get("columns", ""))
+    except UnknownColumnError as error:
+        what, _, do = str(error).rpartition("; ")
+        raise OptionError(what, do) from error
     return Options(os.path.abspath(directory), columns, topics or None, int(size))
 
 
@@ -153,7 +157,7 @@ class SegmentsReader(DataSourceReader):
 
     def _narrow(self, topics: set[str]) -> None:
         if self._topics is None:  # Those of the system are shown to whoever asks by option only.
-            topics = {topic for topic in topics if not topic.startswith(_SYSTEM_PREFIX)}
+            topics = {topic for topic in topics if not topic.startswith(_SYSTEM_PREFIXES)}
         self._topics = frozenset(topics if self._topics is None else topics & self._topics)
 
     def partitions(self) -> Sequence[Piece]:
@@ -219,7 +223,8 @@ def _batch(
     if topics is not None:
         mask = pc.is_in(names, pa.array(sorted(topics), pa.string()))
     else:
-        mask = pc.invert(pc.starts_with(names, _SYSTEM_PREFIX))
+        own, rocketmq = (pc.starts_with(names, prefix) for prefix in _SYSTEM_PREFIXES)
+        mask = pc.invert(pc.or_(own, rocketmq))
     flags = Records(data).field(">i4", fmt.SYS_FLAG_AT)
     if (flags & fmt.TRANSACTION_PREPARED).any():  # Nor those that were rolled back.
         mask = pc.and_(mask, pa.array(flags & fmt.TRANSACTION_PREPARED == 0))

@@ -6,11 +6,16 @@ Must not know any job. `master` passes through: the same code runs on a cluster.
 
 import os
 import shutil
+import struct
+import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final
+
+from pipeline.errors import PipelineError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -18,19 +23,15 @@ if TYPE_CHECKING:
 LOCAL_MASTER: Final = "local[*]"
 JAVA_VERSION: Final = 17
 _LAST_WORDS_BYTES: Final = 2000
+_POLL_S: Final = 0.02
+_process: subprocess.Popen[bytes] | None = None
+"""The Java process of this one: PySpark knows one at a time as well."""
 
 
-class SparkMissingError(Exception):
+class SparkMissingError(PipelineError):
     """Spark, or the Java that it runs on, is not installed or does not start. Nothing was done."""
 
-    code, retryable, outcome = "pipeline.no_spark", False, None
-
-    def __init__(self, what: str, do: str) -> None:
-        super().__init__(what, do)
-        self.what, self.do = what, do
-
-    def __str__(self) -> str:
-        return f"{self.what}; {self.do}"
+    code = "pipeline.no_spark"
 
 
 def check_available() -> None:
@@ -64,37 +65,64 @@ def spark_session(name: str, master: str | None = None) -> "Iterator[SparkSessio
 
 
 def start(name: str, master: str) -> "SparkSession":
-    """Start a session. What Java has to say on stderr is kept for the case that it fails."""
-    from pyspark.errors import PySparkRuntimeError
+    """Start Java and a session in it. Raises SparkMissingError when Java ends at once."""
     from pyspark.sql import SparkSession
 
     if master.startswith("local"):  # Else it runs whatever `python3` is first on the path.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(f"quorumlog {name}").master(master)
-    for key, value in _settings(master).items():
+    settings = _settings(master)
+    for key, value in settings.items():
         builder = builder.config(key, value)
-    with tempfile.TemporaryFile() as said, _stderr_into(said):
-        try:
-            return builder.getOrCreate()
-        except PySparkRuntimeError as error:
-            said.seek(0)
-            words = said.read()[-_LAST_WORDS_BYTES:].decode("utf-8", "replace").strip()
-            what = f"Spark does not start: {words or error}"
-            do = f"check that 'java -version' says {JAVA_VERSION} or newer"
-            raise SparkMissingError(what, do) from error
+    with _java(settings):
+        return builder.getOrCreate()
 
 
 @contextmanager
-def _stderr_into(file: IO[bytes]) -> Iterator[None]:
-    """Let new processes write what belongs to stderr into a file."""
-    sys.stderr.flush()
-    kept = os.dup(2)
+def _java(settings: dict[str, str]) -> Iterator[None]:
+    """Start the process that PySpark finds by two variables of the environment.
+
+    PySpark would start it by itself with Python code between fork and exec, which a process that
+    has used gRPC does not survive each time, and let it write on our stderr.
+    """
+    global _process
+    assert _process is None, "one Spark in a process"
+    from pyspark.find_spark_home import _find_spark_home
+
+    command = [os.path.join(_find_spark_home(), "bin", "spark-submit")]
+    for key, value in settings.items():
+        command += ["--conf", f"{key}={value}"]
+    with tempfile.TemporaryDirectory() as directory, tempfile.TemporaryFile() as said:
+        path = os.path.join(directory, "address")
+        environment = {**os.environ, "_PYSPARK_DRIVER_CONN_INFO_PATH": path}
+        _process = subprocess.Popen(
+            [*command, "pyspark-shell"],
+            stdin=subprocess.PIPE,  # It ends when this is closed, as it is when we die.
+            stdout=subprocess.DEVNULL,
+            stderr=said,
+            env={**environment, "SPARK_CONNECT_MODE": "0"},
+            start_new_session=True,  # Ctrl-C is for us.
+        )
+        while not os.path.exists(path):
+            if _process.poll() is not None:
+                _end_java()
+                said.seek(0)
+                words = said.read()[-_LAST_WORDS_BYTES:].decode("utf-8", "replace").strip()
+                do = f"check that 'java -version' says {JAVA_VERSION} or newer"
+                raise SparkMissingError(f"Spark does not start: {words}", do)
+            time.sleep(_POLL_S)
+        with open(path, "rb") as file:
+            port, size_bytes = struct.unpack(">ii", file.read(8))
+            secret = file.read(size_bytes).decode()
+    os.environ["PYSPARK_GATEWAY_PORT"] = str(port)
+    os.environ["PYSPARK_GATEWAY_SECRET"] = secret
     try:
-        os.dup2(file.fileno(), 2)
         yield
+    except BaseException:
+        _end_java()
+        raise
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        del os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]
 
 
 def _settings(master: str) -> dict[str, str]:
@@ -104,11 +132,10 @@ def _settings(master: str) -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
     }
     if master.startswith("local"):
-        cores = str(os.cpu_count() or 1)
         settings |= {
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.host": "127.0.0.1",
-            "spark.sql.shuffle.partitions": cores,
+            "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
             "spark.ui.enabled": "false",
         }
     return settings
@@ -119,12 +146,16 @@ def stop(spark: "SparkSession") -> None:
     from pyspark import SparkContext
 
     spark.stop()
-    # PySpark keeps the process for the next session, to the end of ours.
     gateway = SparkContext._gateway
     SparkContext._gateway = SparkContext._jvm = None
-    process = getattr(gateway, "proc", None)
     if gateway is not None:
         gateway.shutdown()
-    if process is not None:
+    _end_java()
+
+
+def _end_java() -> None:
+    global _process
+    process, _process = _process, None
+    if process is not None and process.stdin is not None:
         process.stdin.close()
         process.wait()

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 
+from pipeline.errors import PipelineError
 from pipeline.progress import Show, show_nothing, tasks_shown
 from raft.simulator import history
 from raft.simulator.checker import Violation, check_log
@@ -65,17 +66,14 @@ _FOUND_DDL: Final = (
 )
 
 
-class HistoryError(Exception):
+class HistoryError(PipelineError):
     """A history cannot be read. Nothing was checked."""
 
-    code, retryable, outcome = "pipeline.bad_history", False, None
+    code = "pipeline.bad_history"
 
-    def __init__(self, path: str, at: int, detail: str) -> None:
-        super().__init__(path, at, detail)
-        self.path, self.at, self.detail = path, at, detail
 
-    def __str__(self) -> str:
-        return f"{self.path} byte {self.at}: {self.detail}; give the files as the suites write them"
+def _bad(path: str, at: int, detail: str) -> HistoryError:
+    return HistoryError(f"{path} byte {at}: {detail}", "give the files as the suites write them")
 
 
 class Part(NamedTuple):
@@ -162,7 +160,7 @@ def _files_of(directories: Sequence[str]) -> tuple[list[str], list[FaultNote]]:
     for directory in directories:
         root = Path(directory).absolute()
         if not (root / HISTORY).is_file():
-            raise HistoryError(str(root / HISTORY), 0, "there is no such file")
+            raise _bad(str(root / HISTORY), 0, "there is no such file")
         files.append(str(root / HISTORY))
         if (root / DRAINS).is_file():
             files.append(str(root / DRAINS))
@@ -171,7 +169,7 @@ def _files_of(directories: Sequence[str]) -> tuple[list[str], list[FaultNote]]:
             try:
                 notes += [history.note_from_json(line) for line in text.splitlines()]
             except ValueError as error:
-                raise HistoryError(str(root / NOTES), 0, str(error)) from error
+                raise _bad(str(root / NOTES), 0, str(error)) from error
     return files, sorted(notes, key=lambda note: note.at_ns)
 
 
@@ -220,7 +218,7 @@ def _queues_of(path: str, at: int, line: str, *, is_drains: bool) -> Iterable[st
             return (history.drain_from_json(line).queue,)
         operation = history.from_json(line)
     except ValueError as error:
-        raise HistoryError(path, at, str(error)) from error
+        raise _bad(path, at, str(error)) from error
     if operation.kind is Kind.ASSIGN:
         named = operation.request if isinstance(operation.request, tuple) else ()
         return {str(name) for name in named}

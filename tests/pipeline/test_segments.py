@@ -1,0 +1,182 @@
+"""The files of a stopped node give the rows that the store gives, in ranges of any size."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import pipeline
+from pipeline.columns import record_batch
+from pipeline.errors import OptionError
+from pipeline.segments import parse_options, read_piece
+from pipeline.segments_log import open_sealed
+from store.errors import CorruptionError, LockedError
+from store.message import encode_message
+from store.replica_store import ReplicaStore
+from store.store import Store
+from tests.store.fsck_stores import (
+    flip,
+    fsck_config,
+    log_files,
+    make_store,
+    must_not_die,
+    open_store,
+)
+from tests.store.ledger_stores import make_restarted, make_wreck
+
+COUNT = 60
+COLUMNS = ["topic", "queue_id", "queue_offset", "position", "index", "term", "body"]
+Row = dict[str, object]
+
+
+def rows_of(root: Path, piece_size_bytes: int = 1 << 20, **how: object) -> list[Row]:
+    """All rows of a store, piece by piece, without Spark."""
+    log = open_sealed(str(root))
+    return [
+        row
+        for lo, hi in log.pieces(piece_size_bytes, log.visible_position)
+        for batch in read_piece(log, lo, hi, COLUMNS, **how)  # type: ignore[arg-type]
+        for row in batch.to_pylist()
+    ]
+
+
+def pulled(store: Store, topic: str) -> list[Row]:
+    """The same from the open store."""
+    data = store.pull(topic, 0, 0, max_count=10_000, max_size_bytes=1 << 24).data
+    return list(record_batch(data, COLUMNS).to_pylist())
+
+
+@pytest.fixture(scope="module", params=["ledger", "commit_log"])
+def root(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = tmp_path_factory.mktemp("segments") / str(request.param)
+    make_store(found, fsck_config(request.param), COUNT)
+    return found
+
+
+def test_rows_are_those_of_the_store(root: Path, tmp_path: Path) -> None:
+    rows = rows_of(root)
+    copy = Path(shutil.copytree(root, tmp_path / "copy"))
+
+    with open_store(copy, fsck_config(root.name)) as store:
+        expected = [*pulled(store, "topic0"), *pulled(store, "topic1")]
+    expected.sort(key=lambda row: int(str(row["position"])))
+
+    unnumbered = [{**row, "index": None, "term": None} for row in rows]
+    assert unnumbered == expected
+    if root.name == "ledger":
+        assert [row["index"] for row in rows] == [n // 2 for n in range(COUNT)]
+
+
+@pytest.mark.parametrize("piece_size_bytes", [1024, 100, 333, 4096])
+def test_ranges_of_any_size_give_each_row_once(root: Path, piece_size_bytes: int) -> None:
+    assert rows_of(root, piece_size_bytes) == rows_of(root)
+
+
+@pytest.mark.parametrize("what", ["dledger-n0/index", "consumequeue"])
+def test_ranges_need_neither_index_nor_queues(root: Path, tmp_path: Path, what: str) -> None:
+    copy = Path(shutil.copytree(root, tmp_path / "copy"))
+    shutil.rmtree(copy / what, ignore_errors=True)
+
+    assert rows_of(copy, 700) == rows_of(root)
+
+
+def test_entries_of_all_sizes_and_terms(tmp_path: Path) -> None:
+    wreck = make_wreck(tmp_path)
+    by_index = {spot.index: spot for spot in wreck.spots}
+    for piece_size_bytes in (1 << 20, 500):
+        rows = rows_of(wreck.root, piece_size_bytes)
+        assert [row["body"][:8] for row in rows] == [b"%08d" % n for n in range(len(rows))]  # type: ignore[index]
+        for row in rows:
+            spot = by_index[row["index"]]  # type: ignore[index]
+            assert row["term"] == spot.term
+            assert spot.position < row["position"] < spot.end  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("position", [0, 5000, 8192])
+def test_a_ledger_that_begins_behind_a_snapshot_is_read(tmp_path: Path, position: int) -> None:
+    wreck = make_restarted(tmp_path, position)
+    assert rows_of(wreck.root, 600) == []  # It has entries without records only.
+    log = open_sealed(str(wreck.root))
+    assert log.begin_position == position
+    assert log.link.entry_index == 99
+
+
+def test_what_was_not_committed_is_not_read(tmp_path: Path) -> None:
+    config = fsck_config("ledger")
+    with ReplicaStore.open(str(tmp_path / "r"), config, maintain=False, on_fatal=must_not_die) as r:
+        ends = []
+        for number in range(6):
+            prepared = r.prepare(encode_message("orders", 0, b"%d" % number))
+            r.append_prepared(prepared, 1)
+            ends.append(r.ledger.max_position)
+        r.wait_durable(ends[-1])
+        r.dispatch_to(ends[3])
+
+    (tmp_path / "r" / "raft.0").touch()  # A node's: only what was dispatched is known as committed.
+
+    assert [row["body"] for row in rows_of(tmp_path / "r")] == [b"0", b"1", b"2", b"3"]
+
+
+def test_system_topics_are_shown_to_who_asks(tmp_path: Path) -> None:
+    config = fsck_config("ledger")
+    with open_store(tmp_path / "s", config) as store:
+        for topic in ("orders", "rmq_sys_quorumlog", "RMQ_SYS_TRANS_HALF_TOPIC", "rmq"):
+            store.put(encode_message(topic, 0, topic.encode()))
+
+    assert [row["topic"] for row in rows_of(tmp_path / "s")] == ["orders", "rmq"]
+    asked = rows_of(tmp_path / "s", topics=frozenset({"rmq_sys_quorumlog"}))
+    assert [row["body"] for row in asked] == [b"rmq_sys_quorumlog"]
+
+
+def test_damage_names_file_and_byte(root: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(root, tmp_path / "copy"))
+    name = log_files(copy)[1]
+    flip(copy / name, 8 * 1203)
+
+    with pytest.raises(CorruptionError) as caught:
+        rows_of(copy)
+    assert caught.value.path == str(copy / name)
+    assert abs(caught.value.at - 1203) < 100, "within the record or entry"
+
+
+def test_a_running_store_is_refused(tmp_path: Path) -> None:
+    with open_store(tmp_path / "s", fsck_config("ledger")), pytest.raises(LockedError):
+        open_sealed(str(tmp_path / "s"))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, "needs the directory"),
+        ({"path": "x", "colums": "body"}, "no option 'colums'"),
+        ({"path": "x", "columns": "bdy"}, "no column 'bdy'"),
+        ({"path": "x", "pieceSize": "1k"}, "pieceSize is '1k'"),
+        ({"path": "x", "pieceSize": "10"}, "1024 bytes or more"),
+    ],
+)
+def test_wrong_options_are_refused(given: dict[str, str], said: str) -> None:
+    with pytest.raises(OptionError, match=said):
+        parse_options(given)
+
+
+@pytest.mark.slow
+def test_spark_reads_segments_with_columns_and_filters(
+    spark: SparkSession, root: Path, tmp_path: Path
+) -> None:
+    pipeline.register(spark)
+    reader = spark.read.format("quorumlog-segments").option("pieceSize", 2048)
+    found = reader.option("columns", "topic,queue_offset,position,body").load(str(root))
+
+    assert found.columns == ["topic", "queue_offset", "position", "body"]
+    assert found.count() == COUNT
+    rows = found.where("topic = 'topic1' and position > 3000").orderBy("position").collect()
+    expected = [r for r in rows_of(root) if r["topic"] == "topic1" and r["position"] > 3000]  # type: ignore[operator]
+    assert [(row.queue_offset, bytes(row.body)) for row in rows] == [
+        (row["queue_offset"], row["body"]) for row in expected
+    ]
+    copy = Path(shutil.copytree(root, tmp_path / "copy"))
+    name = log_files(copy)[1]
+    (copy / name).unlink()
+    with pytest.raises(Exception, match=rf"{name}.*file is missing, expected present"):
+        reader.load(str(copy)).count()
