@@ -32,6 +32,7 @@ from quorumlog.errors import (
     UnavailableError,
     UnknownTopicError,
 )
+from quorumlog.group_admin import GroupAdmin
 from quorumlog.ha_types import HaGroup, HaPromotion, HaStatus
 from quorumlog.pb import admin_pb2, common_pb2, consumer_pb2
 from quorumlog.queues import Offsets, Pair, Queue, queue_of
@@ -44,7 +45,7 @@ Answers = dict[str, Any]
 """By the name of the broker group."""
 
 
-class Admin:
+class Admin(GroupAdmin):
     """Administers the cluster that a client is connected to; `client.admin`.
 
     Every call raises QuorumlogError; one that may have been done although it failed says so by its

@@ -121,6 +121,10 @@ class GroupQueue:
     min_offset: int
     max_offset: int
     group: str = ""
+    client_id: str = ""
+    """The member that reads it; empty: nobody says so."""
+    last_consumed_unix_ms: int = 0
+    """When the last message that was consumed had been stored; 0: it is not there."""
 
     @property
     def lag_count(self) -> int:
@@ -146,7 +150,16 @@ class GroupDescription:
     ) -> "GroupDescription":
         """Read it from the wire, from one answer a broker group; those away gave none."""
         queues = tuple(
-            GroupQueue(q.topic, q.queue_id, q.offset, q.min_offset, q.max_offset, name)
+            GroupQueue(
+                q.topic,
+                q.queue_id,
+                q.offset,
+                q.min_offset,
+                q.max_offset,
+                name,
+                q.client_id,
+                q.last_consumed_unix_ms,
+            )
             for name, pb in answers.items()
             for q in pb.queues
         )
