@@ -478,7 +478,8 @@ class StaleHandleError(NodeError):
 
 
 class PopConflictError(NodeError):
-    """The group's offset was changed while messages were taken for it. Nothing was taken."""
+    """What a group has in flight was changed while messages were taken for it: its offset was set,
+    or a take of another leader came first. Nothing was taken."""
 
     code, retryable, status = "node.pop_conflict", True, "ABORTED"
     retry_after_ms = RETRY_SOON_MS
@@ -489,7 +490,7 @@ class PopConflictError(NodeError):
 
     def __str__(self) -> str:
         queue = f"queue {self.queue_id} of {self.topic!r}"
-        return f"the offset of group {self.group!r} in {queue} has changed meanwhile; try again"
+        return f"what group {self.group!r} has of {queue} has changed meanwhile; try again"
 
 
 class UnknownCommandError(NodeError):

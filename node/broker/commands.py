@@ -50,9 +50,18 @@ class Commands:
         NotReadyError, BusyError, LimitExceededError, errors of a full disk; and with an unknown
         outcome AppendTimeoutError, OutcomeUnknownError.
         """
+        timeout_ms = self._context.limits.append_timeout_ms
+        future = self.submit_nowait(command)
+        return await within(future, timeout_ms, lambda: AppendTimeoutError(timeout_ms))
+
+    def submit_nowait(self, command: Command) -> "asyncio.Future[Index]":
+        """As `submit`, without a coroutine: commands enter the log in the order of the calls.
+
+        Who waits for the future limits the time.
+        """
         context = self._context
         context.check_leads()
-        limit, timeout_ms = context.limits.command_count_max, context.limits.append_timeout_ms
+        limit = context.limits.command_count_max
         if self.count >= limit:
             raise BusyError("commands under way", self.count, limit)
         record = self._encoder.encode(command)
@@ -65,7 +74,7 @@ class Commands:
         future: asyncio.Future[Index] = loop.create_future()
         self._pending.append(_Pending(record, future))
         self.count += 1
-        return await within(future, timeout_ms, lambda: AppendTimeoutError(timeout_ms))
+        return future
 
     def _write(self) -> None:
         """Write what was submitted in this turn, in as few entries as the limit allows."""

@@ -164,6 +164,8 @@ class PopPart:
             if self.next_offset(state, key) != queue.expected_offset:
                 return PopConflictError(*key)
             window = self.windows.get(key)
+            if window is not None and not _is_current(window, queue):
+                return PopConflictError(*key)
             count = len(queue.offsets) + len(queue.waiting_offsets)
             added_count += count
             count += 0 if window is None else len(window.items)
@@ -190,7 +192,8 @@ class PopPart:
         items = window.items
         for offset, before in zip(queue.again_offsets, queue.again_generations, strict=True):
             item = items.get(offset)
-            if item is not None and item.generation == before:
+            if item is not None:  # Else it was acknowledged meanwhile.
+                assert item.generation == before, f"{item}, taken from {before}"
                 count = item.delivery_count + 1
                 items[offset] = InFlight(count, generation, visible, item.message_group)
         new = [
@@ -280,6 +283,13 @@ class PopPart:
         if window is not None:
             self.in_flight_count -= len(window.items)
             self.version += 1
+
+
+def _is_current(window: Window, queue: PopTake.Queue) -> bool:
+    """Say whether none that is to be handed out again was so meanwhile; it may be done."""
+    rows = zip(queue.again_offsets, queue.again_generations, strict=True)
+    found = ((window.items.get(offset), before) for offset, before in rows)
+    return all(item is None or item.generation == before for item, before in found)
 
 
 def earliest(window: Window) -> int:

@@ -19,7 +19,7 @@ from node.broker.pop.settling import Settling
 from node.broker.pop.shared import EXPECTED, RETRY_MS, PopShared
 from node.broker.pop.under_way import UnderWay
 from node.broker.waits import QueueKey
-from node.parts.pop import InFlight, WindowKey, earliest
+from node.parts.pop import InFlight, Window, WindowKey, earliest
 from quorumlog.pb.pop_pb2 import DescribePopRequest, DescribePopResponse, PopQueue
 
 _AT_ONCE: Final = 1_000
@@ -115,30 +115,36 @@ class Pop:
         later = [i.visible_unix_ms for i in window.items.values() if i.visible_unix_ms > now_ms]
         if later:
             shared.deadlines.note(key, min(later))
+        if self._dead(key, window, now_ms):
+            shared.run(self._bury(key))
+        else:
+            shared.offer(key)
+
+    def _dead(self, key: WindowKey, window: Window, now_ms: int) -> list[tuple[int, InFlight]]:
+        """Return what was handed out too often, unless something is under way for it."""
         count_max = settings_of(self._context, key[0]).retry_count_max + 1
-        dead = [
+        return [
             (offset, item)
             for offset, item in window.items.items()
             if item.delivery_count >= count_max
             and item.visible_unix_ms <= now_ms
-            and not shared.under_way.is_ending(key, offset)
+            and not self._shared.under_way.is_ending(key, offset)
         ]
-        if dead:
-            shared.run(self._bury(key, dead))
-        else:
-            shared.offer(key)
 
-    async def _bury(self, key: WindowKey, dead: list[tuple[int, InFlight]]) -> None:
+    async def _bury(self, key: WindowKey) -> None:
+        """Move what is dead of a window; looked up again, since others ran before this."""
         shared, under_way = self._shared, self._shared.under_way
-        if under_way.has_window(key):
+        window, now_ms = shared.part.windows.get(key), shared.unix_ms()
+        dead = [] if window is None else self._dead(key, window, now_ms)
+        if not dead or under_way.has_window(key) or not self._context.driver.is_ready:
             return
         dying = {(key, offset) for offset, _ in dead}
-        next_ms = shared.unix_ms() + RETRY_MS
+        next_ms = now_ms + RETRY_MS
         under_way.dying |= dying
         try:
             with under_way.windows([key]):
                 await self._dead_letters.move(key, dead)
-            next_ms = shared.unix_ms()
+            next_ms = now_ms
         except EXPECTED:
             return  # Whoever leads then does it.
         finally:

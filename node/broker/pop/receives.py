@@ -9,13 +9,16 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from node.broker.context import within
 from node.broker.group_settings import check_reader, settings_of
 from node.broker.pop.handles import Handle, encode_handle
 from node.broker.pop.lines import ANY_QUEUE
 from node.broker.pop.shared import EXPECTED, PopShared
 from node.broker.pop.taking import Choice, Given, Wish, split_records
+from node.broker.pop.under_way import UnderWay
 from node.broker.tag_filter import TagFilter
 from node.errors import (
+    AppendTimeoutError,
     BadRequestError,
     PopConflictError,
     TopicNotReadableError,
@@ -25,6 +28,7 @@ from node.parts.pop import NO_OFFSET, WindowKey
 from node.state import PERMISSION_READ
 from quorumlog.pb.pop_pb2 import PopHide, PopTake, ReceiveRequest, ReceiveResponse
 from quorumlog.pb.state_pb2 import Command
+from raft.messages import Index
 from store.pull import PullStatus
 
 _CONFLICTS_MAX: Final = 8
@@ -226,7 +230,14 @@ class Receives:
         for choice in choices:
             _add_queue(take, choice)
         new_count = sum(len(choice.new) + len(choice.waiting) for choice in choices)
-        work = asyncio.get_running_loop().create_task(self._submit(take, choices, new_count))
+        # At once, and not when the task begins: what others submit next comes behind it.
+        committed = shared.commands.submit_nowait(Command(pop_take=take))
+        keys, under_way = [choice.key for choice in choices], shared.under_way
+        under_way.begin_windows(keys)
+        self._reserved_count += new_count
+        work = asyncio.get_running_loop().create_task(
+            self._commit(take, committed, keys, new_count, under_way)
+        )
         try:
             await asyncio.shield(work)
         except asyncio.CancelledError:
@@ -243,14 +254,19 @@ class Receives:
         taken = [_Taken(key, given._replace(generation=take.generation)) for key, given in taken]
         return self._answer(receive, taken, take.visible_unix_ms, choices)
 
-    async def _submit(self, take: PopTake, choices: list[Choice], new_count: int) -> None:
-        shared = self._shared
-        keys = [choice.key for choice in choices]
-        self._reserved_count += new_count
+    async def _commit(
+        self,
+        take: PopTake,
+        committed: "asyncio.Future[Index]",
+        keys: list[WindowKey],
+        new_count: int,
+        under_way: UnderWay,
+    ) -> None:
+        shared, timeout_ms = self._shared, self._context.limits.append_timeout_ms
         try:
-            with shared.under_way.windows(keys):
-                await shared.commands.submit(Command(pop_take=take))
+            await within(committed, timeout_ms, lambda: AppendTimeoutError(timeout_ms))
         finally:
+            under_way.end_windows(keys)
             self._reserved_count -= new_count
             for key in keys:
                 shared.offer(key)

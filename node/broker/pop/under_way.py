@@ -30,16 +30,25 @@ class UnderWay:
         """Say whether something is under way for a message."""
         return (key, offset) in self._messages or (key, offset) in self.dying
 
-    @contextmanager
-    def windows(self, keys: Iterable[WindowKey]) -> Iterator[None]:
-        """Note windows, each of which was free."""
+    def begin_windows(self, keys: Iterable[WindowKey]) -> None:
+        """Note windows, each of which is free."""
         new = set(keys)
         assert not new & self._windows, f"{new & self._windows} twice"
         self._windows |= new
+
+    def end_windows(self, keys: Iterable[WindowKey]) -> None:
+        """They are free again."""
+        self._windows -= set(keys)
+
+    @contextmanager
+    def windows(self, keys: Iterable[WindowKey]) -> Iterator[None]:
+        """Note windows, each of which is free, for a while."""
+        noted = set(keys)
+        self.begin_windows(noted)
         try:
             yield
         finally:
-            self._windows -= new
+            self.end_windows(noted)
 
     @contextmanager
     def messages(self, messages: Iterable[tuple[WindowKey, int]]) -> Iterator[None]:
