@@ -14,7 +14,13 @@ from typing import Final
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from node.rocketmq.names import check_key, check_message_group, check_tag, has_control
+from node.rocketmq.names import (
+    DEAD_LETTERS,
+    check_key,
+    check_message_group,
+    check_tag,
+    has_control,
+)
 from node.rocketmq.properties import (
     BODY_ENCODING,
     BORN_HOST,
@@ -28,6 +34,7 @@ from node.rocketmq.properties import (
     MESSAGE_TYPE,
     ORPHAN_SECONDS,
     RESERVED,
+    RETRY_TOPIC,
     TRACE_CONTEXT,
 )
 from node.rocketmq.statuses import RefusedError
@@ -226,11 +233,12 @@ def from_record(record: Record, topic: str) -> Message:
         milliseconds, nanos = int(found[DELIVERY_TIME_MS]), found.get(DELIVERY_NANOS)
         due = timestamp(milliseconds - (nanos is not None), nanos)
         system.delivery_timestamp.CopyFrom(due)
-    if DEAD_LETTER_TOPIC in found:
-        origin = DeadLetterQueue(
-            topic=found[DEAD_LETTER_TOPIC], message_id=found.get(DEAD_LETTER_ID, "")
-        )
-        system.dead_letter_queue.CopyFrom(origin)
+    origin = found.get(DEAD_LETTER_TOPIC) or found.get(RETRY_TOPIC)
+    if origin and topic.startswith(DEAD_LETTERS):
+        # A message keeps the id that its producer gave it.
+        message_id = found.get(DEAD_LETTER_ID) or system.message_id
+        dead = DeadLetterQueue(topic=origin, message_id=message_id)
+        system.dead_letter_queue.CopyFrom(dead)
     user = {name: value for name, value in found.items() if name not in RESERVED}
     return Message(
         topic=Resource(name=topic),

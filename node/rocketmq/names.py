@@ -15,7 +15,7 @@ TAG_SEPARATOR: Final = "|"
 MESSAGE_GROUP_SIZE_BYTES_MAX: Final = 63
 _CHARACTERS: Final = frozenset("%|_-0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 _SYSTEM_GROUP: Final = "CID_RMQ_SYS_"
-_DEAD_LETTERS: Final = "%DLQ%"
+DEAD_LETTERS: Final = "%DLQ%"
 _RETRIES: Final = "%RETRY%"
 
 
@@ -34,8 +34,8 @@ def topic_name(topic: Resource, *, for_reading: bool = False) -> str:
     if not 1 <= len(name) <= TOPIC_LENGTH_MAX or not _CHARACTERS.issuperset(name):
         rule = f"1 to {TOPIC_LENGTH_MAX} of letters, digits, '%', '|', '_' and '-'"
         raise RefusedError(Code.ILLEGAL_TOPIC, f"topic {name[:200]!r} must have {rule}")
-    is_system = is_reserved(name) or name.startswith((_DEAD_LETTERS, _RETRIES))
-    if is_system and not (for_reading and name.startswith(_DEAD_LETTERS)):
+    is_system = is_reserved(name) or name.startswith((DEAD_LETTERS, _RETRIES))
+    if is_system and not (for_reading and name.startswith(DEAD_LETTERS)):
         raise RefusedError(
             Code.ILLEGAL_TOPIC, f"topic {name!r} belongs to the system; use another name"
         )

@@ -1,0 +1,400 @@
+"""The methods of the protocol over a real broker and real gRPC: each refusal has its code."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from node.rocketmq.access import Access
+from node.rocketmq.forwarding import SERVICE
+from node.rocketmq.service import RocketMq
+from node.services.calls import Calls
+from quorumlog.pb import rocketmq_pb2 as pb
+from quorumlog.pb.rocketmq_pb2 import ClientType, Code, FilterType, MessageType
+from tests.node.broker_fakes import Fixture, node_at
+
+TIMEOUT_S = 30.0
+TOPIC = pb.Resource(name="orders")
+GROUP = pb.Resource(name="readers")
+QUEUE = pb.MessageQueue(topic=TOPIC)
+CLIENT = (("x-mq-client-id", "client@1"),)
+HANDLE = "2.g0.none"
+
+
+class Gateway:
+    """A gateway and a connection to it."""
+
+    def __init__(self, node: Fixture, rocketmq: RocketMq, channel: grpc.aio.Channel) -> None:
+        self.node, self.rocketmq, self.channel = node, rocketmq, channel
+
+    async def call(self, name: str, request: Any, metadata: Any = CLIENT) -> Any:
+        """Call a unary method."""
+        method = self.channel.unary_unary(
+            f"/{SERVICE}/{name}",
+            request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=getattr(pb, f"{name}Response").FromString,
+        )
+        return await method(request, metadata=metadata, timeout=TIMEOUT_S)
+
+    async def receive(self, timeout_s: float = TIMEOUT_S, **fields: Any) -> list[Any]:
+        """Call ReceiveMessage and return all elements."""
+        fields.setdefault("group", GROUP)
+        fields.setdefault("message_queue", QUEUE)
+        fields.setdefault("batch_size", 32)
+        fields.setdefault("invisible_duration", Duration(seconds=30))
+        fields.setdefault("long_polling_timeout", Duration())
+        method = self.channel.unary_stream(
+            f"/{SERVICE}/ReceiveMessage",
+            request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=pb.ReceiveMessageResponse.FromString,
+        )
+        request = pb.ReceiveMessageRequest(**fields)
+        return [e async for e in method(request, metadata=CLIENT, timeout=timeout_s)]
+
+    async def send(self, body: bytes = b"x", **system: Any) -> Any:
+        """Send one message to topic orders."""
+        return await self.call(
+            "SendMessage", pb.SendMessageRequest(messages=[message(body, **system)])
+        )
+
+
+def message(body: bytes = b"x", topic: str = "orders", **system: Any) -> pb.Message:
+    system.setdefault("message_id", "01" * 17)
+    return pb.Message(
+        topic=pb.Resource(name=topic),
+        system_properties=pb.SystemProperties(**system),
+        body=body,
+    )
+
+
+@asynccontextmanager
+async def gateway_at(root: Path, keys: dict[str, str] | None = None) -> AsyncIterator[Gateway]:
+    """A gateway over one node with topic orders."""
+    sizes: dict[str, Any] = {
+        "file_size_bytes": 1 << 20,
+        "batch_size_bytes_max": 1 << 18,
+        "body_size_bytes_max": 1 << 16,
+    }
+    async with node_at(root, **sizes) as node:
+        calls = Calls(on_fatal=_raise)
+        rocketmq = RocketMq(node.broker, calls, Access(keys or {}), None, lambda _node: True)
+        server = grpc.aio.server()
+        server.add_generic_rpc_handlers((rocketmq.handler(),))
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        try:
+            async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+                yield Gateway(node, rocketmq, channel)
+        finally:
+            await server.stop(0)
+            await rocketmq.stop()
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+REFUSED: list[tuple[str, Any, Code]] = [
+    ("QueryRoute", pb.QueryRouteRequest(topic=pb.Resource(name="a b")), Code.ILLEGAL_TOPIC),
+    ("QueryRoute", pb.QueryRouteRequest(topic=pb.Resource(name="none")), Code.TOPIC_NOT_FOUND),
+    (
+        "QueryRoute",
+        pb.QueryRouteRequest(
+            topic=TOPIC, endpoints=pb.Endpoints(addresses=[pb.Address(host="", port=1)])
+        ),
+        Code.ILLEGAL_ACCESS_POINT,
+    ),
+    ("QueryAssignment", pb.QueryAssignmentRequest(topic=TOPIC), Code.ILLEGAL_CONSUMER_GROUP),
+    (
+        "QueryAssignment",
+        pb.QueryAssignmentRequest(topic=pb.Resource(name="none"), group=GROUP),
+        Code.TOPIC_NOT_FOUND,
+    ),
+    ("Heartbeat", pb.HeartbeatRequest(), Code.UNRECOGNIZED_CLIENT_TYPE),
+    (
+        "Heartbeat",
+        pb.HeartbeatRequest(
+            client_type=ClientType.PRODUCER, group=pb.Resource(name="CID_RMQ_SYS_A")
+        ),
+        Code.ILLEGAL_CONSUMER_GROUP,
+    ),
+    ("SendMessage", pb.SendMessageRequest(), Code.MESSAGE_CORRUPTED),
+    (
+        "SendMessage",
+        pb.SendMessageRequest(messages=[message(), message(topic="other")]),
+        Code.MESSAGE_CORRUPTED,
+    ),
+    ("SendMessage", pb.SendMessageRequest(messages=[message(topic="none")]), Code.TOPIC_NOT_FOUND),
+    (
+        "SendMessage",
+        pb.SendMessageRequest(messages=[message(topic="rmq_sys_quorumlog")]),
+        Code.ILLEGAL_TOPIC,
+    ),
+    (
+        "SendMessage",
+        pb.SendMessageRequest(messages=[message(topic="%RETRY%readers")]),
+        Code.ILLEGAL_TOPIC,
+    ),
+    (
+        "SendMessage",
+        pb.SendMessageRequest(messages=[message(bytes(1 << 17))]),
+        Code.MESSAGE_BODY_TOO_LARGE,
+    ),
+    (
+        "SendMessage",
+        pb.SendMessageRequest(
+            messages=[message(delivery_timestamp=Timestamp(seconds=4_000_000_000))]
+        ),
+        Code.ILLEGAL_DELIVERY_TIME,
+    ),
+    (
+        "SendMessage",
+        pb.SendMessageRequest(
+            messages=[
+                message(
+                    message_type=MessageType.TRANSACTION,
+                    orphaned_transaction_recovery_duration=Duration(seconds=7_200),
+                )
+            ]
+        ),
+        Code.BAD_REQUEST,
+    ),
+    ("AckMessage", pb.AckMessageRequest(group=GROUP, topic=TOPIC), Code.BAD_REQUEST),
+    (
+        "AckMessage",
+        pb.AckMessageRequest(
+            group=GROUP, topic=TOPIC, entries=[pb.AckMessageEntry(receipt_handle="never")]
+        ),
+        Code.INVALID_RECEIPT_HANDLE,
+    ),
+    (
+        "AckMessage",
+        pb.AckMessageRequest(
+            group=GROUP, topic=TOPIC, entries=[pb.AckMessageEntry(receipt_handle=HANDLE)]
+        ),
+        Code.INVALID_RECEIPT_HANDLE,
+    ),
+    (
+        "ChangeInvisibleDuration",
+        pb.ChangeInvisibleDurationRequest(group=GROUP, topic=TOPIC, receipt_handle=HANDLE),
+        Code.INVALID_RECEIPT_HANDLE,
+    ),
+    (
+        "ChangeInvisibleDuration",
+        pb.ChangeInvisibleDurationRequest(
+            group=GROUP,
+            topic=TOPIC,
+            receipt_handle=HANDLE,
+            invisible_duration=Duration(seconds=13 * 3_600),
+        ),
+        Code.ILLEGAL_INVISIBLE_TIME,
+    ),
+    (
+        "ForwardMessageToDeadLetterQueue",
+        pb.ForwardMessageToDeadLetterQueueRequest(group=GROUP, topic=TOPIC, receipt_handle=HANDLE),
+        Code.INVALID_RECEIPT_HANDLE,
+    ),
+    ("EndTransaction", pb.EndTransactionRequest(topic=TOPIC), Code.INVALID_TRANSACTION_ID),
+    (
+        "EndTransaction",
+        pb.EndTransactionRequest(
+            topic=TOPIC, transaction_id="2.g0.12345", resolution=pb.TransactionResolution.COMMIT
+        ),
+        Code.INVALID_TRANSACTION_ID,
+    ),
+    ("RecallMessage", pb.RecallMessageRequest(topic=TOPIC), Code.BAD_REQUEST),
+    (
+        "RecallMessage",
+        pb.RecallMessageRequest(topic=TOPIC, recall_handle="2.g0.zz.id"),
+        Code.BAD_REQUEST,
+    ),
+]
+
+
+@pytest.mark.slow
+def test_every_refusal_has_its_code(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with gateway_at(tmp_path) as gateway:
+            for name, request, code in REFUSED:
+                response = await gateway.call(name, request)
+                found = response.status
+                assert found.code == code, f"{name}: {Code.Name(found.code)} {found.message}"
+                assert found.message
+            assert (await gateway.send()).status.code == Code.OK, "the gateway goes on"
+
+    asyncio.run(main())
+
+
+@pytest.mark.slow
+def test_receives_that_cannot_be(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with gateway_at(tmp_path) as gateway:
+            sql = pb.FilterExpression(type=FilterType.SQL, expression="a >")
+            tag = pb.FilterExpression(type=FilterType.TAG, expression="a || ")
+            none = pb.MessageQueue(topic=pb.Resource(name="none"))
+            for fields, code in (
+                ({"group": pb.Resource(name="")}, Code.ILLEGAL_CONSUMER_GROUP),
+                ({"message_queue": none}, Code.TOPIC_NOT_FOUND),
+                ({"message_queue": pb.MessageQueue()}, Code.ILLEGAL_TOPIC),
+                ({"filter_expression": sql}, Code.ILLEGAL_FILTER_EXPRESSION),
+                ({"filter_expression": tag}, Code.ILLEGAL_FILTER_EXPRESSION),
+                ({"invisible_duration": Duration()}, Code.ILLEGAL_INVISIBLE_TIME),
+                ({"invisible_duration": Duration(seconds=50_000)}, Code.ILLEGAL_INVISIBLE_TIME),
+            ):
+                elements = await gateway.receive(**fields)
+                assert [e.status.code for e in elements] == [code], f"{fields}: {elements}"
+
+    asyncio.run(main())
+
+
+@pytest.mark.slow
+def test_a_delivery_has_all_that_clients_need_in_order(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with gateway_at(tmp_path) as gateway:
+            sent = (await gateway.send(b"body", tag="red")).entries[0]
+            assert sent.status.code == Code.OK
+            assert sent.message_id == "01" * 17
+            assert sent.transaction_id
+            elements = await gateway.receive()
+            kinds = [element.WhichOneof("content") for element in elements]
+            assert kinds == ["status", "message", "delivery_timestamp"]
+            system = elements[1].message.system_properties
+            assert system.delivery_attempt == 1
+            assert system.receipt_handle
+            assert system.body_digest.checksum
+            assert system.body_encoding
+            nothing = await gateway.receive()
+            assert nothing[0].status.code == Code.MESSAGE_NOT_FOUND
+            entry = pb.AckMessageEntry(message_id="m", receipt_handle=system.receipt_handle)
+            ack = pb.AckMessageRequest(group=GROUP, topic=TOPIC, entries=[entry])
+            for _ in range(2):  # Clients repeat an ack whose answer was lost.
+                answer = await gateway.call("AckMessage", ack)
+                assert answer.status.code == Code.OK
+                assert answer.entries[0].message_id == "m"
+            mixed = pb.AckMessageRequest(
+                group=GROUP,
+                topic=TOPIC,
+                entries=[entry, pb.AckMessageEntry(receipt_handle=HANDLE)],
+            )
+            answer = await gateway.call("AckMessage", mixed)
+            assert answer.status.code == Code.MULTIPLE_RESULTS
+            assert [e.status.code for e in answer.entries] == [
+                Code.OK,
+                Code.INVALID_RECEIPT_HANDLE,
+            ]
+
+    asyncio.run(main())
+
+
+@pytest.mark.slow
+def test_after_the_last_attempt_a_message_is_a_dead_letter(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with gateway_at(tmp_path) as gateway:
+            await gateway.send(b"poison")
+            attempts = []
+            while True:
+                elements = await gateway.receive()
+                if elements[0].status.code == Code.MESSAGE_NOT_FOUND:
+                    break
+                system = elements[1].message.system_properties
+                attempts.append(system.delivery_attempt)
+                await gateway.call(
+                    "ChangeInvisibleDuration",
+                    pb.ChangeInvisibleDurationRequest(
+                        group=GROUP, topic=TOPIC, receipt_handle=system.receipt_handle
+                    ),
+                )
+            assert attempts == list(range(1, 18))
+            queue = pb.MessageQueue(topic=pb.Resource(name="%DLQ%readers"))
+            dead: list[Any] = []
+            while not dead:  # It is moved beside.
+                elements = await gateway.receive(
+                    message_queue=queue,
+                    group=pb.Resource(name="undertakers"),
+                    long_polling_timeout=Duration(seconds=1),
+                )
+                dead = [e.message for e in elements if e.WhichOneof("content") == "message"]
+            assert dead[0].body == b"poison"
+            assert dead[0].system_properties.dead_letter_queue.topic == "orders"
+            assert dead[0].system_properties.dead_letter_queue.message_id == "01" * 17
+
+    asyncio.run(main())
+
+
+@pytest.mark.slow
+def test_without_a_client_id_or_a_key_nobody_is_served(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with gateway_at(tmp_path, {"ak": "sk"}) as gateway:
+            request = pb.QueryRouteRequest(topic=TOPIC)
+            answer = await gateway.call("QueryRoute", request, metadata=())
+            assert answer.status.code == Code.CLIENT_ID_REQUIRED
+            answer = await gateway.call("QueryRoute", request)
+            assert answer.status.code == Code.UNAUTHORIZED
+
+    asyncio.run(main())
+
+
+@pytest.mark.slow
+def test_a_stream_of_telemetry_ends_with_ok_when_the_client_is_done(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with gateway_at(tmp_path) as gateway:
+            method = gateway.channel.stream_stream(f"/{SERVICE}/Telemetry")
+            stream: Any = method(metadata=CLIENT, timeout=TIMEOUT_S)
+            settings = pb.Settings(publishing=pb.Publishing(topics=[TOPIC]))
+            await stream.write(pb.TelemetryCommand(settings=settings).SerializeToString())
+            answer = pb.TelemetryCommand.FromString(await stream.read())
+            assert answer.status.code == Code.OK
+            assert answer.settings.publishing.max_body_size > 0
+            assert gateway.rocketmq.clients.producer_topics() == {"orders"}
+            await stream.write(b"\xff no command")
+            bad = pb.Settings()
+            await stream.write(pb.TelemetryCommand(settings=bad).SerializeToString())
+            answer = pb.TelemetryCommand.FromString(await stream.read())
+            assert answer.status.code == Code.BAD_REQUEST
+            await stream.done_writing()
+            rest = 0
+            while await stream.read() is not grpc.aio.EOF:
+                rest += 1
+            assert rest <= 1, "the settings once more, at most"
+            assert await stream.code() is grpc.StatusCode.OK
+            assert gateway.rocketmq.clients.producer_topics() == set()
+
+    asyncio.run(main())
+
+
+@pytest.mark.slow
+def test_bytes_that_are_no_request_are_told(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with gateway_at(tmp_path) as gateway:
+            method = gateway.channel.unary_unary(f"/{SERVICE}/SendMessage")
+            data = await method(b"\xff\xff\xff", metadata=CLIENT, timeout=TIMEOUT_S)
+            answer = pb.SendMessageResponse.FromString(data)
+            assert answer.status.code == Code.BAD_REQUEST
+            with pytest.raises(grpc.aio.AioRpcError) as raised:
+                await gateway.channel.unary_unary(f"/{SERVICE}/PullMessage")(b"", metadata=CLIENT)
+            assert raised.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+    asyncio.run(main())
+
+
+@pytest.mark.slow
+def test_nobody_leads_and_the_call_is_held_then_refused(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with gateway_at(tmp_path) as gateway:
+            driver = gateway.node.driver
+            driver.lose(leader_id=0)
+            sending = asyncio.create_task(gateway.send())
+            done, _ = await asyncio.wait({sending}, timeout=0.3)
+            assert not done, "it waits for an election"
+            driver.lead()
+            assert (await sending).status.code == Code.OK
+            driver.lose(leader_id=0)
+            assert (await gateway.send()).status.code == Code.HA_NOT_AVAILABLE
+
+    asyncio.run(main())
