@@ -3,10 +3,14 @@
 Owns the list and its order, which is the order of a run and of a table. Ours comes first.
 """
 
+import re
+import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Final
 
+import quorumlog
 from bench.peers import etcd, nats_jetstream, redis_streams, rocketmq
 from bench.peers.etcd import EtcdPeer
 from bench.peers.nats_jetstream import NatsPeer
@@ -15,6 +19,7 @@ from bench.peers.peer import Peer
 from bench.peers.pysyncobj_dict import PySyncObjPeer
 from bench.peers.redis_streams import RedisPeer
 from bench.peers.rocketmq import RocketMqPeer
+from bench.peers.rocketmq_settings import installed_directory
 
 OWN: Final = "quorumlog"
 
@@ -26,19 +31,42 @@ class Entry:
     make: Callable[[], Peer]
     why_missing: Callable[[], str | None]
     """A reason, or None if it can be started here."""
+    version: Callable[[], str]
+    """Of what is installed; only asked when nothing is missing."""
 
 
 def _never() -> None:
     return None
 
 
+def _said_by(*words: str) -> Callable[[], str]:
+    """The first version number in what a program says of itself."""
+
+    def ask() -> str:
+        said = subprocess.run(words, capture_output=True, text=True, check=True, timeout=30).stdout
+        found = re.search(r"\d+(\.\d+)+", said)
+        return found[0] if found else said.strip()
+
+    return ask
+
+
+def _rocketmq_version() -> str:
+    return installed_directory().name.removeprefix("rocketmq-")
+
+
+_REDIS_VERSION: Final = _said_by("redis-server", "--version")
+
 ENTRIES: Final[dict[str, Entry]] = {
-    OWN: Entry(OwnPeer, _never),
-    "etcd": Entry(EtcdPeer, etcd.why_missing),
-    "nats": Entry(NatsPeer, nats_jetstream.why_missing),
-    "redis-wait1": Entry(RedisPeer, redis_streams.why_missing),
-    "redis-wait2": Entry(lambda: RedisPeer(2), redis_streams.why_missing),
-    "pysyncobj": Entry(PySyncObjPeer, _never),
-    "rocketmq-dledger": Entry(lambda: RocketMqPeer("dledger"), rocketmq.why_missing),
-    "rocketmq-master-slave": Entry(lambda: RocketMqPeer("master_slave"), rocketmq.why_missing),
+    OWN: Entry(OwnPeer, _never, lambda: quorumlog.__version__),
+    "etcd": Entry(EtcdPeer, etcd.why_missing, _said_by("etcd", "--version")),
+    "nats": Entry(NatsPeer, nats_jetstream.why_missing, _said_by("nats-server", "-v")),
+    "redis-wait1": Entry(RedisPeer, redis_streams.why_missing, _REDIS_VERSION),
+    "redis-wait2": Entry(lambda: RedisPeer(2), redis_streams.why_missing, _REDIS_VERSION),
+    "pysyncobj": Entry(PySyncObjPeer, _never, lambda: version("pysyncobj")),
+    "rocketmq-dledger": Entry(
+        lambda: RocketMqPeer("dledger"), rocketmq.why_missing, _rocketmq_version
+    ),
+    "rocketmq-master-slave": Entry(
+        lambda: RocketMqPeer("master_slave"), rocketmq.why_missing, _rocketmq_version
+    ),
 }

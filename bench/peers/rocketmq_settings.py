@@ -72,6 +72,8 @@ def broker_properties(
         "listenPort": str(own.listen),
         "haListenPort": str(own.ha),
         "namesrvAddr": name_server,
+        # The shortest there is: who missed the name server at its start tries again after it.
+        "registerNameServerPeriod": "10000",
         "storePathRootDir": root,
         "storePathCommitLog": os.path.join(root, "commitlog"),
         "mappedFileSizeCommitLog": str(256 << 20),

@@ -15,7 +15,7 @@ from bench.peers.registry import ENTRIES
 from quorumlog.cli import bench_cluster
 
 _COUNT = 100
-_DEADLINE_S = 120
+_DEADLINE_S = 300
 _LOADS = {
     "one at a time": Load(count=_COUNT, body_size_bytes=1024),
     "in flight": Load(count=_COUNT, body_size_bytes=100, in_flight_count=64),

@@ -1,0 +1,118 @@
+"""A comparison as Markdown: who took part, the ratios, the values behind them, and the reasons.
+
+Owns the layout. What is in it comes as the record that `bench.side_by_side` writes as JSON.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bench.peers.registry import OWN
+
+
+def markdown(record: Mapping[str, Any]) -> str:
+    """Return the whole page."""
+    peers = [facts["name"] for facts in record["peers"]]
+    notes = _Notes()
+    parts = [_head(record), _who(record["peers"])]
+    for place, directory_kind in record["places"].items():
+        rows = [row for row in record["rows"] if row["place"] == place]
+        parts.append(f"## {place} ({directory_kind})\n\n{_limits(rows)}")
+        compared = [row for row in rows if row["machine"] is None]
+        parts.append(_ratios(compared, peers, notes))
+        parts.append(_values(compared, peers))
+    parts.append(notes.text())
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _head(record: Mapping[str, Any]) -> str:
+    machine = record["machine"]
+    return (
+        "# Side by side\n\n"
+        f"`{record['command']}`, begun {record['begun']}, version {record['commit']}, on "
+        f"{machine['cpu_count']} cores ({machine['cpu']}), {machine['memory_mib']} MiB, Linux "
+        f"{machine['kernel']}, Python {machine['python']}. Nodes and clients share the machine. "
+        "bench/README.md says how to read this; quote ratios of one run only."
+    )
+
+
+def _who(peers: Sequence[Mapping[str, Any]]) -> str:
+    rows = [
+        [one["name"], one["version"], one["durability"], one["client"], one["settings"]]
+        for one in peers
+    ]
+    return "## Who\n\n" + _table(["peer", "version", "an ack means", "client", "settings"], rows)
+
+
+def _limits(rows: Sequence[Mapping[str, Any]]) -> str:
+    found = [f"{row['row']} {_span(row['machine'], row['unit'])}" for row in rows if row["machine"]]
+    return "; ".join(found) + "." if found else ""
+
+
+def _ratios(rows: Sequence[Mapping[str, Any]], peers: Sequence[str], notes: "_Notes") -> str:
+    others = [peer for peer in peers if peer != OWN]
+    lines = []
+    for row in rows:
+        cells = []
+        for peer in others:
+            found = row["peers"][peer]
+            own = row["peers"][OWN]
+            if found["ratio"] is not None:
+                cells.append(_ratio(found["ratio"]))
+            else:
+                cells.append(notes.mark(found["reason"] or own["reason"] or "not in one round"))
+        lines.append([row["row"], *cells])
+    title = "How many times better ours is: median (smallest to largest of the rounds)."
+    return f"{title}\n\n" + _table(["", *others], lines)
+
+
+def _values(rows: Sequence[Mapping[str, Any]], peers: Sequence[str]) -> str:
+    lines = [
+        [row["row"], row["unit"], *(_median(row["peers"][peer]["value"]) for peer in peers)]
+        for row in rows
+    ]
+    return "The medians behind them, of this run on this machine.\n\n" + _table(
+        ["", "unit", *peers], lines
+    )
+
+
+def _ratio(found: Mapping[str, Any]) -> str:
+    text = f"{_short(found['median'])} ({_short(found['lo'])} to {_short(found['hi'])})"
+    return f"**{text}**" if found["median"] < 1 else text
+
+
+def _span(found: Mapping[str, Any], unit: str) -> str:
+    lo, hi = _short(found["lo"]), _short(found["hi"])
+    return f"{_short(found['median'])} {unit} ({lo} to {hi})"
+
+
+def _median(found: Mapping[str, Any] | None) -> str:
+    return "" if found is None else _short(found["median"])
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2f}" if value < 10 else f"{value:.1f}"
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join("| " + " | ".join(_escaped(cell) for cell in line) + " |" for line in lines)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+class _Notes:
+    """Reasons, each told once."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+
+    def mark(self, reason: str) -> str:
+        return f"[{self._numbers.setdefault(reason, len(self._numbers) + 1)}]"
+
+    def text(self) -> str:
+        if not self._numbers:
+            return ""
+        lines = [f"{number}. {_escaped(reason)}" for reason, number in self._numbers.items()]
+        return "## Why there is no ratio\n\n" + "\n".join(lines)

@@ -1,0 +1,76 @@
+"""What a comparison has found so far, a line of JSON for each session that is over.
+
+Owns the file, so that a run that was interrupted goes on where it was. A session that was under way
+then is not in it, and is done again. Must not know what the cells mean.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+_NAME: Final = "journal.jsonl"
+
+
+class OtherRunError(Exception):
+    """The directory holds a run of another plan."""
+
+    code, retryable, outcome = "bench.other_run", False, None
+
+    def __init__(self, directory: str, names: list[str]) -> None:
+        super().__init__(directory, names)
+        self.directory, self.names = directory, names
+
+    def __str__(self) -> str:
+        return (
+            f"{self.directory} holds a run that differs in {', '.join(self.names)}; "
+            "give another directory with -o, or run it as that one was run"
+        )
+
+
+class Journal:
+    """Sessions that are over, by their keys."""
+
+    def __init__(self, directory: Path, plan: Mapping[str, Any]) -> None:
+        """Open the journal of a directory, or begin it. Raises OtherRunError."""
+        directory.mkdir(parents=True, exist_ok=True)
+        self._path = directory / _NAME
+        self.sessions: dict[str, dict[str, Any]] = {}
+        if not self._path.exists():
+            self.plan = dict(plan)
+            self._append({"plan": self.plan})
+            return
+        lines = self._path.read_text("utf-8").splitlines(keepends=True)
+        # A line without its end was being written when the run was interrupted.
+        whole = [json.loads(line) for line in lines if line.endswith("\n")]
+        if not whole:
+            self._path.unlink()
+            self.__init__(directory, plan)  # type: ignore[misc]
+            return
+        self.plan = whole[0]["plan"]
+        wanted = json.loads(json.dumps(dict(plan)))
+        differs = [
+            name for name in wanted if name != "begun" and wanted[name] != self.plan.get(name)
+        ]
+        if differs:
+            raise OtherRunError(str(directory), differs)
+        for one in whole[1:]:
+            self.sessions[one["key"]] = one
+        if len(whole) < len(lines):
+            self._rewrite()
+
+    def add(self, session: Mapping[str, Any]) -> None:
+        """Keep a session that is over."""
+        self.sessions[session["key"]] = dict(session)
+        self._append(session)
+
+    def _append(self, line: Mapping[str, Any]) -> None:
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+            file.flush()
+            os.fdatasync(file.fileno())
+
+    def _rewrite(self) -> None:
+        lines = [{"plan": self.plan}, *self.sessions.values()]
+        self._path.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")

@@ -1,0 +1,107 @@
+"""What a comparison does in which order: sessions, each of one peer in one place, in turn.
+
+Owns the scale of a run and its order: A B C, then A B C again, so that a slow minute of the machine
+meets all peers. Must not know how a session is run or what came of it.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal
+
+MIB: Final = 1 << 20
+GIB: Final = 1 << 30
+
+Scenario = Literal["limits", "rates", "growth", "topics"]
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How much work a run is."""
+
+    rounds: Mapping[str, int]
+    """Of the rates, by place."""
+    seconds: float
+    """Of each measured load."""
+    warm_up_s: float
+    """Of each kind of load before it is measured: a Java client is ten times slower at first."""
+    trial_s: float
+    """Of each trial for the number of batches in flight."""
+    failover_s: float
+    """How long a failover may take; it is measured in the first round of a place."""
+    log_sizes_bytes: tuple[int, ...]
+    """The log grows to these; at each the rates are measured."""
+    restart_size_bytes: int
+    """One of them: there all nodes are stopped and started."""
+    fill_s_max: float
+    """A peer that would take longer to fill its log is not asked to."""
+    topic_counts: tuple[int, ...]
+    session_s_max: Mapping[Scenario, float]
+    run_s_max: float
+    """What is left then is not measured."""
+
+    def row(self) -> dict[str, Any]:
+        """The scale under stable keys, as JSON gives it back."""
+        found = asdict(self)
+        return {key: list(v) if isinstance(v, tuple) else v for key, v in found.items()}
+
+
+FULL: Final = Scale(
+    rounds={"tmpfs": 5, "disk": 5},
+    seconds=4.0,
+    warm_up_s=2.0,
+    trial_s=1.0,
+    failover_s=40.0,
+    log_sizes_bytes=(GIB, 5 * GIB, 10 * GIB),
+    restart_size_bytes=5 * GIB,
+    fill_s_max=1800.0,
+    topic_counts=(1, 100, 10_000),
+    session_s_max={"limits": 120.0, "rates": 600.0, "growth": 5400.0, "topics": 900.0},
+    run_s_max=24 * 3600.0,
+)
+QUICK: Final = Scale(
+    rounds={"tmpfs": 2, "disk": 1},
+    seconds=0.4,
+    warm_up_s=0.3,
+    trial_s=0.15,
+    failover_s=8.0,
+    log_sizes_bytes=(32 * MIB, 64 * MIB),
+    restart_size_bytes=64 * MIB,
+    fill_s_max=5.0,
+    topic_counts=(1, 100),
+    session_s_max={"limits": 20.0, "rates": 60.0, "growth": 45.0, "topics": 30.0},
+    run_s_max=560.0,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One peer, started afresh, in one place, for one scenario."""
+
+    scenario: Scenario
+    place: str
+    round: int
+    peer: str
+    """Empty for the limits of the machine."""
+    topic_count: int = 1
+
+    @property
+    def key(self) -> str:
+        """Names it in the journal."""
+        peer = self.peer or "machine"
+        return f"{self.scenario}/{self.place}/{self.round}/{self.topic_count}/{peer}"
+
+
+def sessions(scale: Scale, places: Sequence[str], peers: Sequence[str]) -> Iterator[Session]:
+    """All of a run, in order. The log grows on the last place only, topics on the first."""
+    for number in range(max(scale.rounds[place] for place in places)):
+        for place in places:
+            if number < scale.rounds[place]:
+                yield Session("limits", place, number, "")
+                for peer in peers:
+                    yield Session("rates", place, number, peer)
+        if number == 0:
+            for count in scale.topic_counts:
+                for peer in peers:
+                    yield Session("topics", places[0], 0, peer, count)
+            for peer in peers:
+                yield Session("growth", places[-1], 0, peer)

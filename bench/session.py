@@ -1,0 +1,266 @@
+"""One session of a comparison, in a process of its own: start a peer, measure rows, stop it.
+
+Owns the rows and the loads behind them, the same for every peer. Says each cell as a line of JSON
+as soon as it is known, so that what a peer broke later is not lost. `bench.side_by_side` starts it
+and has the deadline.
+"""
+
+import asyncio
+import json
+import shutil
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import psutil
+
+from bench.meter import Meter
+from bench.peers.measured import best_in_flight
+from bench.peers.peer import Load, NotOfferedError, Peer, Produced
+from bench.peers.registry import ENTRIES
+from bench.report import latency, machine_limits
+
+_GIB: Final = 1 << 30
+_SIZES: Final = {"1 KiB": 1024, "100 B": 100, "64 KiB": 65_536}
+_BATCH_COUNTS: Final = {"1 KiB": 100, "100 B": 100, "64 KiB": 16}
+_IN_FLIGHT: Final = 64
+_FAILOVER_RATE_PER_S: Final = 50.0
+_FAILOVER_LEAD_S: Final = 1.0
+_FILL_BATCH_COUNT: Final = 100
+_BODY_SIZE_BYTES: Final = 1024
+_MEMORY_SHARE_MAX: Final = 0.6
+_DISK_COPIES: Final = 3 * 2.5
+"""Bytes on disk for a byte that is kept: three nodes, each with room to write it anew."""
+
+_Measure = Callable[[], Awaitable[None]]
+
+
+def say(row: str, unit: str, value: float | None, **more: Any) -> None:
+    """Write one cell; without a value it has a reason."""
+    print(json.dumps({"row": row, "unit": unit, "value": value, **more}), flush=True)
+
+
+class Session:
+    """A peer that runs, and the scale of what is asked of it."""
+
+    def __init__(self, peer: Peer, directory: str, scale: dict[str, Any]) -> None:
+        """`scale` as `plan.Scale.row` gives it."""
+        self._peer, self._directory, self._scale = peer, directory, scale
+        self._in_flight = 16
+
+    async def _cell(self, row: str, unit: str, measure: _Measure) -> None:
+        """Measure, or say why there is nothing to measure."""
+        try:
+            await measure()
+        except NotOfferedError as error:
+            say(row, unit, None, reason=str(error))
+
+    async def _run(self, load: Load) -> tuple[Produced, dict[str, float]]:
+        meter = Meter(self._peer.pids())
+        found = await self._peer.produce(load)
+        return found, meter.read().per_million(found.message_count)
+
+    async def rates(self, *, with_failover: bool) -> None:
+        """Every size in every mode, reading, the tail at half of the rate, and a dead leader."""
+        await self._warm_up()
+        half_per_s = 0.0
+        for name, size_bytes in _SIZES.items():
+            await self._one_at_a_time(f"{name}, one in flight", size_bytes)
+            row = f"{name}, {_IN_FLIGHT} in flight"
+            rate = await self._many(row, Load(
+                seconds=self._scale["seconds"], body_size_bytes=size_bytes,
+                in_flight_count=_IN_FLIGHT,
+            ), with_cost=size_bytes == _BODY_SIZE_BYTES)  # fmt: skip
+            half_per_s = half_per_s or rate / 2
+            await self._many(f"{name}, batches", Load(
+                seconds=self._scale["seconds"], body_size_bytes=size_bytes,
+                in_flight_count=self._in_flight, batch_count=_BATCH_COUNTS[name],
+            ), with_cost=size_bytes == _BODY_SIZE_BYTES)  # fmt: skip
+            if size_bytes == _BODY_SIZE_BYTES:
+                await self._consume(f"{name}, consume from the start")
+        await self._tail(half_per_s)
+        if with_failover:
+            await self._failover()
+
+    async def _warm_up(self) -> None:
+        """Each kind of load once, then the number of batches in flight that suits the peer."""
+        seconds = self._scale["warm_up_s"]
+        for in_flight_count, batch_count in ((1, 1), (_IN_FLIGHT, 1), (16, 100)):
+            load = Load(seconds=seconds, in_flight_count=in_flight_count, batch_count=batch_count)
+            await self._peer.produce(load)
+        self._in_flight = await best_in_flight(
+            self._peer, trial_s=self._scale["trial_s"], batch_count=_FILL_BATCH_COUNT
+        )
+
+    async def _one_at_a_time(self, row: str, size_bytes: int) -> None:
+        load = Load(seconds=self._scale["seconds"], body_size_bytes=size_bytes)
+        found = latency((await self._peer.produce(load)).latencies_ms())
+        say(f"{row}, p50", "ms", found["p50_ms"], detail=found)
+
+    async def _many(self, row: str, load: Load, *, with_cost: bool) -> float:
+        """One row for the rate and, if wanted, rows for what it costs; return the rate."""
+        rate = 0.0
+
+        async def measure() -> None:
+            nonlocal rate
+            found, cost = await self._run(load)
+            rate = found.per_second
+            detail = {
+                **latency(found.latencies_ms()), **cost, "in_flight_count": load.in_flight_count,
+                "batch_count": load.batch_count,
+            }  # fmt: skip
+            say(row, "msg/s", round(rate, 1), detail=detail)
+            if with_cost and cost:
+                say(f"{row}, processor time of a million", "s", cost["cpu_s_per_million"])
+                written = cost["written_gb_per_million"]
+                if written:
+                    say(f"{row}, written to disk for a million", "GB", written)
+                sent = cost["loopback_gb_per_million"]
+                say(f"{row}, over the loopback device for a million", "GB", sent)
+
+        await self._cell(row, "msg/s", measure)
+        return rate
+
+    async def _consume(self, row: str) -> None:
+        async def measure() -> None:
+            found = await self._peer.consume()
+            rate = found.message_count / found.seconds
+            detail = {"message_count": found.message_count, "size_bytes": found.size_bytes}
+            say(row, "msg/s", round(rate, 1), detail=detail)
+
+        await self._cell(row, "msg/s", measure)
+
+    async def _tail(self, rate_per_s: float) -> None:
+        """Single messages at half of what it takes with 64 in flight, in even steps."""
+        row = "1 KiB, at half of the rate of 64 in flight"
+        if not rate_per_s:
+            say(f"{row}, p99", "ms", None, reason="there was no rate to take half of")
+            return
+        load = Load(seconds=2 * self._scale["seconds"], rate_per_s=rate_per_s)
+        found = latency((await self._peer.produce(load)).latencies_ms())
+        detail = {**found, "rate_per_s": round(rate_per_s, 1)}
+        say(f"{row}, p50", "ms", found["p50_ms"], detail=detail)
+        say(f"{row}, p99", "ms", found["p99_ms"], detail=detail)
+
+    async def _failover(self) -> None:
+        """SIGKILL to the leader under 50 messages a second: when is a later one acked?"""
+        row, seconds = "failover: kill to the next ack", self._scale["failover_s"]
+
+        async def measure() -> None:
+            load = Load(
+                seconds=seconds + _FAILOVER_LEAD_S,
+                rate_per_s=_FAILOVER_RATE_PER_S,
+                tolerates_errors=True,
+            )
+            async with asyncio.TaskGroup() as tasks:
+                running = tasks.create_task(self._peer.produce(load))
+                await asyncio.sleep(_FAILOVER_LEAD_S)
+                killed_s = await self._peer.kill_leader()
+            acked_s = running.result().first_ack_after(killed_s)
+            if acked_s is None:
+                say(row, "s", None, reason=f"nothing was acked within {seconds:.0f} s")
+                return
+            errors = running.result().error_count
+            say(row, "s", round(acked_s - killed_s, 3), detail={"error_count": errors})
+
+        try:
+            await measure()
+        except* NotOfferedError as group:
+            say(row, "s", None, reason=str(group.exceptions[0]))
+
+    async def growth(self) -> None:
+        """Fill the log step by step: rates at each size, and a restart at one of them."""
+        await self._warm_up()
+        kept_count = 0
+        for size_bytes in self._scale["log_sizes_bytes"]:
+            name = f"log of {size_bytes / _GIB:g} GiB"
+            try:
+                self._check_room(size_bytes)
+                wanted = size_bytes // _BODY_SIZE_BYTES - kept_count
+                await self._fill(wanted)
+            except NotOfferedError as error:
+                say(f"{name}, batches", "msg/s", None, reason=str(error))
+                say(f"{name}, one in flight, p50", "ms", None, reason=str(error))
+                if size_bytes == self._scale["restart_size_bytes"]:
+                    say(f"{name}, restart", "s", None, reason=str(error))
+                continue
+            kept_count += wanted
+            await self._many(f"{name}, batches", Load(
+                seconds=self._scale["seconds"], in_flight_count=self._in_flight,
+                batch_count=_FILL_BATCH_COUNT,
+            ), with_cost=False)  # fmt: skip
+            await self._one_at_a_time(f"{name}, one in flight", _BODY_SIZE_BYTES)
+            if size_bytes == self._scale["restart_size_bytes"]:
+                await self._cell(f"{name}, restart", "s", lambda row=name: self._restart(row))  # type: ignore[misc]
+
+    async def _restart(self, name: str) -> None:
+        began_s = await self._peer.restart()
+        made = await self._peer.produce(Load(count=1))
+        seconds = made.began_s[0] + made.took_s[0] - began_s
+        say(f"{name}, restart", "s", round(seconds, 3))
+
+    def _check_room(self, size_bytes: int) -> None:
+        """Raise NotOfferedError when this machine could not hold the peer's log."""
+        needed = size_bytes * self._peer.facts.memory_share
+        free = psutil.virtual_memory().available
+        if needed > free * _MEMORY_SHARE_MAX:
+            raise NotOfferedError(f"it keeps it in memory: {needed / _GIB:.0f} GiB for three nodes")
+        on_disk, free = size_bytes * _DISK_COPIES, shutil.disk_usage(self._directory).free
+        if on_disk > free:
+            needs, has = on_disk / _GIB, free / _GIB
+            raise NotOfferedError(f"{needs:.0f} GiB of disk are needed, {has:.0f} are free")
+
+    async def _fill(self, count: int) -> None:
+        """Append so many; a part first, to see whether it would take too long."""
+        load = Load(
+            seconds=self._scale["trial_s"],
+            in_flight_count=self._in_flight,
+            batch_count=_FILL_BATCH_COUNT,
+        )
+        rate = (await self._peer.produce(load)).per_second
+        needed_s = count / rate if rate else float("inf")
+        if needed_s > self._scale["fill_s_max"]:
+            raise NotOfferedError(f"at {rate:.0f} msg/s it would take {needed_s:.0f} s to fill")
+        await self._peer.produce(
+            Load(count=count, in_flight_count=self._in_flight, batch_count=_FILL_BATCH_COUNT)
+        )
+
+    async def topics(self, count: int) -> None:
+        """Single messages to all topics in turn, after each had one."""
+        await self._peer.produce(Load(count=max(count, 1000), in_flight_count=_IN_FLIGHT,
+                                      topic_count=count))  # fmt: skip
+        load = Load(seconds=self._scale["seconds"], in_flight_count=_IN_FLIGHT, topic_count=count)
+        await self._many(f"1 KiB, {_IN_FLIGHT} in flight, {count:,} topics", load, with_cost=False)
+
+
+async def main(spec: dict[str, Any]) -> None:
+    """Run the session that is described."""
+    directory, scale = spec["directory"], spec["scale"]
+    if spec["scenario"] == "limits":
+        for what, value in machine_limits(directory).items():
+            say(f"the machine alone: {what}", "MB/s" if "mb" in what else "1/s", value)
+        return
+    peer = ENTRIES[spec["peer"]].make()
+    session = Session(peer, directory, scale)
+    try:
+        await peer.start(directory, topic_count=spec["topic_count"])
+        match spec["scenario"]:
+            case "rates":
+                await session.rates(with_failover=spec["round"] == 0)
+            case "growth":
+                await session.growth()
+            case "topics":
+                await session.topics(spec["topic_count"])
+            case other:
+                raise AssertionError(f"there is no scenario {other}")
+    finally:
+        await peer.stop()
+
+
+if __name__ == "__main__":
+    from quorumlog.cli.grpc_engine import choose_engine
+
+    choose_engine()
+    import uvloop
+
+    uvloop.run(main(json.loads(sys.argv[1])))

@@ -1,0 +1,273 @@
+"""`bench/run`: us and the peers with the same work in one run, in turn, and what came of it.
+
+Owns the run: each session is a process with a deadline, so that a peer that fails, hangs or takes
+its client with it is a row with a reason and never the end. Afterwards nothing of a session is
+left, neither processes nor files. Must not know the rows.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+
+from bench import comparison_plot, comparison_table
+from bench.comparison import compare
+from bench.journal import Journal, OtherRunError
+from bench.peers.own_python import python_words
+from bench.peers.registry import ENTRIES, OWN
+from bench.plan import FULL, QUICK, Scale, Session, sessions
+from bench.report import directory_kind, machine
+
+_TMPFS: Final = "/dev/shm"
+_ROOT: Final = Path(__file__).parents[1]
+_REASON_SIZE_MAX: Final = 300
+_END_DEADLINE_S: Final = 20.0
+_LEAST_SESSION_S: Final = 10.0
+"""With less left of the time of a run, the next session is not begun."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run, or go on with, a comparison; 0 also when peers failed."""
+    given = _parser().parse_args(arguments)
+    scale = QUICK if given.quick else FULL
+    places = _places(given.disk, given.place)
+    if given.rounds:
+        scale = replace(scale, rounds=dict.fromkeys(scale.rounds, given.rounds))
+    peers = [OWN, *(name for name in given.peer or ENTRIES if name != OWN)]
+    missing = {name: why for name in peers if (why := ENTRIES[name].why_missing()) is not None}
+    plan = {
+        "begun": datetime.now(UTC).isoformat(timespec="seconds"),
+        "scale": scale.row(),
+        "peers": peers,
+        "places": {name: directory_kind(path) for name, path in places.items()},
+        "commit": _commit(),
+    }
+    try:
+        journal = Journal(given.output, plan)
+    except OtherRunError as error:
+        print(f"bench/run: {error}", file=sys.stderr)
+        return 2
+    run = _Run(journal, scale, places, missing)
+    with contextlib.suppress(KeyboardInterrupt):
+        run.all(list(sessions(scale, list(places), peers)))
+    record = _record(journal, peers, missing, arguments)
+    _write(given.output, record)
+    return 130 if run.was_interrupted else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="bench/run",
+        description="Measures us and other systems with the same work in one run, in turn. An "
+        "interrupted run goes on when it is started again with the same words.",
+    )
+    parser.add_argument("--quick", action="store_true", help="within ten minutes; a first look")
+    parser.add_argument(
+        "-o", dest="output", metavar="DIR", type=Path, default=_ROOT / "out" / "bench",
+        help="where the journal, table.md, result.json and the pictures go (default: out/bench)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--peer", action="append", choices=list(ENTRIES), metavar="NAME",
+        help=f"only this one and ours; may be given again: {', '.join(ENTRIES)}",
+    )  # fmt: skip
+    parser.add_argument("--rounds", type=int, metavar="N", help="of the rates, in each place")
+    parser.add_argument(
+        "--place", choices=["tmpfs", "disk"], help="only there (default: both, if there are both)"
+    )
+    parser.add_argument(
+        "--disk", metavar="DIR", default=tempfile.gettempdir(),
+        help="a directory on a disk, for the nodes (default: the temporary directory)",
+    )  # fmt: skip
+    return parser
+
+
+def _places(disk: str, only: str | None) -> dict[str, str]:
+    found = {"tmpfs": _TMPFS} if os.access(_TMPFS, os.W_OK) else {}
+    found["disk"] = disk
+    return {name: path for name, path in found.items() if only in (None, name)}
+
+
+def _commit() -> str:
+    """Of this checkout, as git names it; a run of changed files says so."""
+    words = ["git", "-C", str(_ROOT), "describe", "--always", "--dirty", "--abbrev=12"]
+    ran = subprocess.run(words, capture_output=True, text=True, check=False)
+    return ran.stdout.strip() or "unknown"
+
+
+class _Run:
+    """Sessions one after the other."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        scale: Scale,
+        places: Mapping[str, str],
+        missing: Mapping[str, str],
+    ) -> None:
+        self._journal, self._scale, self._places = journal, scale, places
+        self._missing = missing
+        self._until = time.monotonic() + scale.run_s_max
+        self.was_interrupted = True
+        """Until the last session is over."""
+
+    def all(self, planned: Sequence[Session]) -> None:
+        """Run those that the journal does not have."""
+        for number, session in enumerate(planned, 1):
+            if session.key in self._journal.sessions:
+                continue
+            began = time.monotonic()
+            cells, failure = self._one(session)
+            took_s = round(time.monotonic() - began, 1)
+            self._journal.add(
+                {
+                    "key": session.key,
+                    "scenario": session.scenario,
+                    "place": session.place,
+                    "round": session.round,
+                    "peer": session.peer,
+                    "took_s": took_s,
+                    "cells": cells,
+                    "failure": failure,
+                }
+            )
+            said = failure or f"{len(cells)} cells"
+            print(
+                f"bench/run: {number}/{len(planned)} {session.key}: {said} ({took_s} s)",
+                file=sys.stderr,
+            )
+        self.was_interrupted = False
+
+    def _one(self, session: Session) -> tuple[list[dict[str, Any]], str | None]:
+        """What a session said, and why it did not say all, if so."""
+        if session.peer in self._missing:
+            return [], self._missing[session.peer]
+        left_s = self._until - time.monotonic()
+        if left_s < _LEAST_SESSION_S:
+            return [], "not measured: the time of a quick run was over"
+        seconds = min(self._scale.session_s_max[session.scenario], left_s)
+        with _directory(self._places[session.place]) as directory:
+            spec = {
+                "scenario": session.scenario,
+                "peer": session.peer,
+                "round": session.round,
+                "topic_count": session.topic_count,
+                "directory": directory,
+                "scale": self._scale.row(),
+            }
+            words = [*python_words("bench.session"), json.dumps(spec)]
+            try:
+                return _run_child(words, seconds)
+            finally:
+                _end_all(directory)
+
+
+@contextlib.contextmanager
+def _directory(parent: str) -> Iterator[str]:
+    root = tempfile.mkdtemp(prefix="qlog-side-by-side-", dir=parent)
+    try:
+        yield root
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def _run_child(words: Sequence[str], seconds: float) -> tuple[list[dict[str, Any]], str | None]:
+    """Run a session's process until it ends or the time is over; its cells, and what went wrong."""
+    with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as errors:
+        # From the root of the checkout: the package `bench` of this very one is measured.
+        environment = {**os.environ, "PYTHONPATH": str(_ROOT)}
+        with subprocess.Popen(
+            words, stdin=subprocess.DEVNULL, stdout=said, stderr=errors, env=environment
+        ) as child:
+            failure = None
+            try:
+                code = child.wait(seconds)
+                if code:
+                    failure = _last_line(errors) or f"the session ended with {code}"
+            except subprocess.TimeoutExpired:
+                failure = f"not over after {seconds:.0f} s"
+            finally:
+                child.kill()
+        said.seek(0)
+        lines = said.read().decode("utf-8", "replace").splitlines(keepends=True)
+        return [json.loads(line) for line in lines if line.endswith("\n")], failure
+
+
+def _end_all(directory: str) -> None:
+    """End every process that was started for a session: each has its directory in its words, or as
+    where it runs, and nobody else knows the name."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if any(directory in word for word in [process.cwd(), *process.cmdline()]):
+                process.kill()
+                found.append(process)
+    psutil.wait_procs(found, _END_DEADLINE_S)
+
+
+def _last_line(errors: Any) -> str:
+    """What a traceback ends with, which is the error."""
+    errors.seek(0)
+    lines = errors.read().decode("utf-8", "replace").strip().splitlines()
+    return lines[-1].strip(" |+-")[:_REASON_SIZE_MAX] if lines else ""
+
+
+def _record(
+    journal: Journal,
+    peers: Sequence[str],
+    missing: Mapping[str, str],
+    arguments: Sequence[str],
+) -> dict[str, Any]:
+    told = []
+    for name in peers:
+        entry = ENTRIES[name]
+        facts = entry.make().facts
+        told.append(
+            {
+                "name": name,
+                "version": missing.get(name) or entry.version(),
+                "durability": facts.durability,
+                "client": facts.client,
+                "settings": facts.settings,
+            }
+        )
+    return {
+        "bench": "side_by_side",
+        "command": shlex.join(["bench/run", *arguments]),
+        **journal.plan,
+        "machine": machine(),
+        "peers": told,
+        "rows": compare(journal.sessions.values(), peers),
+        "sessions": list(journal.sessions.values()),
+    }
+
+
+def _write(directory: Path, record: Mapping[str, Any]) -> None:
+    (directory / "result.json").write_text(json.dumps(record, indent=1) + "\n", "utf-8")
+    (directory / "table.md").write_text(comparison_table.markdown(record), "utf-8")
+    written = ["result.json", "table.md"]
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError:
+        print("bench/run: no pictures: matplotlib is not installed", file=sys.stderr)
+    else:
+        for place in record["places"]:
+            if comparison_plot.draw(record, place, directory / f"{place}.png"):
+                written.append(f"{place}.png")
+    print(f"bench/run: wrote {', '.join(written)} in {directory}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

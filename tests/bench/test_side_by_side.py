@@ -1,0 +1,118 @@
+"""A run goes through everything in turn, survives what a peer does, and goes on where it was."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from bench import side_by_side
+from bench.journal import Journal, OtherRunError
+from bench.plan import FULL, QUICK, Scale, sessions
+
+PLAN: dict[str, Any] = {"begun": "then", "scale": QUICK.row(), "peers": ["quorumlog", "etcd"]}
+CELL = {"row": "r", "unit": "msg/s", "value": 1.0}
+
+
+def script(text: str) -> list[str]:
+    return [sys.executable, "-c", text]
+
+
+# --- The order.
+
+
+@pytest.mark.parametrize("scale", [QUICK, FULL])
+def test_peers_come_in_turn_and_each_key_once(scale: Scale) -> None:
+    planned = list(sessions(scale, ["tmpfs", "disk"], ["quorumlog", "etcd", "nats"]))
+    keys = [session.key for session in planned]
+    assert len(set(keys)) == len(keys)
+    rates = [(s.place, s.round, s.peer) for s in planned if s.scenario == "rates"]
+    assert rates[:6] == [
+        ("tmpfs", 0, "quorumlog"), ("tmpfs", 0, "etcd"), ("tmpfs", 0, "nats"),
+        ("disk", 0, "quorumlog"), ("disk", 0, "etcd"), ("disk", 0, "nats"),
+    ]  # fmt: skip
+    assert len(rates) == 3 * sum(scale.rounds.values())
+    assert {s.place for s in planned if s.scenario == "growth"} == {"disk"}
+    assert scale.restart_size_bytes in scale.log_sizes_bytes
+
+
+def test_a_quick_run_ends_within_ten_minutes() -> None:
+    longest = max(QUICK.session_s_max.values())
+    assert QUICK.run_s_max + side_by_side._END_DEADLINE_S <= 600
+    assert longest <= 60
+
+
+# --- The journal.
+
+
+def test_a_run_goes_on_where_it_was(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, PLAN)
+    journal.add({"key": "a", "cells": [CELL]})
+    again = Journal(tmp_path, {**PLAN, "begun": "later"})
+    assert again.sessions == {"a": {"key": "a", "cells": [CELL]}}
+    assert again.plan["begun"] == "then"
+
+
+def test_a_line_that_was_being_written_is_dropped(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, PLAN)
+    journal.add({"key": "a"})
+    journal.add({"key": "b"})
+    path = tmp_path / "journal.jsonl"
+    whole = path.read_text()
+    path.write_text(whole[:-5])
+    again = Journal(tmp_path, PLAN)
+    assert list(again.sessions) == ["a"]
+    again.add({"key": "b"})
+    assert path.read_text() == whole
+    path.write_text(whole[:5])
+    assert Journal(tmp_path, PLAN).sessions == {}
+
+
+def test_another_plan_is_refused_by_name(tmp_path: Path) -> None:
+    Journal(tmp_path, PLAN)
+    with pytest.raises(OtherRunError, match=r"differs in peers; .*another directory"):
+        Journal(tmp_path, {**PLAN, "peers": ["quorumlog"]})
+
+
+# --- Sessions that go wrong.
+
+
+@pytest.mark.slow
+def test_what_a_session_said_before_it_failed_is_kept() -> None:
+    said = json.dumps(CELL)
+    cells, failure = side_by_side._run_child(
+        script(f"print('{said}', flush=True); raise ValueError('no quorum')"), 60
+    )
+    assert (cells, failure) == ([CELL], "ValueError: no quorum")
+
+
+@pytest.mark.slow
+def test_a_session_that_hangs_is_over_in_time() -> None:
+    text = f"echo '{json.dumps(CELL)}'; printf half; exec sleep 600"
+    cells, failure = side_by_side._run_child(["sh", "-c", text], 3.0)
+    assert (cells, failure) == ([CELL], "not over after 3 s")
+
+
+def test_what_a_session_left_running_is_ended(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        ["cat"], stdin=subprocess.PIPE, cwd=tmp_path, start_new_session=True
+    ) as left:
+        side_by_side._end_all(str(tmp_path))
+        assert not psutil.pid_exists(left.pid)
+
+
+def test_a_peer_that_is_missing_is_a_reason_and_time_that_is_over_too(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "out", PLAN)
+    planned = list(sessions(QUICK, ["tmpfs"], ["etcd"]))
+    run = side_by_side._Run(journal, QUICK, {"tmpfs": str(tmp_path)}, {"etcd": "no etcd in PATH"})
+    run._until = 0.0
+    run.all(planned)
+    assert not run.was_interrupted
+    found = journal.sessions
+    assert found["rates/tmpfs/0/1/etcd"]["failure"] == "no etcd in PATH"
+    assert "time" in found["limits/tmpfs/0/1/machine"]["failure"]
+    assert len(found) == len(planned)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
