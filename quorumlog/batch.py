@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from quorumlog.compression import IS_COMPRESSED, CompressedMessage
 from quorumlog.errors import CorruptRecordError, InvalidRequestError, TooLargeError
 from quorumlog.message import Message
 
@@ -33,9 +34,9 @@ _TOPIC_CHARACTERS: Final = frozenset(
 _HOST: Final = bytes((127, 0, 0, 1, 0, 0, 0, 0))
 # Size, magic, body CRC, what is mostly the same from record to record, body size.
 _HEAD: Final = struct.Struct(">iIi72si")
-# Queue id, flag; 20 bytes of offsets and sys flag; born time, born host; 8 bytes of store time;
+# Queue id, flag; 16 bytes of offsets; sys flag; born time, born host; 8 bytes of store time;
 # store host; 12 bytes of reconsume times and prepared position.
-_MIDDLE: Final = struct.Struct(">ii20x8s8s8x8s12x")
+_MIDDLE: Final = struct.Struct(">ii16xi8s8s8x8s12x")
 _DECODE: Final = struct.Struct(">iIIi4xq8xi44xi")  # size, magic, crc, queue, offset, sys, body.
 _BODY_AT: Final = 88
 _LENGTH: Final = struct.Struct(">H")
@@ -116,9 +117,9 @@ def _checked(name: str, value: str) -> str:
     return value
 
 
-Entry = tuple[Topic, int | None, str | None, bytes, bytes, int]
+Entry = tuple[Topic, int | None, str | None, bytes, bytes, int, int]
 """A message that is not encoded yet: topic, queue id (None: chosen when its batch leaves), key,
-body, encoded properties, flag. A plain tuple, for this is the hot path."""
+body, encoded properties, flag, system flag. A plain tuple, for this is the hot path."""
 
 Place = tuple[str, int]
 """Topic and queue id."""
@@ -155,15 +156,15 @@ def encode_entries(
     pieces, sizes, places = encoded
     last_topic: Topic | None = None
     last_queue_id: int | None = None
-    last_flag = 0
-    for topic, wanted, key, body, properties, flag in entries:
+    last_flag = last_sys_flag = 0
+    for topic, wanted, key, body, properties, flag, sys_flag in entries:
         is_like_last = topic is last_topic and wanted == last_queue_id and flag == last_flag
-        if key is not None or not is_like_last:
+        if key is not None or not is_like_last or sys_flag != last_sys_flag:
             place = place_of(topic.name, wanted, key)
             last_topic, last_queue_id = (topic if key is None else None), wanted
-            last_flag = flag
+            last_flag, last_sys_flag = flag, sys_flag
             magic, overhead, plain_tail = topic.magic, topic.overhead_size_bytes, topic.plain_tail
-            middle = _MIDDLE.pack(place[1], flag, times, _HOST, _HOST)
+            middle = _MIDDLE.pack(place[1], flag, sys_flag, times, _HOST, _HOST)
         n = len(body)
         size_bytes, tail = overhead + n, plain_tail
         if properties:
@@ -193,7 +194,7 @@ def decode_records(records: bytes, *, topic: str = "", group: str = "") -> list[
         body_hi = at + 88 + n
         if (
             magic == 0xDAA320A7
-            and not sys_flag & 0x30
+            and not sys_flag & 0x31
             and n >= 0
             and end <= hi
             and records[body_hi:end] == expected_tail
@@ -211,7 +212,7 @@ def decode_records(records: bytes, *, topic: str = "", group: str = "") -> list[
 
 
 def _decode_any(records: bytes, at: int, hi: int, group: str) -> Message:
-    """Decode a record of any kind: properties, other topic, version 2, IPv6 hosts."""
+    """Decode a record of any kind: properties, other topic, compressed, version 2, IPv6 hosts."""
     size_bytes, magic, crc, queue_id, offset, sys_flag, _ = _DECODE.unpack_from(records, at)
     if magic not in (MAGIC_V1, MAGIC_V2):
         raise _corrupt(at, f"magic is {magic:08X}")
@@ -237,7 +238,8 @@ def _decode_any(records: bytes, at: int, hi: int, group: str) -> Message:
         topic = records[topic_at:topic_hi].decode()
     except UnicodeDecodeError:
         raise _corrupt(at, "topic is no text") from None
-    return Message(topic, queue_id, offset, body, records[at:body_at], properties, group)
+    kind = CompressedMessage if sys_flag & IS_COMPRESSED else Message
+    return kind(topic, queue_id, offset, body, records[at:body_at], properties, group)
 
 
 def _check_property_crc(records: bytes, at: int, end: int, properties: bytes) -> None:

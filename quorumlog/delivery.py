@@ -85,6 +85,7 @@ class Batch:
         "done_s",
         "entries",
         "error",
+        "extra",
         "group",
         "is_atomic",
         "is_done",
@@ -119,6 +120,7 @@ class Batch:
         self.is_open = not is_atomic  # More messages may come in.
         self.group = group  # The broker group that it goes to.
         self.is_pinned = is_pinned  # And no other: a message names it, or a queue of it.
+        self.extra = b""  # More fields of the AppendRequest, serialised: what the batch means.
         self.entries: list[Entry] = []
         self.record_count = 0
         self.size_bytes = 0
@@ -203,7 +205,7 @@ class Batch:
             cluster_id=cluster_id,
         )
         # Serialised messages may be joined. So the records are copied once, not three times.
-        self.wire = self.wire[: self._records_hi] + rest.SerializeToString()
+        self.wire = self.wire[: self._records_hi] + rest.SerializeToString() + self.extra
 
     def forget_name(self) -> None:
         """Be as it was before it was encoded; nothing that was sent of it is in the log."""

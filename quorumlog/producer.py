@@ -11,22 +11,21 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, Self, cast
+from typing import Final, Self
 
 from quorumlog import errors
 from quorumlog.append_stream import IN_FLIGHT_MAX
-from quorumlog.batch import Entry, encode_properties, size_bytes_of, topic_template
+from quorumlog.batch import Entry, size_bytes_of
 from quorumlog.broker_groups import BrokerGroups
+from quorumlog.compression import COMPRESS_FROM_SIZE_BYTES, Compress, compressor
 from quorumlog.delivery import Batch, Delivery, Receipt, Receipts
 from quorumlog.lanes import Lane, Lanes
 from quorumlog.message import OutgoingMessage
+from quorumlog.outgoing import BATCH_SIZE_BYTES_LIMIT, KIB, MIB, entries_of, entry_of
 from quorumlog.retry import Deadline
 
-KIB: Final = 1024
-MIB: Final = 1024 * KIB
 # Default. Measured: a leader spends about a tenth less on a message than with 256 KiB.
 BATCH_SIZE_BYTES_MAX: Final = 512 * KIB
-BATCH_SIZE_BYTES_LIMIT: Final = 4 * MIB - 4 * KIB  # An entry, less its header and the command.
 BATCH_COUNT_MAX: Final = 1_000
 BATCH_COUNT_LIMIT: Final = 32_768
 BUFFER_SIZE_BYTES_MAX: Final = 32 * MIB
@@ -44,6 +43,8 @@ class ProducerOptions:
     in_flight_max: int = IN_FLIGHT_DEFAULT
     buffer_size_bytes_max: int = BUFFER_SIZE_BYTES_MAX
     timeout_ms: int = 30_000
+    compression: str | None = None
+    compress_from_size_bytes: int = COMPRESS_FROM_SIZE_BYTES
 
     def __post_init__(self) -> None:
         """Raise InvalidRequestError for a value outside of its range."""
@@ -52,6 +53,7 @@ class ProducerOptions:
             ("batch_count_max", BATCH_COUNT_LIMIT),
             ("in_flight_max", IN_FLIGHT_MAX),
             ("buffer_size_bytes_max", 1 << 40),
+            ("compress_from_size_bytes", BATCH_SIZE_BYTES_LIMIT),
         ):
             value = getattr(self, name)
             if not 1 <= value <= hi:
@@ -89,6 +91,9 @@ class Producer:
     def __init__(self, groups: BrokerGroups, options: ProducerOptions) -> None:
         Deadline(options.timeout_ms)  # Checks it.
         self._options = options
+        self._compress: Compress | None = None
+        if options.compression is not None:
+            self._compress = compressor(options.compression, options.compress_from_size_bytes)
         self._groups = groups
         self._lanes = Lanes(
             groups,
@@ -160,7 +165,7 @@ class Producer:
         Raises what is wrong with the message itself; what happens later is told by the Delivery,
         or by `flush`.
         """
-        entry = _entry(topic, body, key, tag, queue_id, properties, flag)
+        entry = entry_of(topic, body, key, tag, queue_id, properties, flag, self._compress)
         size_bytes = size_bytes_of(entry)
         if self._room_waiters or not self._has_room(size_bytes):
             await self._wait_for_room(size_bytes)
@@ -179,7 +184,7 @@ class Producer:
         group: str = "",
     ) -> Delivery:
         """Hand over one message. Raises BusyError (`client.busy`) while the buffer is full."""
-        entry = _entry(topic, body, key, tag, queue_id, properties, flag)
+        entry = entry_of(topic, body, key, tag, queue_id, properties, flag, self._compress)
         size_bytes = size_bytes_of(entry)
         if not self._has_room(size_bytes):
             raise self._busy("is full")
@@ -204,7 +209,7 @@ class Producer:
         """
         if not bodies:
             return []
-        entries = _entries_of(bodies, topic, key, tag, queue_id, properties)
+        entries = entries_of(bodies, topic, key, tag, queue_id, properties, self._compress)
         size_bytes = sum(map(size_bytes_of, entries))
         limit = self._groups.home.router.batch_size_bytes_max or BATCH_SIZE_BYTES_LIMIT
         if size_bytes > limit or len(entries) > BATCH_COUNT_LIMIT:
@@ -212,6 +217,12 @@ class Producer:
                 f"a batch of {len(entries)} messages and {size_bytes} bytes, the limits are "
                 f"{BATCH_COUNT_LIMIT} and {limit}; send less at once"
             )
+        return await self.send_entries(entries, size_bytes, group)
+
+    async def send_entries(
+        self, entries: list[Entry], size_bytes: int, group: str, extra: bytes = b""
+    ) -> Receipts:
+        """As `send_batch`, of messages that were checked; `extra` are fields of AppendRequest."""
         if self._room_waiters or not self._has_room(size_bytes):
             await self._wait_for_room(size_bytes)
         self._check_open()
@@ -220,6 +231,7 @@ class Producer:
             lane = self._lanes.choose_for_all(entries, group)
         lane.close_open()
         batch = self._new_batch(lane, is_atomic=True)
+        batch.extra = extra
         batch.add_all(entries, size_bytes)
         self._held_size_bytes += size_bytes
         lane.sender.wake()
@@ -420,74 +432,3 @@ class Producer:
             if not waiter.done():
                 waiter.set_result(None)
         self._room_waiters.clear()
-
-
-def _entry(
-    topic: str,
-    body: bytes | str,
-    key: str | None,
-    tag: str | None,
-    queue_id: int | None,
-    properties: Mapping[str, str] | None,
-    flag: int,
-) -> Entry:
-    """Check one message. Raises InvalidRequestError or TooLargeError."""
-    template = topic_template(topic)
-    if isinstance(body, str):
-        body = body.encode()
-    elif type(body) is not bytes:
-        body = bytes(body)  # Whatever else holds bytes: it may change before the batch leaves.
-    encoded = b""
-    if key is not None or tag is not None or properties:
-        encoded = encode_properties(key, tag, properties)
-    if queue_id is not None and queue_id < 0:
-        raise errors.InvalidRequestError(f"queue id {queue_id} is negative; queues count from 0")
-    if flag and not -(1 << 31) <= flag < 1 << 31:
-        raise errors.InvalidRequestError(
-            f"flag {flag} does not fit into 32 bits; use a smaller one"
-        )
-    if len(body) + len(encoded) > BATCH_SIZE_BYTES_LIMIT - KIB:
-        raise errors.TooLargeError(
-            f"the message has {len(body) + len(encoded)} bytes, an entry holds "
-            f"{BATCH_SIZE_BYTES_LIMIT - KIB}; split it or keep its body elsewhere"
-        )
-    return template, queue_id, key, body, encoded, flag
-
-
-def _entries_of(
-    messages: Sequence[bytes | str | OutgoingMessage],
-    topic: str,
-    key: str | None,
-    tag: str | None,
-    queue_id: int | None,
-    properties: Mapping[str, str] | None,
-) -> list[Entry]:
-    """Check the messages of a batch; where only the bodies differ, the largest one for all."""
-    if all(type(message) is bytes for message in messages):
-        largest = max(cast("Sequence[bytes]", messages), key=len)
-        template, _, _, _, encoded, _ = _entry(topic, largest, key, tag, queue_id, properties, 0)
-        bodies = cast("Sequence[bytes]", messages)
-        return [(template, queue_id, key, body, encoded, 0) for body in bodies]
-    defaults = (topic, key, tag, queue_id, properties)
-    return [_entry_of(message, *defaults) for message in messages]
-
-
-def _entry_of(
-    message: bytes | str | OutgoingMessage,
-    topic: str,
-    key: str | None,
-    tag: str | None,
-    queue_id: int | None,
-    properties: Mapping[str, str] | None,
-) -> Entry:
-    if not isinstance(message, OutgoingMessage):
-        return _entry(topic, message, key, tag, queue_id, properties, 0)
-    return _entry(
-        topic if message.topic is None else message.topic,
-        message.body,
-        key if message.key is None else message.key,
-        tag if message.tag is None else message.tag,
-        queue_id if message.queue_id is None else message.queue_id,
-        properties if message.properties is None else message.properties,
-        message.flag,
-    )

@@ -37,7 +37,7 @@ _INT63 = st.integers(0, (1 << 63) - 1)
 
 
 def encode(topic: str, queue_id: int, body: bytes, properties: bytes = b"", flag: int = 0) -> bytes:
-    entry = (topic_template(topic), queue_id, None, body, properties, flag)
+    entry = (topic_template(topic), queue_id, None, body, properties, flag, 0)
     encoded = encode_entries([entry], place_of, born_unix_ms=123)
     record = b"".join(encoded.pieces)
     assert encoded.sizes == [len(record)]
@@ -133,9 +133,10 @@ def test_a_flipped_bit_is_found_or_changes_nothing_that_a_checksum_covers() -> N
         damaged[bit // 8] ^= 1 << bit % 8
         try:
             (message,) = decode_records(bytes(damaged), topic="orders")
+            body = message.body  # Where a flag says that it is compressed, it is found here.
         except errors.CorruptRecordError:
             continue
-        assert message.body == good.body
+        assert body == good.body
 
 
 @pytest.mark.parametrize("cut", [1, 50, 90, 91, 100])
@@ -216,7 +217,7 @@ def test_encoding_and_decoding_keep_up_with_the_cluster() -> None:
     best_encode = best_decode = 1e9
     for _ in range(10):
         began = time.perf_counter()
-        entries = [(topic, 3, None, body, b"", 0) for body in bodies]
+        entries = [(topic, 3, None, body, b"", 0, 0) for body in bodies]
         records = b"".join(encode_entries(entries, place_of, born_unix_ms=1).pieces)
         best_encode = min(best_encode, time.perf_counter() - began)
         began = time.perf_counter()

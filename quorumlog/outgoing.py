@@ -1,0 +1,96 @@
+"""Messages on their way into a batch: checked, and with what is the same for many made once.
+
+Owns what a message may look like, here as at the node; must not know batches or how they travel.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, cast
+
+from quorumlog import errors
+from quorumlog.batch import Entry, encode_properties, topic_template
+from quorumlog.compression import Compress
+from quorumlog.message import OutgoingMessage
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+BATCH_SIZE_BYTES_LIMIT: Final = 4 * MIB - 4 * KIB  # An entry, less its header and the command.
+
+
+def entry_of(
+    topic: str,
+    body: bytes | str,
+    key: str | None,
+    tag: str | None,
+    queue_id: int | None,
+    properties: Mapping[str, str] | None,
+    flag: int,
+    compress: Compress | None = None,
+) -> Entry:
+    """Check one message, and compress its body. Raises InvalidRequestError or TooLargeError."""
+    template = topic_template(topic)
+    if isinstance(body, str):
+        body = body.encode()
+    elif type(body) is not bytes:
+        body = bytes(body)  # Whatever else holds bytes: it may change before the batch leaves.
+    encoded = b""
+    if key is not None or tag is not None or properties:
+        encoded = encode_properties(key, tag, properties)
+    if queue_id is not None and queue_id < 0:
+        raise errors.InvalidRequestError(f"queue id {queue_id} is negative; queues count from 0")
+    if flag and not -(1 << 31) <= flag < 1 << 31:
+        raise errors.InvalidRequestError(
+            f"flag {flag} does not fit into 32 bits; use a smaller one"
+        )
+    sys_flag = 0
+    if compress is not None:
+        body, sys_flag = compress(body)
+    if len(body) + len(encoded) > BATCH_SIZE_BYTES_LIMIT - KIB:
+        raise errors.TooLargeError(
+            f"the message has {len(body) + len(encoded)} bytes, an entry holds "
+            f"{BATCH_SIZE_BYTES_LIMIT - KIB}; split it or keep its body elsewhere"
+        )
+    return template, queue_id, key, body, encoded, flag, sys_flag
+
+
+def entries_of(
+    messages: Sequence[bytes | str | OutgoingMessage],
+    topic: str,
+    key: str | None,
+    tag: str | None,
+    queue_id: int | None,
+    properties: Mapping[str, str] | None,
+    compress: Compress | None = None,
+) -> list[Entry]:
+    """Check the messages of a batch; where only the bodies differ, the largest one for all."""
+    if compress is None and all(type(message) is bytes for message in messages):
+        largest = max(cast("Sequence[bytes]", messages), key=len)
+        template, _, _, _, encoded, _, _ = entry_of(
+            topic, largest, key, tag, queue_id, properties, 0
+        )
+        bodies = cast("Sequence[bytes]", messages)
+        return [(template, queue_id, key, body, encoded, 0, 0) for body in bodies]
+    defaults = (topic, key, tag, queue_id, properties, compress)
+    return [_entry_of(message, *defaults) for message in messages]
+
+
+def _entry_of(
+    message: bytes | str | OutgoingMessage,
+    topic: str,
+    key: str | None,
+    tag: str | None,
+    queue_id: int | None,
+    properties: Mapping[str, str] | None,
+    compress: Compress | None,
+) -> Entry:
+    if not isinstance(message, OutgoingMessage):
+        return entry_of(topic, message, key, tag, queue_id, properties, 0, compress)
+    return entry_of(
+        topic if message.topic is None else message.topic,
+        message.body,
+        key if message.key is None else message.key,
+        tag if message.tag is None else message.tag,
+        queue_id if message.queue_id is None else message.queue_id,
+        properties if message.properties is None else message.properties,
+        message.flag,
+        compress,
+    )

@@ -1,0 +1,129 @@
+"""Compressed bodies: the flag bits of RocketMQ, what is read back, and what is not believed."""
+
+import os
+import sys
+import zlib
+
+import lz4.frame
+import pytest
+import zstandard
+
+from quorumlog.batch import decode_records, encode_entries
+from quorumlog.compression import (
+    BODY_SIZE_BYTES_MAX,
+    IS_COMPRESSED,
+    KIND_MASK,
+    LZ4,
+    ZLIB,
+    ZSTD,
+    Compress,
+    CompressedMessage,
+    compressor,
+    decompress,
+)
+from quorumlog.errors import CorruptRecordError, InvalidRequestError, TooLargeError
+from quorumlog.message import Message, OutgoingMessage
+from quorumlog.outgoing import entries_of, entry_of
+from quorumlog.producer import ProducerOptions
+from store.message import decode_message
+
+KINDS = {"zlib": ZLIB, "lz4": LZ4, "zstd": ZSTD}
+BODY = b"a line that is much like the next one\n" * 200
+
+
+def records_of(body: bytes, compress: Compress | None, count: int = 1) -> bytes:
+    entries = [entry_of("orders", body, None, None, 0, None, 0, compress) for _ in range(count)]
+    encoded = encode_entries(
+        entries, lambda topic, queue_id, _: (topic, queue_id or 0), born_unix_ms=1
+    )
+    return b"".join(encoded.pieces)
+
+
+def one(body: bytes, compress: Compress | None) -> Message:
+    (message,) = decode_records(records_of(body, compress), topic="orders")
+    return message
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_body_is_smaller_in_the_log_and_whole_for_its_reader(name: str) -> None:
+    records = records_of(BODY, compressor(name, 1_000), count=3)
+    assert len(records) < len(BODY)
+    stored = decode_message(records)
+    assert stored.sys_flag == IS_COMPRESSED | KINDS[name]
+    messages = decode_records(records, topic="orders")
+    assert [message.body for message in messages] == [BODY] * 3
+    assert messages[0].sys_flag & KIND_MASK == KINDS[name]
+    assert isinstance(messages[0], CompressedMessage)
+    assert messages[0].stored_body == stored.body
+    assert messages[0] == messages[0]
+    assert messages[0].to_dict()["body"] == BODY
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_small_bodies_and_those_that_do_not_get_smaller_stay_as_they_are(name: str) -> None:
+    compress = compressor(name, 1_000)
+    for body in (b"", b"x" * 999, os.urandom(2_000)):
+        message = one(body, compress)
+        assert (message.body, message.sys_flag, type(message)) == (body, 0, Message)
+
+
+def test_messages_of_a_batch_may_differ() -> None:
+    compress = compressor("zlib", 100)
+    given: list[bytes | str | OutgoingMessage] = [
+        b"small",
+        BODY,
+        OutgoingMessage(BODY, topic="bills"),
+        "text" * 100,
+    ]
+    entries = entries_of(given, "orders", None, None, 0, None, compress)
+    encoded = encode_entries(
+        entries, lambda topic, queue_id, _: (topic, queue_id or 0), born_unix_ms=1
+    )
+    found = decode_records(b"".join(encoded.pieces))
+    assert [m.body for m in found] == [b"small", BODY, BODY, b"text" * 100]
+    assert [bool(m.sys_flag) for m in found] == [False, True, True, True]
+
+
+def test_old_clients_compress_without_saying_how() -> None:
+    assert decompress(zlib.compress(BODY), IS_COMPRESSED) == BODY
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_small_message_does_not_become_a_huge_one(name: str) -> None:
+    bomb, flag = compressor(name, 1)(bytes(BODY_SIZE_BYTES_MAX))
+    assert len(decompress(bomb, flag)) == BODY_SIZE_BYTES_MAX
+    packages = {
+        "zlib": zlib.compress,
+        "lz4": lz4.frame.compress,
+        "zstd": zstandard.ZstdCompressor().compress,
+    }
+    with pytest.raises(TooLargeError, match="becomes larger"):
+        decompress(packages[name](bytes(BODY_SIZE_BYTES_MAX + 1)), flag)
+    with pytest.raises(TooLargeError, match="split it"):
+        compressor(name, 1)(bytes(BODY_SIZE_BYTES_MAX + 1))
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_damaged_body_is_an_error_of_that_message_only(name: str) -> None:
+    body, flag = compressor(name, 1)(BODY)
+    for damaged in (b"no such thing", body[:-3], b""):
+        with pytest.raises(CorruptRecordError, match="cannot be read"):
+            decompress(damaged, flag)
+    with pytest.raises(CorruptRecordError, match="0x400"):
+        decompress(body, IS_COMPRESSED | 0x400)
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    with pytest.raises(InvalidRequestError, match=r"quorumlog\[compression\]"):
+        compressor("zstd", 1)
+    with pytest.raises(InvalidRequestError) as caught:
+        decompress(b"x", IS_COMPRESSED | ZSTD)
+    assert caught.value.code == "client.no_package"
+
+
+def test_wrong_options_are_refused() -> None:
+    with pytest.raises(InvalidRequestError, match="zlib, lz4, zstd"):
+        compressor("brotli", 1)
+    with pytest.raises(InvalidRequestError, match="compress_from_size_bytes"):
+        ProducerOptions(compress_from_size_bytes=0)
