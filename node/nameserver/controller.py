@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from node.nameserver.directory import Command, Directory, expire_command
+from node.nameserver.directory import Command, Directory, unregister_command
 from node.nameserver.groups import Broker, Group
 from node.nameserver.routes import alive_brokers
 
@@ -44,8 +44,8 @@ class FailoverWatch:
     def commands(self, directory: Directory, now_ms: int, nonce: str) -> list[Command]:
         """Return what to send now: removals first, then a master for each group without one."""
         found: list[Command] = []
-        if has_expired(directory, now_ms):
-            found.append(expire_command(now_ms))
+        for group, broker in expired(directory, now_ms):
+            found.append(unregister_command(group.name, broker.broker_id, broker.start_ms))
         for name in sorted(directory.groups):
             group = directory.groups[name]
             if group.kind != "ha" or self._must_wait(group, now_ms):
@@ -71,14 +71,15 @@ class FailoverWatch:
         return now_ms - since_ms < FENCE_GRACE_MS
 
 
-def has_expired(directory: Directory, now_ms: int) -> bool:
-    """Whether any broker has been silent for too long."""
+def expired(directory: Directory, now_ms: int) -> list[tuple[Group, Broker]]:
+    """Return the brokers that have been silent for too long."""
     silence_ms = directory.limits.broker_expiry_ms
-    return any(
-        not broker.is_alive(now_ms, silence_ms)
+    return [
+        (group, broker)
         for group in directory.groups.values()
         for broker in group.brokers.values()
-    )
+        if not broker.is_alive(now_ms, silence_ms)
+    ]
 
 
 def has_master(group: Group, now_ms: int, silence_ms: int) -> bool:

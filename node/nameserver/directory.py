@@ -245,7 +245,7 @@ def encoded_command(command: Command, key: str) -> bytes:
 
 
 def expire_command(now_ms: int) -> dict[str, Json]:
-    """Return the command that forgets silent brokers."""
+    """Return the command that forgets silent brokers by the times that they reported."""
     return {"op": "expire", "now_ms": now_ms}
 
 

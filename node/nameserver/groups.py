@@ -78,6 +78,9 @@ class Group:
     topics: dict[str, TopicQueues] = field(default_factory=dict)
     topics_version: tuple[int, int] = (0, 0)
     topics_size_bytes: int = 0
+    report_counts: dict[int, int] = field(default_factory=dict, compare=False)
+    """Reports and heartbeats of each broker that were applied by this process. Not part of the
+    state: it tells only that there was another one, which clocks cannot be trusted to tell."""
 
     def register(self, report: BrokerReport, limits: DirectoryLimits) -> dict[str, Json]:
         """Take in a full report and return what the broker should know."""
@@ -86,6 +89,7 @@ class Group:
         if report.role == "master":
             self._check_master(report, bindings)
         before = self.brokers.get(report.broker_id)
+        self._count_report(report.broker_id)
         self.brokers[report.broker_id] = Broker(
             report.broker_id,
             report.start_ms,
@@ -119,6 +123,7 @@ class Group:
     ) -> None:
         """Note that a broker lives."""
         broker = self._process(broker_id, start_ms)
+        self._count_report(broker_id)
         self.brokers[broker_id] = replace(
             broker,
             last_seen_ms=max(broker.last_seen_ms, now_ms),
@@ -126,6 +131,9 @@ class Group:
             log_end=log_end,
         )
         self.epoch_highest = max(self.epoch_highest, epoch)
+
+    def _count_report(self, broker_id: int) -> None:
+        self.report_counts[broker_id] = self.report_counts.get(broker_id, 0) + 1
 
     def unregister(self, broker_id: int, start_ms: int) -> None:
         """Forget a broker that stops."""

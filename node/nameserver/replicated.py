@@ -22,6 +22,7 @@ from typing import Final, TypeVar
 from pysyncobj import FAIL_REASON, SyncObjException
 
 from node.errors import BusyError
+from node.nameserver.brokers import unix_ms
 from node.nameserver.directory import (
     COMMAND_SIZE_BYTES_MAX,
     Command,
@@ -36,6 +37,7 @@ from node.nameserver.errors import (
     ReplicaFailedError,
 )
 from node.nameserver.fields import Result
+from node.nameserver.heard import Heard
 from node.nameserver.library import Replica, Timing
 from node.nameserver.limits import DirectoryLimits
 from node.nameserver.routes import Route, route
@@ -125,6 +127,7 @@ class NameServer:
         self._settings, self._timing = settings, timing
         self._fs = fs or FileSystem()
         self._machine = _Locked(Directory(limits))
+        self._heard = Heard()
         self._replica: Replica | None = None
         self._thread: threading.Thread | None = None
         self._must_stop = threading.Event()
@@ -194,9 +197,21 @@ class NameServer:
         raise ChangeUnknownError(key, timeout_ms)
 
     def look(self, reader: Callable[[Directory], _T]) -> _T:
-        """Return what a reader makes of the directory. It must not keep parts of it."""
+        """Return what a reader makes of the directory, as it was heard of here (`heard`).
+
+        It must not change it. What it compares with the times in it is the time of day now.
+        """
         with self._machine.lock:
-            return reader(self._machine.directory)
+            return reader(self._heard.view(self._machine.directory, unix_ms()))
+
+    def snapshot(self) -> dict[str, Json]:
+        """Return the replicated state as it is: on every replica the same, once it is level."""
+        return self._machine.snapshot()
+
+    def note_heard(self) -> None:
+        """Take in who has reported lately, for replicas that nobody asks anything."""
+        with self._machine.lock:
+            self._heard.note(self._machine.directory)
 
     def route(self, topic: str, now_ms: int) -> Route:
         """Return where a topic lives, as this replica knows it. Needs no quorum."""

@@ -232,6 +232,7 @@ class NameServerService:
     async def _watch(self, server: "NameServer") -> None:
         while server.is_running:
             self.trusted_time.note(unix_ms(), has_leader=bool(server.leader))
+            server.note_heard()
             await asyncio.sleep(WATCH_PERIOD_MS / 1000)
         raise server.failure or ReplicaFailedError("its thread ended")
 

@@ -22,7 +22,7 @@ async def _answer(server: NameServer, request: dict[str, Any]) -> Any:
     if request["do"] == "status":
         return asdict(server.status())
     if request["do"] == "snapshot":
-        return server.look(lambda directory: directory.snapshot())
+        return server.snapshot()
     if request["do"] == "compact":
         return server.compact()
     try:

@@ -46,7 +46,7 @@ def test_three_replicas_agree(tmp_path: Path, password: str | None) -> None:
             assert (refusal.is_accepted, refusal.reason) == (False, "changed")
 
             def snapshots() -> list[dict[str, Any]]:
-                return [replica.look(lambda it: it.snapshot()) for replica in replicas]
+                return [replica.snapshot() for replica in replicas]
 
             await until("equal directories", lambda: len({str(each) for each in snapshots()}) == 1)
             assert snapshots()[0]["pairs"] == {"ns": {"k0": "v", "k1": "v", "k2": "v"}}
@@ -72,11 +72,11 @@ def test_a_replica_alone_serves_and_keeps_what_it_was_told(tmp_path: Path) -> No
         server.compact()
         await until("a dump", (tmp_path / "replica0" / "dump").exists)
         await server.change(put_pair_command("ns", "k", "v"))
-        before = server.look(lambda directory: directory.snapshot())
+        before = server.snapshot()
         await server.stop()
         again = NameServer(NameServerSettings(**settings))
         await again.start()
-        await until("the state", lambda: again.look(lambda d: d.snapshot()) == before)
+        await until("the state", lambda: again.snapshot() == before)
         await again.stop()
         mode = os.stat(settings["directory"]).st_mode
         assert stat.S_IMODE(mode) == 0o700
