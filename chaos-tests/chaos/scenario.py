@@ -25,6 +25,7 @@ _POLL_S: Final = 0.05
 DEADLINE_S: Final = 60.0
 ALL_MODES: Final = frozenset(Mode)
 RAFT: Final = frozenset({Mode.RAFT})
+HA: Final = ALL_MODES - RAFT
 _Result = TypeVar("_Result")
 _Arguments = ParamSpec("_Arguments")
 

@@ -9,9 +9,8 @@ import shutil
 from typing import Final
 
 from chaos.profile import Mode
-from chaos.scenario import Context, scenario
+from chaos.scenario import HA, Context, scenario
 
-HA: Final = frozenset({Mode.SYNC_MASTER, Mode.ASYNC_MASTER})
 GRACE_S: Final = 1.0
 """What was on its way when the links were cut may still be acked."""
 STRAY_COUNT_MAX: Final = 5

@@ -105,35 +105,35 @@ async def _lag(x: Context) -> int:
 @scenario("members", "M1 M2", profile=CHANGED, modes=RAFT)
 async def members(x: Context) -> None:
     """Voters of five are removed and added again under load; the leader dies in each phase."""
-    admin, addresses = x.load.clients.client.admin, await _addresses(x)
+    admin, known = x.load.clients.client.admin, await addresses(x)
     for phase in ("removal", "adding", "promotion"):
         node = await x.follower()
-        await _change(x, f"remove {node}", admin.remove_member, node)
+        await change(x, f"remove {node}", admin.remove_member, node)
         if phase == "removal":
             await _kill_leader(x)
-        where = addresses[node]
+        where = known[node]
         # Its old log and its old vote stay with it: it comes back as who it was.
-        await _change(
+        await change(
             x, f"add {node}", admin.add_learner, node, address=where[0], peer_address=where[1]
         )
         if phase == "adding":
             await _kill_leader(x)
-        await _change(x, f"promote {node}", admin.promote, node)
+        await change(x, f"promote {node}", admin.promote, node)
         if phase == "promotion":
             await _kill_leader(x)
         await x.acked(50)
-        x.prove(f"node {node} is a voter again", await _is_voter(x, node))
+        x.prove(f"node {node} is a voter again", await is_voter(x, node))
 
 
 @scenario("members-away", "M2", profile=CHANGED, modes=RAFT)
 async def members_away(x: Context) -> None:
     """A cut-off node is removed and disturbs nobody when it is back; then the leader is removed."""
-    admin, links, addresses = x.load.clients.client.admin, x.cluster.links, await _addresses(x)
+    admin, links, known = x.load.clients.client.admin, x.cluster.links, await addresses(x)
     node = await x.follower()
     async with x.fault("isolate", f"node {node}, which is removed meanwhile"):
         pairs = await x.do(links.isolate, node)
         await x.linger(1.5)  # It has begun to ask for votes.
-        await _change(x, f"remove {node}", admin.remove_member, node)
+        await change(x, f"remove {node}", admin.remove_member, node)
         leader, term = await x.leader(), await x.term_of(await x.leader())
         await x.do(links.join, pairs)
         await x.linger(3.0)
@@ -141,29 +141,31 @@ async def members_away(x: Context) -> None:
         x.prove("the term stayed", await x.term_of(leader) == term)
     old = leader
     x.leader_lost()
-    await _change(x, f"remove the leader, {old}", admin.remove_member, old)
+    await change(x, f"remove the leader, {old}", admin.remove_member, old)
     x.prove("another leads", await x.new_leader(old) != old)
     await x.acked()
     for back in (node, old):
-        where = addresses[back]
-        await _change(
+        where = known[back]
+        await change(
             x, f"add {back}", admin.add_learner, back, address=where[0], peer_address=where[1]
         )
-        await _change(x, f"promote {back}", admin.promote, back)
-        x.prove(f"node {back} is a voter again", await _is_voter(x, back))
+        await change(x, f"promote {back}", admin.promote, back)
+        x.prove(f"node {back} is a voter again", await is_voter(x, back))
 
 
-async def _addresses(x: Context) -> dict[int, tuple[str, str]]:
+async def addresses(x: Context) -> dict[int, tuple[str, str]]:
+    """The addresses of each member, for clients and for peers."""
     status = await x.load.clients.client.admin.node_status()
     return {member.node_id: (member.address, member.peer_address) for member in status.members}
 
 
-async def _is_voter(x: Context, node: int) -> bool:
+async def is_voter(x: Context, node: int) -> bool:
+    """Whether the leader has a node among its voters."""
     status = await x.load.clients.client.admin.node_status()
     return any(member.node_id == node and member.is_voter for member in status.members)
 
 
-async def _change(
+async def change(
     x: Context,
     what: str,
     call: Callable[_Arguments, Awaitable[object]],
