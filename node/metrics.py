@@ -90,6 +90,16 @@ METRICS: Final[Mapping[str, Spec]] = {
     "transaction_producers": Spec("gauge", "Leader only: producers that wait to be asked."),
     "transaction_checks": Spec("counter", "Questions to producers what became of one."),
     "transactions_given_up": Spec("counter", "Ended without an answer, or too old."),
+    "pop_receives": Spec("counter", "Calls for messages by pop."),
+    "pop_delivered": Spec("counter", "Messages handed out by pop."),
+    "pop_redelivered": Spec("counter", "Of these: those that were handed out before."),
+    "pop_acked": Spec("counter", "Messages acknowledged by pop."),
+    "pop_stale_handles": Spec("counter", "Receipt handles that came too late."),
+    "pop_dead_letters": Spec("counter", "Messages handed out too often, or given up."),
+    "pop_full_queues": Spec("counter", "Looks at a queue with too much in flight."),
+    "pop_in_flight": Spec("gauge", "Handed out and not acknowledged, of the cluster."),
+    "pop_in_flight_limit": Spec("gauge", "Limit of these: above it nothing new is handed out."),
+    "pop_waiting_receives": Spec("gauge", "Leader only: receives that wait for a message."),
     "group_members": Spec("gauge", "Leader only: consumers that said they are alive."),
     "append_seconds": Spec("histogram", "From the call of the store to bytes in the page cache."),
     "sync_seconds": Spec("histogram", "Duration of a sync of the log."),
@@ -253,6 +263,17 @@ def broker_samples(stats: BrokerStats) -> Iterator[Sample]:
     yield "transaction_producers", (), stats.transaction_producer_count
     yield "transaction_checks", (), stats.transaction_checks_total
     yield "transactions_given_up", (), stats.given_up_transactions_total
+    pop = stats.pop
+    yield "pop_receives", (), pop.receives_total
+    yield "pop_delivered", (), pop.delivered_total
+    yield "pop_redelivered", (), pop.redelivered_total
+    yield "pop_acked", (), pop.acked_total
+    yield "pop_stale_handles", (), pop.stale_total
+    yield "pop_dead_letters", (), pop.dead_total
+    yield "pop_full_queues", (), pop.full_total
+    yield "pop_in_flight", (), pop.in_flight_count
+    yield "pop_in_flight_limit", (), stats.limits.pop_in_flight_count_max
+    yield "pop_waiting_receives", (), pop.parked_count
     yield "group_members", (), stats.group_member_count
 
 

@@ -333,4 +333,5 @@ class Broker:
             offset_count=state.offset_count,
             producer_count=len(state.producers),
             group_member_count=self._members.total_count,
+            pop=self.pop.stats(),
         )

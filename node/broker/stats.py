@@ -5,6 +5,7 @@ Owns one immutable picture for metrics, health checks and the command line.
 
 from dataclasses import dataclass
 
+from node.broker.pop.pop import PopStats
 from node.limits import Limits
 
 
@@ -67,3 +68,4 @@ class BrokerStats:
     offset_count: int
     producer_count: int
     group_member_count: int
+    pop: PopStats

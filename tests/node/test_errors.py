@@ -40,6 +40,8 @@ EXAMPLES: list[NodeError] = [
     errors.UnknownGroupError("readers"),
     errors.GroupNotEmptyError("readers", 2),
     errors.MessageNotFoundError("00"),
+    errors.StaleHandleError("AQ", "its message was handed out again"),
+    errors.PopConflictError("readers", "orders", 3),
     errors.WrongModeError("HaStatus", "raft"),
     errors.UnknownCommandError(4096),
     errors.BadRequestError("queue_id", "0 or more", "-1"),
