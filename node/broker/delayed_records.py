@@ -27,6 +27,11 @@ LEVEL_DELAYS_MS: Final = tuple(
 PROPERTY_UNDELIVERABLE: Final = "UNDELIVERABLE"
 """Of a message whose own topic or queue is gone, or takes no messages: which of these it is."""
 
+_MAGIC: Final = slice(4, 8)
+_MAGIC_V1: Final = fmt.MAGIC_V1.to_bytes(4, "big")
+_LAST_OF_FLAG: Final = fmt.SYS_FLAG_AT + 3
+_ANY_V6: Final = fmt.SYS_FLAG_ANY_V6
+_KNOWN_TAILS_MAX: Final = 8_192
 _HEAD: Final = struct.Struct(">iI4xi")  # Size, magic, (body CRC,) queue id.
 _CRC: Final = slice(fmt.BODY_CRC_AT, fmt.QUEUE_ID_AT)
 _AFTER_QUEUE_ID: Final = fmt.QUEUE_ID_AT + fmt.INT32.size
@@ -38,6 +43,7 @@ _DELAY_SECONDS: Final = fmt.PROPERTY_DELAY_SECONDS.encode()
 _DELAY_MS: Final = fmt.PROPERTY_DELAY_MS.encode()
 _DELIVER_MS: Final = fmt.PROPERTY_DELIVER_MS.encode()
 _DUE_MS: Final = fmt.PROPERTY_DUE_MS.encode()
+_DUE_START: Final = b"\x02" + _DUE_MS + b"\x01"
 _CRC_PREFIX: Final = fmt.PROPERTY_CRC_PREFIX
 _WISHES: Final = frozenset({_DELAY, _DELAY_SECONDS, _DELAY_MS, _DELIVER_MS})
 _HELD_ONLY: Final = _WISHES | {_REAL_TOPIC, _REAL_QUEUE_ID, _DUE_MS, _WAIT}
@@ -155,6 +161,44 @@ def delivered(record: bytes) -> tuple[Held, bytes]:
     kept, found = split(record[layout.properties_at :], _HELD_ONLY - {_DELIVER_MS})
     own = _held(found, layout)
     return own, with_tail(record, layout, found[_REAL_TOPIC], own.queue_id, kept)
+
+
+class DeliveredRecords:
+    """As `delivered`, but fast for records of one kind: their tails differ in the time only.
+
+    Tails that were made before are remembered, as many as make sense.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, tuple[str, int, bytes, bytes]] = {}
+        """By a tail without its time: topic, queue id, and how it is encoded; the new tail."""
+
+    def of(self, record: bytes) -> tuple[str, int, bytes]:
+        """Return topic, queue id and the record for there. Raises as `delivered`."""
+        body_hi = fmt.BODY_AT + int.from_bytes(record[fmt.BODY_LENGTH_AT : fmt.BODY_AT], "big")
+        tail = record[body_hi:]
+        lo = tail.rfind(_DUE_START) + len(_DUE_START)
+        hi = tail.find(b"\x02", lo)
+        is_plain = record[_MAGIC] == _MAGIC_V1 and not record[_LAST_OF_FLAG] & _ANY_V6
+        if not is_plain or lo < len(_DUE_START) or hi < 0:
+            own, moved = delivered(record)
+            return own.topic, own.queue_id, moved
+        kind = tail[:lo] + tail[hi:]
+        found = self._known.get(kind)
+        if found is None:
+            own, moved = delivered(record)
+            if moved[_MAGIC] != _MAGIC_V1:
+                return own.topic, own.queue_id, moved
+            if len(self._known) >= _KNOWN_TAILS_MAX:
+                self._known.clear()
+            queue_id = fmt.INT32.pack(own.queue_id)
+            self._known[kind] = own.topic, own.queue_id, queue_id, moved[body_hi:]
+            return own.topic, own.queue_id, moved
+        topic, queue_id_number, queue_id, new_tail = found
+        size = fmt.INT32.pack(body_hi + len(new_tail))
+        start = record[fmt.INT32.size : fmt.QUEUE_ID_AT]
+        rest = record[_AFTER_QUEUE_ID:body_hi]
+        return topic, queue_id_number, b"".join((size, start, queue_id, rest, new_tail))
 
 
 def undeliverable(record: bytes, reason: str) -> bytes:

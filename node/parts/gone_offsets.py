@@ -44,12 +44,18 @@ class GoneOffsets:
         """Say whether an offset of [lo, hi) is in the set."""
         if lo < self.floor:
             return True
+        if hi - lo == 1:  # Mostly: messages come in any order.
+            return lo in self
         return any(self._chunks.get(number, 0) & mask for number, mask in _masks(lo, hi))
 
     def add(self, lo: int, hi: int) -> None:
         """Add the offsets [lo, hi), none of which is in the set."""
         assert 0 <= lo < hi, f"[{lo}, {hi})"
-        for number, mask in _masks(lo, hi):
+        if hi - lo == 1:
+            masks: Iterable[tuple[int, int]] = ((lo // CHUNK_OFFSETS, 1 << lo % CHUNK_OFFSETS),)
+        else:
+            masks = _masks(lo, hi)
+        for number, mask in masks:
             bits = self._chunks.get(number, 0)
             assert not bits & mask, f"chunk {number}: {bits & mask:x} is there already"
             bits |= mask

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from node.broker.delayed_records import (
     LEVEL_DELAYS_MS,
     PROPERTY_UNDELIVERABLE,
+    DeliveredRecords,
     Held,
     Wish,
     delivered,
@@ -62,6 +63,10 @@ def test_a_message_comes_out_as_it_went_in(
     assert held(inside) == Held(topic, 3, DUE)
     own, outside = delivered(inside)
     assert (own, outside) == (Held(topic, 3, DUE), record)
+    fast = DeliveredRecords()
+    later = scheduled(record, DUE + 1, level=level)
+    for again in (inside, later, inside):
+        assert fast.of(again) == (topic, 3, record)
 
 
 def test_a_wish_is_gone_once_it_is_fulfilled_but_the_time_that_was_asked_for_stays() -> None:

@@ -12,10 +12,10 @@ import structlog
 
 from node.broker.delay.due_index import Due
 from node.broker.delay.holders import HOLDERS
-from node.broker.delayed_records import Held, delivered, undeliverable
+from node.broker.delayed_records import DeliveredRecords, undeliverable
 from node.parts.delay import DelayPart
 from node.parts.gone_offsets import encode_runs
-from node.state import PERMISSION_WRITE, State
+from node.state import PERMISSION_WRITE, State, Topic
 from quorumlog.pb.state_pb2 import Command
 from store.errors import LimitExceededError, PositionRangeError, RecordFormatError, StoreError
 from store.reads import Reads
@@ -45,6 +45,7 @@ class Deliveries:
     def __init__(self, store: Reads, size_bytes_max: int) -> None:
         self._store = store
         self._size_bytes_max = size_bytes_max
+        self._delivered = DeliveredRecords()
 
     def of(self, dues: Sequence[Due], state: State) -> Delivery:
         """Return an entry of messages that are due; those that were cancelled are passed over."""
@@ -64,7 +65,7 @@ class Deliveries:
                 if parts and size_bytes > self._size_bytes_max:
                     left = [other for other in dues[number:] if other not in unreadable]
                     break
-                record, is_delivered = _for_delivery(record, state)
+                record, is_delivered = self._for_delivery(record, state)
                 undeliverable_count += not is_delivered
                 parts.append(record)
             taken.append(due)
@@ -104,6 +105,16 @@ class Deliveries:
             unreadable[due] = None
             _log.warning("a delayed message cannot be read", message=due, error=str(error))
 
+    def _for_delivery(self, record: bytes, state: State) -> tuple[bytes, bool]:
+        """Return the record to write, and whether it goes where it should."""
+        try:
+            topic, queue_id, moved = self._delivered.of(record)
+        except (RecordFormatError, LimitExceededError) as error:
+            _log.error("a held record does not say where it belongs", error=str(error))
+            return undeliverable(record, "no delayed message"), False
+        reason = _why_not(state.topics.get(topic), queue_id)
+        return (moved, True) if reason is None else (undeliverable(record, reason), False)
+
     def _records(self, queue: int, dues: Sequence[Due]) -> list[bytes]:
         topic, queue_id = HOLDERS[queue]
         data = self._store.records_at(topic, queue_id, [due.offset for due in dues])
@@ -119,24 +130,12 @@ def _offset(due: Due) -> int:
     return due.offset
 
 
-def _for_delivery(record: bytes, state: State) -> tuple[bytes, bool]:
-    """Return the record to write, and whether it goes where it should."""
-    try:
-        own, moved = delivered(record)
-    except (RecordFormatError, LimitExceededError) as error:
-        _log.error("a held record does not say where it belongs", error=str(error))
-        return undeliverable(record, "no delayed message"), False
-    reason = _why_not(own, state)
-    return (moved, True) if reason is None else (undeliverable(record, reason), False)
-
-
-def _why_not(own: Held, state: State) -> str | None:
-    topic = state.topics.get(own.topic)
+def _why_not(topic: Topic | None, queue_id: int) -> str | None:
     if topic is None:
         return "no such topic"
     if not topic.permission & PERMISSION_WRITE:
         return "topic takes no messages"
-    return None if own.queue_id < topic.queue_count else "no such queue"
+    return None if queue_id < topic.queue_count else "no such queue"
 
 
 def _command(taken: Sequence[Due], undeliverable_count: int) -> Command:
