@@ -1,0 +1,243 @@
+"""The replicated windows of pop: what commands do to them, and that images keep all of it."""
+
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from node.checkpoint_files import CheckpointFiles
+from node.errors import (
+    LimitReachedError,
+    PopConflictError,
+    UnknownQueueError,
+    UnknownTopicError,
+)
+from node.parts.pop import InFlight, PopPart
+from node.state import State
+from node.state_image import decode_image, encode_image
+from quorumlog.pb.pop_pb2 import PopHide, PopSettle, PopTake
+from quorumlog.pb.state_pb2 import Command
+from store.errors import CorruptionError
+from store.file_system import FileSystem
+from tests.node.commands import SMALL_LIMITS, commit, delete_group, delete_topic, put_topic
+
+LIMITS = replace(
+    SMALL_LIMITS, pop_window_count_max=4, pop_in_flight_count_max=6, pop_attempt_count_max=2
+)
+
+
+def taken(
+    generation: int,
+    *new: int,
+    expected: int = -1,
+    next_offset: int = 0,
+    again: tuple[tuple[int, int], ...] = (),
+    waiting: tuple[int, ...] = (),
+    queue_id: int = 0,
+    topic: str = "a",
+    group: str = "g",
+    attempt_id: str = "",
+) -> Command:
+    queue = PopTake.Queue(
+        queue_id=queue_id,
+        expected_offset=expected,
+        next_offset=next_offset or max((*new, *waiting), default=expected - 1) + 1,
+        offsets=new,
+        message_groups=[7] * len(new),
+        waiting_offsets=waiting,
+        waiting_message_groups=[7] * len(waiting),
+        again_offsets=[offset for offset, _ in again],
+        again_generations=[before for _, before in again],
+    )
+    return Command(
+        pop_take=PopTake(
+            group=group,
+            topic=topic,
+            generation=generation,
+            visible_unix_ms=generation + 100,
+            attempt_id=attempt_id,
+            queues=[queue],
+        )
+    )
+
+
+def settled(*rows: tuple[int, int], topic: str = "a") -> Command:
+    settle = PopSettle(group="g", topic=topic)
+    for offset, generation in rows:
+        settle.queue_ids.append(0)
+        settle.offsets.append(offset)
+        settle.generations.append(generation)
+    return Command(pop_settle=settle)
+
+
+def hidden(offset: int, generation: int, visible_unix_ms: int) -> Command:
+    hide = PopHide(group="g", topic="a", visible_unix_ms=visible_unix_ms)
+    hide.queue_ids.append(0)
+    hide.offsets.append(offset)
+    hide.generations.append(generation)
+    return Command(pop_hide=hide)
+
+
+def made(*commands: Command) -> State:
+    state = State(LIMITS)
+    for command in (put_topic("a", 2), put_topic("b", 2), *commands):
+        assert state.apply_command(command, 0) is None, command
+    return state
+
+
+def items(state: State) -> dict[int, InFlight]:
+    window = state.part(PopPart).windows.get(("g", "a", 0))
+    return {} if window is None else window.items
+
+
+def test_a_take_a_second_one_and_what_is_done_move_the_offset_of_the_group() -> None:
+    state = made(taken(1, 3, 5, waiting=(4,), next_offset=7))
+    assert items(state) == {
+        3: InFlight(1, 1, 101, 7),
+        4: InFlight(0, 0, 0, 7),
+        5: InFlight(1, 1, 101, 7),
+    }
+    assert state.groups == {"g": {"a": {0: 3}}}
+    assert state.apply_command(taken(2, 7, expected=7, again=((3, 1), (4, 0))), 0) is None
+    assert items(state)[3] == InFlight(2, 2, 102, 7)
+    assert items(state)[4] == InFlight(1, 2, 102, 7)
+    assert state.apply_command(settled((3, 1), (5, 1), (4, 2)), 0) is None
+    assert list(items(state)) == [3, 7], "the first handle was stale"
+    assert state.apply_command(settled((3, 2)), 0) is None
+    assert state.groups == {"g": {"a": {0: 7}}}
+    assert state.apply_command(settled((7, 2), (9, 2)), 0) is None
+    assert (state.part(PopPart).windows, state.groups) == ({}, {"g": {"a": {0: 8}}})
+
+
+def test_only_the_delivery_that_is_named_is_hidden() -> None:
+    state = made(taken(1, 0), hidden(0, 1, 500), hidden(0, 9, 700), hidden(3, 1, 700))
+    assert items(state) == {0: InFlight(1, 1, 500, 7)}
+
+
+def test_a_take_that_comes_too_late_changes_nothing() -> None:
+    state = made(taken(1, 0, 1))
+    for late in (taken(2, 1, expected=-1), taken(2, 3, expected=3)):
+        assert isinstance(state.apply_command(late, 0), PopConflictError)
+    assert state.apply_command(taken(2, expected=2, next_offset=2, again=((0, 1),)), 0) is None
+    late = taken(3, 2, expected=2, again=((0, 1),))
+    assert isinstance(state.apply_command(late, 0), PopConflictError), "taken by another"
+    assert list(items(state)) == [0, 1]
+
+
+def test_limits_and_names_are_checked() -> None:
+    state = made(taken(1, 0, 1, 2))
+    for command, refusal in (
+        (taken(1, 0, topic="x"), UnknownTopicError),
+        (taken(1, 0, queue_id=2), UnknownQueueError),
+        (taken(2, 3, 4, expected=3), LimitReachedError),
+        (taken(2, 0, 1, 2, 3, topic="b"), LimitReachedError),
+    ):
+        assert isinstance(state.apply_command(command, 0), refusal)
+    assert state.apply_command(taken(2, 0, 1, 2, topic="b"), 0) is None, "exactly 6 in all"
+    assert state.part(PopPart).in_flight_count == 6
+    full = made(*(taken(1, 0, group=name) for name in "gh"), commit("i", ("a", 0, 1)))
+    assert isinstance(full.apply_command(taken(1, 0, group="j"), 0), LimitReachedError), "groups"
+    assert len(full.part(PopPart).windows) == 2
+
+
+def test_stored_offsets_and_deletions_end_what_is_in_flight() -> None:
+    state = made(taken(1, 0), taken(1, 0, queue_id=1), taken(1, 0, topic="b"))
+    assert state.apply_command(commit("g", ("a", 0, 0)), 0) is None
+    assert list(state.part(PopPart).windows) == [("g", "a", 1), ("g", "b", 0)]
+    assert state.apply_command(delete_topic("a"), 0) is None
+    assert list(state.part(PopPart).windows) == [("g", "b", 0)]
+    assert state.apply_command(delete_group("g"), 0) is None
+    assert (state.part(PopPart).windows, state.part(PopPart).in_flight_count) == ({}, 0)
+    assert state.apply_command(settled((0, 1), topic="b"), 0) is None, "it comes too late"
+
+
+def test_the_last_attempts_that_had_a_name_are_remembered() -> None:
+    state = made(taken(1, 0, attempt_id="x"), taken(2, 1, expected=1, attempt_id="y"))
+    assert state.apply_command(taken(3, 2, expected=2, attempt_id="z"), 0) is None
+    assert state.part(PopPart).windows["g", "a", 0].attempts == {"y": 2, "z": 3}
+
+
+def random_commands(seed: int) -> list[Command]:
+    """Commands of which some are refused and some come too late."""
+    source = random.Random(seed)
+    commands, next_offset = [put_topic("a", 2), put_topic("b", 2)], -1
+    for generation in range(1, 60):
+        rows = [(source.randrange(8), source.randint(1, generation)) for _ in range(3)]
+        match source.randrange(5):
+            case 0 | 1:
+                first = max(next_offset, 0)
+                new = range(first, first + source.randint(1, 2))
+                attempt_id = source.choice(("", "x", "y", "z"))
+                commands.append(
+                    taken(generation, *new, expected=next_offset, attempt_id=attempt_id)
+                )
+                next_offset = source.choice((next_offset, first + len(new)))
+            case 2:
+                again = tuple(rows[:1])
+                commands.append(taken(generation, expected=next_offset, again=again))
+            case 3:
+                commands.append(settled(*rows))
+            case _:
+                commands.append(hidden(*rows[0], generation + 500))
+    return commands
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(6))
+def test_however_commands_are_cut_and_images_restored_the_bytes_are_equal(
+    seed: int, tmp_path: Path
+) -> None:
+    source, commands = random.Random(seed), random_commands(seed)
+    whole, cut = State(LIMITS), State(LIMITS)
+    files = CheckpointFiles(FileSystem(), str(tmp_path))
+    files.load()
+    for command in commands:
+        whole.apply_command(command, 0)
+        cut.apply_command(command, 0)
+        if source.random() < 0.1:
+            image = cut.image()
+            cut = State(LIMITS, decode_image(encode_image(image)))
+            assert encode_image(cut.image()) == encode_image(image)
+        elif source.random() < 0.1:
+            files.save(cut.image(), 1)
+            loaded = files.load()
+            assert loaded is not None
+            cut = State(LIMITS, loaded)
+    assert encode_image(cut.image()) == encode_image(whole.image())
+    counted = sum(len(window.items) for window in whole.part(PopPart).windows.values())
+    assert whole.part(PopPart).in_flight_count == counted
+
+
+def test_an_image_is_not_changed_by_later_commands() -> None:
+    state = made(taken(1, 0, 1, attempt_id="x"))
+    image = state.image()
+    before = encode_image(image)
+    for command in (settled((0, 1)), taken(2, 2, expected=2, attempt_id="y"), hidden(1, 1, 9)):
+        assert state.apply_command(command, 0) is None
+    assert encode_image(image) == before != encode_image(state.image())
+
+
+def test_the_file_has_a_line_for_each_message(tmp_path: Path) -> None:
+    files = CheckpointFiles(FileSystem(), str(tmp_path))
+    files.load()
+    files.save(made(taken(1, 3, attempt_id="x")).image(), 1)
+    document = json.loads((tmp_path / "config" / "popInFlight.json").read_text())
+    assert document["inFlight"] == {
+        "a@g": {"0": {"nextOffset": 4, "messages": ["3 1 1 101 7"], "attempts": {"x": 1}}}
+    }
+
+
+def test_an_image_of_a_newer_version_is_refused_by_name(tmp_path: Path) -> None:
+    files = CheckpointFiles(FileSystem(), str(tmp_path))
+    files.load()
+    image = made(taken(1, 3)).image()
+    newer = image.parts["pop"]._replace(content={**image.parts["pop"].content, "format": 2})
+    with pytest.raises(ValueError, match="format 2, this version reads 1"):
+        State(LIMITS, image._replace(parts={"pop": newer}))
+    files.save(image._replace(parts={"pop": newer}), 1)
+    path = tmp_path / "config" / "popInFlight.json"
+    path.write_text(path.read_text().replace("a@g", "a@h"))
+    with pytest.raises(CorruptionError):
+        CheckpointFiles(FileSystem(), str(tmp_path)).load()
