@@ -26,9 +26,20 @@ class Client:
     """One process with the client of one language. Use it as a context manager."""
 
     def __init__(
-        self, language: str, endpoint: str, home: Path, key: str = "", secret: str = ""
+        self,
+        language: str,
+        endpoint: str,
+        home: Path,
+        *,
+        key: str = "",
+        secret: str = "",
+        authority: Path | None = None,
     ) -> None:
+        """`authority` is whom the client trusts; it then uses TLS."""
         environment = {**os.environ, "HOME": str(home)}
+        if authority is not None:
+            environment["GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"] = str(authority)
+            environment["COMPAT_TLS"] = "1"
         if language == "python":
             program = [str(CLIENTS / "python/bin/python"), str(HERE / "python_driver.py")]
         else:

@@ -9,7 +9,8 @@ const {
 const [endpoints, accessKey, accessSecret] = process.argv.slice(2);
 const RESOLUTIONS = { commit: 1, rollback: 2, unknown: 0 };
 const quiet = { info() {}, warn() {}, error: (...a) => console.error(...a), debug() {} };
-const options = { endpoints, namespace: '', logger: quiet };
+const sslEnabled = process.env.COMPAT_TLS === '1';
+const options = { endpoints, namespace: '', logger: quiet, sslEnabled };
 if (accessKey) options.sessionCredentials = { accessKey, accessSecret };
 
 function view(message) {

@@ -6,6 +6,7 @@ client's copy of the protocol cannot live in one process with ours under the sam
 
 import base64
 import json
+import os
 import sys
 import threading
 import time
@@ -25,6 +26,7 @@ from rocketmq import (  # type: ignore[import-not-found]
     TransactionResolution,
 )
 
+_TLS = {"tls_enable": os.environ.get("COMPAT_TLS") == "1"}
 _RESOLUTIONS = {
     "commit": TransactionResolution.COMMIT,
     "rollback": TransactionResolution.ROLLBACK,
@@ -88,7 +90,7 @@ class Driver:
 
     def do_producer(self, topics: list[str], checker: str | None = None) -> None:
         self.checker = _Checker(checker) if checker else None
-        self.producer = Producer(self.configuration, topics, checker=self.checker)
+        self.producer = Producer(self.configuration, topics, self.checker, **_TLS)
         self.clients.append(self.producer)
         self.producer.startup()
 
@@ -132,7 +134,7 @@ class Driver:
 
     def do_simple(self, group: str, topic: str, tags: str = "*", await_s: int = 2) -> None:
         subscription = {topic: FilterExpression(tags)}
-        self.simple = SimpleConsumer(self.configuration, group, subscription, await_s)
+        self.simple = SimpleConsumer(self.configuration, group, subscription, await_s, **_TLS)
         self.clients.append(self.simple)
         self.simple.startup()
 
@@ -150,7 +152,7 @@ class Driver:
     def do_push(self, group: str, topic: str) -> None:
         self.listener = _Listener()
         consumer = PushConsumer(
-            self.configuration, group, self.listener, {topic: FilterExpression()}
+            self.configuration, group, self.listener, {topic: FilterExpression()}, **_TLS
         )
         self.clients.append(consumer)
         consumer.startup()

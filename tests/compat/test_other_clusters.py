@@ -1,0 +1,93 @@
+"""The official clients against several broker groups, and against nodes that trust few."""
+
+import asyncio
+from pathlib import Path
+
+import grpc
+import pytest
+
+import quorumlog
+from deploy.local import LocalCluster
+from tests.compat.drivers import CallFailedError, Client, body_of
+from tests.compat.test_clients import receive
+from tests.node.certificates import Authority
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("_installed")]
+
+SETTINGS: dict[str, object] = {"file_size_bytes": "16MiB"}
+KEY, SECRET = "key-one", "secret-of-the-test"
+
+
+async def create_topic(
+    cluster: LocalCluster, credentials: grpc.ChannelCredentials | None = None
+) -> None:
+    """Make a topic in every group."""
+    async with quorumlog.connect(cluster.bootstrap, credentials=credentials) as client:
+        await client.admin.create_topic("orders", queue_count=2)
+
+
+def test_ordered_messages_over_two_groups(tmp_path: Path) -> None:
+    """A message group has one queue in the whole cluster, whichever node a client writes to."""
+    with LocalCluster.create(tmp_path / "c", 1, groups=2, settings=SETTINGS) as cluster:
+        asyncio.run(create_topic(cluster))
+        sent: dict[str, list[bytes]] = {}
+        with (
+            Client("python", cluster.address(1), tmp_path / "one") as first,
+            Client("node", cluster.address(2), tmp_path / "two") as second,
+        ):
+            for client in (first, second):
+                client.call("producer", topics=["orders"])
+            for number in range(40):
+                group, body = f"g{number % 4}", b"%d" % number
+                (first, second)[number // 4 % 2].call(
+                    "send", topic="orders", body=body, group=group
+                )
+                sent.setdefault(group, []).append(body)
+            first.call("simple", group="readers", topic="orders")
+            found: dict[str, list[bytes]] = {}
+            for message in receive(first, 40):
+                found.setdefault(message["group"], []).append(body_of(message))
+        assert found == sent
+
+
+def test_nodes_that_demand_tls_and_a_key(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    files = authority.files("node")
+    keys = tmp_path / "keys"
+    keys.write_text(f"# access keys\n{KEY} {SECRET}\n")
+    settings = SETTINGS | {
+        "tls_certificate_file": str(files.certificate),
+        "tls_key_file": str(files.key),
+        "tls_ca_file": str(authority.path),
+        "rocketmq_keys_file": str(keys),
+    }
+    with LocalCluster.create(tmp_path / "c", settings=settings) as cluster:
+        trusted = grpc.ssl_channel_credentials(authority.path.read_bytes())
+        asyncio.run(create_topic(cluster, trusted))
+        for language in ("python", "node"):
+            home = tmp_path / language
+            with Client(
+                language,
+                cluster.address(1),
+                home,
+                key=KEY,
+                secret=SECRET,
+                authority=authority.path,
+            ) as client:
+                client.call("producer", topics=["orders"])
+                # Not all of them are for the leader: nodes trust each other, too.
+                for number in range(6):
+                    client.call("send", topic="orders", body=b"%d" % number)
+                client.call("simple", group="readers-" + language, topic="orders")
+                assert len(receive(client, 6 if language == "python" else 12)) >= 6
+        with Client(
+            "python",
+            cluster.address(1),
+            tmp_path / "stranger",
+            key=KEY,
+            secret="another",
+            authority=authority.path,
+        ) as stranger:
+            stranger.call("producer", topics=["orders"])
+            with pytest.raises(CallFailedError):
+                stranger.call("send", topic="orders", body=b"x")
