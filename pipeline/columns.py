@@ -20,6 +20,8 @@ import pyarrow as pa
 
 from pipeline.properties import Ints, Properties, pieces, text_pieces
 from pipeline.schema import COLUMNS, TIMESTAMP, arrow_schema
+from quorumlog.compression import IS_COMPRESSED, decompress
+from quorumlog.errors import CorruptRecordError
 
 MAGIC_V1: Final = 0xDAA320A7
 MAGIC_V2: Final = 0xDAA320AB
@@ -216,7 +218,22 @@ class Records:
         crcs = np.fromiter((crc32(view[a:b]) for a, b in cuts), np.int64, self.count)
         self._demand(crcs & _CRC_MASK == self.field(">u4", 8), "body CRC")
         self._check_property_crcs()
+        if (self._sys_flags & IS_COMPRESSED).any():
+            return self._unpacked(lo, hi)
         return pieces(self.data, lo, hi)
+
+    def _unpacked(self, lo: Ints, hi: Ints) -> pa.Array:
+        """Return bodies of which some are compressed."""
+        bodies: list[bytes] = []
+        for begin, a, b, flags in zip(
+            self._begins.tolist(), lo.tolist(), hi.tolist(), self._sys_flags.tolist(), strict=True
+        ):
+            try:
+                body = self.data[a:b]
+                bodies.append(decompress(body, flags) if flags & IS_COMPRESSED else body)
+            except CorruptRecordError as error:
+                raise RecordDamagedError(begin, error.message) from error
+        return pa.array(bodies, pa.binary())
 
     def _check_property_crcs(self) -> None:
         """Check the second CRC of the records that carry one, over all that is before it."""

@@ -112,7 +112,7 @@ class RowEncoder:
         }
         data = body.encode() if isinstance(body, str) else bytes(body)
         block = encode_properties(key, tag, properties)
-        return topic_template(topic), queue_id, key, data, block, 0
+        return topic_template(topic), queue_id, key, data, block, 0, 0
 
     def _place(self, topic: str, queue_id: int | None, key: str | None) -> Place:
         """Choose a queue: the one that is wanted, that of the key, or the next in turn."""

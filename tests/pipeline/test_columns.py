@@ -1,6 +1,7 @@
 """Columns of raw records equal what the store's own codec makes of each record."""
 
 import datetime
+import zlib
 from typing import Any
 
 import pyarrow as pa
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from pipeline.columns import Entries, RecordDamagedError, record_batch
 from pipeline.schema import COLUMNS, UnknownColumnError, arrow_schema, parse_columns
+from quorumlog.compression import IS_COMPRESSED, ZLIB
 from store.message import decode_message, encode_message, message_id
 
 _TEXT = st.text(
@@ -72,8 +74,17 @@ def test_columns_equal_the_codec(records: list[bytes]) -> None:
     assert batch.to_pylist() == [_row(record) for record in records]
 
 
-def _record(**fields: Any) -> bytes:
-    return encode_message(**{"topic": "t", "queue_id": 0, "body": b"body"} | fields)
+def _record(**given: Any) -> bytes:
+    fields: dict[str, Any] = {"topic": "t", "queue_id": 0, "body": b"body"} | given
+    return encode_message(**fields)
+
+
+def test_compressed_bodies_are_unpacked() -> None:
+    packed = _record(body=zlib.compress(b"long" * 9), sys_flag=IS_COMPRESSED | ZLIB)
+    batch = record_batch(_record() + packed + _record(), ("body",))
+    assert batch.column(0).to_pylist() == [b"body", b"long" * 9, b"body"]
+    with pytest.raises(RecordDamagedError):
+        record_batch(_record() + _record(sys_flag=IS_COMPRESSED | ZLIB), ("body",))
 
 
 def test_only_what_is_asked_for_is_made() -> None:
