@@ -10,6 +10,7 @@ import json
 import shutil
 import sys
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final
 
 import psutil
@@ -191,7 +192,7 @@ class Session:
             ), with_cost=False)  # fmt: skip
             await self._one_at_a_time(f"{name}, one in flight", _BODY_SIZE_BYTES)
             if size_bytes == self._scale["restart_size_bytes"]:
-                await self._cell(f"{name}, restart", "s", lambda row=name: self._restart(row))  # type: ignore[misc]
+                await self._cell(f"{name}, restart", "s", partial(self._restart, name))
 
     async def _restart(self, name: str) -> None:
         began_s = await self._peer.restart()

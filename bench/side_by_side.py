@@ -218,10 +218,11 @@ def _end_all(directory: str) -> None:
 
 
 def _last_line(errors: Any) -> str:
-    """What a traceback ends with, which is the error."""
+    """What a traceback ends with, which is the error; that of a group is framed."""
     errors.seek(0)
-    lines = errors.read().decode("utf-8", "replace").strip().splitlines()
-    return lines[-1].strip(" |+-")[:_REASON_SIZE_MAX] if lines else ""
+    lines = errors.read().decode("utf-8", "replace").splitlines()
+    said = [line.strip(" |+-") for line in lines]
+    return next((line for line in reversed(said) if line), "")[:_REASON_SIZE_MAX]
 
 
 def _record(

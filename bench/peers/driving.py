@@ -71,8 +71,11 @@ class _Run:
         until = began_s + (self._load.seconds or float("inf"))
 
         async def send_on() -> None:
-            while (now := time.monotonic()) < until and (batch := self._take()) is not None:
-                await self._send_one(*batch, now)
+            # Once in any case: a peer that is slower than the load is long has a sample too.
+            while (batch := self._take()) is not None:
+                await self._send_one(*batch, time.monotonic())
+                if time.monotonic() >= until:
+                    return
 
         async with asyncio.TaskGroup() as tasks:
             for _ in range(self._load.in_flight_count):

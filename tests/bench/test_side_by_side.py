@@ -90,6 +90,12 @@ def test_what_a_session_said_before_it_failed_is_kept() -> None:
 
 
 @pytest.mark.slow
+def test_the_error_in_a_group_is_the_reason() -> None:
+    text = "raise ExceptionGroup('all', [ValueError('two of three')])"
+    assert side_by_side._run_child(script(text), 60) == ([], "ValueError: two of three")
+
+
+@pytest.mark.slow
 def test_a_session_that_hangs_is_over_in_time() -> None:
     text = f"echo '{json.dumps(CELL)}'; printf half; exec sleep 600"
     cells, failure = side_by_side._run_child(["sh", "-c", text], 3.0)
