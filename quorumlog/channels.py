@@ -10,7 +10,15 @@ from typing import Any, Final, cast
 import grpc
 import grpc.aio
 
-from quorumlog.pb import admin_pb2_grpc, consumer_pb2_grpc, log_pb2_grpc, retry_pb2_grpc
+from quorumlog.pb import (
+    admin_pb2_grpc,
+    consumer_pb2_grpc,
+    delay_pb2_grpc,
+    log_pb2_grpc,
+    pop_pb2_grpc,
+    retry_pb2_grpc,
+    transaction_pb2_grpc,
+)
 
 CHANNELS_MAX: Final = 64
 # A batch has at most 4 MiB, a pull answers with what was asked for and at least one record.
@@ -31,7 +39,17 @@ _OPTIONS: Final = (
 class Node:
     """The channel to one address, and its stubs."""
 
-    __slots__ = ("address", "admin", "channel", "consumer", "log", "retry")
+    __slots__ = (
+        "address",
+        "admin",
+        "channel",
+        "consumer",
+        "delay",
+        "log",
+        "pop",
+        "retry",
+        "transaction",
+    )
 
     def __init__(self, address: str, credentials: grpc.ChannelCredentials | None) -> None:
         self.address = address
@@ -42,7 +60,10 @@ class Node:
         self.log = cast(Any, log_pb2_grpc).LogServiceStub(self.channel)
         self.admin = cast(Any, admin_pb2_grpc).AdminServiceStub(self.channel)
         self.consumer = cast(Any, consumer_pb2_grpc).ConsumerServiceStub(self.channel)
+        self.delay = cast(Any, delay_pb2_grpc).DelayServiceStub(self.channel)
+        self.pop = cast(Any, pop_pb2_grpc).PopServiceStub(self.channel)
         self.retry = cast(Any, retry_pb2_grpc).RetryServiceStub(self.channel)
+        self.transaction = cast(Any, transaction_pb2_grpc).TransactionServiceStub(self.channel)
 
     def append_stream(self) -> Any:
         """Open the stream of appends; requests are bytes that were serialised already."""

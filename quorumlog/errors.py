@@ -131,6 +131,18 @@ class TooLargeError(QuorumlogError):
     code = "client.too_large"
 
 
+class ConflictError(QuorumlogError):
+    """Another consumer has moved an offset of the group, so nothing was stored. Read again."""
+
+    code = "node.conflict"
+
+
+class TransactionEndedError(QuorumlogError):
+    """The transaction had ended in another way before. Nothing was changed."""
+
+    code = "node.transaction_ended"
+
+
 class NotFoundError(QuorumlogError):
     """No such message, group or member."""
 
@@ -156,6 +168,25 @@ class OffsetOutOfRangeError(QuorumlogError):
     ) -> None:
         super().__init__(message, **known)
         self.min_offset, self.max_offset = min_offset, max_offset
+
+
+class DelayedGoneError(QuorumlogError):
+    """A delayed message cannot be cancelled any more: it was delivered, or is being delivered."""
+
+    code = "node.delayed_gone"
+
+
+class StaleHandleError(QuorumlogError):
+    """A message that was received by pop was handed out again meanwhile, or is done or dead.
+
+    `handles` are those of the messages that it is true of, when several were acknowledged.
+    """
+
+    code = "node.stale_handle"
+
+    def __init__(self, message: str, *, handles: tuple[str, ...] = (), **known: Any) -> None:
+        super().__init__(message, **known)
+        self.handles = handles
 
 
 class StoreFullError(QuorumlogError):
@@ -214,7 +245,7 @@ _FAMILIES: Final[dict[str, type[QuorumlogError]]] = {
     word: family
     for family, words in {
         NotLeaderError: "not_leader not_master transferring draining read_failed",
-        BusyError: "busy not_ready",
+        BusyError: "busy not_ready pop_conflict",
         UnknownTopicError: "unknown_topic",
         TopicExistsError: "topic_exists",
         PermissionDeniedError: (
@@ -224,14 +255,18 @@ _FAMILIES: Final[dict[str, type[QuorumlogError]]] = {
         WrongClusterError: "wrong_cluster",
         OutOfSequenceError: "out_of_sequence",
         UnknownProducerError: "unknown_producer",
-        InvalidRequestError: "bad_request bad_topic record_format bad_filter",
+        InvalidRequestError: "bad_request bad_topic record_format bad_filter delay_too_long",
         TooLargeError: "limit_exceeded",
-        LimitReachedError: "limit_reached",
+        LimitReachedError: "limit_reached delayed_full",
+        DelayedGoneError: "delayed_gone",
         NotFoundError: (
-            "message_not_found unknown_queue unknown_group unknown_member value_not_found "
-            "no_such_offset"
+            "message_not_found unknown_transaction unknown_queue unknown_group unknown_member "
+            "value_not_found no_such_offset"
         ),
+        ConflictError: "conflict",
+        TransactionEndedError: "transaction_ended",
         OffsetOutOfRangeError: "out_of_range",
+        StaleHandleError: "stale_handle",
         StoreFullError: "full",
         UnavailableError: "shutting_down not_applied closed no_quorum",
         DeadlineError: "read_timeout",

@@ -35,7 +35,7 @@ class Message:
         queue_offset: int,
         body: bytes,
         head: bytes,
-        properties: bytes,
+        properties: bytes | dict[str, str],
         group: str = "",
     ) -> None:
         self.topic = topic
@@ -45,6 +45,12 @@ class Message:
         self._head = head  # The record up to its body.
         self._properties: bytes | dict[str, str] = properties
         self.group = group  # The broker group whose log it is in.
+
+    @property
+    def parts(self) -> tuple[str, int, int, bytes, bytes, bytes | dict[str, str], str]:
+        """What another one like it is made of."""
+        where = (self.topic, self.queue_id, self.queue_offset)
+        return (*where, self.body, self._head, self._properties, self.group)
 
     @property
     def size_bytes(self) -> int:
