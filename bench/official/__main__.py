@@ -95,10 +95,9 @@ def main() -> None:
     out.write("threads   echo/s   nodes/s   echo p50   nodes p50   times slower\n")
     for row in rows:
         first, second = row["echo"], row["nodes"]
-        out.write(
-            f"{row['threads']:7}  {first['per_s']:7.0f}   {second['per_s']:7.0f}"
-            f"   {first['p50_ms']:5.2f} ms   {second['p50_ms']:6.2f} ms   {row['times_slower']:.2f}\n"
-        )
+        rates = f"{row['threads']:7}  {first['per_s']:7.0f}   {second['per_s']:7.0f}"
+        times = f"   {first['p50_ms']:5.2f} ms   {second['p50_ms']:6.2f} ms"
+        out.write(f"{rates}{times}   {row['times_slower']:.2f}\n")
 
 
 if __name__ == "__main__":

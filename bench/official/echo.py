@@ -81,7 +81,7 @@ async def main() -> None:
     server.add_generic_rpc_handlers((echo.handler(),))
     echo.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     await server.start()
-    print(echo.address, flush=True)  # noqa: T201 - this is how it is found.
+    print(echo.address, flush=True)
     loop = asyncio.get_running_loop()
     await loop.run_in_executor(None, input_ended)
     await server.stop(0)

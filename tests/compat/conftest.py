@@ -9,7 +9,7 @@ import pytest
 
 from deploy.local import LocalCluster
 from quorumlog.sync import connect
-from tests.compat.drivers import HERE, Client
+from tests.compat.drivers import ROOT, Client
 
 TOPIC_QUEUE_COUNT: Final = 4
 
@@ -17,7 +17,7 @@ TOPIC_QUEUE_COUNT: Final = 4
 @pytest.fixture(scope="session")
 def _installed() -> None:
     """Both clients, of the versions that the tests name."""
-    subprocess.run([str(HERE / "install")], check=True, timeout=600)
+    subprocess.run([str(ROOT / "deploy" / "official_clients")], check=True, timeout=600)
 
 
 @pytest.fixture(scope="module")
