@@ -4,6 +4,7 @@ The machine may have no Go to build Toxiproxy with: then the whole is skipped, w
 """
 
 import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -49,3 +50,19 @@ def test_tiers_name_scenarios_and_every_scenario_names_rows() -> None:
     for scenario in SCENARIOS.values():
         assert scenario.rows, f"{scenario.name} stands for no row of the fault matrix"
         assert scenario.title.endswith((".", ":")) or len(scenario.title) > 20
+
+
+def test_the_table_of_rows_names_every_scenario_and_no_other() -> None:
+    text = (RUN.parent / "README.md").read_text("utf-8")
+    table = text.partition("## Which scenario stands for which fault")[2].partition("\n## ")[0]
+    lines = [line for line in table.splitlines() if re.match(r"\| [A-Z]\d", line)]
+    named: dict[str, set[str]] = {}
+    for line in lines:
+        rows = re.match(r"\| ((?:[A-Z]\d+(?:, )?)+)", line)
+        assert rows is not None, line
+        for row in rows[1].split(", "):
+            named.setdefault(row, set()).update(re.findall(r"`([a-z-]+)`", line))
+    assert set().union(*named.values()) == set(SCENARIOS)
+    for scenario in SCENARIOS.values():
+        for row in scenario.rows:
+            assert scenario.name in named[row], f"{row} does not name {scenario.name}"

@@ -228,6 +228,33 @@ async def wiped_slave(x: Context) -> None:
     x.prove("it got everything again", True)
 
 
+@scenario("damaged-slave", "D5 D9 D10", profile=ROLLING, modes=HA)
+async def damaged_slave(x: Context) -> None:
+    """A slave has lost a log file, then what it is bound to: it ends, and begins anew."""
+    await x.acked(2_000)
+    node = await x.follower()
+    data = x.cluster.data_directory(node)
+    for what in ("a log file", "its binding"):
+        await x.do(x.cluster.kill, node)
+        x.inject("kill", f"node {node}")
+        if what == "a log file":
+            files = sorted(path for path in (data / "commitlog").iterdir() if path.is_file())
+            await x.do(files[len(files) // 2].unlink)
+        else:
+            for path in data.glob("haBinding.*"):
+                await x.do(path.unlink)
+        x.inject("lose", f"{what}, node {node}")
+        await x.do(x.cluster.start, node)
+        code = await x.do(x.cluster.wait_ended, node)
+        x.prove(f"without {what} node {node} ended with {code}", code == EXIT_DATA)
+        await x.do(shutil.rmtree, data)
+        await x.do(data.mkdir)
+        x.inject("wipe", f"node {node}")
+        await x.do(x.cluster.start, node)
+        await x.acked(100)
+        await x.until("all of it is there", _has_level, x, node)
+
+
 async def _wipe(x: Context, node: int) -> None:
     """Give a node an empty disk, and start it."""
     await x.do(x.cluster.kill, node)

@@ -276,7 +276,7 @@ def _has_sent_more(x: Context, pairs: Sequence[Pair], before: int) -> bool:
     return _sent(x, pairs) > before
 
 
-@scenario("broken-links", "N11 N14")
+@scenario("broken-links", "N11")
 async def broken_links(x: Context) -> None:
     """Connections are closed, refused and reset, between nodes and to clients."""
     links = x.cluster.links

@@ -31,7 +31,7 @@ def _follows_another(x: Context, node: int) -> bool:
     return x.cluster.status()[node].leader_id not in (0, node)
 
 
-@scenario("kill-leader", "P1")
+@scenario("kill-leader", "P1 H1")
 async def kill_leader(x: Context) -> None:
     """The leader is killed under load, three times."""
     for _ in range(3):
@@ -43,7 +43,7 @@ async def kill_leader(x: Context) -> None:
         await restart(x, old)
 
 
-@scenario("kill-follower", "P1")
+@scenario("kill-follower", "P1 N14")
 async def kill_follower(x: Context) -> None:
     """Followers are killed under load: nobody notices."""
     for _ in range(3):
