@@ -114,6 +114,7 @@ class NodeAdmin:
             appends_total=broker.records_total,
             appended_size_bytes_total=broker.records_size_bytes_total,
             pulls_total=broker.pulls_total,
+            pulled_records_total=broker.pulled_records_total,
             busy_total=broker.busy_total,
             in_flight_size_bytes=broker.in_flight_size_bytes,
             is_draining=node.broker.is_draining,

@@ -233,6 +233,7 @@ class NodeStatus:
     pid: int
     group: str = ""
     """The broker group that it is of."""
+    pulled_records_total: int = 0
 
     @classmethod
     def of(cls, pb: admin_pb2.NodeStatusResponse, group: str = "") -> "NodeStatus":

@@ -14,7 +14,7 @@ from node.checkpoint_tables import TABLES
 from node.config_import import DELAYS, NAMES, Plan
 from node.limits import Limits
 from node.state import StateImage
-from node.state_parts import NOTHING, PARTS, encode_part
+from node.state_parts import PARTS, encode_part
 from quorumlog.pb.retry_pb2 import (
     ConfigFile,
     ExportConfigFilesRequest,
@@ -86,7 +86,7 @@ def _texts(image: StateImage, unix_ms: int) -> dict[str, str]:
     """Return the text of each file, RocketMQ's only."""
     texts = {table.name: table.encode(image, unix_ms) for table in TABLES if table.name in NAMES}
     for kind in PARTS:
-        if kind.file_name in NAMES:
-            texts[kind.file_name] = encode_part(kind, image.parts.get(kind.name, NOTHING), unix_ms)
+        if kind.file_name in NAMES and kind.name in image.parts:
+            texts[kind.file_name] = encode_part(kind, image.parts[kind.name], unix_ms)
     texts.setdefault(DELAYS, '{\n\t"offsetTable":{}\n}\n')
     return texts

@@ -51,11 +51,22 @@ COMMANDS = {
         "quorumlog.cli.completion:completion", "Print the completion script of a shell."
     ),
     "config": LazyCommand("quorumlog.cli.config:config", "Check and show the settings of a node."),
+    "config-files": LazyCommand(
+        "quorumlog.cli.config_files:config_files",
+        "Write and read topics.json, subscriptionGroup.json and the other tables of RocketMQ.",
+    ),
     "consume": LazyCommand(
         "quorumlog.cli.consume:consume",
         "Write the messages of a topic to stdout, and wait for more.",
     ),
-    "group": LazyCommand("quorumlog.cli.group:group", "List, describe and delete consumer groups."),
+    "dlq": LazyCommand(
+        "quorumlog.cli.dlq:dlq",
+        "Show the dead letters of a consumer group, and send them again.",
+    ),
+    "group": LazyCommand(
+        "quorumlog.cli.group:group",
+        "List, describe and change consumer groups, and see how far they have come.",
+    ),
     "ha": LazyCommand(
         "quorumlog.cli.ha:ha", "Show a master-slave group, and choose its master by hand."
     ),

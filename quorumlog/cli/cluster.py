@@ -3,7 +3,9 @@
 Owns the options and the printing; the work is the admin client's.
 """
 
+import asyncio
 import sys
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +14,15 @@ import click
 from quorumlog.cli.broker_groups import broker_group_option, shown_rows
 from quorumlog.cli.connection import confirm, connected, run, server_option
 from quorumlog.cli.errors import CliError, ExitCode
-from quorumlog.cli.node_rows import SHORT_COLUMNS, STATUS_COLUMNS, is_up, problems, status_rows
+from quorumlog.cli.node_rows import (
+    LIST_COLUMNS,
+    SHORT_COLUMNS,
+    STATUS_COLUMNS,
+    is_up,
+    list_rows,
+    problems,
+    status_rows,
+)
 from quorumlog.cli.output import Format, output_option, print_record, print_rows
 
 if TYPE_CHECKING:
@@ -84,6 +94,42 @@ def status(server: str | None, output: Format) -> int:
             nodes = [{key: row.get(key) for key in STATUS_COLUMNS} for row in rows]
             print_record({**summary, "nodes": nodes}, output)
     return ExitCode.FINDINGS if wrong else ExitCode.OK
+
+
+@cluster.command("list")
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0.1),
+    default=1.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time between two looks; rates are over this time.",
+)
+@server_option
+@output_option
+def list_nodes(interval: float, server: str | None, output: Format) -> int:
+    """List the nodes of all broker groups, with messages per second in and out.
+
+    \b
+    Keys of -o json:
+      cluster_id, group (the broker group), node_id, address, role, version, in_tps, out_tps,
+      in_flight_kib, space, activated
+
+    \b
+    Examples:
+      qlog cluster list
+      qlog cluster list --interval 10 -o json | jq 'map(.in_tps) | add'
+    """
+
+    async def act() -> "tuple[ClusterStatus, ClusterStatus, float]":
+        async with connected(server) as client:
+            before, began = await client.admin.cluster_status(), time.monotonic()
+            await asyncio.sleep(interval)
+            return await client.admin.cluster_status(), before, time.monotonic() - began
+
+    rows = list_rows(*run(act()))
+    print_rows(rows, output, columns=LIST_COLUMNS)
+    return ExitCode.OK
 
 
 @cluster.command("transfer-leader")

@@ -60,6 +60,7 @@ class Job:
     queues: tuple[QueueName, ...]
     max_count: int | None
     tags: tuple[str, ...]
+    sql: str
     node_id: int | None
     done_count: int = 0
     is_busy: bool = False  # A batch is on its way to stdout.
@@ -128,6 +129,9 @@ class Job:
 @click.option("--max-count", type=click.IntRange(min=1), help="Stop after so many messages.")
 @click.option("--tag", "tags", multiple=True, help="Only messages with this tag.")
 @click.option(
+    "--sql", default="", metavar="FILTER", help="Only messages whose properties make it true."
+)
+@click.option(
     "--node", "node_id", type=click.IntRange(min=1), help="Read this replica, whatever its role."
 )
 @server_option
@@ -148,6 +152,7 @@ def consume(
     queues: tuple[QueueName, ...],
     max_count: int | None,
     tags: tuple[str, ...],
+    sql: str,
     node_id: int | None,
     server: str | None,
     output: OutputFormat,
@@ -170,6 +175,7 @@ def consume(
       qlog consume orders
       qlog consume orders --from end -o jsonl | jq .body
       qlog consume orders --from @-15m --until end
+      qlog consume orders --sql "amount > 100 AND country IN ('DE', 'FR')"
       qlog consume orders --group billing --max-count 100
       qlog consume orders --queue 0 --from 1000 --max-count 1 -o json
       qlog consume orders --node 2 --until end | sha256sum
@@ -178,7 +184,7 @@ def consume(
         raise click.UsageError("--group shares all queues of the leader: no --queue, no --node")
     if position == "end" and end is not None:
         raise click.UsageError("--from end --until end is nothing")
-    job = Job(topic, position, end is not None, queues, max_count, tags, node_id)
+    job = Job(topic, position, end is not None, queues, max_count, tags, sql, node_id)
     return run(_consume(job, group, server, output))
 
 
@@ -207,6 +213,7 @@ async def _pull(client: "Client", job: Job, writer: Writer, show: Show) -> None:
         consistency="leader" if job.node_id is None else "local",
         node_id=job.node_id,
         tags=job.tags,
+        sql=job.sql,
     )
     async with consumer:
         async for batch in consumer.batches():
@@ -224,7 +231,7 @@ async def _share(client: "Client", job: Job, group: str, writer: Writer, show: S
         found = await client.queue_offsets(job.topic, consistency="linearizable")
         ends = {Queue(one.topic, one.queue_id, one.group): one.max_offset for one in found}
     consumer = client.group_consumer(
-        group, job.topic, position=job.position, auto_commit=False, tags=job.tags
+        group, job.topic, position=job.position, auto_commit=False, tags=job.tags, sql=job.sql
     )
     async with consumer:
         work = _take(consumer, job, writer, show)

@@ -1,4 +1,4 @@
-"""`qlog group`: list, describe and delete consumer groups.
+"""`qlog group`: list, describe and delete consumer groups; the rest is in `group_settings`.
 
 Owns the options and the printing; the work is the admin client's.
 """
@@ -10,6 +10,7 @@ import click
 from quorumlog.cli.broker_groups import shown_rows, warn_away
 from quorumlog.cli.connection import confirm, connected, run, server_option
 from quorumlog.cli.errors import ExitCode
+from quorumlog.cli.group_settings import progress, reset, set_settings, settings
 from quorumlog.cli.output import Format, output_option, print_record, print_rows
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ _COLUMNS = ("group", "member_count", "lag_count", "topics")
 
 @click.group()
 def group() -> None:
-    """List, describe and delete consumer groups."""
+    """List, describe and change consumer groups, and see how far they have come."""
 
 
 @group.command("list")
@@ -118,6 +119,10 @@ def delete(name: str, yes: bool, server: str | None, output: Format) -> int:
     run(act())
     print_record({"group": name, "deleted": True}, output)
     return ExitCode.OK
+
+
+for command in (settings, set_settings, reset, progress):
+    group.add_command(command)
 
 
 def _group_row(info: "GroupInfo | GroupDescription") -> dict[str, object]:

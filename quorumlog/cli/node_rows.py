@@ -98,6 +98,36 @@ def problems(status: "ClusterStatus", rows: list[Row]) -> list[str]:
     return found
 
 
+LIST_COLUMNS = (
+    "cluster_id", "group", "node_id", "address", "role", "version", "in_tps", "out_tps",
+    "in_flight_kib", "space", "activated",
+)  # fmt: skip
+
+
+def list_rows(status: "ClusterStatus", before: "ClusterStatus", seconds: float) -> list[Row]:
+    """The rows of `qlog cluster list`: messages taken in and given out between two looks."""
+    earlier = {n.node_id: n for n in before.nodes if is_up(n)}
+    nodes = {n.node_id: n for n in status.nodes if is_up(n)}
+    rows = []
+    for row in status_rows(status):
+        found: Row = dict.fromkeys(LIST_COLUMNS)
+        found.update({key: row.get(key) for key in ("group", "node_id", "address", "role")})
+        found["cluster_id"] = status.cluster_id
+        node, old = nodes.get(row["node_id"]), earlier.get(row["node_id"])
+        found["activated"] = node is not None
+        if node is not None:
+            found["version"] = node.version
+            found["in_flight_kib"] = node.in_flight_size_bytes >> 10
+            found["space"] = round(node.disk_used_ratio, 4)
+        if node is not None and old is not None and old.pid == node.pid and seconds > 0:
+            taken = node.appends_total - old.appends_total
+            given = node.pulled_records_total - old.pulled_records_total
+            found["in_tps"] = round(taken / seconds, 1)
+            found["out_tps"] = round(given / seconds, 1)
+        rows.append(found)
+    return rows
+
+
 def top_rows(status: "ClusterStatus", before: "ClusterStatus | None", seconds: float) -> list[Row]:
     """The rows of `qlog top`: rates are null for a node without an earlier look at the process."""
     earlier = {n.node_id: n for n in before.nodes if is_up(n)} if before is not None else {}

@@ -27,3 +27,17 @@ def parse_time(text: str, *, now_unix_ms: int | None = None) -> int:
             f"{text!r} is no time; give 2026-01-31T12:00:00Z, a Unix time in seconds or "
             "milliseconds, or an age such as -15m (ms, s, m, h, d)"
         ) from None
+
+
+def parse_duration(text: str) -> int:
+    """Milliseconds of 500ms, 10s, 5m, 2h, 1d. Raises ValueError, which says what is understood."""
+    found = re.fullmatch(r"(\d{1,9})(ms|s|m|h|d)", text.strip())
+    if found is None:
+        raise ValueError(f"{text!r} is no duration; give 500ms, 10s, 5m, 2h or 1d")
+    return int(found[1]) * _UNIT_MS[found[2]]
+
+
+def duration_text(ms: int) -> str:
+    """The same for people, in the largest unit that says it exactly."""
+    unit = next(name for name in ("d", "h", "m", "s", "ms") if ms % _UNIT_MS[name] == 0)
+    return f"{ms // _UNIT_MS[unit]} {unit}"
