@@ -110,10 +110,7 @@ def _package(module: str, name: str) -> Any:
 
 def _corrupt(reason: object) -> CorruptRecordError:
     return CorruptRecordError(
-        f"a body is no {reason}; ask who made the message"
-        if False
-        else f"a compressed body cannot be read ({reason}); ask who made the message",
-        retryable=False,
+        f"a compressed body cannot be read ({reason}); ask who made the message", retryable=False
     )
 
 
@@ -129,6 +126,7 @@ class CompressedMessage(Message):
     """
 
     __slots__ = ("_plain", "stored_body")
+    _plain: bytes | None
 
     @property
     def body(self) -> bytes:
@@ -140,4 +138,4 @@ class CompressedMessage(Message):
     @body.setter
     def body(self, stored: bytes) -> None:
         self.stored_body = stored
-        self._plain: bytes | None = None
+        self._plain = None

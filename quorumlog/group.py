@@ -139,6 +139,11 @@ class GroupConsumer(Consumption):
             raise failed[0]
         self._check_topics()
 
+    @property
+    def auto_commit(self) -> bool:
+        """Say whether it stores offsets by itself."""
+        return self._auto_commit
+
     def assignment(self) -> list[Queue]:
         """Return the queues that this member reads now."""
         return sorted(self._fetchers)

@@ -4,16 +4,26 @@ Owns what a message may look like, here as at the node; must not know batches or
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Final, cast
+from typing import Final, NamedTuple, cast
 
 from quorumlog import errors
 from quorumlog.batch import Entry, encode_properties, topic_template
 from quorumlog.compression import Compress
 from quorumlog.message import OutgoingMessage
+from quorumlog.unique_keys import PROPERTY as UNIQUE_KEY
+from quorumlog.unique_keys import UniqueKeys
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
 BATCH_SIZE_BYTES_LIMIT: Final = 4 * MIB - 4 * KIB  # An entry, less its header and the command.
+
+
+class Shaping(NamedTuple):
+    """What a producer does to every message."""
+
+    compress: Compress | None = None
+    unique_keys: UniqueKeys | None = None
+    """Gives a key to each that has none."""
 
 
 def entry_of(
@@ -24,7 +34,7 @@ def entry_of(
     queue_id: int | None,
     properties: Mapping[str, str] | None,
     flag: int,
-    compress: Compress | None = None,
+    shaping: Shaping | None = None,
 ) -> Entry:
     """Check one message, and compress its body. Raises InvalidRequestError or TooLargeError."""
     template = topic_template(topic)
@@ -32,6 +42,8 @@ def entry_of(
         body = body.encode()
     elif type(body) is not bytes:
         body = bytes(body)  # Whatever else holds bytes: it may change before the batch leaves.
+    if shaping is not None and shaping.unique_keys is not None:
+        properties = {UNIQUE_KEY: shaping.unique_keys(), **(properties or {})}
     encoded = b""
     if key is not None or tag is not None or properties:
         encoded = encode_properties(key, tag, properties)
@@ -42,8 +54,8 @@ def entry_of(
             f"flag {flag} does not fit into 32 bits; use a smaller one"
         )
     sys_flag = 0
-    if compress is not None:
-        body, sys_flag = compress(body)
+    if shaping is not None and shaping.compress is not None:
+        body, sys_flag = shaping.compress(body)
     if len(body) + len(encoded) > BATCH_SIZE_BYTES_LIMIT - KIB:
         raise errors.TooLargeError(
             f"the message has {len(body) + len(encoded)} bytes, an entry holds "
@@ -59,17 +71,17 @@ def entries_of(
     tag: str | None,
     queue_id: int | None,
     properties: Mapping[str, str] | None,
-    compress: Compress | None = None,
+    shaping: Shaping | None = None,
 ) -> list[Entry]:
     """Check the messages of a batch; where only the bodies differ, the largest one for all."""
-    if compress is None and all(type(message) is bytes for message in messages):
+    if shaping is None and all(type(message) is bytes for message in messages):
         largest = max(cast("Sequence[bytes]", messages), key=len)
         template, _, _, _, encoded, _, _ = entry_of(
             topic, largest, key, tag, queue_id, properties, 0
         )
         bodies = cast("Sequence[bytes]", messages)
         return [(template, queue_id, key, body, encoded, 0, 0) for body in bodies]
-    defaults = (topic, key, tag, queue_id, properties, compress)
+    defaults = (topic, key, tag, queue_id, properties, shaping)
     return [_entry_of(message, *defaults) for message in messages]
 
 
@@ -80,10 +92,10 @@ def _entry_of(
     tag: str | None,
     queue_id: int | None,
     properties: Mapping[str, str] | None,
-    compress: Compress | None,
+    shaping: Shaping | None,
 ) -> Entry:
     if not isinstance(message, OutgoingMessage):
-        return entry_of(topic, message, key, tag, queue_id, properties, 0, compress)
+        return entry_of(topic, message, key, tag, queue_id, properties, 0, shaping)
     return entry_of(
         topic if message.topic is None else message.topic,
         message.body,
@@ -92,5 +104,5 @@ def _entry_of(
         queue_id if message.queue_id is None else message.queue_id,
         properties if message.properties is None else message.properties,
         message.flag,
-        compress,
+        shaping,
     )

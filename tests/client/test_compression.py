@@ -23,7 +23,7 @@ from quorumlog.compression import (
 )
 from quorumlog.errors import CorruptRecordError, InvalidRequestError, TooLargeError
 from quorumlog.message import Message, OutgoingMessage
-from quorumlog.outgoing import entries_of, entry_of
+from quorumlog.outgoing import Shaping, entries_of, entry_of
 from quorumlog.producer import ProducerOptions
 from store.message import decode_message
 
@@ -32,7 +32,9 @@ BODY = b"a line that is much like the next one\n" * 200
 
 
 def records_of(body: bytes, compress: Compress | None, count: int = 1) -> bytes:
-    entries = [entry_of("orders", body, None, None, 0, None, 0, compress) for _ in range(count)]
+    entries = [
+        entry_of("orders", body, None, None, 0, None, 0, Shaping(compress)) for _ in range(count)
+    ]
     encoded = encode_entries(
         entries, lambda topic, queue_id, _: (topic, queue_id or 0), born_unix_ms=1
     )
@@ -75,7 +77,7 @@ def test_messages_of_a_batch_may_differ() -> None:
         OutgoingMessage(BODY, topic="bills"),
         "text" * 100,
     ]
-    entries = entries_of(given, "orders", None, None, 0, None, compress)
+    entries = entries_of(given, "orders", None, None, 0, None, Shaping(compress))
     encoded = encode_entries(
         entries, lambda topic, queue_id, _: (topic, queue_id or 0), born_unix_ms=1
     )

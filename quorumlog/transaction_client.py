@@ -1,0 +1,89 @@
+"""The client's half of transactions: what it makes, and what all of them share.
+
+Owns the one producer of consuming transactions and the offsets that they know to be stored; must
+not know how either kind works. `quorumlog.client.Client` is the one subclass.
+"""
+
+from typing import Any, TypeVar
+
+from quorumlog.client_parts import Parts
+from quorumlog.consume_transactions import ConsumeTransaction, Stored
+from quorumlog.errors import InvalidRequestError
+from quorumlog.group import GroupConsumer
+from quorumlog.producer import Producer, ProducerOptions
+from quorumlog.transactions import Check, TransactionalProducer
+
+_Made = TypeVar("_Made")
+GROUPS_MAX = 1_000  # Consumer groups whose stored offsets are remembered.
+
+
+class TransactionClient:
+    """Makes transactions."""
+
+    client_id: str
+    _timeout_ms: int
+    _made: set[Any]
+    _sharing: Producer | None = None
+    """Of all consuming transactions: they are stored once, however often they are sent."""
+    _stored: dict[str, Stored]
+
+    def _started(self) -> Parts:
+        raise NotImplementedError
+
+    def _keep(self, made: Any) -> Any:
+        raise NotImplementedError
+
+    def transaction(self, group: str, *, timeout_ms: int | None = None) -> ConsumeTransaction:
+        """Begin to consume as a group, and to make messages of what is consumed, exactly once.
+
+        Within `async with`: `send` what is made, and say what is `consumed`. Leaving it stores both
+        in one atomic entry, or neither. Consumers of the group must not commit by themselves
+        (`auto_commit=False`), and the transactions of a queue follow one another.
+        """
+        parts, timeout_ms = self._started(), timeout_ms or self._timeout_ms
+        for made in self._made:
+            if isinstance(made, GroupConsumer) and made.group == group and made.auto_commit:
+                raise InvalidRequestError(
+                    f"a consumer of group {group} commits by itself; make it with auto_commit=False"
+                )
+        if self._sharing is None or self._sharing.is_closed:
+            self._sharing = self._keep(
+                Producer(parts.groups, ProducerOptions(timeout_ms=timeout_ms))
+            )
+            self._stored = {}
+        if len(self._stored) >= GROUPS_MAX:
+            self._stored.clear()
+        stored = self._stored.setdefault(group, {})
+        return ConsumeTransaction(
+            parts.groups, parts.reads, self._sharing, group, stored, timeout_ms
+        )
+
+    def transactional_producer(
+        self,
+        group: str,
+        check: Check,
+        *,
+        check_after_ms: int = 0,
+        timeout_ms: int | None = None,
+        **options: Any,
+    ) -> TransactionalProducer:
+        """Make a producer whose messages become visible when their local work is done.
+
+        `group` names the producers that do the same work: any of them may be asked by `check`,
+        which gets a CheckedTransaction and says "commit", "rollback" or "unknown". The cluster asks
+        after `check_after_ms` (0: 6 s), then every 30 s, 15 times at most. `options` are those of
+        `producer`. Its messages have unique keys.
+        """
+        parts, timeout_ms = self._started(), timeout_ms or self._timeout_ms
+        options = {"unique_keys": True, "timeout_ms": timeout_ms, **options}
+        made = TransactionalProducer(
+            parts.groups,
+            Producer(parts.groups, ProducerOptions(**options)),
+            group,
+            check,
+            client_id=self.client_id,
+            check_after_ms=check_after_ms,
+            timeout_ms=timeout_ms,
+        )
+        self._keep(made)
+        return made
