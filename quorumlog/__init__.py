@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from quorumlog.group import GroupConsumer
     from quorumlog.message import Message, MessageBatch, OutgoingMessage
     from quorumlog.options import Consistency, Durability, Position
+    from quorumlog.pop import PopConsumer, PopMessage
     from quorumlog.producer import Producer, ProducerStats
     from quorumlog.queues import Queue
     from quorumlog.reads import QueueOffsets
@@ -41,6 +42,8 @@ _MODULE_OF = {
     "Consistency": "options",
     "Durability": "options",
     "Position": "options",
+    "PopConsumer": "pop",
+    "PopMessage": "pop",
     "Producer": "producer",
     "ProducerStats": "producer",
     "Queue": "queues",
@@ -61,6 +64,8 @@ __all__ = [
     "MessageBatch",
     "Outcome",
     "OutgoingMessage",
+    "PopConsumer",
+    "PopMessage",
     "Position",
     "Producer",
     "ProducerStats",

@@ -27,6 +27,7 @@ from quorumlog.pb import pop_pb2
 from quorumlog.retry import Deadline
 
 INVISIBLE_S: Final = 30.0
+INVISIBLE_S_MAX: Final = 43_200
 WAIT_S: Final = 20.0
 RECEIVE_COUNT_MAX: Final = 32
 _ACK_COUNT_MAX: Final = 1_024
@@ -68,10 +69,18 @@ class PopOptions:
     start: Start
     timeout_ms: int
 
-    def __post_init__(self) -> None:
-        Deadline(self.timeout_ms)  # Checks it.
-        if self.start not in _START:
-            raise InvalidRequestError(f"start is {self.start!r}; use 'first' or 'end'")
+    @classmethod
+    def of(
+        cls, invisible: float, tags: Sequence[str], fifo: bool, start: Start, timeout_ms: int
+    ) -> Self:
+        """Check the options. Raises InvalidRequestError."""
+        Deadline(timeout_ms)  # Checks it.
+        if start not in _START:
+            raise InvalidRequestError(f"start is {start!r}; use 'first' or 'end'")
+        if not 0.001 <= invisible <= INVISIBLE_S_MAX:
+            text = f"invisible is {invisible}; use 0.001 to {INVISIBLE_S_MAX} seconds"
+            raise InvalidRequestError(text)
+        return cls(round(invisible * 1000), tuple(tags), fifo, start, timeout_ms)
 
 
 class _Source:
@@ -268,8 +277,8 @@ class PopConsumer:
 
         Raises StaleHandleError when it was handed out again meanwhile, or is done.
         """
-        if not 0 <= seconds <= 43_200:
-            raise InvalidRequestError(f"seconds is {seconds}; use 0 to 43200")
+        if not 0 <= seconds <= INVISIBLE_S_MAX:
+            raise InvalidRequestError(f"seconds is {seconds}; use 0 to {INVISIBLE_S_MAX}")
         request = pop_pb2.ChangeInvisibleRequest(
             group=self.group,
             topic=message.topic,

@@ -1,0 +1,46 @@
+"""The client's half of pop: what it makes.
+
+Owns the arguments; must not know how messages are received. `quorumlog.client.Client` is the one
+subclass.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from quorumlog.client_parts import Parts
+from quorumlog.pop import INVISIBLE_S, PopConsumer, PopOptions, Start
+
+
+class PopClient:
+    """Makes pop consumers."""
+
+    _timeout_ms: int
+
+    def _started(self) -> Parts:
+        raise NotImplementedError
+
+    def _keep(self, made: Any) -> Any:
+        raise NotImplementedError
+
+    def pop_consumer(
+        self,
+        group: str,
+        topics: str | Sequence[str],
+        *,
+        invisible: float = INVISIBLE_S,
+        fifo: bool = False,
+        start: Start = "first",
+        tags: Sequence[str] = (),
+        timeout_ms: int | None = None,
+    ) -> PopConsumer:
+        """Make a consumer that takes single messages and acknowledges each by itself.
+
+        A message that is not acknowledged within `invisible` seconds comes again. With `fifo` none
+        of a message group is handed out while an earlier one is in flight. `start` ("first",
+        "end") is where queues begin of which the group has stored no offset.
+        """
+        options = PopOptions.of(invisible, tags, fifo, start, timeout_ms or self._timeout_ms)
+        names = [topics] if isinstance(topics, str) else list(topics)
+        consumer = PopConsumer(self._started().groups, group, names, options)
+        self._keep(consumer)
+        return consumer
