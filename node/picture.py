@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from node import metrics
+from node.rocketmq import samples as gateway
 from quorumlog import __version__
 from raft.messages import NO_NODE
 from store.stats import LatencyStats
@@ -71,6 +72,8 @@ def samples(node: "Node") -> Iterator[metrics.Sample]:
         yield from metrics.broker_samples(node.broker.stats())
     if hasattr(node, "nameserver"):
         yield from metrics.nameserver_samples(node.nameserver)
+    if hasattr(node, "rocketmq"):
+        yield from gateway.samples(node.rocketmq)
 
 
 def histograms(node: "Node") -> dict[str, LatencyStats]:
