@@ -61,7 +61,10 @@ def _ratios(rows: Sequence[Mapping[str, Any]], peers: Sequence[str], notes: "_No
             else:
                 cells.append(notes.mark(found["reason"] or own["reason"] or "not in one round"))
         lines.append([row["row"], *cells])
-    title = "How many times better ours is: median (smallest to largest of the rounds)."
+    title = (
+        "How many times better ours is: median (smallest to largest of the rounds); bold where it "
+        "is behind."
+    )
     return f"{title}\n\n" + _table(["", *others], lines)
 
 
@@ -76,7 +79,9 @@ def _values(rows: Sequence[Mapping[str, Any]], peers: Sequence[str]) -> str:
 
 
 def _ratio(found: Mapping[str, Any]) -> str:
-    text = f"{_short(found['median'])} ({_short(found['lo'])} to {_short(found['hi'])})"
+    text = _short(found["median"])
+    if found["count"] > 1:
+        text += f" ({_short(found['lo'])} to {_short(found['hi'])})"
     return f"**{text}**" if found["median"] < 1 else text
 
 

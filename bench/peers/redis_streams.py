@@ -91,12 +91,15 @@ class RedisPeer:
         import redis.exceptions
 
         assert self._processes is not None, "not started"
-        self._client = redis.asyncio.Redis(
+        # A caller waits for a connection: with a rate there may be more callers than connections.
+        pool = redis.asyncio.BlockingConnectionPool(
             host="127.0.0.1",
             port=self._ports[0],
             max_connections=_CONNECTION_COUNT_MAX,
+            timeout=2 * _WAIT_MS / 1e3,
             socket_timeout=2 * _WAIT_MS / 1e3,
         )
+        self._client = redis.asyncio.Redis.from_pool(pool)
         deadline = time.monotonic() + 2 * _WAIT_MS / 1e3
         while True:
             self._processes.check_alive()
