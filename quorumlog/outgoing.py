@@ -18,6 +18,9 @@ MIB: Final = 1024 * KIB
 BATCH_SIZE_BYTES_LIMIT: Final = 4 * MIB - 4 * KIB  # An entry, less its header and the command.
 
 
+MESSAGE_GROUP: Final = "__SHARDINGKEY"  # RocketMQ's name.
+
+
 class Shaping(NamedTuple):
     """What a producer does to every message."""
 
@@ -36,7 +39,10 @@ def entry_of(
     flag: int,
     shaping: Shaping | None = None,
 ) -> Entry:
-    """Check one message, and compress its body. Raises InvalidRequestError or TooLargeError."""
+    """Check one message, and compress its body. Raises InvalidRequestError or TooLargeError.
+
+    Its message group chooses the queue, if it is of one, else its key.
+    """
     template = topic_template(topic)
     if isinstance(body, str):
         body = body.encode()
@@ -44,7 +50,9 @@ def entry_of(
         body = bytes(body)  # Whatever else holds bytes: it may change before the batch leaves.
     if shaping is not None and shaping.unique_keys is not None:
         properties = {UNIQUE_KEY: shaping.unique_keys(), **(properties or {})}
-    encoded = b""
+    encoded, routed_by = b"", key
+    if properties and MESSAGE_GROUP in properties:
+        routed_by = properties[MESSAGE_GROUP]
     if key is not None or tag is not None or properties:
         encoded = encode_properties(key, tag, properties)
     if queue_id is not None and queue_id < 0:
@@ -61,7 +69,7 @@ def entry_of(
             f"the message has {len(body) + len(encoded)} bytes, an entry holds "
             f"{BATCH_SIZE_BYTES_LIMIT - KIB}; split it or keep its body elsewhere"
         )
-    return template, queue_id, key, body, encoded, flag, sys_flag
+    return template, queue_id, routed_by, body, encoded, flag, sys_flag
 
 
 def entries_of(
@@ -76,11 +84,11 @@ def entries_of(
     """Check the messages of a batch; where only the bodies differ, the largest one for all."""
     if shaping is None and all(type(message) is bytes for message in messages):
         largest = max(cast("Sequence[bytes]", messages), key=len)
-        template, _, _, _, encoded, _, _ = entry_of(
+        template, _, routed_by, _, encoded, _, _ = entry_of(
             topic, largest, key, tag, queue_id, properties, 0
         )
         bodies = cast("Sequence[bytes]", messages)
-        return [(template, queue_id, key, body, encoded, 0, 0) for body in bodies]
+        return [(template, queue_id, routed_by, body, encoded, 0, 0) for body in bodies]
     defaults = (topic, key, tag, queue_id, properties, shaping)
     return [_entry_of(message, *defaults) for message in messages]
 
@@ -106,3 +114,8 @@ def _entry_of(
         message.flag,
         shaping,
     )
+
+
+def with_message_group(properties: Mapping[str, str] | None, name: str) -> Mapping[str, str]:
+    """Return properties that make a message one of a message group."""
+    return {**(properties or {}), MESSAGE_GROUP: name}
