@@ -23,10 +23,9 @@ from store import page_memory
 from store.errors import ClosedError, LayoutError, PositionRangeError
 from store.failpoints import hit
 from store.file_system import FileSystem
+from store.zeros import CHUNK_SIZE_BYTES, ZEROS, zero_range
 
-_CHUNK_SIZE_BYTES: Final = 1024 * 1024
-_ZEROS: Final = bytes(_CHUNK_SIZE_BYTES)
-_WARM_UP_SYNC_BYTES: Final = 16 * _CHUNK_SIZE_BYTES  # As RocketMQ: small bursts beside log syncs.
+_WARM_UP_SYNC_BYTES: Final = 16 * CHUNK_SIZE_BYTES  # As RocketMQ: small bursts beside log syncs.
 TEMPORARY_SUFFIX: Final = ".allocating"
 
 
@@ -333,9 +332,9 @@ class MappedFile:
         try:
             hi = self.end_position
             while hi > position:
-                lo = max(position, hi - _CHUNK_SIZE_BYTES)
+                lo = max(position, hi - CHUNK_SIZE_BYTES)
                 data = self._fs.read_at(self._fd, self.path, lo - self.position, hi - lo)
-                if data != (_ZEROS if hi - lo == _CHUNK_SIZE_BYTES else _ZEROS[: hi - lo]):
+                if data != (ZEROS if hi - lo == CHUNK_SIZE_BYTES else ZEROS[: hi - lo]):
                     return lo + len(data.rstrip(b"\0"))
                 hi = lo
             return position
@@ -374,23 +373,6 @@ class MappedFile:
             # A slice that somebody took of a view may still be alive: the map then goes with it.
             with contextlib.suppress(BufferError):
                 mapped.close()
-
-
-def zero_range(fs: FileSystem, fd: int, path: str, lo: int, hi: int) -> None:
-    """Make the bytes [lo, hi) of a file zero, durably.
-
-    Reads are cheap and writes are not, so only chunks that hold something are written.
-    """
-    dirty = False
-    while lo < hi:
-        size_bytes = min(_CHUNK_SIZE_BYTES, hi - lo)
-        zeros = _ZEROS if size_bytes == _CHUNK_SIZE_BYTES else _ZEROS[:size_bytes]
-        if fs.read_at(fd, path, lo, size_bytes) != zeros:
-            fs.write_at(fd, path, lo, zeros)
-            dirty = True
-        lo += size_bytes
-    if dirty:
-        fs.sync(fd, path)
 
 
 class PreparedFile:
@@ -446,14 +428,14 @@ def prepare_file(
     try:
         fs.allocate(fd, temporary, size_bytes)
         if warm_up:
-            for at in range(0, size_bytes, _CHUNK_SIZE_BYTES):
+            for at in range(0, size_bytes, CHUNK_SIZE_BYTES):
                 if is_cancelled():
                     prepared.discard()
                     return None
                 if is_urgent():
                     break
-                chunk_size_bytes = min(_CHUNK_SIZE_BYTES, size_bytes - at)
-                fs.write_at(fd, temporary, at, _ZEROS[:chunk_size_bytes])
+                chunk_size_bytes = min(CHUNK_SIZE_BYTES, size_bytes - at)
+                fs.write_at(fd, temporary, at, ZEROS[:chunk_size_bytes])
                 if at % _WARM_UP_SYNC_BYTES == 0 and at:
                     fs.sync(fd, temporary)
         fs.sync(fd, temporary)
