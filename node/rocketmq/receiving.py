@@ -81,9 +81,6 @@ class Receiving:
         self, caller: Caller, request: pb.ReceiveMessageRequest, group: str, topic: str
     ) -> pop_pb2.ReceiveRequest:
         wanted = filter_of(request.filter_expression)
-        if wanted.sql:
-            text = "filter by tags: this cluster has no SQL filter for receivers"
-            raise RefusedError(Code.ILLEGAL_FILTER_EXPRESSION, text)
         invisible_ms = RENEWED_MS
         if not request.auto_renew:
             invisible_ms = _milliseconds(request.invisible_duration)
@@ -102,6 +99,7 @@ class Receiving:
             invisible_ms=invisible_ms,
             wait_ms=max(0, int(min(wait_s, left_s) * 1000)),
             tags=wanted.tags,
+            sql=wanted.sql,
             is_fifo=True,
             attempt_id=request.attempt_id,
         )

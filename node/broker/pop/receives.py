@@ -16,6 +16,7 @@ from node.broker.pop.lines import ANY_QUEUE
 from node.broker.pop.shared import EXPECTED, PopShared
 from node.broker.pop.taking import Choice, Given, Wish, split_records
 from node.broker.pop.under_way import UnderWay
+from node.broker.sql_filter import SqlFilter
 from node.broker.tag_filter import TagFilter
 from node.errors import (
     AppendTimeoutError,
@@ -45,7 +46,7 @@ class _Receive(NamedTuple):
     max_count: int
     invisible_ms: int
     is_fifo: bool
-    filter: TagFilter | None
+    filter: TagFilter | SqlFilter | None
     attempt_id: str
     starts_at_end: bool
 
@@ -125,6 +126,8 @@ class Receives:
             raise BadRequestError("tags", expected, str(len(tags)))
         if "" in tags:
             raise BadRequestError("tags", "names", "an empty one")
+        if tags and request.sql:
+            raise BadRequestError("sql", "tags or an expression", "both")
         if request.queue_id < ANY_QUEUE:
             raise BadRequestError("queue_id", "-1 or more", str(request.queue_id))
         if request.invisible_ms > limits.pop_invisible_ms_max:
@@ -140,7 +143,7 @@ class Receives:
             min(request.max_count or limits.pop_receive_count_max, limits.pop_receive_count_max),
             request.invisible_ms or limits.pop_invisible_ms_default,
             request.is_fifo or settings_of(context, request.group).is_orderly,
-            TagFilter(tags) if tags else None,
+            _filter_of(request),
             request.attempt_id,
             request.start == ReceiveRequest.START_END,
         )
@@ -373,6 +376,12 @@ class Receives:
                 delivery_count=given.delivery_count,
             )
         return response
+
+
+def _filter_of(request: ReceiveRequest) -> TagFilter | SqlFilter | None:
+    if request.sql:
+        return SqlFilter(request.sql)
+    return TagFilter(request.tags) if request.tags else None
 
 
 def _add_queue(take: PopTake, choice: Choice) -> None:

@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
+from node.broker.sql_filter import SqlFilter
 from node.broker.tag_filter import TagFilter
 from node.limits import Limits
 from node.parts.pop import NO_OFFSET, InFlight, PopPart, Window, WindowKey, earliest
@@ -29,7 +30,7 @@ class Wish(NamedTuple):
     """What a receive asks for, the same for all queues."""
 
     is_fifo: bool
-    filter: TagFilter | None
+    filter: TagFilter | SqlFilter | None
     starts_at_end: bool
     delivery_count_max: int
     """After so many a message is dead."""
@@ -226,7 +227,7 @@ class Taking:
                 choice.next_offset,
                 max_count=left,
                 max_size_bytes=size_bytes - choice.size_bytes,
-                tags=None if wish.filter is None else wish.filter.codes,
+                tags=wish.filter.codes if isinstance(wish.filter, TagFilter) else None,
             )
             if result.status is PullStatus.FOUND:
                 self._add_new(choice, wish, blocked, result.data)

@@ -254,6 +254,22 @@ def test_receives_that_cannot_be(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_receivers_may_filter_by_properties(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with gateway_at(tmp_path) as gateway:
+            for number in range(6):
+                sent = message(b"%d" % number)
+                sent.user_properties["a"] = str(number)
+                await gateway.call("SendMessage", pb.SendMessageRequest(messages=[sent]))
+            sql = pb.FilterExpression(type=FilterType.SQL, expression="a > 3 OR a = 1")
+            elements = await gateway.receive(filter_expression=sql)
+            found = [e.message.body for e in elements if e.WhichOneof("content") == "message"]
+            assert sorted(found) == [b"1", b"4", b"5"]
+
+    asyncio.run(main())
+
+
+@pytest.mark.slow
 def test_a_delivery_has_all_that_clients_need_in_order(tmp_path: Path) -> None:
     async def main() -> None:
         async with gateway_at(tmp_path) as gateway:
