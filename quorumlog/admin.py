@@ -24,6 +24,7 @@ from quorumlog.admin_types import (
 )
 from quorumlog.broker_groups import BrokerGroup, BrokerGroups
 from quorumlog.calls import Service
+from quorumlog.delay import DelayAdmin
 from quorumlog.errors import (
     DeadlineError,
     NotFoundError,
@@ -37,6 +38,7 @@ from quorumlog.ha_types import HaGroup, HaPromotion, HaStatus
 from quorumlog.pb import admin_pb2, common_pb2, consumer_pb2
 from quorumlog.queues import Offsets, Pair, Queue, queue_of
 from quorumlog.retry import Deadline
+from quorumlog.transaction_admin import TransactionAdmin
 
 STATUS_TIMEOUT_MS: Final = 2_000  # Of each node in `cluster_status`.
 AWAY_MS: Final = 2_000  # For a broker group that gave no answers lately, beside others.
@@ -45,7 +47,7 @@ Answers = dict[str, Any]
 """By the name of the broker group."""
 
 
-class Admin(GroupAdmin):
+class Admin(GroupAdmin, DelayAdmin, TransactionAdmin):
     """Administers the cluster that a client is connected to; `client.admin`.
 
     Every call raises QuorumlogError; one that may have been done although it failed says so by its

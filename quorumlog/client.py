@@ -14,7 +14,10 @@ import grpc
 
 from quorumlog.admin import Admin
 from quorumlog.client_parts import ClientStats, Parts, default_client_id
+from quorumlog.compression import COMPRESS_FROM_SIZE_BYTES
 from quorumlog.consumer import PullConsumer
+from quorumlog.delay import CancelledDelay
+from quorumlog.delivery import Receipt
 from quorumlog.errors import ClosedError, QuorumlogError
 from quorumlog.fetching import BATCH_SIZE_BYTES_MAX as FETCH_SIZE_BYTES_MAX
 from quorumlog.fetching import (
@@ -27,6 +30,7 @@ from quorumlog.fetching import (
 from quorumlog.group import GroupConsumer, Mode
 from quorumlog.message import Message, MessageBatch
 from quorumlog.options import Consistency, Position
+from quorumlog.pop_client import PopClient
 from quorumlog.producer import (
     BATCH_COUNT_MAX,
     BATCH_SIZE_BYTES_MAX,
@@ -41,14 +45,16 @@ from quorumlog.reads import Freshness, QueueOffsets
 from quorumlog.rebalance import Strategy
 from quorumlog.retry import Deadline
 from quorumlog.routing import Route, parse_bootstrap
+from quorumlog.transaction_client import TransactionClient
+from quorumlog.transactions import TransactionalProducer
 
-_Made = TypeVar("_Made", Producer, PullConsumer, GroupConsumer)
+_Made = TypeVar("_Made", Producer, PullConsumer, GroupConsumer, TransactionalProducer)
 
 TIMEOUT_MS: Final = 30_000
 CONNECT_TIMEOUT_MS: Final = 10_000
 
 
-class Client:
+class Client(TransactionClient, PopClient):
     """A connection to a cluster. Made by `quorumlog.connect()`; start it with `async with`."""
 
     def __init__(
@@ -70,7 +76,7 @@ class Client:
         self.client_id = client_id or default_client_id()
         self._parts: Parts | None = None
         self._is_closed = False
-        self._made: set[Producer | PullConsumer | GroupConsumer] = set()
+        self._made: set[Producer | PullConsumer | GroupConsumer | TransactionalProducer] = set()
 
     # Its life.
 
@@ -182,6 +188,9 @@ class Client:
         batch_count_max: int = BATCH_COUNT_MAX,
         in_flight_max: int = IN_FLIGHT_DEFAULT,
         buffer_size_bytes_max: int = BUFFER_SIZE_BYTES_MAX,
+        compression: str | None = None,
+        compress_from_size_bytes: int = COMPRESS_FROM_SIZE_BYTES,
+        unique_keys: bool = False,
         timeout_ms: int | None = None,
     ) -> Producer:
         """Make a producer. One is enough for many tasks and topics.
@@ -190,6 +199,8 @@ class Client:
         later, and at once when it holds `batch_size_bytes_max` or `batch_count_max`. Up to
         `in_flight_max` batches are under way. All that is held, sent or not, is bounded by
         `buffer_size_bytes_max`. A message is given up `timeout_ms` after it was handed over.
+        `compression` ("zlib", "lz4", "zstd") makes larger bodies smaller; `unique_keys` gives each
+        message a key to find it by (UNIQ_KEY).
         """
         parts = self._started()
         options = ProducerOptions(
@@ -199,6 +210,9 @@ class Client:
             batch_count_max=batch_count_max,
             in_flight_max=in_flight_max,
             buffer_size_bytes_max=buffer_size_bytes_max,
+            compression=compression,
+            compress_from_size_bytes=compress_from_size_bytes,
+            unique_keys=unique_keys,
             timeout_ms=timeout_ms or self._timeout_ms,
         )
         producer = Producer(parts.groups, options)
@@ -375,6 +389,10 @@ class Client:
         """Return the message with that id. Raises NotFoundError."""
         freshness = Freshness.of(consistency, None, node_id)
         return await self._started().reads.message(message_id, freshness, self._deadline())
+
+    async def cancel_delayed(self, message: Receipt | str, *, group: str = "") -> CancelledDelay:
+        """As `admin.cancel_delayed`: have a message that was sent with a delay never delivered."""
+        return await self._started().admin.cancel_delayed(message, group=group)
 
     async def query_by_key(
         self,

@@ -39,6 +39,9 @@ class Receipt:
     `duration_ms` how long it took from the batch's first message to the receipt, `commit_us` the
     leader's part of that. `is_duplicate`: an earlier attempt of the batch was in the log already.
     `group` is the broker group whose log it is in: queue, position, index and term are of that one.
+    `due_unix_ms` is when a delayed message is delivered, by the leader's clock, 0 for others. Until
+    then it is no message of its topic: `queue_offset` is -1, and `message_id` is for
+    `cancel_delayed`.
     """
 
     message_id: str
@@ -57,6 +60,7 @@ class Receipt:
     commit_us: int
     is_duplicate: bool
     group: str = ""
+    due_unix_ms: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain values under stable names, for JSON."""
@@ -230,6 +234,7 @@ class Batch:
                     self.deadline, self._on_part_done, group=self.group, is_pinned=self.is_pinned
                 )
                 part.created_s, part.attempts = self.created_s, self.attempts
+                part.extra = self.extra
             self._parts.append((part, part.record_count))
             part.add(entry, size_bytes_of(entry))
         self._parts_open = len(found)
@@ -327,10 +332,17 @@ class Batch:
             commit_us=response.commit_us,
             is_duplicate=response.is_duplicate,
             group=self.group,
+            due_unix_ms=response.due_unix_ms[i] if response.due_unix_ms else 0,
         )
 
     def _place(self, response: log_pb2.AppendResponse) -> Iterator[tuple[int, int]]:
-        """Records lie back to back, and take the offsets of their queue in order."""
+        """Records lie back to back, and take the offsets of their queue in order.
+
+        Delayed ones have no offset yet, and lie where the leader says.
+        """
+        if response.positions:
+            yield from ((-1, position) for position in response.positions)
+            return
         offsets = {(q.topic, q.queue_id): q.first_offset for q in response.queues}
         position = response.position
         for place, size_bytes in zip(self.places, self.sizes, strict=True):

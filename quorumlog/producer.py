@@ -17,12 +17,22 @@ from quorumlog import errors
 from quorumlog.append_stream import IN_FLIGHT_MAX
 from quorumlog.batch import Entry, size_bytes_of
 from quorumlog.broker_groups import BrokerGroups
-from quorumlog.compression import COMPRESS_FROM_SIZE_BYTES, Compress, compressor
+from quorumlog.compression import COMPRESS_FROM_SIZE_BYTES, compressor
+from quorumlog.delay import HAS_DELAYED, HELD_SIZE_BYTES, all_with_wish, with_wish
 from quorumlog.delivery import Batch, Delivery, Receipt, Receipts
 from quorumlog.lanes import Lane, Lanes
 from quorumlog.message import OutgoingMessage
-from quorumlog.outgoing import BATCH_SIZE_BYTES_LIMIT, KIB, MIB, entries_of, entry_of
+from quorumlog.outgoing import (
+    BATCH_SIZE_BYTES_LIMIT,
+    KIB,
+    MIB,
+    Shaping,
+    entries_of,
+    entry_of,
+    with_message_group,
+)
 from quorumlog.retry import Deadline
+from quorumlog.unique_keys import UniqueKeys
 
 # Default. Measured: a leader spends about a tenth less on a message than with 256 KiB.
 BATCH_SIZE_BYTES_MAX: Final = 512 * KIB
@@ -45,6 +55,7 @@ class ProducerOptions:
     timeout_ms: int = 30_000
     compression: str | None = None
     compress_from_size_bytes: int = COMPRESS_FROM_SIZE_BYTES
+    unique_keys: bool = False
 
     def __post_init__(self) -> None:
         """Raise InvalidRequestError for a value outside of its range."""
@@ -91,9 +102,8 @@ class Producer:
     def __init__(self, groups: BrokerGroups, options: ProducerOptions) -> None:
         Deadline(options.timeout_ms)  # Checks it.
         self._options = options
-        self._compress: Compress | None = None
-        if options.compression is not None:
-            self._compress = compressor(options.compression, options.compress_from_size_bytes)
+        self.shaping: Final = _shaping(options)
+        """What is done to every message; None: nothing."""
         self._groups = groups
         self._lanes = Lanes(
             groups,
@@ -122,6 +132,10 @@ class Producer:
         properties: Mapping[str, str] | None = None,
         flag: int = 0,
         group: str = "",
+        delay: float | None = None,
+        level: int | None = None,
+        deliver_at: float | None = None,
+        message_group: str | None = None,
     ) -> Receipt:
         """Send one message and wait for its receipt.
 
@@ -133,8 +147,15 @@ class Producer:
         of the first group by name, a key has a group of its own, and what has neither goes to any
         group that answers.
 
-        Raises UnknownTopicError, TooLargeError, InvalidRequestError, DeadlineError (nothing was
-        stored) or OutcomeUnknownError. Cancelling the wait does not withdraw the message.
+        Messages of one `message_group` go to one queue, for as long as the number of queues stays,
+        and are consumed in order there (`pop_consumer(fifo=True)`).
+
+        With `delay` (seconds), `level` (1 to 18) or `deliver_at` (Unix seconds) consumers see it
+        then, and not before; the receipt says that it is held. `client.cancel_delayed` undoes it.
+
+        Raises UnknownTopicError, TooLargeError, InvalidRequestError, LimitReachedError or
+        DeadlineError (nothing was stored), or OutcomeUnknownError. Cancelling the wait does not
+        withdraw the message.
         """
         delivery = await self.enqueue(
             topic,
@@ -145,6 +166,10 @@ class Producer:
             properties=properties,
             flag=flag,
             group=group,
+            delay=delay,
+            level=level,
+            deliver_at=deliver_at,
+            message_group=message_group,
         )
         return await delivery.receipt()
 
@@ -159,17 +184,26 @@ class Producer:
         properties: Mapping[str, str] | None = None,
         flag: int = 0,
         group: str = "",
+        delay: float | None = None,
+        level: int | None = None,
+        deliver_at: float | None = None,
+        message_group: str | None = None,
     ) -> Delivery:
         """Hand over one message, waiting only while the buffer is full; the way to send in bulk.
 
         Raises what is wrong with the message itself; what happens later is told by the Delivery,
         or by `flush`.
         """
-        entry = entry_of(topic, body, key, tag, queue_id, properties, flag, self._compress)
+        extra = b""
+        if delay is not None or level is not None or deliver_at is not None:
+            properties, extra = with_wish(properties, delay, level, deliver_at), HAS_DELAYED
+        if message_group is not None:
+            properties = with_message_group(properties, message_group)
+        entry = entry_of(topic, body, key, tag, queue_id, properties, flag, self.shaping)
         size_bytes = size_bytes_of(entry)
         if self._room_waiters or not self._has_room(size_bytes):
             await self._wait_for_room(size_bytes)
-        return self._add(entry, size_bytes, group)
+        return self._add(entry, size_bytes, group, extra)
 
     def send_nowait(
         self,
@@ -182,13 +216,22 @@ class Producer:
         properties: Mapping[str, str] | None = None,
         flag: int = 0,
         group: str = "",
+        delay: float | None = None,
+        level: int | None = None,
+        deliver_at: float | None = None,
+        message_group: str | None = None,
     ) -> Delivery:
         """Hand over one message. Raises BusyError (`client.busy`) while the buffer is full."""
-        entry = entry_of(topic, body, key, tag, queue_id, properties, flag, self._compress)
+        extra = b""
+        if delay is not None or level is not None or deliver_at is not None:
+            properties, extra = with_wish(properties, delay, level, deliver_at), HAS_DELAYED
+        if message_group is not None:
+            properties = with_message_group(properties, message_group)
+        entry = entry_of(topic, body, key, tag, queue_id, properties, flag, self.shaping)
         size_bytes = size_bytes_of(entry)
         if not self._has_room(size_bytes):
             raise self._busy("is full")
-        return self._add(entry, size_bytes, group)
+        return self._add(entry, size_bytes, group, extra)
 
     async def send_batch(
         self,
@@ -200,24 +243,33 @@ class Producer:
         queue_id: int | None = None,
         properties: Mapping[str, str] | None = None,
         group: str = "",
+        delay: float | None = None,
+        level: int | None = None,
+        deliver_at: float | None = None,
     ) -> Sequence[Receipt]:
         """Send several messages as one atomic batch: all are stored, in one entry, or none.
 
         They may differ in topic, queue and so on: give an OutgoingMessage instead of a body. All go
         to one broker group: the one named, else that of the first queue id or key. Raises
-        TooLargeError if they do not fit into one entry (4 MiB).
+        TooLargeError if they do not fit into one entry (4 MiB). With `delay`, `level` or
+        `deliver_at` all are delayed, as in `send`.
         """
         if not bodies:
             return []
-        entries = entries_of(bodies, topic, key, tag, queue_id, properties, self._compress)
+        extra = b""
+        if delay is not None or level is not None or deliver_at is not None:
+            wish, extra = with_wish(properties, delay, level, deliver_at), HAS_DELAYED
+            properties, bodies = wish, all_with_wish(bodies, delay, level, deliver_at)
+        entries = entries_of(bodies, topic, key, tag, queue_id, properties, self.shaping)
         size_bytes = sum(map(size_bytes_of, entries))
         limit = self._groups.home.router.batch_size_bytes_max or BATCH_SIZE_BYTES_LIMIT
+        limit -= HELD_SIZE_BYTES * len(entries) if extra else 0
         if size_bytes > limit or len(entries) > BATCH_COUNT_LIMIT:
             raise errors.TooLargeError(
                 f"a batch of {len(entries)} messages and {size_bytes} bytes, the limits are "
                 f"{BATCH_COUNT_LIMIT} and {limit}; send less at once"
             )
-        return await self.send_entries(entries, size_bytes, group)
+        return await self.send_entries(entries, size_bytes, group, extra)
 
     async def send_entries(
         self, entries: list[Entry], size_bytes: int, group: str, extra: bytes = b""
@@ -230,8 +282,7 @@ class Producer:
         if lane is None or group:
             lane = self._lanes.choose_for_all(entries, group)
         lane.close_open()
-        batch = self._new_batch(lane, is_atomic=True)
-        batch.extra = extra
+        batch = self._new_batch(lane, extra, is_atomic=True)
         batch.add_all(entries, size_bytes)
         self._held_size_bytes += size_bytes
         lane.sender.wake()
@@ -319,8 +370,8 @@ class Producer:
 
     # The buffer.
 
-    def _add(self, entry: Entry, size_bytes: int, group: str) -> Delivery:
-        """Put a message into an open batch. There is room."""
+    def _add(self, entry: Entry, size_bytes: int, group: str, extra: bytes) -> Delivery:
+        """Put a message into an open batch of its kind. There is room."""
         self._check_open()
         lane = self._lanes.only
         if lane is None or group:
@@ -331,18 +382,18 @@ class Producer:
         if 0 < lane.router.batch_size_bytes_max < limit:
             limit = lane.router.batch_size_bytes_max
         if batch is None or not batch.is_open:
-            batch = lane.open = self._new_batch(lane)
+            batch = lane.open = self._new_batch(lane, extra)
             lane.sender.wake()
-        elif batch.size_bytes + size_bytes > limit:
+        elif batch.size_bytes + size_bytes > limit - _growth(batch) or batch.extra != extra:
             lane.close_open()
-            batch = lane.open = self._new_batch(lane)
+            batch = lane.open = self._new_batch(lane, extra)
         delivery = batch.add(entry, size_bytes)
         self._held_size_bytes += size_bytes
         if batch.record_count >= options.batch_count_max or batch.size_bytes >= limit:
             lane.close_open()
         return delivery
 
-    def _new_batch(self, lane: Lane, *, is_atomic: bool = False) -> Batch:
+    def _new_batch(self, lane: Lane, extra: bytes, *, is_atomic: bool = False) -> Batch:
         batch = Batch(
             Deadline(self._options.timeout_ms),
             self._on_done,
@@ -350,6 +401,7 @@ class Producer:
             group=lane.group.name,
             is_pinned=lane.is_pinned,
         )
+        batch.extra = extra
         self._unfinished[batch] = None
         lane.put(batch)
         return batch
@@ -432,3 +484,17 @@ class Producer:
             if not waiter.done():
                 waiter.set_result(None)
         self._room_waiters.clear()
+
+
+def _shaping(options: ProducerOptions) -> Shaping | None:
+    compress = None
+    if options.compression is not None:
+        compress = compressor(options.compression, options.compress_from_size_bytes)
+    if compress is None and not options.unique_keys:
+        return None
+    return Shaping(compress, UniqueKeys() if options.unique_keys else None)
+
+
+def _growth(batch: Batch) -> int:
+    """Return what a batch with one message more grows by when it is held."""
+    return HELD_SIZE_BYTES * (batch.record_count + 1) if batch.extra else 0

@@ -36,6 +36,7 @@ from quorumlog.producer import (
 from quorumlog.queues import Queue
 from quorumlog.rebalance import Strategy
 from quorumlog.sync_consumers import GroupConsumer, PullConsumer
+from quorumlog.sync_pop import PopClient, PopConsumer
 
 
 class Delivery:
@@ -90,6 +91,10 @@ class Producer:
         properties: Mapping[str, str] | None = None,
         flag: int = 0,
         group: str = "",
+        delay: float | None = None,
+        level: int | None = None,
+        deliver_at: float | None = None,
+        message_group: str | None = None,
     ) -> Delivery:
         """Hand over one message, waiting only while the buffer is full."""
         work = self._inner.enqueue(
@@ -101,6 +106,10 @@ class Producer:
             properties=properties,
             flag=flag,
             group=group,
+            delay=delay,
+            level=level,
+            deliver_at=deliver_at,
+            message_group=message_group,
         )
         return Delivery(loop_thread.call(work))
 
@@ -115,6 +124,10 @@ class Producer:
         properties: Mapping[str, str] | None = None,
         flag: int = 0,
         group: str = "",
+        delay: float | None = None,
+        level: int | None = None,
+        deliver_at: float | None = None,
+        message_group: str | None = None,
     ) -> Delivery:
         """Hand over one message. Raises BusyError (`client.busy`) while the buffer is full."""
         return Delivery(
@@ -128,6 +141,10 @@ class Producer:
                     properties=properties,
                     flag=flag,
                     group=group,
+                    delay=delay,
+                    level=level,
+                    deliver_at=deliver_at,
+                    message_group=message_group,
                 )
             )
         )
@@ -159,6 +176,8 @@ class Admin:
     delete_group = blocking(async_admin.Admin.delete_group)
     fetch_offsets = blocking(async_admin.Admin.fetch_offsets)
     commit_offsets = blocking(async_admin.Admin.commit_offsets)
+    cancel_delayed = blocking(async_admin.Admin.cancel_delayed)
+    delay_status = blocking(async_admin.Admin.delay_status)
     group_settings = blocking(async_admin.Admin.group_settings)
     set_group_settings = blocking(async_admin.Admin.set_group_settings)
     dead_letters = blocking(async_admin.Admin.dead_letters)
@@ -190,7 +209,7 @@ class Raw:
     append = blocking(async_raw.Raw.append)
 
 
-class Client:
+class Client(PopClient):
     """A connection to a cluster; see quorumlog.Client. Start it with `with`."""
 
     def __init__(self, inner: async_client.Client) -> None:
@@ -258,6 +277,7 @@ class Client:
 
     stats: Callable[..., ClientStats] = plain(async_client.Client.stats)
     pull = blocking(async_client.Client.pull)
+    cancel_delayed = blocking(async_client.Client.cancel_delayed)
     get_message = blocking(async_client.Client.get_message)
     query_by_key = blocking(async_client.Client.query_by_key)
     queue_offsets = blocking(async_client.Client.queue_offsets)
@@ -418,6 +438,7 @@ __all__ = [
     "Client",
     "Delivery",
     "GroupConsumer",
+    "PopConsumer",
     "Producer",
     "PullConsumer",
     "Queue",
