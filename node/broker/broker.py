@@ -96,18 +96,6 @@ class Broker:
         """What begins and ends with this node's leadership, in this order."""
         self.other_groups: OtherGroups = no_other_groups
 
-        queries = Queries(context, self._freshness)
-        self.get_message = queries.get_message
-        self.query_by_key = queries.query_by_key
-        self.queue_offsets = queries.queue_offsets
-        self.offset_by_time = queries.offset_by_time
-
-        topics = Topics(context, self._commands)
-        self.create_topic = topics.create_topic
-        self.delete_topic = topics.delete_topic
-        self.list_topics = topics.list_topics
-        self.describe_topic = topics.describe_topic
-
         self._consumed = Consumed(context, self._produce, self._own_appends)
         self._leader_works.append(self._consumed)
         self.commit_consumed = self._consumed.commit_consumed
@@ -120,17 +108,6 @@ class Broker:
         self.list_transactions = transactions.list_transactions
         self.describe_transaction = transactions.describe_transaction
 
-        groups = Groups(
-            context, self._commands, self._freshness, self._members, self._consumed, clock_ms
-        )
-        self.heartbeat = groups.heartbeat
-        self.leave_group = groups.leave_group
-        self.commit_offsets = groups.commit_offsets
-        self.fetch_offsets = groups.fetch_offsets
-        self.list_groups = groups.list_groups
-        self.describe_group = groups.describe_group
-        self.delete_group = groups.delete_group
-
         self.pop: Final = Pop(context, self._commands, self._own_appends, unix_ms)
         self._leader_works.append(self.pop)
         self._delay = Delay(context, self._produce, self._own_appends, unix_ms)
@@ -139,22 +116,40 @@ class Broker:
         self.delay_status = self._delay.delay_status
         self._waits.on_grown = self._on_grown
 
-        settings = GroupSettingsCalls(context, self._commands)
-        self.get_group_settings = settings.get_group_settings
-        self.set_group_settings = settings.set_group_settings
-
-        self._retry = Retry(
+        self.group_settings: Final = GroupSettingsCalls(context, self._commands)
+        self.retry: Final = Retry(
             context, self._commands, self._produce, self._own_appends, self._consumed, unix_ms
         )
-        self.retry_later = self._retry.retry_later
-        self._dead_letters = DeadLetters(context, self._produce, self._own_appends)
-        self.list_dead_letters = self._dead_letters.list_dead_letters
-        self.resend_dead_letters = self._dead_letters.resend_dead_letters
-        files = ConfigFiles(context, self._own_appends)
-        self.export_config_files = files.export_config_files
-        self.import_config_files = files.import_config_files
+        self.dead_letters: Final = DeadLetters(context, self._produce, self._own_appends)
+        self.config_files: Final = ConfigFiles(context, self._own_appends)
 
+        self._add_calls(context)
         driver.add_listener(self._on_turn)
+
+    def _add_calls(self, context: Context) -> None:
+        """Take over the calls of parts that nobody else needs."""
+        queries = Queries(context, self._freshness)
+        self.get_message = queries.get_message
+        self.query_by_key = queries.query_by_key
+        self.queue_offsets = queries.queue_offsets
+        self.offset_by_time = queries.offset_by_time
+
+        topics = Topics(context, self._commands)
+        self.create_topic = topics.create_topic
+        self.delete_topic = topics.delete_topic
+        self.list_topics = topics.list_topics
+        self.describe_topic = topics.describe_topic
+
+        groups = Groups(
+            context, self._commands, self._freshness, self._members, self._consumed, self._clock_ms
+        )
+        self.heartbeat = groups.heartbeat
+        self.leave_group = groups.leave_group
+        self.commit_offsets = groups.commit_offsets
+        self.fetch_offsets = groups.fetch_offsets
+        self.list_groups = groups.list_groups
+        self.describe_group = groups.describe_group
+        self.delete_group = groups.delete_group
 
     @property
     def context(self) -> Context:
@@ -319,9 +314,9 @@ class Broker:
             command_count=self._commands.count,
             own_append_count=self._own_appends.count,
             own_entries_total=self._own_appends.entries_total,
-            retried_total=self._retry.retried_total,
-            dead_letters_total=self._retry.dead_total,
-            resent_total=self._dead_letters.resent_total,
+            retried_total=self.retry.retried_total,
+            dead_letters_total=self.retry.dead_total,
+            resent_total=self.dead_letters.resent_total,
             open_transaction_count=self._transactions.open_count,
             transaction_producer_count=self._transactions.checks.producers.count,
             transaction_checks_total=self._transactions.checks.checks_total,

@@ -51,7 +51,8 @@ class Members:
         """Note that a member is alive; return whom it shares with, who else is, and a generation.
 
         First those that name a common topic and consume in the same way, then all that consume in
-        the same way, each sorted and with the caller. Raises NotReadyError while a new leader collects the members, LimitReachedError.
+        the same way, each sorted and with the caller. Raises NotReadyError while a new leader
+        collects the members, LimitReachedError.
         """
         self.begin_term(now_ms)
         found = self._group(group, now_ms)

@@ -79,26 +79,6 @@ def handlers(
         "CommitOffsets": broker.commit_offsets,
         "FetchOffsets": broker.fetch_offsets,
     }
-    retry: dict[str, Method] = {
-        "RetryLater": broker.retry_later,
-        "ResendDeadLetters": broker.resend_dead_letters,
-        "ListDeadLetters": broker.list_dead_letters,
-        "GetGroupSettings": broker.get_group_settings,
-        "SetGroupSettings": broker.set_group_settings,
-        "ExportConfigFiles": broker.export_config_files,
-        "ImportConfigFiles": broker.import_config_files,
-    }
-    pop: dict[str, Method] = {
-        "Receive": broker.pop.receive,
-        "Ack": broker.pop.ack,
-        "ChangeInvisible": broker.pop.change_invisible,
-        "GiveUp": broker.pop.give_up,
-        "DescribePop": broker.pop.describe_pop,
-    }
-    delay: dict[str, Method] = {
-        "CancelDelayed": broker.cancel_delayed,
-        "DelayStatus": broker.delay_status,
-    }
     administration: dict[str, Method] = {
         "CreateTopic": broker.create_topic,
         "DeleteTopic": broker.delete_topic,
@@ -116,6 +96,33 @@ def handlers(
         "HaStatus": admin.ha_status,
         "HaPromote": admin.ha_promote,
     }
+    tables = {_LOG: log, _CONSUMER: consumer, _ADMIN: administration, **_features(broker)}
+    found = {service: calls.handler(service, methods) for service, methods in tables.items()}
+    return found | nameserver_handlers(calls, nameserver)
+
+
+def _features(broker: Broker) -> dict[ServiceDescriptor, dict[str, Method]]:
+    """Return the methods of the services that each have one feature."""
+    retry: dict[str, Method] = {
+        "RetryLater": broker.retry.retry_later,
+        "ResendDeadLetters": broker.dead_letters.resend_dead_letters,
+        "ListDeadLetters": broker.dead_letters.list_dead_letters,
+        "GetGroupSettings": broker.group_settings.get_group_settings,
+        "SetGroupSettings": broker.group_settings.set_group_settings,
+        "ExportConfigFiles": broker.config_files.export_config_files,
+        "ImportConfigFiles": broker.config_files.import_config_files,
+    }
+    pop: dict[str, Method] = {
+        "Receive": broker.pop.receive,
+        "Ack": broker.pop.ack,
+        "ChangeInvisible": broker.pop.change_invisible,
+        "GiveUp": broker.pop.give_up,
+        "DescribePop": broker.pop.describe_pop,
+    }
+    delay: dict[str, Method] = {
+        "CancelDelayed": broker.cancel_delayed,
+        "DelayStatus": broker.delay_status,
+    }
     transaction: dict[str, Method] = {
         "EndTransaction": broker.end_transaction,
         "CheckTransactions": broker.check_transactions,
@@ -123,19 +130,7 @@ def handlers(
         "DescribeTransaction": broker.describe_transaction,
         "CommitConsumed": broker.commit_consumed,
     }
-    found = {
-        service: calls.handler(service, methods)
-        for service, methods in (
-            (_LOG, log),
-            (_CONSUMER, consumer),
-            (_POP, pop),
-            (_DELAY, delay),
-            (_RETRY, retry),
-            (_ADMIN, administration),
-            (_TRANSACTION, transaction),
-        )
-    }
-    return found | nameserver_handlers(calls, nameserver)
+    return {_RETRY: retry, _POP: pop, _DELAY: delay, _TRANSACTION: transaction}
 
 
 def nameserver_handlers(

@@ -52,7 +52,7 @@ def bodies(data: bytes) -> list[bytes]:
 
 
 async def configure(node: Fixture, **settings: Any) -> None:
-    await node.broker.set_group_settings(
+    await node.broker.group_settings.set_group_settings(
         SetGroupSettingsRequest(group="readers", settings=GroupSettings(**settings))
     )
 

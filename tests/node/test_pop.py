@@ -39,7 +39,9 @@ from tests.store.records import messages
 
 async def retries(node: Fixture, count: int) -> None:
     settings = GroupSettings(retry_count_max=count)
-    await node.broker.set_group_settings(SetGroupSettingsRequest(group=GROUP, settings=settings))
+    await node.broker.group_settings.set_group_settings(
+        SetGroupSettingsRequest(group=GROUP, settings=settings)
+    )
 
 
 async def dead_letters(node: Fixture) -> list[str]:
@@ -326,7 +328,7 @@ def test_a_group_that_is_set_to_be_orderly_gets_everything_in_order(tmp_path: Pa
         async with node_at(tmp_path) as node:
             settings = GroupSettings(is_orderly=True)
             change = SetGroupSettingsRequest(group=GROUP, settings=settings)
-            await node.broker.set_group_settings(change)
+            await node.broker.group_settings.set_group_settings(change)
             await send(node, "1", "2")
             assert bodies(await receive(node, 1)) == ["1"]
             assert await receive(node) == []

@@ -274,7 +274,7 @@ def test_a_random_walk_loses_and_doubles_nothing(tmp_path: Path, seed: int) -> N
             change = SetGroupSettingsRequest(
                 group=GROUP, settings=GroupSettings(retry_count_max=RETRIES)
             )
-            await node.broker.set_group_settings(change)
+            await node.broker.group_settings.set_group_settings(change)
             walk = Walk(node, seed)
             await walk.run(150)
             before = node.machine.image()

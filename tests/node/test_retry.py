@@ -68,7 +68,7 @@ def committed(offset: int, topic: str = "orders") -> GroupOffset:
 
 
 async def configure(node: Fixture, **settings: Any) -> None:
-    await node.broker.set_group_settings(
+    await node.broker.group_settings.set_group_settings(
         SetGroupSettingsRequest(group="readers", settings=GroupSettings(**settings))
     )
 
@@ -104,10 +104,10 @@ async def deliver(node: Fixture, level: int) -> int:
 @on_loop
 async def test_a_message_waits_for_its_time_and_says_where_it_came_from(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
-        node.broker._retry._unix_ms = lambda: 5_000_000
+        node.broker.retry._unix_ms = lambda: 5_000_000
         await node.append(0, 3)
         origin = queue(node, "orders")[1]
-        answer = await node.broker.retry_later(given_back(1, offsets=[committed(2)]))
+        answer = await node.broker.retry.retry_later(given_back(1, offsets=[committed(2)]))
         assert (answer.retried_count, answer.dead_count) == (1, 0)
 
         found = node.log.store.pull("SCHEDULE_TOPIC_XXXX", 2, 0)
@@ -129,7 +129,7 @@ async def test_the_pauses_are_those_of_the_published_table(tmp_path: Path) -> No
         where: dict[str, Any] = {"topic": "orders"}
         offset = 0
         for attempt in range(16):
-            answer = await node.broker.retry_later(given_back(offset, **where))
+            answer = await node.broker.retry.retry_later(given_back(offset, **where))
             assert answer.retried_count == 1
             level = min(3 + attempt, 18)
             offset, where = await deliver(node, level), {"topic": RETRY}
@@ -139,7 +139,7 @@ async def test_the_pauses_are_those_of_the_published_table(tmp_path: Path) -> No
         assert [LEVEL_DELAYS_MS[level - 1] for level in (3, 4, 5, 18)] == [
             10_000, 30_000, 60_000, 7_200_000,
         ]  # fmt: skip
-        answer = await node.broker.retry_later(given_back(offset, topic=RETRY))
+        answer = await node.broker.retry.retry_later(given_back(offset, topic=RETRY))
         assert (answer.retried_count, answer.dead_count) == (0, 1)
         (dead,) = queue(node, DEAD)
         assert (dead.reconsume_times, dead.properties["RETRY_TOPIC"]) == (17, "orders")
@@ -149,19 +149,21 @@ async def test_the_pauses_are_those_of_the_published_table(tmp_path: Path) -> No
 @on_loop
 async def test_settings_of_the_group_and_the_call_say_when_and_how_often(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
-        node.broker._retry._unix_ms = lambda: 1_000
+        node.broker.retry._unix_ms = lambda: 1_000
         await node.append(0, 4)
         await configure(node, retry_count_max=2, retry_delays=Delays(delay_ms=[7, 70]))
-        await node.broker.retry_later(given_back(0))
-        await node.broker.retry_later(given_back(1, delay_ms=500))
+        await node.broker.retry.retry_later(given_back(0))
+        await node.broker.retry.retry_later(given_back(1, delay_ms=500))
         timed = queue(node, "rmq_sys_wheel_timer")
         assert [m.properties["TIMER_OUT_MS"] for m in timed] == ["1007", "1500"]
 
-        answer = await node.broker.retry_later(given_back(2, attempt_count_max=1))
+        answer = await node.broker.retry.retry_later(given_back(2, attempt_count_max=1))
         assert answer.dead_count == 1
-        answer = await node.broker.retry_later(given_back(3, is_dead=True))
+        answer = await node.broker.retry.retry_later(given_back(3, is_dead=True))
         assert answer.dead_count == 1
-        settings = await node.broker.get_group_settings(GetGroupSettingsRequest(group="readers"))
+        settings = await node.broker.group_settings.get_group_settings(
+            GetGroupSettingsRequest(group="readers")
+        )
         assert settings.retry_count_max == 2
 
 
@@ -170,8 +172,8 @@ async def test_a_repeated_call_gets_the_first_answer(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         await node.append(0, 2)
         how: dict[str, Any] = {"producer_id": 7, "offsets": [committed(1)]}
-        first = await node.broker.retry_later(given_back(0, **how, is_dead=True))
-        again = await node.broker.retry_later(given_back(0, **how, is_dead=True))
+        first = await node.broker.retry.retry_later(given_back(0, **how, is_dead=True))
+        again = await node.broker.retry.retry_later(given_back(0, **how, is_dead=True))
         assert again.is_duplicate
         again.is_duplicate = False
         assert again == first
@@ -188,7 +190,7 @@ async def test_a_lost_leader_leaves_all_of_an_entry_or_nothing(tmp_path: Path, k
         await configure(node, retry_count_max=16)
         await node.broker._commands.submit(commit("readers", ("orders", 0, 0)))
         node.driver.is_holding = True
-        task = asyncio.ensure_future(node.broker.retry_later(call))
+        task = asyncio.ensure_future(node.broker.retry.retry_later(call))
         await written(node)
         node.driver.lose()
         node.driver.decide(1 if keeps else 0)
@@ -201,7 +203,7 @@ async def test_a_lost_leader_leaves_all_of_an_entry_or_nothing(tmp_path: Path, k
             assert isinstance(first, Exception)
             assert queue(node, DEAD) == []
             assert node.machine.state.groups["readers"]["orders"] == {0: 0}
-        again = await node.broker.retry_later(call)
+        again = await node.broker.retry.retry_later(call)
         assert again.is_duplicate == keeps
         assert len(queue(node, DEAD)) == 1
         assert node.machine.state.groups["readers"]["orders"] == {0: 1}
@@ -211,28 +213,30 @@ async def test_a_lost_leader_leaves_all_of_an_entry_or_nothing(tmp_path: Path, k
 async def test_dead_letters_go_back_once(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         await node.append(0, 4)
-        await node.broker.retry_later(given_back(0, 1, 2, is_dead=True))
+        await node.broker.retry.retry_later(given_back(0, 1, 2, is_dead=True))
         send = ResendDeadLettersRequest(group="readers", offsets=[2, 0])
         first, second = await asyncio.gather(
-            node.broker.resend_dead_letters(send),
-            node.broker.resend_dead_letters(send),
+            node.broker.dead_letters.resend_dead_letters(send),
+            node.broker.dead_letters.resend_dead_letters(send),
             return_exceptions=True,
         )
         assert not isinstance(first, BaseException)
         assert (list(first.resent), list(first.already_resent)) == ([0, 2], [])
         assert isinstance(second, BusyError)
-        again = await node.broker.resend_dead_letters(send)
+        again = await node.broker.dead_letters.resend_dead_letters(send)
         assert (again.index, list(again.resent), list(again.already_resent)) == (-1, [], [0, 2])
         assert [m.body for m in queue(node, "orders")[4:]] == [queue(node, "orders")[0].body]
         (sent,) = queue(node, "orders", 2)
         assert (sent.body, sent.reconsume_times) == (queue(node, "orders")[2].body, 0)
         assert "RETRY_TOPIC" not in sent.properties
 
-        found = await node.broker.list_dead_letters(ListDeadLettersRequest(group="readers"))
+        found = await node.broker.dead_letters.list_dead_letters(
+            ListDeadLettersRequest(group="readers")
+        )
         assert (found.record_count, list(found.resent)) == (3, [0, 2])
         assert (found.next_offset, found.min_offset, found.max_offset) == (3, 0, 3)
         behind = ListDeadLettersRequest(group="readers", offset=9)
-        assert (await node.broker.list_dead_letters(behind)).record_count == 0
+        assert (await node.broker.dead_letters.list_dead_letters(behind)).record_count == 0
         assert node.broker.stats().resent_total == 2
 
 
@@ -240,18 +244,18 @@ async def test_dead_letters_go_back_once(tmp_path: Path) -> None:
 async def test_a_resend_that_was_cut_off_can_be_made_again(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         await node.append(0, 1)
-        await node.broker.retry_later(given_back(0, is_dead=True))
+        await node.broker.retry.retry_later(given_back(0, is_dead=True))
         send = ResendDeadLettersRequest(group="readers", offsets=[0])
         for keep_count in (0, 1):
             node.driver.is_holding = True
-            task = asyncio.ensure_future(node.broker.resend_dead_letters(send))
+            task = asyncio.ensure_future(node.broker.dead_letters.resend_dead_letters(send))
             await written(node)
             node.driver.lose()
             node.driver.decide(keep_count)
             await asyncio.gather(task, return_exceptions=True)
             node.driver.is_holding = False
             node.driver.lead()
-        answer = await node.broker.resend_dead_letters(send)
+        answer = await node.broker.dead_letters.resend_dead_letters(send)
         assert list(answer.already_resent) == [0]
         assert len(queue(node, "orders")) == 2
 
@@ -287,7 +291,7 @@ async def test_a_bad_call_is_refused_and_changes_nothing(
         await node.broker.create_topic(CreateTopicRequest(topic="deaf", permission=2))
         before = node.machine.image()
         with pytest.raises(kind):
-            await node.broker.retry_later(call)
+            await node.broker.retry.retry_later(call)
         assert node.machine.image() == before
 
 
@@ -297,15 +301,17 @@ async def test_settings_forbid(tmp_path: Path) -> None:
         await node.append(0, 1)
         await configure(node, forbidden_topics=TopicNames(topics=["orders"]))
         with pytest.raises(TopicForbiddenError):
-            await node.broker.retry_later(given_back(0))
+            await node.broker.retry.retry_later(given_back(0))
         await configure(node, forbidden_topics=TopicNames(), is_orderly=True)
         with pytest.raises(GroupOrderlyError):
-            await node.broker.retry_later(given_back(0))
+            await node.broker.retry.retry_later(given_back(0))
         await configure(node, is_orderly=False, is_consume_enabled=False)
         with pytest.raises(GroupDisabledError):
-            await node.broker.retry_later(given_back(0))
+            await node.broker.retry.retry_later(given_back(0))
         with pytest.raises(UnknownGroupError):
-            await node.broker.get_group_settings(GetGroupSettingsRequest(group="nobody"))
+            await node.broker.group_settings.get_group_settings(
+                GetGroupSettingsRequest(group="nobody")
+            )
 
 
 @on_loop
@@ -313,9 +319,9 @@ async def test_limits_of_groups_hold_before_anything_moves(tmp_path: Path) -> No
     async with node_at(tmp_path, limits=SMALL_LIMITS) as node:
         await node.append(0, 1)
         for group in "abc":
-            await node.broker.retry_later(given_back(0, group=group, is_dead=True))
+            await node.broker.retry.retry_later(given_back(0, group=group, is_dead=True))
         with pytest.raises(LimitReachedError):
-            await node.broker.retry_later(given_back(0, group="d", is_dead=True))
+            await node.broker.retry.retry_later(given_back(0, group="d", is_dead=True))
         assert "%DLQ%d" not in node.machine.state.topics
         assert len(node.machine.state.topics) == 7
 
@@ -326,22 +332,26 @@ async def test_bad_resends_are_refused(tmp_path: Path) -> None:
         await node.append(0, 2)
         send = ResendDeadLettersRequest(group="readers", offsets=[0])
         with pytest.raises(UnknownGroupError):
-            await node.broker.resend_dead_letters(send)
+            await node.broker.dead_letters.resend_dead_letters(send)
         with pytest.raises(UnknownGroupError):
-            await node.broker.list_dead_letters(ListDeadLettersRequest(group="readers"))
-        await node.broker.retry_later(given_back(0, is_dead=True))
+            await node.broker.dead_letters.list_dead_letters(
+                ListDeadLettersRequest(group="readers")
+            )
+        await node.broker.retry.retry_later(given_back(0, is_dead=True))
         with pytest.raises(MessageExpiredError):
-            await node.broker.resend_dead_letters(
+            await node.broker.dead_letters.resend_dead_letters(
                 ResendDeadLettersRequest(group="readers", offsets=[0, 1])
             )
         with pytest.raises(BadRequestError):
-            await node.broker.resend_dead_letters(ResendDeadLettersRequest(group="readers"))
+            await node.broker.dead_letters.resend_dead_letters(
+                ResendDeadLettersRequest(group="readers")
+            )
         await node.broker.create_topic(CreateTopicRequest(topic="orders", permission=4))
         with pytest.raises(TopicNotWritableError):
-            await node.broker.resend_dead_letters(send)
+            await node.broker.dead_letters.resend_dead_letters(send)
         await node.broker.delete_topic(DeleteTopicRequest(topic="orders"))
         with pytest.raises(UnknownTopicError):
-            await node.broker.resend_dead_letters(send)
+            await node.broker.dead_letters.resend_dead_letters(send)
         assert node.machine.state.refused_count == 0
 
 
@@ -349,7 +359,7 @@ async def test_bad_resends_are_refused(tmp_path: Path) -> None:
 async def test_clients_may_read_the_topics_of_a_group_and_no_more(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         await node.append(0, 1)
-        await node.broker.retry_later(given_back(0, is_dead=True))
+        await node.broker.retry.retry_later(given_back(0, is_dead=True))
         for refused in (
             node.append(0, 1, topic=DEAD),
             node.append(0, 1, topic=RETRY),
