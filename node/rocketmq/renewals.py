@@ -54,7 +54,7 @@ class Renewals:
         """By the handle that the client has; a new invisible time does not change it."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
-        self.dropped_total = 0
+        self.renewed_total = self.dropped_total = 0
 
     def __len__(self) -> int:
         return len(self._held)
@@ -114,6 +114,7 @@ class Renewals:
         for handle, held in list(self._held.items()):
             if handle in self._held:
                 await self._change(handle, held, RENEWED_MS)
+                self.renewed_total += 1
 
     async def _change(self, handle: str, held: _Held, invisible_ms: int) -> None:
         request = pop_pb2.ChangeInvisibleRequest(

@@ -13,9 +13,11 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from node.rocketmq.access import Access
 from node.rocketmq.forwarding import SERVICE
+from node.rocketmq.renewals import RENEWED_MS
 from node.rocketmq.service import RocketMq
 from node.services.calls import Calls
 from quorumlog.pb import rocketmq_pb2 as pb
+from quorumlog.pb.pop_pb2 import DescribePopRequest
 from quorumlog.pb.rocketmq_pb2 import ClientType, Code, FilterType, MessageType
 from tests.node.broker_fakes import Fixture, node_at
 
@@ -25,6 +27,7 @@ GROUP = pb.Resource(name="readers")
 QUEUE = pb.MessageQueue(topic=TOPIC)
 CLIENT = (("x-mq-client-id", "client@1"),)
 HANDLE = "2.g0.none"
+HEARTBEAT = pb.HeartbeatRequest(client_type=ClientType.PUSH_CONSUMER, group=GROUP)
 
 
 class Gateway:
@@ -339,6 +342,54 @@ def test_after_the_last_attempt_a_message_is_a_dead_letter(tmp_path: Path) -> No
             assert dead[0].body == b"poison"
             assert dead[0].system_properties.dead_letter_queue.topic == "orders"
             assert dead[0].system_properties.dead_letter_queue.message_id == "01" * 17
+
+    asyncio.run(main())
+
+
+@pytest.mark.slow
+def test_a_push_consumer_that_ends_gives_its_messages_back(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with gateway_at(tmp_path) as gateway:
+            await gateway.send()
+            push: dict[str, Any] = {"auto_renew": True, "attempt_id": "attempt-1"}
+            first = await gateway.receive(**push)
+            again = await gateway.receive(**push)
+            handles = {e[1].message.system_properties.receipt_handle for e in (first, again)}
+            assert len(handles) == 1, "the same attempt gets the same messages"
+            assert len(gateway.rocketmq.renewals) == 1
+            assert (await gateway.receive())[0].status.code == Code.MESSAGE_NOT_FOUND
+            end = pb.NotifyClientTerminationRequest(group=GROUP)
+            assert (await gateway.call("NotifyClientTermination", end)).status.code == Code.OK
+            assert len(gateway.rocketmq.renewals) == 0
+            elements = await gateway.receive(long_polling_timeout=Duration(seconds=20))
+            assert elements[1].message.system_properties.delivery_attempt == 2
+
+    asyncio.run(main())
+
+
+@pytest.mark.slow
+def test_what_a_push_consumer_holds_is_renewed_while_it_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("node.rocketmq.renewals.EVERY_S", 0.05)
+
+    async def main() -> None:
+        async with gateway_at(tmp_path) as gateway:
+            clock = gateway.node.clock
+            await gateway.send()
+            await gateway.receive(auto_renew=True)
+            described = DescribePopRequest(group="readers")
+            visible = []
+            for _ in range(3):
+                clock.now_ms += RENEWED_MS // 2
+                before = gateway.rocketmq.renewals.renewed_total
+                async with asyncio.timeout(TIMEOUT_S):
+                    while gateway.rocketmq.renewals.renewed_total == before:
+                        await gateway.call("Heartbeat", HEARTBEAT)
+                pop = await gateway.node.broker.pop.describe_pop(described)
+                visible.append(pop.queues[0].first_visible_unix_ms)
+            assert visible == sorted(set(visible)), "later each time"
+            assert (await gateway.receive())[0].status.code == Code.MESSAGE_NOT_FOUND
 
     asyncio.run(main())
 
