@@ -140,12 +140,17 @@ def test_a_run_writes_its_page_and_is_refused_over_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))  # So that there is no etcd, and no git.
-    monkeypatch.setattr(side_by_side, "_run_child", lambda words, seconds: ([CELL], None))
+
+    def say_scenario(words: list[str], seconds: float) -> tuple[list[dict[str, Any]], str | None]:
+        return [{**CELL, "row": json.loads(words[-1])["scenario"]}], None
+
+    monkeypatch.setattr(side_by_side, "_run_child", say_scenario)
     out = tmp_path / "out"
     common = ["--quick", "--peer", "etcd", "-o", str(out), "--disk", str(tmp_path)]
     assert side_by_side.main([*common, "--place", "disk", "--rounds", "2"]) == 0
     record = json.loads((out / "result.json").read_text())
-    assert record["rows"][0]["peers"]["quorumlog"]["value"]["count"] == 2
-    assert record["rows"][0]["peers"]["etcd"]["reason"].startswith("no etcd in PATH")
+    rates = next(row for row in record["rows"] if row["row"] == "rates")
+    assert rates["peers"]["quorumlog"]["value"]["count"] == 2
+    assert rates["peers"]["etcd"]["reason"].startswith("no etcd in PATH")
     assert "1. no etcd in PATH" in (out / "table.md").read_text()
     assert side_by_side.main([*common, "--place", "disk"]) == 2
