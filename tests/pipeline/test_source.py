@@ -1,0 +1,189 @@
+"""The source against three real nodes: all columns, filters, nodes that die, and wrong options."""
+
+import datetime
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+import pipeline
+from deploy.local import LocalCluster
+from pipeline.checks import check_source
+from pipeline.connection import Connection
+from pipeline.errors import DataLossError, OffsetsError, OptionError
+from pipeline.options import Cluster, SourceOptions
+from pipeline.plan import Range, bounds, queues_of, ranges
+from pipeline.reading import read_range
+from quorumlog import sync
+from quorumlog.errors import QuorumlogError, UnknownTopicError
+from quorumlog.queues import Queue
+from tests.pipeline.topics import fill, read, running
+
+COUNT = 3_000
+pytestmark = pytest.mark.slow
+Running = tuple[LocalCluster, sync.Client]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with running(Path(tmp_path_factory.mktemp("source")) / "cluster") as made:
+        made[1].admin.create_topic("orders", queue_count=4)
+        made[1].admin.create_topic("large", queue_count=1)
+        fill(made[1], "orders", 0, COUNT)
+        with made[1].producer() as producer:
+            for n in range(4_000):
+                producer.send_nowait("large", b"%04d" % n * 512)
+        yield made
+
+
+def table(spark: SparkSession, cluster: Running, **options: str) -> DataFrame:
+    pipeline.register(spark)
+    given = {"servers": cluster[0].bootstrap, "topic": "orders"} | options
+    return spark.read.format("quorumlog").options(**given).load()
+
+
+def test_rows_are_what_a_consumer_reads(spark: SparkSession, cluster: Running) -> None:
+    rows = table(spark, cluster).orderBy("queue_id", "queue_offset").collect()
+    messages = read(cluster[1], "orders")
+    assert len(rows) == COUNT
+    for row, message in zip(rows, messages, strict=True):
+        found = row.asDict()
+        born, stored = found.pop("born_time"), found.pop("store_time")
+        assert _unix_ms(born) == message.born_unix_ms
+        assert _unix_ms(stored) == message.store_unix_ms
+        assert found.pop("index") >= 0
+        assert found.pop("term") >= 1
+        assert found == {
+            "topic": "orders",
+            "queue_id": message.queue_id,
+            "queue_offset": message.queue_offset,
+            "position": message.position,
+            "keys": message.keys,
+            "tag": message.tag,
+            "properties": message.properties,
+            "body": message.body,
+            "message_id": message.message_id,
+            "broker_group": message.group,
+        }
+
+
+def _unix_ms(time: datetime.datetime) -> int:
+    """Spark gives local time without a zone."""
+    return round(time.timestamp() * 1000)
+
+
+def test_filters_narrow_down_what_is_read(spark: SparkSession, cluster: Running) -> None:
+    times = sorted(m.store_unix_ms for m in read(cluster[1], "orders"))
+    middle = times[len(times) // 2]
+    time = f.timestamp_millis(f.lit(middle))
+    rows = table(spark, cluster, columns="queue_id,queue_offset,store_time,body")
+    chosen = rows.where((f.col("queue_id") == 2) & (f.col("queue_offset").between(5, 9)))
+    assert [row["queue_offset"] for row in chosen.collect()] == [5, 6, 7, 8, 9]
+    plan = rows.where(f.col("queue_id") == 2)._jdf.queryExecution().toString()
+    assert "Filter (queue_id" not in plan.partition("== Physical")[2], "the source does it"
+    sides = [rows.where(f.col("store_time") >= time), rows.where(f.col("store_time") < time)]
+    counts = [side.count() for side in sides]
+    assert counts == [sum(t >= middle for t in times), sum(t < middle for t in times)]
+
+
+def test_a_leader_that_dies_is_read_around(cluster: Running) -> None:
+    """Between two pulls of one range, when the leader is who serves it."""
+    local, _ = cluster
+    options = SourceOptions(Cluster(local.bootstrap), ("large",), reads_followers=False)
+    with Connection(options.cluster) as connection:
+        wanted = bounds(connection, options, queues_of(connection, options), "first")
+        (part,) = ranges(connection, wanted, 1_000_000)
+    batches = read_range(options, part)
+    found = [next(batches)]
+    leader = local.leader_id()
+    local.kill(leader)
+    try:
+        found += batches
+    finally:
+        local.start(leader)
+        local.wait_ready()
+    bodies = [body for batch in found for body in batch.column("body").to_pylist()]
+    assert bodies == [b"%04d" % n * 512 for n in range(4_000)]
+
+
+def test_followers_serve_and_one_that_dies_is_left(cluster: Running) -> None:
+    local, client = cluster
+    options = SourceOptions(Cluster(local.bootstrap), ("large",))
+    queue = Queue("large", 0, client.groups[0])
+    dead = next(node for node in local.node_ids if node != local.leader_id())
+    local.kill(dead)
+    try:
+        # Ranges spread by where they begin, so both followers are somebody's.
+        for lo in range(0, 4_000, 500):
+            batches = list(read_range(options, Range(queue, lo, lo + 500, 0)))
+            assert sum(batch.num_rows for batch in batches) == 500
+    finally:
+        local.start(dead)
+        local.wait_ready()
+
+
+def test_what_is_not_there_any_more_is_an_error_or_left_out(cluster: Running) -> None:
+    local, client = cluster
+    queue = Queue("large", 0, client.groups[0])
+    beyond = Range(queue, 3_999, 4_010, 0)
+    strict = SourceOptions(Cluster(local.bootstrap), ("large",))
+    with pytest.raises(DataLossError, match=r"from 4000 on are not there.*has 0 to 4000"):
+        list(read_range(strict, beyond))
+    lax = SourceOptions(Cluster(local.bootstrap), ("large",), fails_on_data_loss=False)
+    assert sum(batch.num_rows for batch in read_range(lax, beyond)) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"topik": "x"}, OptionError, "the source has no option 'topik'; it has servers"),
+        ({"topic": ""}, OptionError, "option 'topic' is missing"),
+        ({"topic": "nowhere"}, UnknownTopicError, "topic 'nowhere' does not exist"),
+        ({"columns": "bodi"}, OptionError, "there is no column 'bodi'"),
+        ({"startingOffsets": "5000"}, OffsetsError, "5000 is behind its end"),
+        (
+            {"startingOffsets": "soon"},
+            OptionError,
+            "use 'earliest', 'latest', an offset or '@TIME'",
+        ),
+        ({"startingOffsets": '{"orders": {"9": 1}}'}, OptionError, "queue '9'.*it has 0, 1, 2, 3"),
+        ({"startingOffsets": '{"orders": '}, OptionError, "is no JSON"),
+        ({"startingOffsets": '{"others": {"0": 1}}'}, OptionError, "'others', which is not read"),
+        ({"startingOffsets": "latest", "endingOffsets": "5"}, OffsetsError, "would end before"),
+        ({"maxRecordsPerTrigger": "-1"}, OptionError, "use a number above 0"),
+        ({"failOnDataLoss": "maybe"}, OptionError, "use one of true, false"),
+        ({"servers": ""}, OptionError, "option 'servers' is missing"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_starts(
+    cluster: Running, options: dict[str, str], error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error, match=text):
+        check_source({"servers": cluster[0].bootstrap, "topic": "orders"} | options)
+
+
+def test_spark_passes_on_what_is_wrong(spark: SparkSession, cluster: Running) -> None:
+    with pytest.raises(AnalysisException, match="5000 is behind its end"):
+        table(spark, cluster, startingOffsets="5000").count()
+
+
+def test_offsets_of_single_queues_and_times(cluster: Running) -> None:
+    def count(**options: Any) -> int:
+        return check_source({"servers": cluster[0].bootstrap, "topic": "orders"} | options)
+
+    each = COUNT // 4
+    assert count() == COUNT
+    assert count(startingOffsets='{"orders": {"1": 10}}') == COUNT - 10
+    assert count(endingOffsets="7") == 28
+    assert count(startingOffsets="@0") == COUNT
+    assert count(startingOffsets="@2100-01-01T00:00:00Z") == 0
+    assert count(endingOffsets='{"orders": {"g0/2": "earliest"}}') == COUNT - each
+
+
+def test_no_cluster_is_one_line() -> None:
+    with pytest.raises(QuorumlogError, match=r"none of 127\.0\.0\.1:1 answered"):
+        check_source({"servers": "127.0.0.1:1", "topic": "orders"})
