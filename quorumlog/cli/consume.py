@@ -23,6 +23,7 @@ from quorumlog.cli.connection import (
 )
 from quorumlog.cli.consume_output import OutputFormat, Writer
 from quorumlog.cli.errors import ExitCode
+from quorumlog.cli.pop import consume_by_pop
 from quorumlog.cli.progress import Show, progress_bars
 from quorumlog.cli.times import parse_time
 
@@ -104,6 +105,12 @@ class Job:
 @click.argument("topic", metavar="TOPIC")
 @click.option("--group", help="Share the topic with the members of this group; commit offsets.")
 @click.option(
+    "--pop",
+    "by_pop",
+    is_flag=True,
+    help="With --group: take single messages out of any queue, and acknowledge each.",
+)
+@click.option(
     "--from",
     "position",
     default="first",
@@ -147,6 +154,7 @@ class Job:
 def consume(
     topic: str,
     group: str | None,
+    by_pop: bool,
     position: int | str,
     end: str | None,
     queues: tuple[QueueName, ...],
@@ -160,7 +168,9 @@ def consume(
     """Write the messages of a topic to stdout, and wait for more.
 
     In a queue, messages come in their order; queues are mixed. With --group each message goes to
-    one member, and offsets are committed after it was written: a crash may repeat a message. TIME
+    one member, and offsets are committed after it was written: a crash may repeat a message. With
+    --pop any number of consumers share any number of queues, and a message that was not written
+    comes again after 30 s; --until end ends when nothing is left that is not in flight. TIME
     is 2026-01-31T12:00:00Z, a Unix time in seconds or milliseconds, or an age as -15m. Ctrl-C ends
     it, commits what was written, and is no failure unless --until or --max-count were given.
 
@@ -177,24 +187,31 @@ def consume(
       qlog consume orders --from @-15m --until end
       qlog consume orders --sql "amount > 100 AND country IN ('DE', 'FR')"
       qlog consume orders --group billing --max-count 100
+      qlog consume orders --group workers --pop
       qlog consume orders --queue 0 --from 1000 --max-count 1 -o json
       qlog consume orders --node 2 --until end | sha256sum
     """
     if group is not None and (queues or node_id is not None):
         raise click.UsageError("--group shares all queues of the leader: no --queue, no --node")
+    if by_pop and (group is None or sql or position not in ("first", "end")):
+        raise click.UsageError("--pop needs --group, begins at first or end, and knows no --sql")
     if position == "end" and end is not None:
         raise click.UsageError("--from end --until end is nothing")
     job = Job(topic, position, end is not None, queues, max_count, tags, sql, node_id)
-    return run(_consume(job, group, server, output))
+    return run(_consume(job, group, by_pop, server, output))
 
 
-async def _consume(job: Job, group: str | None, server: str | None, output: OutputFormat) -> int:
+async def _consume(
+    job: Job, group: str | None, by_pop: bool, server: str | None, output: OutputFormat
+) -> int:
     with stop_on_signals() as stop, progress_bars() as show:
         async with connected(server) as client:
             with_groups = len(client.groups) > 1
             async with Writer.opened(output, with_groups=with_groups) as writer:
                 if group is None:
                     work = _pull(client, job, writer, show)
+                elif by_pop:
+                    work = consume_by_pop(client, job, group, writer, show)
                 else:
                     work = _share(client, job, group, writer, show)
                 await until(stop.requested, work)

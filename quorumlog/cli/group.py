@@ -12,6 +12,7 @@ from quorumlog.cli.connection import confirm, connected, run, server_option
 from quorumlog.cli.errors import ExitCode
 from quorumlog.cli.group_settings import progress, reset, set_settings, settings
 from quorumlog.cli.output import Format, output_option, print_record, print_rows
+from quorumlog.cli.pop import pop
 
 if TYPE_CHECKING:
     from quorumlog.admin_types import GroupDescription, GroupInfo
@@ -121,7 +122,7 @@ def delete(name: str, yes: bool, server: str | None, output: Format) -> int:
     return ExitCode.OK
 
 
-for command in (settings, set_settings, reset, progress):
+for command in (settings, set_settings, reset, progress, pop):
     group.add_command(command)
 
 
