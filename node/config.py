@@ -144,6 +144,14 @@ class Settings(BaseSettings):
     retention_size_bytes: SizeBytes = _setting(
         0, "How much log is kept; whole files go. 0: no limit by size.", ge=0
     )
+    delay_ms_max: DurationMs = _setting(
+        72 * _HOUR_MS,
+        "How far off the delivery of a delayed message may be, the same on all nodes. Files with "
+        "messages that are still to be delivered are kept beyond `retention_ms` and "
+        "`retention_size_bytes`.",
+        ge=7_200_000,
+        le=40 * 24 * _HOUR_MS,
+    )
     disk_full_ratio: float = _setting(
         0.90, "From this use of the disk on appends are refused; reads go on.", gt=0, le=1
     )

@@ -98,6 +98,14 @@ METRICS: Final[Mapping[str, Spec]] = {
     "transaction_producers": Spec("gauge", "Leader only: producers that wait to be asked."),
     "transaction_checks": Spec("counter", "Questions to producers what became of one."),
     "transactions_given_up": Spec("counter", "Ended without an answer, or too old."),
+    "delayed_messages": Spec("gauge", "Held until they are due, of the cluster."),
+    "delayed_messages_limit": Spec("gauge", "Limit of these: above it refused."),
+    "undeliverable_messages": Spec("counter", "Delayed ones whose topic was gone, of the cluster."),
+    "delayed_delivered": Spec("counter", "Delayed messages that this leader delivered."),
+    "delayed_lateness_seconds": Spec("counter", "Of these: time since each was due, added up."),
+    "delayed_cancelled": Spec("counter", "Delayed messages that were cancelled here."),
+    "delayed_failed": Spec("counter", "Deliveries that were written again, for want of room."),
+    "delayed_missing": Spec("counter", "Held messages that the log has lost: damage."),
     "pop_receives": Spec("counter", "Calls for messages by pop."),
     "pop_delivered": Spec("counter", "Messages handed out by pop."),
     "pop_redelivered": Spec("counter", "Of these: those that were handed out before."),
@@ -271,6 +279,15 @@ def broker_samples(stats: BrokerStats) -> Iterator[Sample]:
     yield "transaction_producers", (), stats.transaction_producer_count
     yield "transaction_checks", (), stats.transaction_checks_total
     yield "transactions_given_up", (), stats.given_up_transactions_total
+    delay = stats.delay
+    yield "delayed_messages", (), delay.held_count
+    yield "delayed_messages_limit", (), stats.limits.delayed_count_max
+    yield "undeliverable_messages", (), delay.undeliverable_count
+    yield "delayed_delivered", (), delay.delivered_total
+    yield "delayed_lateness_seconds", (), delay.lateness_ms_total / 1000
+    yield "delayed_cancelled", (), delay.cancelled_total
+    yield "delayed_failed", (), delay.failed_total
+    yield "delayed_missing", (), delay.missing_total
     pop = stats.pop
     yield "pop_receives", (), pop.receives_total
     yield "pop_delivered", (), pop.delivered_total

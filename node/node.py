@@ -284,4 +284,8 @@ class Node(ABC):
     @property
     def limits(self) -> Limits:
         """What the broker and the replicated state are bounded by."""
-        return replace(Limits(), in_flight_size_bytes_max=self.settings.in_flight_size_bytes_max)
+        return replace(
+            Limits(),
+            in_flight_size_bytes_max=self.settings.in_flight_size_bytes_max,
+            delay_ms_max=self.settings.delay_ms_max,
+        )

@@ -329,4 +329,5 @@ class Broker:
             producer_count=len(state.producers),
             group_member_count=self._members.total_count,
             pop=self.pop.stats(),
+            delay=self._delay.stats(),
         )

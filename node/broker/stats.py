@@ -5,6 +5,7 @@ Owns one immutable picture for metrics, health checks and the command line.
 
 from dataclasses import dataclass
 
+from node.broker.delay.stats import DelayStats
 from node.broker.pop.pop import PopStats
 from node.limits import Limits
 
@@ -69,3 +70,4 @@ class BrokerStats:
     producer_count: int
     group_member_count: int
     pop: PopStats
+    delay: DelayStats

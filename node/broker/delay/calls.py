@@ -12,6 +12,7 @@ from node.broker.delay.admission import Admission
 from node.broker.delay.delivering import Delivering
 from node.broker.delay.due_index import Due
 from node.broker.delay.holders import HOLDERS, NUMBERS, held_counts
+from node.broker.delay.stats import DelayStats
 from node.broker.delayed_records import Held, held, level_delay_ms
 from node.broker.own_appends import OwnAppends
 from node.broker.produce import Produce
@@ -85,6 +86,21 @@ class Delay:
     def _held(self, message: Message) -> Held:
         with self._context.store.view(message.position, message.size_bytes) as view:
             return held(bytes(view))
+
+    def stats(self) -> DelayStats:
+        """Return what was counted and what is true at this moment."""
+        context, delivering = self._context, self.delivering
+        leadership = delivering.leadership
+        return DelayStats(
+            held_count=sum(held_counts(context.store, context.state)),
+            undeliverable_count=context.state.part(DelayPart).undeliverable_count,
+            indexed_count=0 if leadership is None else leadership.index.count,
+            delivered_total=delivering.delivered_total,
+            lateness_ms_total=delivering.lateness_ms_total,
+            cancelled_total=delivering.cancelled_total,
+            failed_total=delivering.failed_total,
+            missing_total=delivering.missing_total,
+        )
 
     async def delay_status(self, _request: DelayStatusRequest) -> DelayStatusResponse:
         """Say what is held."""
