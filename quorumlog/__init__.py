@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from quorumlog import errors, sync, testing
     from quorumlog.admin import Admin
     from quorumlog.client import Client, connect
+    from quorumlog.consume_transactions import ConsumeTransaction
     from quorumlog.consumer import PullConsumer
     from quorumlog.delivery import Delivery, Receipt
     from quorumlog.errors import Outcome, QuorumlogError
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from quorumlog.queues import Queue
     from quorumlog.reads import QueueOffsets
     from quorumlog.routing import Route, TopicRoute
+    from quorumlog.transaction_types import CheckedTransaction, Decision
+    from quorumlog.transactions import Transaction, TransactionalProducer
 
 __version__ = "0.1.0"
 
@@ -50,13 +53,21 @@ _MODULE_OF = {
     "QueueOffsets": "reads",
     "Route": "routing",
     "TopicRoute": "routing",
+    "ConsumeTransaction": "consume_transactions",
+    "CheckedTransaction": "transaction_types",
+    "Decision": "transaction_types",
+    "Transaction": "transactions",
+    "TransactionalProducer": "transactions",
 }
 _MODULES = ("errors", "sync", "testing")
 
 __all__ = [
     "Admin",
+    "CheckedTransaction",
     "Client",
     "Consistency",
+    "ConsumeTransaction",
+    "Decision",
     "Delivery",
     "Durability",
     "GroupConsumer",
@@ -76,6 +87,8 @@ __all__ = [
     "Receipt",
     "Route",
     "TopicRoute",
+    "Transaction",
+    "TransactionalProducer",
     "__version__",
     "connect",
     "errors",

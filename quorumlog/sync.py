@@ -20,6 +20,7 @@ from quorumlog import producer as async_producer
 from quorumlog import raw as async_raw
 from quorumlog.client import CONNECT_TIMEOUT_MS, TIMEOUT_MS
 from quorumlog.client_parts import ClientStats
+from quorumlog.compression import COMPRESS_FROM_SIZE_BYTES
 from quorumlog.delivery import Receipt
 from quorumlog.fetching import BATCH_SIZE_BYTES_MAX as FETCH_SIZE_BYTES_MAX
 from quorumlog.fetching import HELD_COUNT_MAX, HELD_SIZE_BYTES_MAX, PREFETCH_DEFAULT
@@ -37,6 +38,12 @@ from quorumlog.queues import Queue
 from quorumlog.rebalance import Strategy
 from quorumlog.sync_consumers import GroupConsumer, PullConsumer
 from quorumlog.sync_pop import PopClient, PopConsumer
+from quorumlog.sync_transactions import (
+    ConsumeTransaction,
+    Transaction,
+    TransactionalProducer,
+    TransactionClient,
+)
 
 
 class Delivery:
@@ -176,6 +183,9 @@ class Admin:
     delete_group = blocking(async_admin.Admin.delete_group)
     fetch_offsets = blocking(async_admin.Admin.fetch_offsets)
     commit_offsets = blocking(async_admin.Admin.commit_offsets)
+    list_transactions = blocking(async_admin.Admin.list_transactions)
+    describe_transaction = blocking(async_admin.Admin.describe_transaction)
+    end_transaction = blocking(async_admin.Admin.end_transaction)
     cancel_delayed = blocking(async_admin.Admin.cancel_delayed)
     delay_status = blocking(async_admin.Admin.delay_status)
     group_settings = blocking(async_admin.Admin.group_settings)
@@ -194,6 +204,7 @@ class Admin:
     drain = blocking(async_admin.Admin.drain)
     accept_loss = blocking(async_admin.Admin.accept_loss)
     chain_digest = blocking(async_admin.Admin.chain_digest)
+    describe_pop = blocking(async_admin.Admin.describe_pop)
     ha_status = blocking(async_admin.Admin.ha_status)
     ha_group = blocking(async_admin.Admin.ha_group)
     ha_promote = blocking(async_admin.Admin.ha_promote)
@@ -209,7 +220,7 @@ class Raw:
     append = blocking(async_raw.Raw.append)
 
 
-class Client(PopClient):
+class Client(PopClient, TransactionClient):
     """A connection to a cluster; see quorumlog.Client. Start it with `with`."""
 
     def __init__(self, inner: async_client.Client) -> None:
@@ -293,6 +304,9 @@ class Client(PopClient):
         batch_count_max: int = BATCH_COUNT_MAX,
         in_flight_max: int = IN_FLIGHT_DEFAULT,
         buffer_size_bytes_max: int = BUFFER_SIZE_BYTES_MAX,
+        compression: str | None = None,
+        compress_from_size_bytes: int = COMPRESS_FROM_SIZE_BYTES,
+        unique_keys: bool = False,
         timeout_ms: int | None = None,
     ) -> Producer:
         """Make a producer; the options are those of quorumlog.Client.producer."""
@@ -305,6 +319,9 @@ class Client(PopClient):
                     batch_count_max=batch_count_max,
                     in_flight_max=in_flight_max,
                     buffer_size_bytes_max=buffer_size_bytes_max,
+                    compression=compression,
+                    compress_from_size_bytes=compress_from_size_bytes,
+                    unique_keys=unique_keys,
                     timeout_ms=timeout_ms,
                 )
             )
@@ -436,11 +453,14 @@ def connect(
 __all__ = [
     "Admin",
     "Client",
+    "ConsumeTransaction",
     "Delivery",
     "GroupConsumer",
     "PopConsumer",
     "Producer",
     "PullConsumer",
     "Queue",
+    "Transaction",
+    "TransactionalProducer",
     "connect",
 ]

@@ -92,6 +92,11 @@ class GroupConsumer(_Iteration):
     def __init__(self, inner: async_group.GroupConsumer) -> None:
         self._inner: async_group.GroupConsumer = inner
 
+    @property
+    def auto_commit(self) -> bool:
+        """Say whether it stores offsets by itself."""
+        return self._inner.auto_commit
+
     assignment = plain(async_group.GroupConsumer.assignment)
     members = plain(async_group.GroupConsumer.members)
     offsets = plain(async_group.GroupConsumer.offsets)
