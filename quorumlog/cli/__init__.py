@@ -59,6 +59,10 @@ COMMANDS = {
         "quorumlog.cli.consume:consume",
         "Write the messages of a topic to stdout, and wait for more.",
     ),
+    "delay": LazyCommand(
+        "quorumlog.cli.delay:delay",
+        "Show what is held until it is due, and cancel delayed messages.",
+    ),
     "dlq": LazyCommand(
         "quorumlog.cli.dlq:dlq",
         "Show the dead letters of a consumer group, and send them again.",
@@ -80,6 +84,9 @@ COMMANDS = {
         "quorumlog.cli.nameserver:nameserver",
         "Run a replica of the name server without a log; or ask the name server.",
     ),
+    "pipeline": LazyCommand(
+        "quorumlog.cli.pipeline:pipeline", "Run a job on Spark, in this process or on a cluster."
+    ),
     "produce": LazyCommand("quorumlog.cli.produce:produce", "Send messages from a file or a pipe."),
     "serve": LazyCommand(
         "quorumlog.cli.serve:serve", "Run one node, until it gets SIGTERM or SIGINT."
@@ -89,6 +96,9 @@ COMMANDS = {
         "quorumlog.cli.top:top", "Watch all nodes: role, term, indexes, lag, rates."
     ),
     "topic": LazyCommand("quorumlog.cli.topic:topic", "Create, list, describe and delete topics."),
+    "transaction": LazyCommand(
+        "quorumlog.cli.transaction:transaction", "List and end open transactions of producers."
+    ),
 }
 
 

@@ -7,6 +7,7 @@ the log, and unknown otherwise. It never says more than that. The reading is pro
 import asyncio
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from quorumlog.cli.errors import CliError, ExitCode, explain
 from quorumlog.cli.output import Format, output_option, print_record
 from quorumlog.cli.produce_input import InputFormat, Outgoing, messages, opened
 from quorumlog.cli.progress import Show, progress_bars
+from quorumlog.cli.times import parse_duration, parse_time
 
 if TYPE_CHECKING:
     from quorumlog.client import Client
@@ -131,6 +133,23 @@ class Tally:
         }
 
 
+def _duration(_context: click.Context, _parameter: click.Parameter, text: str | None) -> Any:
+    return _seconds(parse_duration, text)
+
+
+def _time(_context: click.Context, _parameter: click.Parameter, text: str | None) -> Any:
+    return _seconds(parse_time, text)
+
+
+def _seconds(parse: Callable[[str], int], text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        return parse(text) / 1000
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
 @click.command()
 @click.argument("topic", metavar="TOPIC")
 @click.option(
@@ -154,6 +173,13 @@ class Tally:
     metavar="[GROUP/]NUMBER",
     help="Send to this queue only, of the first broker group unless one is named.",
 )
+@click.option(
+    "--delay", metavar="DURATION", callback=_duration, help="Deliver so much later: 10s, 5m, 2h."
+)
+@click.option("--level", type=click.IntRange(1, 18), help="Deliver later, by RocketMQ's levels.")
+@click.option(
+    "--deliver-at", metavar="TIME", callback=_time, help="Deliver then: 2026-01-31T12:00:00Z."
+)
 @server_option
 @output_option
 def produce(
@@ -163,6 +189,9 @@ def produce(
     key_separator: str | None,
     tag: str | None,
     queue: QueueName | None,
+    delay: float | None,
+    level: int | None,
+    deliver_at: float | None,
     server: str | None,
     output: Format,
 ) -> int:
@@ -191,12 +220,17 @@ def produce(
       qlog produce orders --file orders.csv --key-separator ,
       qlog consume orders --until end -o jsonl | qlog produce copy --format jsonl
       qlog produce images --file cat.png --format raw
+      echo 'wake up' | qlog produce alarms --delay 10m
 
     Ends with 0 when every message was acked, with 3 when one was not, and 130 after Ctrl-C.
     """
     if key_separator == "" or (key_separator and input_format != InputFormat.LINES):
         raise click.UsageError("--key-separator is a text, and goes with --format lines")
-    defaults = Outgoing(b"", tag=tag)
+    wishes = {"delay": delay, "level": level, "deliver_at": deliver_at}
+    wish = {name: value for name, value in wishes.items() if value is not None}
+    if len(wish) > 1:
+        raise click.UsageError("give one of --delay, --level and --deliver-at")
+    defaults = Outgoing(b"", tag=tag, wish=wish)
     if queue is not None:
         defaults = replace(defaults, queue_id=queue.queue_id, group=queue.group)
     return run(
@@ -290,6 +324,7 @@ async def _enqueue(
                 queue_id=one.queue_id if defaults.queue_id is None else defaults.queue_id,
                 properties=one.properties or None,
                 group=defaults.group,
+                **defaults.wish,
             )
         except QuorumlogError as error:
             tally.add(error, len(one.body))

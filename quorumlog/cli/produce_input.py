@@ -42,6 +42,8 @@ class Outgoing:
     properties: dict[str, str] = field(default_factory=dict)
     group: str = ""
     """The broker group of the queue. Never of the input: where a copy goes, there may be others."""
+    wish: dict[str, Any] = field(default_factory=dict)
+    """When to deliver, as `producer.send` takes it. Never of the input either."""
 
 
 class LineSplitter:
