@@ -5,6 +5,7 @@ Must not know any job. `master` passes through: the same code runs on a cluster.
 """
 
 import os
+import re
 import shutil
 import struct
 import subprocess
@@ -24,6 +25,8 @@ LOCAL_MASTER: Final = "local[*]"
 JAVA_VERSION: Final = 17
 _LAST_WORDS_BYTES: Final = 2000
 _POLL_S: Final = 0.02
+_OURS: Final = re.compile(r"^(?:pipeline|store|quorumlog)\.[\w.]+: (.+)$", re.MULTILINE)
+"""How an error of ours ends the traceback of a task."""
 _process: subprocess.Popen[bytes] | None = None
 """The Java process of this one: PySpark knows one at a time as well."""
 
@@ -32,6 +35,12 @@ class SparkMissingError(PipelineError):
     """Spark, or the Java that it runs on, is not installed or does not start. Nothing was done."""
 
     code = "pipeline.no_spark"
+
+
+class JobFailedError(PipelineError):
+    """A task of Spark failed. What the job had done by then, its own documentation says."""
+
+    code = "pipeline.job_failed"
 
 
 def check_available() -> None:
@@ -54,14 +63,29 @@ def check_available() -> None:
 def spark_session(name: str, master: str | None = None) -> "Iterator[SparkSession]":
     """Give a session, and end it with its Java process, which would else outlive it.
 
-    Raises SparkMissingError.
+    Raises SparkMissingError, and JobFailedError for what Spark raises inside.
     """
     check_available()
-    spark = start(name, master or LOCAL_MASTER)
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
     try:
-        yield spark
-    finally:
-        stop(spark)
+        spark = start(name, master or LOCAL_MASTER)
+        try:
+            yield spark
+        finally:
+            stop(spark)
+    except (PySparkException, Py4JError) as error:
+        raise _failed(name, str(error)) from error
+
+
+def _failed(name: str, text: str) -> JobFailedError:
+    """Say in one line what Spark says in a hundred: our own error if a task raised one."""
+    ours = _OURS.findall(text)
+    what, _, do = ours[-1].rpartition("; ") if ours else ("", "", "")
+    first = next((line for line in text.splitlines() if line.strip()), "nothing was said")
+    do = do or "run it with --master 'local[1]' to see more"
+    return JobFailedError(what or f"{name} failed in Spark: {first.strip()}", do)
 
 
 def start(name: str, master: str) -> "SparkSession":

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 
+from pipeline.errors import OptionError
 from pipeline.progress import Show, show_nothing, tasks_shown
 from pipeline.segments_bounds import find_boundary
 from pipeline.segments_check import Finding, check_range
@@ -137,7 +138,7 @@ def audit(
 ) -> Audit:
     """Check the replicas of one log. Every worker must reach the directories under their paths.
 
-    Raises LockedError when a process has one of them, LayoutError when it holds no log, ValueError
+    Raises LockedError when a process has one of them, LayoutError when it holds no log, OptionError
     when the logs cannot be of one group, FileSystemError.
     """
     logs = [open_sealed(os.path.abspath(directory)) for directory in directories]
@@ -160,7 +161,7 @@ def _refuse_strangers(logs: Sequence[SealedLog]) -> None:
             f"{'ledger' if is_ledger else 'plain log'} with files of {size_bytes} bytes"
             for is_ledger, size_bytes in sorted(shapes)
         )
-        raise ValueError(f"these are not replicas of one log: {kinds}; name those of one group")
+        raise OptionError(f"these are not replicas of one log: {kinds}", "name those of one group")
 
 
 def run_tasks(

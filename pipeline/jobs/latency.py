@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from pipeline.errors import PipelineError
+from pipeline.checks import check_source
 from quorumlog.pb.state_pb2 import Command
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ RATE_COLUMNS: Final = (
     "body_bytes_max", "p50_ms", "p90_ms", "p99_ms", "max_ms",
 )  # fmt: skip
 LAG_COLUMNS: Final = ("minute", "group", "topic", "lag", "queue_count")
+_NEEDED: Final = "topic,tag,queue_id,queue_offset,position,born_time,store_time,body"
 _COMMITS: Final = pa.schema([
     ("minute", pa.timestamp("us", tz="UTC")), ("position", pa.int64()), ("group", pa.string()),
     ("topic", pa.string()), ("queue_id", pa.int32()), ("offset", pa.int64()),
@@ -32,12 +33,6 @@ _COMMITS: Final = pa.schema([
 _COMMITS_DDL: Final = (
     "minute timestamp, position bigint, group string, topic string, queue_id int, offset bigint"
 )
-
-
-class NoMessagesError(PipelineError):
-    """There is nothing to measure."""
-
-    code = "pipeline.no_messages"
 
 
 def rates(rows: "DataFrame") -> "DataFrame":
@@ -129,9 +124,22 @@ def commits_in(batches: Iterator[Any]) -> Iterator[pa.RecordBatch]:
 
 def from_segments(spark: "SparkSession", directory: str, topic: str = "") -> "DataFrame":
     """Return the rows of a stopped node's files: those of some topics, or all but the system's."""
-    columns = "topic,tag,queue_id,queue_offset,position,born_time,store_time,body"
-    reader = spark.read.format("quorumlog-segments").option("columns", columns)
+    reader = spark.read.format("quorumlog-segments").option("columns", _NEEDED)
     return (reader.option("topic", topic) if topic else reader).load(directory)
+
+
+def from_cluster(spark: "SparkSession", servers: str, topic: str) -> "DataFrame":
+    """Return the rows of some topics of a running cluster. Raises PipelineError and
+    QuorumlogError."""
+    options = {"servers": servers, "topic": topic, "columns": _NEEDED}
+    check_source(options)
+    return spark.read.format("quorumlog").options(**options).load()
+
+
+def from_parquet(spark: "SparkSession", path: str, topic: str = "") -> "DataFrame":
+    """Return the rows of a table that `ingest` wrote, of some topics or of all."""
+    rows = spark.read.parquet(path)
+    return rows.where(rows.topic.isin(topic.split(","))) if topic else rows
 
 
 def rows_of(table: "DataFrame") -> list[dict[str, object]]:

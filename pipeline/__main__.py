@@ -1,0 +1,8 @@
+"""`python -m pipeline JOB`: a job in this process, as `qlog pipeline JOB` does it."""
+
+import sys
+
+from quorumlog.cli import main
+
+if __name__ == "__main__":
+    main(["pipeline", *sys.argv[1:]], prog_name="qlog")
