@@ -1,8 +1,6 @@
 """What groups and readers get of the broker: filters, permissions, who reads what, resets."""
 
 import asyncio
-import functools
-from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +21,7 @@ from quorumlog.pb.log_pb2 import (
 from quorumlog.pb.retry_pb2 import SetGroupSettingsRequest
 from store.message import decode_message, encode_message
 from tests.node.broker_fakes import Fixture, node_at
-
-
-def on_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    @functools.wraps(test)
-    def run(*args: Any, **named: Any) -> None:
-        asyncio.run(test(*args, **named))
-
-    return run
+from tests.node.delayed import on_loop
 
 
 async def fill(node: Fixture, lo: int, hi: int) -> None:

@@ -1,8 +1,6 @@
 """Messages given back: the entry that moves them, how often, dead letters, and who is refused."""
 
 import asyncio
-import functools
-from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -43,16 +41,9 @@ from store.message import Message, decode_message
 from store.pull import PullStatus
 from tests.node.broker_fakes import Fixture, node_at
 from tests.node.commands import SMALL_LIMITS, commit
+from tests.node.delayed import on_loop
 
 RETRY, DEAD = "%RETRY%readers", "%DLQ%readers"
-
-
-def on_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    @functools.wraps(test)
-    def run(*args: Any, **named: Any) -> None:
-        asyncio.run(test(*args, **named))
-
-    return run
 
 
 def given_back(*offsets: int, **how: Any) -> RetryLaterRequest:
