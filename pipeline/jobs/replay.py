@@ -8,7 +8,7 @@ run again under its name and adds only what is missing.
 import hashlib
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -46,13 +46,16 @@ def replay(
     keeps_queues: bool = True,
     replay_id: str = "",
     show: Show = show_nothing,
+    announce: Callable[[str], None] = lambda _name: None,
 ) -> Replayed:
     """Write rows into topic `to["topic"]`, or into the topics they are of without one.
 
     They come from the Parquet at `path`, or from topics by the options of a `source`, such as
     `startingOffsets="@2026-01-31T12:00:00Z"`. `where` is a condition of SQL on the columns. Rows
-    keep their queue unless not wanted; then a key chooses it. Give the same `replay_id` to go on
-    after a failure. Raises PipelineError and QuorumlogError before anything is written.
+    keep their queue unless not wanted; then a key chooses it. `announce` is told the name before
+    anything is written; give it as `replay_id` to go on after a failure.
+
+    Raises PipelineError and QuorumlogError before anything is written.
     """
     if (path is None) == (source is None):
         raise OptionError("a replay has one source", "name either a path or topics")
@@ -73,6 +76,7 @@ def replay(
     replay_id = _checked_id(replay_id, found)
     named = [target.topic] if target.topic is not None else found.topics
     check_target(target.cluster, named, found.queue_id_max if keeps_queues else None)
+    announce(replay_id)
     ordered = _ordered(chosen)
     columns = [c for c in ordered.columns if c not in ("broker_group", "queue_offset")]
     if not keeps_queues:
