@@ -10,7 +10,7 @@ from typing import Final
 
 import raft.errors
 import store.errors
-from node import admin, delay_errors, errors, group_errors, transaction_errors
+from node import admin, delay_errors, errors, group_errors, pop_errors, transaction_errors
 from node.errors import NodeError
 from node.failures import status_of
 from node.ha import errors as ha_errors
@@ -19,7 +19,7 @@ from raft.errors import RaftError
 from store.errors import StoreError
 
 _PARTS: Final[tuple[tuple[str, tuple[ModuleType, ...]], ...]] = (
-    ("The node", (errors, admin, delay_errors, group_errors, transaction_errors)),
+    ("The node", (errors, admin, delay_errors, group_errors, pop_errors, transaction_errors)),
     ("Master-slave mode", (ha_errors,)),
     ("The name server", (nameserver_errors,)),
     ("The store", (store.errors,)),

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 from node.errors import (
     LimitReachedError,
     NodeError,
-    PopConflictError,
     UnknownQueueError,
     UnknownTopicError,
 )
 from node.limits import Limits
 from node.parts.kind import PartContent, PartImage
+from node.pop_errors import PopConflictError
 from quorumlog.pb.pop_pb2 import PopHide, PopSettle, PopTake
 from quorumlog.pb.state_pb2 import Command
 from store.meta_file import Json

@@ -40,7 +40,7 @@ def pop(name: str, server: str | None, output: Format) -> int:
 
     \b
     Keys of -o json:
-      topic, group (the broker group), queue_id, offset, next_offset, in_flight_count,
+      topic, queue_id, group (the broker group), offset, next_offset, in_flight_count,
       waiting_count (behind an earlier one of their message group), delivery_count_max,
       first_visible_unix_ms, is_full
 

@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from node import errors
+from node import errors, pop_errors
 from node.errors import NodeError
 from node.errors_reference import page
 from node.failures import describe, to_pb
@@ -40,8 +40,8 @@ EXAMPLES: list[NodeError] = [
     errors.UnknownGroupError("readers"),
     errors.GroupNotEmptyError("readers", 2),
     errors.MessageNotFoundError("00"),
-    errors.StaleHandleError("AQ", "its message was handed out again"),
-    errors.PopConflictError("readers", "orders", 3),
+    pop_errors.StaleHandleError("AQ", "its message was handed out again"),
+    pop_errors.PopConflictError("readers", "orders", 3),
     errors.WrongModeError("HaStatus", "raft"),
     errors.UnknownCommandError(4096),
     errors.BadRequestError("queue_id", "0 or more", "-1"),
@@ -49,7 +49,8 @@ EXAMPLES: list[NodeError] = [
 
 
 def test_every_class_has_an_example_its_own_code_and_a_docstring() -> None:
-    classes = {c for c in NodeError.__subclasses__() if c.__module__ == "node.errors"}
+    modules = ("node.errors", "node.pop_errors")
+    classes = {c for c in NodeError.__subclasses__() if c.__module__ in modules}
     assert {type(e) for e in EXAMPLES} == classes
     assert len({c.code for c in classes}) == len(classes)
     assert all(c.code.startswith("node.") and c.__doc__ for c in classes)

@@ -10,11 +10,11 @@ import pytest
 from node.checkpoint_files import CheckpointFiles
 from node.errors import (
     LimitReachedError,
-    PopConflictError,
     UnknownQueueError,
     UnknownTopicError,
 )
 from node.parts.pop import InFlight, PopPart
+from node.pop_errors import PopConflictError
 from node.state import State
 from node.state_image import decode_image, encode_image
 from quorumlog.pb.pop_pb2 import PopHide, PopSettle, PopTake

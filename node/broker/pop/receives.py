@@ -21,11 +21,11 @@ from node.broker.tag_filter import TagFilter
 from node.errors import (
     AppendTimeoutError,
     BadRequestError,
-    PopConflictError,
     TopicNotReadableError,
     UnknownQueueError,
 )
 from node.parts.pop import NO_OFFSET, WindowKey
+from node.pop_errors import PopConflictError
 from node.state import PERMISSION_READ
 from quorumlog.pb.pop_pb2 import PopHide, PopTake, ReceiveRequest, ReceiveResponse
 from quorumlog.pb.state_pb2 import Command

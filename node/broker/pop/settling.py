@@ -12,8 +12,9 @@ from node.broker.group_settings import check_reader
 from node.broker.pop.dead import DeadLetters
 from node.broker.pop.handles import Handle, decode_handle, encode_handle
 from node.broker.pop.shared import PopShared
-from node.errors import BadRequestError, BusyError, StaleHandleError
+from node.errors import BadRequestError, BusyError
 from node.parts.pop import InFlight, WindowKey
+from node.pop_errors import StaleHandleError
 from quorumlog.pb.pop_pb2 import (
     AckRequest,
     AckResponse,
