@@ -31,14 +31,14 @@ from store.errors import (
     SyncFailedError,
 )
 from store.file_system import FileSystem
-from store.mapped_file import MappedFile, PreparedFile, prepare_file
+from store.mapped_file import MappedFile, PreparedFile, create_file, prepare_file
 from store.stats import StoreCounters
 
 _NS_PER_S: Final = 1_000_000_000
 
 
 class WarmUp:
-    """A `FileSource` with one thread. `start` before the first take, `stop` before the lock goes.
+    """A `FileSource` with one thread. `start` it once the log is open, `stop` before the lock goes.
 
     Invariant: the prepared files are consecutive, the first one at the position wanted next.
     """
@@ -92,7 +92,14 @@ class WarmUp:
         Files prepared for other positions are discarded: the log was cut or reset. Waits at most
         the configured time. Raises BusyError then; StoreFullError or FileSystemError from making
         this file; SyncFailedError or ClosedError. Nothing has changed in the log in any case.
+
+        Before `start` the file is made here: an opening that finishes a reset needs one, and the
+        thread needs to know where the log ends.
         """
+        if self._thread.ident is None:
+            return create_file(
+                self._fs, self._directory, position, self._file_size_bytes, warm_up=False
+            )
         with self._condition:
             self._aim_at(position)
             self._wait_until_ready(position)

@@ -8,7 +8,7 @@ import os
 import shutil
 import signal
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
@@ -21,7 +21,7 @@ from raft.messages import NO_INDEX, Configuration, ConfigurationAt, SnapshotMeta
 from raft.ready import HardState
 from store import failpoints
 from store.file_system import FileSystem
-from tests.node.ledger_cluster import open_log, sync
+from tests.node.ledger_cluster import CONFIG, open_log, sync
 from tests.node.ledger_logs import new_log, put, queue_numbers, ship
 from tests.store.power_loss import PowerLossFileSystem
 
@@ -162,6 +162,19 @@ def test_crash_at_each_step(transfer: Transfer, tmp_path: Path) -> None:
     assert "snapshot.before_stage" not in new
     for name in ("snapshot.staged", "ledger.before_reset", "dispatch.restarted"):
         assert name in new
+
+
+def test_an_opening_that_finishes_an_installation_needs_no_thread_for_its_file(
+    transfer: Transfer, tmp_path: Path
+) -> None:
+    """Nodes have their files made ahead, by a thread that begins once the log is open."""
+    root = tmp_path / "victim"
+    shutil.copytree(transfer.follower, root)
+    assert install_and_die(root, transfer, "ledger.before_reset=kill")
+    config = replace(CONFIG, preallocate_file_count=1, allocate_timeout_ms=50)
+    with open_log(root, 2, config=config) as log:
+        log.start_at(NO_INDEX)
+        assert check_found(log, transfer)
 
 
 @pytest.mark.slow

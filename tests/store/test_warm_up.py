@@ -340,6 +340,21 @@ def test_stop_without_start() -> None:
     Warmed(Path("nowhere")).source.stop()
 
 
+def test_before_the_start_a_file_is_made_where_it_is_asked_for(tmp_path: Path) -> None:
+    """An opening that finishes a reset rolls, and knows only then where the log ends."""
+    warmed = Warmed(tmp_path, timeout_ms=0)
+    queue = MappedFileQueue(warmed.fs, str(tmp_path), SIZE, warmed.source)
+    queue.load()
+    queue.reset(3 * SIZE)
+    assert warmed.names() == [name(3)]
+    warmed.source.start(queue.end_position)
+    warmed.await_ready(2)
+    queue.files[-1].append(bytes(SIZE))
+    assert queue.roll().position == 4 * SIZE
+    warmed.source.stop()
+    queue.close()
+
+
 # --- Memory ---
 
 
