@@ -170,6 +170,8 @@ class Limits:
     """Messages of one query by key, if the caller does not say."""
     query_count_max: int = 256
     """Messages of one query by key."""
+    trace_scan_count_max: int = 20_000
+    """Records looked through for the trace of a message without a unique key: about 0.2 s."""
     query_size_bytes_max: int = 3 * MIB
     """Bytes of one query's answer, one message at least."""
     queue_offsets_count_max: int = 4_096

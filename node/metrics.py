@@ -16,6 +16,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from node.broker.sizes import TopicSizes
 from node.broker.stats import BrokerStats
 from node.link_types import LinkStats
 from node.nameserver.service import NameServerService
@@ -118,6 +119,7 @@ METRICS: Final[Mapping[str, Spec]] = {
     "pop_waiting_receives": Spec("gauge", "Leader only: receives that wait for a message."),
     "group_members": Spec("gauge", "Leader only: consumers that said they are alive."),
     "append_seconds": Spec("histogram", "From the call of the store to bytes in the page cache."),
+    "record_bytes": Spec("histogram", "Sizes of acked records, by the mean of their batch."),
     "sync_seconds": Spec("histogram", "Duration of a sync of the log."),
     "sync_running_seconds": Spec("gauge", "How long the sync that runs has been running."),
     "unsynced_bytes": Spec("gauge", "Bytes written and not yet synced."),
@@ -158,13 +160,14 @@ METRICS: Final[Mapping[str, Spec]] = {
 
 Sample = tuple[str, tuple[str, ...], float]
 Source = Callable[[], Iterable[Sample]]
+Histograms = Mapping[str, LatencyStats | TopicSizes]
 
 
 class NodeCollector(Collector):
     """Collects the samples of all sources into families; a name must be in the table."""
 
     def __init__(
-        self, samples: Source, histograms: Callable[[], Mapping[str, LatencyStats]]
+        self, samples: Source, histograms: Callable[[], Histograms]
     ) -> None:
         self._samples, self._histograms = samples, histograms
 
@@ -173,9 +176,9 @@ class NodeCollector(Collector):
         families: dict[str, Metric] = {name: _family(name, spec) for name, spec in METRICS.items()}
         for name, labels, value in self._samples():
             families[name].add_metric(labels, value)  # type: ignore[attr-defined]
-        for name, latencies in self._histograms().items():
-            buckets, total_s = _buckets(latencies)
-            families[name].add_metric((), buckets, total_s)  # type: ignore[attr-defined]
+        for name, found in self._histograms().items():
+            buckets, total = _sizes(found) if isinstance(found, TopicSizes) else _buckets(found)
+            families[name].add_metric((), buckets, total)  # type: ignore[attr-defined]
         yield from families.values()
 
     def describe(self) -> Iterator[Metric]:
@@ -205,6 +208,17 @@ def _buckets(latencies: LatencyStats) -> tuple[list[tuple[str, float]], float]:
             buckets.append((f"{(1 << k) / 1e6:g}", float(seen)))
     buckets.append(("+Inf", float(latencies.count)))
     return buckets, latencies.total_us / 1e6
+
+
+def _sizes(sizes: TopicSizes) -> tuple[list[tuple[str, float]], float]:
+    """Bucket k of ours has what is smaller than 2**k bytes."""
+    seen, buckets = 0, []
+    for k, count in enumerate(sizes.buckets[:-1]):
+        seen += count
+        if k >= 7:  # The smallest record has 91 bytes.
+            buckets.append((f"{(1 << k) - 1}", float(seen)))
+    buckets.append(("+Inf", float(sizes.record_count)))
+    return buckets, float(sizes.size_bytes)
 
 
 # Where values come from.

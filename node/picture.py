@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from node import metrics
+from node.broker.sizes import TopicSizes
 from node.rocketmq import samples as gateway
 from quorumlog import __version__
 from raft.messages import NO_NODE
@@ -76,9 +77,13 @@ def samples(node: "Node") -> Iterator[metrics.Sample]:
         yield from gateway.samples(node.rocketmq)
 
 
-def histograms(node: "Node") -> dict[str, LatencyStats]:
+def histograms(node: "Node") -> dict[str, LatencyStats | TopicSizes]:
     """Return the histograms by name."""
-    if not hasattr(node, "log"):
-        return {}
-    stats = node.log.store.stats()
-    return {"append_seconds": stats.put_latency, "sync_seconds": stats.sync_latency}
+    found: dict[str, LatencyStats | TopicSizes] = {}
+    if hasattr(node, "log"):
+        stats = node.log.store.stats()
+        found["append_seconds"] = stats.put_latency
+        found["sync_seconds"] = stats.sync_latency
+    if hasattr(node, "maintenance"):
+        found["record_bytes"] = node.broker.stats().record_sizes
+    return found

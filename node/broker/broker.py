@@ -18,6 +18,7 @@ from node.broker.freshness import Freshness
 from node.broker.group_settings import GroupSettingsCalls
 from node.broker.groups import Groups
 from node.broker.leader_work import LeaderWork
+from node.broker.lookup import Lookup
 from node.broker.members import Members
 from node.broker.own_appends import OwnAppends
 from node.broker.pop import Pop
@@ -107,6 +108,10 @@ class Broker:
         self.check_transactions = transactions.check_transactions
         self.list_transactions = transactions.list_transactions
         self.describe_transaction = transactions.describe_transaction
+
+        lookup = Lookup(context, self._freshness, self._produce.sizes, unix_ms)
+        self.trace_message = lookup.trace_message
+        self.topic_sizes = lookup.topic_sizes
 
         self.pop: Final = Pop(context, self._commands, self._own_appends, unix_ms)
         self._leader_works.append(self.pop)
@@ -317,6 +322,7 @@ class Broker:
             retried_total=self.retry.retried_total,
             dead_letters_total=self.retry.dead_total,
             resent_total=self.dead_letters.resent_total,
+            record_sizes=self._produce.sizes.total,
             open_transaction_count=self._transactions.open_count,
             transaction_producer_count=self._transactions.checks.producers.count,
             transaction_checks_total=self._transactions.checks.checks_total,

@@ -15,6 +15,7 @@ from node.broker.receipts import COMMAND_QUEUE, QueueRanges, Receipts
 from node.broker.rider import NO_RIDER, Rider
 from node.broker.seam import Committed, Prepared
 from node.broker.sequences import InFlight, Sequences
+from node.broker.sizes import Sizes
 from node.command_record import CommandEncoder
 from node.errors import (
     AppendTimeoutError,
@@ -143,6 +144,7 @@ class Produce:
         self._sequences: Sequences[_Append] = Sequences(context)
         self._receipts = Receipts(context)
         self._parked: deque[_Append] = deque()
+        self.sizes: Final = Sizes(context.limits.topic_count_max)
         self.batch_size_bytes_max: Final = batch_size_bytes_max(context)
         self.is_draining = False
         self.in_flight_count = self.in_flight_size_bytes = 0
@@ -338,6 +340,7 @@ class Produce:
         self.batches_total += 1
         self.records_total += append.record_count
         self.size_bytes_total += append.size_bytes
+        self.sizes.note(append.queues, append.record_count, append.size_bytes)
         if append.future.done() and not append.attached:
             return
         response = self._receipts.of_commit(committed, append.queues, append.record_count)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from node.broker.delay.stats import DelayStats
 from node.broker.pop.pop import PopStats
+from node.broker.sizes import TopicSizes
 from node.limits import Limits
 
 
@@ -54,6 +55,8 @@ class BrokerStats:
     dead_letters_total: int
     resent_total: int
     """Dead letters sent again."""
+    record_sizes: TopicSizes
+    """Of all topics: bucket k holds records below 2**k bytes, by the mean of their batch."""
     open_transaction_count: int
     """Neither committed nor rolled back."""
     transaction_producer_count: int

@@ -18,6 +18,7 @@ from quorumlog.pb import (
     consumer_pb2,
     delay_pb2,
     log_pb2,
+    lookup_pb2,
     nameserver_pb2,
     pop_pb2,
     retry_pb2,
@@ -46,8 +47,9 @@ _RETRY = retry_pb2.DESCRIPTOR.services_by_name["RetryService"]
 _TRANSACTION = transaction_pb2.DESCRIPTOR.services_by_name["TransactionService"]
 _POP = pop_pb2.DESCRIPTOR.services_by_name["PopService"]
 _DELAY = delay_pb2.DESCRIPTOR.services_by_name["DelayService"]
+_LOOKUP = lookup_pb2.DESCRIPTOR.services_by_name["LookupService"]
 _NAMESERVER = nameserver_pb2.DESCRIPTOR.services_by_name["NameServerService"]
-SERVICES = (_LOG, _CONSUMER, _ADMIN, _RETRY, _TRANSACTION, _POP, _DELAY, _NAMESERVER)
+SERVICES = (_LOG, _CONSUMER, _ADMIN, _RETRY, _TRANSACTION, _LOOKUP, _POP, _DELAY, _NAMESERVER)
 """Those of a node."""
 
 
@@ -130,7 +132,17 @@ def _features(broker: Broker) -> dict[ServiceDescriptor, dict[str, Method]]:
         "DescribeTransaction": broker.describe_transaction,
         "CommitConsumed": broker.commit_consumed,
     }
-    return {_RETRY: retry, _POP: pop, _DELAY: delay, _TRANSACTION: transaction}
+    lookup: dict[str, Method] = {
+        "TraceMessage": broker.trace_message,
+        "TopicSizes": broker.topic_sizes,
+    }
+    return {
+        _RETRY: retry,
+        _POP: pop,
+        _DELAY: delay,
+        _TRANSACTION: transaction,
+        _LOOKUP: lookup,
+    }
 
 
 def nameserver_handlers(

@@ -1,0 +1,130 @@
+"""What became of a message, from log and state alone; and how large messages are."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from node.errors import BadRequestError, MessageNotFoundError, UnknownTopicError
+from node.limits import Limits
+from quorumlog.pb.consumer_pb2 import CommitOffsetsRequest, GroupOffset
+from quorumlog.pb.log_pb2 import AppendRequest
+from quorumlog.pb.lookup_pb2 import TopicSizesRequest, TraceMessageRequest, TraceMessageResponse
+from quorumlog.pb.retry_pb2 import RetryLaterRequest
+from store import format as fmt
+from store.message import encode_message, message_id
+from tests.node.broker_fakes import Fixture, node_at, request
+from tests.node.transaction_calls import ROLLED_BACK, begun, ended, on_loop, stored
+
+
+async def trace(node: Fixture, position: int) -> TraceMessageResponse:
+    found = message_id(node.log.store.config.store_host, position)
+    return await node.broker.trace_message(TraceMessageRequest(message_id=found))
+
+
+def told(response: TraceMessageResponse) -> list[tuple[str, str, str]]:
+    return [(event.kind, event.topic, event.group) for event in response.events]
+
+
+async def commit(node: Fixture, group: str, offset: int) -> None:
+    row = GroupOffset(topic="orders", queue_id=0, offset=offset)
+    await node.broker.commit_offsets(CommitOffsetsRequest(group=group, offsets=[row]))
+
+
+async def retried(node: Fixture, group: str, offset: int, **how: Any) -> None:
+    asked = RetryLaterRequest(group=group, producer_id=7, sequence=how.pop("sequence", 0))
+    asked.messages.add(topic="orders", queue_id=0, offset=offset, **how)
+    await node.broker.retry.retry_later(asked)
+
+
+@on_loop
+async def test_a_message_is_stored_and_passed_by_groups(tmp_path: Path) -> None:
+    async with node_at(tmp_path / "n") as node:
+        receipt = await node.append(0, 2)
+        await commit(node, "ahead", 2)
+        await commit(node, "behind", 0)
+        response = await trace(node, receipt.position)
+        assert told(response) == [("stored", "orders", ""), ("consumed", "orders", "ahead")]
+        assert response.is_complete
+        assert response.events[0].unix_ms == receipt.store_unix_ms
+        assert len(response.record) > 91
+
+
+@pytest.mark.parametrize("unique", ["", "0A0B"])
+def test_a_dead_letter_is_found_from_both_ends(tmp_path: Path, unique: str) -> None:
+    @on_loop
+    async def work(path: Path) -> None:
+        async with node_at(path / "n") as node:
+            properties = {"UNIQ_KEY": unique} if unique else {"KEYS": "k"}
+            record = encode_message("orders", 0, b"x" * 30, properties, born_unix_ms=5)
+            asked = AppendRequest(records=record, record_count=1)
+            receipt = await node.broker.append(asked)
+            await retried(node, "readers", 0, is_dead=True)
+            response = await trace(node, receipt.position)
+            dead = ("dead", "%DLQ%readers", "readers")
+            assert told(response) == [("stored", "orders", ""), dead]
+            (copy,) = await stored(node, "%DLQ%readers")
+            again = await trace(node, copy.position)
+            assert told(again) == told(response)
+
+    work(tmp_path)
+
+
+@on_loop
+async def test_a_transaction_is_followed_from_half_message_to_message(tmp_path: Path) -> None:
+    async with node_at(tmp_path / "n") as node:
+        transaction_id = await begun(node, 0, 2)
+        half = ("half", fmt.HALF_TOPIC, "billing")
+        assert told(await trace(node, transaction_id)) == [half, ("open", "", "billing")]
+        await ended(node, transaction_id)
+        response = await trace(node, transaction_id)
+        assert told(response) == [half, ("committed", "orders", "")]
+        (first, _) = await stored(node)
+        assert told(await trace(node, first.position)) == told(response)
+        other = await begun(node, 2, 3)
+        await ended(node, other, ROLLED_BACK)
+        assert told(await trace(node, other)) == [half, ("rolled back", "", "billing")]
+
+
+@on_loop
+async def test_a_long_queue_is_looked_through_up_to_a_limit(tmp_path: Path) -> None:
+    async with node_at(tmp_path / "n", limits=Limits(trace_scan_count_max=3)) as node:
+        transaction_id = await begun(node, 0, 1)
+        for _ in range(3):
+            await node.append(1, 3)
+        await ended(node, transaction_id)
+        response = await trace(node, transaction_id)
+        assert not response.is_complete
+        assert [event.kind for event in response.events] == ["half"]
+
+
+@on_loop
+async def test_wrong_ids_are_refused(tmp_path: Path) -> None:
+    async with node_at(tmp_path / "n") as node:
+        receipt = await node.append(0, 1)
+        with pytest.raises(BadRequestError, match="message_id"):
+            await node.broker.trace_message(TraceMessageRequest(message_id="nonsense"))
+        for position in (receipt.position + 1, 1 << 40):
+            with pytest.raises(MessageNotFoundError):
+                await trace(node, position)
+        foreign = message_id(("10.9.8.7", 1), receipt.position)
+        with pytest.raises(MessageNotFoundError):
+            await node.broker.trace_message(TraceMessageRequest(message_id=foreign))
+
+
+@on_loop
+async def test_sizes_are_counted_by_topic(tmp_path: Path) -> None:
+    async with node_at(tmp_path / "n", topics={"orders": 4, "bills": 1}) as node:
+        await node.broker.append(request(0, 3, producer_id=5))
+        large = encode_message("bills", 0, b"x" * 3_000)
+        await node.broker.append(AppendRequest(records=large, record_count=1))
+        orders = await node.broker.topic_sizes(TopicSizesRequest(topic="orders"))
+        assert orders.record_count == 3
+        assert 300 < orders.size_bytes < 1_000
+        assert [(b.below_size_bytes, b.record_count) for b in orders.buckets] == [(256, 3)]
+        bills = await node.broker.topic_sizes(TopicSizesRequest(topic="bills"))
+        assert [(b.below_size_bytes, b.record_count) for b in bills.buckets] == [(4096, 1)]
+        assert bills.size_bytes == len(large)
+        assert node.broker.stats().record_sizes.record_count == 4
+        with pytest.raises(UnknownTopicError):
+            await node.broker.topic_sizes(TopicSizesRequest(topic="nowhere"))
