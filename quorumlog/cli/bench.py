@@ -9,7 +9,7 @@ import tempfile
 
 import click
 
-from quorumlog.cli import bench_cluster, bench_compare
+from quorumlog.cli import bench_cluster, bench_compare, bench_delay
 from quorumlog.cli.errors import CliError, ExitCode
 from quorumlog.cli.output import Format, output_option, print_rows
 
@@ -29,6 +29,7 @@ for _command in (
     bench_cluster.consume,
     bench_cluster.failover,
     bench_compare.compare,
+    bench_delay.delay,
 ):
     bench.add_command(_command)
 

@@ -31,7 +31,7 @@ _PEERS = (
 )  # fmt: skip
 
 
-def _place_options(command: _Command) -> _Command:
+def place_options(command: _Command) -> _Command:
     """Add the options that say where the cluster is, which a run starts for itself by default."""
     for option in (
         click.option(
@@ -90,7 +90,7 @@ def _load_options(command: _Command) -> _Command:
     return command
 
 
-_running_option = click.option(
+running_option = click.option(
     "-s",
     "--server",
     metavar="HOST:PORT,...",
@@ -99,7 +99,7 @@ _running_option = click.option(
 
 
 @asynccontextmanager
-async def _cluster(
+async def cluster_of(
     server: str | None, directory: str | None, flush: Flush
 ) -> "AsyncIterator[tuple[Client, OwnCluster | None]]":
     """A client of the cluster that is measured, and the cluster if it is ours."""
@@ -117,7 +117,7 @@ async def _cluster(
             yield client, own
 
 
-def _place(own: "OwnCluster | None", flush: Flush) -> dict[str, Any]:
+def place_of(own: "OwnCluster | None", flush: Flush) -> dict[str, Any]:
     """What the figures depend on, besides the load."""
     from bench.report import machine, machine_limits
 
@@ -135,12 +135,12 @@ def _place(own: "OwnCluster | None", flush: Flush) -> dict[str, Any]:
     }
 
 
-def _pids(own: "OwnCluster | None") -> dict[str, int]:
+def pids_of(own: "OwnCluster | None") -> dict[str, int]:
     """Whose processor time a run can tell: of this process, and of nodes that it started."""
     return {"driver": os.getpid(), **(own.pids if own is not None else {})}
 
 
-def _print(record: dict[str, Any], output: Format) -> None:
+def print_result(record: dict[str, Any], output: Format) -> None:
     """Print a result; in a table, what is inside of something gets a line of its own."""
     if output is Format.TABLE:
         flat: dict[str, Any] = {}
@@ -160,8 +160,8 @@ def _print(record: dict[str, Any], output: Format) -> None:
     type=click.Choice(_PEERS),
     help="Measure this one too, on the same disk and right afterwards.",
 )
-@_place_options
-@_running_option
+@place_options
+@running_option
 @output_option
 def produce(
     seconds: float,
@@ -205,7 +205,7 @@ def produce(
         batch_count=batch_count,
         in_flight_count=in_flight_count,
     )
-    _print(run(_produce(load, peer, directory, flush, server)), output)
+    print_result(run(_produce(load, peer, directory, flush, server)), output)
     return ExitCode.OK
 
 
@@ -217,10 +217,10 @@ async def _produce(
 
     other: dict[str, Any] | None = None
     with progress_bars() as show:
-        async with _cluster(server, directory, flush) as (client, own):
+        async with cluster_of(server, directory, flush) as (client, own):
             await driver.make_topic(client, load)
-            result = await driver.produce(client, load, show, pids=_pids(own))
-            place = _place(own, flush)
+            result = await driver.produce(client, load, show, pids=pids_of(own))
+            place = place_of(own, flush)
         if peer is not None:
             steps = itertools.count()
             other = await measured.measure(
@@ -264,8 +264,8 @@ async def _produce(
     show_default=True,
     help="Append so many first; they are read again and again.",
 )
-@_place_options
-@_running_option
+@place_options
+@running_option
 @output_option
 def consume(
     seconds: float,
@@ -303,11 +303,11 @@ def consume(
         from bench import cluster as driver
 
         with progress_bars() as show:
-            async with _cluster(server, directory, flush) as (client, own):
+            async with cluster_of(server, directory, flush) as (client, own):
                 await driver.make_topic(client, load)
                 await driver.fill(client, load, message_count, show)
-                result = await driver.consume(client, load, show, pids=_pids(own))
-                place = _place(own, flush)
+                result = await driver.consume(client, load, show, pids=pids_of(own))
+                place = place_of(own, flush)
         wanted = driver.TARGET_CONSUME_MSGS_PER_S
         targets = [driver.target("consumed msg/s", result["consumed_msgs_per_s"], wanted)]
         return {
@@ -318,7 +318,7 @@ def consume(
             **place,
         }
 
-    _print(run(act()), output)
+    print_result(run(act()), output)
     return ExitCode.OK
 
 
@@ -327,7 +327,7 @@ def consume(
     "--kills", type=click.IntRange(min=1), default=10, show_default=True, help="How often."
 )
 @click.option("--seed", type=int, default=1, show_default=True, help="Of the pauses between kills.")
-@_place_options
+@place_options
 @output_option
 def failover(kills: int, seed: int, directory: str | None, flush: Flush, output: Format) -> int:
     """Measure failover: SIGKILL the leader under load, and wait for the next acked append.
@@ -352,7 +352,7 @@ def failover(kills: int, seed: int, directory: str | None, flush: Flush, output:
     Ends with 0, or with 1 when something acked was lost, doubled or out of order.
     """
     record = run(_failover(kills, seed, directory, flush))
-    _print(record, output)
+    print_result(record, output)
     is_wrong = any(record[f"{what}_count"] for what in ("lost", "duplicate", "out_of_order"))
     return ExitCode.FINDINGS if is_wrong else ExitCode.OK
 
@@ -362,10 +362,10 @@ async def _failover(kills: int, seed: int, directory: str | None, flush: Flush) 
     from bench.cluster import target
 
     with progress_bars() as show:
-        async with _cluster(None, directory, flush) as (client, own):
+        async with cluster_of(None, directory, flush) as (client, own):
             assert own is not None, "no server was given, so the cluster is ours"
             result = await driver.measure(client, own, kills=kills, seed=seed, show=show)
-            place = _place(own, flush)
+            place = place_of(own, flush)
     found = result["next_ack"]
     targets = [
         target("median, ms", found["p50_ms"], driver.TARGET_P50_MS, less_is_better=True),
