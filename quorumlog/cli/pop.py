@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 _WAIT_S = 20.0
 _COLUMNS = (
-    "topic", "group", "queue_id", "offset", "next_offset", "in_flight_count", "waiting_count",
-    "delivery_count_max", "first_visible", "is_full",
+    "topic", "queue_id", "group", "offset", "next_offset", "in_flight_count", "waiting_count",
+    "delivery_count_max", "first_visible_unix_ms", "is_full",
 )  # fmt: skip
 
 
@@ -57,9 +57,9 @@ def pop(name: str, server: str | None, output: Format) -> int:
     rows: list[dict[str, object]] = [asdict(queue) for queue in run(act())]
     if output is Format.TABLE:
         for row in rows:
-            unix_ms = row.pop("first_visible_unix_ms")
+            unix_ms = row["first_visible_unix_ms"]
             assert isinstance(unix_ms, int), f"{unix_ms}"
-            row["first_visible"] = time_text(unix_ms) if unix_ms else ""
+            row["first_visible_unix_ms"] = time_text(unix_ms) if unix_ms else ""
         rows = shown_rows(rows)
     print_rows(rows, output, columns=_COLUMNS)
     return ExitCode.OK
