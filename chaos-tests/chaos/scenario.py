@@ -131,10 +131,6 @@ class Context:
         states = (await self.do(self.target.status)).values()
         return max(map(_term, states))
 
-    async def term_of(self, node: int) -> int:
-        """The term that one node knows."""
-        return _term((await self.do(self.target.status))[node])
-
     # --- Words ---
 
     @asynccontextmanager
