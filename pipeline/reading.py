@@ -132,9 +132,12 @@ class _Reader:
             return None
         if self._node_id is None:
             queue = self._wanted.queue
-            route = await self._client.route()
-            group = next(group for group in route.groups if group.group == queue.group)
-            ids = sorted(group.nodes.keys() - {group.leader_id} - self._failed)
+            try:
+                route = await self._client.route()
+            except QuorumlogError:
+                return None  # Whoever asks the leader waits for one.
+            groups = [group for group in route.groups if group.group == queue.group]
+            ids = sorted({i for g in groups for i in g.nodes if i != g.leader_id} - self._failed)
             if not ids:
                 return None
             # Ranges spread over the followers.
