@@ -34,6 +34,7 @@ from deploy.local_process import free_ports, is_free
 _DRIVER: Final = "driver"
 _NAME_SERVER: Final = "namesrv"
 _STATUS_TIMEOUT_S: Final = 40.0
+_TOPICS_TIMEOUT_S: Final = 600.0
 _MARGIN_S: Final = 120.0
 _QUEUE_COUNT: Final = 4
 _FACTS: Final = {
@@ -104,7 +105,9 @@ class RocketMqPeer:
         self._java(_DRIVER, "Driver", str(self._control_port), name_server)
         await self._wait_known()
         queue_count = _QUEUE_COUNT if topic_count == 1 else 1
-        await self._ask("make_topics", count=topic_count, queue_count=queue_count)
+        await self._ask(
+            "make_topics", _TOPICS_TIMEOUT_S, count=topic_count, queue_count=queue_count
+        )
         await self._wait_taken()
 
     def _java(self, name: str, main: str, *arguments: str) -> None:
@@ -117,10 +120,10 @@ class RocketMqPeer:
             {"ROCKETMQ_HOME": home},
         )
 
-    async def _ask(self, op: str, **arguments: Any) -> dict[str, Any]:
-        return await remote.ask(
-            self._control_port, {"op": op, **arguments}, timeout_s=_STATUS_TIMEOUT_S
-        )
+    async def _ask(
+        self, op: str, timeout_s: float = _STATUS_TIMEOUT_S, **arguments: Any
+    ) -> dict[str, Any]:
+        return await remote.ask(self._control_port, {"op": op, **arguments}, timeout_s=timeout_s)
 
     async def _wait_known(self) -> None:
         """Wait until the name server knows three brokers, and one of them as the master."""

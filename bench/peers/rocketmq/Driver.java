@@ -1,6 +1,7 @@
 import com.alibaba.fastjson2.JSON;
 import com.alibaba.fastjson2.JSONObject;
 import java.io.BufferedReader;
+import java.io.IOException;
 import java.io.InputStreamReader;
 import java.net.InetAddress;
 import java.net.ServerSocket;
@@ -60,27 +61,31 @@ public final class Driver {
         InetAddress host = InetAddress.getLoopbackAddress();
         try (ServerSocket server = new ServerSocket(Integer.parseInt(arguments[0]), 16, host)) {
             while (true) {
-                try (Socket socket = server.accept()) {
-                    driver.talk(socket);
-                }
+                // Who leads is asked while a load runs.
+                Socket socket = server.accept();
+                new Thread(() -> driver.talk(socket)).start();
             }
         }
     }
 
-    private void talk(Socket socket) throws Exception {
-        BufferedReader lines = new BufferedReader(
-            new InputStreamReader(socket.getInputStream(), StandardCharsets.UTF_8));
-        String line;
-        while ((line = lines.readLine()) != null) {
-            Object found;
-            try {
-                found = answer(JSON.parseObject(line));
-            } catch (Exception error) {
-                found = Map.of("error", String.valueOf(error));
+    private void talk(Socket socket) {
+        try (socket) {
+            BufferedReader lines = new BufferedReader(
+                new InputStreamReader(socket.getInputStream(), StandardCharsets.UTF_8));
+            String line;
+            while ((line = lines.readLine()) != null) {
+                Object found;
+                try {
+                    found = answer(JSON.parseObject(line));
+                } catch (Exception error) {
+                    found = Map.of("error", String.valueOf(error));
+                }
+                String said = JSON.toJSONString(found) + "\n";
+                socket.getOutputStream().write(said.getBytes(StandardCharsets.UTF_8));
+                socket.getOutputStream().flush();
             }
-            String said = JSON.toJSONString(found) + "\n";
-            socket.getOutputStream().write(said.getBytes(StandardCharsets.UTF_8));
-            socket.getOutputStream().flush();
+        } catch (IOException error) {
+            System.err.println("whoever asked is gone: " + error);
         }
     }
 
