@@ -23,7 +23,7 @@ from node.checkpoint_tables import (
 )
 from node.parts import group_settings
 from node.state import StateImage, Versions
-from node.state_parts import NOTHING, PARTS, decode_part, encode_part
+from node.state_parts import NOTHING, PARTS, check_parts, decode_part, encode_part
 from store.checksum import crc32c
 from store.errors import CorruptionError
 from store.failpoints import hit
@@ -95,6 +95,10 @@ class CheckpointFiles:
             if row is not None:  # Else nothing of it was known, or to an older version.
                 written = self._written[kind.file_name] = _Written(*row)
                 texts[kind.file_name] = self._find(kind.file_name, written)
+        unknown = found["files"].keys() - texts.keys()
+        if unknown:  # Of a newer version; without them this replica would differ for good.
+            expected, names = "tables that this version knows", ", ".join(sorted(unknown))
+            raise CorruptionError(self.directory, 0, "checkpoint", expected, names)
         self._install()
         self.applied_index = found["applied_index"]
         self.history = History(*found["history"]) if "history" in found else None
@@ -111,12 +115,14 @@ class CheckpointFiles:
                 decode_producers(texts["producers.json"]),
                 decode_members(texts["members.json"]),
                 found["refused_count"],
-                {
-                    kind.name: decode_part(kind, texts[kind.file_name])
-                    for kind in _FILE_PARTS
-                    if kind.file_name in texts
-                }
-                | ({group_settings.NAME: settings} if settings.version else {}),
+                check_parts(
+                    {
+                        kind.name: decode_part(kind, texts[kind.file_name])
+                        for kind in _FILE_PARTS
+                        if kind.file_name in texts
+                    }
+                    | ({group_settings.NAME: settings} if settings.version else {})
+                ),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CorruptionError(

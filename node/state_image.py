@@ -8,7 +8,7 @@ import json
 from typing import Any, Final
 
 from node.state import Member, StateImage, Topic, Versions
-from node.state_parts import PartImage
+from node.state_parts import PartImage, check_parts
 from store.errors import CorruptionError
 
 FORMAT: Final = 1
@@ -56,7 +56,7 @@ def decode_image(data: bytes) -> StateImage:
             tuple((i, last, tuple(positions)) for i, last, positions in found["producers"]),
             {int(node): Member(*member) for node, member in found["members"].items()},
             int(found["refused_count"]),
-            {name: PartImage(*part) for name, part in found.get("parts", {}).items()},
+            check_parts({name: PartImage(*p) for name, p in found.get("parts", {}).items()}),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptionError("state", 0, "snapshot", "a state", repr(error)) from error

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
+from node.limits import Limits
 from node.parts import dead_letters, delay, group_settings, pop, transactions
 from node.parts.kind import NOTHING, Part, PartContent, PartImage, PartKind
 
@@ -19,11 +20,13 @@ __all__ = [
     "PartContent",
     "PartImage",
     "PartKind",
+    "check_parts",
     "decode_part",
     "encode_part",
     "kinds_by_command",
 ]
 
+_ANY_LIMITS: Final = Limits()
 _QUOTED_KEY: Final = re.compile(r'"(\d+)":')
 _UNQUOTED_KEY: Final = re.compile(r"([{,]\s*)(\d+)\s*:")
 
@@ -69,6 +72,20 @@ PARTS: Final[tuple[PartKind, ...]] = (
         transactions.FILE_NAME,
     ),
 )
+
+
+def check_parts(parts: dict[str, PartImage]) -> dict[str, PartImage]:
+    """Return images of parts that all are known here and can be read.
+
+    Raises ValueError, KeyError or TypeError. A replica that passed one over would differ from the
+    others for good: its version is too old.
+    """
+    unknown = parts.keys() - {kind.name for kind in PARTS}
+    if unknown:
+        raise ValueError(f"parts of a newer version: {', '.join(sorted(unknown))}")
+    for kind in PARTS:
+        kind.make(_ANY_LIMITS, parts.get(kind.name, NOTHING))
+    return parts
 
 
 def kinds_by_command(kinds: tuple[PartKind, ...]) -> Mapping[str, str]:

@@ -1,6 +1,7 @@
 """Settings of consumer groups: what a command changes, what is refused, and how they are kept."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,13 +9,17 @@ import pytest
 
 from node.checkpoint_files import CheckpointFiles
 from node.errors import BadRequestError, LimitReachedError
+from node.parts.dead_letters import DeadLettersPart
 from node.parts.group_settings import DEFAULT, GroupSettings, GroupSettingsPart
-from node.state import State
+from node.parts.kind import PartImage
+from node.state import State, StateImage
 from node.state_image import decode_image, encode_image
 from quorumlog.pb.common_pb2 import Delays, TopicNames
 from quorumlog.pb.common_pb2 import GroupSettings as SettingsPb
 from quorumlog.pb.state_pb2 import Command
+from store.errors import CorruptionError
 from store.file_system import FileSystem
+from store.meta_file import MetaFile
 from tests.node.commands import SMALL_LIMITS, commit, delete_group, delete_topic, put_topic
 
 ALL = GroupSettings(3, (1_000, 60_000), False, False, True, frozenset({"a", "b"}))
@@ -150,3 +155,60 @@ def test_the_topics_of_a_group_have_room_and_go_with_it() -> None:
     assert state.apply_command(delete_group("readers"), 0) is None
     assert sorted(state.topics) == ["a", "b", "c", "d"]
     assert (state.queue_total_count, state.offset_count) == (16, 0)
+
+
+def test_a_state_of_a_newer_version_is_refused_and_never_cut(tmp_path: Path) -> None:
+    image = state_with_all().image()
+    newer = image._replace(parts={**image.parts, "someday": PartImage(1, {})})
+    with pytest.raises(CorruptionError, match="someday"):
+        decode_image(encode_image(newer))
+    row: dict[str, Any] = {"readers": {"retry_count_max": 3, "of_tomorrow": 1}}
+    newer = image._replace(parts={"group_settings": PartImage(1, row)})
+    with pytest.raises(CorruptionError, match="of_tomorrow"):
+        decode_image(encode_image(newer))
+
+    opened(tmp_path).save(image, 1)
+    manifest = MetaFile(FileSystem(), str(tmp_path / "config"), "stateCheckpoint")
+    found: Any = manifest.load(must_exist=True)
+    found["files"]["someday.json"] = [1, 2, 3]
+    manifest.save(found)
+    with pytest.raises(CorruptionError, match="someday"):
+        opened(tmp_path)
+
+
+def test_marks_of_dead_letters_are_runs(tmp_path: Path) -> None:
+    state = State(SMALL_LIMITS)
+    assert state.apply_command(commit("readers"), 0) is None
+    for offsets, lo in (([3, 1], 0), ([2], 0), ([7, 9], 0)):
+        assert state.apply_command(resent(*offsets, lo=lo), 0) is None
+    marks = state.part(DeadLettersPart)
+    assert [offset for offset in range(12) if marks.is_resent("readers", offset)] == [1, 2, 3, 7, 9]
+    assert marks.content() == {"resent": {"readers": [[1, 4], [7, 8], [9, 10]]}}
+    assert not marks.is_resent("others", 1)
+
+    image = state.image()
+    assert encode_image(State(SMALL_LIMITS, decode_image(encode_image(image))).image()) == (
+        encode_image(image)
+    )
+    opened(tmp_path).save(image, 1)
+    assert opened_image(tmp_path) == image
+
+    assert state.apply_command(resent(8, lo=3), 0) is None
+    assert marks.content() == {"resent": {"readers": [[3, 4], [7, 10]]}}
+    limits = replace(SMALL_LIMITS, resent_range_count_max=2)
+    full = State(limits, state.image())
+    assert type(full.apply_command(resent(20), 0)) is LimitReachedError
+    assert full.apply_command(resent(10), 0) is None
+    assert state.apply_command(delete_group("readers"), 0) is None
+    assert marks.content() == {"resent": {}}
+    assert state.apply_command(resent(5), 0) is None
+    assert marks.content() == {"resent": {}}
+
+
+def resent(*offsets: int, lo: int = 0) -> Command:
+    mark = Command.MarkResent(group="readers", offsets=offsets, min_offset=lo)
+    return Command(mark_resent=mark)
+
+
+def opened_image(root: Path) -> StateImage | None:
+    return CheckpointFiles(FileSystem(), str(root)).load()
