@@ -35,6 +35,7 @@ from quorumlog.errors import (
 )
 from quorumlog.group_admin import GroupAdmin
 from quorumlog.ha_types import HaGroup, HaPromotion, HaStatus
+from quorumlog.lookup import LookupAdmin
 from quorumlog.pb import admin_pb2, common_pb2, consumer_pb2
 from quorumlog.pop_admin import PopAdmin
 from quorumlog.queues import Offsets, Pair, Queue, queue_of
@@ -48,7 +49,7 @@ Answers = dict[str, Any]
 """By the name of the broker group."""
 
 
-class Admin(GroupAdmin, DelayAdmin, PopAdmin, TransactionAdmin):
+class Admin(GroupAdmin, DelayAdmin, PopAdmin, TransactionAdmin, LookupAdmin):
     """Administers the cluster that a client is connected to; `client.admin`.
 
     Every call raises QuorumlogError; one that may have been done although it failed says so by its

@@ -27,7 +27,7 @@ from quorumlog.routing import Router
 SUSPECT_AFTER_MS: Final = 1_000
 REDIRECTS_AT_ONCE: Final = 2  # Hints that are followed without a pause in between.
 
-Service = Literal["log", "admin", "consumer", "pop", "retry", "delay", "transaction"]
+Service = Literal["log", "admin", "consumer", "pop", "retry", "delay", "transaction", "lookup"]
 
 
 class Calls:

@@ -15,6 +15,7 @@ from quorumlog.pb import (
     consumer_pb2_grpc,
     delay_pb2_grpc,
     log_pb2_grpc,
+    lookup_pb2_grpc,
     pop_pb2_grpc,
     retry_pb2_grpc,
     transaction_pb2_grpc,
@@ -46,6 +47,7 @@ class Node:
         "consumer",
         "delay",
         "log",
+        "lookup",
         "pop",
         "retry",
         "transaction",
@@ -63,6 +65,7 @@ class Node:
         self.delay = cast(Any, delay_pb2_grpc).DelayServiceStub(self.channel)
         self.pop = cast(Any, pop_pb2_grpc).PopServiceStub(self.channel)
         self.retry = cast(Any, retry_pb2_grpc).RetryServiceStub(self.channel)
+        self.lookup = cast(Any, lookup_pb2_grpc).LookupServiceStub(self.channel)
         self.transaction = cast(Any, transaction_pb2_grpc).TransactionServiceStub(self.channel)
 
     def append_stream(self) -> Any:

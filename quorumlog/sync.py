@@ -183,6 +183,8 @@ class Admin:
     delete_group = blocking(async_admin.Admin.delete_group)
     fetch_offsets = blocking(async_admin.Admin.fetch_offsets)
     commit_offsets = blocking(async_admin.Admin.commit_offsets)
+    trace_message = blocking(async_admin.Admin.trace_message)
+    topic_sizes = blocking(async_admin.Admin.topic_sizes)
     list_transactions = blocking(async_admin.Admin.list_transactions)
     describe_transaction = blocking(async_admin.Admin.describe_transaction)
     end_transaction = blocking(async_admin.Admin.end_transaction)

@@ -78,7 +78,8 @@ COMMANDS = {
         "quorumlog.cli.local:local", "Run a cluster on this machine, without containers."
     ),
     "message": LazyCommand(
-        "quorumlog.cli.message:message", "Fetch single messages, by id or by key."
+        "quorumlog.cli.message:message",
+        "Fetch single messages, by id or by key, and see what became of one.",
     ),
     "nameserver": LazyCommand(
         "quorumlog.cli.nameserver:nameserver",

@@ -1,4 +1,4 @@
-"""`qlog message`: fetch single messages, by id or by key.
+"""`qlog message`: find single messages, and what became of them.
 
 Owns the options and the printing.
 """
@@ -10,17 +10,18 @@ import click
 from quorumlog.cli.broker_groups import shown_rows
 from quorumlog.cli.connection import connected, run, server_option
 from quorumlog.cli.errors import ExitCode
-from quorumlog.cli.message_rows import COLUMNS, message_row, table_row
+from quorumlog.cli.message_rows import COLUMNS, message_row, table_row, time_text
 from quorumlog.cli.output import Format, output_option, print_record, print_rows
 from quorumlog.cli.times import parse_time
 
 if TYPE_CHECKING:
+    from quorumlog.lookup import Trace
     from quorumlog.message import Message
 
 
 @click.group()
 def message() -> None:
-    """Fetch single messages, by id or by key."""
+    """Fetch single messages, by id or by key, and see what became of one."""
 
 
 @message.command()
@@ -113,10 +114,125 @@ def query(
             )
 
     found = run(act())
+    _print_messages(found, output)
+    return ExitCode.OK if found else ExitCode.FINDINGS
+
+
+@message.command()
+@click.argument("topic", metavar="[TOPIC]", required=False)
+@click.option("--id", "message_id", metavar="ID", help="The id in a receipt; needs no TOPIC.")
+@click.option("--key", help="A key that it was sent with.")
+@click.option("--unique", metavar="KEY", help="Its unique key (UNIQ_KEY).")
+@server_option
+@output_option
+def find(
+    topic: str | None,
+    message_id: str | None,
+    key: str | None,
+    unique: str | None,
+    server: str | None,
+    output: Format,
+) -> int:
+    """Find messages by id, by key or by unique key.
+
+    \b
+    Keys of -o json:
+      topic, queue_id, queue_offset, message_id, key, tag, properties, born_unix_ms,
+      store_unix_ms, position, body_size_bytes, body_encoding (utf-8 or base64), body,
+      group (the broker group)
+
+    \b
+    Examples:
+      qlog message find --id 7F00000100001F910000000000000ACC
+      qlog message find orders --key order-17
+      qlog message find orders --unique 0A00000100001F91018F2C5B00000ACC -o json
+
+    Ends with 0 when there is one, and with 1 when there is none.
+    """
+    if [message_id, key, unique].count(None) != 2:
+        raise click.UsageError("name one of --id, --key and --unique")
+    if message_id is None and topic is None:
+        raise click.UsageError("a key is one of a TOPIC; name it")
+
+    async def act() -> "list[Message]":
+        from quorumlog.errors import NotFoundError
+
+        async with connected(server) as client:
+            if message_id is not None:
+                try:
+                    return [await client.get_message(message_id)]
+                except NotFoundError:
+                    return []
+            return list(await client.query_by_key(topic or "", key or unique or ""))
+
+    found = run(act())
+    _print_messages(found, output)
+    return ExitCode.OK if found else ExitCode.FINDINGS
+
+
+@message.command()
+@click.argument("message_id", metavar="ID")
+@server_option
+@output_option
+def trace(message_id: str, server: str | None, output: Format) -> int:
+    """Show what became of a message: stored, delayed, committed, consumed, retried, dead.
+
+    It is found in the log and in the state when you ask, nothing is written for it beforehand. A
+    message without a unique key is looked for in long queues up to a limit; is_complete says so.
+
+    \b
+    Keys of -o json:
+      message_id, topic, queue_id, queue_offset, is_complete, events
+      events: kind, unix_ms (null: the state says it), group, topic, queue_id, offset,
+        reconsume_times, message_id
+
+    A kind is stored, half, open, committed, rolled back, given up, expired, delayed, consumed (a
+    group has passed it), retried or dead.
+
+    \b
+    Examples:
+      qlog message trace 7F00000100001F910000000000000ACC
+      qlog message trace 7F00000100001F910000000000000ACC -o json | jq .events
+    """
+
+    async def act() -> "Trace":
+        async with connected(server) as client:
+            return await client.admin.trace_message(message_id)
+
+    found = run(act())
+    is_table = output is Format.TABLE
+    events: list[dict[str, object]] = []
+    for event in found.events:
+        row: dict[str, object] = {"kind": event.kind}
+        if is_table:
+            row["time"] = time_text(event.unix_ms) if event.unix_ms else None
+        else:
+            row["unix_ms"] = event.unix_ms or None
+        row |= {
+            "group": event.group or None,
+            "topic": event.topic or None,
+            "queue_id": event.queue_id if event.topic else None,
+            "offset": event.offset if event.topic else None,
+            "reconsume_times": event.reconsume_times,
+            "message_id": event.message_id or None,
+        }
+        events.append(row)
+    record = {
+        "message_id": found.message.message_id,
+        "topic": found.message.topic,
+        "queue_id": found.message.queue_id,
+        "queue_offset": found.message.queue_offset,
+        "is_complete": found.is_complete,
+        "events": events,
+    }
+    print_record(record, output)
+    return ExitCode.OK
+
+
+def _print_messages(found: "list[Message]", output: Format) -> None:
     if output is Format.TABLE:
         lines = shown_rows([table_row(one) for one in found])
         print_rows(lines, output, columns=tuple(lines[0]) if lines else COLUMNS[1:])
     else:
         rows = [message_row(one) for one in found]
         print_rows(rows, output, columns=tuple(rows[0]) if rows else ())
-    return ExitCode.OK if found else ExitCode.FINDINGS

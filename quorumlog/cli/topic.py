@@ -14,6 +14,7 @@ from quorumlog.cli.output import Format, output_option, print_record, print_rows
 
 if TYPE_CHECKING:
     from quorumlog.admin_types import TopicDescription, TopicInfo
+    from quorumlog.lookup import TopicSizes
 
 _PERMISSIONS = {"rw": 6, "r": 4, "w": 2}
 _COLUMNS = ("topic", "queue_count", "permission")
@@ -143,6 +144,45 @@ def describe(name: str, server: str | None, output: Format) -> int:
     warn_away(info.away)
     row = {**_topic_row(info), "message_count": total, "queues": queues}
     print_record(_shown(row, output), output)
+    return ExitCode.OK
+
+
+@topic.command()
+@click.argument("name", metavar="TOPIC")
+@server_option
+@output_option
+def stats(name: str, server: str | None, output: Format) -> int:
+    """Show how large the messages of a topic are.
+
+    Counted by the leader of each broker group since its process started; a batch counts by the mean
+    size of its records, headers and properties included. One result a broker group.
+
+    \b
+    Keys of -o json:
+      group, node_id, record_count, size_bytes, since_unix_ms, mean_size_bytes, buckets
+      buckets: below_size_bytes, record_count
+
+    \b
+    Examples:
+      qlog topic stats orders
+      qlog topic stats orders -o json | jq '.[0].buckets'
+    """
+
+    async def act() -> "list[TopicSizes]":
+        async with connected(server) as client:
+            return await client.admin.topic_sizes(name)
+
+    rows: list[dict[str, object]] = []
+    for sizes in run(act()):
+        row = sizes.to_dict()
+        buckets = row.pop("buckets")
+        row["mean_size_bytes"] = sizes.size_bytes // sizes.record_count if sizes.record_count else 0
+        rows.append({**row, "buckets": buckets})
+    if output is Format.TABLE:
+        for row in rows:
+            print_record(row, output)
+    else:
+        print_rows(rows, output, columns=tuple(rows[0]))
     return ExitCode.OK
 
 

@@ -51,7 +51,7 @@ def list_transactions(
 
     \b
     Keys of -o json:
-      group (the broker group), transaction_id, producer_group, begun_unix_ms, message_count,
+      transaction_id, group (the broker group), producer_group, begun_unix_ms, message_count,
       size_bytes, check_count, next_check_unix_ms, is_orphaned
 
     \b

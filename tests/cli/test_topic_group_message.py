@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from quorumlog import sync
 from tests.cli.running import Qlog
 
 pytestmark = pytest.mark.slow
@@ -93,3 +94,49 @@ def test_a_message_is_found_by_id_and_by_key(qlog: Qlog, tmp_path: Path, topic: 
     assert len(qlog.json("message", "query", topic, "--key", "k1", "--since", "-1h")) == 2
     assert len(qlog("message", "get", "nonsense", code=3).stderr.splitlines()) == 3
     qlog("message", "query", topic, "--key", "k1", "--since", "soon", code=2)
+
+
+def test_transactions_are_seen_and_ended_by_hand(qlog: Qlog, topic: str) -> None:
+    with sync.connect(qlog.nodes.bootstrap) as client:
+        producer = client.transactional_producer("billing", lambda _: "unknown")
+        one, other = (producer.begin(topic, body, key="k1") for body in (b"one", b"other"))
+        listed = qlog.json("transaction", "list", "--producer-group", "billing")
+        assert [row["transaction_id"] for row in listed] == [
+            one.transaction_id,
+            other.transaction_id,
+        ]
+        assert (listed[0]["message_count"], listed[0]["is_orphaned"]) == (1, False)
+        assert "billing" in qlog("transaction", "list").stdout
+        shown = qlog.json("transaction", "show", one.transaction_id)
+        assert (shown["outcome"], shown["messages"][0]["body"]) == ("open", "one")
+        done = qlog.json("transaction", "commit", one.transaction_id, "--yes")
+        assert done == {
+            "transaction_id": one.transaction_id,
+            "outcome": "committed",
+            "was_ended": False,
+        }
+        assert qlog.json("transaction", "rollback", other.transaction_id, "--yes")["outcome"]
+        refused = qlog("transaction", "commit", other.transaction_id, "--yes", code=3)
+        assert "rolled back before" in refused.stderr
+        assert qlog.json("transaction", "show", other.transaction_id)["outcome"] == "rolled back"
+        assert qlog("consume", topic, "--until", "end").stdout == "one\n"
+        half = one.receipts[0].message_id
+    found = qlog.json("message", "find", topic, "--key", "k1")
+    assert [row["body"] for row in found] == ["one"]
+    unique = found[0]["properties"]["UNIQ_KEY"]
+    assert qlog.json("message", "find", topic, "--unique", unique) == found
+    assert qlog.json("message", "find", "--id", found[0]["message_id"]) == found
+    assert qlog("message", "find", topic, "--key", "nobody", code=1).stderr == ""
+    assert "name one of" in qlog("message", "find", topic, code=2).stderr
+    trace = qlog.json("message", "trace", half)
+    assert [event["kind"] for event in trace["events"]] == ["half", "committed"]
+    assert trace["is_complete"] is True
+    assert "committed" in qlog("message", "trace", found[0]["message_id"]).stdout
+
+
+def test_sizes_of_messages_are_shown(qlog: Qlog, tmp_path: Path, topic: str) -> None:
+    produce(qlog, tmp_path, topic, "a\nb\nc\n")
+    [sizes] = qlog.json("topic", "stats", topic)
+    assert sizes["record_count"] == sum(b["record_count"] for b in sizes["buckets"]) == 3
+    assert 91 < sizes["mean_size_bytes"] < 256
+    assert "mean_size_bytes" in qlog("topic", "stats", topic).stdout
