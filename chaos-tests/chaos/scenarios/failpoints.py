@@ -14,10 +14,13 @@ from chaos.scenarios.process import KILLED, ROLLING, restart
 from quorumlog.errors import QuorumlogError
 
 EXIT_BROKEN: Final = 70
-_COMMON: Final = (
-    "flush.after_sync", "flush.before_tell", "fs.sync", "fs.rename", "fs.open", "fs.allocate",
-    "fs.write", "fs.unlink", "fs.sync_directory", "fs.map", "mapped_file_queue.roll",
-    "meta_file.before_rename", "durable_mark.write", "consume_queue.write", "dispatch.before_mark",
+_CALLS: Final = (
+    "fs.sync", "fs.rename", "fs.open", "fs.allocate", "fs.write", "fs.unlink", "fs.sync_directory",
+    "fs.map",
+)  # fmt: skip
+_STEPS: Final = (
+    "flush.after_sync", "flush.before_tell", "mapped_file_queue.roll", "meta_file.before_rename",
+    "durable_mark.write", "consume_queue.write", "dispatch.before_mark",
     "state_checkpoint.before_manifest", "state_checkpoint.before_rename",
 )  # fmt: skip
 _OF_RAFT: Final = ("ledger.before_append", "ledger.after_append")
@@ -40,12 +43,19 @@ async def _die_at(x: Context, node: int, point: str, nth: int) -> None:
 @scenario("kill-at-failpoints", "P2", profile=ROLLING)
 async def kill_at_failpoints(x: Context) -> None:
     """A node dies at a named step of its work, at each of them once."""
-    own = _OF_RAFT if x.options.mode is Mode.RAFT else _OF_SLAVES
-    points = [*_COMMON, *own]
-    x.random.shuffle(points)
-    for point in points:
-        slaves_only = point in _OF_SLAVES
-        victim = await x.follower() if slaves_only else x.random.choice(x.cluster.node_ids)
+    await _die_at_each(x, *_STEPS, *(_OF_RAFT if x.options.mode is Mode.RAFT else _OF_SLAVES))
+
+
+@scenario("kill-at-calls", "P2", profile=ROLLING)
+async def kill_at_calls(x: Context) -> None:
+    """A node dies as it calls the file system, at each kind of call once."""
+    await _die_at_each(x, *_CALLS)
+
+
+async def _die_at_each(x: Context, *points: str) -> None:
+    for point in x.random.sample(points, len(points)):
+        is_slaves = point in _OF_SLAVES
+        victim = await x.follower() if is_slaves else x.random.choice(x.cluster.node_ids)
         nth = x.random.randrange(20, 60) if point.startswith("fs.sync") else 1
         await x.do(x.cluster.stop, victim)
         await _die_at(x, victim, point, nth)
