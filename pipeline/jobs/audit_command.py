@@ -39,6 +39,10 @@ def audit(directories: tuple[str, ...], master: str | None, output: Format) -> i
       damaged  the log is not good, or differs from most of the others
 
     \b
+    Keys of -o json:
+      verdict, clean, size_bytes, took_s, mb_per_s, replicas, findings
+
+    \b
     Examples:
       qlog pipeline audit node-1/data node-2/data node-3/data
       qlog pipeline audit /backup/* --master spark://spark:7077 -o json | jq .findings

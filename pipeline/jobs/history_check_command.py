@@ -23,6 +23,10 @@ def history_check(directories: tuple[str, ...], master: str | None, output: Form
     which finds the same, so a history may be larger than one process can hold.
 
     \b
+    Keys of -o json:
+      verdict, operation_count, queue_count, violation_count, operation_counts, violations
+
+    \b
     Examples:
       qlog pipeline history-check out/kill-leader
       qlog pipeline history-check client-*/ --master spark://spark:7077 -o json

@@ -41,13 +41,22 @@ def latency(
     --topic is needed, unless told otherwise.
 
     \b
+    Keys of -o json:
+      rates, lags
+
+    \b
     Examples:
       qlog pipeline latency --topic orders
       qlog pipeline latency --segments node-1/data --plot latency.png
       qlog pipeline latency --parquet /tables/orders -o json | jq .rates
     """
     if segments and parquet:
-        raise CliError("two sources", "--segments and --parquet exclude each other", "choose one")
+        raise CliError(
+            "two sources",
+            "--segments and --parquet exclude each other",
+            "choose one",
+            ExitCode.USAGE,
+        )
     if not (segments or parquet or topic):
         why = "a cluster is read topic by topic"
         raise CliError("no topic is given", why, "name it with --topic", ExitCode.USAGE)
