@@ -1,0 +1,170 @@
+"""`ingest` against three real nodes: what is in the table is the topic, row for row."""
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow.dataset as ds
+import pytest
+from pyspark.sql import SparkSession
+
+from deploy.local import LocalCluster
+from deploy.stdlib_source import (
+    PATH_PROPERTY,
+    QUEUES_PER_TOPIC,
+    encoded_lines,
+    find_files,
+    sha256_of_files,
+    standard_library,
+)
+from pipeline.errors import OptionError
+from pipeline.jobs.ingest import ingest
+from pipeline.table import CHECKPOINT, Table
+from quorumlog import sync
+from quorumlog.message import Message
+from tests.pipeline.topics import fill, read, running
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parents[2]
+DEADLINE_S = 300
+Running = tuple[LocalCluster, sync.Client]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with running(Path(tmp_path_factory.mktemp("ingest")) / "cluster") as made:
+        yield made
+
+
+def rows(path: Path) -> list[tuple[Any, ...]]:
+    """What anybody finds in the table who knows Parquet and nothing of us."""
+    columns = ["queue_id", "queue_offset", "body", "message_id", "properties"]
+    found = ds.dataset(path, format="parquet", partitioning="hive").to_table(columns=columns)
+    values = (found.column(name).to_pylist() for name in columns)
+    return sorted((*row[:4], dict(row[4])) for row in zip(*values, strict=True))
+
+
+def rows_of(messages: list[Message]) -> list[tuple[Any, ...]]:
+    return [(m.queue_id, m.queue_offset, m.body, m.message_id, m.properties) for m in messages]
+
+
+def test_a_killed_job_and_a_killed_leader_leave_each_row_once(
+    spark: SparkSession, cluster: Running, tmp_path: Path
+) -> None:
+    """The job dies between its first file in the table and its end, the leader with it."""
+    local, client = cluster
+    client.admin.create_topic("orders", queue_count=4)
+    fill(client, "orders", 0, 4_500)
+    path = tmp_path / "table"
+    job = subprocess.Popen(
+        [sys.executable, "-m", "tests.pipeline.ingest_process", local.bootstrap, "orders", path],
+        cwd=ROOT,
+        start_new_session=True,
+        stdin=subprocess.DEVNULL,
+    )
+    try:
+        assert _first_file(path, job), "the job ended before it could be killed"
+    finally:
+        family = psutil.Process(job.pid).children(recursive=True)
+        os.killpg(job.pid, signal.SIGKILL)
+        job.wait()
+        psutil.wait_procs(family, timeout=60)
+    assert not (path / CHECKPOINT / "commits" / "2").exists(), "it was over already"
+    leader = local.leader_id()
+    local.kill(leader)
+    try:
+        given = {"servers": local.bootstrap, "topic": "orders", "maxRecordsPerTrigger": "1500"}
+        done = ingest(spark, given, str(path))
+    finally:
+        local.start(leader)
+        local.wait_ready()
+    assert 1 <= done.batch_count <= 3
+    assert rows(path) == rows_of(read(client, "orders"))
+
+
+def _first_file(path: Path, job: "subprocess.Popen[bytes]") -> bool:
+    """Wait for the first file that is moved into the table; False if the job ends before that."""
+    pause, waited_ms = threading.Event(), 0
+    while job.poll() is None and waited_ms < DEADLINE_S * 1000:
+        if any(path.glob("topic=*/date=*/*.parquet")):
+            return True
+        pause.wait(0.01)
+        waited_ms += 10
+    return False
+
+
+def test_a_table_of_real_input_gives_the_files_back(
+    spark: SparkSession, cluster: Running, tmp_path: Path
+) -> None:
+    """A slice of the main job: each line of a package of the standard library is a message."""
+    local, client = cluster
+    client.admin.create_topic("json", queue_count=QUEUES_PER_TOPIC)
+    files = [file for file in find_files(standard_library()) if file.topic == "json"]
+    for number, file in enumerate(files):
+        records = list(encoded_lines(file, born_unix_ms=0))
+        if records:
+            batch = b"".join(records)
+            client.raw.append(batch, len(records), producer_id=number + 1, sequence=0)
+    ingest(spark, {"servers": local.bootstrap, "topic": "json"}, str(tmp_path))
+    found = rows(tmp_path)
+    assert found == rows_of(read(client, "json"))
+    digests = {file.name: hashlib.sha256() for file in files}
+    for *_, body, _, properties in found:
+        digests[properties[PATH_PROPERTY]].update(body)
+    assert {n: d.hexdigest() for n, d in digests.items()} == sha256_of_files(files)
+
+
+def test_wrong_options_leave_no_trace(
+    spark: SparkSession, cluster: Running, tmp_path: Path
+) -> None:
+    with pytest.raises(OptionError, match="the source has no option 'topik'"):
+        ingest(spark, {"servers": cluster[0].bootstrap, "topik": "x"}, str(tmp_path / "table"))
+    assert not (tmp_path / "table").exists()
+
+
+def test_a_batch_that_was_added_in_part_is_added_once(spark: SparkSession, tmp_path: Path) -> None:
+    values = "select id as n, 'a' as topic, date'2026-01-01' as date from range({}, {})"
+    first, second = spark.sql(values.format(0, 5)), spark.sql(values.format(5, 9))
+    Table(spark, str(tmp_path)).add(0, first)
+    Table(spark, str(tmp_path)).add(1, second)
+    Table(spark, str(tmp_path)).add(1, second)  # By another run: it cannot know how far it came.
+    assert _numbers(tmp_path) == list(range(9))
+
+
+def test_a_merge_that_was_cut_short_is_finished(spark: SparkSession, tmp_path: Path) -> None:
+    values = "select id as n, 'a%:b' as topic, date'2026-01-01' as date from range({}, {})"
+    table = Table(spark, str(tmp_path))
+    for batch in range(3):
+        table.add(batch, spark.sql(values.format(batch, batch + 1)).coalesce(1))
+    moved = table.files.move
+
+    def fails(path: str, to: str) -> None:
+        if path.startswith("_staged"):
+            raise OSError("the job died")
+        moved(path, to)
+
+    table.files.move = fails  # type: ignore[method-assign]
+    with pytest.raises(OSError, match="the job died"):
+        table.compact(3, lambda count: count > 1)
+    assert _numbers(tmp_path) == [], "what it replaces is gone already"
+    again = Table(spark, str(tmp_path))
+    again.recover()
+    assert _numbers(tmp_path) == [0, 1, 2]
+    assert len(list(again.files.data())) == 1
+    again.add(3, spark.sql(values.format(3, 4)))
+    assert again.compact(3, lambda count: count > 1) == 0, "batch 3 may be added again"
+    assert _numbers(tmp_path) == [0, 1, 2, 3]
+
+
+def _numbers(path: Path) -> list[int]:
+    files = [str(file) for file in path.glob("topic=*/date=*/*.parquet")]
+    if not files:
+        return []
+    return sorted(ds.dataset(files).to_table(columns=["n"]).column("n").to_pylist())
