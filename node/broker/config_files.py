@@ -8,10 +8,10 @@ import asyncio
 import time
 from typing import Final
 
+from node.broker.config_import import DELAYS, NAMES, Plan
 from node.broker.context import Context
 from node.broker.own_appends import OwnAppends
 from node.checkpoint_tables import TABLES
-from node.config_import import DELAYS, NAMES, Plan
 from node.limits import Limits
 from node.state import StateImage
 from node.state_parts import PARTS, encode_part

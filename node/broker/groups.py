@@ -87,7 +87,7 @@ class Groups:
             raise BadRequestError("topics", expected, str(len(topics)))
         context.check_leads()
         for topic in topics:
-            context.topic(topic)
+            context.readable(topic, 0)
         check_member(context, request.group, is_broadcasting=request.is_broadcasting)
         limit = limits.queue_offsets_count_max
         if len(request.queues) > limit:

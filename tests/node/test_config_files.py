@@ -1,0 +1,198 @@
+"""Tables of RocketMQ given out and taken over: what changes, and what is refused."""
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from node import group_errors
+from node.broker.config_import import GROUPS, NAMES, OFFSETS, TOPICS
+from node.errors import NodeError, TopicNotReadableError
+from node.group_errors import AlreadyResentError
+from node.limits import Limits
+from quorumlog.pb.admin_pb2 import CreateTopicRequest
+from quorumlog.pb.common_pb2 import Delays, GroupSettings
+from quorumlog.pb.consumer_pb2 import CommitOffsetsRequest, GroupOffset, HeartbeatRequest
+from quorumlog.pb.retry_pb2 import (
+    ConfigFile,
+    ExportConfigFilesRequest,
+    ImportConfigFilesRequest,
+    ImportConfigFilesResponse,
+    ResendDeadLettersRequest,
+    RetryLaterRequest,
+    RetryMessage,
+    SetGroupSettingsRequest,
+)
+from tests.node.broker_fakes import Fixture, node_at, request
+from tests.node.delayed import on_loop, until
+
+
+async def exported(node: Fixture) -> dict[str, str]:
+    found = await node.broker.config_files.export_config_files(ExportConfigFilesRequest())
+    return {file.name: file.text for file in found.files}
+
+
+async def imported(node: Fixture, files: dict[str, str], **how: Any) -> ImportConfigFilesResponse:
+    request_ = ImportConfigFilesRequest(
+        files=[ConfigFile(name=name, text=text) for name, text in files.items()], **how
+    )
+    return await node.broker.config_files.import_config_files(request_)
+
+
+def topics_of(**queue_counts: int) -> str:
+    rows = {
+        name: {"perm": 7, "readQueueNums": count, "writeQueueNums": count, "topicName": name}
+        for name, count in queue_counts.items()
+    }
+    return json.dumps({"topicConfigTable": rows})
+
+
+def groups_of(*names: str, **settings: Any) -> str:
+    rows = {name: {"groupName": name, **settings} for name in names}
+    return json.dumps({"dataVersion": {"counter": 1}, "subscriptionGroupTable": rows})
+
+
+@on_loop
+async def test_what_one_cluster_gives_out_another_takes_over(tmp_path: Path) -> None:
+    async with node_at(tmp_path / "a") as node:
+        await node.broker.append(request(0, 3))
+        await node.broker.commit_offsets(
+            CommitOffsetsRequest(group="readers", offsets=[GroupOffset(topic="orders", offset=2)])
+        )
+        settings = GroupSettings(retry_count_max=3, retry_delays=Delays(delay_ms=[1_000, 9_000]))
+        await node.broker.group_settings.set_group_settings(
+            SetGroupSettingsRequest(group="readers", settings=settings)
+        )
+        files = await exported(node)
+        assert sorted(files) == sorted(NAMES)
+        assert '"orders@readers":{0:2}' in files[OFFSETS]
+        done = await imported(node, files)
+        assert (done.topic_count, done.group_count, done.offset_count) == (0, 0, 0)
+        assert list(done.refusals) == []
+    del files[OFFSETS]
+    async with node_at(tmp_path / "b", topics={}) as node:
+        done = await imported(node, files)
+        assert (done.topic_count, done.group_count, list(done.refusals)) == (1, 1, [])
+        again = await exported(node)
+        for name in (TOPICS, GROUPS):
+            one, other = json.loads(files[name]), json.loads(again[name])
+            assert {**one, "dataVersion": 0} == {**other, "dataVersion": 0}
+        assert (await imported(node, files)).topic_count == 0
+
+
+@on_loop
+async def test_files_as_rocketmq_writes_them_are_read(tmp_path: Path) -> None:
+    async with node_at(tmp_path, topics={"TopicTest": 4}) as node:
+        for queue_id in (0, 1):
+            await node.broker.append(request(0, 3, topic="TopicTest", queue_id=queue_id))
+        offsets = '{"offsetTable":{"TopicTest@GID_A":{0:2,1:3},"%RETRY%GID_A@GID_A":{0:0}}}'
+        topics = topics_of(**{"%RETRY%GID_A": 1, "TBW102": 8, "rmq_sys_x": 1})
+        groups = groups_of("GID_A", "TOOLS_CONSUMER", "CID_RMQ_SYS_TRANS", retryMaxTimes=5)
+        done = await imported(node, {TOPICS: topics, GROUPS: groups, OFFSETS: offsets})
+        assert list(done.refusals) == []
+        assert len(done.skipped) == 4
+        assert (done.topic_count, done.group_count, done.offset_count) == (1, 1, 3)
+        state = node.machine.state
+        assert state.groups == {"GID_A": {"TopicTest": {0: 2, 1: 3}, "%RETRY%GID_A": {0: 0}}}
+        assert state.topics["%RETRY%GID_A"] == (1, 6)
+
+
+@pytest.mark.parametrize(
+    ("files", "reason"),
+    [
+        ({"other.json": "{}"}, "not one of"),
+        ({TOPICS: "{"}, "not such a table"),
+        ({TOPICS: "[]"}, "not such a table"),
+        ({TOPICS: '{"topicConfigTable":{"a":{}}}'}, "not such a table"),
+        ({TOPICS: topics_of(**{"no name": 1})}, "no name"),
+        ({TOPICS: topics_of(orders=3)}, "can only grow"),
+        ({TOPICS: topics_of(wide=2_000)}, "queues of a topic"),
+        ({GROUPS: groups_of("no name")}, "no name for a group"),
+        ({GROUPS: groups_of("g", retryMaxTimes=99_999)}, "retry_count_max"),
+        ({OFFSETS: '{"offsetTable":{"orders@g":{0:4}}}'}, "behind the end"),
+        ({OFFSETS: '{"offsetTable":{"nowhere@g":{0:0}}}'}, "does not exist"),
+        ({OFFSETS: '{"offsetTable":{"orders@g":{9:0}}}'}, "has no queue 9"),
+        ({OFFSETS: '{"offsetTable":{"orders":{0:0}}}'}, "not such a table"),
+    ],
+)
+@on_loop
+async def test_one_bad_row_refuses_all_of_it(
+    tmp_path: Path, files: dict[str, str], reason: str
+) -> None:
+    async with node_at(tmp_path) as node:
+        await node.broker.append(request(0, 3))
+        before = node.machine.image()
+        good = {TOPICS: topics_of(fine=1), GROUPS: groups_of("fine")}
+        done = await imported(node, {**good, **files})
+        assert len(done.refusals) == 1
+        assert reason in done.refusals[0]
+        assert node.machine.image() == before
+
+
+@on_loop
+async def test_a_dry_run_changes_nothing(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        before = node.machine.image()
+        done = await imported(node, {TOPICS: topics_of(fine=1)}, is_dry_run=True)
+        assert (done.topic_count, list(done.refusals)) == (1, [])
+        assert node.machine.image() == before
+
+
+@on_loop
+async def test_who_waited_behind_another_resend_learns_that_it_was_done(tmp_path: Path) -> None:
+    """The last look is in the order of the log, also for a call that had to wait for room."""
+    async with node_at(tmp_path, limits=Limits(in_flight_count_max=1)) as node:
+        await node.broker.append(request(0, 1))
+        message = RetryMessage(topic="orders", offset=0, is_dead=True)
+        call = RetryLaterRequest(group="readers", messages=[message])
+        await node.broker.retry.retry_later(call)
+        send = ResendDeadLettersRequest(group="readers", offsets=[0])
+        node.driver.is_holding = True
+        tasks = [_resend(node, send) for _ in range(2)]
+        await until(lambda: node.broker.stats().parked_append_count == 1, "a parked call")
+        node.driver.release()
+        first, second = [await task for task in tasks]
+        assert first is None
+        assert isinstance(second, AlreadyResentError)
+
+
+def _resend(node: Fixture, send: ResendDeadLettersRequest) -> Any:
+    import asyncio
+
+    async def one() -> Exception | None:
+        try:
+            await node.broker.dead_letters.resend_dead_letters(send)
+        except NodeError as error:
+            return error
+        return None
+
+    return asyncio.ensure_future(one())
+
+
+@on_loop
+async def test_a_member_may_not_name_a_topic_that_nobody_may_read(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        await node.broker.create_topic(CreateTopicRequest(topic="deaf", permission=2))
+        with pytest.raises(TopicNotReadableError):
+            await node.broker.heartbeat(HeartbeatRequest(group="g", client_id="c", topics=["deaf"]))
+
+
+ERRORS = (
+    group_errors.GroupDisabledError("g", "consuming"),
+    group_errors.TopicForbiddenError("g", "t"),
+    group_errors.GroupOrderlyError("g"),
+    group_errors.MessageExpiredError("t", 0, 9, 1, 5),
+    group_errors.AlreadyResentError("g", 3),
+    group_errors.BadFilterError("it ends too early", 4),
+)
+
+
+def test_errors_of_groups_pickle_and_say_what_to_do() -> None:
+    classes = {c for c in NodeError.__subclasses__() if c.__module__ == "node.group_errors"}
+    assert {type(error) for error in ERRORS} == classes
+    for error in ERRORS:
+        again = pickle.loads(pickle.dumps(error))
+        assert (type(again), str(again)) == (type(error), str(error))
+        assert "; " in str(error)
