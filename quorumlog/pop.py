@@ -65,13 +65,20 @@ class PopOptions:
 
     invisible_ms: int
     tags: tuple[str, ...]
+    sql: str
     is_fifo: bool
     start: Start
     timeout_ms: int
 
     @classmethod
     def of(
-        cls, invisible: float, tags: Sequence[str], fifo: bool, start: Start, timeout_ms: int
+        cls,
+        invisible: float,
+        tags: Sequence[str],
+        sql: str,
+        fifo: bool,
+        start: Start,
+        timeout_ms: int,
     ) -> Self:
         """Check the options. Raises InvalidRequestError."""
         Deadline(timeout_ms)  # Checks it.
@@ -80,7 +87,7 @@ class PopOptions:
         if not 0.001 <= invisible <= INVISIBLE_S_MAX:
             text = f"invisible is {invisible}; use 0.001 to {INVISIBLE_S_MAX} seconds"
             raise InvalidRequestError(text)
-        return cls(round(invisible * 1000), tuple(tags), fifo, start, timeout_ms)
+        return cls(round(invisible * 1000), tuple(tags), sql, fifo, start, timeout_ms)
 
 
 class _Source:
@@ -217,6 +224,7 @@ class PopConsumer:
             invisible_ms=options.invisible_ms,
             wait_ms=wait_ms,
             tags=options.tags,
+            sql=options.sql,
             is_fifo=options.is_fifo,
             attempt_id=source.attempt_id,
             start=_START[options.start],

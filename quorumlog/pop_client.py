@@ -31,15 +31,17 @@ class PopClient:
         fifo: bool = False,
         start: Start = "first",
         tags: Sequence[str] = (),
+        sql: str = "",
         timeout_ms: int | None = None,
     ) -> PopConsumer:
         """Make a consumer that takes single messages and acknowledges each by itself.
 
         A message that is not acknowledged within `invisible` seconds comes again. With `fifo` none
         of a message group is handed out while an earlier one is in flight. `start` ("first",
-        "end") is where queues begin of which the group has stored no offset.
+        "end") is where queues begin of which the group has stored no offset. Messages without one
+        of the `tags`, or of which the property filter `sql` is not true, count as done.
         """
-        options = PopOptions.of(invisible, tags, fifo, start, timeout_ms or self._timeout_ms)
+        options = PopOptions.of(invisible, tags, sql, fifo, start, timeout_ms or self._timeout_ms)
         names = [topics] if isinstance(topics, str) else list(topics)
         consumer = PopConsumer(self._started().groups, group, names, options)
         self._keep(consumer)

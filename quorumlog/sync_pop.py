@@ -64,6 +64,7 @@ class PopClient:
         fifo: bool = False,
         start: Start = "first",
         tags: Sequence[str] = (),
+        sql: str = "",
         timeout_ms: int | None = None,
     ) -> PopConsumer:
         """Make a pop consumer; the options are those of quorumlog.Client.pop_consumer."""
@@ -76,6 +77,7 @@ class PopClient:
                     fifo=fifo,
                     start=start,
                     tags=tags,
+                    sql=sql,
                     timeout_ms=timeout_ms,
                 )
             )

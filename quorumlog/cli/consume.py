@@ -193,8 +193,8 @@ def consume(
     """
     if group is not None and (queues or node_id is not None):
         raise click.UsageError("--group shares all queues of the leader: no --queue, no --node")
-    if by_pop and (group is None or sql or position not in ("first", "end")):
-        raise click.UsageError("--pop needs --group, begins at first or end, and knows no --sql")
+    if by_pop and (group is None or position not in ("first", "end")):
+        raise click.UsageError("--pop needs --group, and begins at first or end")
     if position == "end" and end is not None:
         raise click.UsageError("--from end --until end is nothing")
     job = Job(topic, position, end is not None, queues, max_count, tags, sql, node_id)

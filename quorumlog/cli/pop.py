@@ -73,6 +73,7 @@ class PopJob(Protocol):
     ends: bool
     max_count: int | None
     tags: tuple[str, ...]
+    sql: str
     done_count: int
 
 
@@ -83,7 +84,7 @@ async def consume_by_pop(
     from quorumlog.pop import RECEIVE_COUNT_MAX
 
     start: Start = "end" if job.position == "end" else "first"
-    consumer = client.pop_consumer(group, job.topic, tags=job.tags, start=start)
+    consumer = client.pop_consumer(group, job.topic, tags=job.tags, sql=job.sql, start=start)
     async with consumer:
         while job.max_count is None or job.done_count < job.max_count:
             left = RECEIVE_COUNT_MAX if job.max_count is None else job.max_count - job.done_count

@@ -25,7 +25,7 @@ def test_single_messages_are_written_and_acknowledged(
     for wrong in (
         ("consume", topic, "--pop"),
         (*pop, "--from", 7),
-        (*pop, "--sql", "a = 1"),
+        (*pop, "--sql", "a =", "--tag", "t"),
         (*pop, "--queue", 0),
     ):
         qlog(*wrong, code=2)
