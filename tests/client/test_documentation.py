@@ -17,11 +17,11 @@ EXAMPLES = re.findall(r"^```python( no-run)?\n(.*?)^```$", DOCUMENT.read_text("u
 
 
 def test_all_examples_are_run_but_those_that_are_marked() -> None:
-    assert len(EXAMPLES) == 9
-    assert [bool(mark) for mark, _ in EXAMPLES].count(True) == 1
+    assert len(EXAMPLES) == 11
+    assert [bool(mark) for mark, _ in EXAMPLES].count(True) == 3
 
 
-@pytest.mark.parametrize("i", range(9))
+@pytest.mark.parametrize("i", range(11))
 def test_an_example_runs(i: int, capsys: pytest.CaptureFixture[str]) -> None:
     mark, code = EXAMPLES[i]
     source = "import quorumlog\nasync def example():\n" + textwrap.indent(code, "    ")
