@@ -64,6 +64,7 @@ def ingest(
       qlog pipeline ingest orders --to /data/orders
       qlog pipeline ingest orders clicks --to hdfs:///logs --follow --master spark://host:7077
     """
+    from pipeline.checks import check_source
     from pipeline.jobs.ingest import ingest as run
     from pipeline.session import spark_session
 
@@ -74,6 +75,7 @@ def ingest(
         "maxRecordsPerTrigger": str(batch_count),
         "failOnDataLoss": "false" if lossy else "true",
     }
+    check_source(given)  # Before Spark, which takes seconds to start.
     stop = threading.Event()
     with spark_session("ingest", master) as spark, progress_bars() as show:
         before = _on_signals(stop) if follow else {}

@@ -57,7 +57,9 @@ def replay(
       qlog pipeline replay orders --path /data/orders --where "date = '2026-01-31'"
       qlog pipeline replay orders-test --topic orders --from @2026-01-31T12:00:00Z
     """
+    from pipeline.checks import check_source, check_target
     from pipeline.jobs.replay import replay as run
+    from pipeline.options import Cluster
     from pipeline.session import spark_session
 
     if (path is None) == (topic is None):
@@ -67,6 +69,10 @@ def replay(
         source = {"servers": servers, "topic": topic}
         source |= {"startingOffsets": starting} if starting else {}
         source |= {"endingOffsets": ending} if ending else {}
+    # Before Spark, which takes seconds to start.
+    if source is not None:
+        check_source(source)
+    check_target(Cluster(servers), [to])
     with spark_session("replay", master) as spark, progress_bars() as show:
         done = run(
             spark,
