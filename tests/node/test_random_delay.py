@@ -223,7 +223,7 @@ class Walk:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(6))
 @on_loop
 async def test_nothing_is_lost_doubled_or_early(tmp_path: Path, seed: int) -> None:
     async with node_at(tmp_path, limits=LIMITS, topics={"orders": 2, "bills": 2}) as node:

@@ -29,6 +29,8 @@ from store.errors import Outcome, StoreError
 
 _UNITS_AT_ONCE: Final = 2_000
 """Of a queue, before others get their turn: about 2 ms."""
+_READS_AT_ONCE: Final = 4
+"""Such reads, before what is due is delivered."""
 _KEYS_AT_ONCE: Final = 2_000
 """Messages brought into order before others get their turn: about 1 ms."""
 LOOK_MS_MAX: Final = 250
@@ -61,6 +63,9 @@ class Leadership:
         """Such deliveries."""
         self.wake = asyncio.Event()
         self.is_loading = True
+        """Nothing is delivered before all that is held is in the index, so that it is in order."""
+        self.is_paused = False
+        """A delivery could not be written: none is tried for a moment."""
         self.tasks: set[asyncio.Task[Any]] = set()
 
     def on_done(self, task: "asyncio.Task[Any]") -> None:
@@ -94,6 +99,8 @@ class Delivering:
         self.delivered_total = self.missing_total = self.cancelled_total = 0
         self.lateness_ms_total = 0
         """Of all that were delivered, added up."""
+        self._trouble = ""
+        """What was logged last."""
         self.failed_total = 0
         """Deliveries that could not be written and were tried again."""
 
@@ -146,21 +153,26 @@ class Delivering:
                 await asyncio.sleep(UNREADABLE_RETRY_MS / 1000)
 
     async def _step(self, leadership: Leadership) -> None:
-        while self._read_some(leadership):
+        for _ in range(_READS_AT_ONCE):  # What comes in all the time must not stop what goes out.
+            if not self._read_some(leadership):
+                leadership.is_loading = False
+                break
             await _others_turn()
-        leadership.is_loading = False
+        if leadership.is_loading:
+            return
         now_ms = self._unix_ms()
         while leadership.index.advance(now_ms, _KEYS_AT_ONCE):
             await _others_turn()
         if self._deliver(leadership, now_ms):
             await _others_turn()
-        else:
+        elif not leadership.grown:
             await self._wait(leadership, now_ms)
 
     async def _wait(self, leadership: Leadership, now_ms: int) -> None:
         limit = self._context.limits.delivery_in_flight_count_max
         look_ms = leadership.index.next_look_unix_ms()
-        if look_ms is None or leadership.in_flight_count >= limit:
+        is_full = leadership.in_flight_count >= limit
+        if look_ms is None or is_full or leadership.is_paused:
             await leadership.wake.wait()
             return
         pause_ms = min(max(look_ms - now_ms, 1), LOOK_MS_MAX)
@@ -183,12 +195,10 @@ class Delivering:
             self._note_missing(leadership, queue, lo, min(first, lo + _UNITS_AT_ONCE))
             return True
         hi = min(end, lo + _UNITS_AT_ONCE)
+        units = store.units(topic, queue_id, lo, hi) if lo < hi else b""
         if hi == end:
             leadership.grown.discard(queue)
-        if lo == hi:
-            return bool(leadership.grown)
-        units = store.units(topic, queue_id, lo, hi)
-        add, is_fresh = leadership.index.add, not gone.has_any(lo, hi)
+        add, is_fresh = leadership.index.add, lo < hi and not gone.has_any(lo, hi)
         for offset, (_, _, due_unix_ms) in enumerate(fmt.CONSUME_QUEUE_UNIT.iter_unpack(units), lo):
             if is_fresh or offset not in gone:
                 add(Due(due_unix_ms, queue, offset))
@@ -208,7 +218,8 @@ class Delivering:
     def _deliver(self, leadership: Leadership, now_ms: int) -> bool:
         """Write one entry of what is due; say whether anything was due and may be written."""
         limits = self._context.limits
-        if leadership.in_flight_count >= limits.delivery_in_flight_count_max:
+        is_full = leadership.in_flight_count >= limits.delivery_in_flight_count_max
+        if is_full or leadership.is_paused:
             return False
         dues = leadership.index.take(now_ms, limits.delivery_count_max)
         if not dues:
@@ -236,12 +247,17 @@ class Delivering:
         except (NodeError, StoreError) as error:
             self.failed_total += 1
             is_known = error.outcome is Outcome.NOT_APPLIED
-            _log.warning("a delivery was not written", count=len(taken), error=str(error))
+            if str(error) != self._trouble:  # Once, and not ten times a second.
+                self._trouble = str(error)
+                _log.warning("a delivery was not written", count=len(taken), error=str(error))
             if is_known:
+                leadership.is_paused = True
                 await asyncio.sleep(RETRY_MS / 1000)
+                leadership.is_paused = False
                 for due in taken:
                     leadership.index.add(due)
         else:
+            self._trouble = ""
             now_ms = self._unix_ms()
             self.delivered_total += len(taken) - delivery.missing_count
             self.missing_total += delivery.missing_count
