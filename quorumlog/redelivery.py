@@ -1,8 +1,8 @@
 """Gives messages back: to be delivered to the group again later, or as dead letters.
 
 Owns the calls of one consumer to one broker group, one after the other, so that a repeated one is
-known; must not know what is consumed. A call that failed and may have been done ends the numbering:
-the next one begins another, under a new id.
+known; must not know what is consumed. A call that failed ends the numbering, since one of its
+attempts may have been done: the next one begins another, under a new id.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from quorumlog.broker_groups import BrokerGroup
-from quorumlog.errors import Outcome, QuorumlogError, UnknownProducerError
+from quorumlog.errors import UnknownProducerError
 from quorumlog.message import Message
 from quorumlog.pb import retry_pb2
 from quorumlog.queues import Queue
@@ -72,23 +72,17 @@ class Redeliveries:
                 response = await self._call(request)
             except UnknownProducerError:
                 # It was silent for so long that its past is forgotten; nothing was done.
-                self._begin()
                 response = await self._call(request)
         return Redelivery(response.retried_count, response.dead_count)
 
     async def _call(self, request: retry_pb2.RetryLaterRequest) -> retry_pb2.RetryLaterResponse:
         request.producer_id, request.sequence = self._producer_id, self._sequence
-        is_known = False
         try:
             response: retry_pb2.RetryLaterResponse = await self._group.calls.leader(
                 "retry", "RetryLater", request, Deadline(self._timeout_ms), is_repeatable=True
             )
-            self._sequence += 1
-            is_known = True
-        except QuorumlogError as error:
-            is_known = error.outcome is Outcome.NOT_APPLIED
+        except BaseException:  # Cancelled, too.
+            self._begin()
             raise
-        finally:
-            if not is_known:  # Cancelled, too: it may have been done.
-                self._begin()
+        self._sequence += 1
         return response

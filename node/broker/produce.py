@@ -200,6 +200,20 @@ class Produce:
         if not future.done():
             append.timer = self._loop.call_later(timeout_ms / 1000, append.on_timeout)
 
+    def known(self, producer_id: int, sequence: int) -> "asyncio.Future[AppendResponse] | None":
+        """Return the first answer to a batch that has been here before; None for another one.
+
+        For a feature that would look at the state before it makes the batch: what it would refuse
+        now may have been done then. Raises Refused.
+        """
+        if not producer_id or self._parked:
+            return None  # Those that wait are looked at in their turn.
+        future: asyncio.Future[AppendResponse] = self._loop.create_future()
+        request = AppendRequest(producer_id=producer_id, sequence=sequence)
+        timeout_ms = self.context.limits.append_timeout_ms
+        append = _Append(self, request, b"", timeout_ms, future, NO_RIDER)
+        return future if self._is_known(append) else None
+
     def _is_known(self, append: _Append) -> bool:
         """Answer a batch that has been here before; say whether it has."""
         first = self._sequences.find(append.producer_id, append.sequence)

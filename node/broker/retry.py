@@ -85,6 +85,9 @@ class Retry:
         context.check_cluster(request.cluster_id)
         context.check_name("group", group)
         context.check_leads()
+        before = self._produce.known(request.producer_id, request.sequence)
+        if before is not None:
+            return self._answer(await before)
         limit = context.limits.retry_batch_count_max
         if not 1 <= len(messages) <= limit:
             raise BadRequestError("messages", f"1 to {limit} of them", str(len(messages)))

@@ -1,4 +1,4 @@
-"""Calls that give messages back: numbered, repeated as they were, begun anew when nobody knows."""
+"""Calls that give messages back: numbered, repeated as they were, begun anew after a failure."""
 
 import asyncio
 from collections.abc import Callable
@@ -75,29 +75,16 @@ def test_calls_are_numbered_one_after_the_other() -> None:
     asyncio.run(work())
 
 
-def test_a_refused_call_leaves_its_number_to_the_next() -> None:
-    async def work() -> None:
-        group = FakeGroup()
-        one = give_back(group)
-        group.answers = [errors.NotFoundError("gone")]
-        with pytest.raises(errors.NotFoundError):
-            await one(0)
-        await one(1)
-        first, second = group.asked
-        assert (first.producer_id, first.sequence) == (second.producer_id, second.sequence)
-
-    asyncio.run(work())
-
-
 @pytest.mark.parametrize(
     "error",
     [
         errors.OutcomeUnknownError("who knows"),
+        errors.NotFoundError("said the last attempt, not the first"),
         errors.ServerError("once", outcome=Outcome.APPLIED),
         asyncio.CancelledError(),
     ],
 )
-def test_after_an_unknown_outcome_another_numbering_begins(error: Any) -> None:
+def test_after_a_failure_another_numbering_begins(error: Any) -> None:
     async def work() -> None:
         group = FakeGroup()
         one = give_back(group)

@@ -172,6 +172,22 @@ async def test_a_repeated_call_gets_the_first_answer(tmp_path: Path) -> None:
         assert node.broker.stats().dead_letters_total == 1
 
 
+@on_loop
+async def test_a_repeated_call_is_answered_though_it_would_be_refused_now(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        await node.append(0, 2)
+        call = given_back(0, producer_id=7, offsets=[committed(1)], is_dead=True)
+        await node.broker.retry.retry_later(call)
+        await configure(node, is_consume_enabled=False)
+        await node.broker.delete_topic(DeleteTopicRequest(topic="orders"))
+        again = await node.broker.retry.retry_later(call)
+        assert again.is_duplicate
+        assert again.dead_count == 1
+        call.sequence = 1
+        with pytest.raises(GroupDisabledError):
+            await node.broker.retry.retry_later(call)
+
+
 @pytest.mark.parametrize("keeps", [False, True])
 @on_loop
 async def test_a_lost_leader_leaves_all_of_an_entry_or_nothing(tmp_path: Path, keeps: bool) -> None:
