@@ -12,9 +12,10 @@ directory under its path.
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import (
@@ -30,7 +31,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from pipeline.columns import Records, record_batch
+from pipeline.columns import record_batch
 from pipeline.errors import OptionError
 from pipeline.schema import (
     COLUMNS,
@@ -48,6 +49,8 @@ from store.ledger_entry import KIND_DATA
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
+
+Ints = npt.NDArray[np.int64]
 
 NAME: Final = "quorumlog-segments"
 PIECE_SIZE_BYTES: Final = 64 * MIB
@@ -192,51 +195,76 @@ def read_piece(
         if begin.position >= hi:
             return
         for chunk in Walk(reader, begin, hi).chunks():
-            data = _records(log, chunk)
-            if data:
-                batch = _batch(data, chunk.units, columns, topics)
+            bodies = _bodies_of(log, chunk)
+            if bodies.data:
+                batch = _batch(bodies, columns, topics)
                 if batch.num_rows:
                     yield batch
 
 
-def _records(log: SealedLog, chunk: Chunk) -> bytes:
-    """Return the records of a chunk back to back."""
+class _Bodies(NamedTuple):
+    """Records back to back, and of each entry where its first one lies: in the log, and in `data`.
+
+    A plain log counts as one entry without a number.
+    """
+
+    data: bytes
+    positions: Ints
+    begins: Ints
+    numbers: dict[str, Ints]
+    """`index` and `term` of each entry; nothing for a plain log."""
+
+
+def _bodies_of(log: SealedLog, chunk: Chunk) -> _Bodies:
     position, data, end, units, _ = chunk
     if not log.is_ledger:
-        return data if end == len(data) else data[:end]
-    view, parts = memoryview(data), []
-    for _, own, size_bytes, _, _ in fmt.INDEX_UNIT.iter_unpack(units):
+        whole = data if end == len(data) else data[:end]
+        return _Bodies(whole, np.array([position]), np.array([0]), {})
+    view, parts, begins, kept, size = memoryview(data), [], [], [], 0
+    for number, (_, own, size_bytes, _, _) in enumerate(fmt.INDEX_UNIT.iter_unpack(units)):
         at = own - position
         if fmt.INT32.unpack_from(data, at + _KIND_AT)[0] == KIND_DATA:
             parts.append(view[at + _HEADER : at + size_bytes])
-    return b"".join(parts)
+            begins.append(size)
+            kept.append(number)
+            size += size_bytes - _HEADER
+    entries = np.frombuffer(units, _UNIT)[np.array(kept, np.int64)]
+    numbers = {name: entries[name].astype(np.int64) for name in ("index", "term")}
+    positions = entries["position"].astype(np.int64) + _HEADER
+    return _Bodies(b"".join(parts), positions, np.array(begins, np.int64), numbers)
 
 
 def _batch(
-    data: bytes, units: bytes, columns: Sequence[str], topics: frozenset[str] | None
+    bodies: _Bodies, columns: Sequence[str], topics: frozenset[str] | None
 ) -> pa.RecordBatch:
     """Decode records, and leave out those that the reader does not see or did not ask for."""
     needed = {"topic", "position", *columns} - {"index", "term"}
     plain = [name for name in COLUMNS if name in needed]
-    batch = record_batch(data, plain)
+    batch = record_batch(bodies.data, plain)
     names = batch.column(plain.index("topic"))
     if topics is not None:
         mask = pc.is_in(names, pa.array(sorted(topics), pa.string()))
     else:
         own, rocketmq = (pc.starts_with(names, prefix) for prefix in _SYSTEM_PREFIXES)
         mask = pc.invert(pc.or_(own, rocketmq))
-    flags = Records(data).field(">i4", fmt.SYS_FLAG_AT)
-    if (flags & fmt.TRANSACTION_PREPARED).any():  # Nor those that were rolled back.
-        mask = pc.and_(mask, pa.array(flags & fmt.TRANSACTION_PREPARED == 0))
     found: dict[str, Any] = dict(zip(plain, batch.columns, strict=True))
-    if units:
-        entries = np.frombuffer(units, _UNIT)
-        positions = found["position"].to_numpy()
-        at = np.searchsorted(entries["position"].astype(np.int64), positions, side="right") - 1
-        found |= {name: pa.array(entries[name].astype(np.int64)[at]) for name in ("index", "term")}
-    else:
-        found |= {name: pa.nulls(batch.num_rows, pa.int64()) for name in ("index", "term")}
-    whole = pa.RecordBatch.from_arrays(
-        [found[name] for name in columns], schema=arrow_schema(columns)
-    )
+    positions = found["position"].to_numpy()
+    entry = np.searchsorted(bodies.positions, positions, side="right") - 1
+    begins = positions - bodies.positions[entry] + bodies.begins[entry]
+    is_prepared = _flags(bodies.data, begins) & fmt.TRANSACTION_PREPARED != 0
+    if is_prepared.any():  # Nor those that were rolled back: that is one bit more.
+        mask = pc.and_(mask, pa.array(~is_prepared))
+    for name in ("index", "term"):
+        numbers = bodies.numbers.get(name)
+        found[name] = (
+            pa.nulls(batch.num_rows, pa.int64()) if numbers is None else pa.array(numbers[entry])
+        )
+    arrays = [found[name] for name in columns]
+    whole = pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns))
     return whole if pc.all(mask).as_py() else whole.filter(mask)
+
+
+def _flags(data: bytes, begins: Ints) -> Ints:
+    """Return the sys flags of the records that begin at some bytes."""
+    sliding = np.ndarray((len(data) - 3,), ">i4", data, strides=(1,))
+    return sliding[begins + fmt.SYS_FLAG_AT].astype(np.int64)
