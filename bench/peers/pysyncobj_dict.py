@@ -27,7 +27,7 @@ class PySyncObjPeer:
         durability="in the page cache of 2 of 3 (a journal that it does not sync)",
         client="in the leader's process (Python); reads are of its own memory",
         settings="journalFile, fullDumpFile, autoTickPeriod=0.001, appendEntriesUseBatch=False, "
-        "1 MiB for batches and buffers, connectionRetryTime=0.2",
+        "1 MiB for batches and buffers, elections after 1.5 to 3 s",
         # Values, and the journal's copies of the commands.
         memory_share=2.5 * _NODE_COUNT,
     )

@@ -34,6 +34,11 @@ class _Node:
                 journalFile=os.path.join(directory, f"{name}.journal"),
                 fullDumpFile=os.path.join(directory, f"{name}.dump"),
                 connectionRetryTime=0.2,
+                # With the defaults (0.4 to 1.4 s) nodes that share two cores depose their leader
+                # whenever it is busy with a megabyte.
+                raftMinTimeout=1.5,
+                raftMaxTimeout=3.0,
+                connectionTimeout=5.0,
                 # A command would otherwise wait for the next tick, and then for the next heartbeat.
                 autoTickPeriod=0.001,
                 appendEntriesUseBatch=False,

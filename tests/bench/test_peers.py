@@ -4,18 +4,21 @@ import asyncio
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
-from bench.peers.peer import Load
+from bench.peers.peer import Load, NotOfferedError, Peer, PeerFailedError
 from bench.peers.registry import ENTRIES
 from quorumlog.cli import bench_cluster
 
 _COUNT = 100
 _DEADLINE_S = 300
+_ATTEMPT_COUNT = 3
+_WITHOUT_FAILOVER = ("redis-wait1", "redis-wait2", "rocketmq-master-slave")
 _LOADS = {
     "one at a time": Load(count=_COUNT, body_size_bytes=1024),
     "in flight": Load(count=_COUNT, body_size_bytes=100, in_flight_count=64),
@@ -47,10 +50,35 @@ async def _drive(name: str, directory: Path) -> dict[str, int]:
         assert read.message_count == len(_LOADS) * _COUNT
         assert read.size_bytes == _COUNT * sum(one.body_size_bytes for one in _LOADS.values())
         assert read.seconds > 0
+        await _kill_leader_under_load(peer)
     finally:
         await peer.stop()
         await peer.stop()  # A second time does nothing.
     return pids
+
+
+async def _kill_leader_under_load(peer: Peer) -> None:
+    """The leader dies while a load runs, and not after it; how long it takes then is no matter."""
+    running = asyncio.ensure_future(
+        peer.produce(Load(seconds=_DEADLINE_S, rate_per_s=20, tolerates_errors=True))
+    )
+    before = peer.pids()
+    try:
+        if peer.facts.name in _WITHOUT_FAILOVER:
+            with pytest.raises(NotOfferedError, match="failover"):
+                await peer.kill_leader()
+        else:
+            assert await peer.kill_leader() <= time.monotonic()
+            assert len(before.keys() - peer.pids().keys()) == 1
+        assert not running.done()
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+
+
+def _run(name: str, directory: Path) -> dict[str, int]:
+    directory.mkdir()
+    return asyncio.run(asyncio.wait_for(_drive(name, directory), _DEADLINE_S))
 
 
 @pytest.mark.slow
@@ -59,7 +87,13 @@ def test_a_peer_takes_messages_gives_them_back_and_is_gone(name: str, directory:
     why = ENTRIES[name].why_missing()
     if why is not None:
         pytest.skip(why)
-    pids = asyncio.run(asyncio.wait_for(_drive(name, directory), _DEADLINE_S))
+    for attempt in range(_ATTEMPT_COUNT):
+        try:
+            pids = _run(name, directory / str(attempt))
+            break
+        except PeerFailedError:  # It has deadlines of its own, which a busy machine breaks.
+            if attempt == _ATTEMPT_COUNT - 1:
+                raise
     assert len(pids) >= 3
     assert [pid for pid in pids.values() if psutil.pid_exists(pid)] == []
 
