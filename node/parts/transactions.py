@@ -12,6 +12,7 @@ from node.limits import Limits
 from node.parts.kind import PartContent, PartImage
 from node.transaction_errors import UnknownTransactionError
 from quorumlog.pb.state_pb2 import Command
+from store.errors import CorruptionError
 from store.meta_file import Json
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 NAME: Final = "transactions"
 COMMANDS: Final = frozenset({"begin_transaction", "check_transactions", "end_transaction"})
 FILE_NAME: Final = "transactions.json"
+_FORMAT: Final = 1
 
 
 class OpenTransaction(NamedTuple):
@@ -41,6 +43,11 @@ class TransactionsPart:
     """Position to open transaction, and to the outcome of one that has ended."""
 
     def __init__(self, limits: Limits, image: PartImage) -> None:
+        """Raises CorruptionError for an image of a newer version."""
+        found = image.content.get("format", _FORMAT)
+        if found != _FORMAT:
+            expected = str(_FORMAT)
+            raise CorruptionError("state", 0, "format of transactions", expected, str(found))
         self._limits = limits
         self.version = image.version
         rows = cast("list[tuple[int, str, int, int, int, int, int]]", image.content.get("open", []))
@@ -104,6 +111,7 @@ class TransactionsPart:
     def content(self) -> PartContent:
         """Return all of it; rows never change, so only the lists are copied."""
         return {
+            "format": _FORMAT,
             "open": cast("list[Json]", list(self.open.values())),
             "ended": cast("list[Json]", list(self.ended.items())),
         }

@@ -1,6 +1,7 @@
 """Transactions over a real log: half messages, their end, check-back, and what is refused."""
 
 import asyncio
+import pickle
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,13 @@ from node.errors import (
     UnknownQueueError,
     UnknownTopicError,
 )
+from node.failures import describe
 from node.limits import Limits
-from node.transaction_errors import TransactionEndedError, UnknownTransactionError
+from node.transaction_errors import (
+    OffsetConflictError,
+    TransactionEndedError,
+    UnknownTransactionError,
+)
 from quorumlog.pb.admin_pb2 import CreateTopicRequest, DeleteTopicRequest
 from quorumlog.pb.log_pb2 import AppendRequest, GetMessageRequest
 from quorumlog.pb.transaction_pb2 import (
@@ -29,7 +35,7 @@ from quorumlog.pb.transaction_pb2 import (
     ListTransactionsRequest,
 )
 from store import format as fmt
-from store.errors import LimitExceededError, RecordFormatError
+from store.errors import LimitExceededError, Outcome, RecordFormatError
 from store.message import encode_message, message_id
 from tests.node.broker_fakes import expire_some, node_at
 from tests.node.links import eventually
@@ -384,6 +390,17 @@ async def test_half_messages_are_found_by_id_and_say_when_they_were_made(tmp_pat
         assert messages(response.records)[0].born_unix_ms == BORN
 
 
-def test_errors_say_what_to_do() -> None:
-    errors: list[NodeError] = [UnknownTransactionError(7), TransactionEndedError(7, "given up")]
-    assert all(";" in str(error) for error in errors)
+@pytest.mark.parametrize(
+    "error",
+    [
+        UnknownTransactionError(7),
+        TransactionEndedError(7, "given up"),
+        OffsetConflictError("g", "orders", 3, -1, 5),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_survives_pickling_and_says_what_to_do(error: NodeError) -> None:
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))
+    assert ";" in str(error)
+    assert describe(error).outcome is Outcome.NOT_APPLIED

@@ -203,7 +203,8 @@ def check_images(node: Fixture, random: Random) -> None:
     assert encode_image(again.state.image()) == data
 
 
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(12))
 def test_whoever_leads_everything_happens_once(tmp_path: Path, seed: int) -> None:
     async def work() -> None:
         random = Random(seed)

@@ -1,0 +1,101 @@
+"""The replicated table of transactions: what commands do, its bounds, its way through a file."""
+
+import pytest
+
+from node.errors import LimitReachedError
+from node.limits import Limits
+from node.parts.kind import NOTHING, PartImage
+from node.parts.transactions import NAME, TransactionsPart
+from node.state import State
+from node.state_image import decode_image, encode_image
+from node.state_parts import PARTS, decode_part, encode_part
+from node.transaction_errors import UnknownTransactionError
+from quorumlog.pb.state_pb2 import Command
+from quorumlog.pb.transaction_pb2 import (
+    TRANSACTION_OUTCOME_COMMITTED,
+    TRANSACTION_OUTCOME_ROLLED_BACK,
+)
+from store.errors import CorruptionError
+
+LIMITS = Limits(open_transaction_count_max=3, ended_transaction_count_max=2)
+
+
+def begin(size_bytes: int = 100, group: str = "g") -> Command:
+    made = Command.BeginTransaction(
+        producer_group=group,
+        size_bytes=size_bytes,
+        record_count=1,
+        begun_unix_ms=5,
+        check_unix_ms=9,
+    )
+    return Command(begin_transaction=made)
+
+
+def end(position: int, outcome: int = TRANSACTION_OUTCOME_COMMITTED) -> Command:
+    made = Command.EndTransaction(position=position, outcome=outcome)  # type: ignore[arg-type]
+    return Command(end_transaction=made)
+
+
+def filled() -> State:
+    state = State(LIMITS)
+    for position in (200, 400, 600):
+        assert state.apply_command(begin(), position) is None
+    check = Command.CheckTransactions(positions=[100, 7, 300], next_unix_ms=50)
+    assert state.apply_command(Command(check_transactions=check), 700) is None
+    assert state.apply_command(end(300), 800) is None
+    return state
+
+
+def test_commands_do_what_they_say() -> None:
+    part = filled().part(TransactionsPart)
+    assert list(part.open) == [100, 500]
+    assert (part.open[100].check_count, part.open[100].next_check_unix_ms) == (1, 50)
+    assert (part.open[500].check_count, part.open[500].next_check_unix_ms) == (0, 9)
+    assert part.ended == {300: TRANSACTION_OUTCOME_COMMITTED}
+    assert part.version == 5
+
+
+def test_what_a_rule_forbids_changes_nothing() -> None:
+    state = filled()
+    assert isinstance(state.apply_command(end(300), 900), UnknownTransactionError)
+    assert state.apply_command(begin(), 1_000) is None
+    assert isinstance(state.apply_command(begin(), 1_200), LimitReachedError)
+    assert list(state.part(TransactionsPart).open) == [100, 500, 900]
+    assert state.refused_count == 2
+
+
+def test_the_outcomes_of_the_last_ones_are_kept() -> None:
+    state = filled()
+    state.apply_command(end(100, TRANSACTION_OUTCOME_ROLLED_BACK), 900)
+    state.apply_command(end(500), 1_000)
+    ended = state.part(TransactionsPart).ended
+    assert list(ended.items()) == [
+        (100, TRANSACTION_OUTCOME_ROLLED_BACK),
+        (500, TRANSACTION_OUTCOME_COMMITTED),
+    ]
+
+
+def test_a_state_comes_back_from_image_and_file() -> None:
+    data = encode_image(filled().image())
+    again = State(LIMITS, decode_image(data))
+    assert encode_image(again.image()) == data
+    assert again.part(TransactionsPart).open == filled().part(TransactionsPart).open
+    (kind,) = [kind for kind in PARTS if kind.name == NAME]
+    image = PartImage(5, filled().part(TransactionsPart).content())
+    text = encode_part(kind, image, 1)
+    restored = TransactionsPart(LIMITS, decode_part(kind, text))
+    assert encode_part(kind, PartImage(5, restored.content()), 1) == text
+
+
+def test_an_image_does_not_change_with_the_state() -> None:
+    state = filled()
+    image = state.image()
+    before = encode_image(image)
+    state.apply_command(end(100), 900)
+    assert encode_image(image) == before
+
+
+def test_a_newer_version_is_refused() -> None:
+    assert not TransactionsPart(LIMITS, NOTHING).open
+    with pytest.raises(CorruptionError, match="format of transactions"):
+        TransactionsPart(LIMITS, PartImage(1, {"format": 2, "open": [], "ended": []}))
