@@ -64,7 +64,8 @@ def _lines(
         for column, style in zip(columns, ("-", ":"), strict=False):
             values = [row[column] for row in by_name[name]]
             label = name if style == "-" else None
-            axes.plot(times, values, style, marker=".", color=f"C{number}", label=label)  # type: ignore[arg-type]
+            how = {"marker": ".", "color": f"C{number}", "label": label}
+            axes.plot(times, values, style, **how)  # type: ignore[arg-type]
     more = f", the largest {_LINES_MAX} of {len(largest)}" if len(largest) > _LINES_MAX else ""
     axes.set_title(title + more, fontsize="medium")
     axes.set_ylim(bottom=0)
