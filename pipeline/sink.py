@@ -57,7 +57,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Send the rows of a partition."""
-        return send(iterator, self._options, f"write/{self._write_id}/{_partition()}")
+        return send(iterator, self._options, f"write/{self._write_id}", _partition())
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -75,7 +75,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         assert query is not None, "a stream has an id"
         assert batch is not None, "a micro-batch has a number"
         query = self._options.write_id or query
-        return send(iterator, self._options, f"stream/{query}/{batch}/{_partition()}")
+        return send(iterator, self._options, f"stream/{query}/{batch}", _partition())
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Do nothing: what was sent is in the log."""
@@ -96,18 +96,21 @@ def producer_id(name: str) -> int:
     return int.from_bytes(digest, "big") or 1
 
 
-def send(batches: Iterator[pa.RecordBatch], options: SinkOptions, name: str) -> Written:
-    """Send rows as the producer of that name. Raises RowError and what an append raises."""
+def send(
+    batches: Iterator[pa.RecordBatch], options: SinkOptions, name: str, partition: int
+) -> Written:
+    """Send the rows of a partition of the write of that name. Raises RowError, QuorumlogError."""
+    producer = producer_id(f"{name}/{partition}")
     sequence = record_count = duplicate_count = 0
     with Connection(options.cluster) as connection:
         client = connection.client
-        encoder = RowEncoder(connection, options, _partition())
+        encoder = RowEncoder(connection, options, partition)
         for records, count in encoder.batches(batches):
             receipt = connection.call(
                 client.raw.append(
                     records,
                     count,
-                    producer_id=producer_id(name),
+                    producer_id=producer,
                     sequence=sequence,
                     group=options.broker_group,
                 )
