@@ -128,8 +128,8 @@ class Limits:
     cancelled_delayed_count_max: int = 10_000
     """Replicated: cancels that are remembered, so that one that is repeated gets its answer."""
     delayed_count_max: int = 2_000_000
-    """Messages held at once. The leader spends 8 to 20 bytes on each (measured), 60 on those that are
-    due within 20 s: 40 MB, at worst 120. Above it `node.delayed_full`."""
+    """Messages held at once. The leader spends 8 to 20 bytes on each (measured), 60 on those that
+    are due within 20 s: 40 MB, at worst 120. Above it `node.delayed_full`."""
     delay_ms_max: int = 259_200_000
     """How far off a delivery may be: RocketMQ's three days. The log is kept that long for it."""
     delivery_count_max: int = 256
