@@ -11,6 +11,7 @@ from chaos.scenarios import (
     power,
     process,
     resources,
+    retry,
 )
 
 __all__ = [
@@ -24,4 +25,5 @@ __all__ = [
     "power",
     "process",
     "resources",
+    "retry",
 ]

@@ -1,0 +1,91 @@
+"""Messages that a consumer gives back while leaders die: each comes back once, is dead once."""
+
+import asyncio
+from collections import Counter
+from typing import Final
+
+import quorumlog
+from chaos.errors import NotSoError
+from chaos.profile import Mode
+from chaos.scenario import ALL_MODES, Context, scenario
+
+TOPIC: Final = "given-back"
+GROUP: Final = "giving-back"
+COUNT: Final = 150
+DELAY_S: Final = 0.3
+KILL_COUNT: Final = 3
+PAUSE_S: Final = 0.1
+"""After each message, so that there is still work after the last kill."""
+
+
+class _Consumer:
+    """Gives back each message once, and rejects it when it comes again."""
+
+    def __init__(self, client: quorumlog.Client) -> None:
+        self._client = client
+        self.retried: Counter[bytes] = Counter()
+        self.dead: Counter[bytes] = Counter()
+
+    @property
+    def moved_count(self) -> int:
+        return self.retried.total() + self.dead.total()
+
+    async def run(self) -> None:
+        """Until each was given back and rejected; a failed call is made again by the next look."""
+        async with self._client.group_consumer(GROUP, TOPIC) as consumer:
+            async for message in consumer:
+                if message.reconsume_times:
+                    await consumer.reject(message)
+                    self.dead[message.body] += 1
+                else:
+                    await consumer.retry_later(message, delay=DELAY_S)
+                    self.retried[message.body] += 1
+                if self.dead.total() == COUNT:
+                    return
+                await asyncio.sleep(PAUSE_S)
+
+
+async def _bodies(client: quorumlog.Client, topic: str) -> Counter[bytes]:
+    found: Counter[bytes] = Counter()
+    async with client.pull_consumer(topic, until="end") as consumer:
+        async for batch in consumer.batches():
+            found.update(batch.bodies())
+    return found
+
+
+@scenario("give-back", "P1 K1", modes=ALL_MODES - {Mode.ASYNC_MASTER})
+async def give_back(x: Context) -> None:
+    """Messages go to the retry topic and to the dead letters while leaders are killed."""
+    sent = Counter({b"%04d" % number: 1 for number in range(COUNT)})
+    async with quorumlog.connect(x.target.bootstrap, timeout_ms=60_000) as client:
+        await client.admin.create_topic(TOPIC, queue_count=2)
+        async with client.producer() as producer:
+            for body in sent:
+                await producer.enqueue(TOPIC, body)
+        consumer = _Consumer(client)
+        task = asyncio.ensure_future(consumer.run())
+        try:
+            for _ in range(KILL_COUNT):
+                before = consumer.moved_count
+                await x.until(
+                    "messages move",
+                    lambda lo=before: task.done() or consumer.moved_count > lo + 10,
+                )
+                x.prove("the consumer still had work", not task.done())
+                old = await x.leader()
+                x.leader_lost()
+                x.inject("kill", f"the leader, node {old}")
+                await x.do(x.cluster.kill, old)
+                await x.new_leader(old)
+                await x.do(x.cluster.start, old)
+                await x.do(x.cluster.wait_ready)
+            await asyncio.wait_for(task, 120 * x.options.time_scale)
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        for topic in (f"%RETRY%{GROUP}", f"%DLQ%{GROUP}"):
+            found = await _bodies(client, topic)
+            if found != sent:
+                lost, doubled = sent - found, found - sent
+                raise NotSoError(f"{topic}: {lost.total()} are lost, {doubled.total()} doubled")
+        x.prove("each came back once, and was dead once", True)
