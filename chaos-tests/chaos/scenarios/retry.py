@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from typing import Final
 
 import quorumlog
@@ -45,6 +46,12 @@ class _Consumer:
                 await asyncio.sleep(PAUSE_S)
 
 
+def _moves(consumer: _Consumer, task: "asyncio.Future[None]") -> Callable[[], bool]:
+    """Return what says that some more have moved, or that the consumer has ended."""
+    lo = consumer.moved_count
+    return lambda: task.done() or consumer.moved_count > lo + 10
+
+
 async def _bodies(client: quorumlog.Client, topic: str) -> Counter[bytes]:
     found: Counter[bytes] = Counter()
     async with client.pull_consumer(topic, until="end") as consumer:
@@ -66,11 +73,7 @@ async def give_back(x: Context) -> None:
         task = asyncio.ensure_future(consumer.run())
         try:
             for _ in range(KILL_COUNT):
-                before = consumer.moved_count
-                await x.until(
-                    "messages move",
-                    lambda lo=before: task.done() or consumer.moved_count > lo + 10,
-                )
+                await x.until("messages move", _moves(consumer, task))
                 x.prove("the consumer still had work", not task.done())
                 old = await x.leader()
                 x.leader_lost()
