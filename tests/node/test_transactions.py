@@ -83,6 +83,19 @@ async def test_half_messages_are_seen_when_they_are_committed(tmp_path: Path) ->
 
 
 @on_loop
+async def test_hosts_may_have_long_addresses(tmp_path: Path) -> None:
+    host = ("::1", 8081)
+    async with node_at(tmp_path / "n", store_host=host) as node:
+        record = encode_message("orders", 1, b"x", {"K": "v"}, born_host=host, store_host=host)
+        asked = AppendRequest(records=record * 2, record_count=2)
+        asked.transaction.producer_group = GROUP
+        await ended(node, (await node.broker.append(asked)).position)
+        found = await stored(node, queue_id=1)
+        assert [(m.body, m.born_host, m.store_host) for m in found] == [(b"x", host, host)] * 2
+        assert found[0].prepared_transaction_position < found[1].prepared_transaction_position
+
+
+@on_loop
 async def test_what_is_rolled_back_is_never_seen(tmp_path: Path) -> None:
     async with node_at(tmp_path / "n") as node:
         await ended(node, await begun(node, 0, 1), ROLLED_BACK)

@@ -1,0 +1,102 @@
+"""What a consuming transaction refuses before anything is sent, and unique keys."""
+
+import asyncio
+import re
+from typing import Any
+
+import pytest
+
+import quorumlog
+from quorumlog.consume_transactions import ConsumeTransaction
+from quorumlog.errors import InvalidRequestError, TooLargeError
+from quorumlog.message import Message, MessageBatch
+from quorumlog.outgoing import Shaping, entry_of
+from quorumlog.queues import Queue
+from quorumlog.unique_keys import UniqueKeys
+from tests.client.fake_cluster import fake_cluster
+
+
+class NoShaping:
+    """All that is asked of a producer before something is sent."""
+
+    shaping = None
+
+
+def transaction() -> ConsumeTransaction:
+    nobody: Any = None
+    producer: Any = NoShaping()
+    return ConsumeTransaction(nobody, nobody, producer, "g", {}, 1_000)
+
+
+def message(offset: int, *, queue_id: int = 0, group: str = "g0") -> Message:
+    return Message("orders", queue_id, offset, b"", bytes(88), b"", group)
+
+
+def batch(first: int, hi: int, *, group: str = "g0") -> MessageBatch:
+    """Of which a filter has left nothing."""
+    queue = Queue("orders", 0, group)
+    return MessageBatch("orders", 0, first, hi, 0, hi, 1, 1, 0, False, [], queue)
+
+
+def test_messages_of_two_broker_groups_do_not_share_a_transaction() -> None:
+    made = transaction()
+    made.consumed(message(5))
+    with pytest.raises(InvalidRequestError, match="of broker group 'g1'") as caught:
+        made.consumed(message(0, group="g1"))
+    assert caught.value.code == "client.other_group"
+    made.consumed(message(0, queue_id=3))
+
+
+def test_messages_are_consumed_in_order_and_without_a_gap() -> None:
+    made = transaction()
+    made.consumed(message(5))
+    for wrong in (5, 7, 4):
+        with pytest.raises(InvalidRequestError, match=f"offset {wrong} .* after 5"):
+            made.consumed(message(wrong))
+    made.consumed(batch(6, 9))
+    made.consumed(message(9))
+
+
+def test_what_was_made_of_nothing_is_refused() -> None:
+    async def work() -> None:
+        made = transaction()
+        made.send("bills", b"x")
+        with pytest.raises(InvalidRequestError, match="nothing was consumed"):
+            await made.commit()
+        with pytest.raises(InvalidRequestError, match="has ended"):
+            made.send("bills", b"x")
+        async with transaction():
+            pass  # Nothing at all is no mistake.
+        with pytest.raises(TooLargeError):
+            transaction().send("bills", bytes(5_000_000))
+
+    asyncio.run(work())
+
+
+def test_a_consumer_that_commits_by_itself_is_refused() -> None:
+    async def work() -> None:
+        async with (
+            fake_cluster() as cluster,
+            quorumlog.connect(cluster.bootstrap) as client,
+        ):
+            client.group_consumer("g", "orders")
+            with pytest.raises(InvalidRequestError, match="auto_commit=False"):
+                client.transaction("g")
+            client.transaction("other")
+            with pytest.raises(InvalidRequestError, match="needs a name"):
+                client.transactional_producer("", lambda _: "commit")
+
+    asyncio.run(work())
+
+
+def test_unique_keys_are_unique_and_of_the_published_form() -> None:
+    keys = UniqueKeys()
+    made = [keys() for _ in range(1_000)]
+    assert len(set(made)) == 1_000
+    assert all(re.fullmatch("[0-9A-F]{32}", key) for key in made)
+    assert UniqueKeys()()[:20] != made[0][:20], "another process has another beginning"
+    shaping = Shaping(unique_keys=keys)
+    given = entry_of("orders", b"", "k", None, 0, {"UNIQ_KEY": "mine"}, 0, shaping)[4]
+    assert given == b"KEYS\x01k\x02UNIQ_KEY\x01mine\x02"
+    own = entry_of("orders", b"", None, None, 0, None, 0, shaping)[4]
+    assert re.fullmatch(b"UNIQ_KEY\x01[0-9A-F]{32}\x02", own)
