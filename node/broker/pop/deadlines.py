@@ -15,6 +15,8 @@ from node.parts.pop import WindowKey
 _TIMER_MS_MAX: Final = 1_000
 _TIMER_MS_MIN: Final = 10
 """Windows that are due at nearly the same time share a look."""
+_AT_ONCE: Final = 500
+"""Times of one look; the windows of most are gone by then: about 1 ms."""
 _STALE_COUNT_MAX: Final = 1_024
 """Times that were replaced by earlier ones, beside one for each window."""
 
@@ -64,9 +66,11 @@ class Deadlines:
             self._timer = None
 
     def look(self) -> None:
-        """Tell which windows are due."""
-        now_ms, heap, due = self._unix_ms(), self._heap, []
-        while heap and heap[0][0] <= now_ms:
+        """Tell which windows are due, some at a time: others of the loop have their turn too."""
+        now_ms, heap, due = self._unix_ms(), self._heap, list[WindowKey]()
+        for _ in range(_AT_ONCE):
+            if not heap or heap[0][0] > now_ms:
+                break
             time_ms, key = heapq.heappop(heap)
             if self._times.get(key) == time_ms:
                 del self._times[key]

@@ -6,7 +6,7 @@ the state says afterwards, so a message that was acknowledged or reset meanwhile
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from node.broker.context import within
@@ -92,7 +92,7 @@ class Receives:
             repeated = self._attempt(receive, queue_ids) if receive.attempt_id else []
             if repeated:
                 return await self._take_again(receive, repeated)
-            choices = self._choose(receive, queue_ids)
+            choices, is_busy = self._choose(receive, queue_ids)
             if any(choice.is_something for choice in choices):
                 try:
                     response = await self._take(receive, choices)
@@ -105,7 +105,6 @@ class Receives:
                     return response
                 continue
             # Who does not want to wait waits for a take under way: it may leave something.
-            is_busy = len(choices) < len(queue_ids)
             left_s = (busy_deadline if is_busy else deadline) - loop.time()
             if left_s <= 0:
                 return self._answer(receive, [], self._shared.unix_ms(), choices)
@@ -172,8 +171,11 @@ class Receives:
 
     # --- Choosing ---
 
-    def _choose(self, receive: _Receive, queue_ids: Sequence[int]) -> list[Choice]:
-        """Choose from queues until there is enough; the others are not looked at."""
+    def _choose(self, receive: _Receive, queue_ids: Sequence[int]) -> tuple[list[Choice], bool]:
+        """Choose from queues until there is enough; the others are not looked at.
+
+        Return also whether a take is under way for one of them.
+        """
         shared, context, limits = self._shared, self._context, self._context.limits
         state = context.state
         wish = Wish(
@@ -186,16 +188,20 @@ class Receives:
         left_count, left_bytes = receive.max_count, limits.pull_size_bytes_max
         room_count = limits.pop_in_flight_count_max - shared.part.in_flight_count
         room_count -= self._reserved_count
-        choices = []
+        choices, is_busy = [], False
+        offsets = state.groups.get(receive.group, {}).get(receive.topic, {})
         for queue_id in queue_ids:
             key = (receive.group, receive.topic, queue_id)
-            if left_count <= 0 or left_bytes <= 0:
-                if not receive.starts_at_end:
-                    break
-                if shared.part.next_offset(state, key) != NO_OFFSET:
-                    continue  # Else its end of now is where the group begins.
+            is_enough = left_count <= 0 or left_bytes <= 0
+            if is_enough and not receive.starts_at_end:
+                break
+            if self._is_read(receive, key, offsets):
+                continue
+            if is_enough and shared.part.next_offset(state, key) != NO_OFFSET:
+                continue  # Else its end of now is where the group begins.
             if shared.under_way.has_window(key):
-                continue  # It is offered to us when that is done.
+                is_busy = True  # It is offered to us when that is done.
+                continue
             choice = shared.taking.choose(
                 state,
                 key,
@@ -215,7 +221,15 @@ class Receives:
             left_count -= choice.count
             left_bytes -= choice.size_bytes
             room_count -= len(choice.new) + len(choice.waiting)
-        return choices
+        return choices, is_busy
+
+    def _is_read(self, receive: _Receive, key: WindowKey, offsets: Mapping[int, int]) -> bool:
+        """Say at once of most queues that there is nothing: nothing in flight, and nothing new."""
+        if key in self._shared.part.windows:
+            return False
+        _, hi = self._context.store.queue_range(receive.topic, key[2])
+        offset = offsets.get(key[2])
+        return offset == hi or (offset is None and not hi and not receive.starts_at_end)
 
     # --- Taking ---
 
