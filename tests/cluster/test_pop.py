@@ -32,7 +32,7 @@ async def send_all(client: quorumlog.Client) -> None:
         for number in range(EACH):
             for key in range(KEYS):
                 body = f"{key}:{number}"
-                await producer.enqueue(TOPIC, body, properties={"__SHARDINGKEY": f"key{key}"})
+                await producer.enqueue(TOPIC, body, message_group=f"key{key}")
 
 
 class Work:
