@@ -152,6 +152,8 @@ def _java(settings: dict[str, str]) -> Iterator[None]:
 def _settings(master: str) -> dict[str, str]:
     settings = {
         "spark.log.level": "ERROR",
+        # Its 15 s are too short for the start of a worker on a machine that is very busy.
+        "spark.python.authenticate.socketTimeout": "300s",
         "spark.sql.session.timeZone": "UTC",
         "spark.ui.showConsoleProgress": "false",
     }
