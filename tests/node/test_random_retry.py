@@ -209,6 +209,7 @@ def check_images(node: Fixture, random: Random) -> None:
     assert encode_image(again.state.image()) == data
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 @on_loop
 async def test_whoever_leads_each_message_moves_once(tmp_path: Path, seed: int) -> None:
