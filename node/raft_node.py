@@ -185,6 +185,7 @@ class RaftNode(Node):
         # A future is invariant in its type, so mypy cannot see that the driver is one.
         driver = cast(BrokerDriver, self.driver)
         self.broker = Broker(driver, store, self.machine, identity, self.limits)
+        self.broker.context.on_damage = self.on_damage
         self.driver.has_audience = self.broker.has_waiting_readers
         self.driver.add_listener(self._on_turn)
         self.driver.add_role_listener(self._on_role)

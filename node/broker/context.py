@@ -29,6 +29,7 @@ from quorumlog.pb import common_pb2
 from raft.errors import RaftError
 from raft.messages import NO_NODE, NodeId
 from raft.transitions import Role
+from store.errors import CorruptionError
 from store.ledger import Ledger
 from store.reads import Reads
 
@@ -93,6 +94,8 @@ class Context:
         self.identity: Final = identity
         self.limits: Final = limits
         self.is_stopped = False
+        self.on_damage: Callable[[CorruptionError], None] = _ignore
+        """Gets what work beside the calls found to be damaged; the calls' own is seen by those."""
 
     @property
     def state(self) -> State:
@@ -177,6 +180,10 @@ class Context:
         if not name or len(name) > limit or not NAME_CHARACTERS.issuperset(name):
             expected = f"1 to {limit} of letters, digits, '%', '|', '_' and '-'"
             raise BadRequestError(field, expected, repr(name[: limit + 1]))
+
+
+def _ignore(_error: CorruptionError) -> None:
+    """Nobody repairs anything."""
 
 
 async def within(work: Awaitable[_T], timeout_ms: float, on_timeout: Callable[[], NodeError]) -> _T:

@@ -1,11 +1,13 @@
 """Delayed messages at the broker: held until they are due, delivered as they were sent, once."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from node.broker.delay.delivering import UNREADABLE_RETRY_MS
 from node.broker.delayed_records import LEVEL_DELAYS_MS, PROPERTY_UNDELIVERABLE, scheduled
 from node.delay_errors import DelayedFullError, DelayedGoneError, DelayTooLongError
 from node.errors import (
@@ -25,7 +27,12 @@ from quorumlog.pb.delay_pb2 import CancelDelayedRequest, DelayStatusRequest
 from quorumlog.pb.log_pb2 import AppendResponse
 from quorumlog.pb.transaction_pb2 import HalfMessages
 from store import format as fmt
-from store.errors import LimitExceededError, RecordFormatError, StoreFullError
+from store.errors import (
+    CorruptionError,
+    LimitExceededError,
+    RecordFormatError,
+    StoreFullError,
+)
 from store.message import decode_message, encode_message, message_id
 from tests.node.broker_fakes import Fixture, node_at
 from tests.node.delayed import bodies, delayed, on_loop, request_of, settle, until
@@ -400,6 +407,31 @@ async def test_a_delivery_that_finds_no_room_is_tried_again(tmp_path: Path) -> N
         assert (delivering.failed_total, bodies(node)) == (1, [])
         await until(lambda: bodies(node) == [1, 2], "both")
         assert delivering.failed_total == 1
+
+
+@on_loop
+async def test_one_that_cannot_be_read_does_not_hold_up_the_others_and_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with node_at(tmp_path) as node:
+        await send(node, *(delayed(n, TIMER_DELAY_MS="10") for n in range(3)))
+        damaged: list[CorruptionError] = []
+        node.broker.context.on_damage = damaged.append
+        store = node.log.store
+        read = store.records_at
+
+        def records_at(topic: str, queue_id: int, offsets: Sequence[int]) -> bytes:
+            if 1 in offsets:
+                raise CorruptionError("file", 7, "body CRC", "1", "2")
+            return read(topic, queue_id, offsets)
+
+        monkeypatch.setattr(store, "records_at", records_at)
+        await move(node, NOW + 10)
+        assert bodies(node) == [0, 2]
+        assert len(damaged) == 1
+        monkeypatch.setattr(store, "records_at", read)
+        await move(node, NOW + 10 + UNREADABLE_RETRY_MS)
+        assert bodies(node) == [0, 2, 1]
 
 
 @on_loop

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 import structlog
 
+from node.broker.context import Context
 from node.broker.delay.due_index import Due
 from node.broker.delay.holders import HOLDERS
 from node.broker.delayed_records import DeliveredRecords, undeliverable
@@ -17,8 +18,13 @@ from node.parts.delay import DelayPart
 from node.parts.gone_offsets import encode_runs
 from node.state import PERMISSION_WRITE, State, Topic
 from quorumlog.pb.state_pb2 import Command
-from store.errors import LimitExceededError, PositionRangeError, RecordFormatError, StoreError
-from store.reads import Reads
+from store.errors import (
+    CorruptionError,
+    LimitExceededError,
+    PositionRangeError,
+    RecordFormatError,
+    StoreError,
+)
 
 _log: Final = structlog.get_logger(component="delay")
 
@@ -42,8 +48,9 @@ class Delivery(NamedTuple):
 class Deliveries:
     """Reads held messages and turns them into entries."""
 
-    def __init__(self, store: Reads, size_bytes_max: int) -> None:
-        self._store = store
+    def __init__(self, context: Context, size_bytes_max: int) -> None:
+        self._context = context
+        self._store = context.store
         self._size_bytes_max = size_bytes_max
         self._delivered = DeliveredRecords()
 
@@ -103,6 +110,8 @@ class Deliveries:
             _log.error("a delayed message is not in the log any more", message=due)
         except StoreError as error:
             unreadable[due] = None
+            if isinstance(error, CorruptionError):
+                self._context.on_damage(error)
             _log.warning("a delayed message cannot be read", message=due, error=str(error))
 
     def _for_delivery(self, record: bytes, state: State) -> tuple[bytes, bool]:

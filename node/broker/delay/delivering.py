@@ -99,7 +99,7 @@ class Delivering:
         entry_size_bytes_max = own_appends.entry_size_bytes_max
         room = entry_size_bytes_max - entry_size_bytes_max // _COMMAND_PART
         size_bytes_max = min(limits.delivery_size_bytes_max, room)
-        self._deliveries = Deliveries(context.store, size_bytes_max)
+        self._deliveries = Deliveries(context, size_bytes_max)
         self.leadership: Leadership | None = None
         self.delivered_total = self.missing_total = self.cancelled_total = 0
         self.lateness_ms_total = 0
