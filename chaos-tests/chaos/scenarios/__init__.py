@@ -12,6 +12,7 @@ from chaos.scenarios import (
     process,
     resources,
     retry,
+    transactions,
 )
 
 __all__ = [
@@ -26,4 +27,5 @@ __all__ = [
     "process",
     "resources",
     "retry",
+    "transactions",
 ]

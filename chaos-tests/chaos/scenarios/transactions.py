@@ -1,0 +1,94 @@
+"""Transactions while leaders die: each ends once and as it should, also those left to the check."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+import quorumlog
+from chaos.errors import NotSoError
+from chaos.profile import Mode
+from chaos.scenario import ALL_MODES, Context, scenario
+
+TOPIC: Final = "transacted"
+GROUP: Final = "transacting"
+COUNT: Final = 150
+CHECK_AFTER_MS: Final = 2_000
+KILL_COUNT: Final = 3
+PAUSE_S: Final = 0.1
+"""After each transaction, so that there is still work after the last kill."""
+
+
+def _is_wanted(body: bytes) -> bool:
+    return int(body) % 2 == 0
+
+
+class _Producer:
+    """Commits what is even and rolls back what is odd; leaves each third one to the check."""
+
+    def __init__(self, client: quorumlog.Client) -> None:
+        self._client = client
+        self.begun_count = 0
+        self.asked: set[bytes] = set()
+
+    def check(self, transaction: quorumlog.CheckedTransaction) -> str:
+        """Decide as the work would have."""
+        body = transaction.messages[0].body
+        self.asked.add(body)
+        return "commit" if _is_wanted(body) else "rollback"
+
+    async def run(self) -> None:
+        """Until all are begun and none is open."""
+        producer = self._client.transactional_producer(
+            GROUP, self.check, check_after_ms=CHECK_AFTER_MS
+        )
+        async with producer:
+            for number in range(COUNT):
+                body = b"%04d" % number
+                made = await producer.begin(TOPIC, body)
+                self.begun_count += 1
+                if number % 3:
+                    await (made.commit() if _is_wanted(body) else made.rollback())
+                await asyncio.sleep(PAUSE_S)
+            while await self._client.admin.list_transactions():  # noqa: ASYNC110
+                await asyncio.sleep(PAUSE_S)
+
+
+def _moves(producer: _Producer, task: "asyncio.Future[None]") -> Callable[[], bool]:
+    """Return what says that some more were begun, or that the producer has ended."""
+    lo = producer.begun_count
+    return lambda: task.done() or producer.begun_count > lo + 10
+
+
+@scenario("transactions", "P1 K1", modes=ALL_MODES - {Mode.ASYNC_MASTER})
+async def transactions(x: Context) -> None:
+    """Half messages are stored, committed and rolled back while leaders are killed."""
+    wanted = Counter(filter(_is_wanted, (b"%04d" % number for number in range(COUNT))))
+    async with quorumlog.connect(x.target.bootstrap, timeout_ms=60_000) as client:
+        await client.admin.create_topic(TOPIC, queue_count=2)
+        producer = _Producer(client)
+        task = asyncio.ensure_future(producer.run())
+        try:
+            for _ in range(KILL_COUNT):
+                await x.until("transactions begin", _moves(producer, task))
+                x.prove("the producer still had work", not task.done())
+                old = await x.leader()
+                x.leader_lost()
+                x.inject("kill", f"the leader, node {old}")
+                await x.do(x.cluster.kill, old)
+                await x.new_leader(old)
+                await x.do(x.cluster.start, old)
+                await x.do(x.cluster.wait_ready)
+            await asyncio.wait_for(task, 180 * x.options.time_scale)
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        found: Counter[bytes] = Counter()
+        async with client.pull_consumer(TOPIC, until="end") as consumer:
+            async for batch in consumer.batches():
+                found.update(batch.bodies())
+        if found != wanted:
+            lost, extra = wanted - found, found - wanted
+            raise NotSoError(f"{lost.total()} are lost, {extra.total()} doubled or not wanted")
+        x.prove("producers were asked", len(producer.asked) >= COUNT // 3)
+        x.prove("each was committed or rolled back once", True)
