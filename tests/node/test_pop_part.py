@@ -241,3 +241,10 @@ def test_an_image_of_a_newer_version_is_refused_by_name(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace("a@g", "a@h"))
     with pytest.raises(CorruptionError):
         CheckpointFiles(FileSystem(), str(tmp_path)).load()
+
+
+def test_a_snapshot_with_a_part_of_a_newer_version_is_refused_by_name() -> None:
+    image = made(taken(1, 3)).image()
+    newer = image._replace(parts={**image.parts, "later": image.parts["pop"]})
+    with pytest.raises(CorruptionError, match="later"):
+        decode_image(encode_image(newer))
