@@ -8,7 +8,7 @@ executed as code.
 import re
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from lark import Lark, Token, Transformer, UnexpectedCharacters, UnexpectedInput, v_args
 from lark.exceptions import VisitError
@@ -171,8 +171,7 @@ def parse(text: str) -> Node:
     try:
         found: Any = _PARSER.parse(text)
     except UnexpectedCharacters as error:
-        at = error.pos_in_stream
-        assert at is not None, f"{error!r}"
+        at = cast(int, error.pos_in_stream)  # lark declares it as None.
         raise BadFilterError(f"{text[at]!r} makes no sense here", at) from None
     except UnexpectedInput as error:
         token = getattr(error, "token", None)

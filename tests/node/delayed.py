@@ -29,9 +29,9 @@ def delayed(number: int, *, topic: str = "orders", queue_id: int = 0, **properti
     return encode_message(topic, queue_id, b"%d" % number, properties)
 
 
-def request_of(*records: bytes, **how: int) -> AppendRequest:
+def request_of(*records: bytes, **how: Any) -> AppendRequest:
     """A batch with delayed messages."""
-    fields = {"record_count": len(records), **how}
+    fields: dict[str, Any] = {"record_count": len(records), **how}
     return AppendRequest(records=b"".join(records), has_delayed=True, **fields)
 
 

@@ -24,7 +24,7 @@ class Got(NamedTuple):
     """One delivery: what was sent, how often it came, and its handle."""
 
     body: str
-    count: int
+    count: int  # type: ignore[assignment]  # Hides tuple.count, which nobody needs here.
     handle: str
     queue_id: int
     offset: int
