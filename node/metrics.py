@@ -166,9 +166,7 @@ Histograms = Mapping[str, LatencyStats | TopicSizes]
 class NodeCollector(Collector):
     """Collects the samples of all sources into families; a name must be in the table."""
 
-    def __init__(
-        self, samples: Source, histograms: Callable[[], Histograms]
-    ) -> None:
+    def __init__(self, samples: Source, histograms: Callable[[], Histograms]) -> None:
         self._samples, self._histograms = samples, histograms
 
     def collect(self) -> Iterator[Metric]:
