@@ -197,6 +197,8 @@ def consume(
         raise click.UsageError("--pop needs --group, and begins at first or end")
     if position == "end" and end is not None:
         raise click.UsageError("--from end --until end is nothing")
+    if sql and tags and by_pop:
+        raise click.UsageError("--pop filters by --tag or by --sql")
     job = Job(topic, position, end is not None, queues, max_count, tags, sql, node_id)
     return run(_consume(job, group, by_pop, server, output))
 
