@@ -9,7 +9,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from quorumlog.ha_types import HaLoss
+import quorumlog
+from quorumlog.ha_types import HaLoss, HaStatus
 from raft.errors import Outcome
 from raft.simulator.history import AppendCall, Drain, Kind, Operation, Value
 
@@ -32,8 +33,14 @@ class Losses:
     problems: tuple[str, ...]
 
 
+async def reported(client: quorumlog.Client) -> list[HaLoss]:
+    """What the replicas say that was lost."""
+    group = await client.admin.ha_group()
+    return [loss for node in group.nodes if isinstance(node, HaStatus) for loss in node.losses]
+
+
 def find_losses(
-    places: Mapping[Value, Place], drains: Iterable[Drain], reported: Iterable[HaLoss]
+    places: Mapping[Value, Place], drains: Iterable[Drain], said: Iterable[HaLoss]
 ) -> Losses:
     """Compare receipts with what is left, and with what is reported as lost.
 
@@ -44,7 +51,7 @@ def find_losses(
     for drain in drains:
         left.update(value for value in drain.values if value is not None)
         firsts[drain.queue] = min(drain.first_offset, firsts.get(drain.queue, drain.first_offset))
-    ranges = list(reported)
+    ranges = list(said)
     by_term: dict[int, list[tuple[int, Value]]] = defaultdict(list)
     for value, place in places.items():
         if place.offset >= firsts.get(place.queue, 0):

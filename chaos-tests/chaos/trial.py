@@ -15,13 +15,12 @@ import quorumlog
 from chaos.clients import Clients
 from chaos.errors import NotPossibleHereError, NotSoError
 from chaos.load import CONNECT_TIMEOUT_MS, Load
-from chaos.losses import Losses, find_losses, without
+from chaos.losses import Losses, find_losses, reported, without
 from chaos.profile import Mode, Options
 from chaos.recorder import Recorder, now_ns
 from chaos.scenario import Context, Scenario
 from chaos.target import Target
 from chaos.verdict import caught_up, drain, judge, leaders_of, same_digests
-from quorumlog.ha_types import HaLoss, HaStatus
 from raft.simulator.history import Value
 
 BEFORE_COUNT: Final = 200
@@ -156,7 +155,7 @@ class Trial:
             result.recorder.drains, result.recorder.notes = drains, context.notes
             found = Losses(frozenset(), ())
             if is_async:
-                found = find_losses(context.load.clients.places, drains, await _reported(client))
+                found = find_losses(context.load.clients.places, drains, await reported(client))
                 result.lost_reported_count = len(found.lost)
         operations = result.recorder.operations
         if found.lost:
@@ -173,12 +172,6 @@ class Trial:
             shown = "\n".join(result.violations[:10])
             raise NotSoError(f"{len(result.violations)} violations:\n{shown}")
         return found.lost
-
-
-async def _reported(client: quorumlog.Client) -> list[HaLoss]:
-    """What the replicas say that was lost."""
-    group = await client.admin.ha_group()
-    return [loss for node in group.nodes if isinstance(node, HaStatus) for loss in node.losses]
 
 
 async def _sockets_are_back(context: Context, before: dict[int, int]) -> None:

@@ -14,6 +14,8 @@ from chaos.scenarios.process import ROLLING, restart
 
 FIVE_SMALL: Final = Profile(node_count=5, settings=ROLLING.settings)
 EXIT_DATA: Final = 65
+_LEVEL_SIZE_BYTES: Final = 128 << 10
+"""Of the newest file: its first half is behind everything that is under way."""
 
 
 def _log_files(data: Path) -> list[Path]:
@@ -113,26 +115,48 @@ def _zero(path: Path, at: int, size_bytes: int) -> None:
 @scenario("bit-flips-two", "D6", profile=FIVE_SMALL, modes=RAFT)
 async def bit_flips_two(x: Context) -> None:
     """Two of five have flipped bits at once: in different records, then in the same one."""
-    await x.acked(1_500)
     for is_same in (False, True):
         leader = await x.leader()
         nodes = x.random.sample([node for node in x.cluster.node_ids if node != leader], 2)
-        for node in nodes:
-            await x.do(x.cluster.kill, node)
-            x.inject("kill", f"node {node}")
-        path, written = await x.do(_newest, x, nodes[0])
+        name, written = await _kill_level(x, nodes)
         for at, node in enumerate(nodes):
             half = written // 4
             place = half // 2 if is_same else x.random.randrange(at * half, (at + 1) * half)
-            x.inject("flip", f"a bit at {place} of {path.name}, node {node}")
-            await x.do(_flip, x.cluster.data_directory(node) / path.parts[-3] / "data" / path.name,
-                       [place])  # fmt: skip
+            x.inject("flip", f"a bit at {place} of {name}, node {node}")
+            path = next(p for p in _log_files(x.cluster.data_directory(node)) if p.name == name)
+            await x.do(_flip, path, [place])
         await x.acked()
         before = [x.cluster.local.log_path(node).stat().st_size for node in nodes]
         await restart(x, *nodes)
         for node, size_bytes in zip(nodes, before, strict=True):
             await x.until(f"node {node} repairs itself", _says, x, node, size_bytes, "repaired")
             x.prove(f"node {node} repaired itself", True)
+
+
+async def _kill_level(x: Context, nodes: list[int]) -> tuple[str, int]:
+    """Kill nodes at a moment when all of them write one file; return it, and how much all have.
+
+    It alone is walked when they start. A node that is behind, as one is after its repair, would
+    choose a file that another one has closed long ago, whose damage is found when it is read.
+    """
+    newest: list[tuple[Path, int]] = []
+
+    def are_level() -> bool:
+        for node in nodes:
+            x.cluster.pause(node)
+        newest[:] = [_newest(x, node) for node in nodes]
+        is_one = len({path.name for path, _ in newest}) == 1
+        if is_one and min(written for _, written in newest) >= _LEVEL_SIZE_BYTES:
+            return True
+        for node in nodes:
+            x.cluster.resume(node)
+        return False
+
+    await x.until(f"nodes {nodes} write one file", are_level)
+    for node in nodes:
+        await x.do(x.cluster.kill, node)
+        x.inject("kill", f"node {node}")
+    return newest[0][0].name, min(written for _, written in newest)
 
 
 def _says(x: Context, node: int, lo: int, words: str) -> bool:

@@ -12,12 +12,15 @@ from chaos.scenario import RAFT, Context, scenario
 from chaos.scenarios.membership import FORGETFUL, behind_retention
 from chaos.scenarios.process import KILLED, ROLLING, restart
 from quorumlog.errors import QuorumlogError
+from store.mapped_file import TEMPORARY_SUFFIX
 
 EXIT_BROKEN: Final = 70
 _CALLS: Final = (
     "fs.sync", "fs.rename", "fs.open", "fs.allocate", "fs.write", "fs.unlink", "fs.sync_directory",
     "fs.map",
 )  # fmt: skip
+_PASSES: Final = {"fs.sync": (20, 60), "fs.sync_directory": (4, 16)}
+"""Of what comes at once and often; a log makes few names."""
 _STEPS: Final = (
     "flush.after_sync", "flush.before_tell", "mapped_file_queue.roll", "meta_file.before_rename",
     "durable_mark.write", "consume_queue.write", "dispatch.before_mark",
@@ -56,11 +59,25 @@ async def _die_at_each(x: Context, *points: str) -> None:
     for point in x.random.sample(points, len(points)):
         is_slaves = point in _OF_SLAVES
         victim = await x.follower() if is_slaves else x.random.choice(x.cluster.node_ids)
-        nth = x.random.randrange(20, 60) if point.startswith("fs.sync") else 1
+        nth = x.random.randrange(*_PASSES.get(point, (1, 2)))
         await x.do(x.cluster.stop, victim)
+        if point == "fs.unlink":
+            await x.do(_leave_over, x, victim)
         await _die_at(x, victim, point, nth)
         await x.acked(50)
         await restart(x, victim)
+
+
+def _leave_over(x: Context, node: int) -> None:
+    """Leave what a crash leaves of a file that was being made: it is deleted at the start.
+
+    A node that stopped well may have nothing to delete until retention comes.
+    """
+    data = x.cluster.data_directory(node)
+    is_raft = x.options.mode is Mode.RAFT
+    directory = next(data.glob("dledger-*/data")) if is_raft else data / "commitlog"
+    newest = max(path for path in directory.iterdir() if path.name.isdecimal())
+    newest.with_name(newest.name + TEMPORARY_SUFFIX).write_bytes(bytes(4096))
 
 
 @scenario("kill-in-snapshots", "P2 M5", profile=FORGETFUL, modes=RAFT, pause_s=0.005)

@@ -8,8 +8,9 @@ import asyncio
 import shutil
 from typing import Final
 
+from chaos.losses import reported
 from chaos.profile import Mode
-from chaos.scenario import HA, Context, scenario
+from chaos.scenario import DEADLINE_S, HA, Context, scenario
 
 GRACE_S: Final = 1.0
 """What was on its way when the links were cut may still be acked."""
@@ -55,11 +56,19 @@ async def slaves_killed(x: Context) -> None:
 @scenario("lagging-slaves", "H4 H6", modes=HA)
 async def lagging_slaves(x: Context) -> None:
     """The slaves lag behind thin links when the master is killed; it comes back with more."""
-    links, master = x.cluster.links, await x.leader()
-    pairs = links.between([master], [node for node in links.nodes if node != master])
+    links, master, client = x.cluster.links, await x.leader(), x.load.clients.client
+    slaves = [node for node in links.nodes if node != master]
+    pairs, known = links.between([master], slaves), set(await reported(client))
+    is_async = x.options.mode is Mode.ASYNC_MASTER
     async with x.fault("bandwidth", f"8 KB/s from node {master}", count=len(pairs)):
         await x.do(links.add, pairs, "bandwidth", rate=8)
         await x.linger(3.0)
+        if is_async:
+            # What a thin link holds still arrives when its sender is dead.
+            x.inject("one-way", f"what node {master} sends to slaves is lost", count=len(slaves))
+            for slave in slaves:
+                await x.do(links.cut_direction, master, slave)
+            await x.acked()
         x.leader_lost()
         x.inject("kill", f"the master, node {master}")
         await x.do(x.cluster.kill, master)
@@ -69,6 +78,13 @@ async def lagging_slaves(x: Context) -> None:
     await x.do(x.cluster.start, master)
     await x.do(x.cluster.wait_ready)
     await x.acked()
+    if is_async:
+        # The old master reports it once it has met the new log.
+        async with asyncio.timeout(DEADLINE_S * x.options.time_scale):
+            while not (losses := set(await reported(client)) - known):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        told = [f"{loss.acked_record_count} acked of epoch {loss.epoch}" for loss in losses]
+        x.prove(f"a loss is reported: {told}", told)
 
 
 @scenario("master-link-storm", "H10", modes=HA)
