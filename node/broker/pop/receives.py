@@ -14,7 +14,7 @@ from node.broker.group_settings import check_reader, settings_of
 from node.broker.pop.handles import Handle, encode_handle
 from node.broker.pop.lines import ANY_QUEUE
 from node.broker.pop.shared import EXPECTED, PopShared
-from node.broker.pop.taking import Choice, Given, Wish, split_records
+from node.broker.pop.taking import EFFORT_MAX, Choice, Given, Wish, split_records
 from node.broker.pop.under_way import UnderWay
 from node.broker.sql_filter import SqlFilter
 from node.broker.tag_filter import TagFilter
@@ -101,8 +101,11 @@ class Receives:
                     if conflicts == _CONFLICTS_MAX:
                         raise
                     continue
-                if response.deliveries:
+                if response.deliveries or loop.time() >= busy_deadline:
                     return response
+                continue
+            if hint is not None:  # Others may have grown after this one woke us.
+                hint = None
                 continue
             # Who does not want to wait waits for a take under way: it may leave something.
             left_s = (busy_deadline if is_busy else deadline) - loop.time()
@@ -186,13 +189,14 @@ class Receives:
             shared.unix_ms(),
         )
         left_count, left_bytes = receive.max_count, limits.pull_size_bytes_max
+        left_effort = EFFORT_MAX
         room_count = limits.pop_in_flight_count_max - shared.part.in_flight_count
         room_count -= self._reserved_count
         choices, is_busy = [], False
         offsets = state.groups.get(receive.group, {}).get(receive.topic, {})
         for queue_id in queue_ids:
             key = (receive.group, receive.topic, queue_id)
-            is_enough = left_count <= 0 or left_bytes <= 0
+            is_enough = left_count <= 0 or left_bytes <= 0 or left_effort <= 0
             if is_enough and not receive.starts_at_end:
                 break
             if self._is_read(receive, key, offsets):
@@ -209,6 +213,7 @@ class Receives:
                 count=left_count,
                 size_bytes=left_bytes,
                 room_count=room_count,
+                effort=left_effort,
                 is_ending=shared.under_way.is_ending,
             )
             choices.append(choice)
@@ -220,6 +225,7 @@ class Receives:
             self.full_total += choice.is_full
             left_count -= choice.count
             left_bytes -= choice.size_bytes
+            left_effort -= choice.effort
             room_count -= len(choice.new) + len(choice.waiting)
         return choices, is_busy
 

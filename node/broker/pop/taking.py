@@ -24,6 +24,14 @@ from store.record_edit import properties_of, values
 _MESSAGE_GROUP: Final = b"__SHARDINGKEY"
 _PASSED_OVER_MAX: Final = 256
 """Messages behind those that wait are looked at in one receive, at most so many."""
+EFFORT_MAX: Final = 512
+"""What one look may cost, in records that are looked at: some 5 ms. Who found nothing by then has
+it stored how far that was, and goes on from there when others had their turn."""
+_PULL_EFFORT: Final = 4
+_UNITS_OF_EFFORT: Final = 32
+"""Units of a queue that a filter for tags passes over while one record is looked at."""
+_FILTERED_COUNT: Final = 64
+"""Records read at once for an expression, which may take none of them."""
 
 
 class Wish(NamedTuple):
@@ -54,6 +62,7 @@ class Choice:
     __slots__ = (
         "again",
         "dead",
+        "effort",
         "expected_offset",
         "gone",
         "is_full",
@@ -76,6 +85,8 @@ class Choice:
         """In flight, and expired from the log."""
         self.is_full = False
         self.size_bytes = 0
+        self.effort = 0
+        """What looking for new messages has cost, as in EFFORT_MAX."""
 
     @property
     def count(self) -> int:
@@ -104,12 +115,14 @@ class Taking:
         count: int,
         size_bytes: int,
         room_count: int,
+        effort: int,
         is_ending: Callable[[WindowKey, int], bool],
     ) -> Choice:
         """Return at most `count` messages and about `size_bytes` of one queue.
 
-        At least one message if there is any, however large. `room_count` is how many more may be in
-        flight of all groups; `is_ending` says that something is under way for a message.
+        At least one message if there is any, however large, that is found with this effort.
+        `room_count` is how many more may be in flight of all groups; `is_ending` says that
+        something is under way for a message.
         """
         part = state.part(PopPart)
         choice = Choice(key, part.next_offset(state, key))
@@ -124,7 +137,7 @@ class Taking:
         if has_room or choice.expected_offset == NO_OFFSET:
             held = 0 if window is None else len(window.items)
             room_count = min(room_count, self._limits.pop_window_count_max - held)
-            self._choose_new(choice, wish, blocked, count, size_bytes, room_count)
+            self._choose_new(choice, wish, blocked, count, size_bytes, room_count, effort)
         return choice
 
     # --- Again ---
@@ -205,6 +218,7 @@ class Taking:
         count: int,
         size_bytes: int,
         room_count: int,
+        effort: int,
     ) -> None:
         _, topic, queue_id = choice.key
         lo, hi = self._store.queue_range(topic, queue_id)
@@ -215,32 +229,41 @@ class Taking:
                 return
         elif choice.next_offset < lo:
             choice.next_offset = lo
-        passed_over_max = len(choice.waiting) + _PASSED_OVER_MAX
+        least = _FILTERED_COUNT if isinstance(wish.filter, SqlFilter) else 1
         while choice.next_offset < hi and choice.count < count and choice.size_bytes < size_bytes:
             left = min(count - choice.count, room_count - len(choice.new) - len(choice.waiting))
             choice.is_full = left <= 0
-            if choice.is_full or len(choice.waiting) >= passed_over_max:
+            if choice.is_full or len(choice.waiting) >= _PASSED_OVER_MAX or choice.effort >= effort:
                 return
+            first = choice.next_offset
             result = self._store.pull(
                 topic,
                 queue_id,
-                choice.next_offset,
-                max_count=left,
+                first,
+                max_count=max(left, least),
                 max_size_bytes=size_bytes - choice.size_bytes,
                 tags=wish.filter.codes if isinstance(wish.filter, TagFilter) else None,
             )
-            if result.status is PullStatus.FOUND:
-                self._add_new(choice, wish, blocked, result.data)
-            if result.next_offset <= choice.next_offset:
+            if result.next_offset <= first:
                 return
             choice.next_offset = result.next_offset
+            if result.status is PullStatus.FOUND:
+                self._add_new(choice, wish, blocked, result.data, left)
+            passed_over_count = choice.next_offset - first - result.record_count
+            choice.effort += _PULL_EFFORT + result.record_count
+            choice.effort += max(passed_over_count, 0) // _UNITS_OF_EFFORT
 
     @staticmethod
-    def _add_new(choice: Choice, wish: Wish, blocked: set[int], data: bytes) -> None:
+    def _add_new(choice: Choice, wish: Wish, blocked: set[int], data: bytes, left: int) -> None:
+        """Add at most so many of some records, which end at the offset to go on from."""
         if wish.filter is not None:
             data, _ = wish.filter.keep(data)
         for record in split_records(data):
             offset = fmt.TIMESTAMP.unpack_from(record, fmt.QUEUE_OFFSET_AT)[0]
+            if not left:
+                choice.next_offset = offset
+                return
+            left -= 1
             group = message_group_of(record) if wish.is_fifo else 0
             if wish.is_fifo and group in blocked:
                 choice.waiting.append((offset, group))
