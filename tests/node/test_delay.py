@@ -331,6 +331,26 @@ async def test_a_cancel_of_what_was_never_delayed_is_refused(tmp_path: Path) -> 
 
 
 @on_loop
+async def test_a_record_inside_a_body_names_no_message_to_cancel(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        held = await send(node, delayed(1, DELAY="1"))
+        log = node.log.store.log
+        for queue_offset in (0, 1, 1 << 40):
+            position = log.max_position + fmt.ENTRY_HEADER_SIZE_BYTES + fmt.BODY_AT
+            inner = bytearray(scheduled(delayed(2), NOW + 1_000, level=1))
+            fmt.TIMESTAMP.pack_into(inner, fmt.QUEUE_OFFSET_AT, queue_offset)
+            fmt.TIMESTAMP.pack_into(inner, fmt.PHYSICAL_OFFSET_AT, position)
+            inner[fmt.STORE_HOST_AT : fmt.STORE_HOST_AT + 8] = bytes.fromhex(id_of(node, held)[:16])
+            await send(node, encode_message("orders", 1, bytes(inner)))
+            assert node.log.store.message_at(position).topic == fmt.SCHEDULE_TOPIC
+            with pytest.raises(MessageNotFoundError):
+                await cancel(node, message_id(node.log.store.config.store_host, position))
+        await send(node, delayed(3, DELAY="1"))
+        await move(node, NOW + 1_000)
+        assert bodies(node) == [1, 3]
+
+
+@on_loop
 async def test_a_cancel_and_a_delivery_do_not_both_succeed(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         response = await send(node, delayed(1, TIMER_DELAY_MS="10"), delayed(2, DELAY="1"))

@@ -26,6 +26,7 @@ from quorumlog.pb.delay_pb2 import (
     DelayStatusRequest,
     DelayStatusResponse,
 )
+from store import format as fmt
 from store.errors import PositionRangeError, RecordFormatError
 from store.message import Message, parse_message_id
 
@@ -59,6 +60,8 @@ class Delay:
         queue = NUMBERS.get((message.topic.encode(), message.queue_id))
         if queue is None:
             raise MessageNotFoundError(request.message_id)
+        if not self._is_in_its_queue(message):
+            raise MessageNotFoundError(request.message_id)
         own = self._held(message)
         due = Due(own.due_unix_ms, queue, message.queue_offset)
         part = context.state.part(DelayPart)
@@ -82,6 +85,15 @@ class Delay:
         if message.store_host != host:
             raise MessageNotFoundError(message_id)
         return message
+
+    def _is_in_its_queue(self, message: Message) -> bool:
+        """Say whether the queue has this very record: anybody may send one inside a body."""
+        offset = message.queue_offset
+        try:
+            unit = self._context.store.units(message.topic, message.queue_id, offset, offset + 1)
+        except PositionRangeError:
+            return False
+        return int(fmt.CONSUME_QUEUE_UNIT.unpack(unit)[0]) == message.position
 
     def _held(self, message: Message) -> Held:
         with self._context.store.view(message.position, message.size_bytes) as view:
