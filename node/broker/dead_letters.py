@@ -26,6 +26,7 @@ from quorumlog.pb.retry_pb2 import (
     ResendDeadLettersResponse,
 )
 from quorumlog.pb.state_pb2 import Command
+from store.errors import LimitExceededError
 
 _LIST_COUNT: Final = 64
 
@@ -88,7 +89,12 @@ class DeadLetters:
         if not left:
             return response
         topic = dead_letter_topic(group)
-        records = [self._sent_again(topic, offset) for offset in left]
+        records, size_bytes = list[bytes](), 0
+        for offset in left:
+            records.append(self._sent_again(topic, offset))
+            size_bytes += len(records[-1])
+            if size_bytes > self._produce.batch_size_bytes_max:  # Do not read the others, too.
+                raise LimitExceededError("batch", size_bytes, self._produce.batch_size_bytes_max)
         mark = Command.MarkResent(
             group=group,
             offsets=left,

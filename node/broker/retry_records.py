@@ -23,9 +23,12 @@ _BEHIND_TIMES: Final = 16
 
 
 def times_of(record: bytes) -> int:
-    """Return how often a message was given back before."""
+    """Return how often a message was given back before.
+
+    Whoever sends a message can write anything there; a number below 0 counts as none.
+    """
     at = record_layout(memoryview(record), 0).body_at - _BEHIND_TIMES
-    return int(fmt.INT32.unpack_from(record, at)[0])
+    return max(0, int(fmt.INT32.unpack_from(record, at)[0]))
 
 
 def given_back(record: bytes, group: str, *, is_dead: bool) -> bytes:
