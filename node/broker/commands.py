@@ -50,9 +50,14 @@ class Commands:
         NotReadyError, BusyError, LimitExceededError, errors of a full disk; and with an unknown
         outcome AppendTimeoutError, OutcomeUnknownError.
         """
+        return await self.decided(self.submit_nowait(command))
+
+    async def decided(self, future: "asyncio.Future[Index]") -> Index:
+        """Wait for what `submit_nowait` returned. Whoever gives up does not withdraw it."""
         timeout_ms = self._context.limits.append_timeout_ms
-        future = self.submit_nowait(command)
-        return await within(future, timeout_ms, lambda: AppendTimeoutError(timeout_ms))
+        return await within(
+            asyncio.shield(future), timeout_ms, lambda: AppendTimeoutError(timeout_ms)
+        )
 
     def submit_nowait(self, command: Command) -> "asyncio.Future[Index]":
         """As `submit`, without a coroutine: commands enter the log in the order of the calls.

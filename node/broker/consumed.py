@@ -10,7 +10,7 @@ as long as one is under way nobody can say what will be stored.
 import asyncio
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Final
 
 from node.broker.context import Context, within
@@ -38,7 +38,7 @@ from quorumlog.pb.transaction_pb2 import (
 _NOT_SET: Final = -1
 _Key = tuple[str, str, int]
 """Consumer group, topic, queue id."""
-_Coming = dict[_Key, deque[int]]
+_Coming = dict[_Key, deque[tuple[int, "_Entry"]]]
 
 
 class _Entry:
@@ -52,16 +52,16 @@ class _Entry:
 
     def enter(self, _prepared: Prepared | None = None) -> None:
         """Be under way, or raise why that cannot be."""
-        self._coming = self._owner.enter(self._consumed)
+        self._coming = self._owner.enter(self._consumed, self)
 
     def leave(self, _committed: Committed | None = None) -> None:
-        """It is decided: what comes first in the log is decided first."""
+        """It is decided, or could not be written: only then others may come before it."""
         coming, self._coming = self._coming, None
         assert coming is not None, "offsets that were never under way"
         for row in self._consumed.offsets:
             key = self._consumed.group, row.topic, row.queue_id
             offsets = coming[key]
-            offsets.popleft()
+            offsets.remove((row.offset, self))
             if not offsets:
                 del coming[key]
 
@@ -135,6 +135,17 @@ class Consumed:
                 if not self._plain[key]:
                     del self._plain[key]
 
+    def plain_until(
+        self, group: str, queues: Iterable[tuple[str, int]], decided: "asyncio.Future[int]"
+    ) -> None:
+        """A commit without a condition is under way until that is decided.
+
+        Whoever waits for it may go before: nothing that is in the log is withdrawn.
+        """
+        under_way = ExitStack()
+        under_way.enter_context(self.plain(group, queues))
+        decided.add_done_callback(lambda _: under_way.close())
+
     # --- The condition ---
 
     def _look(self, consumed: ConsumedOffsets) -> None:
@@ -153,7 +164,7 @@ class Consumed:
                 expected = f"{max(0, row.expected)} or more"
                 raise BadRequestError("offset", expected, str(row.offset))
 
-    def enter(self, consumed: ConsumedOffsets) -> _Coming:
+    def enter(self, consumed: ConsumedOffsets, entry: _Entry) -> _Coming:
         """Compare with what is stored and what is under way, and be under way.
 
         Raises OffsetConflictError, BusyError, LimitReachedError, UnknownTopicError.
@@ -172,14 +183,14 @@ class Consumed:
             coming = self._coming.get(key)
             known = stored.get(row.topic, {}).get(row.queue_id, _NOT_SET)
             new_count += known == _NOT_SET
-            found = coming[-1] if coming else known
+            found = coming[-1][0] if coming else known
             if found != row.expected:
                 raise OffsetConflictError(group, row.topic, row.queue_id, row.expected, found)
         if new_count:
             self._check_room(group, new_count)
         for row in consumed.offsets:
             key = group, row.topic, row.queue_id
-            self._coming.setdefault(key, deque()).append(row.offset)
+            self._coming.setdefault(key, deque()).append((row.offset, entry))
         return self._coming
 
     def _check_room(self, group: str, new_count: int) -> None:

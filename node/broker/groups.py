@@ -147,8 +147,10 @@ class Groups:
             if row.offset < 0:
                 raise BadRequestError("offset", f"0 to {_OFFSET_MAX}", str(row.offset))
             commit.offsets.add(topic=row.topic, queue_id=row.queue_id, offset=row.offset)
-        with self._consumed.plain(request.group, {(o.topic, o.queue_id) for o in request.offsets}):
-            return CommitOffsetsResponse(index=await self._commands.submit(command))
+        decided = self._commands.submit_nowait(command)
+        queues = {(row.topic, row.queue_id) for row in request.offsets}
+        self._consumed.plain_until(request.group, queues, decided)
+        return CommitOffsetsResponse(index=await self._commands.decided(decided))
 
     async def fetch_offsets(self, request: FetchOffsetsRequest) -> FetchOffsetsResponse:
         """Return stored offsets, at least as new as any commit acked before the call.

@@ -98,7 +98,7 @@ class Retry:
         if request.attempt_count_max:
             count_max = min(count_max, request.attempt_count_max - 1)
         now_unix_ms = self._unix_ms()
-        records, queues = [], set()
+        records, queues, size_bytes = [], set(), 0
         for message in messages:
             record = self._record(group, message)
             is_dead = message.is_dead or times_of(record) >= count_max
@@ -110,6 +110,9 @@ class Retry:
                     raise LimitExceededError("message to be tried again", len(moved), limit)
             records.append(moved)
             queues.add(_queue_of(moved))
+            size_bytes += len(moved)
+            if size_bytes > self._produce.batch_size_bytes_max:  # Do not read the others, too.
+                raise LimitExceededError("batch", size_bytes, self._produce.batch_size_bytes_max)
         await self._make_room(request)
         commands = self._topics_of(group)
         if request.offsets:
@@ -182,8 +185,9 @@ class Retry:
                 lowest = min((row.offset, *given))
                 new.append(GroupOffset(topic=row.topic, queue_id=row.queue_id, offset=lowest))
         if new:
-            with self._consumed.plain(group, {(row.topic, row.queue_id) for row in new}):
-                await self._commands.submit(_commit(group, new))
+            decided = self._commands.submit_nowait(_commit(group, new))
+            self._consumed.plain_until(group, {(r.topic, r.queue_id) for r in new}, decided)
+            await self._commands.decided(decided)
         elif stored is None:
             settings = common_pb2.GroupSettings()
             put = Command.PutGroup(group=group, settings=settings)
