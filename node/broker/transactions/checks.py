@@ -9,6 +9,7 @@ limit. Transactions whose producers are gone are kept, and asked about when one 
 
 import asyncio
 import heapq
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -25,10 +26,12 @@ from node.transaction_errors import TransactionEndedError, UnknownTransactionErr
 from quorumlog.pb.state_pb2 import Command
 from quorumlog.pb.transaction_pb2 import TransactionCheck
 from raft.errors import RaftError
-from store.errors import PositionRangeError, StoreError
+from store.errors import CorruptionError, PositionRangeError, StoreError
 
 AT_ONCE: Final = 256
 """Questions of one entry, and transactions looked at before others get their turn."""
+_SIZE_BYTES_AT_ONCE: Final = 1024 * 1024
+"""Of messages in questions, before others get their turn: a few ms."""
 PAUSE_MS_MAX: Final = 1_000
 """Ages, and what could not be asked, are looked at again after this."""
 _log: Final = structlog.get_logger(component="transactions")
@@ -86,9 +89,10 @@ class Checks:
         return is_due and not self.producers.is_there(known.producer_group)
 
     def _on_producer(self, group: str) -> None:
-        """What is due and had nobody to ask is not in the heap."""
+        """What is due and had nobody to ask is not in the heap; all else is."""
+        now_ms = self._unix_ms()
         for known in self._ends.part.open.values():
-            if known.producer_group == group:
+            if known.producer_group == group and known.next_check_unix_ms <= now_ms:
                 self._push(known)
 
     def _push(self, known: OpenTransaction) -> None:
@@ -124,6 +128,7 @@ class Checks:
         now_ms = self._unix_ms()
         limit = self._context.limits.transaction_check_count_max
         questions: list[tuple[OpenTransaction, Waiting]] = []
+        planned: Counter[Waiting] = Counter()
         given_up = self._aged(now_ms)
         postponed: list[tuple[int, int]] = []
         for known in self._take_due(now_ms):
@@ -131,7 +136,7 @@ class Checks:
                 given_up.append(known)
             elif not self.producers.is_there(known.producer_group):
                 continue  # Until one comes.
-            elif (waiting := self.producers.choose(known.producer_group)) is not None:
+            elif (waiting := self.producers.choose(known.producer_group, planned)) is not None:
                 questions.append((known, waiting))
             else:  # All have enough to answer.
                 postponed.append((now_ms + PAUSE_MS_MAX, known.position))
@@ -139,7 +144,11 @@ class Checks:
             if questions:
                 await self._ask(questions, now_ms)
             for known in given_up:
-                await self._give_up(known)
+                try:
+                    await self._give_up(known)
+                except CorruptionError as error:  # The others do not wait for the repair.
+                    self._context.on_damage(error)
+                    postponed.append((now_ms + PAUSE_MS_MAX, known.position))
         except (NodeError, RaftError, StoreError):
             again = [known for known, _ in questions] + given_up
             postponed += [(now_ms + PAUSE_MS_MAX, known.position) for known in again]
@@ -183,11 +192,20 @@ class Checks:
             positions=[known.position for known, _ in questions], next_unix_ms=next_ms
         )
         await self._own_appends.write(b"", [Command(check_transactions=check)])
-        for known, waiting in questions:
+        for known, _ in questions:
             heapq.heappush(self._due, (next_ms, known.position))
+        size_bytes = 0
+        for known, waiting in questions:
+            size_bytes += known.size_bytes
+            if size_bytes > _SIZE_BYTES_AT_ONCE:
+                size_bytes = 0
+                await asyncio.sleep(0)
             try:
                 made = visible_messages(self._ends.half_messages(known))
             except PositionRangeError:  # It is given up as expired in a moment.
+                continue
+            except CorruptionError as error:  # The next question comes after the repair.
+                self._context.on_damage(error)
                 continue
             question = TransactionCheck(
                 transaction_id=known.position,
@@ -195,7 +213,7 @@ class Checks:
                 records=made.records,
                 record_count=made.record_count,
             )
-            if not waiting.questions.full():
+            if waiting.questions.qsize() < self._context.limits.transaction_question_count_max:
                 waiting.questions.put_nowait(question)
             self.checks_total += 1
 

@@ -5,6 +5,7 @@ transactions. Known to the leader only: producers come back to the next one by t
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from typing import Final
 
@@ -40,13 +41,18 @@ class Producers:
         """Say whether any producer of a group is there."""
         return group in self._by_group
 
-    def choose(self, group: str) -> Waiting | None:
-        """Return one that can be asked, each in turn; None if there is none."""
+    def choose(self, group: str, planned: Counter[Waiting]) -> Waiting | None:
+        """Return one that can be asked, each in turn; None if there is none.
+
+        `planned` has the questions that will be asked with this one, and gets it, too.
+        """
         there = self._by_group.get(group, [])
+        limit = self._context.limits.transaction_question_count_max
         for _ in there:
             first = there.pop(0)
             there.append(first)
-            if first.questions.qsize() < self._context.limits.transaction_question_count_max:
+            if first.questions.qsize() + planned[first] < limit:
+                planned[first] += 1
                 return first
         return None
 

@@ -1,0 +1,101 @@
+"""What a review found in the questions about transactions: how many, in which order, and damage."""
+
+import asyncio
+from pathlib import Path
+
+from node.limits import Limits
+from quorumlog.pb.transaction_pb2 import TRANSACTION_OUTCOME_GIVEN_UP
+from store.errors import CorruptionError
+from tests.node.broker_fakes import Fixture, node_at
+from tests.node.links import eventually
+from tests.node.transaction_calls import begun, on_loop, part, producer, question, round_of
+
+FEW = Limits(transaction_question_count_max=2)
+
+
+def check_counts(node: Fixture) -> list[int]:
+    return [one.check_count for one in part(node).open.values()]
+
+
+@on_loop
+async def test_no_more_are_counted_than_are_asked(tmp_path: Path) -> None:
+    async with node_at(tmp_path, limits=FEW) as node:
+        ids = [await begun(node, n, n + 1) for n in range(5)]
+        async with producer(node) as stream:
+            await round_of(node, 6_000)
+            assert check_counts(node) == [1, 1, 0, 0, 0]
+            asked = [(await question(stream)).transaction_id for _ in range(2)]
+            await round_of(node, 1_000)
+            asked += [(await question(stream)).transaction_id for _ in range(2)]
+            await round_of(node, 1_000)
+            asked.append((await question(stream)).transaction_id)
+            assert asked == ids
+            assert check_counts(node) == [1] * 5
+
+
+@on_loop
+async def test_who_was_asked_as_much_as_he_can_take_hears_of_the_end(tmp_path: Path) -> None:
+    async with node_at(tmp_path, limits=FEW) as node:
+        for n in range(5):
+            await begun(node, n, n + 1)
+        async with producer(node):
+            await round_of(node, 6_000)
+            node.driver.lose()
+            assert node.broker._transactions.checks.producers.count == 0
+
+
+@on_loop
+async def test_producers_that_come_again_cost_no_memory(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        transaction_id = await begun(node, 0, 1)
+        checks = node.broker._transactions.checks
+        for _ in range(5):
+            async with producer(node) as stream:
+                waiting = asyncio.ensure_future(anext(stream))
+                await eventually(lambda: checks.producers.count == 1, "it is there")
+                await asyncio.sleep(0)
+                waiting.cancel()
+                await asyncio.wait({waiting})
+        assert [position for _, position in checks._due] == [transaction_id]
+        async with producer(node) as stream:
+            await round_of(node, 6_000)
+            assert (await question(stream)).transaction_id == transaction_id
+
+
+def damage(node: Fixture, transaction_id: int) -> list[CorruptionError]:
+    """Have one transaction be damaged on this node's disk; return what will be found."""
+    ends, found = node.broker._transactions._ends, list[CorruptionError]()
+    whole = ends.half_messages
+
+    def half_messages(known: object) -> bytes:
+        if known.position == transaction_id:  # type: ignore[attr-defined]
+            raise CorruptionError("file", 0, "body CRC", "1", "2")
+        return whole(known)  # type: ignore[arg-type]
+
+    ends.half_messages = half_messages  # type: ignore[method-assign]
+    node.broker.context.on_damage = found.append
+    return found
+
+
+@on_loop
+async def test_damage_of_one_does_not_keep_the_others_from_being_asked(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        ids = [await begun(node, n, n + 1) for n in range(3)]
+        found = damage(node, ids[0])
+        async with producer(node) as stream:
+            await round_of(node, 6_000)
+            assert [(await question(stream)).transaction_id for _ in range(2)] == ids[1:]
+            assert len(found) == 1
+        # All of them have their next time.
+        assert {position for _, position in node.broker._transactions.checks._due} == {*ids}
+
+
+@on_loop
+async def test_nor_from_being_given_up(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        ids = [await begun(node, n, n + 1) for n in range(3)]
+        found = damage(node, ids[0])
+        await round_of(node, 2 * 86_400_000)
+        assert list(part(node).open) == ids[:1]
+        assert part(node).ended == dict.fromkeys(ids[1:], TRANSACTION_OUTCOME_GIVEN_UP)
+        assert len(found) == 1
