@@ -55,6 +55,7 @@ class Commands:
     async def decided(self, future: "asyncio.Future[Index]") -> Index:
         """Wait for what `submit_nowait` returned. Whoever gives up does not withdraw it."""
         timeout_ms = self._context.limits.append_timeout_ms
+        future.add_done_callback(_noted)
         return await within(
             asyncio.shield(future), timeout_ms, lambda: AppendTimeoutError(timeout_ms)
         )
@@ -134,3 +135,9 @@ class Commands:
 
 def _accept(prepared: Prepared) -> None:
     """Commands were checked when they were submitted."""
+
+
+def _noted(future: "asyncio.Future[Index]") -> None:
+    """Whoever waited for an error may have gone: nobody else has to hear of it."""
+    if not future.cancelled():
+        future.exception()
