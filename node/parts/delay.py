@@ -25,7 +25,7 @@ NAME: Final = "delay"
 FILE_NAME: Final = "delayOffset.json"
 QUEUE_COUNT: Final = 19
 """0 holds messages of any time, 1 to 18 those of the levels."""
-_FORMAT: Final = 1
+_FORMAT: Final = 2
 _TABLE: Final = "offsetTable"
 _OURS: Final = "quorumlog"
 

@@ -1,20 +1,17 @@
 """A set of queue offsets that only grows, and mostly from below: which ones are done with.
 
 Owns its form in memory and in images; must not know what is done with. Everything below the floor
-is in it. Above the floor there is one bit an offset, in chunks; a chunk that is full costs nothing
-but its number. So a million offsets that are left in any order cost 125 KB, and what is the
-furthest behind costs no more than the chunks between it and the end.
+is in it. Above the floor there is one bit an offset, in chunks; chunks that are full are kept as
+runs. So a million offsets that are left in any order cost 125 KB, and one that stays behind for
+days costs its own chunk, however many pass it by.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 CHUNK_OFFSETS: Final = 4_096
 _FULL_BITS: Final = (1 << CHUNK_OFFSETS) - 1
-_FULL: Final = -1
-"""All bits of any chunk."""
-_FULL_TEXT: Final = "full"
-
 Runs = list[tuple[int, int]]
 """Half-open ranges of offsets, ascending, without gaps of 0."""
 
@@ -22,7 +19,7 @@ Runs = list[tuple[int, int]]
 class GoneOffsets:
     """One per queue."""
 
-    __slots__ = ("_chunks", "_frozen", "count", "floor")
+    __slots__ = ("_chunks", "_frozen", "_full_his", "_full_los", "count", "floor")
 
     def __init__(self) -> None:
         self.floor = 0
@@ -30,7 +27,10 @@ class GoneOffsets:
         self.count = 0
         """How many are in it, those below the floor included."""
         self._chunks: dict[int, int] = {}
-        """Bits by chunk number, where any offset at or above the floor is in it."""
+        """Bits by chunk number, where some offsets at or above the floor are in it, and not all."""
+        self._full_los: list[int] = []
+        self._full_his: list[int] = []
+        """Runs of chunk numbers, half-open, ascending, apart: those that are in it as a whole."""
         self._frozen: dict[int, str] = {}
         """Texts for images; a chunk that changed since is not in it."""
 
@@ -38,7 +38,14 @@ class GoneOffsets:
         if offset < self.floor:
             return True
         number, at = divmod(offset, CHUNK_OFFSETS)
-        return bool(self._chunks.get(number, 0) >> at & 1)
+        return bool(self._bits(number) >> at & 1)
+
+    def _bits(self, number: int) -> int:
+        bits = self._chunks.get(number)
+        if bits is None:
+            run = bisect_right(self._full_los, number) - 1
+            bits = _FULL_BITS if run >= 0 and number < self._full_his[run] else 0
+        return bits
 
     def has_any(self, lo: int, hi: int) -> bool:
         """Say whether an offset of [lo, hi) is in the set."""
@@ -46,7 +53,7 @@ class GoneOffsets:
             return True
         if hi - lo == 1:  # Mostly: messages come in any order.
             return lo in self
-        return any(self._chunks.get(number, 0) & mask for number, mask in _masks(lo, hi))
+        return any(self._bits(number) & mask for number, mask in _masks(lo, hi))
 
     def add(self, lo: int, hi: int) -> None:
         """Add the offsets [lo, hi), none of which is in the set."""
@@ -56,22 +63,38 @@ class GoneOffsets:
         else:
             masks = _masks(lo, hi)
         for number, mask in masks:
-            bits = self._chunks.get(number, 0)
+            bits = self._bits(number)
             assert not bits & mask, f"chunk {number}: {bits & mask:x} is there already"
             bits |= mask
-            self._chunks[number] = _FULL if bits == _FULL_BITS else bits
             self._frozen.pop(number, None)
+            if bits == _FULL_BITS:
+                self._chunks.pop(number, None)
+                self._add_full(number)
+            else:
+                self._chunks[number] = bits
         self.count += hi - lo
         if lo == self.floor:
             self._raise_floor()
 
+    def _add_full(self, number: int) -> None:
+        los, his = self._full_los, self._full_his
+        run = bisect_right(los, number)
+        if run and his[run - 1] == number:
+            his[run - 1] += 1
+            run -= 1
+        else:
+            los.insert(run, number)
+            his.insert(run, number + 1)
+        if run + 1 < len(los) and los[run + 1] == his[run]:
+            his[run] = his.pop(run + 1)
+            del los[run + 1]
+
     def _raise_floor(self) -> None:
-        chunks, number = self._chunks, self.floor // CHUNK_OFFSETS
-        while chunks.get(number) == _FULL:
-            del chunks[number]
-            self._frozen.pop(number, None)
-            number += 1
-        bits = chunks.get(number, 0)
+        number = self.floor // CHUNK_OFFSETS
+        if self._full_los and self._full_los[0] == number:
+            number = self._full_his.pop(0)
+            del self._full_los[0]
+        bits = self._chunks.get(number, 0)
         self.floor = number * CHUNK_OFFSETS + ((bits + 1) & ~bits).bit_length() - 1
 
     def content(self) -> dict[str, Any]:
@@ -79,9 +102,10 @@ class GoneOffsets:
         frozen = self._frozen
         for number, bits in self._chunks.items():
             if number not in frozen:
-                frozen[number] = _FULL_TEXT if bits == _FULL else f"{bits:x}"
+                frozen[number] = f"{bits:x}"
         chunks = {str(number): frozen[number] for number in sorted(frozen)}
-        return {"floor": self.floor, "count": self.count, "chunks": chunks}
+        full = [list(run) for run in zip(self._full_los, self._full_his, strict=True)]
+        return {"floor": self.floor, "count": self.count, "chunks": chunks, "full": full}
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> "GoneOffsets":
@@ -89,10 +113,13 @@ class GoneOffsets:
         found = cls()
         found.floor, found.count = int(content["floor"]), int(content["count"])
         for number, text in content["chunks"].items():
-            bits = _FULL if text == _FULL_TEXT else int(text, 16)
-            if bits == 0 or bits > _FULL_BITS:
+            bits = int(text, 16)
+            if not 0 < bits < _FULL_BITS:
                 raise ValueError(f"chunk {number} has bits of no chunk")
             found._chunks[int(number)] = bits
+        for lo, hi in content["full"]:
+            found._full_los.append(int(lo))
+            found._full_his.append(int(hi))
         return found
 
     @classmethod

@@ -69,6 +69,30 @@ def test_the_set_is_a_set(ranges: list[tuple[int, int]]) -> None:
     assert all((n in again) == (n in model) for n in probes - {-1})
 
 
+@given(st.permutations(range(7)), st.integers(0, 7))
+def test_full_chunks_are_kept_as_runs(numbers: list[int], count: int) -> None:
+    gone = GoneOffsets()
+    for number in numbers[:count]:
+        gone.add(number * CHUNK_OFFSETS, (number + 1) * CHUNK_OFFSETS)
+    floor = next(n for n in range(8) if n not in numbers[:count])
+    assert gone.floor == floor * CHUNK_OFFSETS
+    los = [n for n in numbers[:count] if n > floor and n - 1 not in numbers[:count]]
+    assert [lo for lo, _ in gone.content()["full"]] == sorted(los)
+    again = GoneOffsets.of(json.loads(json.dumps(gone.content())))
+    for number in range(8):
+        first = number * CHUNK_OFFSETS
+        is_in = number in numbers[:count]
+        assert {first in gone, first + 99 in again, again.has_any(first, first + 2)} == {is_in}
+
+
+def test_one_that_stays_behind_costs_little_however_many_pass_it_by() -> None:
+    gone = GoneOffsets()
+    gone.add(1, 20_000 * CHUNK_OFFSETS)
+    assert len(json.dumps(gone.content())) < 2_000
+    gone.add(0, 1)
+    assert gone.content() == GoneOffsets.below(20_000 * CHUNK_OFFSETS).content()
+
+
 @given(st.sets(OFFSETS, min_size=1))
 def test_runs_say_which_offsets_are_meant(offsets: set[int]) -> None:
     runs = decode_runs(encode_runs(sorted(offsets)))
@@ -154,13 +178,13 @@ def test_a_file_of_rocketmq_is_read(table: str) -> None:
 
 
 def test_another_format_is_an_error_and_not_dropped() -> None:
-    content: Any = {**state_after(take(1, 1)).image().parts["delay"].content, "format": 2}
+    content: Any = {**state_after(take(1, 1)).image().parts["delay"].content, "format": 1}
     with pytest.raises(CorruptionError, match="format of delayed"):
         DelayPart(SMALL_LIMITS, PartImage(1, content))
 
 
 def test_damaged_bits_are_an_error() -> None:
-    content = {"floor": 0, "count": 1, "chunks": {"0": "1" + "0" * 2000}}
+    content = {"floor": 0, "count": 1, "chunks": {"0": "1" + "0" * 2000}, "full": []}
     with pytest.raises(ValueError, match="chunk 0"):
         GoneOffsets.of(content)
 
