@@ -33,7 +33,7 @@ def test_the_program_with_a_cluster(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_program_with_an_engine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    program = PROGRAMS[1]
+    program = PROGRAMS[2]
     assert "Store.open" in program
     monkeypatch.chdir(tmp_path)
     small = "StoreConfig(file_size_bytes=1 << 20)"  # The default would take gigabytes here.
@@ -43,4 +43,4 @@ def test_the_program_with_an_engine(
 
 
 def test_there_is_no_other_program() -> None:
-    assert len(PROGRAMS) == 2
+    assert len(PROGRAMS) == 3

@@ -1,0 +1,35 @@
+"""The README's program for the official client runs as it stands there."""
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from deploy.local import LocalCluster
+from quorumlog.sync import connect
+from tests.client.test_readme import PROGRAMS
+from tests.compat.drivers import CLIENTS
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_installed")
+def test_the_program_with_the_official_client(cluster: LocalCluster, tmp_path: Path) -> None:
+    program = PROGRAMS[1]
+    assert "from rocketmq import" in program
+    with connect(cluster.bootstrap) as client:
+        client.admin.create_topic("orders")
+    done = subprocess.run(
+        [
+            CLIENTS / "python/bin/python",
+            "-c",
+            program.replace("127.0.0.1:8081", cluster.address(2)),
+        ],
+        env={**os.environ, "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    assert re.search(r"^[0-9A-F]{34}$", done.stdout, re.MULTILINE)
