@@ -1,6 +1,7 @@
 """The official clients against several broker groups, and against nodes that trust few."""
 
 import asyncio
+import time
 from pathlib import Path
 
 import grpc
@@ -8,6 +9,8 @@ import pytest
 
 import quorumlog
 from deploy.local import LocalCluster
+from node.rocketmq.forwarding import SERVICE
+from quorumlog.pb.rocketmq_pb2 import QueryRouteRequest, QueryRouteResponse, Resource
 from tests.compat.drivers import CallFailedError, Client, body_of
 from tests.compat.test_clients import receive
 from tests.node.certificates import Authority
@@ -26,10 +29,26 @@ async def create_topic(
         await client.admin.create_topic("orders", queue_count=2)
 
 
+def wait_for_route(address: str, groups: set[str]) -> None:
+    """Return once a node knows that these broker groups share the topic."""
+    deadline = time.monotonic() + 60
+    with grpc.insecure_channel(address) as channel:
+        ask = channel.unary_unary(f"/{SERVICE}/QueryRoute")
+        request = QueryRouteRequest(topic=Resource(name="orders")).SerializeToString()
+        while True:
+            data = ask(request, metadata=(("x-mq-client-id", "test"),), timeout=10)
+            route = QueryRouteResponse.FromString(data)
+            if {queue.broker.name.split(".")[0] for queue in route.message_queues} == groups:
+                return
+            assert time.monotonic() < deadline, f"{address}: {route}"
+
+
 def test_ordered_messages_over_two_groups(tmp_path: Path) -> None:
     """A message group has one queue in the whole cluster, whichever node a client writes to."""
     with LocalCluster.create(tmp_path / "c", 1, groups=2, settings=SETTINGS) as cluster:
         asyncio.run(create_topic(cluster))
+        for node in cluster.node_ids:  # Until both know both, they choose among other queues.
+            wait_for_route(cluster.address(node), {"g0", "g1"})
         sent: dict[str, list[bytes]] = {}
         with (
             Client("python", cluster.address(1), tmp_path / "one") as first,
