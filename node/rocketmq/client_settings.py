@@ -16,7 +16,10 @@ SEND_ATTEMPT_COUNT: Final = 3
 RECEIVE_COUNT: Final = 32
 """Messages of one answer."""
 LONG_POLLING_S: Final = 20
-SUBSCRIPTION_COUNT_MAX: Final = 1_024
+TOPIC_COUNT_MAX: Final = 1_024
+"""Topics of one client."""
+SIZE_BYTES_MAX: Final = 128 * 1024
+"""Settings of one client: they are sent back, and may wait for it."""
 _PRODUCER_BACKOFF: Final = pb.ExponentialBackoff(
     initial=Duration(nanos=10_000_000), max=Duration(seconds=1), multiplier=2
 )
@@ -33,6 +36,14 @@ def answer(
 
     `attempt_count` and `is_fifo` are those of a consumer's group.
     """
+    size_bytes = asked.ByteSize()
+    if size_bytes > SIZE_BYTES_MAX:
+        text = f"settings of {size_bytes} bytes, the limit is {SIZE_BYTES_MAX}"
+        raise RefusedError(pb.Code.BAD_REQUEST, text)
+    count = max(len(asked.publishing.topics), len(asked.subscription.subscriptions))
+    if count > TOPIC_COUNT_MAX:
+        text = f"{count} topics of one client, the limit is {TOPIC_COUNT_MAX}"
+        raise RefusedError(pb.Code.BAD_REQUEST, text)
     settings = pb.Settings()
     settings.CopyFrom(asked)
     settings.metric.CopyFrom(pb.Metric(on=False))
@@ -47,9 +58,6 @@ def answer(
             )
         case "subscription":
             group_name(asked.subscription.group)
-            if len(asked.subscription.subscriptions) > SUBSCRIPTION_COUNT_MAX:
-                text = f"more than {SUBSCRIPTION_COUNT_MAX} subscriptions of one client"
-                raise RefusedError(pb.Code.BAD_REQUEST, text)
             for entry in asked.subscription.subscriptions:
                 topic_name(entry.topic, for_reading=True)
             subscription = settings.subscription

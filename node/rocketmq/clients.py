@@ -25,10 +25,9 @@ COMMAND_COUNT_MAX: Final = 64
 class Client:
     """One client instance, as it introduced itself."""
 
-    __slots__ = ("commands", "group", "heard_s", "settings", "topics")
+    __slots__ = ("commands", "group", "heard_s", "topics")
 
     def __init__(self) -> None:
-        self.settings: pb.Settings | None = None
         self.group = ""
         self.topics: frozenset[str] = frozenset()
         """What a producer sends to."""
@@ -89,7 +88,8 @@ class Clients:
 
     def _forget(self) -> None:
         now = time.monotonic()
-        for client_id, client in list(self._clients.items()):
+        while self._clients:
+            client_id, client = next(iter(self._clients.items()))
             is_old = client.commands is None and now - client.heard_s > SILENT_S_MAX
             if not is_old and len(self._clients) <= CLIENT_COUNT_MAX:
                 return

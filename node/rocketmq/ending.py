@@ -28,6 +28,7 @@ LOOK_S: Final = 1.0
 """How often it is looked which producers are there."""
 TOPIC_COUNT_MAX: Final = 1_024
 """Topics whose producers are asked. Transactions of others wait until there is room."""
+_POSITION_MAX: Final = (1 << 63) - 1
 _CHECKER: Final = "rocketmq"
 
 _OUTCOMES: Final = {
@@ -69,7 +70,7 @@ class Ending:
         """Commit or roll back. Undecided: the transaction stays open, and is asked for later."""
         topic = topic_name(request.topic)
         inner = handles.parse(request.transaction_id, Code.INVALID_TRANSACTION_ID).inner
-        if not inner.isdecimal():
+        if not inner.isdecimal() or int(inner) > _POSITION_MAX:
             raise _unknown(request.transaction_id)
         outcome = _OUTCOMES.get(request.resolution)
         if outcome is None:

@@ -10,6 +10,7 @@ from node.rocketmq.statuses import RefusedError
 from quorumlog.pb.rocketmq_pb2 import Code, FilterExpression, FilterType
 
 TAG_COUNT_MAX: Final = 64
+EXPRESSION_LENGTH_MAX: Final = 16_384
 ALL: Final = "*"
 
 
@@ -22,6 +23,9 @@ class Filter(NamedTuple):
 
 def filter_of(expression: FilterExpression) -> Filter:
     """Return what a client filters by. Raises RefusedError."""
+    if len(expression.expression) > EXPRESSION_LENGTH_MAX:
+        what = f"{len(expression.expression)} characters, the limit is {EXPRESSION_LENGTH_MAX}"
+        raise RefusedError(Code.ILLEGAL_FILTER_EXPRESSION, what)
     text = expression.expression.strip()
     if not text or text == ALL:
         return Filter()

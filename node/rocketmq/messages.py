@@ -69,6 +69,11 @@ _TYPES: Final = {
 _MESSAGE_ID: Final = re.compile(r"[\x21-\x7e]{1,128}\Z")
 _NO_HOST: Final[Host] = ("0.0.0.0", 0)
 _MS: Final = 1_000_000
+_SECONDS_MIN: Final = -62_135_596_800
+_SECONDS_MAX: Final = 253_402_300_799
+"""The times that protobuf knows: the years 1 to 9999. Some clients fail at others."""
+_NANOS_MAX: Final = 999_999_999
+_NUMBER: Final = re.compile(r"[0-9]{1,15}\Z", re.ASCII)
 
 
 def type_of(message: Message) -> MessageType:
@@ -107,35 +112,46 @@ def check_message(message: Message, body_size_bytes_max: int) -> None:
     if not _MESSAGE_ID.match(system.message_id):
         text = f"message id {system.message_id[:200]!r}: 1 to 128 visible characters"
         raise RefusedError(Code.ILLEGAL_MESSAGE_ID, text)
+    _check_size(message)
     if system.HasField("tag") and system.tag:
         check_tag(system.tag)
     for key in system.keys:
         check_key(key)
     if system.HasField("message_group"):
         check_message_group(system.message_group)
-    if system.HasField("trace_context") and has_control(system.trace_context):
-        raise RefusedError(Code.BAD_REQUEST, "trace context with control characters")
+    if len(system.trace_context) > PROPERTIES_SIZE_BYTES_MAX or has_control(system.trace_context):
+        text = f"trace context: at most {PROPERTIES_SIZE_BYTES_MAX} characters, no controls"
+        raise RefusedError(Code.BAD_REQUEST, text)
+    if not _is_time(system.born_timestamp):
+        raise RefusedError(Code.BAD_REQUEST, "a born time that is no time")
+    if not _is_time(system.delivery_timestamp):
+        raise RefusedError(Code.ILLEGAL_DELIVERY_TIME, "a delivery time that is no time")
     _check_properties(message)
     _check_digest(message)
 
 
-def _check_properties(message: Message) -> None:
+def _check_size(message: Message) -> None:
+    """Raise RefusedError for too much beside the body, before anybody looks at it."""
     system, user = message.system_properties, message.user_properties
     if len(user) > USER_PROPERTY_COUNT_MAX:
         text = f"{len(user)} user properties, the limit is {USER_PROPERTY_COUNT_MAX}"
         raise RefusedError(Code.MESSAGE_PROPERTIES_TOO_LARGE, text)
     size_bytes = len(system.tag.encode()) + sum(len(key.encode()) for key in system.keys)
     for name, value in user.items():
+        size_bytes += len(name.encode()) + len(value.encode())
+    if size_bytes > PROPERTIES_SIZE_BYTES_MAX:
+        text = f"{size_bytes} bytes of properties, the limit is {PROPERTIES_SIZE_BYTES_MAX}"
+        raise RefusedError(Code.MESSAGE_PROPERTIES_TOO_LARGE, text)
+
+
+def _check_properties(message: Message) -> None:
+    for name, value in message.user_properties.items():
         if not name or not value or has_control(name) or has_control(value):
             text = f"property {name[:200]!r}: name and value must not be empty, nor have controls"
             raise RefusedError(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, text)
         if name in RESERVED:
             text = f"property {name!r} belongs to the system; use another name"
             raise RefusedError(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, text)
-        size_bytes += len(name.encode()) + len(value.encode())
-    if size_bytes > PROPERTIES_SIZE_BYTES_MAX:
-        text = f"{size_bytes} bytes of properties, the limit is {PROPERTIES_SIZE_BYTES_MAX}"
-        raise RefusedError(Code.MESSAGE_PROPERTIES_TOO_LARGE, text)
 
 
 def _check_digest(message: Message) -> None:
@@ -205,8 +221,12 @@ def _host(text: str, store_host: Host) -> Host:
 
 
 def from_record(record: Record, topic: str) -> Message:
-    """Return a stored message as it is delivered, but for what depends on the delivery."""
-    found = record.properties
+    """Return a stored message as it is delivered, but for what depends on the delivery.
+
+    Never raises: clients of other protocols write what they like into properties, and one message
+    must not keep those around it from being delivered.
+    """
+    found = {_text(name): _text(value) for name, value in record.properties.items()}
     system = SystemProperties(
         keys=found.get(fmt.PROPERTY_KEYS, "").split(" ") if fmt.PROPERTY_KEYS in found else (),
         message_id=found.get(fmt.PROPERTY_UNIQUE_KEY) or record.message_id,
@@ -229,7 +249,7 @@ def from_record(record: Record, topic: str) -> Message:
         system.message_group = found[MESSAGE_GROUP]
     if TRACE_CONTEXT in found:
         system.trace_context = found[TRACE_CONTEXT]
-    if DELIVERY_TIME_MS in found:
+    if _NUMBER.match(found.get(DELIVERY_TIME_MS, "")):
         milliseconds, nanos = int(found[DELIVERY_TIME_MS]), found.get(DELIVERY_NANOS)
         due = timestamp(milliseconds - (nanos is not None), nanos)
         system.delivery_timestamp.CopyFrom(due)
@@ -253,6 +273,15 @@ def _stored_type(name: str) -> MessageType:
     return _TYPES.get(name, MessageType.NORMAL)
 
 
+def _text(text: str) -> str:
+    """Return a text as protobuf takes it: bytes that are no UTF-8 are replaced."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def _is_time(time: Timestamp) -> bool:
+    return _SECONDS_MIN <= time.seconds <= _SECONDS_MAX and 0 <= time.nanos <= _NANOS_MAX
+
+
 def unix_ms(time: Timestamp) -> int:
     """Return a time in whole milliseconds since 1970."""
     return time.seconds * 1000 + time.nanos // _MS
@@ -265,7 +294,8 @@ def _ceil_ms(time: Timestamp) -> int:
 
 def timestamp(milliseconds: int, nanos: str | None = None) -> Timestamp:
     """Return milliseconds since 1970 as the protocol has times; `nanos` where they were finer."""
-    found = Timestamp(seconds=milliseconds // 1000, nanos=milliseconds % 1000 * _MS)
-    if nanos is not None:
-        found.nanos = int(nanos)
+    seconds = min(max(milliseconds // 1000, _SECONDS_MIN), _SECONDS_MAX)
+    found = Timestamp(seconds=seconds, nanos=milliseconds % 1000 * _MS)
+    if nanos is not None and _NUMBER.match(nanos):
+        found.nanos = min(int(nanos), _NANOS_MAX)
     return found

@@ -3,6 +3,7 @@
 Owns the rules of sections 8.1 and 15 of the protocol; must not know which topics exist.
 """
 
+import re
 from typing import Final
 
 from node.rocketmq.statuses import RefusedError
@@ -13,6 +14,7 @@ TOPIC_LENGTH_MAX: Final = 127
 GROUP_LENGTH_MAX: Final = 120
 TAG_SEPARATOR: Final = "|"
 MESSAGE_GROUP_SIZE_BYTES_MAX: Final = 63
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 _CHARACTERS: Final = frozenset("%|_-0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 _SYSTEM_GROUP: Final = "CID_RMQ_SYS_"
 DEAD_LETTERS: Final = "%DLQ%"
@@ -21,7 +23,7 @@ _RETRIES: Final = "%RETRY%"
 
 def has_control(text: str) -> bool:
     """Say whether there is a control character in a text."""
-    return any(character < " " or character == "\x7f" for character in text)
+    return _CONTROL.search(text) is not None
 
 
 def topic_name(topic: Resource, *, for_reading: bool = False) -> str:

@@ -6,12 +6,12 @@ process; messages are handed out again then, once their last prolongation is ove
 """
 
 import asyncio
-from collections.abc import Iterable
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import Any, Final, NamedTuple, Protocol
 
 import structlog
 
-from node.errors import NodeError
+from node.errors import AppendTimeoutError, BusyError, NodeError
 from node.rocketmq.clients import Clients
 from quorumlog.pb import pop_pb2
 from raft.errors import RaftError
@@ -25,6 +25,10 @@ HELD_S_MAX: Final = 3 * 3_600.0
 """A message is renewed for so long; a consumer that takes longer is stuck."""
 COUNT_MAX: Final = 100_000
 """Messages that are renewed. More of them are handed out again after `RENEWED_MS`."""
+AT_ONCE: Final = 256
+"""New times that are asked for together, and so share an entry of the log: all fit into a round."""
+_PASSING: Final = (BusyError, AppendTimeoutError)
+"""The next round tries it again."""
 
 _log: Final = structlog.get_logger(component="rocketmq")
 
@@ -54,6 +58,7 @@ class Renewals:
         """By the handle that the client has; a new invisible time does not change it."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
+        self._is_renewing = False
         self.renewed_total = self.dropped_total = 0
 
     def __len__(self) -> int:
@@ -81,15 +86,16 @@ class Renewals:
         gone = [
             (handle, held) for handle, held in self._held.items() if held.client_id == client_id
         ]
-        for handle, held in gone:
+        for handle, _ in gone:
             del self._held[handle]
-            self._spawn(self._change(handle, held, 0))
+        if gone:
+            self._spawn(self._change_all(gone, 0))
 
     def give_back(self, group: str, topic: str, handles: Iterable[str]) -> None:
         """Nobody was there any more to take messages: others may have them now."""
-        for handle in handles:
-            self._held.pop(handle, None)
-            self._spawn(self._change(handle, _Held("", group, topic, 0.0), 0))
+        rows = [(handle, _Held("", group, topic, 0.0)) for handle in handles]
+        self.end(handle for handle, _ in rows)
+        self._spawn(self._change_all(rows, 0))
 
     async def stop(self) -> None:
         """Renew nothing any more."""
@@ -108,28 +114,54 @@ class Renewals:
                 del self._held[handle]
         if self._held:
             self._timer = loop.call_later(EVERY_S, self._round)
-            self._spawn(self._renew())
+            if not self._is_renewing:
+                self._spawn(self._renew())
 
     async def _renew(self) -> None:
-        for handle, held in list(self._held.items()):
-            if handle in self._held:
-                await self._change(handle, held, RENEWED_MS)
-                self.renewed_total += 1
+        self._is_renewing = True
+        try:
+            await self._change_all(list(self._held.items()), RENEWED_MS)
+        finally:
+            self._is_renewing = False
 
-    async def _change(self, handle: str, held: _Held, invisible_ms: int) -> None:
+    async def _change_all(self, rows: Sequence[tuple[str, _Held]], invisible_ms: int) -> None:
+        for lo in range(0, len(rows), AT_ONCE):
+            changes = [
+                self._change(handle, held, invisible_ms)
+                for handle, held in rows[lo : lo + AT_ONCE]
+                if not invisible_ms or handle in self._held
+            ]
+            reasons = [text for text in await asyncio.gather(*changes) if text]
+            if reasons:
+                _log.info("messages are not renewed", count=len(reasons), reason=reasons[0])
+
+    async def _change(self, handle: str, held: _Held, invisible_ms: int) -> str:
+        """Ask for a new time; return why there is none."""
         request = pop_pb2.ChangeInvisibleRequest(
             group=held.group, topic=held.topic, handle=handle, invisible_ms=invisible_ms
         )
         try:
             await self._broker.change_invisible(request)
+        except _PASSING as error:
+            return str(error)
         except (NodeError, RaftError, StoreError) as error:
             # It is not this client's any more, or not this node's to say: it is handed out again
             # when its time is over, as any message is that nobody acknowledges.
             self._held.pop(handle, None)
             self.dropped_total += 1
-            _log.info("a message is not renewed", group=held.group, reason=str(error))
+            return str(error)
+        self.renewed_total += invisible_ms > 0
+        return ""
 
-    def _spawn(self, work: "asyncio.Future[None] | object") -> None:
-        task: asyncio.Task[None] = asyncio.ensure_future(work)  # type: ignore[arg-type]
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._on_done)
+
+    def _on_done(self, task: "asyncio.Task[None]") -> None:
+        """Have what nobody foresaw end up where the loop reports it."""
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            context = {"message": "messages are not renewed any more", "exception": error}
+            task.get_loop().call_exception_handler(context)

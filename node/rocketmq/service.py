@@ -197,6 +197,10 @@ class RocketMq:
 
     async def _ack(self, caller: Caller, request: pb.AckMessageRequest) -> pb.AckMessageResponse:
         """Acknowledge messages of any broker groups: each part is its leader's to answer."""
+        limit = self._context.limits.pop_handle_count_max
+        if len(request.entries) > limit:
+            text = f"{len(request.entries)} entries, the limit is {limit}"
+            raise RefusedError(Code.BAD_REQUEST, text)
         by_group: dict[str, list[pb.AckMessageEntry]] = {}
         for entry in request.entries:
             by_group.setdefault(_group_of(entry.receipt_handle), []).append(entry)

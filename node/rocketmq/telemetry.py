@@ -39,19 +39,19 @@ class Telemetry:
         commands: asyncio.Queue[TelemetryCommand] = asyncio.Queue(COMMAND_COUNT_MAX)
         client.commands = commands
         reader = asyncio.create_task(self._read(client_id, client, requests, commands))
+        getter: asyncio.Task[TelemetryCommand] | None = None
         try:
             while True:
                 getter = asyncio.create_task(commands.get())
                 await asyncio.wait({getter, reader}, return_when=asyncio.FIRST_COMPLETED)
                 if not getter.done():
-                    await cancel_all([getter])
                     reader.result()
                     return
                 yield getter.result()
         finally:
             if client.commands is commands:
                 client.commands = None
-            await cancel_all([reader])
+            await cancel_all([reader] if getter is None else [getter, reader])
 
     async def _read(
         self,
@@ -86,7 +86,6 @@ class Telemetry:
             settings = self._answer(asked)
         except Exception as error:  # noqa: BLE001 - the client is told.
             return TelemetryCommand(status=status_of(error))
-        client.settings = settings
         client.group = asked.subscription.group.name
         client.topics = frozenset(topic.name for topic in asked.publishing.topics)
         return TelemetryCommand(status=OK, settings=settings)

@@ -1,0 +1,229 @@
+"""What a review found in the gateway: records of other producers, input without a bound, leaks."""
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from node.errors import BusyError
+from node.pop_errors import StaleHandleError
+from node.rocketmq.clients import Clients
+from node.rocketmq.messages import from_record, timestamp
+from node.rocketmq.renewals import AT_ONCE, Renewals
+from node.rocketmq.telemetry import Telemetry
+from quorumlog.pb import rocketmq_pb2 as pb
+from quorumlog.pb.log_pb2 import AppendRequest
+from quorumlog.pb.pop_pb2 import ChangeInvisibleRequest, ChangeInvisibleResponse
+from quorumlog.pb.rocketmq_pb2 import Code
+from store.message import decode_message, encode_message
+from tests.node.links import eventually, run
+from tests.node.rocketmq.test_service import HANDLE, TOPIC, Gateway, gateway_at, message
+
+STRANGE = [
+    b"__DELIVERY_MS\x01soon\x02",
+    b"__DELIVERY_MS\x01" + b"9" * 30 + b"\x02",
+    b"__DELIVERY_MS\x015\x02__DELIVERY_NANOS\x01q\x02",
+    b"__BORN_NANOS\x01x\x02",
+    b"__BORN_NANOS\x0199999999999\x02",
+    b"__BORN_NANOS\x01\xd9\xa3\x02",
+    b"TAGS\x01\xff\xfe\x02",
+    b"name\xff\x01value\x02",
+    b"UNIQ_KEY\x01\xed\xa0\x80\x02",
+]
+"""Properties that a producer of another protocol may write."""
+
+
+def record_with(properties: bytes) -> bytes:
+    """A record of topic orders with these bytes for properties."""
+    plain = encode_message("orders", 0, b"strange")
+    head = plain[: -len(struct.pack(">H", 0))]
+    made = head + struct.pack(">H", len(properties)) + properties
+    return struct.pack(">i", len(made)) + made[4:]
+
+
+@pytest.mark.parametrize("properties", STRANGE)
+def test_any_record_becomes_a_message(properties: bytes) -> None:
+    found = from_record(decode_message(record_with(properties)), "orders")
+    assert found.body == b"strange"
+    found.SerializeToString()
+    assert 0 <= found.system_properties.born_timestamp.nanos <= 999_999_999
+
+
+@pytest.mark.parametrize("milliseconds", [-(1 << 63), -1, (1 << 63) - 1])
+def test_any_time_becomes_one_that_clients_can_read(milliseconds: int) -> None:
+    timestamp(milliseconds).ToJsonString()  # Raises for years that protobuf has not.
+
+
+def test_a_strange_record_is_delivered_with_those_around_it(tmp_path: Path) -> None:
+    async def go() -> None:
+        async with gateway_at(tmp_path) as gateway:
+            records = record_with(STRANGE[0]) + encode_message("orders", 0, b"good")
+            await gateway.node.broker.append(AppendRequest(records=records, record_count=2))
+            found = await gateway.receive()
+            assert found[0].status.code == Code.OK
+            bodies = [e.message.body for e in found if e.HasField("message")]
+            assert bodies == [b"strange", b"good"]
+
+    run(go())
+
+
+LONG = "x" * 20_000
+REFUSED: list[tuple[str, Any, Code]] = [
+    (
+        "SendMessage",
+        pb.SendMessageRequest(messages=[message(born_timestamp=Timestamp(seconds=1 << 62))]),
+        Code.BAD_REQUEST,
+    ),
+    (
+        "SendMessage",
+        pb.SendMessageRequest(messages=[message(born_timestamp=Timestamp(nanos=-7))]),
+        Code.BAD_REQUEST,
+    ),
+    (
+        "SendMessage",
+        pb.SendMessageRequest(messages=[message(delivery_timestamp=Timestamp(seconds=1 << 62))]),
+        Code.ILLEGAL_DELIVERY_TIME,
+    ),
+    (
+        "SendMessage",
+        pb.SendMessageRequest(messages=[message(trace_context=LONG)]),
+        Code.BAD_REQUEST,
+    ),
+    (
+        "SendMessage",
+        pb.SendMessageRequest(messages=[message(tag=LONG)]),
+        Code.MESSAGE_PROPERTIES_TOO_LARGE,
+    ),
+    (
+        "EndTransaction",
+        pb.EndTransactionRequest(
+            topic=TOPIC,
+            transaction_id="2.g0." + "9" * 30,
+            resolution=pb.TransactionResolution.COMMIT,
+        ),
+        Code.INVALID_TRANSACTION_ID,
+    ),
+    (
+        "AckMessage",
+        pb.AckMessageRequest(
+            topic=TOPIC, entries=[pb.AckMessageEntry(receipt_handle=HANDLE)] * 1_025
+        ),
+        Code.BAD_REQUEST,
+    ),
+]
+
+
+@pytest.mark.slow
+def test_what_has_no_bound_is_refused(tmp_path: Path) -> None:
+    async def go() -> None:
+        async with gateway_at(tmp_path) as gateway:
+            for name, request, code in REFUSED:
+                answer = await gateway.call(name, request)
+                assert answer.status.code == code, (name, answer)
+            pattern = pb.FilterExpression(expression=LONG)
+            found = await gateway.receive(filter_expression=pattern)
+            assert found[0].status.code == Code.ILLEGAL_FILTER_EXPRESSION
+            await refuses_settings(gateway)
+
+    run(go())
+
+
+async def refuses_settings(gateway: Gateway) -> None:
+    """What a client says of itself is sent back to it, and some of it is kept."""
+    topics = [pb.Resource(name=f"t{n}") for n in range(1_025)]
+    entry = pb.SubscriptionEntry(
+        topic=TOPIC, expression=pb.FilterExpression(expression="x" * 140_000)
+    )
+    for asked in (
+        pb.Settings(publishing=pb.Publishing(topics=topics)),
+        pb.Settings(
+            subscription=pb.Subscription(group=pb.Resource(name="g"), subscriptions=[entry])
+        ),
+    ):
+        command = gateway.rocketmq._telemetry._settings(gateway.rocketmq.clients.heard("c"), asked)
+        assert command.status.code == Code.BAD_REQUEST
+
+
+def test_a_stream_that_is_cancelled_leaves_nothing_running() -> None:
+    async def go() -> None:
+        before = asyncio.all_tasks()
+        done = asyncio.Event()
+
+        async def requests() -> AsyncIterator[bytes]:
+            await done.wait()
+            yield b""
+
+        stream = Telemetry(Clients(), lambda asked: asked).serve("c", requests())
+        reading = asyncio.ensure_future(anext(stream))
+        await eventually(lambda: len(asyncio.all_tasks() - before) == 3, "it waits")
+        reading.cancel()
+        await asyncio.wait({reading})
+        assert asyncio.all_tasks() == before
+
+    run(go())
+
+
+class Invisible:
+    """Be the part of the broker that renewals use."""
+
+    def __init__(self) -> None:
+        self.asked = list[str]()
+        self.at_once = self.most_at_once = 0
+        self.failure: Exception | None = None
+
+    async def change_invisible(self, request: ChangeInvisibleRequest) -> ChangeInvisibleResponse:
+        self.asked.append(request.handle)
+        if self.failure is not None:
+            raise self.failure
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        await asyncio.sleep(0)
+        self.at_once -= 1
+        return ChangeInvisibleResponse()
+
+
+def test_many_messages_are_renewed_together() -> None:
+    async def go() -> None:
+        clients, broker = Clients(), Invisible()
+        clients.heard("c")
+        renewals = Renewals(clients, broker)
+        renewals.begin("c", "g", "t", map(str, range(2 * AT_ONCE + 1)))
+        renewals._round()
+        await eventually(lambda: renewals.renewed_total == 2 * AT_ONCE + 1, "all are renewed")
+        assert broker.most_at_once == AT_ONCE
+        await renewals.stop()
+
+    run(go())
+
+
+def test_a_message_that_could_not_be_renewed_once_is_tried_again() -> None:
+    async def go() -> None:
+        clients, broker = Clients(), Invisible()
+        clients.heard("c")
+        renewals = Renewals(clients, broker)
+        renewals.begin("c", "g", "t", ["1"])
+        for failure, held_count in ((BusyError("x", 1, 1), 1), (StaleHandleError("1", "gone"), 0)):
+            broker.failure = failure
+            await renewals._renew()
+            assert len(renewals) == held_count
+        assert broker.asked == ["1", "1"]
+        assert renewals.renewed_total == 0
+        await renewals.stop()
+
+    run(go())
+
+
+def test_the_oldest_client_is_forgotten_without_a_look_at_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("node.rocketmq.clients.CLIENT_COUNT_MAX", 3)
+    clients = Clients()
+    for number in range(5):
+        clients.heard(str(number))
+    assert len(clients) == 3
+    assert not clients.is_alive("1")
+    assert clients.is_alive("2")
