@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 NAME: Final = "pop"
 COMMANDS: Final = frozenset({"pop_take", "pop_settle", "pop_hide"})
 FILE_NAME: Final = "popInFlight.json"
-_FORMAT: Final = 1
+_FORMAT: Final = 2
 NO_OFFSET: Final = -1
 
 WindowKey = tuple[str, str, int]
@@ -54,7 +54,7 @@ class InFlight(NamedTuple):
 class Window:
     """What a group has in flight of one queue."""
 
-    __slots__ = ("attempts", "earliest_unix_ms", "frozen", "items", "next_offset")
+    __slots__ = ("attempts", "earliest_unix_ms", "items", "next_offset")
 
     def __init__(self, next_offset: int) -> None:
         self.next_offset = next_offset
@@ -65,8 +65,6 @@ class Window:
         """Generation of the last attempts that had a name, the newest last."""
         self.earliest_unix_ms = 0
         """Nothing becomes visible before it; not part of the state, but derived from it."""
-        self.frozen: Json = None
-        """Copy for images; None since a change."""
 
     @property
     def floor(self) -> int:
@@ -82,6 +80,10 @@ class PopPart:
         self._limits = limits
         self.version = image.version
         self.windows: Final[dict[WindowKey, Window]] = {}
+        self._rows: PartContent = {}
+        """Copies for images."""
+        self._changed: set[WindowKey] = set()
+        """Windows that are not there as they are now."""
         self.in_flight_count = 0
         self.last_generation = 0
         if image.content:
@@ -91,23 +93,30 @@ class PopPart:
         if content["format"] != _FORMAT:
             raise ValueError(f"pop: format {content['format']}, this version reads {_FORMAT}")
         self.last_generation = cast("int", content["generation"])
-        for row in cast("list[Any]", content["windows"]):
+        for row in cast("dict[str, Any]", content["windows"]).values():
             group, topic, queue_id, next_offset, items, attempts = row
             window = self.windows[group, topic, queue_id] = Window(next_offset)
             window.items = {offset: InFlight(*item) for offset, item in items}
             window.attempts = dict(attempts)
             window.earliest_unix_ms = earliest(window)
             self.in_flight_count += len(window.items)
+        self._changed.update(self.windows)
 
     def content(self) -> PartContent:
-        """Return everything; only windows that changed are copied again."""
-        rows: list[Json] = []
-        for key, window in sorted(self.windows.items()):
-            if window.frozen is None:
+        """Return everything; only windows that changed are copied again.
+
+        By name, and in no order: whoever writes it down sorts it, and not on the loop's thread.
+        """
+        rows = self._rows
+        for key in self._changed:
+            window, name = self.windows.get(key), _row_name(key)
+            if window is None:
+                rows.pop(name, None)
+            else:
                 items, attempts = list(window.items.items()), list(window.attempts.items())
-                window.frozen = cast("Json", [*key, window.next_offset, items, attempts])
-            rows.append(window.frozen)
-        return {"format": _FORMAT, "generation": self.last_generation, "windows": rows}
+                rows[name] = cast("Json", [*key, window.next_offset, items, attempts])
+        self._changed.clear()
+        return {"format": _FORMAT, "generation": self.last_generation, "windows": dict(rows)}
 
     def next_offset(self, state: "State", key: WindowKey) -> int:
         """Return the first offset that was not looked at; NO_OFFSET: the group has not begun."""
@@ -147,6 +156,7 @@ class PopPart:
             window = self.windows.get(key)
             if window is None:
                 window = self.windows[key] = Window(queue.next_offset)
+            self._changed.add(key)
             self._take_of(window, queue, take)
             if not window.items:
                 del self.windows[key]
@@ -211,7 +221,6 @@ class PopPart:
         items.update(new)
         self.in_flight_count += len(new)
         window.next_offset = queue.next_offset
-        window.frozen = None
         if take.attempt_id:
             self._note_attempt(window, take.attempt_id, generation)
         window.earliest_unix_ms = min(window.earliest_unix_ms or visible, visible)
@@ -230,7 +239,7 @@ class PopPart:
             window = self.windows[key]
             was_floor = offset == window.floor
             del window.items[offset]
-            window.frozen = None
+            self._changed.add(key)
             self.in_flight_count -= 1
             if was_floor:
                 floors[key[2]] = window.floor
@@ -245,7 +254,7 @@ class PopPart:
         for key, offset, item in self._matching(hide):
             window = self.windows[key]
             window.items[offset] = item._replace(visible_unix_ms=visible)
-            window.frozen = None
+            self._changed.add(key)
             window.earliest_unix_ms = min(window.earliest_unix_ms, visible)
 
     def _matching(self, command: PopSettle | PopHide) -> Iterator[tuple[WindowKey, int, InFlight]]:
@@ -282,6 +291,7 @@ class PopPart:
         window = self.windows.pop(key, None)
         if window is not None:
             self.in_flight_count -= len(window.items)
+            self._changed.add(key)
             self.version += 1
 
 
@@ -292,17 +302,25 @@ def _is_current(window: Window, queue: PopTake.Queue) -> bool:
     return all(item is None or item.generation == before for item, before in found)
 
 
+def _row_name(key: WindowKey) -> str:
+    group, topic, queue_id = key
+    return f"{topic}@{group} {queue_id}"
+
+
 def earliest(window: Window) -> int:
     """Return when the first message becomes visible that was given out; 0: none was."""
     return min((i.visible_unix_ms for i in window.items.values() if i.delivery_count), default=0)
 
 
+def _key_of(row: list[Any]) -> list[Any]:
+    return row[:3]
+
+
 def to_document(content: PartContent) -> PartContent:
     """Return the document of the file: a line for each message, as in `from_document`."""
     table: dict[str, Any] = {}
-    for group, topic, queue_id, next_offset, items, attempts in cast(
-        "list[Any]", content["windows"]
-    ):
+    rows = sorted(cast("dict[str, Any]", content["windows"]).values(), key=_key_of)
+    for group, topic, queue_id, next_offset, items, attempts in rows:
         table.setdefault(f"{topic}@{group}", {})[str(queue_id)] = {
             "nextOffset": next_offset,
             "messages": [" ".join(map(str, (offset, *item))) for offset, item in items],
@@ -313,12 +331,13 @@ def to_document(content: PartContent) -> PartContent:
 
 def from_document(document: PartContent) -> PartContent:
     """Return the content again. A line: offset, count, generation, visible from, message group."""
-    rows: list[Any] = []
+    rows: PartContent = {}
     for name, queues in cast("dict[str, Any]", document["inFlight"]).items():
         topic, _, group = name.partition("@")
         for queue_id, row in queues.items():
             lines = (tuple(map(int, line.split(" "))) for line in row["messages"])
             items = [(offset, item) for offset, *item in lines]
             attempts = list(row["attempts"].items())
-            rows.append([group, topic, int(queue_id), row["nextOffset"], items, attempts])
+            key = (group, topic, int(queue_id))
+            rows[_row_name(key)] = cast("Json", [*key, row["nextOffset"], items, attempts])
     return {"format": document["format"], "generation": document["generation"], "windows": rows}

@@ -219,6 +219,21 @@ def test_an_image_is_not_changed_by_later_commands() -> None:
     assert encode_image(image) == before != encode_image(state.image())
 
 
+def test_an_image_copies_only_windows_that_changed() -> None:
+    rows = (taken(1, 0, 1, queue_id=queue_id) for queue_id in (1, 0))
+    state = made(*rows)
+    first = state.part(PopPart).content()["windows"]
+    assert state.apply_command(taken(2, 2, expected=2), 0) is None
+    second = state.part(PopPart).content()["windows"]
+    assert isinstance(first, dict)
+    assert isinstance(second, dict)
+    assert first.keys() == second.keys() == {"a@g 0", "a@g 1"}
+    assert second["a@g 1"] is first["a@g 1"]
+    assert second["a@g 0"] != first["a@g 0"]
+    assert state.apply_command(settled((0, 1), (1, 1), (2, 2)), 0) is None
+    assert state.part(PopPart).content()["windows"] == {"a@g 1": first["a@g 1"]}
+
+
 def test_the_file_has_a_line_for_each_message(tmp_path: Path) -> None:
     files = CheckpointFiles(FileSystem(), str(tmp_path))
     files.load()
@@ -233,8 +248,8 @@ def test_an_image_of_a_newer_version_is_refused_by_name(tmp_path: Path) -> None:
     files = CheckpointFiles(FileSystem(), str(tmp_path))
     files.load()
     image = made(taken(1, 3)).image()
-    newer = image.parts["pop"]._replace(content={**image.parts["pop"].content, "format": 2})
-    with pytest.raises(ValueError, match="format 2, this version reads 1"):
+    newer = image.parts["pop"]._replace(content={**image.parts["pop"].content, "format": 3})
+    with pytest.raises(ValueError, match="format 3, this version reads 2"):
         State(LIMITS, image._replace(parts={"pop": newer}))
     files.save(image._replace(parts={"pop": newer}), 1)
     path = tmp_path / "config" / "popInFlight.json"
