@@ -19,7 +19,7 @@ from node.broker.delayed_records import level_delay_ms, scheduled
 from node.broker.group_settings import check_reader, settings_of
 from node.broker.own_appends import OwnAppends
 from node.broker.produce import Produce
-from node.broker.retry_records import given_back, times_of
+from node.broker.retry_records import dead_letter, given_back, times_of
 from node.broker.rider import QueueKey, Rider
 from node.broker.seam import Committed, Prepared
 from node.delay_errors import DelayedFullError
@@ -102,8 +102,10 @@ class Retry:
         for message in messages:
             record = self._record(group, message)
             is_dead = message.is_dead or times_of(record) >= count_max
-            moved = given_back(record, group, is_dead=is_dead)
-            if not is_dead:
+            if is_dead:
+                moved = dead_letter(record, group)
+            else:
+                moved = given_back(record, group, is_dead=False)
                 moved = _held(moved, message, settings, times_of(record), now_unix_ms)
                 limit = self._own_appends.entry_size_bytes_max - _ROOM_SIZE_BYTES
                 if len(moved) > limit:

@@ -11,6 +11,7 @@ from node.broker.delayed_records import split, with_tail
 from node.errors import BadRequestError
 from node.topic_names import dead_letter_topic, retry_topic
 from store import format as fmt
+from store.errors import LimitExceededError
 from store.message import record_layout
 
 PROPERTY_RETRY_TOPIC: Final = "RETRY_TOPIC"
@@ -50,6 +51,16 @@ def given_back(record: bytes, group: str, *, is_dead: bool) -> bytes:
     to = dead_letter_topic(group) if is_dead else retry_topic(group)
     times = min(times_of(record) + 1, (1 << 31) - 1)
     return _with_times(with_tail(record, layout, to.encode(), 0, kept), times)
+
+
+def dead_letter(record: bytes, group: str) -> bytes:
+    """Return a message for the dead letters, without a word of its origin if that has no room."""
+    try:
+        return given_back(record, group, is_dead=True)
+    except LimitExceededError:
+        layout = record_layout(memoryview(record), 0)
+        kept, _ = split(record[layout.properties_at : layout.size_bytes], frozenset())
+        return with_tail(record, layout, dead_letter_topic(group).encode(), 0, kept)
 
 
 def origin_topic(record: bytes) -> str:

@@ -112,3 +112,16 @@ async def test_more_than_a_batch_is_not_read(tmp_path: Path) -> None:
                 RetryLaterRequest(group="readers", messages=messages)
             )
         assert read == [0, 1, 2]
+
+
+@on_loop
+async def test_a_message_that_has_no_room_for_its_origin_can_be_rejected(tmp_path: Path) -> None:
+    async with node_at(tmp_path, file_size_bytes=1 << 18) as node:
+        record = encode_message("orders", 0, b"x", {"a": "b" * 32_700})
+        await node.broker.append(AppendRequest(records=record, record_count=1))
+        with pytest.raises(LimitExceededError, match="properties"):
+            await node.broker.retry.retry_later(given_back(0))
+        answer = await node.broker.retry.retry_later(given_back(0, is_dead=True))
+        assert answer.dead_count == 1
+        dead = node.log.store.pull("%DLQ%readers", 0, 0)
+        assert decode_message(dead.data).properties == {"a": "b" * 32_700}

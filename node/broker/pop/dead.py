@@ -8,17 +8,14 @@ from collections.abc import Sequence
 from typing import Final
 
 from node.broker.context import Context
-from node.broker.delayed_records import with_tail
 from node.broker.own_appends import OwnAppends
 from node.broker.pop.taking import split_records
-from node.broker.retry_records import given_back
+from node.broker.retry_records import dead_letter
 from node.parts.pop import InFlight, WindowKey
 from node.state import PERMISSION_ALL
 from node.topic_names import dead_letter_topic
 from quorumlog.pb.pop_pb2 import PopSettle
 from quorumlog.pb.state_pb2 import Command
-from store.errors import LimitExceededError
-from store.message import record_layout
 from store.pull import PullStatus
 
 _COUNT_MAX: Final = 64
@@ -32,6 +29,8 @@ class DeadLetters:
     def __init__(self, context: Context, own_appends: OwnAppends) -> None:
         self._context: Final = context
         self._own_appends: Final = own_appends
+        # The rest is for the commands: some 20 bytes a message.
+        self._size_bytes_max = min(_SIZE_BYTES_MAX, own_appends.entry_size_bytes_max * 3 // 4)
         self.dead_total = 0
 
     async def move(self, key: WindowKey, messages: Sequence[tuple[int, InFlight]]) -> int:
@@ -47,9 +46,9 @@ class DeadLetters:
         for offset, item in messages[:_COUNT_MAX]:
             record = self._read(key, offset)
             if record is not None:
-                record = _dead_letter(record, group)
+                record = dead_letter(record, group)
                 size_bytes += len(record)
-                if parts and size_bytes > _SIZE_BYTES_MAX:
+                if parts and size_bytes > self._size_bytes_max:
                     break
                 parts.append(record)
             settle.queue_ids.append(queue_id)
@@ -73,14 +72,3 @@ class DeadLetters:
         if result.status is not PullStatus.FOUND:
             return None
         return next(split_records(result.data))
-
-
-def _dead_letter(record: bytes, group: str) -> bytes:
-    """Return the record for the dead letters, without a word of its origin if that has no room."""
-    try:
-        return given_back(record, group, is_dead=True)
-    except LimitExceededError:
-        layout = record_layout(memoryview(record), 0)
-        properties = record[layout.properties_at : layout.size_bytes]
-        kept = [part for part in properties.split(b"\x02") if part]
-        return with_tail(record, layout, dead_letter_topic(group).encode(), 0, kept)
