@@ -15,6 +15,10 @@ MIB: Final = 1024 * KIB
 COMMAND_SIZE_BYTES_MAX: Final = 256
 """Room that a batch leaves for the record that names its producer: about 150 bytes with IPv6."""
 
+DEAD_LETTER_SIZE_BYTES_MAX: Final = 1_536
+"""Room that a batch leaves for what makes a dead letter of its message: two commands and three
+properties with names of groups and topics, which are 1,100 bytes where these are longest."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from node.broker.context import Context
-from node.broker.produce import batch_size_bytes_max
+from node.broker.produce import own_size_bytes_max
 from node.broker.rider import QueueKey
 from node.broker.seam import Committed, Prepared
 from node.command_record import CommandEncoder
@@ -40,7 +40,7 @@ class OwnAppends:
     def __init__(self, context: Context) -> None:
         self._context: Final = context
         self._encoder = CommandEncoder(context.store.config.store_host)
-        self.entry_size_bytes_max: Final = batch_size_bytes_max(context)
+        self.entry_size_bytes_max: Final = own_size_bytes_max(context)
         """Of records and encoded commands together."""
         self.count = 0
         """Written and not yet decided."""

@@ -30,7 +30,7 @@ from node.errors import (
     UnknownQueueError,
     UnknownTopicError,
 )
-from node.limits import COMMAND_SIZE_BYTES_MAX
+from node.limits import COMMAND_SIZE_BYTES_MAX, DEAD_LETTER_SIZE_BYTES_MAX
 from node.state import PERMISSION_WRITE
 from node.topic_names import is_reserved
 from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse
@@ -44,7 +44,15 @@ Refused = (NodeError, StoreError, RaftError)
 
 
 def batch_size_bytes_max(context: Context) -> int:
-    """Return the largest batch a client may send: an entry without its header and our command."""
+    """Return the largest batch a client may send.
+
+    What is stored must also fit into an entry of the broker's own, whatever becomes of it.
+    """
+    return own_size_bytes_max(context) - DEAD_LETTER_SIZE_BYTES_MAX
+
+
+def own_size_bytes_max(context: Context) -> int:
+    """Return the largest batch of the broker's own: an entry without its header and our command."""
     config = context.store.config
     entry = min(
         config.batch_size_bytes_max,

@@ -11,9 +11,10 @@ from node.failures import describe
 from node.limits import Limits
 from node.pop_errors import StaleHandleError
 from quorumlog.pb.common_pb2 import GroupSettings
-from quorumlog.pb.log_pb2 import PullRequest
+from quorumlog.pb.log_pb2 import AppendRequest, PullRequest
 from quorumlog.pb.pop_pb2 import ReceiveRequest
 from quorumlog.pb.retry_pb2 import SetGroupSettingsRequest
+from store.message import encode_message
 from tests.node.broker_fakes import Fixture, expire_some, node_at
 from tests.node.links import eventually, run
 from tests.node.pop_calls import (
@@ -48,6 +49,39 @@ async def dead_letters(node: Fixture) -> list[str]:
     found = messages((await node.broker.pull(pull)).records)
     assert all(m.properties["RETRY_TOPIC"] == "orders" for m in found)
     return [message.body.decode() for message in found]
+
+
+@pytest.mark.parametrize("is_given_up", [True, False])
+def test_the_largest_message_can_be_a_dead_letter(tmp_path: Path, is_given_up: bool) -> None:
+    async def work() -> None:
+        async with node_at(tmp_path) as node:
+            await retries(node, 0)
+            room = node.broker.stats().batch_size_bytes_max - len(encode_message("orders", 0, b""))
+            record = encode_message("orders", 0, b"x" * room)
+            await node.broker.append(AppendRequest(records=record, record_count=1))
+            (one,) = await receive(node)
+            if is_given_up:
+                await give_up(node, one)
+            pass_time(node, 5_000)
+            await eventually(lambda: not part(node).windows)
+            assert await dead_letters(node) == ["x" * room]
+
+    run(work())
+
+
+def test_many_large_messages_that_are_dead_at_once_take_several_entries(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with node_at(tmp_path) as node:
+            await retries(node, 0)
+            sent = [letter * 6_000 for letter in "abcde"]
+            for body in sent:
+                await send(node, body)
+            assert bodies(await receive(node)) == sent
+            pass_time(node, 5_000)
+            await eventually(lambda: node.broker.pop.stats().dead_total == len(sent))
+            assert part(node).windows == {}
+
+    run(work())
 
 
 # --- Handed out, acknowledged, handed out again ---

@@ -122,8 +122,8 @@ class TransactionCalls:
         halves = half_messages(request.records, wanted.producer_group)
         size_bytes = len(halves.records)
         grown = size_bytes + halves.record_count * GROWTH_SIZE_BYTES + _MARK_SIZE_BYTES
-        if grown > self._own_appends.entry_size_bytes_max:
-            limit = self._own_appends.entry_size_bytes_max
+        limit = self._produce.batch_size_bytes_max
+        if grown > limit:
             raise LimitExceededError("transaction", grown, limit)
         now_ms = self._unix_ms()
         begin = Command.BeginTransaction(
