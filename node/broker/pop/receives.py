@@ -261,9 +261,10 @@ class Receives:
         work = asyncio.get_running_loop().create_task(
             self._commit(take, committed, keys, new_count, under_way)
         )
+        timeout_ms = self._context.limits.append_timeout_ms
         try:
-            await asyncio.shield(work)
-        except asyncio.CancelledError:
+            await within(asyncio.shield(work), timeout_ms, lambda: AppendTimeoutError(timeout_ms))
+        except (asyncio.CancelledError, AppendTimeoutError):
             shared.run(self._give_back(work, take))
             raise
         taken = [
@@ -285,9 +286,9 @@ class Receives:
         new_count: int,
         under_way: UnderWay,
     ) -> None:
-        shared, timeout_ms = self._shared, self._context.limits.append_timeout_ms
+        shared = self._shared
         try:
-            await within(committed, timeout_ms, lambda: AppendTimeoutError(timeout_ms))
+            await committed  # However long it takes: it is under way.
         finally:
             under_way.end_windows(keys)
             self._reserved_count -= new_count

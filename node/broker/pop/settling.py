@@ -5,14 +5,16 @@ also when its time is over: that depends on no clock. A message that is not in f
 done, so an acknowledgement may be repeated, also at the next leader.
 """
 
+import asyncio
+from contextlib import ExitStack
 from typing import Final
 
-from node.broker.context import Context
+from node.broker.context import Context, within
 from node.broker.group_settings import check_reader
 from node.broker.pop.dead import DeadLetters
 from node.broker.pop.handles import Handle, decode_handle, encode_handle
 from node.broker.pop.shared import PopShared
-from node.errors import BadRequestError, BusyError
+from node.errors import AppendTimeoutError, BadRequestError, BusyError
 from node.parts.pop import InFlight, WindowKey
 from node.pop_errors import StaleHandleError
 from quorumlog.pb.pop_pb2 import (
@@ -26,6 +28,7 @@ from quorumlog.pb.pop_pb2 import (
     PopSettle,
 )
 from quorumlog.pb.state_pb2 import Command
+from raft.messages import Index
 
 _AGAIN: Final = "its message was handed out again, or is on its way to the dead letters"
 _NOT_IN_FLIGHT: Final = "its message is not in flight"
@@ -109,17 +112,25 @@ class Settling:
         """
         self._check(request.cluster_id, request.group)
         key, handle, item = self._named(request)
-        under_way = self._shared.under_way
+        shared, under_way = self._shared, self._shared.under_way
         if under_way.has_window(key) or under_way.is_ending(key, handle.offset):
             raise BusyError("calls for one message or queue", 1, 1)
         dying = (key, handle.offset)
         under_way.dying.add(dying)
-        try:
-            with under_way.windows([key]):
+        under_way.begin_windows([key])
+
+        async def move() -> None:
+            try:
                 await self._dead_letters.move(key, [(handle.offset, item)])
-        finally:
-            under_way.dying.discard(dying)
-            self._shared.offer(key)
+            finally:
+                under_way.end_windows([key])
+                under_way.dying.discard(dying)
+                shared.offer(key)
+
+        timeout_ms = self._context.limits.append_timeout_ms
+        # Whoever gives up does not withdraw it, and nobody may move the message once more.
+        moving = asyncio.shield(shared.run(move()))
+        await within(moving, timeout_ms, lambda: AppendTimeoutError(timeout_ms))
         return GiveUpResponse()
 
     # --- Handles ---
@@ -169,15 +180,22 @@ class Settling:
         return item is not None and item.generation == handle.generation
 
     async def _submit(self, command: Command, messages: list[tuple[WindowKey, int]]) -> None:
-        """Have a command done; then others of the queues may have something to take."""
-        shared = self._shared
-        try:
-            with shared.under_way.messages(messages):
-                await shared.commands.submit(command)
-        finally:
+        """Have a command done; then others of the queues may have something to take.
+
+        It is noted until it is decided: whoever gives up does not withdraw it.
+        """
+        shared, noted = self._shared, ExitStack()
+        decided = shared.commands.submit_nowait(command)
+        noted.enter_context(shared.under_way.messages(messages))
+
+        def on_decided(_decided: "asyncio.Future[Index]") -> None:
+            noted.close()
             now_ms = shared.unix_ms()
             for key in {key for key, _ in messages}:
                 shared.offer(key)
                 window = shared.part.windows.get(key)
                 if window is not None and window.earliest_unix_ms <= now_ms:
                     shared.deadlines.note(key, now_ms)  # What was due meanwhile was left alone.
+
+        decided.add_done_callback(on_decided)
+        await shared.commands.decided(decided)

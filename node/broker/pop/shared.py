@@ -51,11 +51,12 @@ class PopShared:
         """The replicated windows; a snapshot replaces them, so they are looked up each time."""
         return self.context.state.part(PopPart)
 
-    def run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do something beside the calls. It deals with the errors that are to be expected."""
+    def run(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """Do something beside the calls. Errors that are to be expected are for who waits."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self.on_done)
+        return task
 
     def on_done(self, task: "asyncio.Task[Any]") -> None:
         """Have what nobody foresaw end up where the loop reports it."""
