@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,9 @@ from quorumlog.pb.common_pb2 import GroupSettings
 from quorumlog.pb.log_pb2 import AppendRequest, PullRequest
 from quorumlog.pb.pop_pb2 import ReceiveRequest
 from quorumlog.pb.retry_pb2 import SetGroupSettingsRequest
+from store.errors import CorruptionError
 from store.message import encode_message
+from store.pull import PullResult
 from tests.node.broker_fakes import Fixture, expire_some, node_at
 from tests.node.links import eventually, run
 from tests.node.pop_calls import (
@@ -65,6 +68,37 @@ def test_the_largest_message_can_be_a_dead_letter(tmp_path: Path, is_given_up: b
             pass_time(node, 5_000)
             await eventually(lambda: not part(node).windows)
             assert await dead_letters(node) == ["x" * room]
+
+    run(work())
+
+
+def test_a_dead_one_that_cannot_be_read_does_not_hold_up_the_others_and_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        async with node_at(tmp_path) as node:
+            await retries(node, 0)
+            await send(node, "1", "2", "3")
+            await receive(node)
+            damaged: list[CorruptionError] = []
+            node.broker.context.on_damage = damaged.append
+            store = node.log.store
+            pull = store.pull
+
+            def damaged_pull(topic: str, queue_id: int, offset: int, **how: Any) -> PullResult:
+                if (topic, offset) == ("orders", 1):
+                    raise CorruptionError("file", 7, "body CRC", "1", "2")
+                return pull(topic, queue_id, offset, **how)
+
+            monkeypatch.setattr(store, "pull", damaged_pull)
+            pass_time(node, 5_000)
+            await eventually(lambda: node.broker.pop.stats().dead_total == 2)
+            await eventually(lambda: len(damaged) >= 2)
+            assert await dead_letters(node) == ["1", "3"]
+            monkeypatch.setattr(store, "pull", pull)
+            pass_time(node, 5_000)
+            await eventually(lambda: not part(node).windows)
+            assert await dead_letters(node) == ["1", "3", "2"]
 
     run(work())
 

@@ -16,6 +16,7 @@ from node.state import PERMISSION_ALL
 from node.topic_names import dead_letter_topic
 from quorumlog.pb.pop_pb2 import PopSettle
 from quorumlog.pb.state_pb2 import Command
+from store.errors import CorruptionError, StoreError
 from store.pull import PullStatus
 
 _COUNT_MAX: Final = 64
@@ -37,14 +38,22 @@ class DeadLetters:
         """Move the first of these messages of one window; return how many.
 
         The caller sees to it that nothing else happens to them. What has expired from the log is
-        taken out of flight only. Raises what `OwnAppends.write` raises.
+        taken out of flight only; what cannot be read stays for another time, and the others do not
+        wait for it. Raises what `OwnAppends.write` raises, and StoreError if none can be read.
         """
         group, topic, queue_id = key
         settle = PopSettle(group=group, topic=topic)
         parts: list[bytes] = []
         size_bytes = 0
+        unreadable: StoreError | None = None
         for offset, item in messages[:_COUNT_MAX]:
-            record = self._read(key, offset)
+            try:
+                record = self._read(key, offset)
+            except StoreError as error:
+                unreadable = error
+                if isinstance(error, CorruptionError):
+                    self._context.on_damage(error)
+                continue
             if record is not None:
                 record = dead_letter(record, group)
                 size_bytes += len(record)
@@ -54,6 +63,8 @@ class DeadLetters:
             settle.queue_ids.append(queue_id)
             settle.offsets.append(offset)
             settle.generations.append(item.generation)
+        if unreadable is not None and not settle.offsets:
+            raise unreadable
         commands = [Command(pop_settle=settle)]
         name = dead_letter_topic(group)
         if parts and name not in self._context.state.topics:
