@@ -96,6 +96,12 @@ class Plan:
             if not self._is_ours(GROUPS, name):
                 continue
             new = from_json(settings.get(name, {}))
+            try:
+                for topic in new.forbidden_topics:
+                    check_topic(topic.encode())
+            except TopicNameError as error:
+                self.refusals.append(f"{GROUPS}: {name}: {error}")
+                continue
             old = self._state.part(GroupSettingsPart).of(name)
             if name in self._state.groups and new == old:
                 continue

@@ -93,8 +93,8 @@ class DeadLetters:
         for offset in left:
             records.append(self._sent_again(topic, offset))
             size_bytes += len(records[-1])
-            if size_bytes > self._produce.batch_size_bytes_max:  # Do not read the others, too.
-                raise LimitExceededError("batch", size_bytes, self._produce.batch_size_bytes_max)
+            if size_bytes > self._produce.own_size_bytes_max:  # Do not read the others, too.
+                raise LimitExceededError("batch", size_bytes, self._produce.own_size_bytes_max)
         mark = Command.MarkResent(
             group=group,
             offsets=left,
@@ -143,4 +143,4 @@ class DeadLetters:
             self._under_way.difference_update(held)
 
         commands = self._own_appends.encode([Command(mark_resent=mark)])
-        return Rider(commands, 1, frozenset(), look, release)
+        return Rider(commands, 1, frozenset(), look, release, moves_stored=True)

@@ -14,6 +14,7 @@ from node.parts.group_settings import GroupSettings, GroupSettingsPart, to_pb
 from quorumlog.pb import common_pb2
 from quorumlog.pb.retry_pb2 import GetGroupSettingsRequest, SetGroupSettingsRequest
 from quorumlog.pb.state_pb2 import Command
+from store.message import check_topic
 
 
 class GroupSettingsCalls:
@@ -37,9 +38,12 @@ class GroupSettingsCalls:
     ) -> common_pb2.GroupSettings:
         """Change what is set, and return all settings. The group is made if there is none.
 
-        Raises BadRequestError, LimitReachedError and the errors of `Commands.submit`.
+        Raises BadRequestError, TopicNameError for a forbidden topic that can be none,
+        LimitReachedError and the errors of `Commands.submit`.
         """
         self._context.check_name("group", request.group)
+        for topic in request.settings.forbidden_topics.topics:
+            check_topic(topic.encode())
         put = Command.PutGroup(group=request.group, settings=request.settings)
         await self._commands.submit(Command(put_group=put))
         return to_pb(settings_of(self._context, request.group))

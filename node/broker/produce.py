@@ -154,6 +154,7 @@ class Produce:
         self._parked: deque[_Append] = deque()
         self.sizes: Final = Sizes(context.limits.topic_count_max)
         self.batch_size_bytes_max: Final = batch_size_bytes_max(context)
+        self.own_size_bytes_max: Final = own_size_bytes_max(context)
         self.is_draining = False
         self.in_flight_count = self.in_flight_size_bytes = 0
         self.parked_count = self.parked_size_bytes = 0
@@ -195,8 +196,9 @@ class Produce:
         if not records:
             raise BadRequestError("records", "at least one record", "empty")
         size_bytes = len(records) + len(rider.commands)
-        if size_bytes > self.batch_size_bytes_max:
-            raise LimitExceededError("batch", size_bytes, self.batch_size_bytes_max)
+        limit = self.own_size_bytes_max if rider.moves_stored else self.batch_size_bytes_max
+        if size_bytes > limit:
+            raise LimitExceededError("batch", size_bytes, limit)
         timeout_ms = min(request.timeout_ms or limit_ms, limit_ms)
         append = _Append(self, request, records, timeout_ms, future, rider)
         # Whoever waits is looked at when it is his turn: by then those before him have theirs.

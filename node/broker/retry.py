@@ -113,8 +113,8 @@ class Retry:
             records.append(moved)
             queues.add(_queue_of(moved))
             size_bytes += len(moved)
-            if size_bytes > self._produce.batch_size_bytes_max:  # Do not read the others, too.
-                raise LimitExceededError("batch", size_bytes, self._produce.batch_size_bytes_max)
+            if size_bytes > self._produce.own_size_bytes_max:  # Do not read the others, too.
+                raise LimitExceededError("batch", size_bytes, self._produce.own_size_bytes_max)
         await self._make_room(request)
         commands = self._topics_of(group)
         if request.offsets:
@@ -157,7 +157,7 @@ class Retry:
             under_way.close()
 
         encoded = self._own_appends.encode(commands)
-        return Rider(encoded, len(commands), queues, enter, leave)
+        return Rider(encoded, len(commands), queues, enter, leave, moves_stored=True)
 
     def _check_held(self, count: int) -> None:
         """Raise DelayedFullError when no more messages may wait for their time."""

@@ -46,6 +46,8 @@ class Rider(NamedTuple):
 
     Everything that was held for the batch is let go here.
     """
+    moves_stored: bool = False
+    """The records were stored before, by whoever: they may have grown beyond what clients send."""
     describe: Callable[[AppendResponse, Committed], None] = _add_nothing
     """Adds to the receipt what is special about the batch."""
 

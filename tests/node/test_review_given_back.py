@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from node.broker.config_import import Plan
 from node.errors import BusyError
-from quorumlog.pb.common_pb2 import Delays, GroupSettings
+from node.limits import Limits
+from quorumlog.pb.common_pb2 import Delays, GroupSettings, TopicNames
 from quorumlog.pb.log_pb2 import AppendRequest
-from quorumlog.pb.retry_pb2 import RetryLaterRequest, RetryMessage
-from store.errors import LimitExceededError
+from quorumlog.pb.retry_pb2 import ResendDeadLettersRequest, RetryLaterRequest, RetryMessage
+from store.errors import LimitExceededError, TopicNameError
 from store.message import decode_message, encode_message
 from tests.node.broker_fakes import Fixture, node_at
 from tests.node.links import eventually
@@ -94,7 +96,7 @@ async def test_offsets_that_could_not_be_written_leave_those_under_way_alone(
 @on_loop
 async def test_more_than_a_batch_is_not_read(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
-        size_bytes = node.broker._produce.batch_size_bytes_max // 3
+        size_bytes = node.broker._produce.own_size_bytes_max // 2
         for _ in range(6):
             record = encode_message("orders", 0, b"x" * size_bytes)
             await node.broker.append(AppendRequest(records=record, record_count=1))
@@ -111,7 +113,7 @@ async def test_more_than_a_batch_is_not_read(tmp_path: Path) -> None:
             await node.broker.retry.retry_later(
                 RetryLaterRequest(group="readers", messages=messages)
             )
-        assert read == [0, 1, 2]
+        assert read == [0, 1]
 
 
 @on_loop
@@ -125,3 +127,38 @@ async def test_a_message_that_has_no_room_for_its_origin_can_be_rejected(tmp_pat
         assert answer.dead_count == 1
         dead = node.log.store.pull("%DLQ%readers", 0, 0)
         assert decode_message(dead.data).properties == {"a": "b" * 32_700}
+
+
+@on_loop
+async def test_the_largest_message_can_be_rejected_and_sent_again(tmp_path: Path) -> None:
+    topic = "t" * 127
+    async with node_at(tmp_path, topics={topic: 1}) as node:
+        limit = node.broker._produce.batch_size_bytes_max
+        least = len(encode_message(topic, 0, b""))
+        record = encode_message(topic, 0, b"x" * (limit - least))
+        await node.broker.append(AppendRequest(records=record, record_count=1))
+        group = "g" * 120
+        offsets = [committed(1, topic)]
+        answer = await node.broker.retry.retry_later(
+            given_back(0, topic=topic, group=group, is_dead=True, offsets=offsets)
+        )
+        assert answer.dead_count == 1
+        asked = ResendDeadLettersRequest(group=group, offsets=[0])
+        assert (await node.broker.dead_letters.resend_dead_letters(asked)).resent == [0]
+        assert node.log.store.queue_range(topic, 0) == (0, 2)
+
+
+@on_loop
+async def test_only_what_can_be_a_topic_can_be_forbidden(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        for name in ("t" * 1_000, "a b", ""):
+            with pytest.raises(TopicNameError):
+                await configure(node, forbidden_topics=TopicNames(topics=[name]))
+        text = (
+            '{"dataVersion": {"counter": 1}, "subscriptionGroupTable": {"readers": {}},'
+            ' "forbiddenTable": {"readers": {"a b": -1}}}'
+        )
+        plan = Plan(Limits(), node.machine.image(), node.log.store.queue_range)
+        plan.take({"subscriptionGroup.json": text})
+        assert not plan.commands
+        assert "'a b' is refused" in plan.refusals[0]
