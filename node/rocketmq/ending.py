@@ -107,7 +107,8 @@ class Ending:
     def _look(self) -> None:
         """Hold a place among the askers for each topic that has a producer here."""
         self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
-        wanted = self._clients.producer_topics()
+        # Clients name what they like, and places are few.
+        wanted = {name for name in self._clients.producer_topics() if self._cluster.is_topic(name)}
         for topic in [topic for topic in self._checks if topic not in wanted]:
             self._checks.pop(topic).cancel()
         for topic in wanted:

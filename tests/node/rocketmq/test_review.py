@@ -227,3 +227,16 @@ def test_the_oldest_client_is_forgotten_without_a_look_at_all(
     assert len(clients) == 3
     assert not clients.is_alive("1")
     assert clients.is_alive("2")
+
+
+def test_only_topics_that_there_are_have_somebody_to_ask_for(tmp_path: Path) -> None:
+    async def go() -> None:
+        async with gateway_at(tmp_path) as gateway:
+            ending, client = gateway.rocketmq.ending, gateway.rocketmq.clients.heard("c")
+            client.commands = asyncio.Queue()
+            client.topics = frozenset({"orders", *(f"none{n}" for n in range(1_024))})
+            ending.end()
+            ending.begin()
+            assert set(ending._checks) == {"orders"}
+
+    run(go())
