@@ -83,16 +83,19 @@ def scheduled(record: bytes, deliver_unix_ms: int, *, level: int = 0) -> bytes:
     assert deliver_unix_ms >= 0, f"time {deliver_unix_ms}"
     layout = record_layout(memoryview(record), 0)
     topic = record[layout.topic_at : layout.topic_hi]
-    queue_id = fmt.INT32.unpack_from(record, fmt.QUEUE_ID_AT)[0]
+    real_queue_id = fmt.INT32.unpack_from(record, fmt.QUEUE_ID_AT)[0]
     kept, _ = split(record[layout.properties_at :], _HELD_ONLY - {_DELIVER_MS})
     kept.append(b"%b\x01%b" % (_REAL_TOPIC, topic))
-    kept.append(b"%b\x01%d" % (_REAL_QUEUE_ID, queue_id))
+    kept.append(b"%b\x01%d" % (_REAL_QUEUE_ID, real_queue_id))
     kept.append(b"%b\x01%d" % (_DUE_MS, deliver_unix_ms))
     if level:
         level = min(level, len(LEVEL_DELAYS_MS))
         kept.append(b"%b\x01%d" % (_DELAY, level))
-        return with_tail(record, layout, fmt.SCHEDULE_TOPIC.encode(), level - 1, kept)
-    return with_tail(record, layout, fmt.TIMER_TOPIC.encode(), 0, kept)
+        holder, queue_id = fmt.SCHEDULE_TOPIC.encode(), level - 1
+    else:
+        holder, queue_id = fmt.TIMER_TOPIC.encode(), 0
+    limit = _HELD_PROPERTIES_SIZE_BYTES_MAX
+    return with_tail(record, layout, holder, queue_id, kept, limit)
 
 
 def wish_of(record: bytes) -> Wish | None:
@@ -204,12 +207,16 @@ class DeliveredRecords:
 def undeliverable(record: bytes, reason: str) -> bytes:
     """Return a held record for the place of those that cannot be delivered.
 
-    It says where it should have gone (REAL_TOPIC, REAL_QID), when, and why it did not.
+    It says where it should have gone (REAL_TOPIC, REAL_QID), when, and why it did not, if there is
+    room for that.
     """
     layout = record_layout(memoryview(record), 0)
     kept, _ = split(record[layout.properties_at :], frozenset({_DELAY, _WAIT}))
-    kept.append(f"{PROPERTY_UNDELIVERABLE}\x01{reason}".encode())
-    return with_tail(record, layout, fmt.UNDELIVERABLE_TOPIC.encode(), 0, kept)
+    why, to = f"{PROPERTY_UNDELIVERABLE}\x01{reason}".encode(), fmt.UNDELIVERABLE_TOPIC.encode()
+    try:
+        return with_tail(record, layout, to, 0, [*kept, why])
+    except LimitExceededError:
+        return with_tail(record, layout, to, 0, kept)
 
 
 def split(

@@ -297,6 +297,45 @@ async def test_a_message_whose_topic_is_gone_is_kept_and_says_so(
 
 
 @on_loop
+async def test_the_longest_properties_that_are_held_can_be_undeliverable(tmp_path: Path) -> None:
+    topics = {"orders": 1, "bills": 1}
+    async with node_at(tmp_path, topics=topics, file_size_bytes=1 << 20) as node:
+        length = fmt.PROPERTIES_SIZE_BYTES_MAX
+        while True:
+            try:
+                await send(node, delayed(1, topic="bills", DELAY="1", X="x" * length))
+            except LimitExceededError:
+                length -= 1
+            else:
+                break
+        await send(node, delayed(2, DELAY="1"))
+        await node.broker.delete_topic(DeleteTopicRequest(topic="bills"))
+        await move(node, NOW + 1_000)
+        assert (bodies(node), bodies(node, fmt.UNDELIVERABLE_TOPIC)) == ([2], [1])
+
+
+@on_loop
+async def test_a_delivery_that_cannot_be_made_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with node_at(tmp_path) as node:
+        await send(node, delayed(1, DELAY="1"))
+        deliveries = node.broker._delay.delivering._deliveries
+        made = asyncio.Event()
+
+        def fail(*_: object) -> None:
+            made.set()
+            raise LimitExceededError("anything", 2, 1)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(deliveries, "of", fail)
+            patch.setattr("node.broker.delay.delivering.UNREADABLE_RETRY_MS", 1)
+            await move(node, NOW + 1_000)
+            await made.wait()
+        await until(lambda: bodies(node) == [1], "the message")
+
+
+@on_loop
 async def test_what_was_cancelled_never_comes(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         records = [delayed(n, TIMER_DELAY_MS=str(100 + n)) for n in range(5)]

@@ -135,3 +135,10 @@ def test_what_cannot_be_delivered_says_where_it_belongs_and_why() -> None:
 def test_the_levels_are_the_published_ones() -> None:
     assert len(LEVEL_DELAYS_MS) == 18
     assert [level_delay_ms(level) for level in (1, 5, 18, 99)] == [1_000, 60_000, *[7_200_000] * 2]
+
+
+def test_without_room_for_the_reason_it_is_undeliverable_all_the_same() -> None:
+    room = fmt.PROPERTIES_SIZE_BYTES_MAX - len("X\x01\x02")
+    record = encode_message("orders", 0, b"body", {"X": "x" * room})
+    message = decode_message(undeliverable(record, "no such topic"))
+    assert (message.topic, message.properties) == (fmt.UNDELIVERABLE_TOPIC, {"X": "x" * room})

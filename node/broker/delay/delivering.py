@@ -237,7 +237,12 @@ class Delivering:
         # One that a cancel takes comes back if that fails, so one may be there twice.
         taking = leadership.taking
         unique = {due[1:]: due for due in dues if due[1:] not in taking}
-        delivery = self._deliveries.of(list(unique.values()), self._context.state)
+        try:
+            delivery = self._deliveries.of(list(unique.values()), self._context.state)
+        except StoreError:
+            for due in unique.values():
+                leadership.index.add(due)
+            raise
         for due in delivery.left:
             leadership.index.add(due)
         for due in delivery.unreadable:
