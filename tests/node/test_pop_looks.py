@@ -3,7 +3,7 @@
 import asyncio
 from pathlib import Path
 
-from node.broker.pop.taking import EFFORT_MAX
+from node.broker.pop.taking import EFFORT_MAX, WAITING_MAX
 from quorumlog.pb.log_pb2 import AppendRequest
 from store.message import encode_message
 from tests.node.broker_fakes import Fixture, node_at
@@ -11,11 +11,14 @@ from tests.node.links import eventually, run
 from tests.node.pop_calls import (
     GROUP,
     ack,
+    ask,
     bodies,
+    got,
     keyed,
     offset_of,
     part,
     receive,
+    window,
 )
 
 COUNT = 3 * EFFORT_MAX
@@ -84,6 +87,28 @@ def test_what_waits_for_its_message_group_is_passed_over_in_portions(tmp_path: P
             takes = node.driver.append_count
             await receive(node, is_fifo=True)
             assert node.driver.append_count == takes
+
+    run(work())
+
+
+def test_of_a_queue_only_so_many_wait_for_their_message_group(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with node_at(tmp_path, file_size_bytes=1024 * 1024) as node:
+            behind = WAITING_MAX + 100
+            await node.broker.append(keyed("a1", *["a2"] * behind, "b1"))
+            (first,) = await receive(node, 1, is_fifo=True)
+            response = await ask(node, is_fifo=True)
+            assert (got(response), response.full_queue_count) == ([], 1)
+            held = window(node)
+            assert held is not None
+            assert WAITING_MAX < len(held.items) <= WAITING_MAX + 64
+            assert await ack(node, first) == 0
+            found: list[str] = []
+            while some := await receive(node, is_fifo=True):
+                found += bodies(some)
+                await ack(node, *some)
+            assert found == ["a2"] * behind + ["b1"]
+            assert part(node).windows == {}
 
     run(work())
 

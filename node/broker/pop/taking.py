@@ -22,8 +22,9 @@ from store.reads import Reads
 from store.record_edit import properties_of, values
 
 _MESSAGE_GROUP: Final = b"__SHARDINGKEY"
-_PASSED_OVER_MAX: Final = 256
-"""Messages behind those that wait are looked at in one receive, at most so many."""
+WAITING_MAX: Final = 512
+"""Messages of one window that wait, so that others behind them can go. Each receive looks at them,
+and they count as in flight: queues with one slow message each must not stop all other groups."""
 EFFORT_MAX: Final = 512
 """What one look may cost, in records that are looked at: some 5 ms. Who found nothing by then has
 it stored how far that was, and goes on from there when others had their turn."""
@@ -133,11 +134,16 @@ class Taking:
             is_through = self._choose_again(
                 choice, window, wish, blocked, count, size_bytes, is_ending
             )
+        waiting = 0
+        if wish.is_fifo and window is not None:
+            waiting = sum(not item.delivery_count for item in window.items.values())
         has_room = is_through and choice.count < count and choice.size_bytes < size_bytes
         if has_room or choice.expected_offset == NO_OFFSET:
             held = 0 if window is None else len(window.items)
             room_count = min(room_count, self._limits.pop_window_count_max - held)
-            self._choose_new(choice, wish, blocked, count, size_bytes, room_count, effort)
+            self._choose_new(
+                choice, wish, blocked, count, size_bytes, room_count, WAITING_MAX - waiting, effort
+            )
         return choice
 
     # --- Again ---
@@ -218,6 +224,7 @@ class Taking:
         count: int,
         size_bytes: int,
         room_count: int,
+        waiting_count: int,
         effort: int,
     ) -> None:
         _, topic, queue_id = choice.key
@@ -232,8 +239,8 @@ class Taking:
         least = _FILTERED_COUNT if isinstance(wish.filter, SqlFilter) else 1
         while choice.next_offset < hi and choice.count < count and choice.size_bytes < size_bytes:
             left = min(count - choice.count, room_count - len(choice.new) - len(choice.waiting))
-            choice.is_full = left <= 0
-            if choice.is_full or len(choice.waiting) >= _PASSED_OVER_MAX or choice.effort >= effort:
+            choice.is_full = left <= 0 or len(choice.waiting) >= waiting_count
+            if choice.is_full or choice.effort >= effort:
                 return
             first = choice.next_offset
             result = self._store.pull(
