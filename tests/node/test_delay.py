@@ -297,45 +297,6 @@ async def test_a_message_whose_topic_is_gone_is_kept_and_says_so(
 
 
 @on_loop
-async def test_the_longest_properties_that_are_held_can_be_undeliverable(tmp_path: Path) -> None:
-    topics = {"orders": 1, "bills": 1}
-    async with node_at(tmp_path, topics=topics, file_size_bytes=1 << 20) as node:
-        length = fmt.PROPERTIES_SIZE_BYTES_MAX
-        while True:
-            try:
-                await send(node, delayed(1, topic="bills", DELAY="1", X="x" * length))
-            except LimitExceededError:
-                length -= 1
-            else:
-                break
-        await send(node, delayed(2, DELAY="1"))
-        await node.broker.delete_topic(DeleteTopicRequest(topic="bills"))
-        await move(node, NOW + 1_000)
-        assert (bodies(node), bodies(node, fmt.UNDELIVERABLE_TOPIC)) == ([2], [1])
-
-
-@on_loop
-async def test_a_delivery_that_cannot_be_made_is_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with node_at(tmp_path) as node:
-        await send(node, delayed(1, DELAY="1"))
-        deliveries = node.broker._delay.delivering._deliveries
-        made = asyncio.Event()
-
-        def fail(*_: object) -> None:
-            made.set()
-            raise LimitExceededError("anything", 2, 1)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(deliveries, "of", fail)
-            patch.setattr("node.broker.delay.delivering.UNREADABLE_RETRY_MS", 1)
-            await move(node, NOW + 1_000)
-            await made.wait()
-        await until(lambda: bodies(node) == [1], "the message")
-
-
-@on_loop
 async def test_what_was_cancelled_never_comes(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         records = [delayed(n, TIMER_DELAY_MS=str(100 + n)) for n in range(5)]
@@ -367,26 +328,6 @@ async def test_a_cancel_of_what_was_never_delayed_is_refused(tmp_path: Path) -> 
                 await cancel(node, wrong)
         with pytest.raises(BadRequestError):
             await cancel(node, "no id")
-
-
-@on_loop
-async def test_a_record_inside_a_body_names_no_message_to_cancel(tmp_path: Path) -> None:
-    async with node_at(tmp_path) as node:
-        held = await send(node, delayed(1, DELAY="1"))
-        log = node.log.store.log
-        for queue_offset in (0, 1, 1 << 40):
-            position = log.max_position + fmt.ENTRY_HEADER_SIZE_BYTES + fmt.BODY_AT
-            inner = bytearray(scheduled(delayed(2), NOW + 1_000, level=1))
-            fmt.TIMESTAMP.pack_into(inner, fmt.QUEUE_OFFSET_AT, queue_offset)
-            fmt.TIMESTAMP.pack_into(inner, fmt.PHYSICAL_OFFSET_AT, position)
-            inner[fmt.STORE_HOST_AT : fmt.STORE_HOST_AT + 8] = bytes.fromhex(id_of(node, held)[:16])
-            await send(node, encode_message("orders", 1, bytes(inner)))
-            assert node.log.store.message_at(position).topic == fmt.SCHEDULE_TOPIC
-            with pytest.raises(MessageNotFoundError):
-                await cancel(node, message_id(node.log.store.config.store_host, position))
-        await send(node, delayed(3, DELAY="1"))
-        await move(node, NOW + 1_000)
-        assert bodies(node) == [1, 3]
 
 
 @on_loop

@@ -1,0 +1,90 @@
+"""Delayed messages: nobody's own record stops those of others, and no trouble forgets one."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from node.broker.delayed_records import scheduled
+from node.errors import MessageNotFoundError
+from quorumlog.pb.admin_pb2 import DeleteTopicRequest
+from quorumlog.pb.delay_pb2 import CancelDelayedRequest
+from quorumlog.pb.log_pb2 import AppendResponse
+from store import format as fmt
+from store.errors import LimitExceededError
+from store.message import encode_message, message_id
+from tests.node.broker_fakes import Fixture, node_at
+from tests.node.delayed import bodies, delayed, on_loop, request_of, settle, until
+
+NOW = 1_000_000  # Of the broker's clock when a test begins.
+
+
+async def send(node: Fixture, *records: bytes) -> AppendResponse:
+    return await node.broker.append(request_of(*records))
+
+
+async def move(node: Fixture, to_ms: int) -> None:
+    node.clock.now_ms = to_ms
+    await settle(node)
+
+
+@on_loop
+async def test_the_longest_properties_that_are_held_can_be_undeliverable(tmp_path: Path) -> None:
+    topics = {"orders": 1, "bills": 1}
+    async with node_at(tmp_path, topics=topics, file_size_bytes=1 << 20) as node:
+        length = fmt.PROPERTIES_SIZE_BYTES_MAX
+        while True:
+            try:
+                await send(node, delayed(1, topic="bills", DELAY="1", X="x" * length))
+            except LimitExceededError:
+                length -= 1
+            else:
+                break
+        await send(node, delayed(2, DELAY="1"))
+        await node.broker.delete_topic(DeleteTopicRequest(topic="bills"))
+        await move(node, NOW + 1_000)
+        assert (bodies(node), bodies(node, fmt.UNDELIVERABLE_TOPIC)) == ([2], [1])
+
+
+@on_loop
+async def test_a_delivery_that_cannot_be_made_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with node_at(tmp_path) as node:
+        await send(node, delayed(1, DELAY="1"))
+        deliveries = node.broker._delay.delivering._deliveries
+        made = asyncio.Event()
+
+        def fail(*_: object) -> None:
+            made.set()
+            raise LimitExceededError("anything", 2, 1)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(deliveries, "of", fail)
+            patch.setattr("node.broker.delay.delivering.UNREADABLE_RETRY_MS", 1)
+            await move(node, NOW + 1_000)
+            await made.wait()
+        await until(lambda: bodies(node) == [1], "the message")
+
+
+@on_loop
+async def test_a_record_inside_a_body_names_no_message_to_cancel(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        await send(node, delayed(1, DELAY="1"))
+        store = node.log.store
+        host = store.config.store_host
+        for queue_offset in (0, 1, 1 << 40):
+            position = store.log.max_position + fmt.ENTRY_HEADER_SIZE_BYTES + fmt.BODY_AT
+            inner = bytearray(scheduled(delayed(2), NOW + 1_000, level=1))
+            fmt.TIMESTAMP.pack_into(inner, fmt.QUEUE_OFFSET_AT, queue_offset)
+            fmt.TIMESTAMP.pack_into(inner, fmt.PHYSICAL_OFFSET_AT, position)
+            own_id = message_id(host, position)
+            inner[fmt.STORE_HOST_AT : fmt.STORE_HOST_AT + 8] = bytes.fromhex(own_id[:16])
+            await send(node, encode_message("orders", 1, bytes(inner)))
+            assert store.message_at(position).topic == fmt.SCHEDULE_TOPIC
+            request = CancelDelayedRequest(message_id=own_id)
+            with pytest.raises(MessageNotFoundError):
+                await node.broker.cancel_delayed(request)
+        await send(node, delayed(3, DELAY="1"))
+        await move(node, NOW + 1_000)
+        assert bodies(node) == [1, 3]
