@@ -35,6 +35,8 @@ class DeadLettersPart:
         if set(image.content) - {"resent"} or not isinstance(table, dict):
             raise ValueError(f"dead letters of an unknown form: {sorted(image.content)}")
         self._resent: dict[str, Runs] = {name: _runs(rows) for name, rows in table.items()}
+        self._frozen: dict[str, Json] = {}
+        """Copies for images; a group whose marks changed since is not in it."""
 
     def is_resent(self, group: str, offset: int) -> bool:
         """Say whether a dead letter was sent again."""
@@ -57,6 +59,7 @@ class DeadLettersPart:
         if mark.group not in state.groups:
             return None  # It was deleted meanwhile, and its dead letters with it.
         self._resent[mark.group] = runs
+        self._frozen.pop(mark.group, None)
         self.version += 1
         return None
 
@@ -65,15 +68,16 @@ class DeadLettersPart:
 
     def forget_group(self, name: str) -> None:
         """Its dead letters went with it."""
+        self._frozen.pop(name, None)
         if self._resent.pop(name, None) is not None:
             self.version += 1
 
     def content(self) -> PartContent:
         """Return all marks."""
-        resent: dict[str, Json] = {
-            name: [list(run) for run in runs] for name, runs in self._resent.items()
-        }
-        return {"resent": resent}
+        for name, runs in self._resent.items():
+            if name not in self._frozen:
+                self._frozen[name] = [list(run) for run in runs]
+        return {"resent": dict(self._frozen)}
 
 
 def _runs(rows: Any) -> Runs:
