@@ -77,7 +77,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
         query = self._options.write_id or query
         return send(iterator, self._options, f"stream/{query}/{batch}", _partition())
 
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+    def commit(
+        self,
+        messages: list[WriterCommitMessage | None],
+        batchId: int,  # noqa: N803
+    ) -> None:
         """Do nothing: what was sent is in the log."""
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803

@@ -72,7 +72,9 @@ class QuorumlogSource(DataSource):
         check_overwrite(overwrite)
         return BatchWriter(sink_options(self.options), tuple(schema.fieldNames()))
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
+    def streamWriter(  # noqa: N802
+        self, schema: StructType, overwrite: bool
+    ) -> DataSourceStreamArrowWriter:
         """Append the rows of micro-batches."""
         from pipeline.sink import StreamWriter, check_overwrite
 

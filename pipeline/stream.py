@@ -46,7 +46,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         wanted = bounds(connection, self._options, found, END)
         return _written({queue: lo for queue, (lo, _) in wanted.items()})
 
-    def latestOffset(self, start: Mapping[str, Mapping[str, int]], limit: ReadLimit) -> Checkpoint:  # noqa: N802
+    def latestOffset(  # noqa: N802
+        self, start: Mapping[str, Mapping[str, int]], limit: ReadLimit
+    ) -> Checkpoint:
         """Return how far the next micro-batch reads."""
         begin = _parsed(start)
         ends = self._ends(begin) if self._target is None else self._target

