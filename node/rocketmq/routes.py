@@ -2,8 +2,9 @@
 
 Owns the mapping (protocol section 7). Each node of a broker group is a broker of the protocol with
 the number 0, since every node takes every call: clients ask for a route twice a minute at most, and
-turn to a broker of another name when one does not answer. Whoever leads the group has all its
-queues, so most calls come to it at once, and the others have queue 0.
+turn to a broker of another name when one does not answer. Which queue a client names is a hint that
+nobody follows, and clients spread their calls over queues: so whoever leads has many of them and
+the others queue 0 alone, and most calls come to the leader at once.
 """
 
 from typing import Final
@@ -17,6 +18,8 @@ from quorumlog.pb import rocketmq_pb2 as pb
 from quorumlog.pb.rocketmq_pb2 import Code, MessageType, Permission
 
 ANY_QUEUE: Final = -1
+LEADER_QUEUE_COUNT_MIN: Final = 14
+"""Of three nodes, 14 of 16 calls go to the leader without a hop."""
 _DOT: Final = "."
 _MESSAGE_TYPES: Final = (
     MessageType.NORMAL,
@@ -46,7 +49,8 @@ class Routes:
         for share in self._cluster.shares(name):
             for place in share.places:
                 broker = _broker(share, place)
-                for queue_id in range(share.queue_count if place.is_leader else 1):
+                least = LEADER_QUEUE_COUNT_MIN if len(share.places) > 1 else 1
+                for queue_id in range(max(share.queue_count, least) if place.is_leader else 1):
                     response.message_queues.append(
                         pb.MessageQueue(
                             topic=request.topic,
