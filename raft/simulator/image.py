@@ -11,7 +11,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from raft.messages import NO_INDEX, NO_TERM, ConfigurationAt, Index, SnapshotMeta, Term
+from raft.messages import (
+    NO_INDEX,
+    NO_TERM,
+    Configuration,
+    ConfigurationAt,
+    Index,
+    SnapshotMeta,
+    Term,
+)
 from raft.ready import EntryKind, HardState, InitialState
 
 ENTRY_SIZE_BYTES = 100
@@ -78,6 +86,18 @@ class Image:
     @property
     def last_index(self) -> Index:
         return self.base_index + len(self.entries)
+
+    def last_position(self) -> tuple[Term, Index]:
+        """Return where the log ends, in the order in which votes compare logs."""
+        last_term = self.entries[-1].term if self.entries else self.base_term
+        return last_term, self.last_index
+
+    def configuration(self) -> Configuration | None:
+        """Return the newest configuration, committed or not: the one a node goes by."""
+        for entry in reversed(self.entries):
+            if isinstance(entry.body, Configuration):
+                return entry.body
+        return self.base_configuration.configuration if self.base_configuration else None
 
     def chain_at(self, index: Index) -> int | None:
         """Return the digest at `index`, or None if it is not there any more or not yet."""

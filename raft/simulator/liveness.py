@@ -98,18 +98,39 @@ def _is_full(node: Process) -> bool:
 
 
 def _draw_quorum(world: World, random: Random) -> list[NodeId]:
-    """Return few nodes that hold a majority in every configuration that may be in force."""
+    """Return few nodes that can elect one, and hold a majority of every possible configuration.
+
+    The majorities alone do not do: a leader that is left out may have given newer entries to a
+    learner of its own that votes for everybody else, and then none of the others can win."""
     configurations = _relevant(world)
     pool = sorted({voter for found in configurations for voter in found.voters})
     random.shuffle(pool)
     chosen: list[NodeId] = []
-    for node_id in pool:
-        if all(_has_quorum(world, chosen, found.voters) for found in configurations):
+    for node_id in (*pool, None):
+        majorities = all(_has_quorum(world, chosen, found.voters) for found in configurations)
+        if majorities and _is_electable(world, chosen):
             return sorted(chosen)
-        chosen.append(node_id)
-    if all(_has_quorum(world, chosen, found.voters) for found in configurations):
-        return sorted(chosen)
+        if node_id is not None:
+            chosen.append(node_id)
     return sorted(world.nodes)  # Too many are in doubt or damaged to do without anybody.
+
+
+def _is_electable(world: World, chosen: list[NodeId]) -> bool:
+    """Return whether the logs let one of the nodes of full standing win by the others' votes."""
+    nodes = [world.nodes[node_id] for node_id in chosen if node_id in world.nodes]
+    full = {node.node_id: node.disk.memory for node in nodes if _is_full(node)}
+    for node_id, image in full.items():
+        configuration = image.configuration()
+        if configuration is None or node_id not in configuration.voters:
+            continue
+        votes = [
+            voter
+            for voter in configuration.voters
+            if voter in full and full[voter].last_position() <= image.last_position()
+        ]
+        if len(votes) >= quorum_size(len(configuration.voters)):
+            return True
+    return False
 
 
 def _has_quorum(world: World, chosen: list[NodeId], voters: tuple[NodeId, ...]) -> bool:
