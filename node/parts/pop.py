@@ -81,7 +81,7 @@ class PopPart:
         self.version = image.version
         self.windows: Final[dict[WindowKey, Window]] = {}
         self._rows: PartContent = {}
-        """Copies for images."""
+        """Copies for images, also what this was restored from. They are replaced, never changed."""
         self._changed: set[WindowKey] = set()
         """Windows that are not there as they are now."""
         self.in_flight_count = 0
@@ -95,12 +95,13 @@ class PopPart:
         self.last_generation = cast("int", content["generation"])
         for row in cast("dict[str, Any]", content["windows"]).values():
             group, topic, queue_id, next_offset, items, attempts = row
-            window = self.windows[group, topic, queue_id] = Window(next_offset)
+            key = (group, topic, queue_id)
+            window = self.windows[key] = Window(next_offset)
             window.items = {offset: InFlight(*item) for offset, item in items}
             window.attempts = dict(attempts)
             window.earliest_unix_ms = earliest(window)
             self.in_flight_count += len(window.items)
-        self._changed.update(self.windows)
+            self._rows[_row_name(key)] = row
 
     def content(self) -> PartContent:
         """Return everything; only windows that changed are copied again.

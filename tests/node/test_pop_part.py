@@ -234,6 +234,33 @@ def test_an_image_copies_only_windows_that_changed() -> None:
     assert state.part(PopPart).content()["windows"] == {"a@g 1": first["a@g 1"]}
 
 
+@pytest.mark.parametrize("is_from_file", [False, True])
+def test_the_first_image_after_a_restore_shares_what_was_restored(
+    is_from_file: bool, tmp_path: Path
+) -> None:
+    image = made(*(taken(1, 0, 1, queue_id=queue_id) for queue_id in (1, 0))).image()
+    if is_from_file:
+        files = CheckpointFiles(FileSystem(), str(tmp_path))
+        files.load()
+        files.save(image, 1)
+        loaded = files.load()
+        assert loaded is not None
+        image = loaded
+    else:
+        image = decode_image(encode_image(image))
+    before = encode_image(image)
+    restored = image.parts["pop"].content["windows"]
+    state = State(LIMITS, image)
+    first = state.part(PopPart).content()["windows"]
+    assert isinstance(restored, dict)
+    assert isinstance(first, dict)
+    assert restored.keys() == first.keys() == {"a@g 0", "a@g 1"}
+    assert all(first[name] is restored[name] for name in first)
+    assert state.apply_command(settled((0, 1), (1, 1)), 0) is None
+    assert state.part(PopPart).content()["windows"] == {"a@g 1": restored["a@g 1"]}
+    assert encode_image(image) == before, "the image that it was restored from is as it was"
+
+
 def test_the_file_has_a_line_for_each_message(tmp_path: Path) -> None:
     files = CheckpointFiles(FileSystem(), str(tmp_path))
     files.load()
