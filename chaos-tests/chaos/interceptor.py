@@ -39,8 +39,10 @@ class Interceptor:
     def counts(self) -> Counter[str]:
         """What all nodes did so far: `dropped`, `doubled`, `late`, `flipped`."""
         found: Counter[str] = Counter()
-        for path in self._path.parent.glob(f"{self._path.name}.[0-9]*"):
-            found.update(json.loads(path.read_text("utf-8")))
+        for path in self._path.parent.glob(f"{self._path.name}.*"):
+            # Beside them lies, for a moment, what a node is about to rename.
+            if path.suffix[1:].isdecimal():
+                found.update(json.loads(path.read_text("utf-8")))
         return found
 
     def _write(self, rules: dict[str, dict[str, float]]) -> None:
