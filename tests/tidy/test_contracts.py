@@ -13,6 +13,8 @@ MODULES = [
     "store/log.py",
     "raft/__init__.py",
     "raft/core.py",
+    "raft/simulator/__init__.py",
+    "raft/simulator/history.py",
     "node/__init__.py",
     "node/__main__.py",
     "node/replica.py",
@@ -22,7 +24,13 @@ MODULES = [
     "quorumlog/pb/__init__.py",
     "quorumlog/pb/log_pb2.py",
     "quorumlog/cli/__init__.py",
+    "quorumlog/cli/output.py",
     "quorumlog/cli/store.py",
+    "pipeline/__init__.py",
+    "pipeline/source.py",
+    "pipeline/jobs/__init__.py",
+    "pipeline/jobs/history_check.py",
+    "pipeline/jobs/audit_command.py",
 ]
 
 EACH_OTHER = "raft and store never import each other"
@@ -31,6 +39,8 @@ CLIENT = "quorumlog imports no server code, except in commands of its command li
 COMMAND_LINE = "only the command line imports the command line"
 SERVER = "node knows of the client only the generated messages and the version"
 ON_TOP = "only commands and quorumlog.testing reach deploy and bench"
+TABLES_ON_TOP = "raft, store, node and quorumlog do not import pipeline"
+TABLES = "pipeline imports no server, and of raft the checkers of histories only"
 
 
 @pytest.fixture
@@ -86,6 +96,14 @@ def broken_contracts(tree: Path) -> set[str]:
         ("node/replica.py", "import deploy.local", ON_TOP),
         ("quorumlog/client.py", "def f():\n    from bench import cluster", ON_TOP),
         ("store/log.py", "import tests.store.records", ON_TOP),
+        ("pipeline/source.py", "from bench import cluster", ON_TOP),
+        ("raft/core.py", "import pipeline", TABLES_ON_TOP),
+        ("node/replica.py", "from pipeline import source", TABLES_ON_TOP),
+        ("quorumlog/cli/store.py", "import pipeline.source", TABLES_ON_TOP),
+        ("pipeline/source.py", "def f():\n    import node.replica", TABLES),
+        ("pipeline/source.py", "from raft.simulator import history", TABLES),
+        ("pipeline/jobs/history_check.py", "import raft.core", TABLES),
+        ("pipeline/source.py", "import quorumlog.cli.store", COMMAND_LINE),
     ],
 )
 def test_a_planted_import_breaks_a_contract(
@@ -107,4 +125,7 @@ def test_allowed_imports_keep_the_contracts(tree: Path) -> None:
     (tree / "quorumlog/cli/store.py").write_text(
         "import store.log, node, quorumlog.client, deploy, bench\n"
     )
+    (tree / "pipeline/source.py").write_text("import store.log, quorumlog.client, pyspark\n")
+    (tree / "pipeline/jobs/history_check.py").write_text("from raft.simulator import history\n")
+    (tree / "pipeline/jobs/audit_command.py").write_text("import quorumlog.cli.output\n")
     assert broken_contracts(tree) == set()
