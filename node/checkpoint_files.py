@@ -86,48 +86,57 @@ class CheckpointFiles:
         found: dict[str, Any] | None = self._manifest.load(must_exist=False)
         if found is None:
             return None
-        texts: dict[str, str] = {}
-        for table in TABLES:
-            written = self._written[table.name] = _Written(*found["files"][table.name])
-            texts[table.name] = self._find(table.name, written)
-        for kind in _FILE_PARTS:
-            row = found["files"].get(kind.file_name)
-            if row is not None:  # Else nothing of it was known, or to an older version.
-                written = self._written[kind.file_name] = _Written(*row)
-                texts[kind.file_name] = self._find(kind.file_name, written)
-        unknown = found["files"].keys() - texts.keys()
-        if unknown:  # Of a newer version; without them this replica would differ for good.
-            expected, names = "tables that this version knows", ", ".join(sorted(unknown))
-            raise CorruptionError(self.directory, 0, "checkpoint", expected, names)
-        self._install()
-        self.applied_index = found["applied_index"]
-        self.history = History(*found["history"]) if "history" in found else None
         try:
-            versions = Versions(**found["versions"])
-            groups_text = texts["subscriptionGroup.json"]
-            settings = decode_group_settings(groups_text, versions.groups)
-            return StateImage(
-                found["applied_index"],
-                found["next_command_offset"],
-                versions,
-                decode_topics(texts["topics.json"]),
-                decode_groups(groups_text, texts["consumerOffset.json"]),
-                decode_producers(texts["producers.json"]),
-                decode_members(texts["members.json"]),
-                found["refused_count"],
-                check_parts(
-                    {
-                        kind.name: decode_part(kind, texts[kind.file_name])
-                        for kind in _FILE_PARTS
-                        if kind.file_name in texts
-                    }
-                    | ({group_settings.NAME: settings} if settings.version else {})
-                ),
-            )
+            image = self._image(found)
+            history = History(*found["history"]) if "history" in found else None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CorruptionError(
                 self.directory, 0, "checkpoint", "tables of a state", repr(error)
             ) from error
+        self._install()
+        self.applied_index, self.history = image.applied_index, history
+        return image
+
+    def _image(self, found: dict[str, Any]) -> StateImage:
+        """Return the state that a manifest names. Raises CorruptionError; ValueError, KeyError,
+        TypeError or AttributeError for a manifest or table of another shape."""
+        files, texts = found["files"], dict[str, str]()
+        lacking = [table.name for table in TABLES if table.name not in files]
+        if lacking:
+            raise CorruptionError(
+                self.directory, 0, "checkpoint", "every table", f"none of {', '.join(lacking)}"
+            )
+        # A part without a file: nothing of it was known, or to an older version.
+        names = [table.name for table in TABLES]
+        names += [kind.file_name for kind in _FILE_PARTS if kind.file_name in files]
+        for name in names:
+            written = self._written[name] = _Written(*files[name])
+            texts[name] = self._find(name, written)
+        unknown = files.keys() - texts.keys()
+        if unknown:  # Of a newer version; without them this replica would differ for good.
+            expected, more = "tables that this version knows", ", ".join(sorted(unknown))
+            raise CorruptionError(self.directory, 0, "checkpoint", expected, more)
+        versions = Versions(**found["versions"])
+        groups_text = texts["subscriptionGroup.json"]
+        settings = decode_group_settings(groups_text, versions.groups)
+        return StateImage(
+            found["applied_index"],
+            found["next_command_offset"],
+            versions,
+            decode_topics(texts["topics.json"]),
+            decode_groups(groups_text, texts["consumerOffset.json"]),
+            decode_producers(texts["producers.json"]),
+            decode_members(texts["members.json"]),
+            found["refused_count"],
+            check_parts(
+                {
+                    kind.name: decode_part(kind, texts[kind.file_name])
+                    for kind in _FILE_PARTS
+                    if kind.file_name in texts
+                }
+                | ({group_settings.NAME: settings} if settings.version else {})
+            ),
+        )
 
     def _find(self, name: str, written: _Written) -> str:
         """Return the text that the manifest means, under whichever name it is."""

@@ -5,15 +5,17 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
-from node.checkpoint_files import CheckpointFiles, History
-from node.checkpoint_tables import decode_groups
+from node.checkpoint_files import MANIFEST, CheckpointFiles, History
+from node.checkpoint_tables import TABLES, decode_groups
 from node.state import Member, StateImage, Topic, Versions
 from store import failpoints
 from store.errors import CorruptionError, StoreError, SyncFailedError
 from store.file_system import FileSystem
+from store.meta_file import MetaFile
 from tests.store.power_loss import PowerLossFileSystem
 
 OLD = StateImage(
@@ -219,3 +221,39 @@ def test_every_damaged_file_is_refused(tmp_path: Path) -> None:
             loaded(tmp_path)
         path.write_bytes(original)
     assert loaded(tmp_path)[1] == NEW
+
+
+@pytest.mark.parametrize("name", [table.name for table in TABLES])
+def test_a_manifest_without_a_table_is_refused_as_damage(tmp_path: Path, name: str) -> None:
+    rewrite_manifest(tmp_path, lambda found: found["files"].pop(name))
+    with pytest.raises(CorruptionError, match=f"none of {name}"):
+        loaded(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "garble",
+    [
+        lambda found: found.update(files=None),
+        lambda found: found.pop("files"),
+        lambda found: found["files"].update({"topics.json": [1, 2]}),
+        lambda found: found["files"].update({"topics.json": "as it was"}),
+        lambda found: found.pop("applied_index"),
+        lambda found: found.update(history=[1]),
+    ],
+)
+def test_a_manifest_of_another_shape_is_refused_as_damage(
+    tmp_path: Path, garble: Callable[[dict[str, Any]], object]
+) -> None:
+    rewrite_manifest(tmp_path, garble)
+    with pytest.raises(CorruptionError, match="checkpoint"):
+        loaded(tmp_path)
+
+
+def rewrite_manifest(root: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Save a manifest that is whole and says something else."""
+    saved(root, OLD)
+    manifest = MetaFile(FileSystem(), str(root / "config"), MANIFEST)
+    found = manifest.load(must_exist=True)
+    assert found is not None
+    change(found)
+    manifest.save(found)
