@@ -75,13 +75,13 @@ def moved(
     topic: bytes,
     queue_id: int,
     properties: bytes,
-    transaction: int = fmt.TRANSACTION_NONE,
-    prepared_position: int = 0,
+    transaction: int | None = None,
+    prepared_position: int | None = None,
 ) -> bytes:
     """Return the record at `layout` as one of another queue; the append fills in the rest.
 
-    `transaction` replaces the two bits of that name. Raises LimitExceededError when the properties
-    have become too long.
+    The two bits of `transaction` and `prepared_position` stay as they are unless given. Raises
+    LimitExceededError when the properties have become too long.
     """
     if len(properties) > fmt.PROPERTIES_SIZE_BYTES_MAX:
         raise LimitExceededError("properties", len(properties), fmt.PROPERTIES_SIZE_BYTES_MAX)
@@ -93,7 +93,9 @@ def moved(
     size_bytes = layout.body_hi - at + len(tail)
     _SIZE_AND_MAGIC.pack_into(head, 0, size_bytes, fmt.MAGIC_V2 if is_v2 else fmt.MAGIC_V1)
     fmt.INT32.pack_into(head, fmt.QUEUE_ID_AT, queue_id)
-    sys_flag = layout.sys_flag & ~fmt.SYS_FLAG_TRANSACTION_MASK | transaction
-    fmt.INT32.pack_into(head, fmt.SYS_FLAG_AT, sys_flag)
-    fmt.TIMESTAMP.pack_into(head, len(head) - _PREPARED_FROM_BODY, prepared_position)
+    if transaction is not None:
+        sys_flag = layout.sys_flag & ~fmt.SYS_FLAG_TRANSACTION_MASK | transaction
+        fmt.INT32.pack_into(head, fmt.SYS_FLAG_AT, sys_flag)
+    if prepared_position is not None:
+        fmt.TIMESTAMP.pack_into(head, len(head) - _PREPARED_FROM_BODY, prepared_position)
     return b"".join((head, records[layout.body_at : layout.body_hi], tail))

@@ -7,12 +7,12 @@ bytes in all three. A held record says when it is due in a property, so that the
 the time where it finds tags, and equal bytes mean the same on every replica.
 """
 
-import struct
 from typing import Final, NamedTuple
 
 from store import format as fmt
 from store.errors import LimitExceededError, RecordFormatError
 from store.message import RecordLayout, record_layout
+from store.record_edit import moved
 
 LEVEL_DELAYS_MS: Final = tuple(
     1_000 * seconds
@@ -32,8 +32,6 @@ _MAGIC_V1: Final = fmt.MAGIC_V1.to_bytes(4, "big")
 _LAST_OF_FLAG: Final = fmt.SYS_FLAG_AT + 3
 _ANY_V6: Final = fmt.SYS_FLAG_ANY_V6
 _KNOWN_TAILS_MAX: Final = 8_192
-_HEAD: Final = struct.Struct(">iI4xi")  # Size, magic, (body CRC,) queue id.
-_CRC: Final = slice(fmt.BODY_CRC_AT, fmt.QUEUE_ID_AT)
 _AFTER_QUEUE_ID: Final = fmt.QUEUE_ID_AT + fmt.INT32.size
 _WAIT: Final = fmt.PROPERTY_WAIT.encode()
 _DELAY: Final = fmt.PROPERTY_DELAY_LEVEL.encode()
@@ -94,8 +92,10 @@ def scheduled(record: bytes, deliver_unix_ms: int, *, level: int = 0) -> bytes:
         holder, queue_id = fmt.SCHEDULE_TOPIC.encode(), level - 1
     else:
         holder, queue_id = fmt.TIMER_TOPIC.encode(), 0
-    limit = _HELD_PROPERTIES_SIZE_BYTES_MAX
-    return with_tail(record, layout, holder, queue_id, kept, limit)
+    properties, limit = joined(kept), _HELD_PROPERTIES_SIZE_BYTES_MAX
+    if len(properties) > limit:
+        raise LimitExceededError("properties", len(properties), limit)
+    return moved(record, layout, topic=holder, queue_id=queue_id, properties=properties)
 
 
 def wish_of(record: bytes) -> Wish | None:
@@ -163,7 +163,8 @@ def delivered(record: bytes) -> tuple[Held, bytes]:
     layout = record_layout(memoryview(record), 0)
     kept, found = split(record[layout.properties_at :], _HELD_ONLY - {_DELIVER_MS})
     own = _held(found, layout)
-    return own, with_tail(record, layout, found[_REAL_TOPIC], own.queue_id, kept)
+    topic, queue_id = found[_REAL_TOPIC], own.queue_id
+    return own, moved(record, layout, topic=topic, queue_id=queue_id, properties=joined(kept))
 
 
 class DeliveredRecords:
@@ -184,19 +185,19 @@ class DeliveredRecords:
         hi = tail.find(b"\x02", lo)
         is_plain = record[_MAGIC] == _MAGIC_V1 and not record[_LAST_OF_FLAG] & _ANY_V6
         if not is_plain or lo < len(_DUE_START) or hi < 0:
-            own, moved = delivered(record)
-            return own.topic, own.queue_id, moved
+            own, outside = delivered(record)
+            return own.topic, own.queue_id, outside
         kind = tail[:lo] + tail[hi:]
         found = self._known.get(kind)
         if found is None:
-            own, moved = delivered(record)
-            if moved[_MAGIC] != _MAGIC_V1:
-                return own.topic, own.queue_id, moved
+            own, outside = delivered(record)
+            if outside[_MAGIC] != _MAGIC_V1:
+                return own.topic, own.queue_id, outside
             if len(self._known) >= _KNOWN_TAILS_MAX:
                 self._known.clear()
             queue_id = fmt.INT32.pack(own.queue_id)
-            self._known[kind] = own.topic, own.queue_id, queue_id, moved[body_hi:]
-            return own.topic, own.queue_id, moved
+            self._known[kind] = own.topic, own.queue_id, queue_id, outside[body_hi:]
+            return own.topic, own.queue_id, outside
         topic, queue_id_number, queue_id, new_tail = found
         size = fmt.INT32.pack(body_hi + len(new_tail))
         start = record[fmt.INT32.size : fmt.QUEUE_ID_AT]
@@ -214,9 +215,9 @@ def undeliverable(record: bytes, reason: str) -> bytes:
     kept, _ = split(record[layout.properties_at :], frozenset({_DELAY, _WAIT}))
     why, to = f"{PROPERTY_UNDELIVERABLE}\x01{reason}".encode(), fmt.UNDELIVERABLE_TOPIC.encode()
     try:
-        return with_tail(record, layout, to, 0, [*kept, why])
+        return moved(record, layout, topic=to, queue_id=0, properties=joined([*kept, why]))
     except LimitExceededError:
-        return with_tail(record, layout, to, 0, kept)
+        return moved(record, layout, topic=to, queue_id=0, properties=joined(kept))
 
 
 def split(
@@ -234,31 +235,9 @@ def split(
     return kept, found
 
 
-def with_tail(
-    record: bytes,
-    layout: RecordLayout,
-    topic: bytes,
-    queue_id: int,
-    properties: list[bytes],
-    limit: int = fmt.PROPERTIES_SIZE_BYTES_MAX,
-) -> bytes:
-    """Return a record with another topic, queue and properties; all else is copied."""
+def joined(properties: list[bytes]) -> bytes:
+    """Return properties as a record has them: a property CRC goes to the end, for the append."""
     block = b"".join([part + b"\x02" for part in properties if part[:9] != _CRC_PREFIX])
     if len(block) != sum(map(len, properties)) + len(properties):
-        block += fmt.PROPERTY_CRC_PLACEHOLDER  # It stays the last one; the append fills it in.
-    if len(block) > limit:
-        raise LimitExceededError("properties", len(block), limit)
-    is_v2 = len(topic) > fmt.TOPIC_SIZE_CHARACTERS_MAX
-    magic = fmt.MAGIC_V2 if is_v2 else fmt.MAGIC_V1
-    length = len(topic).to_bytes(2 if is_v2 else 1, "big")
-    tail = b"".join((length, topic, len(block).to_bytes(2, "big"), block))
-    head = _HEAD.pack(layout.body_hi + len(tail), magic, queue_id)
-    return b"".join(
-        (
-            head[: fmt.BODY_CRC_AT],
-            record[_CRC],
-            head[fmt.QUEUE_ID_AT :],
-            record[_AFTER_QUEUE_ID : layout.body_hi],
-            tail,
-        )
-    )
+        block += fmt.PROPERTY_CRC_PLACEHOLDER
+    return block

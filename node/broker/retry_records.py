@@ -7,12 +7,13 @@ all other properties stay the same bytes.
 
 from typing import Final
 
-from node.broker.delayed_records import split, with_tail
+from node.broker.delayed_records import joined, split
 from node.errors import BadRequestError
 from node.topic_names import dead_letter_topic, retry_topic
 from store import format as fmt
 from store.errors import LimitExceededError
-from store.message import record_layout
+from store.message import RecordLayout, record_layout
+from store.record_edit import moved
 
 PROPERTY_RETRY_TOPIC: Final = "RETRY_TOPIC"
 PROPERTY_ORIGIN_ID: Final = "ORIGIN_MESSAGE_ID"
@@ -50,7 +51,7 @@ def given_back(record: bytes, group: str, *, is_dead: bool) -> bytes:
     kept += [name + b"\x01" + found[name] for name in (_TOPIC, _ORIGIN)]
     to = dead_letter_topic(group) if is_dead else retry_topic(group)
     times = min(times_of(record) + 1, (1 << 31) - 1)
-    return _with_times(with_tail(record, layout, to.encode(), 0, kept), times)
+    return _with_times(_moved(record, layout, to, 0, kept), times)
 
 
 def dead_letter(record: bytes, group: str) -> bytes:
@@ -60,7 +61,7 @@ def dead_letter(record: bytes, group: str) -> bytes:
     except LimitExceededError:
         layout = record_layout(memoryview(record), 0)
         kept, _ = split(record[layout.properties_at : layout.size_bytes], frozenset())
-        return with_tail(record, layout, dead_letter_topic(group).encode(), 0, kept)
+        return _moved(record, layout, dead_letter_topic(group), 0, kept)
 
 
 def origin_topic(record: bytes) -> str:
@@ -77,7 +78,14 @@ def sent_again(record: bytes, topic: str, queue_id: int) -> bytes:
     """Return a dead letter as a new message of a topic; it keeps the id of its origin."""
     layout = record_layout(memoryview(record), 0)
     kept, _ = split(record[layout.properties_at :], frozenset({_TOPIC}))
-    return _with_times(with_tail(record, layout, topic.encode(), queue_id, kept), 0)
+    return _with_times(_moved(record, layout, topic, queue_id, kept), 0)
+
+
+def _moved(
+    record: bytes, layout: RecordLayout, topic: str, queue_id: int, kept: list[bytes]
+) -> bytes:
+    to = topic.encode()
+    return moved(record, layout, topic=to, queue_id=queue_id, properties=joined(kept))
 
 
 def _with_times(record: bytes, times: int) -> bytes:

@@ -50,10 +50,11 @@ def test_a_message_comes_out_as_it_went_in(
         body,
         {"KEYS": "k1 k2", "TAGS": "t", "UNIQ_KEY": "u", **properties},
         flag=7,
-        sys_flag=fmt.SYS_FLAG_COMPRESSED,
+        sys_flag=fmt.SYS_FLAG_COMPRESSED | fmt.TRANSACTION_COMMIT,
         born_unix_ms=DUE - 5,
         born_host=("::1", 7) if is_v6 else ("10.0.0.1", 7),
         reconsume_times=2,
+        prepared_transaction_position=4711,
         property_crc=property_crc,
     )
     inside = scheduled(record, DUE, level=level)

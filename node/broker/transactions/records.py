@@ -102,7 +102,15 @@ def done_mark(halves: bytes, store_host: Host, born_unix_ms: int) -> bytes:
 
 
 def _moved(records: bytes, layout: RecordLayout, topic: str, properties: bytes) -> bytes:
-    return moved(records, layout, topic=topic.encode(), queue_id=QUEUE_ID, properties=properties)
+    return moved(
+        records,
+        layout,
+        topic=topic.encode(),
+        queue_id=QUEUE_ID,
+        properties=properties,
+        transaction=fmt.TRANSACTION_NONE,
+        prepared_position=0,
+    )
 
 
 def _queue_id(records: bytes, at: int) -> int:
