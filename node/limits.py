@@ -88,6 +88,9 @@ class Limits:
     open_transaction_count_max: int = 20_000
     """Replicated: transactions that are neither committed nor rolled back. 200 bytes each here, and
     a checkpoint of about 2 MB; RocketMQ has no limit, and walks a queue of them."""
+    transaction_record_count_max: int = 4_096
+    """Messages of one transaction, each of which is made anew when it is sent and, in portions,
+    when it is committed: 25 ms of the loop, then 20. So many of 1 KiB fill an entry."""
     ended_transaction_count_max: int = 20_000
     """Replicated: the last ones that ended, whose outcome can be told again: a checkpoint of about
     1 MB."""

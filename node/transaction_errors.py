@@ -22,6 +22,23 @@ class UnknownTransactionError(NodeError):
         )
 
 
+class TransactionTooLargeError(NodeError):
+    """A transaction has more messages than may share their fate. Nothing was stored."""
+
+    code, status = "node.limit_exceeded", "INVALID_ARGUMENT"
+
+    def __init__(self, record_count: int, limit: int) -> None:
+        super().__init__(record_count, limit)
+        self.record_count, self.limit = record_count, limit
+
+    def __str__(self) -> str:
+        return (
+            f"the transaction has {self.record_count} messages or more, the limit is {self.limit}, "
+            f"since all of them become visible at one moment; put less into one message each, or "
+            f"use several transactions; nothing was stored"
+        )
+
+
 class TransactionEndedError(NodeError):
     """The transaction has ended in another way than asked for. Nothing was changed."""
 

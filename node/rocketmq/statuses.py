@@ -26,6 +26,7 @@ _CODES: Final = {
     "node.limit_reached": Code.TOO_MANY_REQUESTS,
     "store.full": Code.HA_NOT_AVAILABLE,
     "store.limit_exceeded": Code.MESSAGE_BODY_TOO_LARGE,
+    "node.limit_exceeded": Code.MESSAGE_BODY_TOO_LARGE,
     "node.timeout": Code.MASTER_PERSISTENCE_TIMEOUT,
     "node.outcome_unknown": Code.MASTER_PERSISTENCE_TIMEOUT,
     "node.read_timeout": Code.PROXY_TIMEOUT,

@@ -22,7 +22,6 @@ from node.broker.transactions.records import (
     QUEUE_ID,
     Halves,
     half_messages,
-    visible_messages,
 )
 from node.errors import (
     BadRequestError,
@@ -119,7 +118,9 @@ class TransactionCalls:
         if wanted.check_after_ms > limits.transaction_age_ms_max:
             expected = f"at most {limits.transaction_age_ms_max}"
             raise BadRequestError("check_after_ms", expected, str(wanted.check_after_ms))
-        halves = half_messages(request.records, wanted.producer_group)
+        halves = half_messages(
+            request.records, wanted.producer_group, limits.transaction_record_count_max
+        )
         size_bytes = len(halves.records)
         grown = size_bytes + halves.record_count * GROWTH_SIZE_BYTES + _MARK_SIZE_BYTES
         limit = self._produce.batch_size_bytes_max
@@ -213,7 +214,7 @@ class TransactionCalls:
             info = TransactionInfo(transaction_id=transaction_id)
             return DescribeTransactionResponse(info=info, outcome=outcome)  # type: ignore[arg-type]
         try:
-            made = visible_messages(self._ends.half_messages(known))
+            made = await self._ends.visible_messages(known)
         except PositionRangeError as error:
             raise TransactionEndedError(transaction_id, "expired") from error
         return DescribeTransactionResponse(

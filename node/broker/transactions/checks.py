@@ -19,7 +19,6 @@ from node.broker.context import Context
 from node.broker.own_appends import OwnAppends
 from node.broker.transactions.ends import GIVEN_UP, Ends
 from node.broker.transactions.producers import Producers, Waiting
-from node.broker.transactions.records import visible_messages
 from node.errors import NodeError
 from node.parts.transactions import OpenTransaction
 from node.transaction_errors import TransactionEndedError, UnknownTransactionError
@@ -201,7 +200,7 @@ class Checks:
                 size_bytes = 0
                 await asyncio.sleep(0)
             try:
-                made = visible_messages(self._ends.half_messages(known))
+                made = await self._ends.visible_messages(known)
             except PositionRangeError:  # It is given up as expired in a moment.
                 continue
             except CorruptionError as error:  # The next question comes after the repair.

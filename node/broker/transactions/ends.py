@@ -6,8 +6,8 @@ than RocketMQ, where a crash between message and mark makes the message visible 
 """
 
 import asyncio
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterable
+from typing import Final, TypeVar
 
 from node.broker.context import Context, within
 from node.broker.own_appends import OwnAppends
@@ -15,6 +15,9 @@ from node.broker.transactions.records import (
     Halves,
     done_mark,
     given_up_messages,
+    joined,
+    offsets_of,
+    portions,
     visible_messages,
 )
 from node.errors import AppendTimeoutError, UnknownTopicError
@@ -32,6 +35,8 @@ EXPIRED: Final = transaction_pb2.TRANSACTION_OUTCOME_EXPIRED
 Outcome = transaction_pb2.TransactionOutcome
 
 _OPEN: Final = transaction_pb2.TRANSACTION_OUTCOME_UNSPECIFIED
+_AT_ONCE: Final = 256  # Messages before others get their turn: 2 ms.
+_T = TypeVar("_T")
 
 
 class Ends:
@@ -100,15 +105,17 @@ class Ends:
         except PositionRangeError:
             await self._write_end(known, EXPIRED, b"")
             raise TransactionEndedError(known.position, outcome_name(EXPIRED)) from None
-        records = b""
+        offsets = [one for part in await _in_turns(offsets_of, halves) for one in part]
+        records, queues = b"", frozenset[tuple[str, int]]()
         if outcome == COMMITTED:
-            made = visible_messages(halves)
-            self._check_topics(made)
-            records = made.records
+            records, _, queues = joined(await _in_turns(visible_messages, halves))
         elif outcome == GIVEN_UP:
-            records = given_up_messages(halves)
+            records = b"".join(await _in_turns(given_up_messages, halves))
+        if self._context.driver.term != term:  # Others had their turn meanwhile.
+            raise self._context.why_not()
+        self._check_topics(queues)
         host = self._context.store.config.store_host
-        await self._write_end(known, outcome, records + done_mark(halves, host, self._unix_ms()))
+        await self._write_end(known, outcome, records + done_mark(offsets, host, self._unix_ms()))
         self.given_up_total += outcome == GIVEN_UP
 
     async def _write_end(self, known: OpenTransaction, outcome: Outcome, records: bytes) -> None:
@@ -126,12 +133,26 @@ class Ends:
         with self._context.store.view(known.position, known.size_bytes) as view:
             return bytes(view)
 
-    def _check_topics(self, made: Halves) -> None:
+    async def visible_messages(self, known: OpenTransaction) -> Halves:
+        """Return what consumers will get. Errors as `half_messages`."""
+        return joined(await _in_turns(visible_messages, self.half_messages(known)))
+
+    def _check_topics(self, queues: Iterable[tuple[str, int]]) -> None:
         """A topic may have been deleted since; permissions count when a message is sent."""
-        for topic, queue_id in made.queues:
+        for topic, queue_id in queues:
             known = self._context.state.topics.get(topic)
             if known is None or queue_id >= known.queue_count:
                 raise UnknownTopicError(topic)
+
+
+async def _in_turns(make: Callable[[bytes], _T], halves: bytes) -> list[_T]:
+    """Make something of each portion of half messages, and let others have their turn between."""
+    made: list[_T] = []
+    for portion in portions(halves, _AT_ONCE):
+        if made:
+            await asyncio.sleep(0)
+        made.append(make(portion))
+    return made
 
 
 def outcome_name(outcome: int) -> str:

@@ -5,9 +5,10 @@ which transactions there are. A half message is the message under another topic,
 and queue in properties, so it becomes visible by a copy and is never changed in place.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
+from node.transaction_errors import TransactionTooLargeError
 from store import format as fmt
 from store.message import Host, RecordLayout, encode_message
 from store.record_edit import Property, changed, layouts, moved, properties_of, start_of, values
@@ -36,12 +37,17 @@ class Halves(NamedTuple):
     queues: frozenset[tuple[str, int]]
 
 
-def half_messages(records: bytes, producer_group: str) -> Halves:
-    """Make half messages of a client's records. Raises RecordFormatError, LimitExceededError."""
+def half_messages(records: bytes, producer_group: str, limit: int) -> Halves:
+    """Make half messages of a client's records, at most so many.
+
+    Raises TransactionTooLargeError, RecordFormatError, LimitExceededError.
+    """
     parts: list[bytes] = []
     queues = set()
     group = producer_group.encode()
     for layout in layouts(records):
+        if len(parts) == limit:  # Do not make the others, too.
+            raise TransactionTooLargeError(limit + 1, limit)
         topic = records[layout.topic_at : layout.topic_hi]
         queue_id = _queue_id(records, start_of(layout))
         queues.add((topic.decode("latin-1"), queue_id))
@@ -54,6 +60,27 @@ def half_messages(records: bytes, producer_group: str) -> Halves:
         properties = changed(properties_of(records, layout), _OURS, added)
         parts.append(_moved(records, layout, fmt.HALF_TOPIC, properties))
     return Halves(b"".join(parts), len(parts), frozenset(queues))
+
+
+def portions(halves: bytes, count: int) -> Iterator[bytes]:
+    """Cut half messages that lie back to back into parts of so many."""
+    at = lo = found = 0
+    while at < len(halves):
+        at += int(fmt.INT32.unpack_from(halves, at)[0])
+        found += 1
+        if found % count == 0 or at == len(halves):
+            yield halves[lo:at]
+            lo = at
+
+
+def joined(made: Iterable[Halves]) -> Halves:
+    """Put together what was made of portions."""
+    parts = list(made)
+    return Halves(
+        b"".join(one.records for one in parts),
+        sum(one.record_count for one in parts),
+        frozenset().union(*(one.queues for one in parts)),
+    )
 
 
 def visible_messages(halves: bytes) -> Halves:
@@ -87,9 +114,13 @@ def given_up_messages(halves: bytes) -> bytes:
     )
 
 
-def done_mark(halves: bytes, store_host: Host, born_unix_ms: int) -> bytes:
+def offsets_of(halves: bytes) -> list[int]:
+    """Return the offsets of half messages in their queue."""
+    return [_offsets(halves, start_of(layout))[0] for layout in layouts(halves)]
+
+
+def done_mark(offsets: Iterable[int], store_host: Host, born_unix_ms: int) -> bytes:
     """Return the record that says which half messages are done: their offsets in their queue."""
-    offsets = (_offsets(halves, start_of(layout))[0] for layout in layouts(halves))
     return encode_message(
         fmt.HALF_DONE_TOPIC,
         QUEUE_ID,

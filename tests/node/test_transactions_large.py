@@ -1,0 +1,86 @@
+"""Transactions of many small messages: how many there may be, and that others have their turn."""
+
+import asyncio
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from node.errors import NodeError, UnknownTopicError
+from node.limits import Limits
+from node.transaction_errors import TransactionTooLargeError
+from quorumlog.pb.admin_pb2 import DeleteTopicRequest
+from tests.node.broker_fakes import Fixture, node_at
+from tests.node.transaction_calls import begun, ended, halves, on_loop, part, stored
+
+MANY = 1_500
+LARGE: dict[str, Any] = {"file_size_bytes": 4 << 20, "batch_size_bytes_max": 1 << 20}
+
+
+@on_loop
+async def test_a_transaction_has_a_limit_of_messages(tmp_path: Path) -> None:
+    limits = Limits(transaction_record_count_max=3)
+    async with node_at(tmp_path / "n", limits=limits) as node:
+        before = node.log.last_index
+        with pytest.raises(TransactionTooLargeError, match="limit is 3, since") as caught:
+            await node.broker.append(halves(0, 5))
+        assert (caught.value.code, caught.value.outcome.value) == (
+            "node.limit_exceeded",
+            "not_applied",
+        )
+        assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+        assert (node.log.last_index, len(part(node).open)) == (before, 0)
+        await ended(node, await begun(node, 0, 3))
+        assert len(await stored(node)) == 3
+
+
+@on_loop
+async def test_others_have_their_turn_while_a_large_one_is_committed(tmp_path: Path) -> None:
+    async with node_at(tmp_path / "n", **LARGE) as node:
+        transaction_id = await begun(node, 0, MANY)
+        entries = node.driver.append_count
+        task = asyncio.ensure_future(ended(node, transaction_id))
+        turns = 0
+        while node.driver.append_count == entries:
+            await asyncio.sleep(0)
+            turns += 1
+        assert turns >= 10, "no more than some hundred messages are made in one turn"
+        await task
+        assert len(await stored(node)) == MANY
+
+
+@on_loop
+async def test_one_that_a_new_term_overtakes_is_not_written(tmp_path: Path) -> None:
+    """Its leader leads again, in another term: another call may have ended it by now."""
+    async with node_at(tmp_path / "n", **LARGE) as node:
+        transaction_id = await begun(node, 0, MANY)
+        task = await begun_to_end(node, transaction_id)
+        node.driver.lose()
+        node.driver.lead()
+        again = ended(node, transaction_id)
+        with pytest.raises(NodeError):
+            await task
+        await again
+        assert len(await stored(node)) == MANY
+
+
+@on_loop
+async def test_a_topic_that_is_deleted_meanwhile_leaves_it_open(tmp_path: Path) -> None:
+    async with node_at(tmp_path / "n", **LARGE) as node:
+        transaction_id = await begun(node, 0, MANY)
+        task = await begun_to_end(node, transaction_id)
+        await node.broker.delete_topic(DeleteTopicRequest(topic="orders"))
+        with pytest.raises(UnknownTopicError):
+            await task
+        assert transaction_id in part(node).open
+
+
+async def begun_to_end(node: Fixture, transaction_id: int) -> "asyncio.Task[object]":
+    """Begin to commit a transaction, and stop in the middle of it."""
+    entries = node.driver.append_count
+    task: asyncio.Task[object] = asyncio.ensure_future(ended(node, transaction_id))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert node.driver.append_count == entries, "it is written already"
+    return task
