@@ -19,7 +19,7 @@ from node.state import Member, Offsets, StateImage, Topic
 
 _UNQUOTED_KEY: Final = re.compile(r"([{,]\s*)(\d+)(\s*:)")
 _ROWS_AT_ONCE: Final = 16  # Some 50 us of work: what the loop waits for the lock at most.
-_GROUP_DEFAULTS: Final[dict[str, Any]] = {
+GROUP_DEFAULTS: Final[dict[str, Any]] = {
     "attributes": {},
     "brokerId": 0,
     "consumeBroadcastEnable": True,
@@ -35,10 +35,17 @@ _GROUP_DEFAULTS: Final[dict[str, Any]] = {
     "whichBrokerWhenConsumeSlowly": 1,
 }
 """What RocketMQ gives a group that nobody configured."""
+TOPIC_DEFAULTS: Final[dict[str, Any]] = {
+    "attributes": {},
+    "order": False,
+    "topicFilterType": "SINGLE_TAG",
+    "topicSysFlag": 0,
+}
+"""What a topic here has of what only RocketMQ knows."""
 _UNUSED_DELAYS_MS: Final = [1_000, 5_000]
 """RocketMQ begins with the third entry of a group's own table."""
 _FORBIDDEN_READ: Final = 4
-_SETTINGS: Final = {
+SETTINGS: Final = {
     "retry_count_max": "retryMaxTimes",
     "is_consume_enabled": "consumeEnable",
     "is_broadcast_enabled": "consumeBroadcastEnable",
@@ -86,13 +93,10 @@ def _topics(image: StateImage, written_unix_ms: int) -> str:
         f"{_row(name)}:"
         + _row(
             {
-                "attributes": {},
-                "order": False,
+                **TOPIC_DEFAULTS,
                 "perm": topic.permission,
                 "readQueueNums": topic.queue_count,
-                "topicFilterType": "SINGLE_TAG",
                 "topicName": name,
-                "topicSysFlag": 0,
                 "writeQueueNums": topic.queue_count,
             }
         )
@@ -107,7 +111,7 @@ def _groups(image: StateImage, written_unix_ms: int) -> str:
     forbidden: Json = {}
     rows = []
     for name in image.groups:
-        row: Json = {**_GROUP_DEFAULTS, "groupName": name}
+        row: Json = {**GROUP_DEFAULTS, "groupName": name}
         found = settings.get(name)
         if found is not None:
             _add_settings(row, found)
@@ -126,7 +130,7 @@ def _groups_version(image: StateImage) -> int:
 
 def _add_settings(row: Json, found: Json) -> None:
     """Write what differs from the defaults."""
-    row.update({theirs: found[ours] for ours, theirs in _SETTINGS.items() if ours in found})
+    row.update({theirs: found[ours] for ours, theirs in SETTINGS.items() if ours in found})
     if "retry_delays_ms" in found:
         table = {"next": _UNUSED_DELAYS_MS + found["retry_delays_ms"]}
         row["groupRetryPolicy"] = {"customizedRetryPolicy": table, "type": "CUSTOMIZED"}
@@ -214,7 +218,7 @@ def decode_group_settings(text: str, groups_version: int) -> PartImage:
 def _settings_in(row: Json, forbidden: dict[str, int]) -> Json:
     """Return what differs from the defaults, as the part has it."""
     settings = group_settings.DEFAULT
-    for ours, theirs in _SETTINGS.items():
+    for ours, theirs in SETTINGS.items():
         settings = settings._replace(**{ours: row.get(theirs, getattr(settings, ours))})
     delays = row.get("groupRetryPolicy", {}).get("customizedRetryPolicy", {}).get("next", [])
     return group_settings.to_json(

@@ -77,13 +77,15 @@ class Resent:
 
 @dataclass(frozen=True, slots=True)
 class ConfigImport:
-    """What an import did. With `refusals` nothing was changed; `skipped` is the cluster's own."""
+    """What an import did. With `refusals` nothing was changed; `skipped` is the cluster's own;
+    `warnings` name what of a topic or group has no effect here."""
 
     refusals: tuple[str, ...]
     skipped: tuple[str, ...]
     topic_count: int
     group_count: int
     offset_count: int
+    warnings: tuple[str, ...] = ()
 
 
 class GroupAdmin:
@@ -230,6 +232,7 @@ class GroupAdmin:
             response.topic_count,
             response.group_count,
             response.offset_count,
+            tuple(response.warnings),
         )
 
     async def _retry(self, at: BrokerGroup, method: str, request: Any) -> Any:

@@ -23,7 +23,7 @@ from quorumlog.pb.retry_pb2 import (
     ImportConfigFilesResponse,
 )
 
-_REFUSALS_SHOWN_MAX: Final = 1_000  # Of one answer; nobody corrects more at once.
+_SHOWN_MAX: Final = 1_000  # Of one answer and kind; nobody corrects more at once.
 
 
 class ConfigFiles:
@@ -61,8 +61,9 @@ class ConfigFiles:
             _plan, context.limits, context.machine.image(), context, files
         )
         response = ImportConfigFilesResponse(
-            refusals=plan.refusals[:_REFUSALS_SHOWN_MAX],
-            skipped=plan.skipped[:_REFUSALS_SHOWN_MAX],
+            refusals=_shown(plan.refusals),
+            skipped=_shown(plan.skipped),
+            warnings=_shown(plan.warnings),
         )
         if plan.refusals:
             return response
@@ -80,6 +81,14 @@ def _plan(limits: Limits, image: StateImage, context: Context, files: dict[str, 
     plan = Plan(limits, image, context.store.queue_range)
     plan.take(files)
     return plan
+
+
+def _shown(found: list[str]) -> list[str]:
+    """Return as many as an answer has; the last one says how many it has not."""
+    if len(found) <= _SHOWN_MAX:
+        return found
+    left = len(found) - _SHOWN_MAX + 1
+    return [*found[: _SHOWN_MAX - 1], f"and {left} more"]
 
 
 def _texts(image: StateImage, unix_ms: int) -> dict[str, str]:

@@ -9,6 +9,7 @@ command: the same files twice change nothing the second time.
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
+from node.broker.config_unused import unused_of_group, unused_of_topic
 from node.broker.context import NAME_CHARACTERS
 from node.checkpoint_tables import decode_group_settings, decode_offsets, load_table
 from node.errors import NodeError
@@ -44,6 +45,7 @@ class Plan:
         self.commands: list[Command] = []
         self.refusals: list[str] = []
         self.skipped: list[str] = []
+        self.warnings: list[str] = []
         self.topic_count = self.group_count = self.offset_count = 0
 
     def take(self, files: Mapping[str, str]) -> None:
@@ -82,6 +84,7 @@ class Plan:
             except TopicNameError as error:
                 self.refusals.append(f"{TOPICS}: {error}")
                 continue
+            self._warn(TOPICS, name, unused_of_topic(row))
             queue_count = max(row["writeQueueNums"], row["readQueueNums"])
             permission = row["perm"] & PERMISSION_ALL
             if self._state.topics.get(name) == (queue_count, permission):
@@ -92,9 +95,10 @@ class Plan:
     def _groups(self, text: str) -> None:
         document = load_table(text)
         settings = decode_group_settings(text, 0).content
-        for name in sorted(document["subscriptionGroupTable"]):
+        for name, row in sorted(document["subscriptionGroupTable"].items()):
             if not self._is_ours(GROUPS, name):
                 continue
+            self._warn(GROUPS, name, unused_of_group(row))
             new = from_json(settings.get(name, {}))
             try:
                 for topic in new.forbidden_topics:
@@ -107,6 +111,10 @@ class Plan:
                 continue
             put = Command.PutGroup(group=name, settings=to_pb(new))
             self.group_count += self._try(Command(put_group=put), GROUPS, name)
+
+    def _warn(self, file: str, name: str, unused: str) -> None:
+        if unused:
+            self.warnings.append(f"{file}: {name}: has no effect here: {unused}")
 
     def _is_ours(self, file: str, name: str) -> bool:
         """Say whether a group may be taken over; if not, note why."""

@@ -71,16 +71,17 @@ def import_files(
     """Make topics, groups and offsets as the tables in a directory say: all of it, or nothing.
 
     What is there already stays: doing it again changes nothing. Leave consumerOffset.json out for a
-    cluster with another log, whose offsets mean other messages.
+    cluster with another log, whose offsets mean other messages. A warning names each topic and
+    group with a setting that has no effect here, as `order` and `attributes` of a topic.
 
     \b
     Keys of -o json:
-      topic_count, group_count, offset_count, refusals, skipped
+      topic_count, group_count, offset_count, refusals, skipped, warnings
 
     \b
     Examples:
       qlog config-files import tables --dry-run
-      qlog config-files import tables -o json | jq .refusals
+      qlog config-files import tables -o json | jq '.refusals, .warnings'
 
     Ends with 0, or with 1 when something forbids it; then nothing was changed.
     """
@@ -116,11 +117,14 @@ def import_files(
         "offset_count": found.offset_count,
         "refusals": list(found.refusals),
         "skipped": list(found.skipped),
+        "warnings": list(found.warnings),
     }
     if output is Format.TABLE:
         print_record({key: record[key] for key in list(record)[:3]}, output)
         for text in found.skipped:
             click.echo(f"skipped: {text}")
+        for text in found.warnings:
+            click.echo(f"warning: {text}")
         for text in found.refusals:
             click.echo(f"refused: {text}")
     else:

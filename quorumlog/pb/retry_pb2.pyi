@@ -141,15 +141,17 @@ class ImportConfigFilesRequest(_message.Message):
     def __init__(self, files: _Optional[_Iterable[_Union[ConfigFile, _Mapping]]] = ..., is_dry_run: _Optional[bool] = ..., cluster_id: _Optional[str] = ...) -> None: ...
 
 class ImportConfigFilesResponse(_message.Message):
-    __slots__ = ("refusals", "skipped", "topic_count", "group_count", "offset_count")
+    __slots__ = ("refusals", "skipped", "topic_count", "group_count", "offset_count", "warnings")
     REFUSALS_FIELD_NUMBER: _ClassVar[int]
     SKIPPED_FIELD_NUMBER: _ClassVar[int]
     TOPIC_COUNT_FIELD_NUMBER: _ClassVar[int]
     GROUP_COUNT_FIELD_NUMBER: _ClassVar[int]
     OFFSET_COUNT_FIELD_NUMBER: _ClassVar[int]
+    WARNINGS_FIELD_NUMBER: _ClassVar[int]
     refusals: _containers.RepeatedScalarFieldContainer[str]
     skipped: _containers.RepeatedScalarFieldContainer[str]
     topic_count: int
     group_count: int
     offset_count: int
-    def __init__(self, refusals: _Optional[_Iterable[str]] = ..., skipped: _Optional[_Iterable[str]] = ..., topic_count: _Optional[int] = ..., group_count: _Optional[int] = ..., offset_count: _Optional[int] = ...) -> None: ...
+    warnings: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, refusals: _Optional[_Iterable[str]] = ..., skipped: _Optional[_Iterable[str]] = ..., topic_count: _Optional[int] = ..., group_count: _Optional[int] = ..., offset_count: _Optional[int] = ..., warnings: _Optional[_Iterable[str]] = ...) -> None: ...

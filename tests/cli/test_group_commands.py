@@ -110,12 +110,14 @@ def test_tables_come_and_go(qlog: Qlog, tmp_path: Path, topic: str) -> None:
 
     done = qlog.json("config-files", "import", tables)
     counts = [done[f"{name}_count"] for name in ("topic", "group", "offset")]
-    assert (counts, done["refusals"]) == ([0, 0, 0], [])
+    assert (counts, done["refusals"], done["warnings"]) == ([0, 0, 0], [], [])
 
     topics = json.loads((tables / "topics.json").read_text())
     rows = topics["topicConfigTable"]
     rows["TBW102"] = {**rows[topic], "topicName": "TBW102"}
-    rows["new-topic"] = {**rows[topic], "topicName": "new-topic", "writeQueueNums": 3}
+    rows["new-topic"] = {
+        **rows[topic], "topicName": "new-topic", "writeQueueNums": 3, "order": True,
+    }  # fmt: skip
     rows[topic] = {**rows[topic], "writeQueueNums": 0, "readQueueNums": 0}
     (tables / "topics.json").write_text(json.dumps(topics))
     refused = qlog.json("config-files", "import", tables, code=1)
@@ -127,6 +129,10 @@ def test_tables_come_and_go(qlog: Qlog, tmp_path: Path, topic: str) -> None:
     dry = qlog.json("config-files", "import", tables, "--dry-run")
     assert (dry["topic_count"], dry["refusals"]) == (1, [])
     assert "topics.json: TBW102 belongs to the cluster" in dry["skipped"]
+    unused = "topics.json: new-topic: has no effect here: order=true, readQueueNums=1"
+    assert dry["warnings"] == [unused]
+    shown = qlog("config-files", "import", tables, "--dry-run", "-o", "table").stdout
+    assert f"warning: {unused}" in shown.splitlines()
     assert "new-topic" not in [row["topic"] for row in qlog.json("topic", "list")]
     assert qlog.json("config-files", "import", tables)["topic_count"] == 1
     assert qlog.json("config-files", "import", tables)["topic_count"] == 0

@@ -99,6 +99,56 @@ async def test_files_as_rocketmq_writes_them_are_read(tmp_path: Path) -> None:
         assert state.topics["%RETRY%GID_A"] == (1, 6)
 
 
+@on_loop
+async def test_what_a_row_asks_for_in_vain_is_said_of_each_topic_and_group(tmp_path: Path) -> None:
+    def row(**more: Any) -> dict[str, Any]:
+        return {"perm": 6, "readQueueNums": 4, "writeQueueNums": 4, "attributes": {}, **more}
+
+    topics = {
+        "plain": row(order=False, topicFilterType="SINGLE_TAG", topicSysFlag=0),
+        "fifo": row(order=True, attributes={"message.type": "FIFO", "cleanup.policy": "DELETE"}),
+        "narrow": row(readQueueNums=2, attributes=None),
+        "TBW102": row(order=True),
+    }
+    groups = {
+        "plain": {"groupName": "plain", "brokerId": 0, "retryMaxTimes": 3, "attributes": {}},
+        "other": {"groupRetryPolicy": {"type": "EXPONENTIAL"}, "consumeTimeoutMinute": 30},
+        "CID_RMQ_SYS_X": {"brokerId": 4},
+    }
+    files = {
+        TOPICS: json.dumps({"topicConfigTable": topics}),
+        GROUPS: json.dumps({"dataVersion": {"counter": 1}, "subscriptionGroupTable": groups}),
+    }
+    said = [
+        "topics.json: fifo: has no effect here: "
+        'attributes={"cleanup.policy":"DELETE","message.type":"FIFO"}, order=true',
+        "topics.json: narrow: has no effect here: readQueueNums=2",
+        "subscriptionGroup.json: other: has no effect here: "
+        'consumeTimeoutMinute=30, groupRetryPolicy={"type":"EXPONENTIAL"}',
+    ]
+    async with node_at(tmp_path, topics={}) as node:
+        for is_dry_run, count in ((True, 3), (False, 3), (False, 0)):
+            done = await imported(node, files, is_dry_run=is_dry_run)
+            assert (list(done.refusals), list(done.warnings)) == ([], said)
+            assert done.topic_count == count
+        assert list((await imported(node, await exported(node))).warnings) == []
+
+
+@on_loop
+async def test_an_answer_says_how_many_more_warnings_there_are(tmp_path: Path) -> None:
+    count = 1_004
+    rows = {
+        f"t{n:04}": {"perm": 6, "readQueueNums": 1, "writeQueueNums": 1, "order": True}
+        for n in range(count)
+    }
+    async with node_at(tmp_path, topics={}) as node:
+        files = {TOPICS: json.dumps({"topicConfigTable": rows})}
+        done = await imported(node, files, is_dry_run=True)
+        assert len(done.warnings) == 1_000
+        assert done.warnings[998].startswith("topics.json: t0998: ")
+        assert done.warnings[999] == "and 5 more"
+
+
 @pytest.mark.parametrize(
     ("files", "reason"),
     [
