@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from quorumlog import sync
+from quorumlog.cli.produce import COMPRESSIONS
+from quorumlog.compression import IS_COMPRESSED, LZ4, ZLIB, ZSTD
+from quorumlog.outgoing import BATCH_SIZE_BYTES_LIMIT
 from tests.cli.running import Qlog
 
 pytestmark = pytest.mark.slow
@@ -101,6 +105,25 @@ def test_raw_and_options_for_all_messages(qlog: Qlog, tmp_path: Path, topic: str
     qlog("produce", topic, "--format", "raw", "--tag", "all", "--queue", 0, "--file", path)
     assert qlog("consume", topic, "--until", "end", "-o", "raw").stdout_bytes == data
     assert qlog.json("consume", topic, "--until", "end")[0]["tag"] == "all"
+
+
+def test_compressed_bodies_take_less_and_come_back_whole(
+    qlog: Qlog, tmp_path: Path, topic: str
+) -> None:
+    body = TEXT * 12
+    assert len(body) > BATCH_SIZE_BYTES_LIMIT, "no entry holds it as it is"
+    send = ("produce", topic, "--file", write(tmp_path, body), "--format", "raw")
+    qlog(*send, code=3)
+    for name in COMPRESSIONS:
+        assert qlog.json(*send, "--compression", name)["acked_size_bytes"] == len(body)
+    assert qlog("consume", topic, "--until", "end", "-o", "raw").stdout_bytes == body * 3
+    with (
+        sync.connect(qlog.nodes.bootstrap) as client,
+        client.pull_consumer(topic, until="end") as consumer,
+    ):
+        kinds = [message.sys_flag for message in consumer]
+    assert kinds == [IS_COMPRESSED | kind for kind in (ZLIB, LZ4, ZSTD)]
+    qlog(*send, "--compression", "brotli", code=2)
 
 
 def test_a_failure_is_counted_and_ends_the_reading(qlog: Qlog, tmp_path: Path, topic: str) -> None:
