@@ -114,6 +114,8 @@ METRICS: Final[Mapping[str, Spec]] = {
     "pop_stale_handles": Spec("counter", "Receipt handles that came too late."),
     "pop_dead_letters": Spec("counter", "Messages handed out too often, or given up."),
     "pop_full_queues": Spec("counter", "Looks at a queue with too much in flight."),
+    "pop_held_queues": Spec("gauge", "Leader only: passed over, as what they have is damaged."),
+    "pop_held": Spec("counter", "How often a queue was held for a second for that."),
     "pop_in_flight": Spec("gauge", "Handed out and not acknowledged, of the cluster."),
     "pop_in_flight_limit": Spec("gauge", "Limit of these: above it nothing new is handed out."),
     "pop_waiting_receives": Spec("gauge", "Leader only: receives that wait for a message."),
@@ -308,6 +310,8 @@ def broker_samples(stats: BrokerStats) -> Iterator[Sample]:
     yield "pop_stale_handles", (), pop.stale_total
     yield "pop_dead_letters", (), pop.dead_total
     yield "pop_full_queues", (), pop.full_total
+    yield "pop_held_queues", (), pop.held_count
+    yield "pop_held", (), pop.held_total
     yield "pop_in_flight", (), pop.in_flight_count
     yield "pop_in_flight_limit", (), stats.limits.pop_in_flight_count_max
     yield "pop_waiting_receives", (), pop.parked_count

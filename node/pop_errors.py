@@ -20,6 +20,22 @@ class StaleHandleError(NodeError):
         return f"receipt handle {self.handle!r} is not valid: {self.reason}; receive again"
 
 
+class QueueHeldError(NodeError):
+    """What the queue would hand out next cannot be read: it is damaged, or its derived files are.
+    The queue waits until that is repaired; nothing of it is skipped, and other queues go on."""
+
+    code, retryable, status = "node.queue_held", True, "DATA_LOSS"
+    retry_after_ms = 1_000
+
+    def __init__(self, topic: str, queue_id: int, reason: str) -> None:
+        super().__init__(topic, queue_id, reason)
+        self.topic, self.queue_id, self.reason = topic, queue_id, reason
+
+    def __str__(self) -> str:
+        queue = f"queue {self.queue_id} of {self.topic!r}"
+        return f"{queue} hands nothing out at the moment: {self.reason}; try again"
+
+
 class PopConflictError(NodeError):
     """What a group has in flight was changed while messages were taken for it: its offset was set,
     or a take of another leader came first. Nothing was taken."""

@@ -271,7 +271,7 @@ _FAMILIES: Final[dict[str, type[QuorumlogError]]] = {
         UnavailableError: "shutting_down not_applied closed no_quorum",
         DeadlineError: "read_timeout",
         OutcomeUnknownError: "outcome_unknown timeout flush_timeout",
-        CorruptRecordError: "corruption",
+        CorruptRecordError: "corruption queue_held",
         InternalError: "internal",
     }.items()
     for word in words.split()

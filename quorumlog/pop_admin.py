@@ -18,7 +18,8 @@ class PopQueue:
     Everything before `offset` is done, nothing from `next_offset` on was looked at.
     `waiting_count` messages were passed over because an earlier one of their message group is in
     flight. The first one is visible again at `first_visible_unix_ms` (0: none is in flight). A
-    queue that `is_full` gives nothing new until something is acknowledged.
+    queue that `is_full` gives nothing new until something is acknowledged; one with a
+    `held_reason` gives nothing until what it has next can be read again.
     """
 
     topic: str
@@ -31,6 +32,7 @@ class PopQueue:
     delivery_count_max: int
     first_visible_unix_ms: int
     is_full: bool
+    held_reason: str = ""
 
 
 class PopAdmin:
@@ -63,6 +65,7 @@ class PopAdmin:
                 delivery_count_max=queue.delivery_count_max,
                 first_visible_unix_ms=queue.first_visible_unix_ms,
                 is_full=queue.is_full,
+                held_reason=queue.held_reason,
             )
             for one, answer in zip(asked, answers, strict=True)
             for queue in answer.queues

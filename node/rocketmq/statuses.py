@@ -34,6 +34,7 @@ _CODES: Final = {
     "node.bad_request": Code.BAD_REQUEST,
     "node.stale_handle": Code.INVALID_RECEIPT_HANDLE,
     "node.pop_conflict": Code.TOO_MANY_REQUESTS,
+    "node.queue_held": Code.INTERNAL_SERVER_ERROR,
     "node.group_disabled": Code.FORBIDDEN,
     "node.topic_forbidden": Code.FORBIDDEN,
     "node.group_orderly": Code.FORBIDDEN,

@@ -26,6 +26,7 @@ _WAIT_S = 20.0
 _COLUMNS = (
     "topic", "queue_id", "group", "offset", "next_offset", "in_flight_count", "waiting_count",
     "delivery_count_max", "first_visible_unix_ms", "is_full",
+    "held_reason",
 )  # fmt: skip
 
 
@@ -36,13 +37,14 @@ _COLUMNS = (
 def pop(name: str, server: str | None, output: Format) -> int:
     """Show what a group has in flight by pop: handed out, and not acknowledged.
 
-    A queue that is full gives nothing new until something of it is acknowledged.
+    A queue that is full gives nothing new until something of it is acknowledged. One with a
+    held_reason gives nothing until its damage is repaired; other queues go on.
 
     \b
     Keys of -o json:
       topic, queue_id, group (the broker group), offset, next_offset, in_flight_count,
       waiting_count (behind an earlier one of their message group), delivery_count_max,
-      first_visible_unix_ms, is_full
+      first_visible_unix_ms, is_full, held_reason
 
     \b
     Examples:

@@ -126,7 +126,7 @@ class DescribePopRequest(_message.Message):
     def __init__(self, group: _Optional[str] = ...) -> None: ...
 
 class PopQueue(_message.Message):
-    __slots__ = ("topic", "queue_id", "offset", "next_offset", "in_flight_count", "waiting_count", "delivery_count_max", "first_visible_unix_ms", "is_full")
+    __slots__ = ("topic", "queue_id", "offset", "next_offset", "in_flight_count", "waiting_count", "delivery_count_max", "first_visible_unix_ms", "is_full", "held_reason")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -136,6 +136,7 @@ class PopQueue(_message.Message):
     DELIVERY_COUNT_MAX_FIELD_NUMBER: _ClassVar[int]
     FIRST_VISIBLE_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
     IS_FULL_FIELD_NUMBER: _ClassVar[int]
+    HELD_REASON_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queue_id: int
     offset: int
@@ -145,7 +146,8 @@ class PopQueue(_message.Message):
     delivery_count_max: int
     first_visible_unix_ms: int
     is_full: bool
-    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., offset: _Optional[int] = ..., next_offset: _Optional[int] = ..., in_flight_count: _Optional[int] = ..., waiting_count: _Optional[int] = ..., delivery_count_max: _Optional[int] = ..., first_visible_unix_ms: _Optional[int] = ..., is_full: _Optional[bool] = ...) -> None: ...
+    held_reason: str
+    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., offset: _Optional[int] = ..., next_offset: _Optional[int] = ..., in_flight_count: _Optional[int] = ..., waiting_count: _Optional[int] = ..., delivery_count_max: _Optional[int] = ..., first_visible_unix_ms: _Optional[int] = ..., is_full: _Optional[bool] = ..., held_reason: _Optional[str] = ...) -> None: ...
 
 class DescribePopResponse(_message.Message):
     __slots__ = ("queues", "now_unix_ms", "parked_count")

@@ -42,6 +42,7 @@ EXAMPLES: list[NodeError] = [
     errors.MessageNotFoundError("00"),
     pop_errors.StaleHandleError("AQ", "its message was handed out again"),
     pop_errors.PopConflictError("readers", "orders", 3),
+    pop_errors.QueueHeldError("orders", 3, "data/0 byte 7: body CRC is 1, expected 2"),
     errors.WrongModeError("HaStatus", "raft"),
     errors.UnknownCommandError(4096),
     errors.BadRequestError("queue_id", "0 or more", "-1"),

@@ -20,7 +20,7 @@ from node.broker.pop.shared import EXPECTED, RETRY_MS, PopShared
 from node.broker.pop.under_way import UnderWay
 from node.broker.waits import QueueKey
 from node.parts.pop import InFlight, Window, WindowKey, earliest
-from quorumlog.pb.pop_pb2 import DescribePopRequest, DescribePopResponse, PopQueue
+from quorumlog.pb.pop_pb2 import DescribePopRequest, DescribePopResponse
 
 _AT_ONCE: Final = 1_000
 """Windows whose times a new leader notes before others get their turn: about 1 ms."""
@@ -47,6 +47,10 @@ class PopStats(NamedTuple):
     """(group, topic, queue) with something in flight."""
     parked_count: int = 0
     """Receives that wait."""
+    held_count: int = 0
+    """Queues that are passed over, because what they have next cannot be read."""
+    held_total: int = 0
+    """How often a queue was."""
 
 
 class Pop:
@@ -90,6 +94,7 @@ class Pop:
         """Forget all times; who waits is told that this node leads no longer."""
         self._shared.under_way = UnderWay()
         self._shared.deadlines.forget_all()
+        self._shared.held.forget_all()
         self._shared.lines.wake_all()
 
     def on_grown(self, queues: Iterable[QueueKey]) -> None:
@@ -169,28 +174,35 @@ class Pop:
             in_flight_count=part.in_flight_count,
             window_count=len(part.windows),
             parked_count=self._shared.lines.count,
+            held_count=len(self._shared.held),
+            held_total=self._shared.held.held_total,
         )
 
     async def describe_pop(self, request: DescribePopRequest) -> DescribePopResponse:
-        """Return what a group has in flight, by topic and queue."""
-        context = self._context
+        """Return what a group has in flight or what is held of its topics, by topic and queue."""
+        context, part = self._context, self._shared.part
         context.check_leads()
         response = DescribePopResponse(
             now_unix_ms=self._shared.unix_ms(), parked_count=self._shared.lines.count
         )
-        for key, window in sorted(self._shared.part.of_group(request.group)):
-            counts = [item.delivery_count for item in window.items.values()]
-            response.queues.append(
-                PopQueue(
-                    topic=key[1],
-                    queue_id=key[2],
-                    offset=window.floor,
-                    next_offset=window.next_offset,
-                    in_flight_count=sum(count > 0 for count in counts),
-                    waiting_count=counts.count(0),
-                    delivery_count_max=max(counts),
-                    first_visible_unix_ms=earliest(window),
-                    is_full=len(counts) >= context.limits.pop_window_count_max,
-                )
+        held = self._shared.held.reasons()
+        windows: dict[WindowKey, Window | None] = dict(part.of_group(request.group))
+        topics = context.state.groups.get(request.group, {})
+        for topic, queue_id in held:
+            if topic in topics:
+                windows.setdefault((request.group, topic, queue_id), None)
+        for key, window in sorted(windows.items(), key=lambda row: row[0]):
+            row = response.queues.add(
+                topic=key[1], queue_id=key[2], held_reason=held.get(key[1:], "")
             )
+            if window is None:
+                row.offset = row.next_offset = max(part.next_offset(context.state, key), 0)
+                continue
+            counts = [item.delivery_count for item in window.items.values()]
+            row.offset, row.next_offset = window.floor, window.next_offset
+            row.in_flight_count = sum(count > 0 for count in counts)
+            row.waiting_count = counts.count(0)
+            row.delivery_count_max = max(counts)
+            row.first_visible_unix_ms = earliest(window)
+            row.is_full = len(counts) >= context.limits.pop_window_count_max
         return response

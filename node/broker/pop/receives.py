@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from node.broker.context import within
 from node.broker.group_settings import check_reader, settings_of
 from node.broker.pop.handles import Handle, encode_handle
+from node.broker.pop.held import DAMAGE
 from node.broker.pop.lines import ANY_QUEUE
 from node.broker.pop.shared import EXPECTED, PopShared
 from node.broker.pop.taking import EFFORT_MAX, Choice, Given, Wish, split_records
@@ -30,7 +31,8 @@ from node.state import PERMISSION_READ
 from quorumlog.pb.pop_pb2 import PopHide, PopTake, ReceiveRequest, ReceiveResponse
 from quorumlog.pb.state_pb2 import Command
 from raft.messages import Index
-from store.pull import PullStatus
+from store.errors import CorruptionError, DerivedFileError
+from store.pull import PullResult, PullStatus
 
 _CONFLICTS_MAX: Final = 8
 """Takes in a row that an operator's reset crossed, before the caller is told to come back."""
@@ -75,10 +77,11 @@ class Receives:
     async def receive(self, request: ReceiveRequest) -> ReceiveResponse:
         """Take messages; with `wait_ms` wait until there is one.
 
-        Raises UnknownTopicError, UnknownQueueError, BadRequestError, LimitReachedError, and the
-        errors of `Commands.submit`; after one with an unknown outcome the messages may be in flight
-        until their time is over, unless the call is repeated with the same attempt id. A caller
-        that is cancelled takes nothing, or gives it back.
+        Raises UnknownTopicError, UnknownQueueError, BadRequestError, LimitReachedError,
+        QueueHeldError when no other queue was asked for, and the errors of `Commands.submit`; after
+        one with an unknown outcome the messages may be in flight until their time is over, unless
+        the call is repeated with the same attempt id. A caller that is cancelled takes nothing, or
+        gives it back.
         """
         receive = self._checked(request)
         self.receives_total += 1
@@ -107,6 +110,7 @@ class Receives:
             if hint is not None:  # Others may have grown after this one woke us.
                 hint = None
                 continue
+            self._check_held(receive, queue_ids)
             # Who does not want to wait waits for a take under way: it may leave something.
             left_s = (busy_deadline if is_busy else deadline) - loop.time()
             if left_s <= 0:
@@ -201,21 +205,15 @@ class Receives:
                 break
             if self._is_read(receive, key, offsets):
                 continue
-            if is_enough and shared.part.next_offset(state, key) != NO_OFFSET:
+            is_begun = not receive.starts_at_end or shared.part.next_offset(state, key) != NO_OFFSET
+            if is_begun and (is_enough or shared.held.has(receive.topic, queue_id)):
                 continue  # Else its end of now is where the group begins.
             if shared.under_way.has_window(key):
                 is_busy = True  # It is offered to us when that is done.
                 continue
-            choice = shared.taking.choose(
-                state,
-                key,
-                wish,
-                count=left_count,
-                size_bytes=left_bytes,
-                room_count=room_count,
-                effort=left_effort,
-                is_ending=shared.under_way.is_ending,
-            )
+            choice = self._chosen(key, wish, left_count, left_bytes, room_count, left_effort)
+            if choice is None:
+                continue
             choices.append(choice)
             if choice.dead:
                 shared.deadlines.note(key, wish.now_unix_ms)
@@ -228,6 +226,41 @@ class Receives:
             left_effort -= choice.effort
             room_count -= len(choice.new) + len(choice.waiting)
         return choices, is_busy
+
+    def _chosen(
+        self,
+        key: WindowKey,
+        wish: Wish,
+        count: int,
+        size_bytes: int,
+        room_count: int,
+        effort: int,
+    ) -> Choice | None:
+        """Choose from one queue. None: it has damage there, and is held for a moment."""
+        shared = self._shared
+        found: CorruptionError | DerivedFileError
+        for count_max in (count, 1):  # What lies before the damage is handed out one by one.
+            try:
+                return shared.taking.choose(
+                    self._context.state,
+                    key,
+                    wish,
+                    count=count_max,
+                    size_bytes=size_bytes,
+                    room_count=room_count,
+                    effort=effort,
+                    is_ending=shared.under_way.is_ending,
+                )
+            except DAMAGE as error:
+                found = error
+        shared.held.hold(key[1], key[2], found)
+        return None
+
+    def _check_held(self, receive: _Receive, queue_ids: Sequence[int]) -> None:
+        """Raise if all queues that are asked for are held: there is nothing to wait for."""
+        held = self._shared.held
+        if len(held) and all(held.has(receive.topic, queue_id) for queue_id in queue_ids):
+            raise held.error_of(receive.topic, queue_ids[0])
 
     def _is_read(self, receive: _Receive, key: WindowKey, offsets: Mapping[int, int]) -> bool:
         """Say at once of most queues that there is nothing: nothing in flight, and nothing new."""
@@ -347,14 +380,24 @@ class Receives:
                 continue
             for offset, item in window.items.items():
                 if item.generation == generation and item.delivery_count:
-                    result = self._shared.taking.read(key, offset, 1)
-                    if result.status is PullStatus.FOUND:
+                    result = self._readable(key, offset)
+                    if result is not None and result.status is PullStatus.FOUND:
                         record = next(split_records(result.data))
                         given = Given(
                             offset, generation, item.delivery_count, item.message_group, record
                         )
                         found.append(_Taken(key, given))
         return found
+
+    def _readable(self, key: WindowKey, offset: int) -> PullResult | None:
+        """Read one message; None: it is damaged, and stays in flight until its time is over."""
+        held = self._shared.held
+        try:
+            return self._shared.taking.read(key, offset, 1)
+        except DAMAGE as error:
+            if not held.has(key[1], key[2]):
+                held.hold(key[1], key[2], error)
+            return None
 
     async def _take_again(self, receive: _Receive, taken: list[_Taken]) -> ReceiveResponse:
         """Answer as before; the time begins anew."""

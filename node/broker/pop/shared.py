@@ -10,6 +10,7 @@ from typing import Any, Final
 from node.broker.commands import Commands
 from node.broker.context import Context
 from node.broker.pop.deadlines import Deadlines
+from node.broker.pop.held import HeldQueues
 from node.broker.pop.lines import Lines
 from node.broker.pop.taking import Taking
 from node.broker.pop.under_way import UnderWay
@@ -42,6 +43,7 @@ class PopShared:
         self.taking: Final = Taking(context.store, context.limits)
         self.lines: Final = Lines(context.limits.pop_waiters_max)
         self.deadlines: Final = Deadlines(unix_ms, on_due)
+        self.held: Final = HeldQueues(context, self.lines)
         self.under_way = UnderWay()
         """Replaced with each term."""
         self._tasks: set[asyncio.Task[Any]] = set()

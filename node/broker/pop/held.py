@@ -1,0 +1,70 @@
+"""Queues that receives pass over for a moment, because what they would hand out cannot be read.
+
+Owns which these are and when they are looked at again; must not know how damage is repaired. Only
+the queue with the damage waits, for all groups: its order is kept, nothing of it is skipped, and
+receives of other queues go on. A node that was repaired meanwhile goes on by itself.
+"""
+
+import asyncio
+from typing import Final
+
+import structlog
+
+from node.broker.context import Context
+from node.broker.pop.lines import Lines
+from node.pop_errors import QueueHeldError
+from store.errors import CorruptionError, DerivedFileError
+
+HELD_MS: Final = 1_000
+"""Then it is looked at again: a repair from other replicas takes about as long."""
+DAMAGE: Final = (CorruptionError, DerivedFileError)
+"""What is about one place of the log; any other error is about the whole node."""
+
+_log: Final = structlog.get_logger(component="pop")
+
+
+class HeldQueues:
+    """One per broker. At most one for each queue that there is. Belongs to the loop's thread."""
+
+    def __init__(self, context: Context, lines: Lines) -> None:
+        """`context` has damage repaired; `lines` has who waits look again."""
+        self._context: Final = context
+        self._lines: Final = lines
+        self._held: dict[tuple[str, int], tuple[str, asyncio.TimerHandle]] = {}
+        self.held_total = 0
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def has(self, topic: str, queue_id: int) -> bool:
+        """Say whether a queue is passed over."""
+        return (topic, queue_id) in self._held
+
+    def reasons(self) -> dict[tuple[str, int], str]:
+        """Return all that are held, and why."""
+        return {key: reason for key, (reason, _) in self._held.items()}
+
+    def error_of(self, topic: str, queue_id: int) -> QueueHeldError:
+        """Return what is told to whoever asks for nothing else."""
+        return QueueHeldError(topic, queue_id, self._held[topic, queue_id][0])
+
+    def hold(self, topic: str, queue_id: int, error: CorruptionError | DerivedFileError) -> None:
+        """Pass a queue over for a moment."""
+        key = (topic, queue_id)
+        assert key not in self._held, f"{key} is held already"
+        timer = asyncio.get_running_loop().call_later(HELD_MS / 1000, self._over, topic, queue_id)
+        self._held[key] = (str(error), timer)
+        self.held_total += 1
+        _log.warning("a queue is held", topic=topic, queue_id=queue_id, reason=str(error))
+        if isinstance(error, CorruptionError):
+            self._context.on_damage(error)
+
+    def forget_all(self) -> None:
+        """This node leads no longer."""
+        for _, timer in self._held.values():
+            timer.cancel()
+        self._held.clear()
+
+    def _over(self, topic: str, queue_id: int) -> None:
+        del self._held[topic, queue_id]
+        self._lines.on_grown([(topic.encode(), queue_id)])
