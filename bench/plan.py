@@ -4,7 +4,7 @@ Owns the scale of a run and its order: A B C, then A B C again, so that a slow m
 meets all peers. Must not know how a session is run or what came of it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
@@ -12,6 +12,8 @@ MIB: Final = 1 << 20
 GIB: Final = 1 << 30
 
 Scenario = Literal["limits", "rates", "growth", "topics"]
+SCENARIOS: Final[tuple[Scenario, ...]] = ("rates", "topics", "growth")
+"""Those that may be chosen; the limits of the machine belong to the rates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +48,10 @@ class Scale:
 
 
 FULL: Final = Scale(
-    rounds={"tmpfs": 5, "disk": 5},
-    seconds=4.0,
-    warm_up_s=2.0,
-    trial_s=1.0,
+    rounds={"tmpfs": 3, "disk": 3},
+    seconds=2.5,
+    warm_up_s=1.5,
+    trial_s=0.5,
     failover_s=40.0,
     log_sizes_bytes=(GIB, 5 * GIB, 10 * GIB),
     restart_size_bytes=5 * GIB,
@@ -91,17 +93,23 @@ class Session:
         return f"{self.scenario}/{self.place}/{self.round}/{self.topic_count}/{peer}"
 
 
-def sessions(scale: Scale, places: Sequence[str], peers: Sequence[str]) -> Iterator[Session]:
+def sessions(
+    scale: Scale,
+    places: Sequence[str],
+    peers: Sequence[str],
+    scenarios: Collection[Scenario] = SCENARIOS,
+) -> Iterator[Session]:
     """All of a run, in order. The log grows on the last place only, topics on the first."""
     for number in range(max(scale.rounds[place] for place in places)):
         for place in places:
-            if number < scale.rounds[place]:
+            if number < scale.rounds[place] and "rates" in scenarios:
                 yield Session("limits", place, number, "")
                 for peer in peers:
                     yield Session("rates", place, number, peer)
-        if number == 0:
+        if number == 0 and "topics" in scenarios:
             for count in scale.topic_counts:
                 for peer in peers:
                     yield Session("topics", places[0], 0, peer, count)
+        if number == 0 and "growth" in scenarios:
             for peer in peers:
                 yield Session("growth", places[-1], 0, peer)

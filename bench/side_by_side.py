@@ -28,7 +28,7 @@ from bench.comparison import compare
 from bench.journal import Journal, OtherRunError
 from bench.peers.own_python import python_words
 from bench.peers.registry import ENTRIES, OWN
-from bench.plan import FULL, QUICK, Scale, Session, sessions
+from bench.plan import FULL, QUICK, SCENARIOS, Scale, Session, sessions
 from bench.report import directory_kind, machine
 
 _TMPFS: Final = "/dev/shm"
@@ -47,11 +47,13 @@ def main(arguments: Sequence[str]) -> int:
     if given.rounds:
         scale = replace(scale, rounds=dict.fromkeys(scale.rounds, given.rounds))
     peers = [OWN, *(name for name in given.peer or ENTRIES if name != OWN)]
+    scenarios = [name for name in SCENARIOS if name in (given.only or SCENARIOS)]
     missing = {name: why for name in peers if (why := ENTRIES[name].why_missing()) is not None}
     plan = {
         "begun": datetime.now(UTC).isoformat(timespec="seconds"),
         "scale": scale.row(),
         "peers": peers,
+        "scenarios": scenarios,
         "places": {name: directory_kind(path) for name, path in places.items()},
         "commit": _commit(),
     }
@@ -62,7 +64,7 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     run = _Run(journal, scale, places, missing)
     with contextlib.suppress(KeyboardInterrupt):
-        run.all(list(sessions(scale, list(places), peers)))
+        run.all(list(sessions(scale, list(places), peers, scenarios)))
     record = _record(journal, peers, missing, arguments)
     _write(given.output, record)
     return 130 if run.was_interrupted else 0
@@ -82,6 +84,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--peer", action="append", choices=list(ENTRIES), metavar="NAME",
         help=f"only this one and ours; may be given again: {', '.join(ENTRIES)}",
+    )  # fmt: skip
+    parser.add_argument(
+        "--only", action="append", choices=SCENARIOS, metavar="SCENARIO",
+        help=f"only these rows; may be given again: {', '.join(SCENARIOS)}",
     )  # fmt: skip
     parser.add_argument("--rounds", type=int, metavar="N", help="of the rates, in each place")
     parser.add_argument(

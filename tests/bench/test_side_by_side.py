@@ -11,7 +11,7 @@ import pytest
 
 from bench import side_by_side
 from bench.journal import Journal, OtherRunError
-from bench.plan import FULL, QUICK, Scale, sessions
+from bench.plan import FULL, QUICK, SCENARIOS, Scale, Scenario, sessions
 
 PLAN: dict[str, Any] = {"begun": "then", "scale": QUICK.row(), "peers": ["quorumlog", "etcd"]}
 CELL = {"row": "r", "unit": "msg/s", "value": 1.0}
@@ -37,6 +37,14 @@ def test_peers_come_in_turn_and_each_key_once(scale: Scale) -> None:
     assert len(rates) == 3 * sum(scale.rounds.values())
     assert {s.place for s in planned if s.scenario == "growth"} == {"disk"}
     assert scale.restart_size_bytes in scale.log_sizes_bytes
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_a_run_may_be_of_some_rows_only(scenario: Scenario) -> None:
+    whole = list(sessions(QUICK, ["tmpfs", "disk"], ["quorumlog", "etcd"]))
+    part = list(sessions(QUICK, ["tmpfs", "disk"], ["quorumlog", "etcd"], [scenario]))
+    assert {s.scenario for s in part} == {scenario, *(["limits"] if scenario == "rates" else [])}
+    assert part == [s for s in whole if s in part] != whole
 
 
 def test_a_quick_run_ends_within_ten_minutes() -> None:
