@@ -2,7 +2,9 @@
 
 Owns connections between gateways, how long a call is held while nobody leads, and how often it is
 sent on. Must not know what a call means. Clients try three times within milliseconds and then tell
-the application, so a call is held for longer than an election takes (protocol section 16.3).
+the application, so a call is held for longer than an election takes (protocol section 16.3). What
+reached a leader and has no answer may have been done: it is sent on again only if that changes
+nothing.
 """
 
 import asyncio
@@ -24,11 +26,17 @@ HOLD_S: Final = 2.5
 DEADLINE_MARGIN_S: Final = 0.3
 """What is left of a caller's time for the answer to reach it."""
 _AGAIN_S: Final = 0.05
+_ON_THE_WAY: Final = (grpc.ChannelConnectivity.IDLE, grpc.ChannelConnectivity.CONNECTING)
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", 16 << 20),
     ("grpc.max_send_message_length", 16 << 20),
     ("grpc.enable_retries", 0),
 )
+_NOTHING_HAPPENED: Final = (
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+    grpc.StatusCode.UNIMPLEMENTED,
+)
+"""Said by a node's gRPC before anybody saw the call."""
 _PASSED_ON: Final = ("authorization", "x-mq-")
 
 
@@ -70,10 +78,13 @@ class Forwarding:
     def _hold_until(call: Call, now_s: float) -> float:
         return min(now_s + HOLD_S, call.deadline_s - DEADLINE_MARGIN_S)
 
-    async def unary(self, call: Call, group: str) -> bytes | None:
+    async def unary(self, call: Call, group: str, lost: Code | None = None) -> bytes | None:
         """Have a group's leader answer; None if that is this node. Raises RefusedError.
 
-        A leader that cannot be reached is asked again, or another once there is one.
+        Who cannot be connected to has not seen the call: it is tried again, or another leader once
+        there is one. When the connection breaks before the answer comes, nobody knows what became
+        of the call. It is then refused with the code `lost`; None: doing it twice is as good as
+        once, so it is sent again.
         """
         loop = asyncio.get_running_loop()
         until_s = self._hold_until(call, loop.time())
@@ -82,11 +93,30 @@ class Forwarding:
             if address is None:
                 return None
             try:
-                return await self._ask(call, address)
+                if await self._is_connected(address, until_s):
+                    return await self._ask(call, address)
             except grpc.aio.AioRpcError as error:
+                if lost is not None and error.code() not in _NOTHING_HAPPENED:
+                    raise _unanswered(lost, address, error) from error
                 if error.code() is not grpc.StatusCode.UNAVAILABLE or loop.time() >= until_s:
                     raise _not_reached(address, error) from error
+            if loop.time() >= until_s:
+                text = f"the leader at {address} cannot be connected to; try again"
+                raise RefusedError(Code.HA_NOT_AVAILABLE, text)
             await asyncio.sleep(_AGAIN_S)
+
+    async def _is_connected(self, address: str, until_s: float) -> bool:
+        """Say whether there is a connection, after an attempt to make one."""
+        channel = self._channel(address)
+        state = channel.get_state(try_to_connect=True)
+        try:
+            async with asyncio.timeout_at(until_s):
+                while state in _ON_THE_WAY:
+                    await channel.wait_for_state_change(state)
+                    state = channel.get_state(try_to_connect=True)
+        except TimeoutError:
+            return False
+        return state is grpc.ChannelConnectivity.READY
 
     async def _ask(self, call: Call, address: str) -> bytes:
         self.forwarded_total += 1
@@ -132,6 +162,11 @@ def _metadata(call: Call) -> tuple[tuple[str, str], ...]:
 
 def _left_s(call: Call) -> float:
     return max(0.05, call.deadline_s - asyncio.get_running_loop().time())
+
+
+def _unanswered(code: Code, address: str, error: grpc.aio.AioRpcError) -> RefusedError:
+    text = f"the leader at {address} got the call and did not answer: {error.code().name} "
+    return RefusedError(code, f"{text}{error.details()}; whether it was done is not known")
 
 
 def _not_reached(address: str, error: grpc.aio.AioRpcError) -> RefusedError:

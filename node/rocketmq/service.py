@@ -34,6 +34,12 @@ from quorumlog.pb.rocketmq_pb2 import Code
 from raft.messages import NodeId
 
 _NAME: Final = "MessagingService"
+_LOST: Final = {
+    "SendMessage": Code.MASTER_PERSISTENCE_TIMEOUT,
+    "ForwardMessageToDeadLetterQueue": Code.PROXY_TIMEOUT,
+}
+"""Of calls that are not the same when they are done twice: a second send stores a second message,
+and a message that was given up has no handle any more. The client decides whether to repeat one."""
 
 Answer = Callable[[Caller, Any], Awaitable[Any]]
 Where = Callable[[Any], str]
@@ -47,6 +53,8 @@ class _Method(NamedTuple):
     answer: Answer
     where: Where | None
     """Returns the broker group whose leader answers; None: any node does."""
+    lost: Code | None
+    """What a client is told when the leader's answer is lost; None: the leader is asked again."""
 
 
 class RocketMq:
@@ -112,7 +120,13 @@ class RocketMq:
             "NotifyClientTermination": (self._terminated, None),
         }
         return {
-            name: _Method(getattr(pb, f"{name}Request"), getattr(pb, f"{name}Response"), run, where)
+            name: _Method(
+                getattr(pb, f"{name}Request"),
+                getattr(pb, f"{name}Response"),
+                run,
+                where,
+                _LOST.get(name),
+            )
             for name, (run, where) in rows.items()
         }
 
@@ -138,7 +152,7 @@ class RocketMq:
     async def _dispatch(self, caller: Caller, method: _Method, request: Any) -> bytes:
         """Have a call answered by whoever has to."""
         if method.where is not None:
-            forwarded = await self.forwarding.unary(caller.call, method.where(request))
+            forwarded = await self.forwarding.unary(caller.call, method.where(request), method.lost)
             if forwarded is not None:
                 return forwarded
         response: Message = await method.answer(caller, request)

@@ -48,7 +48,10 @@ _CODES: Final = {
 
 
 class RefusedError(Exception):
-    """A call that a client is refused, with the code of its protocol. Nothing happened."""
+    """A call that a client is refused, with the code of its protocol.
+
+    Nothing happened, unless the code says that this is not known.
+    """
 
     def __init__(self, code: Code, message: str) -> None:
         super().__init__(code, message)

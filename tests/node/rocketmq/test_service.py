@@ -33,8 +33,10 @@ HEARTBEAT = pb.HeartbeatRequest(client_type=ClientType.PUSH_CONSUMER, group=GROU
 class Gateway:
     """A gateway and a connection to it."""
 
-    def __init__(self, node: Fixture, rocketmq: RocketMq, channel: grpc.aio.Channel) -> None:
-        self.node, self.rocketmq, self.channel = node, rocketmq, channel
+    def __init__(
+        self, node: Fixture, rocketmq: RocketMq, channel: grpc.aio.Channel, port: int
+    ) -> None:
+        self.node, self.rocketmq, self.channel, self.port = node, rocketmq, channel, port
 
     async def call(self, name: str, request: Any, metadata: Any = CLIENT) -> Any:
         """Call a unary method."""
@@ -93,7 +95,7 @@ async def gateway_at(root: Path, keys: dict[str, str] | None = None) -> AsyncIte
         await server.start()
         try:
             async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-                yield Gateway(node, rocketmq, channel)
+                yield Gateway(node, rocketmq, channel, port)
         finally:
             await server.stop(0)
             await rocketmq.stop()

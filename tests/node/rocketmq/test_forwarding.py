@@ -1,0 +1,205 @@
+"""Calls that are sent on while the leader dies: what may have been done is not done again."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from google.protobuf.duration_pb2 import Duration
+
+from node.rocketmq import forwarding
+from node.rocketmq.cluster import Leader
+from quorumlog.pb import rocketmq_pb2 as pb
+from quorumlog.pb.rocketmq_pb2 import Code
+from tests.node.links import eventually, run
+from tests.node.rocketmq.test_service import GROUP, TOPIC, Gateway, gateway_at
+
+
+@pytest.fixture(autouse=True)
+def holds_calls_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine needs longer than clients wait."""
+    monkeypatch.setattr(forwarding, "HOLD_S", 15.0)
+
+
+class Wire:
+    """The connection to a leader. It can lose answers, and break as if the leader was killed."""
+
+    def __init__(self, port: int) -> None:
+        self._leader_port = port
+        self._writers: list[asyncio.StreamWriter] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.loses_answers = False
+        self.is_refusing = False
+        self.connection_count = 0
+        self.port = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connection_count += 1
+        self._writers.append(writer)
+        if self.is_refusing:
+            writer.transport.abort()
+            return
+        to_leader = await asyncio.open_connection("127.0.0.1", self._leader_port)
+        self._writers.append(to_leader[1])
+        for source, target, is_answer in (
+            (reader, to_leader[1], False),
+            (to_leader[0], writer, True),
+        ):
+            task = asyncio.create_task(self._pump(source, target, is_answer))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _pump(
+        self, source: asyncio.StreamReader, target: asyncio.StreamWriter, is_answer: bool
+    ) -> None:
+        try:
+            while data := await source.read(1 << 16):
+                if not (is_answer and self.loses_answers):
+                    target.write(data)
+        except OSError:
+            pass
+        target.transport.abort()
+
+    def kill(self) -> None:
+        """Break all connections; what comes next finds a leader that answers."""
+        self.loses_answers = False
+        writers, self._writers = self._writers, []
+        for writer in writers:
+            writer.transport.abort()
+
+    async def stop(self) -> None:
+        self.kill()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+class Pair(NamedTuple):
+    """A gateway that leads, one that sends calls on to it, and what is between them."""
+
+    leader: Gateway
+    follower: Gateway
+    wire: Wire
+
+    def stored_count(self) -> int:
+        store = self.leader.node.log.store
+        return sum(hi - lo for lo, hi in (store.queue_range("orders", q) for q in range(4)))
+
+
+@asynccontextmanager
+async def pair_at(root: Path) -> AsyncIterator[Pair]:
+    async with gateway_at(root / "1") as leader, gateway_at(root / "2") as follower:
+        wire = Wire(leader.port)
+        server = await asyncio.start_server(wire.serve, "127.0.0.1", 0)
+        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        follower.node.driver.lose()
+        follower.node.broker.context.identity = follower.node.broker.context.identity._replace(  # type: ignore[misc]
+            addresses={2: address}
+        )
+        assert follower.rocketmq._cluster.leader_of("g0") == Leader(False, address)
+        try:
+            yield Pair(leader, follower, wire)
+        finally:
+            await wire.stop()
+            server.close()
+            await server.wait_closed()
+
+
+def status_of(answer: object) -> pb.Status:
+    status = answer.status  # type: ignore[attr-defined]
+    assert isinstance(status, pb.Status)
+    return status
+
+
+def test_a_send_whose_answer_was_lost_is_not_sent_again(tmp_path: Path) -> None:
+    async def go() -> None:
+        async with pair_at(tmp_path) as pair:
+            assert status_of(await pair.follower.send(b"first")).code == Code.OK
+            pair.wire.loses_answers = True
+            sending = asyncio.ensure_future(pair.follower.send(b"second"))
+            await eventually(lambda: pair.stored_count() == 2, "the leader stored it")
+            pair.wire.kill()
+            status = status_of(await sending)
+            assert status.code == Code.MASTER_PERSISTENCE_TIMEOUT
+            assert "not known" in status.message
+            assert pair.stored_count() == 2, "it is there once"
+            assert status_of(await pair.follower.send(b"third")).code == Code.OK
+            assert pair.stored_count() == 3
+
+    run(go())
+
+
+def test_an_ack_whose_answer_was_lost_is_sent_again(tmp_path: Path) -> None:
+    async def go() -> None:
+        async with pair_at(tmp_path) as pair:
+            await pair.leader.send(b"first")
+            found = await pair.follower.receive()
+            (message,) = (e.message for e in found if e.HasField("message"))
+            handle = message.system_properties.receipt_handle
+            change = pb.ChangeInvisibleDurationRequest(
+                group=GROUP,
+                topic=TOPIC,
+                receipt_handle=handle,
+                invisible_duration=Duration(seconds=60),
+            )
+            ack = pb.AckMessageRequest(
+                group=GROUP, topic=TOPIC, entries=[pb.AckMessageEntry(receipt_handle=handle)]
+            )
+            counters = pair.leader.rocketmq._calls.counters
+            for name, request in (("ChangeInvisibleDuration", change), ("AckMessage", ack)):
+                pair.wire.loses_answers = True
+                calling = asyncio.ensure_future(pair.follower.call(name, request))
+                ended = partial(counters.ended.__getitem__, f"MessagingService/{name}")
+                await eventually(ended, "it is done")
+                pair.wire.kill()
+                assert status_of(await calling).code == Code.OK
+                assert counters.begun[f"MessagingService/{name}"] == 2
+            assert pair.leader.node.broker.pop.stats().in_flight_count == 0
+
+    run(go())
+
+
+def test_a_message_that_is_given_up_is_not_given_up_again(tmp_path: Path) -> None:
+    async def go() -> None:
+        async with pair_at(tmp_path) as pair:
+            await pair.leader.send(b"first")
+            found = await pair.follower.receive()
+            (message,) = (e.message for e in found if e.HasField("message"))
+            request = pb.ForwardMessageToDeadLetterQueueRequest(
+                group=GROUP, topic=TOPIC, receipt_handle=message.system_properties.receipt_handle
+            )
+            pair.wire.loses_answers = True
+            name = "ForwardMessageToDeadLetterQueue"
+            calling = asyncio.ensure_future(pair.follower.call(name, request))
+            stats = pair.leader.node.broker.pop.stats
+            await eventually(lambda: stats().dead_total == 1, "it is dead")
+            pair.wire.kill()
+            assert status_of(await calling).code == Code.PROXY_TIMEOUT
+            begun = pair.leader.rocketmq._calls.counters.begun
+            assert begun[f"MessagingService/{name}"] == 1
+
+    run(go())
+
+
+def test_a_send_waits_for_a_leader_that_cannot_be_connected_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of it was sent, so it is tried again: to the same one, or the next."""
+
+    async def go() -> None:
+        async with pair_at(tmp_path) as pair:
+            pair.wire.is_refusing = True
+            sending = asyncio.ensure_future(pair.follower.send(b"first"))
+            await eventually(lambda: pair.wire.connection_count > 0, "an attempt")
+            assert pair.stored_count() == 0
+            pair.follower.node.driver.lead()  # As the next leader.
+            assert status_of(await sending).code == Code.OK
+            assert pair.stored_count() == 0
+            pair.follower.node.driver.lose()
+            monkeypatch.setattr(forwarding, "HOLD_S", 0.2)
+            status = status_of(await pair.follower.send(b"second"))
+            assert status.code == Code.HA_NOT_AVAILABLE
+            assert pair.stored_count() == 0
+
+    run(go())
