@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import quorumlog.errors
 from raft.errors import Outcome
@@ -45,6 +45,8 @@ class Recorder:
         """What every replica held in the end."""
         self.notes: list[FaultNote] = []
         """Faults that excuse something."""
+        self.kept: dict[str, list[dict[str, Any]]] = {}
+        """Histories of a scenario's own, by name."""
         self.began_ns: Final = now_ns()
         self._process = 0
 
@@ -129,7 +131,10 @@ class Recorder:
 
     def save(self, directory: Path) -> None:
         """Write the history, the drains, the notes and the events, as lines of JSON: what
-        `python -m pipeline history-check` reads."""
+        `python -m pipeline history-check` reads. Beside them what a scenario kept of its own."""
+        for name, lines in self.kept.items():
+            with (directory / f"{name}.jsonl").open("w", encoding="utf-8") as file:
+                file.writelines(f"{json.dumps(line)}\n" for line in lines)
         with (directory / "history.jsonl").open("w", encoding="utf-8") as file:
             history.write(self.operations, file)
         with (directory / "drains.jsonl").open("w", encoding="utf-8") as file:

@@ -6,11 +6,11 @@ whose load did no work, fails: a fault that did not bite shows nothing (fault-ma
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from random import Random
-from typing import Final, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 from chaos.cluster import ChaosCluster
 from chaos.errors import NotSoError
@@ -23,6 +23,8 @@ from raft.simulator.history import FaultNote
 
 _POLL_S: Final = 0.05
 DEADLINE_S: Final = 60.0
+SHOWN_COUNT: Final = 10
+"""Violations that are told; all are kept."""
 ALL_MODES: Final = frozenset(Mode)
 RAFT: Final = frozenset({Mode.RAFT})
 HA: Final = ALL_MODES - RAFT
@@ -52,6 +54,8 @@ class Context:
     failovers: list[Failover] = field(default_factory=list)
     notes: list[FaultNote] = field(default_factory=list)
     """What weakens receipts, for the checker."""
+    violations: list[str] = field(default_factory=list)
+    """What a checker of the scenario's own found."""
 
     @property
     def cluster(self) -> ChaosCluster:
@@ -157,6 +161,17 @@ class Context:
             raise NotSoError(f"the fault did not bite: not so: {what}")
         self.proofs.append(what)
         self.recorder.note("proof", what)
+
+    def keep(self, name: str, lines: Iterable[dict[str, Any]]) -> None:
+        """Have part of a history of the scenario's own kept, should it fail."""
+        self.recorder.kept[name] = list(lines)
+
+    def demand_none(self, violations: list[str]) -> None:
+        """A checker of the scenario's own has spoken. Raises NotSoError if it found anything."""
+        self.violations += violations
+        if violations:
+            shown = "\n".join(violations[:SHOWN_COUNT])
+            raise NotSoError(f"{len(violations)} violations:\n{shown}")
 
 
 Body = Callable[[Context], Awaitable[None]]

@@ -18,7 +18,7 @@ from chaos.load import CONNECT_TIMEOUT_MS, Load
 from chaos.losses import Losses, find_losses, reported, without
 from chaos.profile import Mode, Options
 from chaos.recorder import Recorder, now_ns
-from chaos.scenario import Context, Scenario
+from chaos.scenario import SHOWN_COUNT, Context, Scenario
 from chaos.target import Target
 from chaos.verdict import caught_up, drain, judge, leaders_of, same_digests
 from raft.simulator.history import Value
@@ -86,6 +86,7 @@ class Trial:
         except Exception:  # noqa: BLE001 - whatever it is, the run goes on and shows it.
             result.verdict, result.why = "failed", traceback.format_exc()
         result.took_s = time.monotonic() - began
+        result.lost_count = sum(found.startswith("lost") for found in result.violations)
         result.outcomes = dict(result.recorder.outcomes)
         result.errors = dict(result.recorder.errors)
         if result.verdict == "failed":
@@ -104,6 +105,7 @@ class Trial:
                 self._options,
                 result.fault_counts,
                 result.proofs,
+                violations=result.violations,
             )
             await context.acked(BEFORE_COUNT)
             sockets = await context.do(cluster.socket_counts)
@@ -167,9 +169,8 @@ class Trial:
         result.violations += breaches
         for term, node in leaders.items():
             result.recorder.note("leader", f"node {node} in term {term}")
-        result.lost_count = sum(found.startswith("lost") for found in result.violations)
         if result.violations:
-            shown = "\n".join(result.violations[:10])
+            shown = "\n".join(result.violations[:SHOWN_COUNT])
             raise NotSoError(f"{len(result.violations)} violations:\n{shown}")
         return found.lost
 

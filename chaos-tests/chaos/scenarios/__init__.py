@@ -3,6 +3,7 @@
 from chaos.scenarios import (
     clients,
     damage,
+    delayed,
     disk,
     failpoints,
     master_slave,
@@ -18,6 +19,7 @@ from chaos.scenarios import (
 __all__ = [
     "clients",
     "damage",
+    "delayed",
     "disk",
     "failpoints",
     "master_slave",

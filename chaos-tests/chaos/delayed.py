@@ -1,0 +1,115 @@
+"""What was asked of delayed messages and what came of it, and whether that is as promised.
+
+Owns the history of one scenario and its rules; must not know clients or nodes. All clocks are those
+of one machine: the time of a call before it began is never later than what the leader's clock said.
+Rules, each the first word of a violation: `early`, `lost`, `doubled`, `cancelled` (and yet
+delivered), `refused` (and yet delivered), `phantom`, `changed` (another queue).
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Told(StrEnum):
+    """What a caller was told."""
+
+    OK = "ok"
+    GONE = "gone"
+    """A cancel came too late: it was delivered, or is being delivered."""
+    NOT_APPLIED = "not applied"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """One delayed message."""
+
+    value: str
+    queue_id: int
+    due_unix_ms: int
+    """Not before: what the producer asked for, counted from when it began to ask."""
+    told: Told
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """One call to have a message never delivered."""
+
+    value: str
+    told: Told
+    due_unix_ms: int = 0
+    """When it would have come, as the leader said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """One message on its own topic, as a replica has it in the end."""
+
+    value: str
+    queue_id: int
+    queue_offset: int
+    store_unix_ms: int
+    """By the clock of the leader that delivered it."""
+
+
+@dataclass(slots=True)
+class DelayHistory:
+    """All of one scenario."""
+
+    sent: dict[str, Sent] = field(default_factory=dict)
+    cancels: list[Cancel] = field(default_factory=list)
+    seen_unix_ms: dict[str, int] = field(default_factory=dict)
+    """When a consumer that follows the topic had each message first."""
+    delivered: list[Delivered] = field(default_factory=list)
+
+    def cancelled(self) -> set[str]:
+        """Values of which it is certain that they do not come."""
+        return {cancel.value for cancel in self.cancels if cancel.told is Told.OK}
+
+    def wanted(self) -> set[str]:
+        """Values that have to come."""
+        doubtful = {cancel.value for cancel in self.cancels if cancel.told is Told.UNKNOWN}
+        acked = {value for value, sent in self.sent.items() if sent.told is Told.OK}
+        return acked - doubtful - self.cancelled()
+
+
+def check_delayed(history: DelayHistory) -> list[str]:
+    """Return every violation, one text each."""
+    by_value: dict[str, list[Delivered]] = defaultdict(list)
+    for one in history.delivered:
+        by_value[one.value].append(one)
+    found = [f"lost: {value} never came" for value in sorted(history.wanted() - by_value.keys())]
+    cancelled = history.cancelled()
+    for value, copies in by_value.items():
+        sent = history.sent.get(value)
+        if sent is None:
+            found.append(f"phantom: nobody sent {value}")
+            continue
+        if len(copies) > 1:
+            found.append(f"doubled: {value} is there {len(copies)} times: {copies}")
+        if value in cancelled:
+            found.append(f"cancelled: {value} came although its cancel was acked: {copies[0]}")
+        if sent.told is Told.NOT_APPLIED:
+            found.append(f"refused: {value} came although its send was refused: {copies[0]}")
+        found += _of_copies(sent, copies)
+    return found + _too_early_seen(history)
+
+
+def _of_copies(sent: Sent, copies: Iterable[Delivered]) -> Iterable[str]:
+    for one in copies:
+        if one.store_unix_ms < sent.due_unix_ms:
+            early_ms = sent.due_unix_ms - one.store_unix_ms
+            yield f"early: {sent.value} was delivered {early_ms} ms before {sent}: {one}"
+        if one.queue_id != sent.queue_id:
+            yield f"changed: {sent.value} came in another queue than {sent}: {one}"
+
+
+def _too_early_seen(history: DelayHistory) -> list[str]:
+    """By the consumer's own clock, whatever a record says of itself."""
+    return [
+        f"early: {value} was seen at {at}, before {history.sent[value]}"
+        for value, at in history.seen_unix_ms.items()
+        if value in history.sent and at < history.sent[value].due_unix_ms
+    ]

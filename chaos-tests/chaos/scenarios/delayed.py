@@ -1,0 +1,215 @@
+"""Delayed messages while leaders die, sleep or are cut off: each comes once, at its time or later.
+
+Owns the producer, who also cancels, and the consumer; what is right is in chaos/delayed.py.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from random import Random
+from typing import Final
+
+import quorumlog
+from chaos.body import body_of, value_of
+from chaos.delayed import Cancel, DelayHistory, Delivered, Sent, Told, check_delayed
+from chaos.errors import NotSoError
+from chaos.profile import Mode
+from chaos.scenario import ALL_MODES, Context, scenario
+from chaos.strikes import Strike, cut_leader_off, kill_leader, pause_leader, strike_while
+from chaos.verdict import caught_up
+from quorumlog.errors import DelayedGoneError, Outcome, QuorumlogError
+
+COUNT: Final = 300
+QUEUE_COUNT: Final = 2
+DELAY_S_MAX: Final = 5.0
+CANCEL_CHANCE: Final = 0.3
+PAUSE_S: Final = 0.05
+"""Between messages, so that there is still work after the last strike."""
+PATIENT_MS: Final = 60_000
+END_S: Final = 120.0
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _told(error: QuorumlogError) -> Told:
+    return Told.NOT_APPLIED if error.outcome is Outcome.NOT_APPLIED else Told.UNKNOWN
+
+
+class _Work:
+    """Sends messages for later, cancels some, and follows the topic that they come to."""
+
+    def __init__(self, client: quorumlog.Client, topic: str, random: Random) -> None:
+        self._client, self._topic, self._random = client, topic, random
+        self.history = DelayHistory()
+
+    @property
+    def due_count(self) -> int:
+        """Messages that were acked and have not come yet."""
+        return len(self.history.wanted() - self.history.seen_unix_ms.keys())
+
+    async def send(self) -> None:
+        """Send all, one after the other, and wait for the cancels."""
+        producing = self._client.producer(timeout_ms=PATIENT_MS)
+        async with asyncio.TaskGroup() as cancels, producing as producer:
+            for number in range(COUNT):
+                value = f"{self._topic}-{number}"
+                receipt, seconds = await self._send(producer, value)
+                if receipt is not None and self._random.random() < CANCEL_CHANCE:
+                    # Some of them when the message is just due.
+                    after_s = self._random.choice((0.0, seconds / 2, seconds))
+                    cancels.create_task(self._cancel(value, receipt, after_s))
+                await asyncio.sleep(PAUSE_S)
+
+    async def _send(
+        self, producer: quorumlog.Producer, value: str
+    ) -> tuple[quorumlog.Receipt | None, float]:
+        queue_id = self._random.randrange(QUEUE_COUNT)
+        seconds = self._random.uniform(0.0, DELAY_S_MAX)
+        kind = self._random.randrange(3)
+        level, delay, deliver_at = None, None, None
+        began_ms = _now_ms()
+        if kind == 0:
+            level, seconds = 1, 1.0
+        elif kind == 1:
+            delay = seconds
+        else:
+            deliver_at = began_ms / 1000 + seconds
+        receipt, told = None, Told.OK
+        try:
+            receipt = await producer.send(
+                self._topic,
+                body_of(value),
+                queue_id=queue_id,
+                level=level,
+                delay=delay,
+                deliver_at=deliver_at,
+            )
+        except QuorumlogError as error:
+            told = _told(error)
+        due_ms = began_ms + int(seconds * 1000)
+        self.history.sent[value] = Sent(value, queue_id, due_ms, told)
+        return receipt, seconds
+
+    async def _cancel(self, value: str, receipt: quorumlog.Receipt, after_s: float) -> None:
+        await asyncio.sleep(after_s)
+        try:
+            done = await self._client.cancel_delayed(receipt)
+        except DelayedGoneError:
+            cancel = Cancel(value, Told.GONE)
+        except QuorumlogError as error:
+            cancel = Cancel(value, _told(error))
+        else:
+            cancel = Cancel(value, Told.OK, done.due_unix_ms)
+        self.history.cancels.append(cancel)
+
+    async def follow(self) -> None:
+        """Read what comes, until cancelled; from the start again after an error."""
+        while True:
+            try:
+                async with self._client.pull_consumer(self._topic) as consumer:
+                    async for message in consumer:
+                        value = value_of(message.body)
+                        self.history.seen_unix_ms.setdefault(value, _now_ms())
+            except QuorumlogError:
+                await asyncio.sleep(PAUSE_S)
+
+    async def drain(self, node: int) -> list[Delivered]:
+        """Read the topic from one replica."""
+        found = []
+        consumer = self._client.pull_consumer(
+            self._topic, until="end", consistency="local", node_id=node
+        )
+        async with consumer:
+            async for message in consumer:
+                value = value_of(message.body)
+                place = message.queue_id, message.queue_offset
+                found.append(Delivered(value, *place, message.store_unix_ms))
+        return sorted(found, key=lambda one: (one.queue_id, one.queue_offset))
+
+    async def held_count(self) -> int:
+        """Messages that all leaders hold back."""
+        return sum(status.held_count for status in await self._client.admin.delay_status())
+
+
+def _moves(work: _Work, sending: "asyncio.Future[None]") -> Callable[[], Callable[[], bool]]:
+    """Watch the messages that come."""
+
+    def begin() -> Callable[[], bool]:
+        lo = len(work.history.seen_unix_ms)
+        return lambda: sending.done() or len(work.history.seen_unix_ms) > lo + 15
+
+    return begin
+
+
+def _holding(work: _Work, strike: Strike) -> Strike:
+    """A strike that proves that messages were held back, and so could be lost or hurried."""
+
+    async def struck(x: Context) -> None:
+        x.prove(f"{work.due_count} messages were held", work.due_count)
+        await strike(x)
+
+    return struck
+
+
+async def _all_came(x: Context, work: _Work) -> None:
+    """Wait until nothing is held and all that has to come was seen."""
+    async with asyncio.timeout(END_S * x.options.time_scale):
+        while True:
+            try:
+                if not await work.held_count() and not work.due_count:
+                    return
+            except QuorumlogError:
+                pass  # Between two leaders.
+            await asyncio.sleep(PAUSE_S)
+
+
+async def _delayed(x: Context, strikes: tuple[Strike, ...]) -> None:
+    topic = f"{x.load.clients.topic}-delayed"
+    async with quorumlog.connect(x.target.bootstrap, timeout_ms=PATIENT_MS) as client:
+        await client.admin.create_topic(topic, queue_count=QUEUE_COUNT)
+        work = _Work(client, topic, Random(x.random.random()))
+        history = work.history
+        sending = asyncio.ensure_future(work.send())
+        following = asyncio.ensure_future(work.follow())
+        try:
+            held = tuple(_holding(work, strike) for strike in strikes)
+            await strike_while(x, held, "delayed messages come", _moves(work, sending))
+            await sending
+            try:
+                await _all_came(x, work)
+            except TimeoutError:
+                x.recorder.note("wait", f"{work.due_count} messages did not come in time")
+        finally:
+            for task in (sending, following):
+                task.cancel()
+            await asyncio.gather(sending, following, return_exceptions=True)
+            x.keep("delayed", map(asdict, history.sent.values()))
+            x.keep("cancels", map(asdict, history.cancels))
+        await caught_up(client, x.cluster.node_ids, END_S * x.options.time_scale)
+        found = [await work.drain(node) for node in x.cluster.node_ids]
+        history.delivered = max(found, key=len)
+        x.keep("delivered", map(asdict, history.delivered))
+        for sent in history.sent.values():
+            x.recorder.outcomes[f"delayed send {sent.told}"] += 1
+        for cancel in history.cancels:
+            x.recorder.outcomes[f"delayed cancel {cancel.told}"] += 1
+        x.demand_none(check_delayed(history))
+        if any(one != found[0] for one in found):
+            raise NotSoError("replicas differ in what was delivered")
+        x.prove(f"{len(history.delivered)} were delivered once", history.delivered)
+        x.prove(f"{len(history.cancelled())} were cancelled", history.cancelled())
+
+
+@scenario("delayed", "P1 K1", modes=ALL_MODES - {Mode.ASYNC_MASTER})
+async def delayed(x: Context) -> None:
+    """Messages for later are sent, cancelled and come due while leaders are killed."""
+    await _delayed(x, (kill_leader, kill_leader))
+
+
+@scenario("delayed-cut", "P3 N1", modes=ALL_MODES - {Mode.ASYNC_MASTER})
+async def delayed_cut(x: Context) -> None:
+    """Messages come due while their leader sleeps, and while it is cut from all others."""
+    await _delayed(x, (cut_leader_off, pause_leader))

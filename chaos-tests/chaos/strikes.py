@@ -1,0 +1,73 @@
+"""Faults that take the leader away once, each whole again at its end.
+
+Owns how a leader is killed, held or cut off and comes back; must not know what work goes on
+meanwhile. For scenarios that are about the work, and strike several times while it lasts.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from chaos.profile import Mode
+from chaos.scenario import Context
+
+CUT_S: Final = 2.0
+"""How long a master is cut from its slaves: it goes on being master."""
+Strike = Callable[[Context], Awaitable[None]]
+
+
+async def kill_leader(x: Context) -> None:
+    """SIGKILL; it is started once another one leads."""
+    old = await x.leader()
+    x.leader_lost()
+    x.inject("kill", f"the leader, node {old}")
+    await x.do(x.cluster.kill, old)
+    await x.new_leader(old)
+    await x.do(x.cluster.start, old)
+    await x.do(x.cluster.wait_ready)
+
+
+async def pause_leader(x: Context) -> None:
+    """It sleeps until another one leads, and wakes up with work that is not its own any more."""
+    old = await x.leader()
+    x.leader_lost()
+    async with x.fault("pause", f"the leader, node {old}"):
+        await x.do(x.cluster.pause, old)
+        await x.new_leader(old)
+        await x.do(x.cluster.resume, old)
+    await x.until("the old leader follows", lambda: x.cluster.status()[old].role != "leader")
+    await x.do(x.cluster.wait_ready)
+
+
+async def cut_leader_off(x: Context) -> None:
+    """It is cut from all other nodes, silently, and not from clients."""
+    old, links = await x.leader(), x.cluster.links
+    if x.options.mode is Mode.RAFT:
+        x.leader_lost()
+    others = [node for node in links.nodes if node != old]
+    pairs = links.between([old], others)
+
+    def swallowed_size_bytes() -> int:
+        return sum(taken - given for taken, given in links.swallowed(pairs).values())
+
+    before = await x.do(swallowed_size_bytes)
+    async with x.fault("isolate", f"the leader, node {old}"):
+        await x.do(links.cut, pairs)
+        if x.options.mode is Mode.RAFT:
+            await x.new_leader(old)
+        await x.linger(CUT_S)
+        await x.until("the cut swallows bytes", lambda: swallowed_size_bytes() > before)
+        x.prove("the cut swallowed bytes", True)
+        await x.do(links.join, pairs)
+    await x.do(x.cluster.wait_ready)
+
+
+async def strike_while(
+    x: Context, strikes: tuple[Strike, ...], what: str, has_moved: Callable[[], Callable[[], bool]]
+) -> None:
+    """Strike one after the other; before each one, wait until the work has moved on.
+
+    `has_moved` begins to watch the work, and returns what says that it has.
+    """
+    for strike in strikes:
+        await x.until(what, has_moved())
+        await strike(x)
