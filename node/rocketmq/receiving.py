@@ -65,7 +65,7 @@ class Receiving:
         messages = self._messages(topic, found)
         if request.auto_renew:
             inner = [delivery.handle for delivery in found.deliveries]
-            self._renewals.begin(caller.client_id, group, topic, inner)
+            self._renewals.hold(caller.client_id, group, topic, inner)
         is_told = False
         try:
             yield _status(OK)
@@ -127,7 +127,7 @@ class Receiving:
         inner = [_inner(entry.receipt_handle) for entry in request.entries]
         ack = pop_pb2.AckRequest(group=group, topic=topic, handles=inner)
         answer = await self._broker.ack(ack)
-        self._renewals.end(inner)
+        self._renewals.let_go(inner)
         stale = set(answer.stale_handles)
         entries = [
             pb.AckMessageResultEntry(
@@ -149,7 +149,7 @@ class Receiving:
             text = f"{invisible_ms} ms, the limits are 0 and {INVISIBLE_MS_MAX}"
             raise RefusedError(Code.ILLEGAL_INVISIBLE_TIME, text)
         inner = _inner(request.receipt_handle)
-        self._renewals.end([inner])
+        self._renewals.let_go([inner])
         answer = await self._broker.change_invisible(
             pop_pb2.ChangeInvisibleRequest(
                 group=group_name(request.group),
@@ -166,7 +166,7 @@ class Receiving:
     ) -> pb.ForwardMessageToDeadLetterQueueResponse:
         """Give a message up: it goes to the dead letters of its group."""
         inner = _inner(request.receipt_handle)
-        self._renewals.end([inner])
+        self._renewals.let_go([inner])
         await self._broker.give_up(
             pop_pb2.GiveUpRequest(
                 group=group_name(request.group),

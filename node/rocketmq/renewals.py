@@ -1,8 +1,10 @@
 """Messages of push consumers stay invisible for as long as their client is there.
 
 Owns who holds what, and the clock. Push consumers never ask for more time: they rely on the server
-to prolong it while they are connected (protocol section 14.6). What is known here is lost with the
-process; messages are handed out again then, once their last prolongation is over.
+to prolong it while they are connected (protocol section 14.6). Who holds what is known to the
+leader that handed it out and to nobody else, and is forgotten when it leads no longer: clients tell
+the next one what they want, and a prolongation by the last one would undo it. Messages are handed
+out again then, once their last prolongation is over.
 """
 
 import asyncio
@@ -64,7 +66,14 @@ class Renewals:
     def __len__(self) -> int:
         return len(self._held)
 
-    def begin(self, client_id: str, group: str, topic: str, handles: Iterable[str]) -> None:
+    def begin(self) -> None:
+        """Be part of `LeaderWork`: nobody holds anything yet."""
+
+    def end(self) -> None:
+        """Be part of `LeaderWork`."""
+        self._held.clear()
+
+    def hold(self, client_id: str, group: str, topic: str, handles: Iterable[str]) -> None:
         """Keep messages invisible while a client is connected."""
         loop = asyncio.get_running_loop()
         held = _Held(client_id, group, topic, loop.time() + HELD_S_MAX)
@@ -76,7 +85,7 @@ class Renewals:
         if self._timer is None and self._held:
             self._timer = loop.call_later(EVERY_S, self._round)
 
-    def end(self, handles: Iterable[str]) -> None:
+    def let_go(self, handles: Iterable[str]) -> None:
         """The client is done with messages, or has said itself for how long it needs them."""
         for handle in handles:
             self._held.pop(handle, None)
@@ -94,7 +103,7 @@ class Renewals:
     def give_back(self, group: str, topic: str, handles: Iterable[str]) -> None:
         """Nobody was there any more to take messages: others may have them now."""
         rows = [(handle, _Held("", group, topic, 0.0)) for handle in handles]
-        self.end(handle for handle, _ in rows)
+        self.let_go(handle for handle, _ in rows)
         self._spawn(self._change_all(rows, 0))
 
     async def stop(self) -> None:

@@ -85,6 +85,7 @@ class RocketMq:
         self._telemetry = Telemetry(self.clients, self._settings)
         self._methods: Final = self._table()
         broker.add_leader_work(self.ending)
+        broker.add_leader_work(self.renewals)
 
     def handler(self) -> grpc.GenericRpcHandler:
         """Return what serves the methods. Those that no client calls are unimplemented."""

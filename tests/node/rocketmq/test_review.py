@@ -13,7 +13,7 @@ from node.errors import BusyError
 from node.pop_errors import StaleHandleError
 from node.rocketmq.clients import Clients
 from node.rocketmq.messages import from_record, timestamp
-from node.rocketmq.renewals import AT_ONCE, Renewals
+from node.rocketmq.renewals import AT_ONCE, RENEWED_MS, Renewals
 from node.rocketmq.telemetry import Telemetry
 from quorumlog.pb import rocketmq_pb2 as pb
 from quorumlog.pb.log_pb2 import AppendRequest
@@ -191,7 +191,7 @@ def test_many_messages_are_renewed_together() -> None:
         clients, broker = Clients(), Invisible()
         clients.heard("c")
         renewals = Renewals(clients, broker)
-        renewals.begin("c", "g", "t", map(str, range(2 * AT_ONCE + 1)))
+        renewals.hold("c", "g", "t", map(str, range(2 * AT_ONCE + 1)))
         renewals._round()
         await eventually(lambda: renewals.renewed_total == 2 * AT_ONCE + 1, "all are renewed")
         assert broker.most_at_once == AT_ONCE
@@ -205,7 +205,7 @@ def test_a_message_that_could_not_be_renewed_once_is_tried_again() -> None:
         clients, broker = Clients(), Invisible()
         clients.heard("c")
         renewals = Renewals(clients, broker)
-        renewals.begin("c", "g", "t", ["1"])
+        renewals.hold("c", "g", "t", ["1"])
         for failure, held_count in ((BusyError("x", 1, 1), 1), (StaleHandleError("1", "gone"), 0)):
             broker.failure = failure
             await renewals._renew()
@@ -213,6 +213,25 @@ def test_a_message_that_could_not_be_renewed_once_is_tried_again() -> None:
         assert broker.asked == ["1", "1"]
         assert renewals.renewed_total == 0
         await renewals.stop()
+
+    run(go())
+
+
+def test_who_leads_again_does_not_renew_what_it_handed_out_before(tmp_path: Path) -> None:
+    """Its client may have told the leader in between that the message may come again soon."""
+
+    async def go() -> None:
+        async with gateway_at(tmp_path) as gateway:
+            await gateway.send(b"slow")
+            assert len(await gateway.receive(auto_renew=True)) == 3
+            assert len(gateway.rocketmq.renewals) == 1
+            gateway.node.driver.lose()
+            gateway.node.driver.lead()
+            assert len(gateway.rocketmq.renewals) == 0
+            gateway.node.clock.now_ms += RENEWED_MS
+            found = await gateway.receive(auto_renew=True)
+            assert found[1].message.system_properties.delivery_attempt == 2
+            assert len(gateway.rocketmq.renewals) == 1
 
     run(go())
 
