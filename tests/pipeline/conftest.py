@@ -5,13 +5,16 @@ sockets, threads and processes as it likes, so what is left behind is looked at 
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+import pipeline.session
 from pipeline.session import start, stop
 from tests.leaks import PATIENCE_S, Held, held, left_since
+from tests.pipeline.commands import Run
 
 _HERE = Path(__file__).parent
 _running: list[tuple[SparkSession, Held]] = []
@@ -41,3 +44,15 @@ def spark() -> SparkSession:
         before = held()
         _running.append((start("tests", "local[2]"), before))
     return _running[0][0]
+
+
+@pytest.fixture
+def run(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run commands in the Spark that is there."""
+
+    @contextmanager
+    def session(_name: str, _master: str | None = None) -> Iterator[SparkSession]:
+        yield spark
+
+    monkeypatch.setattr(pipeline.session, "spark_session", session)
+    return Run()

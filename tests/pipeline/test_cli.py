@@ -4,41 +4,18 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
-from pyspark.sql import SparkSession
 
 import pipeline.session
 from pipeline.errors import PipelineError
-from quorumlog.cli import main
 from quorumlog.cli.errors import ExitCode
 from quorumlog.cli.pipeline import JOBS
 from raft.simulator import history
+from tests.pipeline.commands import Run
 from tests.simulation.histories import clean_history
 from tests.store.fsck_stores import flip, fsck_config, log_files, make_store
-
-
-@pytest.fixture
-def run(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> "Run":
-    """Run commands in the Spark that is there."""
-
-    @contextmanager
-    def session(_name: str, _master: str | None = None) -> Iterator[SparkSession]:
-        yield spark
-
-    monkeypatch.setattr(pipeline.session, "spark_session", session)
-    return Run()
-
-
-class Run:
-    """Calls `qlog pipeline`."""
-
-    def __call__(self, *arguments: str) -> Result:
-        return CliRunner().invoke(main, ["pipeline", *arguments])
 
 
 @pytest.mark.slow
