@@ -123,7 +123,7 @@ class Broker:
 
         self.group_settings: Final = GroupSettingsCalls(context, self._commands)
         self.retry: Final = Retry(
-            context, self._commands, self._produce, self._own_appends, self._consumed, unix_ms
+            context, self._commands, self._produce, self._own_appends, unix_ms
         )
         self.dead_letters: Final = DeadLetters(context, self._produce, self._own_appends)
         self.config_files: Final = ConfigFiles(context, self._own_appends)
@@ -145,9 +145,7 @@ class Broker:
         self.list_topics = topics.list_topics
         self.describe_topic = topics.describe_topic
 
-        groups = Groups(
-            context, self._commands, self._freshness, self._members, self._consumed, self._clock_ms
-        )
+        groups = Groups(context, self._commands, self._freshness, self._members, self._clock_ms)
         self.heartbeat = groups.heartbeat
         self.leave_group = groups.leave_group
         self.commit_offsets = groups.commit_offsets

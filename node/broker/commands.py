@@ -8,6 +8,7 @@ import asyncio
 from typing import Final, NamedTuple
 
 from node.broker.context import Context, within
+from node.broker.offset_moves import Moves
 from node.broker.produce import batch_size_bytes_max
 from node.broker.seam import Committed, Prepared
 from node.command_record import CommandEncoder
@@ -26,6 +27,7 @@ from store.errors import LimitExceededError, StoreError
 
 class _Pending(NamedTuple):
     record: bytes
+    moves: Moves
     future: "asyncio.Future[Index]"
 
 
@@ -78,7 +80,7 @@ class Commands:
         if not self._pending:
             loop.call_soon(self._write)
         future: asyncio.Future[Index] = loop.create_future()
-        self._pending.append(_Pending(record, future))
+        self._pending.append(_Pending(record, context.moves.begin((command,)), future))
         self.count += 1
         return future
 
@@ -112,7 +114,7 @@ class Commands:
             self._fail(pending, error)
             return
         committed = decided.result()
-        self.count -= len(pending)
+        self._end(pending)
         self.entries_total += 1
         self.commands_total += len(pending)
         take_refusal = self._context.machine.take_refusal
@@ -125,8 +127,14 @@ class Commands:
             else:
                 one.future.set_exception(refusal)
 
-    def _fail(self, pending: list[_Pending], error: Exception) -> None:
+    def _end(self, pending: list[_Pending]) -> None:
+        """They are decided: before anybody hears of it."""
         self.count -= len(pending)
+        for one in pending:
+            self._context.moves.end(one.moves)
+
+    def _fail(self, pending: list[_Pending], error: Exception) -> None:
+        self._end(pending)
         error = self._context.translate(error)
         for one in pending:
             if not one.future.done():

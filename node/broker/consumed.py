@@ -3,17 +3,16 @@
 Owns the condition and the order: whoever consumed says which offset he expects to be stored, and
 the batch enters the log only if it is, or will be by what lies before it in the log. So of two
 consumers that have read the same messages one is refused, with his outputs. Must not know how
-outputs are made. Commits without outputs, and without a condition, pass through here to be counted:
-as long as one is under way nobody can say what will be stored.
+outputs are made. What changes offsets without a condition is known from `offset_moves`: as long as
+such a thing is under way nobody can say what will be stored.
 """
 
 import asyncio
-from collections import Counter, deque
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections import deque
 from typing import Final
 
 from node.broker.context import Context, within
+from node.broker.offset_moves import OffsetKey
 from node.broker.own_appends import OwnAppends
 from node.broker.produce import Produce, Refused
 from node.broker.rider import Rider
@@ -36,9 +35,7 @@ from quorumlog.pb.transaction_pb2 import (
 )
 
 _NOT_SET: Final = -1
-_Key = tuple[str, str, int]
-"""Consumer group, topic, queue id."""
-_Coming = dict[_Key, deque[tuple[int, "_Entry"]]]
+_Coming = dict[OffsetKey, deque[tuple[int, "_Entry"]]]
 
 
 class _Entry:
@@ -75,8 +72,6 @@ class Consumed:
         self._own_appends = own_appends
         self._coming: _Coming = {}
         """Offsets that entries under way will store, in the order of the log."""
-        self._plain: Counter[_Key] = Counter()
-        """Commits without a condition that are under way."""
         self._working: set[asyncio.Task[int]] = set()
 
     # --- Calls ---
@@ -117,34 +112,10 @@ class Consumed:
         entry.enter()
         try:
             # It is written before anything else can happen, so the condition still holds.
-            written = await self._own_appends.write(b"", [_command(consumed)])
+            written = await self._own_appends.write(b"", [_command(consumed)], has_noted=True)
         finally:
             entry.leave()
         return written.index
-
-    @contextmanager
-    def plain(self, group: str, queues: Iterable[tuple[str, int]]) -> Iterator[None]:
-        """A commit without a condition is under way."""
-        keys = [(group, topic, queue_id) for topic, queue_id in queues]
-        self._plain.update(keys)
-        try:
-            yield
-        finally:
-            self._plain.subtract(keys)
-            for key in keys:
-                if not self._plain[key]:
-                    del self._plain[key]
-
-    def plain_until(
-        self, group: str, queues: Iterable[tuple[str, int]], decided: "asyncio.Future[int]"
-    ) -> None:
-        """A commit without a condition is under way until that is decided.
-
-        Whoever waits for it may go before: nothing that is in the log is withdrawn.
-        """
-        under_way = ExitStack()
-        under_way.enter_context(self.plain(group, queues))
-        decided.add_done_callback(lambda _: under_way.close())
 
     # --- The condition ---
 
@@ -169,8 +140,9 @@ class Consumed:
 
         Raises OffsetConflictError, BusyError, LimitReachedError, UnknownTopicError.
         """
-        state, group = self._context.state, consumed.group
-        stored = state.groups.get(group, {})
+        state, moves, group = self._context.state, self._context.moves, consumed.group
+        if moves.deleted_groups[group]:
+            raise BusyError(f"deletions of group {group}", 1, 1)
         new_count = 0
         for row in consumed.offsets:
             topic, key = state.topics.get(row.topic), (group, row.topic, row.queue_id)
@@ -178,12 +150,13 @@ class Consumed:
                 raise UnknownTopicError(row.topic)
             if not 0 <= row.queue_id < topic.queue_count:
                 raise UnknownQueueError(row.topic, row.queue_id, topic.queue_count)
-            if key in self._plain:
+            if moves.deleted_topics[row.topic]:
+                raise BusyError(f"deletions of topic {row.topic}", 1, 1)
+            if moves.offsets[key]:
                 raise BusyError(f"commits of {row.topic}/{row.queue_id} by {group}", 1, 1)
             coming = self._coming.get(key)
-            known = stored.get(row.topic, {}).get(row.queue_id, _NOT_SET)
-            new_count += known == _NOT_SET
-            found = coming[-1][0] if coming else known
+            found = coming[-1][0] if coming else self._stored(key)
+            new_count += found == _NOT_SET
             if found != row.expected:
                 raise OffsetConflictError(group, row.topic, row.queue_id, row.expected, found)
         if new_count:
@@ -193,15 +166,23 @@ class Consumed:
             self._coming.setdefault(key, deque()).append((row.offset, entry))
         return self._coming
 
+    def _stored(self, key: OffsetKey) -> int:
+        group, topic, queue_id = key
+        return self._context.state.groups.get(group, {}).get(topic, {}).get(queue_id, _NOT_SET)
+
     def _check_room(self, group: str, new_count: int) -> None:
-        """Refuse what the state would refuse, were all that is under way applied."""
-        state, limits = self._context.state, self._context.limits
+        """Refuse what the state would refuse, were all that is under way applied.
+
+        Whoever begins later lies behind in the log and is refused there. So no commit of an entry
+        whose outputs are visible is ever refused.
+        """
+        state, moves, limits = self._context.state, self._context.moves, self._context.limits
         coming = [
             key
-            for key in {*self._coming, *self._plain}
-            if key[2] not in state.groups.get(key[0], {}).get(key[1], {})
+            for key in self._coming.keys() | moves.offsets.keys()
+            if self._stored(key) == _NOT_SET
         ]
-        groups = {key[0] for key in coming} | {group}
+        groups = {key[0] for key in coming} | moves.groups.keys() | {group}
         count = len(state.groups) + sum(name not in state.groups for name in groups)
         if count > limits.group_count_max:
             raise LimitReachedError("groups", count, limits.group_count_max)

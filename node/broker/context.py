@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, NamedTuple, TypeVar
 
 from node.broker.batches import Batches, EntryBatches
+from node.broker.offset_moves import OffsetMoves
 from node.broker.seam import BrokerDriver
 from node.errors import (
     BadRequestError,
@@ -93,6 +94,8 @@ class Context:
         self.machine: Final = machine
         self.identity: Final = identity
         self.limits: Final = limits
+        self.moves: Final = OffsetMoves()
+        """What commands under way will do to offsets; every way into the log notes it."""
         self.is_stopped = False
         self.on_damage: Callable[[CorruptionError], None] = _ignore
         """Gets what work beside the calls found to be damaged; the calls' own is seen by those."""

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from node.broker.commands import Commands
-from node.broker.consumed import Consumed
 from node.broker.context import Context
 from node.broker.freshness import Freshness
 from node.broker.group_settings import check_member
@@ -63,14 +62,12 @@ class Groups:
         commands: Commands,
         freshness: Freshness,
         members: Members,
-        consumed: Consumed,
         clock_ms: Callable[[], int],
     ) -> None:
         self._context: Final = context
         self._commands = commands
         self._freshness = freshness
         self._members = members
-        self._consumed = consumed
         self._clock_ms = clock_ms
 
     # --- Members ---
@@ -147,10 +144,7 @@ class Groups:
             if row.offset < 0:
                 raise BadRequestError("offset", f"0 to {_OFFSET_MAX}", str(row.offset))
             commit.offsets.add(topic=row.topic, queue_id=row.queue_id, offset=row.offset)
-        decided = self._commands.submit_nowait(command)
-        queues = {(row.topic, row.queue_id) for row in request.offsets}
-        self._consumed.plain_until(request.group, queues, decided)
-        return CommitOffsetsResponse(index=await self._commands.decided(decided))
+        return CommitOffsetsResponse(index=await self._commands.submit(command))
 
     async def fetch_offsets(self, request: FetchOffsetsRequest) -> FetchOffsetsResponse:
         """Return stored offsets, at least as new as any commit acked before the call.

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from node.broker.context import Context
+from node.broker.offset_moves import Moves
 from node.broker.produce import own_size_bytes_max
 from node.broker.rider import QueueKey
 from node.broker.seam import Committed, Prepared
@@ -50,14 +51,17 @@ class OwnAppends:
         """Return the records of commands, for a rider or to know their size."""
         return b"".join(map(self._encoder.encode, commands))
 
-    async def write(self, records: bytes, commands: Iterable[Command]) -> Written:
+    async def write(
+        self, records: bytes, commands: Sequence[Command], *, has_noted: bool = False
+    ) -> Written:
         """Append records and commands as one entry; return once it is applied here.
 
         The leader has made sure that the commands will not be refused: their records are in the log
         whatever they do. Raises at once, with nothing written: NotLeaderError, NotReadyError,
         BusyError, LimitExceededError, errors of a full disk. Later NotAppliedError, or with an
         unknown outcome OutcomeUnknownError: then this node leads no longer, and the next leader's
-        state says what happened. Cancelling it does not withdraw the entry.
+        state says what happened. Cancelling it does not withdraw the entry. `has_noted`: the caller
+        says itself that the offsets in these commands are under way.
         """
         context = self._context
         context.check_leads()
@@ -77,7 +81,8 @@ class OwnAppends:
         except RaftError as error:
             raise context.translate(error) from error
         self.count += 1
-        decided.add_done_callback(self._on_decided)
+        moves = context.moves.begin(() if has_noted else commands)
+        decided.add_done_callback(lambda decided: self._on_decided(moves, decided))
         committed = await self._decided(decided)
         result = committed.result
         return Written(
@@ -88,8 +93,9 @@ class OwnAppends:
             result.store_unix_ms,
         )
 
-    def _on_decided(self, decided: "asyncio.Future[Committed]") -> None:
+    def _on_decided(self, moves: Moves, decided: "asyncio.Future[Committed]") -> None:
         self.count -= 1
+        self._context.moves.end(moves)
         if not decided.cancelled() and decided.exception() is None:
             self.entries_total += 1
             self.records_total += len(decided.result().result.record_positions)

@@ -12,7 +12,6 @@ from contextlib import ExitStack
 from typing import Final
 
 from node.broker.commands import Commands
-from node.broker.consumed import Consumed
 from node.broker.context import Context
 from node.broker.delay.holders import NUMBERS, held_counts
 from node.broker.delayed_records import level_delay_ms, scheduled
@@ -61,7 +60,6 @@ class Retry:
         commands: Commands,
         produce: Produce,
         own_appends: OwnAppends,
-        consumed: Consumed,
         unix_ms: Callable[[], int],
     ) -> None:
         """`unix_ms` is the clock by which messages become due."""
@@ -69,7 +67,6 @@ class Retry:
         self._commands = commands
         self._produce = produce
         self._own_appends = own_appends
-        self._consumed = consumed
         self._unix_ms = unix_ms
         self.retried_total = self.dead_total = 0
 
@@ -151,7 +148,7 @@ class Retry:
 
         def enter(_prepared: Prepared) -> None:
             self._check_held(sum(key in NUMBERS for key in queues) and len(request.messages))
-            under_way.enter_context(self._consumed.plain(request.group, stored))
+            under_way.enter_context(self._context.moves.offsets_of(request.group, stored))
 
         def leave(_committed: Committed | None) -> None:
             under_way.close()
@@ -187,9 +184,7 @@ class Retry:
                 lowest = min((row.offset, *given))
                 new.append(GroupOffset(topic=row.topic, queue_id=row.queue_id, offset=lowest))
         if new:
-            decided = self._commands.submit_nowait(_commit(group, new))
-            self._consumed.plain_until(group, {(r.topic, r.queue_id) for r in new}, decided)
-            await self._commands.decided(decided)
+            await self._commands.submit(_commit(group, new))
         elif stored is None:
             settings = common_pb2.GroupSettings()
             put = Command.PutGroup(group=group, settings=settings)

@@ -52,7 +52,7 @@ async def test_a_commit_counts_until_it_is_decided_although_its_caller_went(
         with pytest.raises(BusyError):  # 1 is stored still, and will not be.
             await node.broker.append(outputs(0, offset(1, 3)))
         node.driver.release()
-        await eventually(lambda: not node.broker._consumed._plain, "it is decided")
+        await eventually(lambda: not node.broker.context.moves.offsets, "it is decided")
         assert offsets_of(node) == {"orders": {0: 5}}
         await node.broker.append(outputs(0, offset(5, 6)))
 
@@ -73,7 +73,7 @@ async def test_so_does_the_first_offset_that_comes_before_messages_given_back(
         with pytest.raises(BusyError):
             await node.broker.append(outputs(0, offset(-1, 2)))
         node.driver.release()
-        await eventually(lambda: not node.broker._consumed._plain, "it is decided")
+        await eventually(lambda: not node.broker.context.moves.offsets, "it is decided")
         assert offsets_of(node, "readers") == {"orders": {0: 1}}
 
 

@@ -1,0 +1,99 @@
+"""Offsets and groups that commands under way will change, whoever wrote these.
+
+Owns the counts; must not know how a command is written, or who asks. Whoever stores offsets under
+a condition (`consumed`) has to know what lies before him in the log and is not applied yet: as long
+as something without a condition does, nobody can say what will be stored. So the ways into the log
+(`commands`, `own_appends`) note each command, and not the features that make them.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple, TypeVar
+
+from quorumlog.pb.state_pb2 import Command
+
+_T = TypeVar("_T")
+OffsetKey = tuple[str, str, int]
+"""Consumer group, topic, queue id."""
+
+
+class Moves(NamedTuple):
+    """What some commands may change."""
+
+    offsets: list[OffsetKey]
+    groups: list[str]
+    """Those that are made if they are not there."""
+    deleted_groups: list[str]
+    deleted_topics: list[str]
+
+
+class OffsetMoves:
+    """One per broker. Belongs to the loop's thread."""
+
+    def __init__(self) -> None:
+        self.offsets: Counter[OffsetKey] = Counter()
+        self.groups: Counter[str] = Counter()
+        self.deleted_groups: Counter[str] = Counter()
+        self.deleted_topics: Counter[str] = Counter()
+
+    def begin(self, commands: Iterable[Command]) -> Moves:
+        """Commands are under way until what is returned is given to `end`."""
+        moves = _moves_of(commands)
+        self._counters_add(moves, 1)
+        return moves
+
+    def end(self, moves: Moves) -> None:
+        """They are decided, or could not be written."""
+        self._counters_add(moves, -1)
+
+    @contextmanager
+    def offsets_of(self, group: str, queues: Iterable[tuple[str, int]]) -> Iterator[None]:
+        """Offsets that somebody else carries into the log, with a batch."""
+        moves = Moves([(group, topic, queue_id) for topic, queue_id in queues], [group], [], [])
+        self._counters_add(moves, 1)
+        try:
+            yield
+        finally:
+            self.end(moves)
+
+    def _counters_add(self, moves: Moves, count: int) -> None:
+        _add(self.offsets, moves.offsets, count)
+        _add(self.groups, moves.groups, count)
+        _add(self.deleted_groups, moves.deleted_groups, count)
+        _add(self.deleted_topics, moves.deleted_topics, count)
+
+
+def _add(counter: Counter[_T], keys: list[_T], count: int) -> None:
+    for key in keys:
+        counter[key] += count
+        assert counter[key] >= 0, f"{key} ends more often than it began"
+        if not counter[key]:
+            del counter[key]
+
+
+def _moves_of(commands: Iterable[Command]) -> Moves:
+    moves = Moves([], [], [], [])
+    for command in commands:
+        match command.WhichOneof("command"):
+            case "commit_offsets":
+                commit = command.commit_offsets
+                moves.groups.append(commit.group)
+                moves.offsets.extend((commit.group, o.topic, o.queue_id) for o in commit.offsets)
+            case "pop_take":
+                take = command.pop_take
+                moves.groups.append(take.group)
+                moves.offsets.extend((take.group, take.topic, q.queue_id) for q in take.queues)
+            case "pop_settle":
+                settle = command.pop_settle
+                ids = set(settle.queue_ids)
+                moves.offsets.extend((settle.group, settle.topic, number) for number in ids)
+            case "put_group":
+                moves.groups.append(command.put_group.group)
+            case "delete_group":
+                moves.deleted_groups.append(command.delete_group.group)
+            case "delete_topic":
+                moves.deleted_topics.append(command.delete_topic.topic)
+            case _:
+                pass
+    return moves
