@@ -81,6 +81,9 @@ class Limits:
     """Replicated: topics that one group may not read."""
     resent_range_count_max: int = 4_096
     """Replicated: runs of dead letters of one group that were sent again and have not expired."""
+    deleted_group_count_max: int = 10_000
+    """Replicated: groups that had dead letters when they were deleted, remembered so that a new one
+    of the name does not get these. Beyond it the one deleted first is forgotten."""
     retry_batch_count_max: int = 256
     """Messages of one call that are tried again, or of dead letters that are sent again."""
 

@@ -23,6 +23,7 @@ from node.errors import (
     UnknownTopicError,
 )
 from node.limits import Limits
+from node.parts.dead_letters import DeadLettersPart
 from node.parts.pop import PopPart
 from node.state_parts import NOTHING, PARTS, Part, PartImage, kinds_by_command
 from node.topic_names import dead_letter_topic, is_of_group, retry_topic
@@ -229,7 +230,7 @@ class State:
             case "delete_topic":
                 refusal = self._delete_topic(command.delete_topic.topic)
             case "delete_group":
-                refusal = self._delete_group(command.delete_group.group)
+                refusal = self._delete_group(command.delete_group.group, position)
             case "put_member":
                 refusal = self._put_member(command.put_member)
             case str() if which in _PART_OF_COMMAND:
@@ -392,11 +393,13 @@ class State:
             part.forget_topic(name)
         return None
 
-    def _delete_group(self, name: str) -> NodeError | None:
+    def _delete_group(self, name: str, position: int) -> NodeError | None:
         """Forget a group, its offsets and its own two topics."""
         group = self.groups.pop(name, None)
         if group is None:
             return UnknownGroupError(name)
+        if dead_letter_topic(name) in self.topics:
+            self.part(DeadLettersPart).note_deleted(name, position)
         for topic in (retry_topic(name), dead_letter_topic(name)):
             if topic in self.topics:
                 self._delete_topic(topic)

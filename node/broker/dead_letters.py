@@ -5,6 +5,7 @@ in one entry with the message, and a last look at both happens in the order of t
 callers that send the same one, before and after a change of leaders, send it once.
 """
 
+from bisect import bisect_left
 from typing import Final
 
 from node.broker.context import Context
@@ -15,7 +16,7 @@ from node.broker.retry_records import origin_topic, sent_again
 from node.broker.rider import Rider
 from node.broker.seam import Committed, Prepared
 from node.errors import BadRequestError, BusyError, LimitReachedError, UnknownGroupError
-from node.group_errors import AlreadyResentError
+from node.group_errors import AlreadyResentError, MessageExpiredError
 from node.parts.dead_letters import DeadLettersPart
 from node.topic_names import dead_letter_topic
 from quorumlog.pb.log_pb2 import AppendRequest
@@ -26,6 +27,7 @@ from quorumlog.pb.retry_pb2 import (
     ResendDeadLettersResponse,
 )
 from quorumlog.pb.state_pb2 import Command
+from store import format as fmt
 from store.errors import LimitExceededError
 
 _LIST_COUNT: Final = 64
@@ -51,7 +53,7 @@ class DeadLetters:
         context.check_leads()
         self._check_group(group)
         topic = dead_letter_topic(group)
-        lo, hi = context.store.queue_range(topic, QUEUE)
+        lo, hi = self._range(group)
         offset = max(request.offset, lo)
         limit = context.limits.pull_count_max
         count = min(request.max_count or _LIST_COUNT, limit)
@@ -82,15 +84,17 @@ class DeadLetters:
         offsets, limit = sorted(set(request.offsets)), context.limits.retry_batch_count_max
         if not 1 <= len(offsets) <= limit:
             raise BadRequestError("offsets", f"1 to {limit} of them", str(len(offsets)))
-        marks = self._marks()
+        topic, marks = dead_letter_topic(group), self._marks()
         done = [offset for offset in offsets if marks.is_resent(group, offset)]
         left = [offset for offset in offsets if offset not in done]
         response = ResendDeadLettersResponse(index=-1, resent=left, already_resent=done)
         if not left:
             return response
-        topic = dead_letter_topic(group)
+        lo, hi = self._range(group)
         records, size_bytes = list[bytes](), 0
         for offset in left:
+            if offset < lo:
+                raise MessageExpiredError(topic, QUEUE, offset, lo, hi)
             records.append(self._sent_again(topic, offset))
             size_bytes += len(records[-1])
             if size_bytes > self._produce.own_size_bytes_max:  # Do not read the others, too.
@@ -98,7 +102,7 @@ class DeadLetters:
         mark = Command.MarkResent(
             group=group,
             offsets=left,
-            min_offset=context.store.queue_range(topic, QUEUE)[0],
+            min_offset=lo,
         )
         append = AppendRequest(records=b"".join(records), record_count=len(records))
         receipt = await self._produce.append(append, self._rider(mark))
@@ -109,6 +113,24 @@ class DeadLetters:
     def _check_group(self, group: str) -> None:
         if group not in self._context.state.groups:
             raise UnknownGroupError(group)
+
+    def _range(self, group: str) -> tuple[int, int]:
+        """Return the offsets [lo, hi) of a group's dead letters.
+
+        Before them may be those of a group of the same name that was deleted: they were that one's,
+        and nobody knows any more which of them were sent again.
+        """
+        store, topic = self._context.store, dead_letter_topic(group)
+        first_position = self._marks().begin_position(group)
+        lo, hi = store.queue_range(topic, QUEUE)
+
+        def position_of(offset: int) -> int:
+            unit = store.units(topic, QUEUE, offset, offset + 1)
+            return int(fmt.CONSUME_QUEUE_UNIT.unpack(unit)[0])
+
+        if lo < hi and store.log.min_position < first_position:
+            lo = bisect_left(range(hi), first_position, lo, hi, key=position_of)
+        return lo, hi
 
     def _marks(self) -> DeadLettersPart:
         return self._context.state.part(DeadLettersPart)
@@ -121,11 +143,14 @@ class DeadLetters:
 
     def _rider(self, mark: Command.MarkResent) -> Rider:
         """Return the mark of an entry, and hold what it marks until that is decided."""
-        group = mark.group
+        group, topic = mark.group, dead_letter_topic(mark.group)
         held = {(group, offset) for offset in mark.offsets}
 
         def look(_prepared: Prepared) -> None:
-            marks = self._marks()
+            self._check_group(group)
+            marks, (lo, hi) = self._marks(), self._range(group)
+            if mark.offsets[0] < lo:  # It was deleted, and made again, while the call waited.
+                raise MessageExpiredError(topic, QUEUE, mark.offsets[0], lo, hi)
             for offset in mark.offsets:
                 if marks.is_resent(group, offset):
                     raise AlreadyResentError(group, offset)

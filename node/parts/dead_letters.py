@@ -2,7 +2,8 @@
 
 Owns the marks; must not know how a message is sent. A mark travels in one entry with the message it
 is about, so each dead letter goes back at most once, whoever leads. What has expired from the queue
-needs no mark.
+needs no mark. Nor do dead letters of a group that was deleted, though they may be in the log still:
+a new group of that name has those only that lie behind the command that deleted the old one.
 """
 
 from bisect import bisect_right
@@ -31,12 +32,20 @@ class DeadLettersPart:
         """Raises ValueError for an image of another form."""
         self._limits = limits
         self.version = image.version
-        table = image.content.get("resent", {})
-        if set(image.content) - {"resent"} or not isinstance(table, dict):
+        table: Any = image.content.get("resent", {})
+        deleted: Any = image.content.get("deleted", [])
+        is_known = isinstance(table, dict) and isinstance(deleted, list)
+        if set(image.content) - {"resent", "deleted"} or not is_known:
             raise ValueError(f"dead letters of an unknown form: {sorted(image.content)}")
         self._resent: dict[str, Runs] = {name: _runs(rows) for name, rows in table.items()}
+        self._deleted: dict[str, int] = {str(name): int(position) for name, position in deleted}
+        """Groups that had dead letters, and where they were deleted; the oldest one first."""
         self._frozen: dict[str, Json] = {}
         """Copies for images; a group whose marks changed since is not in it."""
+
+    def begin_position(self, group: str) -> int:
+        """Return where in the log the dead letters of a group begin: others' lie before."""
+        return self._deleted.get(group, 0)
 
     def is_resent(self, group: str, offset: int) -> bool:
         """Say whether a dead letter was sent again."""
@@ -57,7 +66,7 @@ class DeadLettersPart:
         if len(runs) > limit:
             return LimitReachedError("runs of resent dead letters", len(runs), limit)
         if mark.group not in state.groups:
-            return None  # It was deleted meanwhile, and its dead letters with it.
+            return None  # It was deleted meanwhile: nobody gets its dead letters any more.
         self._resent[mark.group] = runs
         self._frozen.pop(mark.group, None)
         self.version += 1
@@ -66,18 +75,29 @@ class DeadLettersPart:
     def forget_topic(self, name: str) -> None:
         """The marks stay: a topic that gets the name again goes on with the offsets."""
 
+    def note_deleted(self, name: str, position: int) -> None:
+        """A group that had dead letters was deleted by the command at a position of the log."""
+        self._deleted.pop(name, None)
+        self._deleted[name] = position
+        if len(self._deleted) > self._limits.deleted_group_count_max:
+            del self._deleted[next(iter(self._deleted))]
+        self.version += 1
+
     def forget_group(self, name: str) -> None:
-        """Its dead letters went with it."""
+        """Its dead letters are nobody's: see `note_deleted`."""
         self._frozen.pop(name, None)
         if self._resent.pop(name, None) is not None:
             self.version += 1
 
     def content(self) -> PartContent:
-        """Return all marks."""
+        """Return all marks, and who was deleted if anybody was."""
         for name, runs in self._resent.items():
             if name not in self._frozen:
                 self._frozen[name] = [list(run) for run in runs]
-        return {"resent": dict(self._frozen)}
+        content: PartContent = {"resent": dict(self._frozen)}
+        if self._deleted:
+            content["deleted"] = [list(row) for row in self._deleted.items()]
+        return content
 
 
 def _runs(rows: Any) -> Runs:

@@ -1,0 +1,151 @@
+"""A group that is deleted and made again: its dead letters are those of the new one only."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from node.checkpoint_files import CheckpointFiles
+from node.errors import UnknownGroupError
+from node.group_errors import MessageExpiredError
+from node.limits import Limits
+from node.parts.dead_letters import DeadLettersPart
+from node.state import State
+from node.state_image import decode_image, encode_image
+from quorumlog.pb.admin_pb2 import DeleteGroupRequest
+from quorumlog.pb.retry_pb2 import (
+    ListDeadLettersRequest,
+    ListDeadLettersResponse,
+    ResendDeadLettersRequest,
+    ResendDeadLettersResponse,
+)
+from store.errors import CorruptionError
+from store.file_system import FileSystem
+from tests.node.broker_fakes import Fixture, node_at
+from tests.node.commands import commit, delete_group, put_topic
+from tests.node.delayed import on_loop
+from tests.node.test_retry import given_back, queue, written
+
+
+async def die(node: Fixture, *offsets: int) -> None:
+    await node.broker.retry.retry_later(given_back(*offsets, is_dead=True))
+
+
+async def delete(node: Fixture) -> None:
+    await node.broker.delete_group(DeleteGroupRequest(group="readers"))
+
+
+async def listed(node: Fixture) -> ListDeadLettersResponse:
+    asked = ListDeadLettersRequest(group="readers")
+    return await node.broker.dead_letters.list_dead_letters(asked)
+
+
+async def resend(node: Fixture, *offsets: int) -> ResendDeadLettersResponse:
+    asked = ResendDeadLettersRequest(group="readers", offsets=offsets)
+    return await node.broker.dead_letters.resend_dead_letters(asked)
+
+
+@on_loop
+async def test_a_new_group_has_no_dead_letters_of_the_old_one(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        await node.append(0, 5)
+        await die(node, 0, 1, 2)
+        await resend(node, 0, 1)
+        sent = len(queue(node, "orders", 0)) + len(queue(node, "orders", 1))
+        await delete(node)
+        with pytest.raises(UnknownGroupError):
+            await resend(node, 0)
+        await die(node, 3, 4)
+        found = await listed(node)
+        assert (found.record_count, found.min_offset, found.max_offset) == (2, 3, 5)
+        assert (found.next_offset, list(found.resent)) == (5, [])
+        for old in (0, 2):
+            with pytest.raises(MessageExpiredError, match=r"holds \[3, 5\)"):
+                await resend(node, old, 3)
+        assert len(queue(node, "orders", 0)) + len(queue(node, "orders", 1)) == sent
+        assert list((await resend(node, 3)).resent) == [3]
+        assert list((await resend(node, 3, 4)).already_resent) == [3]
+        assert list((await listed(node)).resent) == [3, 4]
+        marks = node.machine.state.part(DeadLettersPart).content()
+        assert marks["resent"] == {"readers": [[3, 5]]}
+
+
+@on_loop
+async def test_a_new_group_without_dead_letters_shows_none(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        await node.append(0, 2)
+        await die(node, 0)
+        await delete(node)
+        await node.broker.retry.retry_later(given_back(1))
+        found = await listed(node)
+        assert (found.record_count, found.min_offset, found.next_offset) == (0, 1, 1)
+
+
+@on_loop
+async def test_a_resend_that_waits_behind_the_deletion_sends_nothing(tmp_path: Path) -> None:
+    limits = Limits(in_flight_count_max=1)
+    async with node_at(tmp_path, limits=limits) as node:
+        await node.append(0, 2)
+        await die(node, 0)
+        node.driver.is_holding = True
+        first = asyncio.ensure_future(node.append(2, 3))
+        await written(node)
+        waits = asyncio.ensure_future(resend(node, 0))
+        removed = asyncio.ensure_future(delete(node))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        node.driver.release()
+        await asyncio.gather(first, removed)
+        with pytest.raises(UnknownGroupError):
+            await waits
+        assert len(queue(node, "orders")) == 3
+
+
+@on_loop
+async def test_where_a_group_was_deleted_outlives_a_restart(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        await node.append(0, 2)
+        await die(node, 0)
+        await delete(node)
+        await die(node, 1)
+        before = node.machine.image()
+    async with node_at(tmp_path, topics={}) as node:  # All commands are applied again.
+        assert node.machine.image().parts == before.parts
+        assert (await listed(node)).record_count == 1
+
+
+def deleted(*names: str) -> State:
+    """A state of groups that had dead letters and were deleted, each at its own place."""
+    state = State(Limits(deleted_group_count_max=2))
+    for place, name in enumerate(names, 1):
+        for command in (commit(name), put_topic(f"%DLQ%{name}", 1), delete_group(name)):
+            assert state.apply_command(command, 100 * place) is None
+    return state
+
+
+def test_image_and_checkpoint_keep_the_order_of_the_deleted(tmp_path: Path) -> None:
+    image = deleted("b", "a").image()
+    assert image.parts["dead_letters"].content == {
+        "resent": {},
+        "deleted": [["b", 100], ["a", 200]],
+    }
+    assert decode_image(encode_image(image)) == image
+    files = CheckpointFiles(FileSystem(), str(tmp_path))
+    assert files.load() is None
+    files.save(image, 1)
+    assert CheckpointFiles(FileSystem(), str(tmp_path)).load() == image
+    wrong = image.parts["dead_letters"]._replace(content={"resent": {}, "deleted": [["b", "?"]]})
+    with pytest.raises(CorruptionError):
+        decode_image(encode_image(image._replace(parts={"dead_letters": wrong})))
+
+
+def test_no_more_deleted_groups_are_remembered_than_the_limit_says() -> None:
+    part = deleted("a", "b", "a", "c").part(DeadLettersPart)
+    assert [part.begin_position(name) for name in "abc"] == [300, 0, 400]
+
+
+def test_a_group_without_dead_letters_leaves_nothing() -> None:
+    state = State(Limits())
+    for command in (commit("readers"), delete_group("readers")):
+        assert state.apply_command(command, 7) is None
+    assert "dead_letters" not in state.image().parts
