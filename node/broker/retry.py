@@ -113,9 +113,10 @@ class Retry:
             if size_bytes > self._produce.own_size_bytes_max:  # Do not read the others, too.
                 raise LimitExceededError("batch", size_bytes, self._produce.own_size_bytes_max)
         await self._make_room(request)
-        commands = self._topics_of(group)
-        if request.offsets:
-            commands.append(_commit(group, request.offsets))
+        commands, begun = self._topics_of(group), self._begun(group)
+        offsets = [*request.offsets, *begun]
+        if offsets:
+            commands.append(_commit(group, offsets))
         append = AppendRequest(
             records=b"".join(records),
             record_count=len(records),
@@ -123,7 +124,7 @@ class Retry:
             sequence=request.sequence,
             cluster_id=request.cluster_id,
         )
-        rider = self._rider(request, commands, frozenset(queues))
+        rider = self._rider(request, commands, frozenset(queues), begun)
         return self._answer(await self._produce.append(append, rider))
 
     def _record(self, group: str, message: RetryMessage) -> bytes:
@@ -140,10 +141,14 @@ class Retry:
     # --- What an entry needs ---
 
     def _rider(
-        self, request: RetryLaterRequest, commands: list[Command], queues: frozenset[QueueKey]
+        self,
+        request: RetryLaterRequest,
+        commands: list[Command],
+        queues: frozenset[QueueKey],
+        begun: Sequence[GroupOffset],
     ) -> Rider:
         """Return the commands of an entry; offsets with a condition wait while it is under way."""
-        stored = {(row.topic, row.queue_id) for row in request.offsets}
+        stored = {(row.topic, row.queue_id) for row in (*request.offsets, *begun)}
         under_way = ExitStack()
 
         def enter(_prepared: Prepared) -> None:
@@ -209,6 +214,17 @@ class Retry:
             for name in (retry_topic(group), dead_letter_topic(group))
             if name not in known
         ]
+
+    def _begun(self, group: str) -> list[GroupOffset]:
+        """Return where a group begins to read its retry topic, if that is not the first message.
+
+        What is there when the topic is made came back to a group of this name that was deleted.
+        """
+        topic = retry_topic(group)
+        hi = self._context.store.queue_range(topic, QUEUE)[1]
+        if topic in self._context.state.topics or not hi:
+            return []
+        return [GroupOffset(topic=topic, queue_id=QUEUE, offset=hi)]
 
     def _answer(self, receipt: AppendResponse) -> RetryLaterResponse:
         dead_count = sum(

@@ -1,4 +1,4 @@
-"""A group that is deleted and made again: its dead letters are those of the new one only."""
+"""A group that is deleted and made again: what came back to the old one is not the new one's."""
 
 import asyncio
 from pathlib import Path
@@ -24,7 +24,7 @@ from store.file_system import FileSystem
 from tests.node.broker_fakes import Fixture, node_at
 from tests.node.commands import commit, delete_group, put_topic
 from tests.node.delayed import on_loop
-from tests.node.test_retry import given_back, queue, written
+from tests.node.test_retry import RETRY, deliver, given_back, queue, written
 
 
 async def die(node: Fixture, *offsets: int) -> None:
@@ -112,6 +112,23 @@ async def test_where_a_group_was_deleted_outlives_a_restart(tmp_path: Path) -> N
     async with node_at(tmp_path, topics={}) as node:  # All commands are applied again.
         assert node.machine.image().parts == before.parts
         assert (await listed(node)).record_count == 1
+
+
+@on_loop
+async def test_a_new_group_does_not_get_what_came_back_to_the_old_one(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        await node.append(0, 3)
+        groups = node.machine.state.groups
+        for offset in (0, 1):
+            await node.broker.retry.retry_later(given_back(offset))
+            await deliver(node, 3)
+        assert RETRY not in groups["readers"], "it begins at the first one"
+        await delete(node)
+        await node.broker.retry.retry_later(given_back(2))
+        await deliver(node, 3)
+        assert groups["readers"][RETRY] == {0: 2}
+        assert len(queue(node, RETRY)) == 3
+        assert node.machine.state.refused_count == 0
 
 
 def deleted(*names: str) -> State:
