@@ -114,9 +114,8 @@ class Retry:
                 raise LimitExceededError("batch", size_bytes, self._produce.own_size_bytes_max)
         await self._make_room(request)
         commands, begun = self._topics_of(group), self._begun(group)
-        offsets = [*request.offsets, *begun]
-        if offsets:
-            commands.append(_commit(group, offsets))
+        # Each by itself: there is room for the offsets of the request only.
+        commands += [_commit(group, rows) for rows in (request.offsets, begun) if rows]
         append = AppendRequest(
             records=b"".join(records),
             record_count=len(records),
