@@ -110,6 +110,10 @@ class Limits:
     """Producers that wait to be asked. Above it `node.busy`."""
     transaction_question_count_max: int = 64
     """Questions that one producer has not taken yet; others of its group are asked meanwhile."""
+    transaction_question_size_bytes_max: int = 64 * 1024 * 1024
+    """Messages in questions that producers have not taken yet, of all of them; one that takes none
+    has an eighth at most. Above it nobody is asked anything more, and nothing counts as asked,
+    until some are taken."""
     transaction_list_count_max: int = 1_000
     """Transactions of one list."""
 

@@ -76,6 +76,8 @@ METRICS: Final[Mapping[str, Spec]] = {
     "rocketmq_renewed": Spec("gauge", "Messages of push consumers kept invisible."),
     "rocketmq_renewed_limit": Spec("gauge", "Limit of these: more are handed out again."),
     "rocketmq_not_renewed": Spec("counter", "Messages that could not be kept invisible."),
+    "rocketmq_question_bytes": Spec("gauge", "Of such questions that wait for clients."),
+    "rocketmq_question_limit_bytes": Spec("gauge", "Limit of these: above it none is asked."),
     "rocketmq_checks_asked": Spec("counter", "Producers asked what became of a transaction."),
     "acked_records": Spec("counter", "Records acknowledged to clients by this node."),
     "acked_bytes": Spec("counter", "Bytes of these records."),
@@ -97,6 +99,8 @@ METRICS: Final[Mapping[str, Spec]] = {
     "open_transactions": Spec("gauge", "Neither committed nor rolled back, of the cluster."),
     "open_transactions_limit": Spec("gauge", "Limit of these: above it refused."),
     "transaction_producers": Spec("gauge", "Leader only: producers that wait to be asked."),
+    "transaction_question_bytes": Spec("gauge", "Leader only: of questions not taken yet."),
+    "transaction_question_limit_bytes": Spec("gauge", "Limit of these: above it none is asked."),
     "transaction_checks": Spec("counter", "Questions to producers what became of one."),
     "transactions_given_up": Spec("counter", "Ended without an answer, or too old."),
     "delayed_messages": Spec("gauge", "Held until they are due, of the cluster."),
@@ -291,6 +295,9 @@ def broker_samples(stats: BrokerStats) -> Iterator[Sample]:
     yield "open_transactions", (), stats.open_transaction_count
     yield "open_transactions_limit", (), stats.limits.open_transaction_count_max
     yield "transaction_producers", (), stats.transaction_producer_count
+    question_limit_bytes = stats.limits.transaction_question_size_bytes_max
+    yield "transaction_question_bytes", (), stats.transaction_question_size_bytes
+    yield "transaction_question_limit_bytes", (), question_limit_bytes
     yield "transaction_checks", (), stats.transaction_checks_total
     yield "transactions_given_up", (), stats.given_up_transactions_total
     delay = stats.delay

@@ -323,6 +323,7 @@ class Broker:
             record_sizes=self._produce.sizes.total,
             open_transaction_count=self._transactions.open_count,
             transaction_producer_count=self._transactions.checks.producers.count,
+            transaction_question_size_bytes=self._transactions.checks.producers.size_bytes,
             transaction_checks_total=self._transactions.checks.checks_total,
             given_up_transactions_total=self._transactions.given_up_total,
             refused_commands_total=state.refused_count,

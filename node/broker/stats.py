@@ -61,6 +61,8 @@ class BrokerStats:
     """Neither committed nor rolled back."""
     transaction_producer_count: int
     """Producers that wait to be asked."""
+    transaction_question_size_bytes: int
+    """Of questions that no producer has taken yet."""
     transaction_checks_total: int
     given_up_transactions_total: int
     refused_commands_total: int

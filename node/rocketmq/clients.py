@@ -1,6 +1,6 @@
 """Which clients talk to this node: who they are, and the stream on which they can be told things.
 
-Owns the table and its bound. Nothing here is needed to serve a call: clients call before they have
+Owns the table and its bounds. Nothing here is needed to serve a call: clients call before they have
 introduced themselves, and some do not for minutes after a node was restarted (protocol 3, 5.2).
 """
 
@@ -20,12 +20,16 @@ ALIVE_S: Final = 35.0
 """Three heartbeats of a client, and some."""
 COMMAND_COUNT_MAX: Final = 64
 """Commands that wait for one client. More are dropped: whoever asked for one repeats it."""
+QUESTION_SIZE_BYTES_MAX: Final = 64 << 20
+"""Of questions about transactions that wait for clients, with their messages, of all clients; one
+that takes none has an eighth at most. Beyond it none is asked until some went out."""
+QUESTION_SHARES: Final = 8
 
 
 class Client:
     """One client instance, as it introduced itself."""
 
-    __slots__ = ("commands", "group", "heard_s", "topics")
+    __slots__ = ("commands", "group", "heard_s", "question_size_bytes", "topics")
 
     def __init__(self) -> None:
         self.group = ""
@@ -34,6 +38,7 @@ class Client:
         self.commands: asyncio.Queue[pb.TelemetryCommand] | None = None
         """Of its stream; None: it has none at this node."""
         self.heard_s = 0.0
+        self.question_size_bytes = 0
 
 
 class Clients:
@@ -41,6 +46,8 @@ class Clients:
 
     def __init__(self) -> None:
         self._clients: OrderedDict[str, Client] = OrderedDict()
+        self.question_size_bytes = 0
+        """Of questions that wait for clients, or are on their way out."""
 
     def __len__(self) -> int:
         return len(self._clients)
@@ -72,6 +79,33 @@ class Clients:
         for client in self._clients.values():
             if topic in client.topics and client.commands is not None:
                 yield client
+
+    def ask(self, topic: str, question: pb.TelemetryCommand) -> bool:
+        """Ask one producer of a topic; say whether there was one, and room for the question.
+
+        One that is larger than its room is asked alone.
+        """
+        size_bytes, held_bytes = question.ByteSize(), self.question_size_bytes
+        if held_bytes and held_bytes + size_bytes > QUESTION_SIZE_BYTES_MAX:
+            return False
+        share_bytes = QUESTION_SIZE_BYTES_MAX // QUESTION_SHARES
+        for client in self.producers_of(topic):
+            held_bytes = client.question_size_bytes
+            has_room = not held_bytes or held_bytes + size_bytes <= share_bytes
+            if has_room and client.commands is not None and not client.commands.full():
+                client.commands.put_nowait(question)
+                self._hold(client, size_bytes)
+                return True
+        return False
+
+    def went_out(self, client: Client, command: pb.TelemetryCommand) -> None:
+        """A command waits no longer: its client has it, or will not get it any more."""
+        if command.HasField("recover_orphaned_transaction_command"):
+            self._hold(client, -command.ByteSize())
+
+    def _hold(self, client: Client, size_bytes: int) -> None:
+        client.question_size_bytes += size_bytes
+        self.question_size_bytes += size_bytes
 
     def producer_topics(self) -> set[str]:
         """Return the topics of all producers that can be asked something."""

@@ -17,7 +17,6 @@ from node.rocketmq.cluster import Cluster
 from node.rocketmq.messages import from_record
 from node.rocketmq.names import topic_name
 from node.rocketmq.statuses import OK, RefusedError
-from node.rocketmq.telemetry import put
 from quorumlog.pb import delay_pb2, transaction_pb2
 from quorumlog.pb import rocketmq_pb2 as pb
 from quorumlog.pb.rocketmq_pb2 import Code, TransactionResolution
@@ -121,21 +120,30 @@ class Ending:
         try:
             async for check in self._broker.check_transactions(request):
                 if check.record_count:
-                    self._ask(topic, check)
+                    await self._ask_when_there_is_room(topic, check)
         finally:
             if self._checks.get(topic) is asyncio.current_task():
                 del self._checks[topic]  # The next look begins again.
 
-    def _ask(self, topic: str, check: transaction_pb2.TransactionCheck) -> None:
-        """Ask one producer. Nobody answers? Then the broker asks again later."""
+    async def _ask_when_there_is_room(
+        self, topic: str, check: transaction_pb2.TransactionCheck
+    ) -> None:
+        """Ask. Meanwhile the broker has little room for more questions, and counts none beyond."""
+        while not self._ask(topic, check):  # noqa: ASYNC110 - nobody tells of room.
+            await asyncio.sleep(LOOK_S)
+
+    def _ask(self, topic: str, check: transaction_pb2.TransactionCheck) -> bool:
+        """Ask one producer; say whether one could be. Nobody answers? Then it is asked again later.
+
+        When the last producer goes, so does the place among the askers.
+        """
         message = from_record(decode_message(check.records), topic)
         handle = handles.Handle(self._cluster.own_group, str(check.transaction_id))
         orphan = pb.RecoverOrphanedTransactionCommand(message=message, transaction_id=str(handle))
         command = pb.TelemetryCommand(recover_orphaned_transaction_command=orphan)
-        for client in self._clients.producers_of(topic):
-            if client.commands is not None and put(client.commands, command):
-                self.asked_total += 1
-                return
+        is_asked = self._clients.ask(topic, command)
+        self.asked_total += is_asked
+        return is_asked
 
 
 def _tell(task: "asyncio.Task[None]") -> None:

@@ -6,7 +6,7 @@ Owns which counter each metric is; `node.metrics` has their names and texts.
 from collections.abc import Iterator
 
 from node.metrics import Sample
-from node.rocketmq.clients import CLIENT_COUNT_MAX
+from node.rocketmq.clients import CLIENT_COUNT_MAX, QUESTION_SIZE_BYTES_MAX
 from node.rocketmq.renewals import COUNT_MAX
 from node.rocketmq.service import RocketMq
 
@@ -20,4 +20,6 @@ def samples(rocketmq: RocketMq) -> Iterator[Sample]:
     yield "rocketmq_renewed", (), len(rocketmq.renewals)
     yield "rocketmq_renewed_limit", (), COUNT_MAX
     yield "rocketmq_not_renewed", (), rocketmq.renewals.dropped_total
+    yield "rocketmq_question_bytes", (), rocketmq.clients.question_size_bytes
+    yield "rocketmq_question_limit_bytes", (), QUESTION_SIZE_BYTES_MAX
     yield "rocketmq_checks_asked", (), rocketmq.ending.asked_total

@@ -48,10 +48,16 @@ class Telemetry:
                     reader.result()
                     return
                 yield getter.result()
+                self._clients.went_out(client, getter.result())
+                getter = None
         finally:
             if client.commands is commands:
                 client.commands = None
             await cancel_all([reader] if getter is None else [getter, reader])
+            if getter is not None and not getter.cancelled():
+                self._clients.went_out(client, getter.result())
+            while not commands.empty():
+                self._clients.went_out(client, commands.get_nowait())
 
     async def _read(
         self,

@@ -3,6 +3,10 @@
 import asyncio
 from pathlib import Path
 
+import pytest
+
+from node.broker.transactions.producers import SHARES
+from node.errors import NotLeaderError
 from node.limits import Limits
 from quorumlog.pb.transaction_pb2 import TRANSACTION_OUTCOME_GIVEN_UP
 from store.errors import CorruptionError
@@ -60,6 +64,63 @@ async def test_producers_that_come_again_cost_no_memory(tmp_path: Path) -> None:
         async with producer(node) as stream:
             await round_of(node, 6_000)
             assert (await question(stream)).transaction_id == transaction_id
+
+
+ROOM_BYTES = 2_500
+"""Two questions with a message of 1,000 bytes."""
+ROOM = Limits(transaction_question_size_bytes_max=ROOM_BYTES)
+SHARE = Limits(transaction_question_size_bytes_max=ROOM_BYTES * SHARES)
+
+
+@on_loop
+async def test_who_takes_nothing_is_asked_only_so_much_and_the_rest_is_not_counted(
+    tmp_path: Path,
+) -> None:
+    async with node_at(tmp_path, limits=SHARE) as node:
+        ids = [await begun(node, n, n + 1, size_bytes=1_000) for n in range(5)]
+        async with producer(node) as stream:
+            await round_of(node, 6_000)
+            assert check_counts(node) == [1, 1, 0, 0, 0]
+            asked = [(await question(stream)).transaction_id for _ in range(2)]
+            assert 1_000 < node.broker.stats().transaction_question_size_bytes < 2_000, "the last"
+            await round_of(node, 1_000)
+            assert check_counts(node) == [1, 1, 1, 0, 0]
+            await begun(node, 9, 10, size_bytes=1_000, group="others")
+            async with producer(node, "others") as other:
+                await round_of(node, 6_000)
+                await question(other)
+            asked.append((await question(stream)).transaction_id)
+            assert asked == ids[:3]
+
+
+@on_loop
+async def test_questions_of_all_producers_have_a_limit_of_bytes(tmp_path: Path) -> None:
+    async with node_at(tmp_path, limits=ROOM) as node:
+        producers = node.broker._transactions.checks.producers
+        for n in range(3):
+            await begun(node, n, n + 1, size_bytes=1_000, group=f"g{n}")
+        async with producer(node, "g2") as last:
+            async with producer(node, "g0"), producer(node, "g1"):
+                await round_of(node, 6_000)
+                assert check_counts(node) == [1, 1, 0]
+                assert 2_000 < producers.size_bytes < ROOM_BYTES
+            assert producers.size_bytes == 0, "who goes leaves nothing behind"
+            await round_of(node, 1_000)
+            assert producers.size_bytes > 0
+            node.driver.lose()
+            await question(last)
+            with pytest.raises(NotLeaderError):
+                await question(last)
+            assert producers.size_bytes == 0
+
+
+@on_loop
+async def test_a_question_that_is_larger_than_the_limit_is_asked_alone(tmp_path: Path) -> None:
+    async with node_at(tmp_path, limits=ROOM) as node:
+        large = await begun(node, 0, 1, size_bytes=5_000)
+        async with producer(node) as stream:
+            await round_of(node, 6_000)
+            assert (await question(stream)).transaction_id == large
 
 
 def damage(node: Fixture, transaction_id: int) -> list[CorruptionError]:

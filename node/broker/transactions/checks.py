@@ -9,7 +9,6 @@ limit. Transactions whose producers are gone are kept, and asked about when one 
 
 import asyncio
 import heapq
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -18,7 +17,7 @@ import structlog
 from node.broker.context import Context
 from node.broker.own_appends import OwnAppends
 from node.broker.transactions.ends import GIVEN_UP, Ends
-from node.broker.transactions.producers import Producers, Waiting
+from node.broker.transactions.producers import Planned, Producers, Question, Waiting
 from node.errors import NodeError
 from node.parts.transactions import OpenTransaction
 from node.transaction_errors import TransactionEndedError, UnknownTransactionError
@@ -127,7 +126,7 @@ class Checks:
         now_ms = self._unix_ms()
         limit = self._context.limits.transaction_check_count_max
         questions: list[tuple[OpenTransaction, Waiting]] = []
-        planned: Counter[Waiting] = Counter()
+        planned = Planned()
         given_up = self._aged(now_ms)
         postponed: list[tuple[int, int]] = []
         for known in self._take_due(now_ms):
@@ -135,7 +134,9 @@ class Checks:
                 given_up.append(known)
             elif not self.producers.is_there(known.producer_group):
                 continue  # Until one comes.
-            elif (waiting := self.producers.choose(known.producer_group, planned)) is not None:
+            elif (
+                waiting := self.producers.choose(known.producer_group, planned, known.size_bytes)
+            ) is not None:
                 questions.append((known, waiting))
             else:  # All have enough to answer.
                 postponed.append((now_ms + PAUSE_MS_MAX, known.position))
@@ -212,8 +213,7 @@ class Checks:
                 records=made.records,
                 record_count=made.record_count,
             )
-            if waiting.questions.qsize() < self._context.limits.transaction_question_count_max:
-                waiting.questions.put_nowait(question)
+            self.producers.ask(waiting, Question(question, known.size_bytes))
             self.checks_total += 1
 
     async def _give_up(self, known: OpenTransaction) -> None:

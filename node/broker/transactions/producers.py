@@ -7,24 +7,44 @@ transactions. Known to the leader only: producers come back to the next one by t
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from node.broker.context import Context
 from node.errors import BusyError
 from quorumlog.pb.transaction_pb2 import CheckTransactionsRequest, TransactionCheck
 
+SHARES: Final = 8
+"""So many producers that take nothing keep the others from being asked."""
+
+
+class Question(NamedTuple):
+    """One question, and what it counts for."""
+
+    check: TransactionCheck
+    size_bytes: int
+
 
 class Waiting:
     """One producer and its questions; None ends the stream."""
 
-    __slots__ = ("group", "questions")
+    __slots__ = ("group", "is_gone", "questions", "size_bytes")
 
     def __init__(self, group: str, question_count_max: int) -> None:
         self.group = group
+        self.is_gone = False
+        self.size_bytes = 0
         # One place more, for the end.
-        self.questions: asyncio.Queue[TransactionCheck | None] = asyncio.Queue(
-            question_count_max + 1
-        )
+        self.questions: asyncio.Queue[Question | None] = asyncio.Queue(question_count_max + 1)
+
+
+class Planned:
+    """Questions of one round: they are counted before they are asked."""
+
+    __slots__ = ("counts", "sizes_bytes")
+
+    def __init__(self) -> None:
+        self.counts: Counter[Waiting] = Counter()
+        self.sizes_bytes: Counter[Waiting] = Counter()
 
 
 class Producers:
@@ -36,25 +56,46 @@ class Producers:
         self._on_come = on_come
         self._by_group: dict[str, list[Waiting]] = {}
         self.count = 0
+        self.size_bytes = 0
+        """Of all questions that nobody has taken yet."""
 
     def is_there(self, group: str) -> bool:
         """Say whether any producer of a group is there."""
         return group in self._by_group
 
-    def choose(self, group: str, planned: Counter[Waiting]) -> Waiting | None:
-        """Return one that can be asked, each in turn; None if there is none.
+    def choose(self, group: str, planned: Planned, size_bytes: int) -> Waiting | None:
+        """Return one that can be asked so much, each in turn; None if there is none.
 
-        `planned` has the questions that will be asked with this one, and gets it, too.
+        `planned` has the questions that will be asked with this one, and gets it, too. A question
+        that is larger than its room is asked alone.
         """
-        there = self._by_group.get(group, [])
-        limit = self._context.limits.transaction_question_count_max
+        there, limits = self._by_group.get(group, []), self._context.limits
+        size_bytes_max = limits.transaction_question_size_bytes_max
+        held_bytes = self.size_bytes + planned.sizes_bytes.total()
+        if held_bytes and held_bytes + size_bytes > size_bytes_max:
+            return None
         for _ in there:
             first = there.pop(0)
             there.append(first)
-            if first.questions.qsize() + planned[first] < limit:
-                planned[first] += 1
+            count = first.questions.qsize() + planned.counts[first]
+            held_bytes = first.size_bytes + planned.sizes_bytes[first]
+            has_room = not held_bytes or held_bytes + size_bytes <= size_bytes_max // SHARES
+            if has_room and count < limits.transaction_question_count_max:
+                planned.counts[first] += 1
+                planned.sizes_bytes[first] += size_bytes
                 return first
         return None
+
+    def ask(self, waiting: Waiting, question: Question) -> None:
+        """Give one that was chosen its question, unless it has gone."""
+        limit = self._context.limits.transaction_question_count_max
+        if not waiting.is_gone and waiting.questions.qsize() < limit:
+            waiting.questions.put_nowait(question)
+            self._hold(waiting, question.size_bytes)
+
+    def _hold(self, waiting: Waiting, size_bytes: int) -> None:
+        waiting.size_bytes += size_bytes
+        self.size_bytes += size_bytes
 
     async def questions(self, request: CheckTransactionsRequest) -> AsyncIterator[TransactionCheck]:
         """Yield what a producer is asked, until it goes or this node leads no longer.
@@ -75,12 +116,20 @@ class Producers:
             yield TransactionCheck()
             self._on_come(waiting.group)
             while (question := await waiting.questions.get()) is not None:
-                yield question
+                try:
+                    yield question.check
+                finally:  # Until the next one is asked for, this one is on its way.
+                    self._hold(waiting, -question.size_bytes)
             raise context.why_not()
         finally:
             self._forget(waiting)
 
     def _forget(self, waiting: Waiting) -> None:
+        waiting.is_gone = True
+        while not waiting.questions.empty():
+            question = waiting.questions.get_nowait()
+            if question is not None:
+                self._hold(waiting, -question.size_bytes)
         there = self._by_group.get(waiting.group, [])
         if waiting in there:
             there.remove(waiting)

@@ -2,16 +2,16 @@
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from node.errors import BusyError
 from node.pop_errors import StaleHandleError
-from node.rocketmq.clients import Clients
+from node.rocketmq.clients import QUESTION_SHARES, QUESTION_SIZE_BYTES_MAX, Clients
 from node.rocketmq.messages import from_record, timestamp
 from node.rocketmq.renewals import AT_ONCE, RENEWED_MS, Renewals
 from node.rocketmq.telemetry import Telemetry
@@ -236,6 +236,54 @@ def test_who_leads_again_does_not_renew_what_it_handed_out_before(tmp_path: Path
     run(go())
 
 
+def orphan(size_bytes: int) -> pb.TelemetryCommand:
+    asked = pb.RecoverOrphanedTransactionCommand(message=message(bytes(size_bytes)))
+    return pb.TelemetryCommand(recover_orphaned_transaction_command=asked)
+
+
+def test_questions_that_wait_for_clients_have_a_limit_of_bytes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("node.rocketmq.telemetry.AGAIN_S", 3_600.0)
+
+    async def go() -> None:
+        clients, streams = Clients(), []
+        never = asyncio.Event()
+
+        async def requests(topic: str) -> AsyncIterator[bytes]:
+            publishing = pb.Publishing(topics=[pb.Resource(name=topic)])
+            yield pb.TelemetryCommand(
+                settings=pb.Settings(publishing=publishing)
+            ).SerializeToString()
+            await never.wait()
+
+        for number in range(QUESTION_SHARES + 1):
+            telemetry = Telemetry(clients, lambda asked: asked)
+            stream = cast(
+                "AsyncGenerator[pb.TelemetryCommand]",
+                telemetry.serve(f"c{number}", requests(f"t{number}")),
+            )
+            assert (await anext(stream)).settings.publishing.topics
+            streams.append(stream)
+        large = orphan(QUESTION_SIZE_BYTES_MAX // QUESTION_SHARES - 200)
+        asked = [clients.ask(f"t{number}", large) for number in range(QUESTION_SHARES + 1)]
+        assert asked == [True] * QUESTION_SHARES + [False], "all together"
+        assert clients.question_size_bytes == QUESTION_SHARES * large.ByteSize()
+        assert not clients.ask("t0", orphan(1_000)), "who takes none has a share"
+        found = await anext(streams[0])
+        assert found == large
+        assert not clients.ask("t8", large), "it is on its way"
+        waiting = asyncio.ensure_future(anext(streams[0]))
+        await eventually(lambda: clients.ask("t8", large), "it went out")
+        waiting.cancel()
+        await asyncio.wait({waiting})
+        for stream in streams:
+            await stream.aclose()
+        assert clients.question_size_bytes == 0, "who goes leaves nothing behind"
+
+    run(go())
+
+
 def test_the_oldest_client_is_forgotten_without_a_look_at_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -257,5 +305,36 @@ def test_only_topics_that_there_are_have_somebody_to_ask_for(tmp_path: Path) -> 
             ending.end()
             ending.begin()
             assert set(ending._checks) == {"orders"}
+
+    run(go())
+
+
+def test_without_room_for_a_question_the_broker_keeps_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("node.rocketmq.ending.LOOK_S", 0.01)
+
+    async def go() -> None:
+        async with gateway_at(tmp_path) as gateway:
+            ending, clients, node = gateway.rocketmq.ending, gateway.rocketmq.clients, gateway.node
+            client = clients.heard("c")
+            client.commands = asyncio.Queue()
+            client.topics = frozenset({"orders"})
+            clients.question_size_bytes = QUESTION_SIZE_BYTES_MAX  # Others have all of it.
+            await gateway.send(b"half", message_type=pb.MessageType.TRANSACTION)
+            await eventually(
+                lambda: node.broker.stats().transaction_producer_count == 1, "somebody to ask"
+            )
+            node.clock.now_ms += 6_000
+            await node.broker._transactions.checks.round()
+            await eventually(lambda: node.broker.stats().transaction_checks_total == 1, "it asks")
+            assert client.commands.empty()
+            assert node.broker.stats().transaction_question_size_bytes > 0
+            clients.question_size_bytes = 0
+            await eventually(lambda: ending.asked_total == 1, "there is room")
+            assert client.commands.qsize() == 1
+            await eventually(
+                lambda: node.broker.stats().transaction_question_size_bytes == 0, "it is taken"
+            )
 
     run(go())
