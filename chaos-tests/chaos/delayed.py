@@ -9,17 +9,8 @@ delivered), `refused` (and yet delivered), `phantom`, `changed` (another queue).
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from enum import StrEnum
 
-
-class Told(StrEnum):
-    """What a caller was told."""
-
-    OK = "ok"
-    GONE = "gone"
-    """A cancel came too late: it was delivered, or is being delivered."""
-    NOT_APPLIED = "not applied"
-    UNKNOWN = "unknown"
+from chaos.told import Told
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +26,10 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """One call to have a message never delivered."""
+    """One call to have a message never delivered.
+
+    Too late means that it was delivered, or is being delivered.
+    """
 
     value: str
     told: Told

@@ -5,7 +5,8 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from chaos.delayed import Cancel, DelayHistory, Delivered, Sent, Told, check_delayed
+from chaos.delayed import Cancel, DelayHistory, Delivered, Sent, check_delayed
+from chaos.told import Told
 
 COUNT = 60
 SEEDS = range(25)
@@ -22,9 +23,11 @@ def right_history(random: Random) -> DelayHistory:
         history.sent[value] = Sent(value, random.randrange(2), due, told)
         comes = told is Told.OK or (told is Told.UNKNOWN and random.random() < 0.5)
         if told is Told.OK and (number == 1 or (number > 2 and random.random() < 0.4)):
-            answer = Told.OK if number == 1 else random.choice((Told.OK, Told.GONE, Told.UNKNOWN))
+            answer = (
+                Told.OK if number == 1 else random.choice((Told.OK, Told.TOO_LATE, Told.UNKNOWN))
+            )
             history.cancels.append(Cancel(value, answer, due))
-            comes = answer is Told.GONE or (answer is Told.UNKNOWN and random.random() < 0.5)
+            comes = answer is Told.TOO_LATE or (answer is Told.UNKNOWN and random.random() < 0.5)
         if comes:
             at = due + random.choice((0, random.randrange(3_000)))
             queue_id = history.sent[value].queue_id
@@ -87,7 +90,7 @@ def invent(history: DelayHistory) -> None:
 def lose_one_called_gone(history: DelayHistory) -> None:
     """A cancel that came too late says that the message came."""
     value = history.delivered[came(history)].value
-    history.cancels.append(Cancel(value, Told.GONE))
+    history.cancels.append(Cancel(value, Told.TOO_LATE))
     lose(history)
 
 

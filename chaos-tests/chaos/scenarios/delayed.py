@@ -4,7 +4,6 @@ Owns the producer, who also cancels, and the consumer; what is right is in chaos
 """
 
 import asyncio
-import time
 from collections.abc import Callable
 from dataclasses import asdict
 from random import Random
@@ -12,13 +11,14 @@ from typing import Final
 
 import quorumlog
 from chaos.body import body_of, value_of
-from chaos.delayed import Cancel, DelayHistory, Delivered, Sent, Told, check_delayed
+from chaos.delayed import Cancel, DelayHistory, Delivered, Sent, check_delayed
 from chaos.errors import NotSoError
 from chaos.profile import Mode
 from chaos.scenario import ALL_MODES, Context, scenario
 from chaos.strikes import Strike, cut_leader_off, kill_leader, pause_leader, strike_while
+from chaos.told import Told, now_unix_ms, told_by
 from chaos.verdict import caught_up
-from quorumlog.errors import DelayedGoneError, Outcome, QuorumlogError
+from quorumlog.errors import DelayedGoneError, QuorumlogError
 
 COUNT: Final = 300
 QUEUE_COUNT: Final = 2
@@ -28,14 +28,6 @@ PAUSE_S: Final = 0.05
 """Between messages, so that there is still work after the last strike."""
 PATIENT_MS: Final = 60_000
 END_S: Final = 120.0
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
-def _told(error: QuorumlogError) -> Told:
-    return Told.NOT_APPLIED if error.outcome is Outcome.NOT_APPLIED else Told.UNKNOWN
 
 
 class _Work:
@@ -70,7 +62,7 @@ class _Work:
         seconds = self._random.uniform(0.0, DELAY_S_MAX)
         kind = self._random.randrange(3)
         level, delay, deliver_at = None, None, None
-        began_ms = _now_ms()
+        began_ms = now_unix_ms()
         if kind == 0:
             level, seconds = 1, 1.0
         elif kind == 1:
@@ -88,7 +80,7 @@ class _Work:
                 deliver_at=deliver_at,
             )
         except QuorumlogError as error:
-            told = _told(error)
+            told = told_by(error)
         due_ms = began_ms + int(seconds * 1000)
         self.history.sent[value] = Sent(value, queue_id, due_ms, told)
         return receipt, seconds
@@ -98,9 +90,9 @@ class _Work:
         try:
             done = await self._client.cancel_delayed(receipt)
         except DelayedGoneError:
-            cancel = Cancel(value, Told.GONE)
+            cancel = Cancel(value, Told.TOO_LATE)
         except QuorumlogError as error:
-            cancel = Cancel(value, _told(error))
+            cancel = Cancel(value, told_by(error))
         else:
             cancel = Cancel(value, Told.OK, done.due_unix_ms)
         self.history.cancels.append(cancel)
@@ -112,7 +104,7 @@ class _Work:
                 async with self._client.pull_consumer(self._topic) as consumer:
                     async for message in consumer:
                         value = value_of(message.body)
-                        self.history.seen_unix_ms.setdefault(value, _now_ms())
+                        self.history.seen_unix_ms.setdefault(value, now_unix_ms())
             except QuorumlogError:
                 await asyncio.sleep(PAUSE_S)
 

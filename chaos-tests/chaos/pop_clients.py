@@ -1,0 +1,147 @@
+"""Clients that consume by pop, each writing down what it was given and what it was told.
+
+Owns what a consumer does with a message: end it at once, late, never, or give it back. Must not
+know faults or rules (popped.py).
+"""
+
+import asyncio
+from random import Random
+from typing import Final
+
+import quorumlog
+from chaos.body import body_of, value_of
+from chaos.popped import Delivery, Hide, PopHistory, Produced, Settle
+from chaos.told import Told, now_unix_ms, told_by
+from quorumlog.errors import QuorumlogError, StaleHandleError
+from quorumlog.pop import PopConsumer, PopMessage
+
+MESSAGE_GROUP_COUNT: Final = 10
+INVISIBLE_MS: Final = 1_500
+LONGER_MS: Final = 3_000
+HELD_S: Final = 2.0
+"""How long a message is worked at whose time was made longer: more than the first one."""
+WAIT_S: Final = 0.5
+WORK_S: Final = 0.05
+RECEIVE_COUNT_MAX: Final = 4
+PATIENT_COUNT: Final = 4
+"""From this delivery on a message is always acknowledged."""
+TIMEOUT_MS: Final = 10_000
+PATIENT_MS: Final = 60_000
+PAUSE_S: Final = 0.03
+_DO: Final = ("ack", "forget", "nack", "hold", "reject")
+_WEIGHTS: Final = (82, 6, 6, 3, 3)
+
+
+class PopProducer:
+    """Sends messages of some message groups, each group in its order."""
+
+    def __init__(self, client: quorumlog.Client, topic: str, history: PopHistory) -> None:
+        self._client, self._topic, self._history = client, topic, history
+
+    async def run(self, count: int) -> None:
+        """Send so many, one after the other."""
+        async with self._client.producer(timeout_ms=PATIENT_MS) as producer:
+            for number in range(count):
+                value, told = f"{self._topic}-{number}", Told.OK
+                group = f"g{number % MESSAGE_GROUP_COUNT}"
+                try:
+                    await producer.send(self._topic, body_of(value), message_group=group)
+                except QuorumlogError as error:
+                    told = told_by(error)
+                self._history.produced[value] = Produced(value, told)
+                await asyncio.sleep(PAUSE_S)
+
+
+class PopWorker:
+    """One consumer of the group."""
+
+    def __init__(self, consumer: PopConsumer, history: PopHistory, random: Random) -> None:
+        self._consumer, self._history, self._random = consumer, history, random
+        self.acked_count = 0
+        self.held_count = 0
+        """Messages that were acknowledged after the time that they were first given."""
+        self.is_stopping = False
+
+    async def run(self) -> None:
+        """Consume until told to stop."""
+        while not self.is_stopping:
+            count = self._random.randint(1, RECEIVE_COUNT_MAX)
+            try:
+                messages = await self._consumer.receive(count, wait=WAIT_S)
+            except QuorumlogError:
+                self._history.failed_receive_count += 1
+                await asyncio.sleep(PAUSE_S)
+                continue
+            receive = len(self._history.deliveries)
+            for message in messages:
+                self._history.deliveries.append(_delivery_of(message, receive))
+            await self._work(messages)
+
+    async def _work(self, messages: list[PopMessage]) -> None:
+        left: set[str] = set()
+        """Message groups of which one was not done: nor are those behind it."""
+        for message in messages:
+            group = _message_group(message)
+            if group not in left and not await self._work_at(message):
+                left.add(group)
+
+    async def _work_at(self, message: PopMessage) -> bool:
+        """Do what is drawn; return whether the message is done."""
+        what = self._random.choices(_DO, _WEIGHTS)[0]
+        if message.delivery_count >= PATIENT_COUNT:
+            what = "ack"
+        await asyncio.sleep(self._random.uniform(0.0, WORK_S))
+        if what == "forget":
+            return False
+        if what == "nack":
+            await self._hide(message, 0)
+            return False
+        if what == "hold":
+            if await self._hide(message, LONGER_MS) is not Told.OK:
+                return False
+            await asyncio.sleep(HELD_S)
+        told = await self._settle(message, is_ack=what != "reject")
+        self.held_count += what == "hold" and told is Told.OK
+        return told is Told.OK
+
+    async def _hide(self, message: PopMessage, asked_ms: int) -> Told:
+        began_ms, handle, told = now_unix_ms(), message.handle, Told.OK
+        try:
+            await self._consumer.change_invisible(message, asked_ms / 1000)
+        except StaleHandleError:
+            told = Told.TOO_LATE
+        except QuorumlogError as error:
+            told = told_by(error)
+        visible_ms = message.visible_unix_ms
+        self._history.hides.append(Hide(handle, began_ms, asked_ms, told, visible_ms))
+        return told
+
+    async def _settle(self, message: PopMessage, *, is_ack: bool) -> Told:
+        began_ms, handle, told = now_unix_ms(), message.handle, Told.OK
+        try:
+            await (self._consumer.ack(message) if is_ack else self._consumer.reject(message))
+        except StaleHandleError:
+            told = Told.TOO_LATE
+        except QuorumlogError as error:
+            told = told_by(error)
+        self._history.settles.append(Settle(handle, is_ack, began_ms, now_unix_ms(), told))
+        self.acked_count += is_ack and told is Told.OK
+        return told
+
+
+def _message_group(message: PopMessage) -> str:
+    return message.properties.get("__SHARDINGKEY", "")
+
+
+def _delivery_of(message: PopMessage, receive: int) -> Delivery:
+    return Delivery(
+        value_of(message.body),
+        _message_group(message),
+        message.queue_id,
+        message.queue_offset,
+        message.delivery_count,
+        message.handle,
+        receive,
+        message.visible_unix_ms - INVISIBLE_MS,
+        message.visible_unix_ms,
+    )

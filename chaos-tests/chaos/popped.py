@@ -1,0 +1,247 @@
+"""What pop consumers were given and what they said of it, and whether that is as promised.
+
+Owns the history of one scenario and its rules; must not know clients or nodes. All clocks are those
+of one machine: a time of a call before it began is never later than what the leader's clock said.
+When a message was taken is the leader's word: the end of its invisible time, less that time.
+Rules, each the first word of a violation: `shared` (two holders), `again` (after it was done),
+`twice` (one delivery, two receives), `lost`, `both` (acknowledged and dead), `doubled` (dead
+letters), `causeless` (dead), `order`, `refused`, `phantom`.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final
+
+from chaos.told import Told
+
+DELIVERY_COUNT_MAX: Final = 16
+"""After so many a message is dead, unless its group says otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Produced:
+    """One message that was sent."""
+
+    value: str
+    told: Told
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One message handed out once."""
+
+    value: str
+    message_group: str
+    queue_id: int
+    queue_offset: int
+    count: int
+    """1: it is the first time."""
+    handle: str
+    receive: int
+    """Which receive it came with."""
+    taken_unix_ms: int
+    visible_unix_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hide:
+    """One change of the invisible time; 0 ms gives the message back."""
+
+    handle: str
+    invoke_unix_ms: int
+    asked_ms: int
+    told: Told
+    visible_unix_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """One end that a consumer made: an acknowledgement, or a rejection."""
+
+    handle: str
+    is_ack: bool
+    invoke_unix_ms: int
+    return_unix_ms: int
+    told: Told
+
+    @property
+    def may_hold(self) -> bool:
+        """Whether the message may be done by it.
+
+        A rejection that is repeated, since its answer was lost, is told that it is too late.
+        """
+        return self.told in (Told.OK, Told.UNKNOWN) or (
+            not self.is_ack and self.told is Told.TOO_LATE
+        )
+
+
+@dataclass(slots=True)
+class PopHistory:
+    """All of one scenario, in the order in which it happened."""
+
+    produced: dict[str, Produced] = field(default_factory=dict)
+    deliveries: list[Delivery] = field(default_factory=list)
+    hides: list[Hide] = field(default_factory=list)
+    settles: list[Settle] = field(default_factory=list)
+    dead: list[str] = field(default_factory=list)
+    """Values of the dead letters that the group has in the end."""
+    failed_receive_count: int = 0
+    """Receives without an answer: they may have been given something."""
+
+
+class _Life:
+    """All that happened to one message."""
+
+    def __init__(self, value: str) -> None:
+        self.value = value
+        self.deliveries: list[Delivery] = []
+        self.hides: dict[str, list[Hide]] = defaultdict(list)
+        self.settles: list[tuple[int, Settle]] = []
+        """With the count of the delivery that each names."""
+        self.dead_count = 0
+
+    def earliest_end_unix_ms(self) -> float:
+        """Before then it was in flight, or had not been handed out."""
+        ends = [settle.invoke_unix_ms for _, settle in self.settles if settle.may_hold]
+        return min(ends, default=float("inf"))
+
+
+def check_pop(history: PopHistory, *, is_fifo: bool) -> list[str]:
+    """Return every violation of a run after which the group was through, one text each."""
+    lives = _lives(history)
+    found: list[str] = []
+    for life in lives.values():
+        life.deliveries.sort(key=lambda one: (one.count, one.taken_unix_ms))
+        found += _origin(life, history.produced)
+        found += _holders(life)
+        found += _ends(life)
+        found += _letters(life, history.failed_receive_count)
+    if is_fifo:
+        found += _order(lives)
+        found += _order_within(history.deliveries)
+    return found
+
+
+def _lives(history: PopHistory) -> dict[str, _Life]:
+    sent = [one.value for one in history.produced.values() if one.told is Told.OK]
+    lives = {value: _Life(value) for value in sent}
+    by_handle: dict[str, Delivery] = {}
+    for delivery in history.deliveries:
+        lives.setdefault(delivery.value, _Life(delivery.value)).deliveries.append(delivery)
+        by_handle.setdefault(delivery.handle, delivery)
+    for hide in history.hides:
+        lives[by_handle[hide.handle].value].hides[hide.handle].append(hide)
+    for settle in history.settles:
+        named = by_handle[settle.handle]
+        lives[named.value].settles.append((named.count, settle))
+    for value in history.dead:
+        lives.setdefault(value, _Life(value)).dead_count += 1
+    return lives
+
+
+def _origin(life: _Life, produced: dict[str, Produced]) -> Iterator[str]:
+    sent = produced.get(life.value)
+    if sent is None:
+        yield f"phantom: nobody sent {life.value}"
+    elif sent.told is Told.NOT_APPLIED:
+        yield f"refused: {life.value} came although its send was refused"
+
+
+def _holders(life: _Life) -> Iterator[str]:
+    for one, other in pairwise(life.deliveries):
+        if one.handle == other.handle or one.count == other.count:
+            yield f"twice: {one} and {other}"
+        elif other.taken_unix_ms < (free := _free_from(one, life.hides[one.handle])):
+            early_ms = free - other.taken_unix_ms
+            yield f"shared: {other} was taken {early_ms} ms before the time of {one} was over"
+
+
+def _free_from(delivery: Delivery, hides: list[Hide]) -> int:
+    """When others could see it again: the earliest time that nobody can rule out."""
+    free = delivery.visible_unix_ms
+    for hide in hides:
+        if hide.told is Told.OK:
+            free = hide.visible_unix_ms
+        elif hide.told is not Told.NOT_APPLIED:
+            # Told that it is too late, it may have been repeated, and have held the first time.
+            free = min(free, hide.invoke_unix_ms + hide.asked_ms)
+    return free
+
+
+def _ends(life: _Life) -> Iterator[str]:
+    for count, settle in life.settles:
+        if settle.told is not Told.OK:
+            continue
+        later = [one for one in life.deliveries if one.count > count]
+        # What is done already is acknowledged to whoever held it before, too.
+        is_repeated = settle.is_ack and _was_done_later(life, count, settle.return_unix_ms)
+        for one in later:
+            if not is_repeated or one.taken_unix_ms > settle.return_unix_ms:
+                yield f"again: {one} although it was done: {settle}"
+    if not life.dead_count and not any(settle.may_hold for _, settle in life.settles):
+        yield f"lost: nobody ended {life.value}, deliveries {life.deliveries}"
+
+
+def _was_done_later(life: _Life, count: int, at_unix_ms: int) -> bool:
+    """Whether the holder of a later delivery may have ended it by then."""
+    return any(
+        other > count and settle.may_hold and settle.invoke_unix_ms <= at_unix_ms
+        for other, settle in life.settles
+    )
+
+
+def _letters(life: _Life, failed_receive_count: int) -> Iterator[str]:
+    """What becomes dead is so once, for a reason, and nothing else besides."""
+    rejects = [(count, one) for count, one in life.settles if not one.is_ack]
+    if any(one.told is Told.OK for _, one in rejects) and not life.dead_count:
+        yield f"lost: {life.value} was rejected, and is no dead letter"
+    if not life.dead_count:
+        return
+    if life.dead_count > 1:
+        yield f"doubled: {life.dead_count} dead letters of {life.value}"
+    highest = life.deliveries[-1].count if life.deliveries else 0
+    is_used_up = highest + failed_receive_count >= DELIVERY_COUNT_MAX
+    if not is_used_up and not any(one.may_hold for _, one in rejects):
+        yield f"causeless: {life.value} is dead after {highest} deliveries"
+    for count, one in life.settles:
+        is_excused = is_used_up or _was_done_later(life, count, one.return_unix_ms)
+        if one.is_ack and one.told is Told.OK and not is_excused:
+            yield f"both: {life.value} is dead although it was acknowledged: {one}"
+
+
+def _order(lives: dict[str, _Life]) -> Iterator[str]:
+    """Of a message group each is handed out when all before it are done, or together with them."""
+    groups: dict[tuple[int, str], dict[int, _Life]] = defaultdict(dict)
+    for life in lives.values():
+        for one in life.deliveries:
+            groups[one.queue_id, one.message_group][one.queue_offset] = life
+    for members in groups.values():
+        before: list[_Life] = []
+        for _, life in sorted(members.items()):
+            for one in life.deliveries:
+                yield from _out_of_order(one, before)
+            before.append(life)
+
+
+def _out_of_order(one: Delivery, before: list[_Life]) -> Iterator[str]:
+    for life in before:
+        is_together = any(other.receive == one.receive for other in life.deliveries)
+        if is_together or (life.dead_count and not life.settles):
+            continue
+        later = [other for other in life.deliveries if other.taken_unix_ms > one.taken_unix_ms]
+        if later or life.earliest_end_unix_ms() > one.taken_unix_ms:
+            why = f"{later[0]} came after it" if later else f"{life.value} was not done"
+            yield f"order: {one}: {why}"
+
+
+def _order_within(deliveries: list[Delivery]) -> Iterator[str]:
+    """What comes with one receive is in order, too."""
+    last: dict[tuple[int, int, str], Delivery] = {}
+    for one in deliveries:
+        key = one.receive, one.queue_id, one.message_group
+        other = last.setdefault(key, one)
+        if one.queue_offset < other.queue_offset:
+            yield f"order: {one} behind {other} in one receive"
+        last[key] = one

@@ -1,0 +1,170 @@
+"""Pop consumption while leaders die, sleep or are cut off: one holder at a time, done is done.
+
+Owns when it is over and what is asked of the replicas then; what consumers do is in
+chaos/pop_clients.py, what is right in chaos/popped.py.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict
+from random import Random
+from typing import Final
+
+import quorumlog
+from chaos.body import value_of
+from chaos.pop_clients import INVISIBLE_MS, PATIENT_MS, TIMEOUT_MS, PopProducer, PopWorker
+from chaos.popped import PopHistory, check_pop
+from chaos.profile import Mode
+from chaos.scenario import ALL_MODES, Context, scenario
+from chaos.strikes import Strike, cut_leader_off, kill_leader, pause_leader, strike_while
+from quorumlog.errors import QuorumlogError, UnknownTopicError
+
+COUNT: Final = 300
+QUEUE_COUNT: Final = 2
+WORKER_COUNT: Final = 4
+POLL_S: Final = 0.1
+END_S: Final = 120.0
+
+
+class _Work:
+    """A topic, its producer and the consumers of one group."""
+
+    def __init__(self, client: quorumlog.Client, topic: str, random: Random, fifo: bool) -> None:
+        self._client, self._topic, self._fifo = client, topic, fifo
+        self._group = f"{topic}-group"
+        self.history = PopHistory()
+        self._random = random
+        self.workers: list[PopWorker] = []
+
+    @property
+    def acked_count(self) -> int:
+        """Messages that are done."""
+        return sum(worker.acked_count for worker in self.workers)
+
+    async def consume(self) -> None:
+        """All consumers, until they are told to stop."""
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(WORKER_COUNT):
+                consumer = self._client.pop_consumer(
+                    self._group,
+                    self._topic,
+                    invisible=INVISIBLE_MS / 1000,
+                    fifo=self._fifo,
+                    timeout_ms=TIMEOUT_MS,
+                )
+                worker = PopWorker(consumer, self.history, Random(self._random.random()))
+                self.workers.append(worker)
+                tasks.create_task(worker.run())
+
+    async def produce(self) -> None:
+        """All messages."""
+        await PopProducer(self._client, self._topic, self.history).run(COUNT)
+
+    async def is_through(self) -> bool:
+        """Whether the group has nothing left to do."""
+        try:
+            queues = (await self._client.admin.describe_group(self._group)).queues
+        except QuorumlogError:
+            return False  # Between two leaders.
+        own = [queue for queue in queues if queue.topic == self._topic]
+        return len(own) == QUEUE_COUNT and all(queue.offset == queue.max_offset for queue in own)
+
+    async def stop(self, consuming: "asyncio.Future[None]") -> None:
+        """Let consumers finish what they are at."""
+        for worker in self.workers:
+            worker.is_stopping = True
+        await consuming
+
+    async def dead(self) -> list[str]:
+        """Values of the dead letters of the group."""
+        found = []
+        try:
+            consumer = self._client.pull_consumer(f"%DLQ%{self._group}", until="end")
+            async with consumer:
+                async for message in consumer:
+                    found.append(value_of(message.body))
+        except UnknownTopicError:
+            pass  # Nothing was rejected.
+        return found
+
+
+def _moves(work: _Work, producing: "asyncio.Future[None]") -> Callable[[], Callable[[], bool]]:
+    """Watch the messages that are acknowledged."""
+
+    def begin() -> Callable[[], bool]:
+        lo = work.acked_count
+        return lambda: producing.done() or work.acked_count > lo + 20
+
+    return begin
+
+
+def _busy(work: _Work, producing: "asyncio.Future[None]", strike: Strike) -> Strike:
+    async def struck(x: Context) -> None:
+        x.prove("there was still work", not producing.done())
+        await strike(x)
+
+    return struck
+
+
+async def _pop(x: Context, strikes: tuple[Strike, ...], *, fifo: bool) -> None:
+    topic = f"{x.load.clients.topic}-pop"
+    async with quorumlog.connect(x.target.bootstrap, timeout_ms=PATIENT_MS) as client:
+        await client.admin.create_topic(topic, queue_count=QUEUE_COUNT)
+        work = _Work(client, topic, Random(x.random.random()), fifo)
+        history = work.history
+        consuming = asyncio.ensure_future(work.consume())
+        producing = asyncio.ensure_future(work.produce())
+        try:
+            busy = tuple(_busy(work, producing, strike) for strike in strikes)
+            await strike_while(x, busy, "messages are acknowledged", _moves(work, producing))
+            await producing
+            async with asyncio.timeout(END_S * x.options.time_scale):
+                while not await work.is_through():
+                    assert not consuming.done(), consuming
+                    await asyncio.sleep(POLL_S)
+            await work.stop(consuming)
+        finally:
+            for task in (producing, consuming):
+                task.cancel()
+            await asyncio.gather(producing, consuming, return_exceptions=True)
+            x.keep("produced", map(asdict, history.produced.values()))
+            x.keep("deliveries", map(asdict, history.deliveries))
+            x.keep("hides", map(asdict, history.hides))
+            x.keep("settles", map(asdict, history.settles))
+        history.dead = await work.dead()
+        x.keep("dead", ({"value": value} for value in history.dead))
+        _count(x.recorder.outcomes, history)
+        x.demand_none(check_pop(history, is_fifo=fifo))
+        again = sum(one.count > 1 for one in history.deliveries)
+        x.prove(f"{again} were handed out again", again)
+        x.prove(f"{len(history.dead)} are dead letters", history.dead)
+        held = sum(worker.held_count for worker in work.workers)
+        x.prove(f"{held} were held longer than first agreed", held)
+
+
+def _count(outcomes: Counter[str], history: PopHistory) -> None:
+    outcomes["pop delivery ok"] += len(history.deliveries)
+    outcomes["pop receive failed"] += history.failed_receive_count
+    for hide in history.hides:
+        outcomes[f"pop hide {hide.told}"] += 1
+    for settle in history.settles:
+        outcomes[f"pop {'ack' if settle.is_ack else 'reject'} {settle.told}"] += 1
+
+
+@scenario("pop", "P1 K1", modes=ALL_MODES - {Mode.ASYNC_MASTER})
+async def pop(x: Context) -> None:
+    """Messages are taken, held, given back, acknowledged and rejected while leaders are killed."""
+    await _pop(x, (kill_leader, kill_leader), fifo=False)
+
+
+@scenario("pop-fifo", "P1 K1", modes=ALL_MODES - {Mode.ASYNC_MASTER})
+async def pop_fifo(x: Context) -> None:
+    """The same in the order of message groups."""
+    await _pop(x, (kill_leader, kill_leader), fifo=True)
+
+
+@scenario("pop-cut", "P3 N1", modes=ALL_MODES - {Mode.ASYNC_MASTER})
+async def pop_cut(x: Context) -> None:
+    """Message groups are consumed in order while leaders are cut off, and while they sleep."""
+    await _pop(x, (cut_leader_off, pause_leader), fifo=True)
