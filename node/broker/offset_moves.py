@@ -40,35 +40,40 @@ class OffsetMoves:
     def begin(self, commands: Iterable[Command]) -> Moves:
         """Commands are under way until what is returned is given to `end`."""
         moves = _moves_of(commands)
-        self._counters_add(moves, 1)
+        self._begin(moves)
         return moves
+
+    def _begin(self, moves: Moves) -> None:
+        self.offsets.update(moves.offsets)
+        self.groups.update(moves.groups)
+        self.deleted_groups.update(moves.deleted_groups)
+        self.deleted_topics.update(moves.deleted_topics)
 
     def end(self, moves: Moves) -> None:
         """They are decided, or could not be written."""
-        self._counters_add(moves, -1)
+        _take(self.offsets, moves.offsets)
+        _take(self.groups, moves.groups)
+        _take(self.deleted_groups, moves.deleted_groups)
+        _take(self.deleted_topics, moves.deleted_topics)
 
     @contextmanager
     def offsets_of(self, group: str, queues: Iterable[tuple[str, int]]) -> Iterator[None]:
         """Offsets that somebody else carries into the log, with a batch."""
         moves = Moves([(group, topic, queue_id) for topic, queue_id in queues], [group], [], [])
-        self._counters_add(moves, 1)
+        self._begin(moves)
         try:
             yield
         finally:
             self.end(moves)
 
-    def _counters_add(self, moves: Moves, count: int) -> None:
-        _add(self.offsets, moves.offsets, count)
-        _add(self.groups, moves.groups, count)
-        _add(self.deleted_groups, moves.deleted_groups, count)
-        _add(self.deleted_topics, moves.deleted_topics, count)
 
-
-def _add(counter: Counter[_T], keys: list[_T], count: int) -> None:
+def _take(counter: Counter[_T], keys: list[_T]) -> None:
     for key in keys:
-        counter[key] += count
-        assert counter[key] >= 0, f"{key} ends more often than it began"
-        if not counter[key]:
+        left = counter[key] - 1
+        assert left >= 0, f"{key} ends more often than it began"
+        if left:
+            counter[key] = left
+        else:
             del counter[key]
 
 
