@@ -94,9 +94,9 @@ async def pair_at(root: Path) -> AsyncIterator[Pair]:
         server = await asyncio.start_server(wire.serve, "127.0.0.1", 0)
         address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
         follower.node.driver.lose()
-        follower.node.broker.context.identity = follower.node.broker.context.identity._replace(  # type: ignore[misc]
-            addresses={2: address}
-        )
+        context = follower.node.broker.context
+        identity = context.identity._replace(addresses={2: address})
+        context.identity = identity  # type: ignore[misc]
         assert follower.rocketmq._cluster.leader_of("g0") == Leader(False, address)
         try:
             yield Pair(leader, follower, wire)
