@@ -276,7 +276,8 @@ def _verdict(counts: dict[str, int], ranges: "list[DamagedRange]") -> str:
         more = f" and {len(entries) - 8} more ranges" if len(entries) > 8 else ""
         return (
             f"damaged: {said}; refetch entries {', '.join(entries[:8])}{more} from a replica (a "
-            f"node of a raft group does so when it starts), or see 'qlog store repair'"
+            f"node of a raft group does so when it starts or first reads them), or see "
+            f"'qlog store repair'"
         )
     if "damage" in counts:
         return f"damaged: {said}; refetch from a replica, or see 'qlog store repair'"
