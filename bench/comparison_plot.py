@@ -14,11 +14,11 @@ _MARKS: Final = "osD^vPX"
 _WIDTH_INCHES: Final = 11.0
 _ROW_INCHES: Final = 0.3
 _HEAD_INCHES: Final = 1.6
-_DPI: Final = 120
 
 
 def draw(record: Mapping[str, Any], place: str, path: Path) -> bool:
-    """Write the picture of one place; False when there is no ratio to draw."""
+    """Write the picture of one place, as SVG; False when there is no ratio to draw."""
+    import matplotlib
     from matplotlib.figure import Figure
 
     others = [one["name"] for one in record["peers"] if one["name"] != OWN]
@@ -54,5 +54,7 @@ def draw(record: Mapping[str, Any], place: str, path: Path) -> bool:
     kind, cores = record["places"][place], record["machine"]["cpu_count"]
     axes.set_title(f"{place} ({kind}), nodes and clients on {cores} cores", fontsize="medium")
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.08), ncols=4, fontsize="small")
-    figure.savefig(path, dpi=_DPI)
+    # Text as text, and nothing of the day: the same figures give the same file.
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "quorumlog"}):
+        figure.savefig(path, format="svg", metadata={"Date": None})
     return True

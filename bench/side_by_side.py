@@ -281,8 +281,8 @@ def _write(directory: Path, record: Mapping[str, Any]) -> None:
         print("bench/run: no pictures: matplotlib is not installed", file=sys.stderr)
     else:
         for place in record["places"]:
-            if comparison_plot.draw(record, place, directory / f"{place}.png"):
-                written.append(f"{place}.png")
+            if comparison_plot.draw(record, place, directory / f"{place}.svg"):
+                written.append(f"{place}.svg")
     print(f"bench/run: wrote {', '.join(written)} in {directory}", file=sys.stderr)
 
 

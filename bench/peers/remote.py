@@ -39,7 +39,9 @@ async def ask(port: int, request: Mapping[str, Any], *, timeout_s: float) -> dic
     if "not_offered" in answer:
         raise NotOfferedError(answer["not_offered"])
     if "error" in answer:
-        raise PeerFailedError(f"the driver failed at {request['op']}: {answer['error']}")
+        # Errors of RocketMQ end with where to read more, which says nothing here.
+        said = " ".join(answer["error"].split("See https://")[0].split())
+        raise PeerFailedError(f"the driver failed at {request['op']}: {said}")
     return answer
 
 

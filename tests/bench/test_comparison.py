@@ -94,8 +94,12 @@ def test_who_is_behind_stands_out() -> None:
 
 @pytest.mark.slow  # matplotlib is imported.
 def test_the_picture_is_drawn_where_there_are_ratios(tmp_path: Path) -> None:
-    path = tmp_path / "tmpfs.png"
+    path = tmp_path / "tmpfs.svg"
     assert comparison_plot.draw(record(), "tmpfs", path)
-    assert path.read_bytes().startswith(b"\x89PNG")
-    assert not comparison_plot.draw({**record(), "rows": []}, "tmpfs", tmp_path / "none.png")
-    assert not (tmp_path / "none.png").exists()
+    drawn = path.read_text("utf-8")
+    assert "<svg" in drawn
+    assert all(text in drawn for text in ("etcd", "times better than the peer"))
+    assert comparison_plot.draw(record(), "tmpfs", path)
+    assert path.read_text("utf-8") == drawn, "equal figures, equal files"
+    assert not comparison_plot.draw({**record(), "rows": []}, "tmpfs", tmp_path / "none.svg")
+    assert not (tmp_path / "none.svg").exists()
