@@ -160,7 +160,12 @@ class Admin(GroupAdmin, DelayAdmin, PopAdmin, TransactionAdmin, LookupAdmin):
             ids = [common_pb2.QueueId(topic=topic, queue_id=queue_id) for topic, queue_id in mine]
             request = consumer_pb2.FetchOffsetsRequest(group=group, queues=ids)
             response = await broker_group.calls.leader(
-                "consumer", "FetchOffsets", request, self._deadline(), is_repeatable=True
+                "consumer",
+                "FetchOffsets",
+                request,
+                self._deadline(),
+                is_repeatable=True,
+                is_read=True,
             )
             for o in response.offsets:
                 if o.offset >= 0:

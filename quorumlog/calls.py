@@ -48,15 +48,17 @@ class Calls:
         deadline: Deadline,
         *,
         is_repeatable: bool,
+        is_read: bool = False,
         wait_ms: int = 0,
     ) -> Any:
         """Call the leader. `wait_ms` is how long it may wait on purpose before it answers.
 
         Raises what the node said if that is not worth another attempt, DeadlineError when time ran
-        out without an effect, OutcomeUnknownError when there may have been one.
+        out, OutcomeUnknownError when a call that must not be repeated may have had an effect. Of
+        one that may be repeated the outcome of the DeadlineError says whether it may have had one.
         """
         attempt = _Attempts(
-            self, f"{method} at the leader{self._router.where}", deadline, is_repeatable
+            self, f"{method} at the leader{self._router.where}", deadline, is_repeatable, is_read
         )
         while True:
             node = await attempt.within(self._router.leader)
@@ -73,7 +75,7 @@ class Calls:
         self, node: Node, service: Service, method: str, request: Any, deadline: Deadline
     ) -> Any:
         """Call one node, whatever its role; the call must be repeatable."""
-        attempt = _Attempts(self, f"{method} at {node.address}", deadline, is_repeatable=True)
+        attempt = _Attempts(self, f"{method} at {node.address}", deadline, True, is_read=True)
         while True:
             try:
                 return await self.once(node, service, method, request, deadline.remaining_s)
@@ -83,7 +85,7 @@ class Calls:
     async def any(self, service: Service, method: str, request: Any, deadline: Deadline) -> Any:
         """Call the same node as last time, or the next one if that fails; a repeatable call."""
         attempt = _Attempts(
-            self, f"{method} at any node{self._router.where}", deadline, is_repeatable=True
+            self, f"{method} at any node{self._router.where}", deadline, True, is_read=True
         )
         while True:
             addresses = self._router.addresses()
@@ -153,12 +155,15 @@ async def has_moved(router: Router, address: str) -> bool:
 class _Attempts:
     """The attempts of one call: whether there is another, and what is known if there is not."""
 
-    def __init__(self, calls: Calls, what: str, deadline: Deadline, is_repeatable: bool) -> None:
+    def __init__(
+        self, calls: Calls, what: str, deadline: Deadline, is_repeatable: bool, is_read: bool
+    ) -> None:
         self._calls = calls
         self._what = what
         self._deadline = deadline
         self._backoff = Backoff(deadline)
         self._is_repeatable = is_repeatable
+        self._is_read = is_read
         self._redirects = 0
         self._count = 0
         self._may_be_applied = False
@@ -195,10 +200,15 @@ class _Attempts:
         await self._backoff.pause(error.retry_after_ms)
 
     def _late(self, error: QuorumlogError) -> QuorumlogError:
-        # A read, or a call that may be repeated: no matter how often it was applied.
-        if self._may_be_applied and not self._is_repeatable:
+        if not self._may_be_applied or self._is_read:
+            return self._deadline.error(self._what, error, attempts=self._count)
+        if not self._is_repeatable:
             return self._unknown(error)
-        return self._deadline.error(self._what, error, attempts=self._count)
+        late = self._deadline.error(self._what, error, attempts=self._count)
+        late.outcome = (
+            Outcome.UNKNOWN
+        )  # It may be repeated, and may have been applied all the same.
+        return late
 
     def _unknown(self, error: QuorumlogError) -> QuorumlogError:
         return self._deadline.error_unknown(self._what, error, attempts=self._count)

@@ -186,7 +186,7 @@ class ConsumeTransaction:
         ids = [common_pb2.QueueId(topic=topic, queue_id=queue_id) for topic, queue_id in queues]
         request = consumer_pb2.FetchOffsetsRequest(group=self._consumer_group, queues=ids)
         response = await group.calls.leader(
-            "consumer", "FetchOffsets", request, deadline, is_repeatable=True
+            "consumer", "FetchOffsets", request, deadline, is_repeatable=True, is_read=True
         )
         return {queue: row.offset for queue, row in zip(queues, response.offsets, strict=True)}
 

@@ -202,7 +202,11 @@ class UnavailableError(QuorumlogError):
 
 
 class DeadlineError(QuorumlogError):
-    """Time ran out before the call was done, and it is known to have had no effect."""
+    """Time ran out before the call was done, and it is known to have had no effect.
+
+    But a call that may be repeated, an acknowledgement or a cancel, may have had its effect: then
+    `outcome` is unknown.
+    """
 
     code, retryable = "client.deadline", True
 

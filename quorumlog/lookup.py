@@ -118,7 +118,9 @@ class LookupAdmin:
         """Ask all broker groups; leave out those that say `lacking` if another one knows."""
         groups, deadline = self._groups.all, Deadline(self._timeout_ms)
         asked = (
-            group.calls.leader("lookup", method, request, deadline, is_repeatable=True)
+            group.calls.leader(
+                "lookup", method, request, deadline, is_repeatable=True, is_read=True
+            )
             for group in groups
         )
         results = await asyncio.gather(*asked, return_exceptions=True)

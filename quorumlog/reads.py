@@ -196,7 +196,7 @@ class Reads:
         if freshness.consistency is Consistency.LOCAL:
             return await group.calls.any("log", method, request, deadline)
         return await group.calls.leader(
-            "log", method, request, deadline, is_repeatable=True, wait_ms=wait_ms
+            "log", method, request, deadline, is_repeatable=True, is_read=True, wait_ms=wait_ms
         )
 
     async def _ask_all(

@@ -45,7 +45,7 @@ class Deadline:
         return self.remaining_s <= 0
 
     def error(self, what: str, last: QuorumlogError | None, *, attempts: int) -> QuorumlogError:
-        """Make the error of a call that ran out of time and is known to have had no effect."""
+        """Make the error of a call that ran out of time, with no effect that is known."""
         return DeadlineError(_late(what, self.timeout_ms, last, attempts), attempts=attempts)
 
     def error_unknown(
