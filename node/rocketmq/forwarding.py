@@ -26,11 +26,16 @@ HOLD_S: Final = 2.5
 DEADLINE_MARGIN_S: Final = 0.3
 """What is left of a caller's time for the answer to reach it."""
 _AGAIN_S: Final = 0.05
+_CONNECT_S: Final = 0.5
+"""After this time it is asked again who leads; the attempt to connect goes on."""
 _ON_THE_WAY: Final = (grpc.ChannelConnectivity.IDLE, grpc.ChannelConnectivity.CONNECTING)
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", 16 << 20),
     ("grpc.max_send_message_length", 16 << 20),
     ("grpc.enable_retries", 0),
+    # Else a leader that was dead for minutes is dialled minutes after it is back.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
 )
 _NOTHING_HAPPENED: Final = (
     grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -93,7 +98,7 @@ class Forwarding:
             if address is None:
                 return None
             try:
-                if await self._is_connected(address, until_s):
+                if await self._is_connected(address):
                     return await self._ask(call, address)
             except grpc.aio.AioRpcError as error:
                 if lost is not None and error.code() not in _NOTHING_HAPPENED:
@@ -105,12 +110,12 @@ class Forwarding:
                 raise RefusedError(Code.HA_NOT_AVAILABLE, text)
             await asyncio.sleep(_AGAIN_S)
 
-    async def _is_connected(self, address: str, until_s: float) -> bool:
+    async def _is_connected(self, address: str) -> bool:
         """Say whether there is a connection, after an attempt to make one."""
         channel = self._channel(address)
         state = channel.get_state(try_to_connect=True)
         try:
-            async with asyncio.timeout_at(until_s):
+            async with asyncio.timeout(_CONNECT_S):
                 while state in _ON_THE_WAY:
                     await channel.wait_for_state_change(state)
                     state = channel.get_state(try_to_connect=True)

@@ -32,7 +32,7 @@ class Wire:
         self._writers: list[asyncio.StreamWriter] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self.loses_answers = False
-        self.is_refusing = False
+        self.is_refusing = self.is_silent = False
         self.connection_count = 0
         self.port = 0
 
@@ -41,6 +41,7 @@ class Wire:
         self._writers.append(writer)
         if self.is_refusing:
             writer.transport.abort()
+        if self.is_refusing or self.is_silent:
             return
         to_leader = await asyncio.open_connection("127.0.0.1", self._leader_port)
         self._writers.append(to_leader[1])
@@ -112,6 +113,7 @@ def status_of(answer: object) -> pb.Status:
     return status
 
 
+@pytest.mark.slow
 def test_a_send_whose_answer_was_lost_is_not_sent_again(tmp_path: Path) -> None:
     async def go() -> None:
         async with pair_at(tmp_path) as pair:
@@ -130,6 +132,7 @@ def test_a_send_whose_answer_was_lost_is_not_sent_again(tmp_path: Path) -> None:
     run(go())
 
 
+@pytest.mark.slow
 def test_an_ack_whose_answer_was_lost_is_sent_again(tmp_path: Path) -> None:
     async def go() -> None:
         async with pair_at(tmp_path) as pair:
@@ -182,6 +185,7 @@ def test_a_message_that_is_given_up_is_not_given_up_again(tmp_path: Path) -> Non
     run(go())
 
 
+@pytest.mark.slow
 def test_a_send_waits_for_a_leader_that_cannot_be_connected_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,7 +195,9 @@ def test_a_send_waits_for_a_leader_that_cannot_be_connected_to(
         async with pair_at(tmp_path) as pair:
             pair.wire.is_refusing = True
             sending = asyncio.ensure_future(pair.follower.send(b"first"))
-            await eventually(lambda: pair.wire.connection_count > 0, "an attempt")
+            await eventually(
+                lambda: pair.wire.connection_count >= 6, "one attempt soon after another"
+            )
             assert pair.stored_count() == 0
             pair.follower.node.driver.lead()  # As the next leader.
             assert status_of(await sending).code == Code.OK
@@ -200,6 +206,24 @@ def test_a_send_waits_for_a_leader_that_cannot_be_connected_to(
             monkeypatch.setattr(forwarding, "HOLD_S", 0.2)
             status = status_of(await pair.follower.send(b"second"))
             assert status.code == Code.HA_NOT_AVAILABLE
+            assert pair.stored_count() == 0
+
+    run(go())
+
+
+@pytest.mark.slow
+def test_a_send_does_not_wait_for_a_leader_that_says_nothing_when_there_is_another(
+    tmp_path: Path,
+) -> None:
+    """A machine that is cut off does not even refuse a connection."""
+
+    async def go() -> None:
+        async with pair_at(tmp_path) as pair:
+            pair.wire.is_silent = True
+            sending = asyncio.ensure_future(pair.follower.send(b"first"))
+            await eventually(lambda: pair.wire.connection_count > 0, "an attempt")
+            pair.follower.node.driver.lead()
+            assert status_of(await sending).code == Code.OK
             assert pair.stored_count() == 0
 
     run(go())
