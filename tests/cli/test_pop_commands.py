@@ -53,6 +53,7 @@ def test_what_is_in_flight_is_shown(qlog: Qlog, tmp_path: Path, topic: str) -> N
             "delivery_count_max": 1,
             "first_visible_unix_ms": 0,
             "is_full": False,
+            "held_reason": "",
         }
         assert queue["first_visible_unix_ms"] == first.visible_unix_ms
         assert topic in qlog("group", "pop", "readers").stdout
