@@ -18,7 +18,7 @@ from typing import Final
 import click
 
 import chaos.scenarios  # noqa: F401  Registers them.
-from chaos.campaign import SHORT, SLICE, Campaign, drawn, possible
+from chaos.campaign import FEATURES, SHORT, SLICE, Campaign, drawn, possible
 from chaos.errors import ChaosError, NotPossibleHereError
 from chaos.page import page
 from chaos.profile import Mode, Options
@@ -37,6 +37,8 @@ Plan = Iterable[tuple[Scenario, int]]
               show_default=True, help="How the nodes replicate.")  # fmt: skip
 @click.option("--seed", type=int, help="Draw everything from this number; else from a new one.")
 @click.option("--slice", "is_slice", is_flag=True, help="Four scenarios, about two minutes.")
+@click.option("--features", "is_features", is_flag=True,
+              help="Transactions, retry, delay and pop, about three minutes.")  # fmt: skip
 @click.option("--all", "is_all", is_flag=True, help="Every scenario once.")
 @click.option("--long", "hours", type=float, help="Go on drawing scenarios for so many hours.")
 @click.option("--list", "is_list", is_flag=True, help="Show the scenarios, and end.")
@@ -51,6 +53,7 @@ def main(
     mode: str,
     seed: int | None,
     is_slice: bool,
+    is_features: bool,
     is_all: bool,
     hours: float | None,
     is_list: bool,
@@ -73,7 +76,8 @@ def main(
     if hours is not None:
         plan = _for_hours(drawn(chosen, random), hours)
     else:
-        tier = names or (SLICE if is_slice else () if is_all else SHORT)
+        short = SLICE if is_slice else FEATURES if is_features else SHORT
+        tier = names or (() if is_all else short)
         # A scenario named alone has the seed itself, so that a failure can be had again.
         plan = [
             (one, seed if len(names) == 1 else random.randrange(1 << 31))

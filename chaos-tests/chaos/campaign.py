@@ -195,6 +195,10 @@ SHORT: Final = (
 """The short tier: twelve kinds of fault."""
 SLICE: Final = ("kill-leader", "isolate-leader", "lossy-links", "sync-error")
 """What every run of all tests contains."""
+FEATURES: Final = (
+    "transactions", "give-back", "delayed", "delayed-cut", "pop", "pop-fifo", "pop-cut",
+)  # fmt: skip
+"""What the broker builds on the log, each judged by rules of its own."""
 
 
 def possible(mode: Mode, names: Iterable[str] = ()) -> list[Scenario]:

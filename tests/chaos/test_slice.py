@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from chaos.campaign import SHORT, SLICE
+from chaos.campaign import FEATURES, SHORT, SLICE
 from chaos.errors import NotPossibleHereError
 from chaos.scenario import SCENARIOS
 from chaos.scenarios import network
@@ -45,7 +45,7 @@ def test_the_slice(tmp_path: Path) -> None:
 
 
 def test_tiers_name_scenarios_and_every_scenario_names_rows() -> None:
-    assert set(SHORT) | set(SLICE) <= set(SCENARIOS)
+    assert set(SHORT) | set(SLICE) | set(FEATURES) <= set(SCENARIOS)
     assert len(SHORT) == 12
     for scenario in SCENARIOS.values():
         assert scenario.rows, f"{scenario.name} stands for no row of the fault matrix"

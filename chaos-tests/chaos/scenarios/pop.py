@@ -24,6 +24,7 @@ COUNT: Final = 300
 QUEUE_COUNT: Final = 2
 WORKER_COUNT: Final = 4
 POLL_S: Final = 0.1
+MOVED_COUNT: Final = 20
 END_S: Final = 120.0
 
 
@@ -89,19 +90,22 @@ class _Work:
         return found
 
 
-def _moves(work: _Work, producing: "asyncio.Future[None]") -> Callable[[], Callable[[], bool]]:
+def _moves(work: _Work, consuming: "asyncio.Future[None]") -> Callable[[], Callable[[], bool]]:
     """Watch the messages that are acknowledged."""
 
     def begin() -> Callable[[], bool]:
         lo = work.acked_count
-        return lambda: producing.done() or work.acked_count > lo + 20
+        return lambda: consuming.done() or work.acked_count > lo + MOVED_COUNT
 
     return begin
 
 
-def _busy(work: _Work, producing: "asyncio.Future[None]", strike: Strike) -> Strike:
+def _busy(work: _Work, strike: Strike) -> Strike:
+    """A strike that proves that there was still work, which could go wrong."""
+
     async def struck(x: Context) -> None:
-        x.prove("there was still work", not producing.done())
+        left = COUNT - work.acked_count
+        x.prove(f"{left} messages were still to be done", left > MOVED_COUNT)
         await strike(x)
 
     return struck
@@ -116,8 +120,8 @@ async def _pop(x: Context, strikes: tuple[Strike, ...], *, fifo: bool) -> None:
         consuming = asyncio.ensure_future(work.consume())
         producing = asyncio.ensure_future(work.produce())
         try:
-            busy = tuple(_busy(work, producing, strike) for strike in strikes)
-            await strike_while(x, busy, "messages are acknowledged", _moves(work, producing))
+            busy = tuple(_busy(work, strike) for strike in strikes)
+            await strike_while(x, busy, "messages are acknowledged", _moves(work, consuming))
             await producing
             async with asyncio.timeout(END_S * x.options.time_scale):
                 while not await work.is_through():

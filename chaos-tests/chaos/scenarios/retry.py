@@ -9,9 +9,8 @@ import quorumlog
 from chaos.errors import NotSoError
 from chaos.profile import Mode
 from chaos.scenario import ALL_MODES, Context, scenario
+from chaos.strikes import kill_leader
 
-TOPIC: Final = "given-back"
-GROUP: Final = "giving-back"
 COUNT: Final = 150
 DELAY_S: Final = 0.3
 KILL_COUNT: Final = 3
@@ -22,8 +21,8 @@ PAUSE_S: Final = 0.1
 class _Consumer:
     """Gives back each message once, and rejects it when it comes again."""
 
-    def __init__(self, client: quorumlog.Client) -> None:
-        self._client = client
+    def __init__(self, client: quorumlog.Client, topic: str, group: str) -> None:
+        self._client, self._topic, self._group = client, topic, group
         self.retried: Counter[bytes] = Counter()
         self.dead: Counter[bytes] = Counter()
 
@@ -33,7 +32,7 @@ class _Consumer:
 
     async def run(self) -> None:
         """Until each was given back and rejected; a failed call is made again by the next look."""
-        async with self._client.group_consumer(GROUP, TOPIC) as consumer:
+        async with self._client.group_consumer(self._group, self._topic) as consumer:
             async for message in consumer:
                 if message.reconsume_times:
                     await consumer.reject(message)
@@ -64,31 +63,27 @@ async def _bodies(client: quorumlog.Client, topic: str) -> Counter[bytes]:
 async def give_back(x: Context) -> None:
     """Messages go to the retry topic and to the dead letters while leaders are killed."""
     sent = Counter({b"%04d" % number: 1 for number in range(COUNT)})
+    topic = f"{x.load.clients.topic}-given-back"
+    group = f"{topic}-group"
     async with quorumlog.connect(x.target.bootstrap, timeout_ms=60_000) as client:
-        await client.admin.create_topic(TOPIC, queue_count=2)
+        await client.admin.create_topic(topic, queue_count=2)
         async with client.producer() as producer:
             for body in sent:
-                await producer.enqueue(TOPIC, body)
-        consumer = _Consumer(client)
+                await producer.enqueue(topic, body)
+        consumer = _Consumer(client, topic, group)
         task = asyncio.ensure_future(consumer.run())
         try:
             for _ in range(KILL_COUNT):
                 await x.until("messages move", _moves(consumer, task))
                 x.prove("the consumer still had work", not task.done())
-                old = await x.leader()
-                x.leader_lost()
-                x.inject("kill", f"the leader, node {old}")
-                await x.do(x.cluster.kill, old)
-                await x.new_leader(old)
-                await x.do(x.cluster.start, old)
-                await x.do(x.cluster.wait_ready)
+                await kill_leader(x)
             await asyncio.wait_for(task, 120 * x.options.time_scale)
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-        for topic in (f"%RETRY%{GROUP}", f"%DLQ%{GROUP}"):
-            found = await _bodies(client, topic)
+        for place in (f"%RETRY%{group}", f"%DLQ%{group}"):
+            found = await _bodies(client, place)
             if found != sent:
                 lost, doubled = sent - found, found - sent
-                raise NotSoError(f"{topic}: {lost.total()} are lost, {doubled.total()} doubled")
+                raise NotSoError(f"{place}: {lost.total()} are lost, {doubled.total()} doubled")
         x.prove("each came back once, and was dead once", True)

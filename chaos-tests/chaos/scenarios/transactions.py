@@ -9,9 +9,8 @@ import quorumlog
 from chaos.errors import NotSoError
 from chaos.profile import Mode
 from chaos.scenario import ALL_MODES, Context, scenario
+from chaos.strikes import kill_leader
 
-TOPIC: Final = "transacted"
-GROUP: Final = "transacting"
 COUNT: Final = 150
 CHECK_AFTER_MS: Final = 2_000
 KILL_COUNT: Final = 3
@@ -26,8 +25,8 @@ def _is_wanted(body: bytes) -> bool:
 class _Producer:
     """Commits what is even and rolls back what is odd; leaves each third one to the check."""
 
-    def __init__(self, client: quorumlog.Client) -> None:
-        self._client = client
+    def __init__(self, client: quorumlog.Client, topic: str) -> None:
+        self._client, self._topic = client, topic
         self.begun_count = 0
         self.asked: set[bytes] = set()
 
@@ -40,12 +39,12 @@ class _Producer:
     async def run(self) -> None:
         """Until all are begun and none is open."""
         producer = self._client.transactional_producer(
-            GROUP, self.check, check_after_ms=CHECK_AFTER_MS
+            f"{self._topic}-group", self.check, check_after_ms=CHECK_AFTER_MS
         )
         async with producer:
             for number in range(COUNT):
                 body = b"%04d" % number
-                made = await producer.begin(TOPIC, body)
+                made = await producer.begin(self._topic, body)
                 self.begun_count += 1
                 if number % 3:
                     await (made.commit() if _is_wanted(body) else made.rollback())
@@ -64,27 +63,22 @@ def _moves(producer: _Producer, task: "asyncio.Future[None]") -> Callable[[], bo
 async def transactions(x: Context) -> None:
     """Half messages are stored, committed and rolled back while leaders are killed."""
     wanted = Counter(filter(_is_wanted, (b"%04d" % number for number in range(COUNT))))
+    topic = f"{x.load.clients.topic}-transacted"
     async with quorumlog.connect(x.target.bootstrap, timeout_ms=60_000) as client:
-        await client.admin.create_topic(TOPIC, queue_count=2)
-        producer = _Producer(client)
+        await client.admin.create_topic(topic, queue_count=2)
+        producer = _Producer(client, topic)
         task = asyncio.ensure_future(producer.run())
         try:
             for _ in range(KILL_COUNT):
                 await x.until("transactions begin", _moves(producer, task))
                 x.prove("the producer still had work", not task.done())
-                old = await x.leader()
-                x.leader_lost()
-                x.inject("kill", f"the leader, node {old}")
-                await x.do(x.cluster.kill, old)
-                await x.new_leader(old)
-                await x.do(x.cluster.start, old)
-                await x.do(x.cluster.wait_ready)
+                await kill_leader(x)
             await asyncio.wait_for(task, 180 * x.options.time_scale)
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
         found: Counter[bytes] = Counter()
-        async with client.pull_consumer(TOPIC, until="end") as consumer:
+        async with client.pull_consumer(topic, until="end") as consumer:
             async for batch in consumer.batches():
                 found.update(batch.bodies())
         if found != wanted:
