@@ -204,10 +204,9 @@ class _Attempts:
             return self._deadline.error(self._what, error, attempts=self._count)
         if not self._is_repeatable:
             return self._unknown(error)
+        # It may be repeated, and may have been applied all the same.
         late = self._deadline.error(self._what, error, attempts=self._count)
-        late.outcome = (
-            Outcome.UNKNOWN
-        )  # It may be repeated, and may have been applied all the same.
+        late.outcome = Outcome.UNKNOWN
         return late
 
     def _unknown(self, error: QuorumlogError) -> QuorumlogError:
