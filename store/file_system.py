@@ -6,6 +6,7 @@ what the files mean. Tests put a power-loss double in its place, so keep it narr
 write-back (design 2). Directories are synced with `os.fsync`, the only call that works on them.
 """
 
+import ctypes
 import errno
 import mmap
 import os
@@ -108,6 +109,27 @@ class FileSystem:
                 written += step
         except OSError as error:
             raise self._translate("write", path, len(data), error) from error
+
+    def warm(self, fd: int, path: str, position: int, size_bytes: int) -> None:
+        """Write zeros into allocated space page by page; nothing is durable yet.
+
+        Through a map and not with `write_at`: Linux keeps what one call writes in folios of up to
+        its size, and one byte that is written through a map later makes a whole folio dirty. A
+        sync of a small append then wrote all of what had been zeroed at once (docs/decisions/0006).
+        Releases the interpreter lock. `position` is a multiple of the page size. Raises as
+        `write_at`.
+        """
+        try:
+            try:
+                hit("fs.write")
+            except ShortWrite:
+                raise OSError(errno.ENOSPC, "failpoint fs.write") from None
+            with mmap.mmap(fd, size_bytes, offset=position) as pages:
+                first = ctypes.c_char.from_buffer(pages)
+                ctypes.memset(ctypes.addressof(first), 0, size_bytes)
+                del first  # Else the map cannot be closed.
+        except OSError as error:
+            raise self._translate("write", path, size_bytes, error) from error
 
     def sync(self, fd: int, path: str) -> None:
         """Make the file's data durable (fdatasync, which covers dirty mapped pages on Linux).

@@ -435,7 +435,7 @@ def prepare_file(
                 if is_urgent():
                     break
                 chunk_size_bytes = min(CHUNK_SIZE_BYTES, size_bytes - at)
-                fs.write_at(fd, temporary, at, ZEROS[:chunk_size_bytes])
+                fs.warm(fd, temporary, at, chunk_size_bytes)
                 if at % _WARM_UP_SYNC_BYTES == 0 and at:
                     fs.sync(fd, temporary)
         fs.sync(fd, temporary)

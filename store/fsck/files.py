@@ -49,6 +49,10 @@ class ReadOnlyFileSystem(FileSystem):
         """Refuse."""
         raise AssertionError(f"write to {path} in a read-only check")
 
+    def warm(self, fd: int, path: str, position: int, size_bytes: int) -> None:
+        """Refuse."""
+        raise AssertionError(f"warm-up of {path} in a read-only check")
+
     def sync(self, fd: int, path: str) -> None:
         """Refuse: it would write back what somebody else wrote."""
         raise AssertionError(f"sync of {path} in a read-only check")

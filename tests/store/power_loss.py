@@ -108,6 +108,10 @@ class PowerLossFileSystem(FileSystem):
         self.before_call("write_at")
         super().write_at(fd, path, position, data)
 
+    def warm(self, fd: int, path: str, position: int, size_bytes: int) -> None:
+        self.before_call("warm")
+        super().warm(fd, path, position, size_bytes)
+
     def sync(self, fd: int, path: str) -> None:
         self.before_call("sync")
         with self._lock:

@@ -154,6 +154,7 @@ def test_the_read_only_file_system_refuses_every_change(tmp_path: Path) -> None:
     changes: list[Callable[[], object]] = [
         lambda: fs.open(path, create=True),
         lambda: fs.write_at(fd, path, 0, b"x"),
+        lambda: fs.warm(fd, path, 0, 4),
         lambda: fs.set_size(fd, path, 1),
         lambda: fs.allocate(fd, path, 9),
         lambda: fs.map(fd, path, 4),

@@ -159,10 +159,10 @@ class SlowWrites(FileSystem):
         self.count = 0
         self.may_go_on = threading.Event()
 
-    def write_at(self, fd: int, path: str, position: int, data: bytes | memoryview) -> None:
+    def warm(self, fd: int, path: str, position: int, size_bytes: int) -> None:
         self.count += 1
         assert self.may_go_on.wait(30)
-        super().write_at(fd, path, position, data)
+        super().warm(fd, path, position, size_bytes)
 
 
 def test_a_file_that_is_polled_for_is_not_warmed_to_its_end(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from store.errors import (
     SyncFailedError,
 )
 from store.file_system import FileSystem
-from store.mapped_file import TEMPORARY_SUFFIX
+from store.mapped_file import TEMPORARY_SUFFIX, prepare_file
 from store.mapped_file_queue import MappedFileQueue
 from store.stats import StoreCounters
 from store.warm_up import WarmUp
@@ -48,9 +48,9 @@ class GatedFileSystem(FileSystem):
         super().allocate(fd, path, size_bytes)
         self.allocated.release()
 
-    def write_at(self, fd: int, path: str, position: int, data: bytes | memoryview) -> None:
+    def warm(self, fd: int, path: str, position: int, size_bytes: int) -> None:
         self.written.add(Path(path).name)
-        super().write_at(fd, path, position, data)
+        super().warm(fd, path, position, size_bytes)
 
 
 class Fatal:
@@ -227,6 +227,30 @@ def test_a_failure_ahead_does_not_concern_the_taker_of_a_ready_file(tmp_path: Pa
     warmed.source.take(2 * SIZE).close()
     warmed.source.stop()
     assert warmed.counters.prepare_failed_count == 2
+
+
+def _written_bytes() -> int:
+    """What this process made dirty so far, in whole pages, as the kernel counts it."""
+    rows = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+    return int(rows["write_bytes"])
+
+
+def test_a_sync_writes_what_was_appended_and_not_what_was_zeroed_with_it(tmp_path: Path) -> None:
+    """Linux keeps what was zeroed by one call together, and writes it together."""
+    size_bytes, append_size_bytes, count = 4 << 20, 1_000, 50
+    prepared = prepare_file(FileSystem(), str(tmp_path), 0, size_bytes, warm_up=True)
+    assert prepared is not None
+    file = prepared.publish()
+    try:
+        before = _written_bytes()
+        for _ in range(count):
+            file.append(b"x" * append_size_bytes)
+            file.sync()
+        page_count = (_written_bytes() - before) // mmap.PAGESIZE
+    finally:
+        file.close()
+    # Two pages each at most; some more for what other threads of the tests may write.
+    assert page_count < 20 * count, f"{page_count} pages for {count} appends"
 
 
 @pytest.mark.parametrize("position", [0, 3 * SIZE, 50 * SIZE])
