@@ -38,6 +38,20 @@ _T = TypeVar("_T")
 _log: Final = logging.getLogger(__name__)
 
 
+class _Line:
+    """A connection to one server, and how many calls are on it.
+
+    gRPC cancels the calls of a channel that is closed, and whoever waits for one of them would take
+    that for his own end. So one that failed is used for nothing new, and closed behind its last
+    call."""
+
+    __slots__ = ("call_count", "channel")
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self.channel = channel
+        self.call_count = 0
+
+
 class RemoteDirectory:
     """A way to the directory through other processes. Belongs to one event loop."""
 
@@ -53,7 +67,7 @@ class RemoteDirectory:
         self._group = group
         self._poll_period_s = min(POLL_PERIOD_MS_MAX, poll_period_ms) / 1000
         self._credentials = credentials
-        self._channel: grpc.aio.Channel | None = None
+        self._line: _Line | None = None
         self._quiet = QuietLog(_log, interval_ms=_QUIET_MS, monotonic_s=time.monotonic)
         self._directory = Directory()
         """Of this group only."""
@@ -73,10 +87,10 @@ class RemoteDirectory:
             await asyncio.sleep(self._poll_period_s)
 
     async def close(self) -> None:
-        """Close the connection."""
-        channel, self._channel = self._channel, None
-        if channel is not None:
-            await channel.close()
+        """Close the connection; nobody asks any more."""
+        line, self._line = self._line, None
+        if line is not None:
+            await line.channel.close()
 
     async def change(self, command: Command, *, timeout_ms: int = TIMEOUT_MS) -> Result:
         """Carry out a command and return what was confirmed.
@@ -112,35 +126,40 @@ class RemoteDirectory:
             command=b"" if command is None else json.dumps(command).encode(),
             known_topics={name: version for name, (version, _) in self._topics.items()},
         )
-        stub = cast(Any, nameserver_pb2_grpc).NameServerServiceStub(self._connected())
+        line = self._connected()
+        stub = cast(Any, nameserver_pb2_grpc).NameServerServiceStub(line.channel)
+        line.call_count += 1
         try:
-            answer = await stub.Report(request, timeout=timeout_ms / 1000)
+            return self._learn(await stub.Report(request, timeout=timeout_ms / 1000))
         except grpc.aio.AioRpcError as error:
-            await self._failed()
+            self._failed(line)
             if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and command is not None:
                 raise ChangeUnknownError("sent to another process", timeout_ms) from error
             raise NoQuorumError(timeout_ms) from error
-        try:
-            return self._learn(answer)
         except (Refusal, ValueError) as error:
-            await self._failed()
+            self._failed(line)
             raise ChangeUnknownError("answered strangely", timeout_ms) from error
+        finally:
+            line.call_count -= 1
+            if line is not self._line and line.call_count == 0:
+                await line.channel.close()
 
-    def _connected(self) -> grpc.aio.Channel:
-        if self._channel is None:
+    def _connected(self) -> _Line:
+        if self._line is None:
             server = self._servers[self._at % len(self._servers)]
             if self._credentials is None:
-                self._channel = grpc.aio.insecure_channel(server, options=_OPTIONS)
+                channel = grpc.aio.insecure_channel(server, options=_OPTIONS)
             else:
-                self._channel = grpc.aio.secure_channel(server, self._credentials, options=_OPTIONS)
-        return self._channel
+                channel = grpc.aio.secure_channel(server, self._credentials, options=_OPTIONS)
+            self._line = _Line(channel)
+        return self._line
 
-    async def _failed(self) -> None:
+    def _failed(self, line: _Line) -> None:
         """Ask the next one from now on."""
         self.failure_count += 1
-        self._at += 1
-        self.leader = ""
-        await self.close()
+        if line is self._line:  # Else somebody else has turned to the next one.
+            self._at += 1
+            self.leader, self._line = "", None
 
     def _learn(self, answer: pb.ReportResponse) -> Result | None:
         """Keep what an answer says. Raises Refusal or ValueError when it makes no sense."""
