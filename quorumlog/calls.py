@@ -110,9 +110,13 @@ class Calls:
         except grpc.aio.AioRpcError as error:
             raise from_rpc(error, node.address) from None
         except grpc.aio.UsageError:
-            raise UnavailableError(
-                f"{node.address}: its connection was closed; ask again"
-            ) from None
+            raise UnavailableError(_closed(node)) from None
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            # Not this task, only the call was: its channel was closed as the node is none any more.
+            raise UnavailableError(_closed(node), outcome=Outcome.UNKNOWN) from None
 
     async def _watched(
         self,
@@ -150,6 +154,10 @@ async def has_moved(router: Router, address: str) -> bool:
     except QuorumlogError:
         return False  # Nobody knows better; whoever waits goes on waiting, under its deadline.
     return router.leader_address not in ("", address)
+
+
+def _closed(node: Node) -> str:
+    return f"{node.address}: its connection was closed; ask again"
 
 
 class _Attempts:
