@@ -69,18 +69,23 @@ def test_a_follower_of_whom_nobody_wants_anything_applies_many_entries_at_once(
             await cluster.settled()
             stop_ticks(cluster)
             follower = next(driver for driver in cluster.up if driver is not leader)
+            # A tick may be due from before: the first one, told of by the second, uses it up.
+            first = follower.applied_index + 1
+            await append(leader, 0, 1)
+            await append(leader, 1, 2)
+            await eventually(lambda: follower.applied_index == first, "the first")
             follower.has_audience = lambda: False
             before = follower.applied_index
-            for n in range(10):
+            for n in range(2, 12):
                 await append(leader, n, n + 1)
             await eventually(lambda: follower.commit_index >= before + 9, "commits")
             assert follower.applied_index == before
-            for n in range(10, 30):
+            for n in range(12, 30):
                 await append(leader, n, n + 1)
             await eventually(lambda: follower.applied_index >= before + 20, "enough of them")
             # News of commits without entries: nothing more is coming.
             leader._on_tick()
-            await eventually(lambda: follower.applied_index == before + 30, "the rest")
+            await eventually(lambda: follower.applied_index == before + 29, "the rest")
             assert stored(cluster, follower.node_id) == list(range(30))
 
     run(work())
