@@ -125,6 +125,7 @@ class FileSystem:
             except ShortWrite:
                 raise OSError(errno.ENOSPC, "failpoint fs.write") from None
             with mmap.mmap(fd, size_bytes, offset=position) as pages:
+                pages.madvise(mmap.MADV_RANDOM)  # Reading ahead makes large folios as well.
                 first = ctypes.c_char.from_buffer(pages)
                 ctypes.memset(ctypes.addressof(first), 0, size_bytes)
                 del first  # Else the map cannot be closed.

@@ -237,11 +237,12 @@ def _written_bytes() -> int:
 
 def test_a_sync_writes_what_was_appended_and_not_what_was_zeroed_with_it(tmp_path: Path) -> None:
     """Linux keeps what was zeroed by one call together, and writes it together."""
-    size_bytes, append_size_bytes, count = 4 << 20, 1_000, 50
+    size_bytes, append_size_bytes, count = 48 << 20, 1_000, 50
     prepared = prepare_file(FileSystem(), str(tmp_path), 0, size_bytes, warm_up=True)
     assert prepared is not None
     file = prepared.publish()
     try:
+        file.set_positions(size_bytes - (1 << 20))  # Far back: the kernel read ahead more and more.
         before = _written_bytes()
         for _ in range(count):
             file.append(b"x" * append_size_bytes)
