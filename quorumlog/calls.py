@@ -10,16 +10,13 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Literal
 
-import grpc
-
-from quorumlog.channels import Node
+from quorumlog.channels import Node, answer_of
 from quorumlog.errors import (
     ClosedError,
     NotLeaderError,
     Outcome,
     QuorumlogError,
     UnavailableError,
-    from_rpc,
 )
 from quorumlog.retry import Backoff, Deadline
 from quorumlog.routing import Router
@@ -105,18 +102,7 @@ class Calls:
             raise ClosedError("the client is closed; connect again")
         self.attempts += 1
         stub = getattr(getattr(node, service), method)
-        try:
-            return await stub(request, timeout=max(0.001, timeout_s))
-        except grpc.aio.AioRpcError as error:
-            raise from_rpc(error, node.address) from None
-        except grpc.aio.UsageError:
-            raise UnavailableError(_closed(node)) from None
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
-                raise
-            # Not this task, only the call was: its channel was closed as the node is none any more.
-            raise UnavailableError(_closed(node), outcome=Outcome.UNKNOWN) from None
+        return await answer_of(node.address, stub, request, timeout_s)
 
     async def _watched(
         self,
@@ -154,10 +140,6 @@ async def has_moved(router: Router, address: str) -> bool:
     except QuorumlogError:
         return False  # Nobody knows better; whoever waits goes on waiting, under its deadline.
     return router.leader_address not in ("", address)
-
-
-def _closed(node: Node) -> str:
-    return f"{node.address}: its connection was closed; ask again"
 
 
 class _Attempts:

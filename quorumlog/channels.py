@@ -5,11 +5,13 @@ fails calls at once and tries again every half second at most, because the time 
 what users feel; gRPC's own default would wait up to two minutes.
 """
 
+import asyncio
 from typing import Any, Final, cast
 
 import grpc
 import grpc.aio
 
+from quorumlog.errors import Outcome, UnavailableError, from_rpc
 from quorumlog.pb import (
     admin_pb2_grpc,
     consumer_pb2_grpc,
@@ -78,6 +80,26 @@ class Node:
             response_deserializer=AppendResponse.FromString,
         )
         return call(wait_for_ready=False)
+
+
+async def answer_of(address: str, method: Any, request: Any, timeout_s: float) -> Any:
+    """Make one call of a node and return its answer. Raises what `from_rpc` makes of a failure.
+
+    The channel may be closed meanwhile, since its node is none of the cluster any more. gRPC then
+    cancels the call, which looks as if the caller had been cancelled; here it is unavailable.
+    """
+    closed = f"{address}: its connection was closed; ask again"
+    try:
+        return await method(request, timeout=max(0.001, timeout_s))
+    except grpc.aio.AioRpcError as error:
+        raise from_rpc(error, address) from None
+    except grpc.aio.UsageError:
+        raise UnavailableError(closed) from None
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise UnavailableError(closed, outcome=Outcome.UNKNOWN) from None
 
 
 class Channels:

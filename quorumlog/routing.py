@@ -15,16 +15,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-import grpc
-
-from quorumlog.channels import CHANNELS_MAX, Channels, Node
+from quorumlog.channels import CHANNELS_MAX, Channels, Node, answer_of
 from quorumlog.errors import (
     InvalidRequestError,
     QuorumlogError,
     UnavailableError,
     UnimplementedError,
     WrongClusterError,
-    from_rpc,
 )
 from quorumlog.pb import log_pb2
 from quorumlog.retry import Deadline
@@ -339,12 +336,10 @@ class Router:
         self.stats.questions += 1
         request = log_pb2.RouteRequest(cluster_id=self.cluster_id, topics=topics)
         try:
-            stub = self.channels.get(address).log
-            return address, await stub.Route(request, timeout=ANSWER_TIMEOUT_MS / 1000)
-        except grpc.aio.AioRpcError as error:
-            return address, from_rpc(error, address)
-        except grpc.aio.UsageError:
-            return address, UnavailableError(f"{address}: its connection was closed; ask again")
+            route = self.channels.get(address).log.Route
+            return address, await answer_of(address, route, request, ANSWER_TIMEOUT_MS / 1000)
+        except QuorumlogError as error:
+            return address, error
 
     # Learning.
 
