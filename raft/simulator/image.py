@@ -87,7 +87,7 @@ class Image:
     def last_index(self) -> Index:
         return self.base_index + len(self.entries)
 
-    def last_position(self) -> tuple[Term, Index]:
+    def log_end(self) -> tuple[Term, Index]:
         """Return where the log ends, in the order in which votes compare logs."""
         last_term = self.entries[-1].term if self.entries else self.base_term
         return last_term, self.last_index

@@ -126,7 +126,7 @@ def _is_electable(world: World, chosen: list[NodeId]) -> bool:
         votes = [
             voter
             for voter in configuration.voters
-            if voter in full and full[voter].last_position() <= image.last_position()
+            if voter in full and full[voter].log_end() <= image.log_end()
         ]
         if len(votes) >= quorum_size(len(configuration.voters)):
             return True
