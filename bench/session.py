@@ -30,8 +30,8 @@ _FAILOVER_LEAD_S: Final = 1.0
 _FILL_BATCH_COUNT: Final = 100
 _BODY_SIZE_BYTES: Final = 1024
 _MEMORY_SHARE_MAX: Final = 0.6
-_DISK_COPIES: Final = 3 * 2.5
-"""Bytes on disk for a byte that is kept: three nodes, each with room to write it anew."""
+_DISK_COPIES: Final = 3 * 2.0
+"""Bytes on disk for a byte that is kept: three nodes, each with its log beside its store."""
 
 _Measure = Callable[[], Awaitable[None]]
 
