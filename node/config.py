@@ -138,6 +138,13 @@ class Settings(BaseSettings):
     warm_up: bool = _setting(
         True, "Write zeros through files made ahead, so that a first sync is as fast as others."
     )
+    scrub_interval_ms: DurationMs = _setting(
+        7 * 24 * _HOUR_MS,
+        "Within this time everything in full files is read from the disk again and compared with "
+        "its checksums, and file by file with the other nodes. 0: never.",
+        ge=0,
+        le=366 * 24 * _HOUR_MS,
+    )
     retention_ms: DurationMs = _setting(
         72 * _HOUR_MS, "How long messages are kept; whole files go. 0: no limit by age.", ge=0
     )

@@ -23,6 +23,7 @@ from node.nameserver.service import NameServerService
 from node.nameserver.status import STATES
 from node.repair import LiveRepairStats
 from node.replica import ReplicaStats
+from node.scrub import ScrubStats
 from node.services.calls import CallCounters
 from raft.transitions import Role
 from store.stats import LatencyStats, StoreStats
@@ -137,6 +138,12 @@ METRICS: Final[Mapping[str, Spec]] = {
     "store_full": Spec("counter", "Appends refused because the disk is full."),
     "repairs_waiting": Spec("gauge", "Damaged places that are being repaired from peers."),
     "repaired_entries": Spec("counter", "Entries of the log that were put right from peers."),
+    "scrub_read_bytes": Spec("counter", "Bytes of full files that were read and checked again."),
+    "scrub_passes": Spec("counter", "Times that this came from the first file to the last."),
+    "scrub_damage": Spec("counter", "Damaged places that were found so."),
+    "scrub_index_mended": Spec("counter", "Places where the log's index was put right."),
+    "scrub_compared": Spec("counter", "Ends of files that are the same on another node."),
+    "scrub_differing": Spec("counter", "Ends of files that are not: replicas have come apart."),
     "ha_waiting_appends_limit": Spec("gauge", "Appends that may wait for copies: above it busy."),
     "ha_window_bytes": Spec("gauge", "Limit of bytes sent to a slave and not yet acked."),
     "ha_in_sync_replicas": Spec("gauge", "Master only: replicas with all that readers see."),
@@ -329,6 +336,16 @@ def repair_samples(stats: LiveRepairStats) -> Iterator[Sample]:
     """Of repairs while the node runs."""
     yield "repairs_waiting", (), stats.waiting_count
     yield "repaired_entries", (), stats.repaired_entry_count
+
+
+def scrub_samples(stats: ScrubStats) -> Iterator[Sample]:
+    """Of what looks for damage."""
+    yield "scrub_read_bytes", (), stats.read_size_bytes
+    yield "scrub_passes", (), stats.pass_count
+    yield "scrub_damage", (), stats.damage_count
+    yield "scrub_index_mended", (), stats.mended_unit_runs
+    yield "scrub_compared", (), stats.compared_count
+    yield "scrub_differing", (), stats.differing_count
 
 
 def nameserver_samples(service: NameServerService) -> Iterator[Sample]:

@@ -34,6 +34,7 @@ from node.nameserver.service import NameServerService
 from node.node_file import write_node_file
 from node.rocketmq.access import Access
 from node.rocketmq.service import RocketMq
+from node.scrub import Scrub
 from node.services.calls import Calls
 from node.services.methods import SERVICES, Admin, handlers
 from node.services.server import GrpcServer, PortTakenError
@@ -97,6 +98,7 @@ class Node(ABC):
     driver: Driver
     admin: Admin
     maintenance: Maintenance
+    scrub: Scrub
 
     def __init__(self, settings: Settings, fail_stop: FailStop) -> None:
         self.settings: Final = settings
@@ -138,7 +140,7 @@ class Node(ABC):
 
     @abstractmethod
     def run_replica(self) -> None:
-        """Make `driver`, `broker`, `maintenance` and `admin`; start none of them."""
+        """Make `driver`, `broker`, `maintenance`, `scrub` and `admin`; start none of them."""
 
     @abstractmethod
     def beside_nameserver(self) -> LocalBroker:
@@ -220,6 +222,7 @@ class Node(ABC):
         own = handlers(self.calls, self.broker, self.admin, directory)
         await self.grpc.start(own, (self.rocketmq.handler(),))
         self.maintenance.start()
+        self.scrub.start()
         self.driver.start()
         self.nameserver.start()
         # What start-up made lives for ever. Looking through it again stops the loop for long.

@@ -33,6 +33,7 @@ from node.peer_frames import PeerFrames
 from node.peer_link import PeerLink
 from node.repair import ClosedRepair, LiveRepair, RepairProgress, open_repaired
 from node.replica import Replica
+from node.scrub import Scrub
 from node.snapshots import Snapshots
 from node.state import Member
 from node.state_machine import StateMachine
@@ -208,6 +209,14 @@ class RaftNode(Node):
             self.on_damage,
             lambda: needed_position(self.log.store, self.machine.state),
         )
+        self.scrub = Scrub(
+            self.log.store.scrubber(),
+            settings.scrub_interval_ms,
+            self.maintenance,
+            self.on_damage,
+            self.fail_stop,
+            self.fetcher,
+        )
         self.snapshots.attach(self.driver, self.maintenance, self.spawn)
         self.admin = NodeAdmin(self)
 
@@ -307,6 +316,7 @@ class RaftNode(Node):
         yield "appends_without_room", (), self.driver.dropped_for_room_count
         yield "apply_retries", (), self.driver.apply_retry_count
         yield from metrics.repair_samples(self.repair.stats())
+        yield from metrics.scrub_samples(self.scrub.stats())
 
 
 class _RepairWhenNeeded:

@@ -41,6 +41,8 @@ class Stopping:
             await node.grpc.stop(0 if self._hurry.is_set() else CALL_GRACE_MS)
         if hasattr(node, "rocketmq"):
             await node.rocketmq.stop()
+        if hasattr(node, "scrub"):
+            await node.scrub.stop()
         if hasattr(node, "maintenance"):
             await node.maintenance.stop()
         if isinstance(node, RaftNode) and hasattr(node, "repair"):

@@ -53,6 +53,15 @@ class CheckedRanges:
         left = [lo] * (first % 2) + [hi] * (last % 2)
         self._edges = edges[:first] + left + edges[last:]
 
+    def distrust(self, lo: int, hi: int) -> None:
+        """Note that [lo, hi) has to be checked again, whoever wrote it: it was found damaged."""
+        trusted = self.trusted_position
+        if trusted < hi:
+            self.trusted_position = hi
+            if trusted < lo:
+                self.add(trusted, lo)
+        self.forget(lo, hi)
+
     def cut(self, position: int) -> None:
         """Note that everything from a position on is gone. What is written there later is trusted,
         and begins records elsewhere than what was there before."""

@@ -90,6 +90,16 @@ class FileSystem:
         except (OSError, ShortWrite) as error:
             raise self._translate("read", path, size_bytes, error) from error
 
+    def forget_cached(self, fd: int, path: str, position: int, size_bytes: int) -> None:
+        """Give up the page cache's copy of bytes that are on the disk: a read then asks the disk.
+
+        Advice, which a file system in memory does not take. Raises FileSystemError.
+        """
+        try:
+            os.posix_fadvise(fd, position, size_bytes, os.POSIX_FADV_DONTNEED)
+        except OSError as error:
+            raise self._translate("forget", path, size_bytes, error) from error
+
     def write_at(self, fd: int, path: str, position: int, data: bytes | memoryview) -> None:
         """Write all of `data` at `position` into the page cache; nothing is durable yet.
 

@@ -47,13 +47,14 @@ def damage_of(ledger: Ledger, error: CorruptionError) -> list[DamagedRange]:
     try:
         if error.path != files.directory:
             file = files.file_at(int(name))
-            point, stop_position = _begin_of(ledger, file), min(file.end_position, stop_position)
-        return list(_walk_of(ledger).ranges(point, stop_position))
+            point, stop_position = begin_of(ledger, file), min(file.end_position, stop_position)
+        return list(walk_of(ledger).ranges(point, stop_position))
     except (PositionRangeError, ClosedError):  # Expired, or replaced beside this look at it.
         return []
 
 
-def _walk_of(ledger: Ledger) -> DamageWalk:
+def walk_of(ledger: Ledger) -> DamageWalk:
+    """Return a walk through an open ledger, up to its end as of now."""
     tail = ledger.tail
     return DamageWalk(
         lambda position, size_bytes: read_live(ledger, position, size_bytes),
@@ -71,7 +72,7 @@ def read_live(ledger: Ledger, position: int, size_bytes: int) -> bytes:
     return read_around(file.read_any, position, size_bytes)
 
 
-def _begin_of(ledger: Ledger, file: MappedFile) -> Point:
+def begin_of(ledger: Ledger, file: MappedFile) -> Point:
     """Return the start of a file, or of the last one before it, whose first entry is proven."""
     for candidate in reversed(ledger.files.files):
         if candidate.position > file.position or candidate.position <= ledger.min_position:
@@ -153,6 +154,20 @@ def _repair(
     return RepairReport(damaged, hi_index - lo_index, hi_index - 1, len(raw_entries), kept_path)
 
 
+def mend_index(ledger: Ledger, index: int, units: bytes) -> bool:
+    """Put back the units of good entries from `index` on, if one differs; say whether one did.
+
+    Only of entries that readers may see. Raises ClosedError, FileSystemError, SyncFailedError.
+    """
+    if ledger.index.first_difference(index, units) is None:
+        return False
+    files, lo = ledger.index.files.files, index * _UNIT
+    if not files or lo < files[0].position or lo + len(units) > files[-1].committed_position:
+        return False  # Expired, or replaced, beside this look at it.
+    _overwrite(files, lo, units)
+    return True
+
+
 def _range_of(ledger: Ledger, lo_index: int, hi_index: int) -> DamagedRange:
     """Return the places between the entry before, which must be whole, and the one behind."""
     before, before_position, position = ledger.start_link, -1, ledger.min_position
@@ -176,7 +191,7 @@ def _prove(ledger: Ledger, damaged: DamagedRange, point: Point) -> None:
     if damaged.after is not None:
         header = read_live(ledger, end, _HEADER)
         if not leads_to(point, damaged, header, ledger.files.file_size_bytes):
-            wider = _walk_of(ledger).wider(damaged, damaged.hi_index)
+            wider = walk_of(ledger).wider(damaged, damaged.hi_index)
             raise DamageWiderError(wider.lo_index, wider.hi_index, wider.end_position)
     elif point != Point(tail.end_position, tail.link):
         found = f"{point.link}, up to {point.position}"

@@ -246,6 +246,15 @@ class MappedFile:
         finally:
             self.drop()
 
+    def forget_cached(self, position: int, size_bytes: int) -> None:
+        """Have the next read of durable bytes ask the disk. Raises ClosedError, FileSystemError."""
+        assert self.position <= position <= self.flushed_position - size_bytes, self.path
+        self.hold()
+        try:
+            self._fs.forget_cached(self._fd, self.path, position - self.position, size_bytes)
+        finally:
+            self.drop()
+
     def view(self, position: int, size_bytes: int) -> View:
         """Return a zero-copy window on committed bytes; errors as `read`."""
         if not self.position <= position <= position + size_bytes <= self.committed_position:

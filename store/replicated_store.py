@@ -25,6 +25,7 @@ from store.errors import (
 )
 from store.ledger import Ledger
 from store.retention import DiskState, DiskUsage
+from store.scrub import Scrubber, scrubber_of
 from store.shipped_log import ShippedLog
 from store.stamp import QueueKey
 from store.store import Store
@@ -94,6 +95,10 @@ class ReplicatedStore(Store):
             if offset:
                 found[queue.topic.encode(), queue.queue_id] = offset
         return found
+
+    def scrubber(self) -> Scrubber:
+        """Return what reads the sealed part of the log again; for one thread at a time."""
+        return scrubber_of(self._replicated, self._visible_position)
 
     # --- Room ---
 

@@ -36,6 +36,7 @@ from node.ha.upkeep import Upkeep
 from node.health import Phase
 from node.nameserver.ha_broker import HaBroker
 from node.node import Node
+from node.scrub import Scrub
 from node.tls import TlsFiles, client_context, server_context
 from quorumlog.pb import common_pb2
 from raft.messages import NO_INDEX, Index, NodeId
@@ -163,6 +164,13 @@ class HaNode(Node):
         self.driver.add_role_listener(self._on_role)
         self.health.watch(self.driver)
         self.maintenance = Upkeep(self.log, self.applied, self.driver, self.fail_stop)
+        self.scrub = Scrub(
+            self.log.store.scrubber(),
+            settings.scrub_interval_ms,
+            self.maintenance,
+            self.on_damage,
+            self.fail_stop,
+        )
         self.admin = HaAdmin(self)
         self.gathering.attach(self.driver.intake)
 
@@ -250,3 +258,4 @@ class HaNode(Node):
     def replica_samples(self) -> Iterator[metrics.Sample]:
         """Yield those of the machine and the driver."""
         yield from ha_samples(self.driver)
+        yield from metrics.scrub_samples(self.scrub.stats())

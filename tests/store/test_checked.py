@@ -52,6 +52,20 @@ def test_behind_a_cut_nothing_is_remembered_and_all_is_trusted(cut: int) -> None
             assert ranges.covers(lo, hi) == model.issuperset(range(lo, hi))
 
 
+@pytest.mark.parametrize("trusted", [0, 7, 12, 18, 25])
+@pytest.mark.parametrize("lo", range(0, 28, 3))
+def test_what_was_found_damaged_is_checked_again_and_nothing_else(trusted: int, lo: int) -> None:
+    ranges = CheckedRanges()
+    ranges.trusted_position = trusted
+    ranges.add(5, 10)
+    model = set(range(5, 10)) | set(range(trusted, 40))
+    ranges.distrust(lo, lo + 4)
+    model -= set(range(lo, lo + 4))
+    for first in range(40):
+        for hi in range(first + 1, 41):
+            assert ranges.covers(first, hi) == model.issuperset(range(first, hi))
+
+
 def test_the_number_of_ranges_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checked, "RANGE_COUNT_MAX", 4)
     ranges = CheckedRanges()

@@ -1,0 +1,75 @@
+"""A disk of a running node that changes what lies on it: found though nobody reads it."""
+
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+
+from deploy.local import LocalCluster
+from quorumlog import sync
+from tests.node.processes import wait_for
+from tests.node.test_repair_process import MARK
+
+pytestmark = pytest.mark.slow
+SETTINGS = {
+    "file_size_bytes": "64KiB",
+    "batch_size_bytes_max": "16KiB",
+    "scrub_interval_ms": "1s",
+    "log_format": "json",
+}
+
+
+def count(cluster: LocalCluster, node_id: int, name: str) -> int:
+    """A counter of a node."""
+    [state] = [state for state in cluster.status() if state.node_id == node_id]
+    with urlopen(f"http://{state.http_address}/metrics", timeout=30) as answer:
+        lines = answer.read().decode().splitlines()
+    [line] = [line for line in lines if line.startswith(f"quorumlog_{name}_total ")]
+    return int(float(line.split()[1]))
+
+
+def fill(cluster: LocalCluster) -> None:
+    """Write a marked message, some files on top of it, and wait until all replicas show them."""
+    with sync.connect(cluster.bootstrap) as client, client.producer() as producer:
+        client.admin.create_topic("orders")
+        producer.send("orders", MARK)
+        for _ in range(20):
+            receipt = producer.send("orders", bytes(8 * 1024))
+    wait_for(
+        "all to have it",
+        lambda: all((one.applied_index or 0) >= receipt.index for one in cluster.status()),
+    )
+
+
+def flip(cluster: LocalCluster, node_id: int) -> tuple[Path, bytes]:
+    """Change one bit of MARK in the log of a node that runs; return the file as it was."""
+    first_files = (cluster.node_directory(node_id) / "data").rglob("0" * 20)
+    [(path, data)] = [(p, d) for p in first_files if MARK in (d := p.read_bytes())]
+    at = data.index(MARK) + 3
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(bytes([data[at] ^ 1]))
+    return path, data
+
+
+def test_a_bit_that_flips_in_a_running_node_is_found_and_put_right(tmp_path: Path) -> None:
+    with LocalCluster.create(tmp_path, 3, settings=SETTINGS) as cluster:
+        fill(cluster)
+        damaged = cluster.leader_id()
+        wait_for("the ends of files", lambda: count(cluster, damaged, "scrub_compared") >= 4)
+        path, whole = flip(cluster, damaged)
+        wait_for("it to be found", lambda: count(cluster, damaged, "scrub_damage") >= 1)
+        wait_for("it to be repaired", lambda: path.read_bytes() == whole)
+        for node_id in cluster.node_ids:
+            assert count(cluster, node_id, "scrub_differing") == 0
+        assert "is repaired" in cluster.log_path(damaged).read_text()
+        assert all(state.is_ready for state in cluster.status())
+
+
+def test_in_a_master_slave_group_it_is_told(tmp_path: Path) -> None:
+    with LocalCluster.create(tmp_path, 3, replication="sync_master", settings=SETTINGS) as cluster:
+        fill(cluster)
+        flip(cluster, 2)
+        wait_for("it to be found", lambda: count(cluster, 2, "scrub_damage") >= 1)
+        assert "damage was found on this disk" in cluster.log_path(2).read_text()
+        assert all(state.is_ready for state in cluster.status())

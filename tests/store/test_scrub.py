@@ -1,0 +1,280 @@
+"""Scrubbing: every byte of what is sealed is read from the disk again, and no damage is missed."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from store.errors import CorruptionError, FileSystemError
+from store.file_system import FileSystem
+from store.ledger import Ledger
+from store.ledger_mend import damage_of
+from store.scrub import CommitLogScrubber, LedgerScrubber, Piece, Scrubber, scrubber_of
+from tests.store.ledger_stores import CONFIG, FILE, Wreck, make_wreck
+from tests.store.ledgers import image, index_file, open_ledger
+from tests.store.shipped_stores import open_store as open_shipped
+from tests.store.shipped_stores import put, sync
+
+STEP_COUNT_MAX = 1000
+
+
+def pass_of(scrubber: Scrubber) -> list[Piece]:
+    """Step until a pass ends; return its pieces."""
+    found: list[Piece] = []
+    while not (found and found[-1].ends_pass):
+        found.append(scrubber.step())
+        assert len(found) < STEP_COUNT_MAX, "the pass does not end"
+    return found
+
+
+def damage(pieces: list[Piece]) -> list[tuple[str, int]]:
+    """File and byte of each damaged place."""
+    return [(Path(p.damage.path).name, p.damage.at) for p in pieces if p.damage is not None]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Wreck:
+    return make_wreck(tmp_path_factory.mktemp("scrub"), 5)
+
+
+@pytest.fixture
+def wreck(made: Wreck) -> Wreck:
+    shutil.rmtree(made.root)
+    shutil.copytree(made.intact, made.root)
+    return made
+
+
+def open_wreck(wreck: Wreck, fs: FileSystem | None = None) -> Ledger:
+    return open_ledger(wreck.root, wreck.end_position, fs=fs, config=CONFIG)[0]
+
+
+@pytest.fixture
+def ledger(wreck: Wreck) -> Iterator[Ledger]:
+    opened = open_wreck(wreck)
+    yield opened
+    opened.close()
+
+
+def scrubber(ledger: Ledger) -> LedgerScrubber:
+    return LedgerScrubber(ledger, lambda: ledger.max_position)
+
+
+# --- A ledger ---
+
+
+def test_a_pass_reads_all_sealed_files_and_names_the_end_of_each(ledger: Ledger) -> None:
+    scrub = scrubber(ledger)
+    files = scrub.sealed()
+    assert len(files) == len(ledger.files.files) - 1 >= 3
+    for _ in range(2):
+        pieces = pass_of(scrub)
+        assert sum(piece.size_bytes for piece in pieces) == scrub.sealed_size_bytes
+        assert sum(file.size_bytes for file in files) == scrub.sealed_size_bytes
+        assert damage(pieces) == []
+        lasts = [piece.last for piece in pieces if piece.last is not None]
+        assert lasts == [ledger.link_before(file) for file in ledger.files.files[1:]]
+
+
+def test_only_what_readers_see_is_read(ledger: Ledger) -> None:
+    scrub = LedgerScrubber(ledger, lambda: 2 * FILE)
+    assert [file.position for file in scrub.sealed()] == [0, FILE]
+    assert sum(piece.size_bytes for piece in pass_of(scrub)) == 2 * FILE
+    assert pass_of(LedgerScrubber(ledger, lambda: FILE - 1)) == [Piece(ends_pass=True)]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_flipped_bit_is_missed(wreck: Wreck, ledger: Ledger, seed: int) -> None:
+    """Headers, bodies and blanks, while the ledger is open; the rest of the log is read as well."""
+    random, scrub = Random(seed), scrubber(ledger)
+    for _ in range(20):
+        spots = sorted({random.randrange(file * FILE, (file + 1) * FILE) for file in (0, 2)})
+        bits = random.randint(1, 255)
+        for position in spots:
+            wreck.flip(position, bits)
+        found = pass_of(scrub)
+        names = [name for name, _ in damage(found)]
+        assert names == [wreck.data(position).name for position in spots], spots
+        for piece in found:
+            if piece.damage is not None:
+                assert damage_of(ledger, piece.damage), "whoever repairs must find it, too"
+        for position in spots:
+            wreck.flip(position, bits)
+        assert damage(pass_of(scrub)) == []
+
+
+def test_what_was_trusted_is_not_served_any_more(wreck: Wreck, ledger: Ledger) -> None:
+    """A process does not compare what it wrote by itself; a scrub makes it."""
+    ledger.checked.trusted_position = 0
+    spot = next(spot for spot in wreck.spots if spot.position > FILE)
+    index = spot.index
+    wreck.flip(spot.end - 1)
+    damaged = ledger.read_range(index, index + 1, FILE)
+    assert damaged != wreck.raw(index, index + 1)
+    assert damage(pass_of(scrubber(ledger))) == [(wreck.data(FILE).name, spot.position - FILE + 40)]
+    with pytest.raises(CorruptionError):
+        ledger.read_range(index, index + 1, FILE)
+    assert ledger.read_range(0, 1, FILE) == wreck.raw(0, 1)
+    wreck.flip(spot.end - 1)
+    assert ledger.read_range(index, index + 1, FILE) == wreck.raw(index, index + 1)
+
+
+def test_a_file_of_zeros_is_one_damage(wreck: Wreck, ledger: Ledger) -> None:
+    wreck.write(FILE, bytes(FILE))
+    pieces = pass_of(scrubber(ledger))
+    assert damage(pieces) == [(wreck.data(FILE).name, 0)]
+    assert pieces[-2].last == ledger.link_before(ledger.files.files[-1])
+
+
+def test_damage_up_to_the_end_of_the_log_ends_the_pass(wreck: Wreck, ledger: Ledger) -> None:
+    for position in range(FILE, wreck.end_position // FILE * FILE + 1, FILE):
+        wreck.write(position, bytes(FILE))
+    pieces = pass_of(scrubber(ledger))
+    assert damage(pieces) == [(wreck.data(FILE).name, 0)]
+    assert pieces[-1].ends_pass
+
+
+class Bad(FileSystem):
+    """Cannot read one byte of one file, and notes what is asked of data files."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.position = -1
+        self.asked: list[tuple[str, str, int, int]] = []
+
+    def read_at(self, fd: int, path: str, position: int, size_bytes: int) -> bytes:
+        start = int(Path(path).name) if Path(path).name.isdecimal() else -1
+        self.asked.append(("read", path, position, position + size_bytes))
+        if start >= 0 and position <= self.position - start < position + size_bytes:
+            raise FileSystemError("read", path, 5)
+        return super().read_at(fd, path, position, size_bytes)
+
+    def forget_cached(self, fd: int, path: str, position: int, size_bytes: int) -> None:
+        self.asked.append(("forget", path, position, position + size_bytes))
+        super().forget_cached(fd, path, position, size_bytes)
+
+
+def test_a_sector_that_cannot_be_read_is_damage(wreck: Wreck) -> None:
+    fs = Bad()
+    ledger = open_wreck(wreck, fs)
+    try:
+        fs.position = 2 * FILE + 5000
+        pieces = pass_of(scrubber(ledger))
+        assert [name for name, _ in damage(pieces)] == [wreck.data(2 * FILE).name]
+        fs.position = -1
+        assert damage(pass_of(scrubber(ledger))) == []
+    finally:
+        ledger.close()
+
+
+def test_what_is_checked_was_forgotten_by_the_page_cache_just_before(wreck: Wreck) -> None:
+    fs = Bad()
+    ledger = open_wreck(wreck, fs)
+    try:
+        del fs.asked[:]
+        pass_of(scrubber(ledger))
+        asked = [each for each in fs.asked if Path(each[1]).parent.name == "data"]
+        assert {what for what, *_ in asked} == {"read", "forget"}
+        forgotten: tuple[str, str, int, int] = ("", "", 0, 0)
+        for each in asked:
+            if each[0] == "forget":
+                forgotten = each
+            else:
+                assert each[1] == forgotten[1]
+                assert forgotten[2] <= each[2] < each[3] <= forgotten[3]
+        assert asked[-1][0] == "forget", "nothing stays behind"
+    finally:
+        ledger.close()
+
+
+def test_a_wrong_index_is_put_right(wreck: Wreck, ledger: Ledger) -> None:
+    before = image(wreck.root)
+    path = index_file(wreck.root)
+    with path.open("r+b") as file:
+        file.seek(3 * 32 + 8)
+        file.write(b"\xff\xff")
+    assert image(wreck.root) != before
+    scrub = scrubber(ledger)
+    pieces = pass_of(scrub)
+    assert [piece.is_index_mended for piece in pieces].count(True) == 1
+    assert damage(pieces) == []
+    assert image(wreck.root) == before
+    assert not any(piece.is_index_mended for piece in pass_of(scrub))
+
+
+def test_a_file_that_expires_beside_a_pass_is_left_out(ledger: Ledger) -> None:
+    scrub = scrubber(ledger)
+    assert scrub.step().size_bytes
+    ledger.delete_first()
+    ledger.delete_first()
+    assert scrub.step() == Piece()
+    assert sum(piece.size_bytes for piece in pass_of(scrub)) == scrub.sealed_size_bytes > 0
+
+
+def test_a_log_that_is_replaced_beside_a_step_is_no_damage(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scrub = scrubber(ledger)
+    read = ledger.files.file_at
+
+    def replaced(position: int) -> object:
+        monkeypatch.setattr(ledger.files, "file_at", read)
+        ledger.reset(9001, 64 * FILE, 1, ledger.last_term)
+        return read(position)
+
+    monkeypatch.setattr(ledger.files, "file_at", replaced)
+    assert scrub.step() == Piece()
+    assert pass_of(scrub) == [Piece(ends_pass=True)]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.4, 0.999])
+def test_a_pass_may_begin_anywhere(ledger: Ledger, share: float) -> None:
+    scrub = scrubber(ledger)
+    files = scrub.sealed()
+    scrub.begin_at(share)
+    pieces = pass_of(scrub)
+    size_bytes = sum(file.size_bytes for file in files[int(share * len(files)) :])
+    assert sum(piece.size_bytes for piece in pieces) == size_bytes
+    assert sum(piece.size_bytes for piece in pass_of(scrub)) == scrub.sealed_size_bytes
+
+
+# --- A plain log ---
+
+
+def test_a_plain_log_is_read_as_far_as_its_checksums_reach(tmp_path: Path) -> None:
+    with open_shipped(tmp_path / "store") as store:
+        for number in range(0, 300, 3):
+            put(store, number, number + 3, size_bytes=100)
+        sync(store)
+        log = store.shipped
+        scrub = CommitLogScrubber(log, lambda: log.end_position)
+        files = scrub.sealed()
+        assert len(files) >= 3
+        pieces = pass_of(scrub)
+        assert damage(pieces) == []
+        assert sum(piece.size_bytes for piece in pieces) == scrub.sealed_size_bytes
+        body_at = files[1].read(files[1].position, 4000).index(b"......")
+        with Path(files[1].path).open("r+b") as file:
+            file.seek(body_at)
+            file.write(b"?")
+        found = damage(pass_of(scrub))
+        assert [name for name, _ in found] == [Path(files[1].path).name]
+
+
+def test_a_plain_file_that_cannot_be_read_is_damage_and_the_next_one_is_read(
+    tmp_path: Path,
+) -> None:
+    fs = Bad()
+    with open_shipped(tmp_path / "store", fs) as store:
+        for number in range(0, 300, 3):
+            put(store, number, number + 3, size_bytes=100)
+        sync(store)
+        log = store.shipped
+        scrub = scrubber_of(log, lambda: log.end_position)
+        files = scrub.sealed()
+        fs.position = files[0].position + 100
+        pieces = pass_of(scrub)
+        assert [name for name, _ in damage(pieces)] == [Path(files[0].path).name]
+        assert sum(piece.size_bytes for piece in pieces) == scrub.sealed_size_bytes
+        fs.position = -1
