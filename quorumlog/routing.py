@@ -28,7 +28,7 @@ from quorumlog.retry import Deadline
 
 BOOTSTRAP_MAX: Final = 16
 NODES_MAX: Final = (CHANNELS_MAX - BOOTSTRAP_MAX) // 2  # Old and new ones have room together.
-TOPICS_MAX: Final = 4096  # Routes that are kept; the oldest goes first.
+TOPICS_MAX: Final = 16_384  # Routes that are kept; the oldest goes first.
 POLL_MIN_MS: Final = 25
 POLL_MAX_MS: Final = 50
 ANSWER_TIMEOUT_MS: Final = 1_000  # Of one question; a node that is paused must not hold us up.

@@ -12,7 +12,7 @@ from typing import Final
 
 from store.config import StoreConfig
 from store.consume_queue import ConsumeQueue, QueueEnvironment
-from store.descriptor_cache import OPEN_FILES_MAX, DescriptorCache
+from store.descriptor_cache import DescriptorCache, affordable_count
 from store.errors import DerivedFileError
 from store.file_system import FileSystem
 from store.mapped_file import TEMPORARY_SUFFIX
@@ -34,11 +34,12 @@ class ConsumeQueues:
         root: str,
         config: StoreConfig,
         *,
-        open_files_max: int = OPEN_FILES_MAX,
+        open_files_max: int | None = None,
     ) -> None:
+        """`open_files_max`: by default what `affordable_count` says."""
         self._fs = fs
         self.directory = os.path.join(root, DIRECTORY)
-        self.descriptors: Final = DescriptorCache(fs, open_files_max)
+        self.descriptors: Final = DescriptorCache(fs, open_files_max or affordable_count())
         self._environment = QueueEnvironment(
             fs, self.directory, config.consume_queue_units_per_file, self.descriptors
         )

@@ -20,7 +20,7 @@ SIZE = 100
 
 def environment(root: Path, units_per_file: int = 10) -> QueueEnvironment:
     fs = FileSystem()
-    return QueueEnvironment(fs, str(root), units_per_file, DescriptorCache(fs))
+    return QueueEnvironment(fs, str(root), units_per_file, DescriptorCache(fs, 512))
 
 
 def make(root: Path, units_per_file: int = 10, queue_id: int = 0) -> ConsumeQueue:

@@ -82,7 +82,7 @@ def test_a_set_of_many_queues_keeps_few_files_open(tmp_path: Path) -> None:
 
 def test_a_queue_takes_little_memory(tmp_path: Path) -> None:
     fs = FileSystem()
-    environment = QueueEnvironment(fs, str(tmp_path), 10, DescriptorCache(fs))
+    environment = QueueEnvironment(fs, str(tmp_path), 10, DescriptorCache(fs, 512))
     tracemalloc.start()
     try:
         kept = [ConsumeQueue(environment, "orders", n) for n in range(1000)]

@@ -75,7 +75,7 @@ def units(lo: int, hi: int) -> bytes:
 def test_a_cut_also_zeros_what_a_failed_put_left(tmp_path: Path) -> None:
     """The units were there, nobody counted them, and a cut had nothing to do."""
     fs = FileSystem()
-    environment = QueueEnvironment(fs, str(tmp_path), 20, DescriptorCache(fs))
+    environment = QueueEnvironment(fs, str(tmp_path), 20, DescriptorCache(fs, 512))
     queue = ConsumeQueue(environment, "orders", 0)
     queue.put(0, units(0, 5), may_begin_late=False)
     with failpoints.armed("fs.rename=ENOSPC"), pytest.raises(StoreFullError):

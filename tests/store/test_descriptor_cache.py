@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from store.descriptor_cache import DescriptorCache
+from store.descriptor_cache import DescriptorCache, affordable_count
 from store.errors import FileSystemError
 from store.file_system import FileSystem
 
@@ -78,7 +78,7 @@ def test_the_limit_holds_again_after_a_burst(paths: list[str]) -> None:
 
 def test_a_forgotten_file_is_closed_with_its_last_user(paths: list[str]) -> None:
     fs = CountingFileSystem()
-    cache = DescriptorCache(fs)
+    cache = DescriptorCache(fs, 512)
     file = cache.acquire(paths[0])
     os.unlink(paths[0])
     Path(paths[0]).write_text("new")
@@ -91,7 +91,17 @@ def test_a_forgotten_file_is_closed_with_its_last_user(paths: list[str]) -> None
 
 
 def test_a_file_that_cannot_be_opened_is_not_kept(tmp_path: Path) -> None:
-    cache = DescriptorCache(FileSystem())
+    cache = DescriptorCache(FileSystem(), 512)
     with pytest.raises(FileSystemError):
         cache.acquire(str(tmp_path / "none"))
     assert len(cache) == 0
+
+
+@pytest.mark.parametrize(
+    ("soft", "count"), [(20_000, 12_000), (1024, 614), (1, 1), (1 << 20, 16_384)]
+)
+def test_most_of_the_descriptors_of_a_process_may_be_of_queues(
+    monkeypatch: pytest.MonkeyPatch, soft: int, count: int
+) -> None:
+    monkeypatch.setattr("store.descriptor_cache.resource.getrlimit", lambda _: (soft, soft))
+    assert affordable_count() == count
