@@ -23,7 +23,7 @@ from node.fetch import EntryFetcher, FetchError
 from raft.messages import NodeId
 from store import format as fmt
 from store.config import MIB
-from store.errors import CorruptionError, FileSystemError
+from store.errors import CorruptionError, FileSystemError, StoreFullError
 from store.ledger_entry import Link, unpack_header
 from store.scrub import PIECE_SIZE_BYTES, Piece, Scrubber
 
@@ -128,8 +128,8 @@ class Scrub:
     def _step(self) -> Piece:
         try:
             return self._scrubber.step()
-        except FileSystemError as error:  # Of the index, which a read finds wrong and goes round.
-            _log.warning("postponed", error=str(error))
+        except (FileSystemError, StoreFullError) as error:  # Of the index: reads go round it.
+            _log.warning("the index of the log could not be mended", error=str(error))
             return Piece()
 
     async def _note(self, piece: Piece) -> None:

@@ -248,7 +248,7 @@ class MappedFile:
 
     def forget_cached(self, position: int, size_bytes: int) -> None:
         """Have the next read of durable bytes ask the disk. Raises ClosedError, FileSystemError."""
-        assert self.position <= position <= self.flushed_position - size_bytes, self.path
+        assert self.position <= position <= self.end_position - size_bytes, self.path
         self.hold()
         try:
             self._fs.forget_cached(self._fd, self.path, position - self.position, size_bytes)

@@ -9,6 +9,7 @@ that a scrub leaves memory to those who need it. Sources: fault-matrix D5, S14.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from store import format as fmt
@@ -17,7 +18,6 @@ from store.errors import (
     ClosedError,
     CorruptionError,
     FileSystemError,
-    LayoutError,
     PositionRangeError,
 )
 from store.ledger import Ledger
@@ -74,25 +74,38 @@ class Scrubber(ABC):
         """Go to the file that is behind so much (0 to 1) of the sealed part of the log."""
         assert 0 <= share < 1, f"share {share}"
         files = self.sealed()
-        if files:
-            self._go_to(files[int(share * len(files))])
+        try:
+            if files:
+                self._go_to(files[int(share * len(files))])
+        except (PositionRangeError, ClosedError):  # Expired this moment.
+            self._go_to_start()
 
     def step(self) -> Piece:
-        """Read and check what comes next. Raises SyncFailedError: stop."""
+        """Read and check what comes next.
+
+        Raises FileSystemError or StoreFullError when the index could not be mended: it goes on all
+        the same; SyncFailedError: stop.
+        """
         log = self._log
         reset_count = log.reset_count
         try:
             piece = self._step()
-        except (PositionRangeError, ClosedError, LayoutError):
+        except (PositionRangeError, ClosedError):
             piece = None
         if piece is None or log.reset_count != reset_count or self.position < log.min_position:
             self._go_to_start()  # Expired, or replaced, beside this look at it.
             return Piece()
         if piece.ends_pass:
             self._go_to_start()
-        if piece.damage is not None:  # Reads fail from now on, until it is repaired.
-            log.checked.distrust(self.position, log.files.file_at(self.position).end_position)
+        if piece.damage is not None:
+            self._distrust()
         return piece
+
+    def _distrust(self) -> None:
+        """Let reads of what is damaged fail from now on, until it is repaired."""
+        with suppress(PositionRangeError):  # Expired this moment.
+            file = self._log.files.file_at(self.position)
+            self._log.checked.distrust(self.position, file.end_position)
 
     @abstractmethod
     def _go_to(self, file: MappedFile) -> None:
