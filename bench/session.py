@@ -176,7 +176,7 @@ class Session:
         for size_bytes in self._scale["log_sizes_bytes"]:
             name = f"log of {size_bytes / _GIB:g} GiB"
             try:
-                self._check_room(size_bytes)
+                self._check_room(size_bytes, kept_count * _BODY_SIZE_BYTES)
                 wanted = size_bytes // _BODY_SIZE_BYTES - kept_count
                 await self._fill(wanted)
             except NotOfferedError as error:
@@ -200,13 +200,16 @@ class Session:
         seconds = made.began_s[0] + made.took_s[0] - began_s
         say(f"{name}, restart", "s", round(seconds, 3))
 
-    def _check_room(self, size_bytes: int) -> None:
-        """Raise NotOfferedError when this machine could not hold the peer's log."""
+    def _check_room(self, size_bytes: int, kept_size_bytes: int) -> None:
+        """Raise NotOfferedError when this machine could not hold the peer's log.
+
+        So much of it is there already."""
         needed = size_bytes * self._peer.facts.memory_share
         free = psutil.virtual_memory().available
         if needed > free * _MEMORY_SHARE_MAX:
             raise NotOfferedError(f"it keeps it in memory: {needed / _GIB:.0f} GiB for three nodes")
-        on_disk, free = size_bytes * _DISK_COPIES, shutil.disk_usage(self._directory).free
+        on_disk = (size_bytes - kept_size_bytes) * _DISK_COPIES
+        free = shutil.disk_usage(self._directory).free
         if on_disk > free:
             needs, has = on_disk / _GIB, free / _GIB
             raise NotOfferedError(f"{needs:.0f} GiB of disk are needed, {has:.0f} are free")

@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -34,6 +35,7 @@ from bench.report import directory_kind, machine
 _TMPFS: Final = "/dev/shm"
 _ROOT: Final = Path(__file__).parents[1]
 _REASON_SIZE_MAX: Final = 300
+_MORE_ERRORS: Final = re.compile(r"and \d+ more exceptions?")
 _END_DEADLINE_S: Final = 20.0
 _LEAST_SESSION_S: Final = 10.0
 """With less left of the time of a run no session is begun."""
@@ -234,11 +236,13 @@ def _end_all(directory: str) -> None:
 
 
 def _last_line(errors: Any) -> str:
-    """What a traceback ends with, which is the error; that of a group is framed."""
+    """What a traceback ends with, which is the error; those of a group are framed, and counted
+    where they are many."""
     errors.seek(0)
     lines = errors.read().decode("utf-8", "replace").splitlines()
     said = [line.strip(" |+-") for line in lines]
-    return next((line for line in reversed(said) if line), "")[:_REASON_SIZE_MAX]
+    told = (line for line in reversed(said) if line and not _MORE_ERRORS.fullmatch(line))
+    return next(told, "")[:_REASON_SIZE_MAX]
 
 
 def _record(
