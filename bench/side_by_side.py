@@ -35,7 +35,7 @@ from bench.report import directory_kind, machine
 _TMPFS: Final = "/dev/shm"
 _ROOT: Final = Path(__file__).parents[1]
 _REASON_SIZE_MAX: Final = 300
-_MORE_ERRORS: Final = re.compile(r"and \d+ more exceptions?")
+_MORE_ERRORS: Final = re.compile(r"\.\.\.|and \d+ more exceptions?")
 _END_DEADLINE_S: Final = 20.0
 _LEAST_SESSION_S: Final = 10.0
 """With less left of the time of a run no session is begun."""

@@ -102,6 +102,13 @@ def test_the_error_in_a_group_is_the_reason() -> None:
 
 
 @pytest.mark.slow
+def test_of_more_errors_than_are_shown_one_is_the_reason() -> None:
+    text = "raise ExceptionGroup('many', [ValueError(f'no {n}') for n in range(40)])"
+    _, failure = side_by_side._run_child(script(text), 60)
+    assert failure == "ValueError: no 14"
+
+
+@pytest.mark.slow
 def test_a_session_that_hangs_is_over_in_time() -> None:
     text = f"echo '{json.dumps(CELL)}'; printf half; exec sleep 600"
     cells, failure = side_by_side._run_child(["sh", "-c", text], 3.0)
