@@ -71,12 +71,14 @@ class Scrubber(ABC):
         return sum(file.size_bytes for file in self.sealed())
 
     def begin_at(self, share: float) -> None:
-        """Go to the file that is behind so much (0 to 1) of the sealed part of the log."""
+        """Go behind so much (0 to 1) of the sealed part of the log; in a plain log to the start of
+        the file there."""
         assert 0 <= share < 1, f"share {share}"
         files = self.sealed()
         try:
             if files:
-                self._go_to(files[int(share * len(files))])
+                at = int(share * sum(file.size_bytes for file in files))
+                self._go_to(max(files[0].position + at, self._log.min_position))
         except (PositionRangeError, ClosedError):  # Expired this moment.
             self._go_to_start()
 
@@ -108,8 +110,8 @@ class Scrubber(ABC):
             self._log.checked.distrust(self.position, file.end_position)
 
     @abstractmethod
-    def _go_to(self, file: MappedFile) -> None:
-        """Let the next step begin with a file, or before it."""
+    def _go_to(self, position: int) -> None:
+        """Let the next step begin about there, where an entry or record does."""
 
     @abstractmethod
     def _go_to_start(self) -> None:
@@ -147,8 +149,14 @@ class LedgerScrubber(Scrubber):
             if start == Point(ledger.min_position, ledger.start_link):
                 return start
 
-    def _go_to(self, file: MappedFile) -> None:
-        self._next = begin_of(self._ledger, file)
+    def _go_to(self, position: int) -> None:
+        ledger = self._ledger
+        try:
+            index = ledger.index_at_position(position)
+            link = Link(index - 1, ledger.term_at(index - 1), ledger.chain_crc_at(index - 1))
+            self._next = Point(ledger.position_of(index), link)
+        except (CorruptionError, FileSystemError):  # To be found from the start of its file.
+            self._next = begin_of(ledger, ledger.files.file_at(position))
 
     def _go_to_start(self) -> None:
         self._next = self._start()
@@ -190,7 +198,8 @@ class CommitLogScrubber(Scrubber):
         self._log = log
         self._next = log.min_position
 
-    def _go_to(self, file: MappedFile) -> None:
+    def _go_to(self, position: int) -> None:
+        file = self._log.files.file_at(position)
         self._next = max(file.position, self._log.min_position)
 
     def _go_to_start(self) -> None:

@@ -2,7 +2,8 @@
 
 import asyncio
 import shutil
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -10,11 +11,13 @@ from typing import Any
 import pytest
 
 from node.errors import ShuttingDownError
+from node.fetch import EntryFetcher
 from node.repair import LiveRepair, RepairLimits
 from node.scrub import RATE_BYTES_PER_S_MAX, Scrub, ScrubStats
 from store.errors import CorruptionError, FileSystemError, SyncFailedError
 from store.ledger import Ledger
-from store.scrub import PIECE_SIZE_BYTES, LedgerScrubber, Piece, Scrubber
+from store.scrub import PIECE_SIZE_BYTES, LedgerScrubber, Piece
+from store.store import Store
 from tests.node.links import eventually, nodes, run
 from tests.node.test_repair import Asker, Server
 from tests.store.ledger_stores import FILE, Wreck, make_wreck, open_store, peer
@@ -61,7 +64,7 @@ class Fatal:
         self.errors.append(error)
 
 
-def of(scrubber: Scrubber, interval_ms: int = INTERVAL_MS, **how: Any) -> tuple[Scrub, Fatal]:
+def of(scrubber: Any, interval_ms: int = INTERVAL_MS, **how: Any) -> tuple[Scrub, Fatal]:
     """A scrub that nobody has started."""
     fatal: Any = Fatal()
     usual: dict[str, Any] = {"on_damage": must_be_whole, "fail_stop": fatal}
@@ -72,18 +75,13 @@ def must_be_whole(error: CorruptionError) -> None:
     raise AssertionError(f"damage: {error}")
 
 
-class Steps(Scrubber):
-    """A log of so many bytes whose pieces are as long as a test likes."""
+class Steps:
+    """Be a scrubber of so many bytes, whose pieces are as long as a test likes."""
 
     def __init__(self, sealed_size_bytes: int, piece: Piece | Exception) -> None:
-        super().__init__(lambda: 0)
-        self.size_bytes, self.piece = sealed_size_bytes, piece
+        self.sealed_size_bytes, self.piece = sealed_size_bytes, piece
         self.count = 0
         self.shares: list[float] = []
-
-    @property
-    def sealed_size_bytes(self) -> int:
-        return self.size_bytes
 
     def begin_at(self, share: float) -> None:
         self.shares.append(share)
@@ -93,15 +91,6 @@ class Steps(Scrubber):
         if isinstance(self.piece, Exception):
             raise self.piece
         return self.piece
-
-    def _go_to(self, file: object) -> None:
-        raise NotImplementedError
-
-    def _go_to_start(self) -> None:
-        raise NotImplementedError
-
-    def _step(self) -> Piece:
-        raise NotImplementedError
 
 
 # --- Pace ---
@@ -196,6 +185,21 @@ def test_zero_turns_it_off() -> None:
 # --- What follows ---
 
 
+@asynccontextmanager
+async def beside(
+    wreck: Wreck, other: Wreck, commit_index: int | None = None
+) -> AsyncIterator[tuple[Store, LedgerScrubber, EntryFetcher]]:
+    """An open store with its scrubber, connected to a node that has the log of another wreck."""
+    with peer(other.intact, other.config) as source, open_store(wreck.root) as store:
+        asker, server = Asker(2), Server(1)
+        fetcher = asker.ask(1)
+        server.serve(source, commit_index)
+        async with nodes(asker, server):
+            ledger = store.log
+            assert isinstance(ledger, Ledger)
+            yield store, LedgerScrubber(ledger, lambda: ledger.max_position), fetcher
+
+
 def test_it_ends_with_the_node_and_ends_the_node_when_it_must() -> None:
     async def work() -> None:
         steps = Steps(1 << 30, Piece(1))
@@ -225,38 +229,37 @@ def test_damage_is_found_and_repaired_from_a_peer_and_both_are_compared(wreck: W
     """Nobody reads what is damaged, and the log is opened, so that nothing looks at it."""
 
     async def work() -> None:
-        with peer(wreck.intact, wreck.config) as source, open_store(wreck.root) as store:
-            asker, server = Asker(2), Server(1)
-            asker.ask(1)
-            server.serve(source)
-            async with nodes(asker, server):
-                ledger = store.log
-                assert isinstance(ledger, Ledger)
-                reports: list[Any] = []
-                fatal: Any = Fatal()
-                limits = RepairLimits(retry_ms=5)
-                live = LiveRepair(store, asker.fetcher, reports.append, fatal, limits)
-                scrubber = LedgerScrubber(ledger, lambda: ledger.max_position)
-                made, _ = of(scrubber, on_damage=live.on_damage, fetcher=asker.fetcher,
-                             fail_stop=fatal)  # fmt: skip
-                file_count = len(scrubber.sealed())
-                random, spot = Random(3), wreck.spots[5]
-                for position in (spot.position + 60, 2 * FILE + random.randrange(FILE)):
-                    wreck.flip(position)
-                made.start()
-                await eventually(lambda: len(reports) == 2, "both repaired")
-                done = made.stats().pass_count
-                await eventually(lambda: made.stats().pass_count >= done + 2, "whole passes")
-                await made.stop()
-                found = made.stats()
-                assert found.damage_count >= 2
-                assert found.read_size_bytes >= 2 * scrubber.sealed_size_bytes
-                assert found.compared_count >= file_count
-                assert found.differing_count == 0
-                assert fatal.errors == []
+        async with beside(wreck, wreck) as (store, scrubber, fetcher):
+            reports: list[Any] = []
+            fatal: Any = Fatal()
+            live = LiveRepair(store, fetcher, reports.append, fatal, RepairLimits(retry_ms=5))
+            made, _ = of(scrubber, on_damage=live.on_damage, fetcher=fetcher, fail_stop=fatal)
+            for position in (wreck.spots[5].position + 60, 2 * FILE + Random(3).randrange(FILE)):
+                wreck.flip(position)
+            made.start()
+            await eventually(lambda: len(reports) == 2, "both repaired")
+            done = made.stats().pass_count
+            await eventually(lambda: made.stats().pass_count >= done + 2, "whole passes")
+            await made.stop()
+            found = made.stats()
+            assert found.damage_count >= 2
+            assert found.read_size_bytes >= 2 * scrubber.sealed_size_bytes
+            assert found.compared_count >= len(scrubber.sealed())
+            assert found.differing_count == 0
+            assert fatal.errors == []
         assert wreck.find() == []
 
     run(work())
+
+
+async def one_pass(scrubber: LedgerScrubber, fetcher: EntryFetcher) -> ScrubStats:
+    """What is counted by the end of a whole pass."""
+    made, fatal = of(scrubber, fetcher=fetcher)
+    made.start()
+    await eventually(lambda: made.stats().pass_count, "a pass")
+    await made.stop()
+    assert fatal.errors == []
+    return made.stats()
 
 
 def test_replicas_that_have_come_apart_are_told(wreck: Wreck, tmp_path: Path) -> None:
@@ -264,42 +267,18 @@ def test_replicas_that_have_come_apart_are_told(wreck: Wreck, tmp_path: Path) ->
     other = make_wreck(tmp_path, 8)
 
     async def work() -> None:
-        with peer(other.intact, other.config) as source, open_store(wreck.root) as store:
-            asker, server = Asker(2), Server(1)
-            asker.ask(1)
-            server.serve(source)
-            async with nodes(asker, server):
-                ledger = store.log
-                assert isinstance(ledger, Ledger)
-                scrubber = LedgerScrubber(ledger, lambda: ledger.max_position)
-                made, fatal = of(scrubber, fetcher=asker.fetcher)
-                made.start()
-                await eventually(lambda: made.stats().pass_count, "a pass")
-                await made.stop()
-                assert made.stats().differing_count > 0
-                assert made.stats().compared_count == made.stats().damage_count == 0
-                assert fatal.errors == []
+        async with beside(wreck, other) as (_, scrubber, fetcher):
+            found = await one_pass(scrubber, fetcher)
+            assert found.differing_count > 0
+            assert found.compared_count == found.damage_count == 0
 
     run(work())
 
 
 def test_who_is_behind_is_not_compared(wreck: Wreck) -> None:
     async def work() -> None:
-        with peer(wreck.intact, wreck.config) as source, open_store(wreck.root) as store:
-            asker, server = Asker(2), Server(1)
-            asker.ask(1)
-            server.serve(source, commit_index=0)
-            async with nodes(asker, server):
-                ledger = store.log
-                assert isinstance(ledger, Ledger)
-                made, _ = of(
-                    LedgerScrubber(ledger, lambda: ledger.max_position), fetcher=asker.fetcher
-                )
-                made.start()
-                await eventually(lambda: made.stats().pass_count, "a pass")
-                await made.stop()
-                assert made.stats()._replace(read_size_bytes=0, pass_count=0) == ScrubStats(
-                    0, 0, 0, 0, 0, 0
-                )
+        async with beside(wreck, wreck, commit_index=0) as (_, scrubber, fetcher):
+            found = await one_pass(scrubber, fetcher)
+            assert found.compared_count == found.differing_count == found.damage_count == 0
 
     run(work())

@@ -228,15 +228,23 @@ def test_a_log_that_is_replaced_beside_a_step_is_no_damage(
     assert pass_of(scrub) == [Piece(ends_pass=True)]
 
 
-@pytest.mark.parametrize("share", [0.0, 0.4, 0.999])
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.37, 0.6, 0.93, 0.999])
 def test_a_pass_may_begin_anywhere(ledger: Ledger, share: float) -> None:
+    """Also in the middle of a file: or its end would not be read by who is restarted often."""
     scrub = scrubber(ledger)
-    files = scrub.sealed()
     scrub.begin_at(share)
     pieces = pass_of(scrub)
-    size_bytes = sum(file.size_bytes for file in files[int(share * len(files)) :])
-    assert sum(piece.size_bytes for piece in pieces) == size_bytes
+    assert damage(pieces) == []
+    wanted = (1 - share) * scrub.sealed_size_bytes
+    assert abs(sum(piece.size_bytes for piece in pieces) - wanted) < FILE / 2
     assert sum(piece.size_bytes for piece in pass_of(scrub)) == scrub.sealed_size_bytes
+
+
+def test_a_pass_that_begins_at_damage_begins_with_its_file(wreck: Wreck, ledger: Ledger) -> None:
+    wreck.write(FILE, bytes(FILE))
+    scrub = scrubber(ledger)
+    scrub.begin_at(1.5 * FILE / scrub.sealed_size_bytes)
+    assert damage(pass_of(scrub)) == [(wreck.data(FILE).name, 0)]
 
 
 # --- A plain log ---
