@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from bench.peers.peer import PeerFailedError
 
-START_DEADLINE_S = 120.0
+START_DEADLINE_S = 600.0
+"""How long nodes may take to serve. Those with gigabytes may read all of them first."""
 _STOP_DEADLINE_S = 20.0
 _LAST_WORDS_SIZE_BYTES = 400
 _POLL_S = 0.05
