@@ -21,6 +21,7 @@ from raft.simulator.history import (
     ReadCall,
     Receipt,
     Records,
+    Seen,
     Value,
     acked,
 )
@@ -47,8 +48,13 @@ def check_log(
     operations: Sequence[Operation],
     drains: Iterable[Drain] = (),
     faults: Sequence[FaultNote] = (),
+    *,
+    may_expire: bool = True,
 ) -> list[Violation]:
-    """Return every violation found, in a stable order; an empty list means a clean history."""
+    """Return every violation found, in a stable order; an empty list means a clean history.
+
+    Without `may_expire` nothing may be deleted by its age: every drain begins at offset 0.
+    """
     by_queue: dict[str, _Queue] = {}
     processes: dict[int, dict[str, _Reader]] = {}
     violations: list[Violation] = []
@@ -68,7 +74,31 @@ def check_log(
         queue.drains.append(drain)
     _check_reads(operations, by_queue, violations)
     for queue in by_queue.values():
+        if not may_expire:
+            queue.check_beginnings()
         queue.finish()
+    return violations
+
+
+def check_values(operations: Sequence[Operation]) -> list[Violation]:
+    """Rule 1 as far as it holds for a log that may have lost its end: what was read, in a log or a
+    register, had been sent, and nobody was told that it was not applied."""
+    violations: list[Violation] = []
+    queues: dict[str, _Queue] = {}
+    for operation in operations:
+        name, request = operation.queue, operation.request
+        queue = queues.setdefault(name, _Queue(name, violations, ()))
+        if operation.kind is Kind.APPEND and isinstance(request, AppendCall):
+            queue.attempt(operation, request.value)
+        elif operation.kind is Kind.PUT and isinstance(request, int | str):
+            queue.attempt(operation, request)
+    for operation in operations:
+        result = operation.result
+        if isinstance(result, Records):
+            for _, value in result.records:
+                queues[operation.queue].check_sent(value, operation)
+        elif isinstance(result, Seen) and result.value is not None:
+            queues[operation.queue].check_sent(result.value, operation)
     return violations
 
 
@@ -164,17 +194,22 @@ class _Queue:
     def take_append(self, operation: Operation) -> None:
         call = operation.request
         assert isinstance(call, AppendCall), f"append with request {call!r}"
-        other = self.appends.get(call.value)
-        # One value may be attempted again after an attempt that surely did nothing.
-        if other is not None and other.outcome is not Outcome.NOT_APPLIED:
-            assert operation.outcome is Outcome.NOT_APPLIED, f"{call.value!r} appended twice"
-            return
-        self.appends[call.value] = operation
-        if acked(operation):
+        if self.attempt(operation, call.value) and acked(operation):
             receipt = operation.result
             assert isinstance(receipt, Receipt), f"append with result {receipt!r}"
             self.acks.append((operation, call, receipt))
             self.place(receipt.offset, call.value, operation)
+
+    def attempt(self, operation: Operation, value: Value) -> bool:
+        """Note that a value was sent; False if an earlier attempt counts and this one did nothing.
+
+        One value may be attempted again after an attempt that surely did nothing."""
+        other = self.appends.get(value)
+        if other is not None and other.outcome is not Outcome.NOT_APPLIED:
+            assert operation.outcome is Outcome.NOT_APPLIED, f"{value!r} appended twice"
+            return False
+        self.appends[value] = operation
+        return True
 
     def place(self, offset: int, value: Value, witness: Operation | Drain) -> None:
         """Rule 1: one value per offset, one offset per value, and only values that were sent."""
@@ -191,7 +226,8 @@ class _Queue:
             self.report("divergence", detail, self.placed_by[offset], witness)
             self.value_offset.setdefault(value, offset)
 
-    def _judge(self, value: Value, witness: Operation | Drain) -> None:
+    def check_sent(self, value: Value, witness: Operation | Drain) -> None:
+        """Report a value that was never sent, or whose sender was told that nothing was done."""
         append = self.appends.get(value)
         if append is None:
             self.report("phantom", f"{value!r} was never appended ({_who(witness)})", witness)
@@ -210,7 +246,7 @@ class _Queue:
             if placed.get(offset) != value:
                 self.place(offset, value, operation)
             if value not in self.appends or not acked(self.appends[value]):
-                self._judge(value, operation)
+                self.check_sent(value, operation)
         call = operation.request
         if isinstance(call, ReadCall) and call.at_least:
             end = result.end
@@ -226,6 +262,13 @@ class _Queue:
         if high is None and len(records) < call.count_max:
             high = low if low is not None else call.offset
         self.sweep.add_read(operation, end_max=high, end_min=low if result.end is None else high)
+
+    def check_beginnings(self) -> None:
+        """Rule 2 for what only a replica that may forget is excused from: the first messages."""
+        for drain in self.drains:
+            if drain.first_offset > 0:
+                detail = f"all before offset {drain.first_offset} is not on {drain.replica}"
+                self.report("lost", detail)
 
     def finish(self) -> None:
         self._check_drains()
@@ -254,7 +297,7 @@ class _Queue:
                     self.place(offset, value, drain)
                 found = self.appends.get(value)
                 if found is None or found.outcome is Outcome.NOT_APPLIED:
-                    self._judge(value, drain)
+                    self.check_sent(value, drain)
             end = drain.first_offset + len(drain.values)
             for operation, call, receipt in self.acks:
                 offset = receipt.offset
