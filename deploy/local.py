@@ -34,7 +34,7 @@ from deploy.local_nodes import (
     node_toml,
     place_nameserver,
 )
-from deploy.local_process import is_free, spawn
+from deploy.local_process import NodeProcess, is_free, spawn
 
 STATE_FILE: Final = "local.json"
 LINK_FAULTS_FILE: Final = "link-faults.json"
@@ -194,6 +194,10 @@ class LocalCluster:
         """How the node's last process ended; None if it runs or another command started it."""
         process = self._node(node_id).process
         return None if process is None else process.exit_code
+
+    def process(self, node_id: int) -> NodeProcess | None:
+        """The node's last process; None if it never ran, or another command has stopped it."""
+        return self._node(node_id).process
 
     def is_alive(self, node_id: int) -> bool:
         """Whether its process runs, paused or not."""
