@@ -28,6 +28,10 @@ from chaos.summary import Summary
 ROOT: Final = Path(__file__).resolve().parents[2]
 HISTORY_KEPT_COUNT: Final = 60
 """Of how many passed scenarios the operations are kept for the report; others keep their events."""
+GROWN_MIN: Final = 6
+"""Processes that must have lived through several scenarios before their growth says anything."""
+GROWTH_MIB_MAX: Final = 16.0
+"""A scenario: topics, producers and groups of each are remembered on purpose."""
 Plan = Iterable[tuple[Scenario, int]]
 
 
@@ -103,6 +107,12 @@ def _for_hours(
         yield found
 
 
+def grows(summary: Summary) -> bool:
+    """Whether most processes that lived long became larger and larger: what --long is for (I16)."""
+    growth = summary.growth_mib
+    return growth is not None and growth.count >= GROWN_MIN and growth.p50 > GROWTH_MIB_MAX
+
+
 async def _run(plan: Plan, options: Options, artifacts: Path) -> int:
     began = time.monotonic()
     async with Campaign(options, artifacts, click.echo) as campaign:
@@ -110,9 +120,10 @@ async def _run(plan: Plan, options: Options, artifacts: Path) -> int:
         for scenario, seed in plan:
             result = await campaign.run(scenario, seed)
             faults = sum(result.fault_counts.values())
+            memory = max(result.memory_size_bytes.values(), default=0) >> 20
             click.echo(
                 f"{result.verdict:<8} {scenario.name:<20} {result.took_s:6.1f} s  "
-                f"{faults:3} faults  {result.operation_count:7,} operations"
+                f"{faults:3} faults  {result.operation_count:7,} operations  {memory:4} MiB"
             )
             if len(campaign.results) > HISTORY_KEPT_COUNT and result.verdict == "passed":
                 result.recorder.operations.clear()
@@ -131,6 +142,9 @@ async def _run(plan: Plan, options: Options, artifacts: Path) -> int:
     click.echo(f"  report    {artifacts / 'report.html'}")
     if not any(result.verdict == "passed" for result in campaign.results):
         return 3 if not summary.failed else 1
+    if grows(summary):
+        click.echo("  FAILED   I16: nodes grow from scenario to scenario")
+        return 1
     return 1 if summary.failed else 0
 
 

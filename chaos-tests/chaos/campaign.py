@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -133,10 +133,9 @@ class Campaign:
         cluster, self._cluster = self._cluster, None
         if cluster is None:
             return
-        killed = cluster.close()
-        problems = [f"node {node} did not stop" for node in killed]
+        problems = cluster.close()
         if blamed and blamed[-1].verdict == "passed":
-            problems += _verify(cluster)
+            problems += verify({node: cluster.data_directory(node) for node in cluster.node_ids})
             if problems:
                 blamed[-1].verdict, blamed[-1].why = "failed", "\n".join(problems)
                 self._save(blamed[-1], cluster)
@@ -168,15 +167,12 @@ class Campaign:
         )
 
 
-def _verify(cluster: ChaosCluster) -> list[str]:
-    """Check the stores of nodes that have ended."""
-    if cluster.mode is not Mode.RAFT:
-        return []
+def verify(stores: Mapping[int, Path]) -> list[str]:
+    """Check every byte of the stores of nodes that have ended, ledgers and plain logs alike."""
     problems = []
-    for node in cluster.node_ids:
+    for node, directory in stores.items():
         command = [
-            str(Path(sys.executable).with_name("qlog")), "store", "verify",
-            str(cluster.data_directory(node)),
+            str(Path(sys.executable).with_name("qlog")), "store", "verify", str(directory),
         ]  # fmt: skip
         done = subprocess.run(
             command, capture_output=True, text=True, check=False, timeout=VERIFY_TIMEOUT_S

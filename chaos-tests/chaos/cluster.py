@@ -68,18 +68,19 @@ class ChaosCluster(Target):
             self.make_room(node)
         super().heal()
 
-    def close(self) -> list[int]:
-        """Stop all; return the nodes that had to be killed. The directory stays."""
+    def close(self) -> list[str]:
+        """Stop all; return what was wrong with how nodes ended. The directory stays."""
         self.links.heal()
         for shim in self.shims.values():
             shim.clear()
         for node in tuple(self._ballast):
             self.make_room(node)
-        killed = self.local.stop()
+        self.let_stop()
+        self.local.stop()
         self._server.destroy_all()
         for shim in self.shims.values():
             shim.close()
-        return killed
+        return self.unexpected_ends()
 
     def remove(self) -> None:
         """Take the files away, too."""

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
-from chaos.profile import Options, Profile
+from chaos.profile import Mode, Options, Profile
 from chaos.scenario import ALL_MODES, Context, Scenario
 from chaos.shim import Call, Shim, compile_shim
 from chaos.target import Target
@@ -143,4 +143,5 @@ async def run(
     )
     topic = f"chaos-{time.time_ns():x}"
     target = Target(cluster, cluster.bootstrap)
-    return await Trial(chosen, target, Options(seed), seed, topic).run()
+    options = Options(seed, Mode(cluster.replication))
+    return await Trial(chosen, target, options, seed, topic).run()

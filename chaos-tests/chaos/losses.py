@@ -1,18 +1,22 @@
 """What an async master may lose: the end of its log, reported, and nothing else (I19).
 
 Owns the rule: of the receipts of one epoch those that are gone are the last ones, without a hole,
-and each lies in a range that some replica reports as lost. What is left of the history without them
-is then judged as always; reads are not, since they may have seen what was lost later.
+each lies in a range that some replica reports as lost, and a report that calls itself exact counts
+them, no more and no less. What is left of the history without them is then judged as always; of
+reads, which may have seen what was lost later, only that it had been sent.
 """
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import quorumlog
 from quorumlog.ha_types import HaLoss, HaStatus
 from raft.errors import Outcome
-from raft.simulator.history import AppendCall, Drain, Kind, Operation, Value
+from raft.simulator.history import NEVER_NS, AppendCall, Drain, Kind, Operation, Value
+
+_ACKED: Final = Outcome.APPLIED
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +44,22 @@ async def reported(client: quorumlog.Client) -> list[HaLoss]:
 
 
 def find_losses(
-    places: Mapping[Value, Place], drains: Iterable[Drain], said: Iterable[HaLoss]
+    places: Mapping[Value, Place],
+    drains: Iterable[Drain],
+    said: Iterable[HaLoss],
+    operations: Sequence[Operation] = (),
 ) -> Losses:
     """Compare receipts with what is left, and with what is reported as lost.
 
-    What lies before the first message of its queue has expired: retention may do that.
+    What lies before the first message of its queue has expired: retention may do that. `operations`
+    are the calls that the receipts are of.
     """
     left: set[Value] = set()
     firsts: dict[str, int] = {}
     for drain in drains:
         left.update(value for value in drain.values if value is not None)
         firsts[drain.queue] = min(drain.first_offset, firsts.get(drain.queue, drain.first_offset))
-    ranges = list(said)
+    reports = sorted(said, key=lambda one: one.epoch)
     by_term: dict[int, list[tuple[int, Value]]] = defaultdict(list)
     for value, place in places.items():
         if place.offset >= firsts.get(place.queue, 0):
@@ -68,14 +76,57 @@ def find_losses(
         if kept:
             problems.append(f"I19: epoch {term}: {first} is lost, and {kept[0]!r} behind it is not")
         for position, value in gone:
-            if not any(one.lo_position <= position < one.hi_position for one in ranges):
+            if not any(_covers(one, position) for one in reports):
                 problems.append(f"I19: {value!r} at {position} of epoch {term}: loss not reported")
-    exact = [one for one in ranges if one.is_exact]
-    if exact and len(exact) == len(ranges):
-        count = sum(one.acked_record_count for one in exact)
-        if count < len(lost):
-            problems.append(f"I19: {len(lost)} messages are lost, {count} are reported")
+    problems += _miscounted(lost, places, reports, operations)
     return Losses(frozenset(lost), tuple(problems))
+
+
+def _covers(report: HaLoss, position: int) -> bool:
+    return report.lo_position <= position < report.hi_position
+
+
+def _miscounted(
+    lost: Iterable[Value],
+    places: Mapping[Value, Place],
+    reports: Iterable[HaLoss],
+    operations: Iterable[Operation],
+) -> list[str]:
+    """Compare the count of each report that is exact with what is lost in its range.
+
+    Its master may have acked more than clients heard: what they called unknown, and what they sent
+    again to the next one. Others, which did not see all of it, count what they have.
+    """
+    exact = [one for one in reports if one.is_exact and one.acked_record_count >= 0]
+    measured: Counter[HaLoss] = Counter()
+    for value in lost:
+        place = places[value]
+        # Positions are used again: the loss of a value is that of the first epoch not before it.
+        of_it = (one for one in exact if one.epoch >= place.term and _covers(one, place.position))
+        if (found := next(of_it, None)) is not None:
+            measured[found] += 1
+    problems = []
+    for report in exact:
+        said, count = report.acked_record_count, measured[report]
+        unheard = _unheard_count(operations, report.epoch)
+        if not count <= said <= count + unheard:
+            more = f" and at most {unheard} that nobody heard of" if unheard else ""
+            problems.append(
+                f"I19: of epoch {report.epoch} {count} messages are lost{more}, {said} are reported"
+            )
+    return problems
+
+
+def _unheard_count(operations: Iterable[Operation], epoch: int) -> int:
+    """How many calls may have been acked in an epoch without a receipt of it."""
+    writes = [one for one in operations if one.kind in (Kind.APPEND, Kind.PUT)]
+    later = [one.return_ns or 0 for one in writes if one.outcome is _ACKED and one.term > epoch]
+    over_ns = min(later, default=NEVER_NS)
+    return sum(
+        one.invoke_ns <= over_ns
+        and (one.outcome is Outcome.UNKNOWN or (one.outcome is _ACKED and one.term > epoch))
+        for one in writes
+    )
 
 
 def without(operations: Iterable[Operation], lost: frozenset[Value]) -> list[Operation]:

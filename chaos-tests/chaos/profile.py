@@ -28,6 +28,8 @@ class Profile:
     """Each node's data is on a file system of its own, of this size."""
     is_shadowed: bool = False
     """What is durable is kept beside the data, so that a power loss can be made."""
+    forgets: bool = False
+    """Retention deletes while it runs: a log without its beginning, else a loss, is right."""
     is_own: bool = False
     """The scenario leaves a cluster behind that nobody else can use."""
 

@@ -6,14 +6,16 @@ Owns what is counted and how it is called; must not know how a run is made.
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from chaos.trial import Result
+
+GROWN_COUNT_MIN: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Percentiles:
-    """Of milliseconds."""
+    """Of many values of one unit."""
 
     count: int
     p50: float
@@ -34,7 +36,11 @@ class Percentiles:
         )
 
     def __str__(self) -> str:
-        return f"p50 {self.p50:,.0f} ms, p99 {self.p99:,.0f} ms, max {self.max:,.0f} ms"
+        return self.shown("ms")
+
+    def shown(self, unit: str) -> str:
+        """Return it for people."""
+        return f"p50 {self.p50:,.0f} {unit}, p99 {self.p99:,.0f} {unit}, max {self.max:,.0f} {unit}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +63,12 @@ class Summary:
     anomalies: int
     failovers: Percentiles | None
     recoveries: Percentiles | None
+    slowness: float
+    """Of the machine, at its worst."""
+    memory_mib: Percentiles | None
+    """Of nodes at the ends of scenarios, without what they map."""
+    growth_mib: Percentiles | None
+    """By which a process of a node grew from scenario to scenario, from its first to its last."""
 
     @classmethod
     def of(
@@ -86,6 +98,9 @@ class Summary:
             sum(len(result.violations) for result in results),
             Percentiles.of([ms for result in results for ms in result.failovers_ms]),
             Percentiles.of([r.recovery_ms for r in results if r.recovery_ms is not None]),
+            max((result.slowness for result in results), default=1.0),
+            Percentiles.of([b / 2**20 for r in results for b in r.memory_size_bytes.values()]),
+            Percentiles.of(growth_mib(results)),
         )
 
     @property
@@ -117,6 +132,9 @@ class Summary:
             ("failover", str(self.failovers or "none")
              + (f" ({self.failovers.count})" if self.failovers else "")),
             ("recovery", str(self.recoveries or "none")),
+            ("machine", f"{self.slowness:.1f} times slower than a quiet one, at its worst"),
+            ("memory of a node", _mib(self.memory_mib)),
+            ("its growth a scenario", _mib(self.growth_mib)),
         ]  # fmt: skip
 
     def table(self) -> str:
@@ -136,3 +154,23 @@ class Summary:
 
 def _listed(counts: dict[str, int]) -> str:
     return ", ".join(f"{name} {count:,}" for name, count in counts.items())
+
+
+def _mib(found: Percentiles | None) -> str:
+    return "none" if found is None else f"{found.shown('MiB')} ({found.count})"
+
+
+def growth_mib(results: Sequence[Result]) -> list[float]:
+    """By how much each process grew on the average from one scenario to the next, in MiB.
+
+    Of those that lived through three at least: what a process needs once is no leak.
+    """
+    sizes: dict[int, list[int]] = {}
+    for result in results:
+        for pid, size_bytes in result.memory_size_bytes.items():
+            sizes.setdefault(pid, []).append(size_bytes)
+    return [
+        (found[-1] - found[0]) / (len(found) - 1) / 2**20
+        for found in sizes.values()
+        if len(found) >= GROWN_COUNT_MIN
+    ]

@@ -8,14 +8,18 @@ import contextlib
 import os
 import signal
 import time
+import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 import psutil
 
+from chaos.ends import KILLED, STOPPED, Ends
 from chaos.errors import NotSoError
 from chaos.interceptor import Interceptor
 from chaos.shim import Shim
+from chaos.usage import Usage
 from deploy.local import LINK_FAULTS_FILE, LocalCluster, LocalError, NodeState
 
 READY_TIMEOUT_S: Final = 60.0
@@ -32,6 +36,9 @@ class Target:
         self.shims: Final[dict[int, Shim]] = {}
         self.interceptor: Final = Interceptor(local.directory / LINK_FAULTS_FILE)
         self._paused: set[int] = set()
+        self._ends: Final = Ends(local)
+        for node in local.node_ids:
+            self._ends.watch(node)
 
     # --- Facts ---
 
@@ -56,14 +63,22 @@ class Target:
         """Whether a node answers and knows a term."""
         return self.status()[node].term is not None
 
-    def socket_counts(self) -> dict[int, int]:
-        """Sockets of each node that runs, for a look at leaks."""
+    def usage(self) -> dict[int, Usage]:
+        """What the process of each node that runs holds."""
         found = {}
-        for node, state in self.status().items():
-            if state.pid is not None:
-                with contextlib.suppress(psutil.Error):
-                    found[node] = len(psutil.Process(state.pid).net_connections("tcp"))
+        for node in self.node_ids:
+            process = self.local.process(node)
+            if process is not None and process.is_alive:
+                with contextlib.suppress(psutil.Error, FileNotFoundError):
+                    found[node] = Usage.of(process.pid)
         return found
+
+    def metric(self, node: int, name: str, **labels: str) -> float:
+        """The value of a metric of a node that runs; 0 if it has none with these labels."""
+        address = next(state.http_address for state in self.local.status() if state.node_id == node)
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=READY_TIMEOUT_S) as answer:
+            text = answer.read().decode()
+        return value_of_metric(text, name, labels)
 
     def pid(self, node: int) -> int:
         """Of a node that runs."""
@@ -80,16 +95,21 @@ class Target:
             environment = {"QUORUMLOG_FAILPOINTS": failpoints} if failpoints else {}
             if node in self.shims:
                 environment |= self.shims[node].environment()
+            self._ends.look()  # Its last process is forgotten now.
             self.local.start(node, environment=environment)
+            self._ends.watch(node)
 
     def kill(self, node: int) -> None:
         """SIGKILL."""
         self._paused.discard(node)
         if not self.local.kill(node):
             raise NotSoError(f"node {node} was dead before it could be killed")
+        self._ends.allow(node, KILLED)
+        self._ends.look()  # What it left, before its files are touched.
 
     def stop(self, node: int) -> None:
         """SIGTERM, and wait."""
+        self.let_stop(node)
         if self.local.stop(node):
             raise NotSoError(f"node {node} did not stop in time and was killed")
 
@@ -107,16 +127,37 @@ class Target:
         self._paused.discard(node)
         self.local.resume(node)
 
-    def wait_ended(self, node: int, timeout_s: float = READY_TIMEOUT_S) -> int:
-        """Wait until a node's process has ended by itself; return its exit code."""
+    def may_end(self, node: int, *codes: int) -> None:
+        """A fault that begins now may end the node's process, with one of these statuses."""
+        self._ends.allow(node, *codes)
+
+    def wait_ended(self, node: int, *codes: int, timeout_s: float = READY_TIMEOUT_S) -> int:
+        """Wait until a node's process has ended by itself, with one of these statuses; return it.
+
+        Raises NotSoError: it still runs, or it ended with another one.
+        """
+        self._ends.allow(node, *codes)
         deadline = time.monotonic() + timeout_s
         while self.local.is_alive(node):
             if time.monotonic() >= deadline:
                 raise NotSoError(f"node {node} still runs after {timeout_s} s")
             time.sleep(_POLL_S)
+        self._ends.look()
         code = self.local.exit_code(node)
         assert code is not None, f"node {node} was started here"
+        if code not in codes:
+            raise NotSoError(f"node {node} ended with {code}, expected {sorted(codes)}")
         return code
+
+    def let_stop(self, *nodes: int) -> None:
+        """Those that run of these nodes, by default of all, are about to be told to stop."""
+        for node in nodes or self.node_ids:
+            if self.local.is_alive(node):
+                self._ends.allow(node, STOPPED)
+
+    def unexpected_ends(self) -> list[str]:
+        """What was wrong with the ends of processes since this was asked last (I17)."""
+        return self._ends.take()
 
     def heal(self) -> None:
         """Take every fault away, and start what is down. Nothing is waited for."""
@@ -133,3 +174,14 @@ class Target:
             return self.local.wait_ready(int(timeout_s * 1000), node_ids=self.node_ids)
         except LocalError as error:
             raise NotSoError(str(error)) from error
+
+
+def value_of_metric(text: str, name: str, labels: Mapping[str, str]) -> float:
+    """Find one value in the text of `/metrics`; 0 if it is not there."""
+    wanted = {f'{label}="{value}"' for label, value in labels.items()}
+    for line in text.splitlines():
+        told, _, value = line.rpartition(" ")
+        found, _, rest = told.partition("{")
+        if found == name and wanted <= set(rest.rstrip("}").split(",")):
+            return float(value)
+    return 0.0

@@ -1,7 +1,8 @@
 """One scenario run once: load, fault, healing, drain, verdict.
 
 Owns the order of these, and what counts as failure: any exception, any violation, any proof that is
-missing. Must not choose scenarios or keep clusters. What it returns is all that a report needs.
+missing, an end of a process that nobody asked for, a deadline that was missed. Must not choose
+scenarios or keep clusters. What it returns is all that a report needs.
 """
 
 import asyncio
@@ -16,19 +17,24 @@ from chaos.clients import Clients
 from chaos.errors import NotPossibleHereError, NotSoError
 from chaos.load import CONNECT_TIMEOUT_MS, Load
 from chaos.losses import Losses, find_losses, reported, without
+from chaos.pace import Pace
 from chaos.profile import Mode, Options
 from chaos.recorder import Recorder, now_ns
 from chaos.scenario import SHOWN_COUNT, Context, Scenario
 from chaos.target import Target
+from chaos.usage import Usage
 from chaos.verdict import caught_up, drain, judge, leaders_of, same_digests
+from quorumlog.ha_types import HaLoss
+from raft.simulator.checker import check_values
 from raft.simulator.history import Value
 
 BEFORE_COUNT: Final = 200
 AFTER_COUNT: Final = 100
 HEAL_TIMEOUT_S: Final = 90.0
 SCENARIO_TIMEOUT_S: Final = 300.0
-SOCKET_SLACK: Final = 6
-"""Sockets that a node may have more than before: a client that has just begun to reconnect."""
+FAILOVER_S_MAX: Final = 10.0
+"""Twice the target (fault-matrix 11), and longer on a machine that is slow."""
+RECOVERY_S_MAX: Final = 30.0
 
 
 @dataclass(slots=True)
@@ -54,6 +60,10 @@ class Result:
     lost_reported_count: int = 0
     """Acked by an async master, gone, and reported."""
     group_missed_count: int = 0
+    slowness: float = 1.0
+    """Of the machine meanwhile: deadlines were longer by this."""
+    memory_size_bytes: dict[int, int] = field(default_factory=dict)
+    """Of each process of a node in the end, without what it maps."""
     took_s: float = 0.0
     recorder: Recorder = field(default_factory=Recorder)
 
@@ -77,14 +87,21 @@ class Trial:
         """Run it; what goes wrong is in the result, and never raised."""
         result, began = self.result, time.monotonic()
         try:
-            async with asyncio.timeout(SCENARIO_TIMEOUT_S * self._options.time_scale):
-                await self._run()
+            async with Pace() as pace:
+                try:
+                    async with asyncio.timeout(SCENARIO_TIMEOUT_S * self._options.time_scale):
+                        await self._run(pace)
+                finally:
+                    result.slowness = pace.slowness
         except NotPossibleHereError as reason:
             result.verdict, result.why = "skipped", str(reason)
         except NotSoError as reason:
             result.verdict, result.why = "failed", str(reason)
         except Exception:  # noqa: BLE001 - whatever it is, the run goes on and shows it.
             result.verdict, result.why = "failed", traceback.format_exc()
+        if ends := await asyncio.to_thread(self._cluster.unexpected_ends):
+            result.violations += ends
+            result.verdict, result.why = "failed", "\n".join(filter(None, [*ends, result.why]))
         result.took_s = time.monotonic() - began
         result.lost_count = sum(found.startswith("lost") for found in result.violations)
         result.outcomes = dict(result.recorder.outcomes)
@@ -93,7 +110,7 @@ class Trial:
             result.recorder.note("failure", result.why.strip().splitlines()[-1])
         return result
 
-    async def _run(self) -> None:
+    async def _run(self, pace: Pace) -> None:
         result, cluster, recorder = self.result, self._cluster, self.result.recorder
         load = Load(cluster.bootstrap, self._topic, recorder, pause_s=self._scenario.pause_s)
         async with load:
@@ -108,7 +125,8 @@ class Trial:
                 violations=result.violations,
             )
             await context.acked(BEFORE_COUNT)
-            sockets = await context.do(cluster.socket_counts)
+            usage = await context.do(cluster.usage)
+            known = await self._losses(load)
             recorder.note("phase", "fault")
             try:
                 await self._scenario.body(context)
@@ -123,19 +141,32 @@ class Trial:
             await load.stop()
             result.acked_count = load.clients.acked_count
             result.failovers_ms = _failovers(context)
-            lost = await self._judge(context, healed_ns)
+            lost = await self._judge(context, healed_ns, known)
             patience_s = HEAL_TIMEOUT_S * self._options.time_scale
             missed = await load.groups_caught_up(patience_s, lost=lost)
             result.group_missed_count = len(missed)
-            await _sockets_are_back(context, sockets)
+            await _usage_is_back(context, usage)
+            after = await context.do(cluster.usage)
+            result.memory_size_bytes = {one.pid: one.memory_size_bytes for one in after.values()}
         if missed:
             raise NotSoError(f"a group missed {len(missed)} messages, as {sorted(missed)[:5]}")
         if not result.proofs:
             raise NotSoError("the scenario proved nothing")
         if not load.clients.read_count:
             raise NotSoError("nothing was read")
+        if late := too_late(result, self._options.time_scale * pace.slowness):
+            result.violations += late
+            raise NotSoError("\n".join(late))
 
-    async def _judge(self, context: Context, healed_ns: int) -> frozenset[Value]:
+    async def _losses(self, load: Load) -> frozenset[HaLoss]:
+        """What was reported as lost before this trial began."""
+        if self._options.mode is not Mode.ASYNC_MASTER:
+            return frozenset()
+        return frozenset(await reported(load.clients.client))
+
+    async def _judge(
+        self, context: Context, healed_ns: int, known: frozenset[HaLoss]
+    ) -> frozenset[Value]:
         """Compare all replicas, and let the checkers judge the history.
 
         Returns what was lost as the mode allows."""
@@ -156,14 +187,20 @@ class Trial:
             drains = await drain(client, self._topic, nodes, last)
             result.recorder.drains, result.recorder.notes = drains, context.notes
             found = Losses(frozenset(), ())
+            operations = result.recorder.operations
             if is_async:
-                found = find_losses(context.load.clients.places, drains, await reported(client))
+                said = [loss for loss in await reported(client) if loss not in known]
+                found = find_losses(context.load.clients.places, drains, said, operations)
                 result.lost_reported_count = len(found.lost)
-        operations = result.recorder.operations
+        problems = list(found.problems)
         if found.lost:
+            # What was read may be lost now; that it had been sent is true for ever.
+            problems += map(str, check_values(operations))
             operations = without(operations, found.lost)
-        judged = await asyncio.to_thread(judge, operations, drains, context.notes)
-        result.violations = [*found.problems, *judged]
+        judged = await asyncio.to_thread(
+            judge, operations, drains, context.notes, may_expire=self._scenario.profile.forgets
+        )
+        result.violations = [*problems, *judged]
         paths = {node: cluster.local.log_path(node) for node in nodes}
         leaders, breaches = await asyncio.to_thread(leaders_of, paths)
         result.violations += breaches
@@ -175,14 +212,37 @@ class Trial:
         return found.lost
 
 
-async def _sockets_are_back(context: Context, before: dict[int, int]) -> None:
-    """Demand that no node has many more sockets than before the fault (I16)."""
+async def _usage_is_back(context: Context, before: dict[int, Usage]) -> None:
+    """Demand that no node holds much more than before the fault (I16)."""
+    excess: list[str] = []
 
-    def are_back() -> bool:
-        counts = context.target.socket_counts()
-        return all(n <= before.get(node, n) + SOCKET_SLACK for node, n in counts.items())
+    def is_back() -> bool:
+        now = context.target.usage()
+        excess[:] = [
+            f"node {node}: {what}"
+            for node, one in now.items()
+            if node in before
+            for what in one.excess(before[node])
+        ]
+        return not excess
 
-    await context.until(f"sockets as before, {before}", are_back)
+    try:
+        await context.until("as few descriptors and threads as before", is_back)
+    except NotSoError as error:
+        raise NotSoError(f"I16: {error}: {'; '.join(excess)}") from error
+
+
+def too_late(result: Result, scale: float) -> list[str]:
+    """What took longer than its deadline, which is `scale` times that of a quiet machine (I15)."""
+    found = []
+    for ms in result.failovers_ms:
+        if ms > FAILOVER_S_MAX * scale * 1000:
+            bound = f"at most {FAILOVER_S_MAX * scale:.1f} s here"
+            found.append(f"I15: {ms / 1000:.1f} s from the loss of a leader to a receipt, {bound}")
+    if result.recovery_ms is not None and result.recovery_ms > RECOVERY_S_MAX * scale * 1000:
+        bound = f"at most {RECOVERY_S_MAX * scale:.1f} s here"
+        found.append(f"I15: whole {result.recovery_ms / 1000:.1f} s after the faults, {bound}")
+    return found
 
 
 def _failovers(context: Context) -> list[float]:

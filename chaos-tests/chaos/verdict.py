@@ -106,9 +106,16 @@ def _drain_of(node: int, queue: int, pairs: list[tuple[int, str]]) -> Drain:
 
 
 def judge(
-    operations: list[Operation], drains: list[Drain], notes: list[FaultNote] | None = None
+    operations: list[Operation],
+    drains: list[Drain],
+    notes: list[FaultNote] | None = None,
+    *,
+    may_expire: bool = False,
 ) -> list[str]:
-    """Return every violation, one text each; nothing for a history that a right log can have."""
+    """Return every violation, one text each; nothing for a history that a right log can have.
+
+    `may_expire`: retention may have deleted the beginning of a queue.
+    """
     log_names = {queue_name(queue) for queue in LOG_QUEUES}
     register = queue_name(REGISTER_QUEUE)
     of_log = [operation for operation in operations if operation.queue in log_names]
@@ -120,7 +127,7 @@ def judge(
     was_enabled = gc.isenabled()
     gc.disable()
     try:
-        violations = check_log(of_log, _distinct(drains), notes or ())
+        violations = check_log(of_log, _distinct(drains), notes or (), may_expire=may_expire)
         violations += check_register_by_index(of_register)
         violations += check_register_by_zones(of_register)
     finally:

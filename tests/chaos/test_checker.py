@@ -5,9 +5,11 @@ import time
 from collections.abc import Callable
 from random import Random
 
+import chaos.scenarios  # noqa: F401  Registers them.
 import pytest
 from chaos.body import body_of, value_of
 from chaos.clients import queue_name
+from chaos.scenario import SCENARIOS
 from chaos.verdict import judge
 
 from raft.errors import Outcome
@@ -57,6 +59,23 @@ def lose_on_one_replica(random: Random, history: History) -> str:
     chosen = random.choice([d for d in history[1] if d.queue == QUEUE])
     history[1].remove(chosen)
     history[1].append(chosen._replace(values=chosen.values[:-3]))
+    return "lost"
+
+
+def lose_the_beginning(random: Random, history: History) -> str:
+    """Every replica begins behind the first messages, and nothing was to expire."""
+    count = random.randrange(1, 50)
+    for at, drain in enumerate(history[1]):
+        if drain.queue == QUEUE:
+            history[1][at] = drain._replace(first_offset=count, values=drain.values[count:])
+    return "lost"
+
+
+def lose_the_beginning_of_one(random: Random, history: History) -> str:
+    """One replica has lost its first file."""
+    chosen = random.choice([d for d in history[1] if d.queue == QUEUE])
+    history[1].remove(chosen)
+    history[1].append(chosen._replace(first_offset=7, values=chosen.values[7:]))
     return "lost"
 
 
@@ -148,6 +167,8 @@ PLANTS: tuple[Plant, ...] = (
     lose_at_the_end,
     lose_a_put,
     lose_on_one_replica,
+    lose_the_beginning,
+    lose_the_beginning_of_one,
     swap,
     double,
     change_a_byte,
@@ -169,6 +190,19 @@ def test_a_planted_violation_is_always_found(plant: Plant) -> None:
         rule = plant(Random(seed), history)
         found = {violation.split(" ", 1)[0] for violation in judge(*history)}
         assert rule in found, f"seed {seed}: planted {rule}, found {found}"
+
+
+def test_only_a_replica_that_may_forget_begins_later() -> None:
+    for plant in (lose_the_beginning, lose_the_beginning_of_one):
+        history = clean(3, 500)
+        plant(Random(3), history)
+        assert all("before offset" in violation for violation in judge(*history))
+        assert judge(*history, may_expire=True) == []
+
+
+def test_only_scenarios_of_retention_may_forget() -> None:
+    forgetful = {one.name for one in SCENARIOS.values() if one.profile.forgets}
+    assert forgetful == {"snapshot", "kill-in-snapshots"}
 
 
 def test_clean_histories_are_not_accused() -> None:

@@ -5,7 +5,19 @@ from dataclasses import replace
 from chaos.losses import Place, find_losses
 
 from quorumlog.ha_types import HaLoss
-from raft.simulator.history import Drain, Value
+from raft.errors import Outcome
+from raft.simulator.checker import check_values
+from raft.simulator.history import (
+    AppendCall,
+    Drain,
+    Kind,
+    Operation,
+    ReadCall,
+    Receipt,
+    Records,
+    Seen,
+    Value,
+)
 
 PLACES: dict[Value, Place] = {
     f"v{n}": Place(1 if n < 8 else 2, 100 * n, "q0", n) for n in range(12)
@@ -25,7 +37,8 @@ def test_a_reported_end_is_no_breach() -> None:
 
 
 def test_a_hole_is_found() -> None:
-    problems = find_losses(PLACES, [drain(5, 7)], [REPORTED]).problems
+    two = replace(REPORTED, acked_record_count=2)
+    problems = find_losses(PLACES, [drain(5, 7)], [two]).problems
     assert len(problems) == 1
     assert "'v6' behind it is not" in problems[0]
 
@@ -46,3 +59,74 @@ def test_what_retention_deleted_is_no_loss_and_what_it_cannot_have_is() -> None:
     found = find_losses(PLACES, [kept, kept._replace(replica=2)], [])
     assert found.lost == {"v6"}
     assert len(found.problems) == 2
+
+
+def append(
+    number: int, outcome: Outcome = Outcome.APPLIED, *, term: int = 1, invoke_ns: int = 0
+) -> Operation:
+    is_open = outcome is Outcome.UNKNOWN
+    result = Receipt(number) if outcome is Outcome.APPLIED else None
+    call = AppendCall(f"v{number}")
+    returned = None if is_open else invoke_ns + 10
+    kind = Kind.APPEND
+    return Operation(
+        number, number, kind, "q0", invoke_ns, returned, outcome, call, result, 0, term
+    )
+
+
+def test_a_count_that_is_too_high_is_found() -> None:
+    """The master reports more than was lost, and clients know of all that they were told."""
+    high = replace(REPORTED, acked_record_count=4)
+    (problem,) = find_losses(PLACES, [drain(5, 6, 7)], [high]).problems
+    assert problem == "I19: of epoch 2 3 messages are lost, 4 are reported"
+    (problem,) = find_losses(PLACES, [drain()], [REPORTED]).problems
+    assert "0 messages are lost, 3" in problem
+
+
+def test_what_nobody_heard_of_may_be_counted_and_no_more() -> None:
+    losses = replace(REPORTED, epoch=1, acked_record_count=5)
+    unknown = append(20, Outcome.UNKNOWN, invoke_ns=50)
+    again = append(21, term=2, invoke_ns=40)  # Acked by the old master first, perhaps.
+    first = append(8, term=2, invoke_ns=60)
+    later = append(22, Outcome.UNKNOWN, term=0, invoke_ns=900)
+    refused = append(23, Outcome.NOT_APPLIED, invoke_ns=50)
+    over = [first._replace(return_ns=55, invoke_ns=51), later, refused]
+    found = find_losses(PLACES, [drain(5, 6, 7)], [losses], [unknown, again, *over])
+    assert not found.problems
+    (problem,) = find_losses(PLACES, [drain(5, 6, 7)], [losses], over).problems
+    assert "and at most 1 that nobody heard of, 5 are reported" in problem
+
+
+def test_a_report_that_is_not_exact_hides_none_that_is() -> None:
+    vague = replace(REPORTED, is_exact=False, acked_record_count=-1)
+    assert not find_losses(PLACES, [drain(5, 6, 7)], [vague]).problems
+    low = replace(REPORTED, acked_record_count=2)
+    assert find_losses(PLACES, [drain(5, 6, 7)], [vague, low]).problems
+
+
+def test_a_loss_is_counted_by_the_first_report_of_its_place() -> None:
+    """Positions are used again by later epochs, which may lose them as well."""
+    places: dict[Value, Place] = {"a": Place(1, 500, "q0", 5), "b": Place(2, 500, "q0", 5)}
+    reports = [replace(REPORTED, epoch=n, record_count=1, acked_record_count=1) for n in (2, 1)]
+    assert not find_losses(places, [Drain(1, "q0", 0, [])], reports).problems
+
+
+def read(kind: Kind, value: Value, number: int) -> Operation:
+    if kind is Kind.GET:
+        result: Records | Seen = Seen(value, 0)
+    else:
+        result = Records(((0, value),))
+    call = None if kind is Kind.GET else ReadCall(0, 1)
+    return Operation(number, number, kind, "q0", 100, 110, Outcome.APPLIED, call, result)
+
+
+def test_what_was_read_had_been_sent_also_where_it_was_lost_later() -> None:
+    sent = [append(1), append(2, Outcome.UNKNOWN), append(3, Outcome.NOT_APPLIED)]
+    put = append(4)._replace(kind=Kind.PUT, request="v4", result=4)
+    for kind in (Kind.READ, Kind.POLL, Kind.GET):
+        good = [read(kind, value, 9) for value in ("v1", "v2", "v4")]
+        assert check_values([*sent, put, *good]) == []
+        phantom = read(kind, "damaged:00", 9)
+        assert [found.rule for found in check_values([*sent, phantom])] == ["phantom"]
+        refused = read(kind, "v3", 9)
+        assert [found.rule for found in check_values([*sent, refused])] == ["aborted_read"]

@@ -1,20 +1,23 @@
 """Disks that fail, hang, are slow or full (fault-matrix 3.3)."""
 
 import errno
+import time
 from typing import Final
 
-from chaos.clients import LOG_QUEUES
+from chaos.clients import LOG_QUEUES, SHORT_MS
+from chaos.ends import EXIT_BROKEN, EXIT_SYNC_FAILED
+from chaos.errors import NotSoError
 from chaos.profile import DISK_SIZE_BYTES, Mode, Profile
-from chaos.scenario import Context, scenario
+from chaos.scenario import DEADLINE_S, Context, scenario
 from chaos.scenarios.process import ROLLING, restart
 from chaos.shim import Call, Shim
 from quorumlog.errors import QuorumlogError
 
-EXIT_SYNC_FAILED: Final = 74
 RESERVE_SIZE_BYTES: Final = 4 << 20
 """As the profiles set it."""
 SMALL_FILES: Final = (("file_size_bytes", "1MiB"), ("batch_size_bytes_max", "256KiB"))
-SMALL_DISK: Final = Profile(disk_size_bytes=DISK_SIZE_BYTES, settings=SMALL_FILES)
+SMALL_DISK: Final = Profile(disk_size_bytes=DISK_SIZE_BYTES, settings=SMALL_FILES, is_own=True)
+"""Nothing is deleted to make room, so the next scenario would find less of it."""
 
 
 def _is_hit(shim: Shim, call: Call, before: int) -> bool:
@@ -47,8 +50,8 @@ async def sync_error(x: Context) -> None:
             x.prove("one sync failed", shim.hits(Call.SYNC) == before + 1)
             # One of its name server ends only that, which keeps no message.
             is_alive = x.cluster.local.is_alive(node)
-        code = x.cluster.local.exit_code(node)
-        x.prove(f"node {node} ended with 74", code == EXIT_SYNC_FAILED)
+        await x.do(x.cluster.wait_ended, node, EXIT_SYNC_FAILED)
+        x.prove(f"node {node} ended with 74", True)
         await x.acked()
         await restart(x, node)
 
@@ -156,12 +159,17 @@ async def full_disk(x: Context) -> None:
         await x.do(x.cluster.make_room, follower)
     await x.do(x.cluster.wait_ready)
     leader = await x.leader()
+    before = await x.do(_refused_count, x, leader)
     async with x.fault("full", f"leader, node {leader}"):
         await x.do(x.cluster.fill, leader)
+        await x.until("it refuses appends", lambda: _refused_count(x, leader) > before)
+        x.prove(f"the full node {leader} refused appends", True)
         if x.options.mode is Mode.RAFT:
+            await x.new_leader(leader)
             await x.acked(2_000)
+            x.prove(f"node {leader} has handed over", await x.leader() != leader)
         else:
-            await x.linger(2.0)  # A master stays master, and refuses.
+            x.prove("the master stayed", await x.leader() == leader)
         await x.do(x.cluster.make_room, leader)
     await x.acked()
     x.prove("nobody died", all(map(x.cluster.local.is_alive, x.cluster.node_ids)))
@@ -173,19 +181,15 @@ async def full_majority(x: Context) -> None:
 
     Half of the reserve is left: what is committed needs room in queues to be seen by readers.
     """
-    nodes = x.cluster.node_ids
+    nodes, topic = x.cluster.node_ids, f"{x.load.clients.topic}-full"
+    await x.load.clients.client.admin.create_topic(topic, queue_count=1)
+    before = {node: await x.do(_refused_count, x, node) for node in nodes}
     async with x.fault("full", "all nodes", count=len(nodes)):
         for node in nodes:
             await x.do(x.cluster.fill, node, RESERVE_SIZE_BYTES // 2)
-        before = x.recorder.errors.copy()
-        await x.until(
-            "appends are refused",
-            lambda: any(
-                count > before[code]
-                for code, count in x.recorder.errors.items()
-                if "full" in code or "outcome_unknown" in code or "deadline" in code
-            ),
-        )
+        await is_refused(x, topic)
+        await x.until("the leader refuses appends", leader_refuses, x, before)
+        x.prove("the leader counts what it refuses", True)
         reads = x.load.clients.read_count
         await x.until("reads go on", lambda: x.load.clients.read_count > reads)
         x.prove("appends were refused, reads were not", True)
@@ -193,6 +197,34 @@ async def full_majority(x: Context) -> None:
         for node in nodes:
             await x.do(x.cluster.make_room, node)
     await x.acked()
+
+
+async def is_refused(x: Context, topic: str) -> None:
+    """Append until that is refused by name, with the word that nothing was done."""
+    deadline, heard = time.monotonic() + DEADLINE_S * x.options.time_scale, "nothing"
+    while time.monotonic() < deadline:
+        producer = x.load.clients.client.producer(idempotent=False, timeout_ms=SHORT_MS)
+        try:
+            while time.monotonic() < deadline:
+                await producer.send(topic, bytes(1 << 10), queue_id=0)
+        except QuorumlogError as error:
+            heard = f"{error.code}, {error.outcome.value}: {error}"
+        finally:
+            await producer.abort()
+        if "store.full" in heard and "not_applied" in heard:
+            x.prove(f"an append was refused: {heard}", True)
+            return
+    raise NotSoError(f"no append was refused with store.full and not_applied, the last {heard}")
+
+
+def leader_refuses(x: Context, before: dict[int, float]) -> bool:
+    leader = x.target.leader()
+    return bool(leader) and _refused_count(x, leader) > before[leader]
+
+
+def _refused_count(x: Context, node: int) -> float:
+    """How many appends a node refused since its disk is full."""
+    return x.target.metric(node, "quorumlog_store_full_total")
 
 
 @scenario("read-errors", "D12", profile=ROLLING, needs_shim=True)
@@ -204,6 +236,7 @@ async def read_errors(x: Context) -> None:
     for node in (await x.follower(), await x.leader()):
         shim = x.cluster.shims[node]
         before, refused = shim.hits(Call.READ), 0
+        x.cluster.may_end(node, EXIT_BROKEN)  # What was committed is needed, and not to be had.
         async with x.fault("read-error", f"EIO, node {node}"):
             shim.fail(Call.READ, errno.EIO)
             # Complete files are not mapped: they are read from the disk.
@@ -224,7 +257,8 @@ async def read_errors(x: Context) -> None:
 
 @scenario("no-new-files", "D19", profile=ROLLING, needs_shim=True)
 async def no_new_files(x: Context) -> None:
-    """No file can be made: the file system is read-only, not ours any more, out of inodes."""
+    """No file can be made: the file system is read-only, not ours any more, out of inodes. Nobody
+    dies of it."""
     for error in (errno.EROFS, errno.EACCES, errno.ENOSPC):
         for node in (await x.follower(), await x.leader()):
             shim = x.cluster.shims[node]
@@ -236,8 +270,5 @@ async def no_new_files(x: Context) -> None:
                 await x.linger(0.5)
                 shim.clear()
             x.prove(f"node {node} could make no file: {name}", True)
-            if not x.cluster.local.is_alive(node):
-                x.recorder.note("node", f"{node} ended with {x.cluster.local.exit_code(node)}")
-                await x.do(x.cluster.start, node)
             await x.do(x.cluster.wait_ready)
             await x.acked()

@@ -6,15 +6,15 @@ the node is started with the point armed, and its death proves that it came by.
 
 from typing import Final
 
+from chaos.ends import EXIT_BROKEN, KILLED
 from chaos.errors import NotSoError
 from chaos.profile import Mode
 from chaos.scenario import RAFT, Context, scenario
 from chaos.scenarios.membership import FORGETFUL, behind_retention
-from chaos.scenarios.process import KILLED, ROLLING, restart
+from chaos.scenarios.process import ROLLING, restart
 from quorumlog.errors import QuorumlogError
 from store.mapped_file import TEMPORARY_SUFFIX
 
-EXIT_BROKEN: Final = 70
 _CALLS: Final = (
     "fs.sync", "fs.rename", "fs.open", "fs.allocate", "fs.write", "fs.unlink", "fs.sync_directory",
     "fs.map",
@@ -39,8 +39,8 @@ async def _die_at(x: Context, node: int, point: str, nth: int) -> None:
     """Start a node that does not run, wait until it has died at a point, start it again."""
     x.inject("failpoint", f"{point} at pass {nth}, node {node}")
     await x.do(x.cluster.start, node, failpoints=f"{point}=kill@{nth}")
-    code = await x.do(x.cluster.wait_ended, node)
-    x.prove(f"node {node} died at {point}", code == KILLED)
+    await x.do(x.cluster.wait_ended, node, KILLED)
+    x.prove(f"node {node} died at {point}", True)
 
 
 @scenario("kill-at-failpoints", "P2", profile=ROLLING)
@@ -111,8 +111,8 @@ async def kill_in_cuts(x: Context) -> None:
             await x.new_leader(victim)
             await x.do(links.join, pairs)
         x.inject("failpoint", f"{point}, node {victim}")
-        code = await x.do(x.cluster.wait_ended, victim)
-        x.prove(f"node {victim} died at {point}", code == KILLED)
+        await x.do(x.cluster.wait_ended, victim, KILLED)
+        x.prove(f"node {victim} died at {point}", True)
         await restart(x, victim)
         await x.acked(50)
 
@@ -125,8 +125,8 @@ async def assertion(x: Context) -> None:
         x.inject("assertion", f"node {victim}")
         # Nothing can fail between a roll and its entry: the node relies on that.
         await x.do(x.cluster.start, victim, failpoints="ledger.before_append=EIO@30")
-        code = await x.do(x.cluster.wait_ended, victim)
-        x.prove(f"node {victim} ended with 70", code == EXIT_BROKEN)
+        await x.do(x.cluster.wait_ended, victim, EXIT_BROKEN)
+        x.prove(f"node {victim} ended with 70", True)
         dumps = x.cluster.data_directory(victim).glob("dump-*")
         x.prove(f"node {victim} left a dump", any(dumps))
         await x.acked(50)

@@ -11,6 +11,7 @@ from typing import Final
 from chaos.losses import reported
 from chaos.profile import Mode
 from chaos.scenario import DEADLINE_S, HA, Context, scenario
+from quorumlog.ha_types import HaLoss
 
 GRACE_S: Final = 1.0
 """What was on its way when the links were cut may still be acked."""
@@ -55,7 +56,16 @@ async def slaves_killed(x: Context) -> None:
 
 @scenario("lagging-slaves", "H4 H6", modes=HA)
 async def lagging_slaves(x: Context) -> None:
-    """The slaves lag behind thin links when the master is killed; it comes back with more."""
+    """The slaves lag behind thin links when the master dies, or sleeps; it comes back with more."""
+    if x.options.mode is Mode.ASYNC_MASTER:
+        # It has seen all that it acked, so what it reports is exact.
+        losses = await _lost_by_lagging(x, is_killed=False)
+        x.prove("who slept knows exactly", any(loss.is_exact for loss in losses))
+    await _lost_by_lagging(x, is_killed=True)
+
+
+async def _lost_by_lagging(x: Context, *, is_killed: bool) -> set[HaLoss]:
+    """Let the slaves lag, take the master away, and have it back; return what is reported."""
     links, master, client = x.cluster.links, await x.leader(), x.load.clients.client
     slaves = [node for node in links.nodes if node != master]
     pairs, known = links.between([master], slaves), set(await reported(client))
@@ -70,21 +80,24 @@ async def lagging_slaves(x: Context) -> None:
                 await x.do(links.cut_direction, master, slave)
             await x.acked()
         x.leader_lost()
-        x.inject("kill", f"the master, node {master}")
-        await x.do(x.cluster.kill, master)
+        x.inject("kill" if is_killed else "pause", f"the master, node {master}")
+        await x.do(x.cluster.kill if is_killed else x.cluster.pause, master)
         await x.do(links.heal)
     x.prove("another node is master", await x.new_leader(master) != master)
     await x.acked()
-    await x.do(x.cluster.start, master)
+    await x.do(x.cluster.start if is_killed else x.cluster.resume, master)
     await x.do(x.cluster.wait_ready)
     await x.acked()
+    losses: set[HaLoss] = set()
     if is_async:
         # The old master reports it once it has met the new log.
         async with asyncio.timeout(DEADLINE_S * x.options.time_scale):
-            while not (losses := set(await reported(client)) - known):  # noqa: ASYNC110
+            while not losses:
+                losses = set(await reported(client)) - known
                 await asyncio.sleep(0.05)
         told = [f"{loss.acked_record_count} acked of epoch {loss.epoch}" for loss in losses]
         x.prove(f"a loss is reported: {told}", told)
+    return losses
 
 
 @scenario("master-link-storm", "H10", modes=HA)
@@ -135,8 +148,8 @@ async def lost_controller(x: Context) -> None:
         await x.do(x.cluster.kill, node)
         await x.do(shutil.rmtree, x.cluster.data_directory(node) / "nameserver")
         x.inject("lose", f"what the name server of node {node} knows")
-    x.leader_lost()
     await x.do(x.cluster.start, *nodes)
+    x.leader_lost()  # Since all are being started; before, nobody could have led.
     await x.do(x.cluster.wait_ready)
     await x.acked()
     found = await x.term()

@@ -21,7 +21,8 @@ FORGETFUL: Final = Profile(
         ("batch_size_bytes_max", "64KiB"),
         ("retention_size_bytes", "1MiB"),
         ("follower_lag_count_max", 100),
-    )
+    ),
+    forgets=True,
 )
 
 

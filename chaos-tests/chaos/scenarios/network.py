@@ -437,8 +437,8 @@ async def lossy_links(x: Context) -> None:
 
 @scenario("flipped-bits", "N16", modes=RAFT)
 async def flipped_bits(x: Context) -> None:
-    """Bits of messages between nodes are flipped: connections end, and nothing is believed."""
-    interceptor = x.target.interceptor
+    """Bits of messages between nodes are flipped: they are refused, and nothing is believed."""
+    interceptor, before = x.target.interceptor, await x.do(_refused_frame_count, x)
     async with x.fault("flip", "one message in 200"):
         await x.do(interceptor.set, flip=0.005)
         await x.linger(4.0)
@@ -446,3 +446,12 @@ async def flipped_bits(x: Context) -> None:
         await x.do(interceptor.clear)
     counts = await x.do(interceptor.counts)
     x.prove(f"bits were flipped: {counts}", counts.get("flipped", 0) > 2)
+    # One that is damaged ends its connection, and others that are on their way are gone with it.
+    refused = await x.do(_refused_frame_count, x) - before
+    x.prove(f"{refused:.0f} frames were refused", refused > 0)
+
+
+def _refused_frame_count(x: Context) -> float:
+    """How many connections all nodes closed since what came could not be meant."""
+    name = "quorumlog_peer_closed_total"
+    return sum(x.target.metric(node, name, code="protocol_error") for node in x.target.node_ids)

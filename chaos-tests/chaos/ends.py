@@ -1,0 +1,102 @@
+"""How processes of nodes end: which ends a scenario asked for, which came, what they left (I17).
+
+Owns the rule: a process ends only when it was ended or may end, with a status that was named
+beforehand; and only an end that says so leaves a dump. Must not know how a process is started, or
+what a node is. What was not asked for is a defect, however well everything goes on afterwards.
+"""
+
+import signal
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+from deploy.local_process import NodeProcess
+
+STOPPED: Final = 0
+KILLED: Final = -signal.SIGKILL
+EXIT_BAD_DATA: Final = 65
+EXIT_BROKEN: Final = 70
+EXIT_SYNC_FAILED: Final = 74
+_WITH_DUMP: Final = frozenset({EXIT_BROKEN, EXIT_SYNC_FAILED})
+
+
+class Nodes(Protocol):
+    """What is asked of a cluster."""
+
+    def process(self, node_id: int) -> NodeProcess | None:
+        """The last process of a node."""
+        ...
+
+    def node_directory(self, node_id: int) -> Path:
+        """Where the node has its data."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """One end that came."""
+
+    node: int
+    process: NodeProcess
+    dumps: tuple[str, ...]
+
+    def problem(self, allowed: frozenset[int]) -> str | None:
+        """What is wrong with it, if anything."""
+        code = self.process.exit_code
+        left = f", and left {', '.join(self.dumps)}" if self.dumps else ""
+        # Of a process that another command started nobody knows the status.
+        if not allowed or (code is not None and code not in allowed):
+            found = "a status that nobody knows" if code is None else str(code)
+            wanted = f"expected {sorted(allowed)}" if allowed else "which nobody expected"
+            return f"I17: node {self.node} ended with {found}, {wanted}{left}"
+        if self.dumps and code not in _WITH_DUMP:
+            return f"I17: node {self.node} ended with {code} as expected{left}"
+        return None
+
+
+class Ends:
+    """The ends of all processes of one cluster. From any thread."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
+        self._lock = threading.Lock()
+        self._open: dict[NodeProcess, int] = {}
+        """Processes that ran when they were looked at last."""
+        self._allowed: dict[NodeProcess, frozenset[int]] = {}
+        self._found: list[_End] = []
+
+    def watch(self, node: int) -> None:
+        """Keep an eye on the process that a node has now."""
+        process = self._nodes.process(node)
+        with self._lock:
+            if process is not None and process not in self._allowed:
+                self._open[process] = node
+                self._allowed[process] = frozenset()
+
+    def allow(self, node: int, *codes: int) -> None:
+        """Let the last process of a node end with one of these statuses, or have ended so."""
+        process = self._nodes.process(node)
+        with self._lock:
+            if process in self._allowed:
+                self._allowed[process] |= set(codes)
+
+    def look(self) -> None:
+        """Note who has ended, and what dumps it left: its directory may be taken away next."""
+        with self._lock:
+            for process, node in tuple(self._open.items()):
+                if not process.is_alive:
+                    del self._open[process]
+                    data = self._nodes.node_directory(node) / "data"
+                    dumps = sorted(path.name for path in data.glob(f"dump-*-{process.pid}.txt"))
+                    self._found.append(_End(node, process, tuple(dumps)))
+
+    def take(self) -> list[str]:
+        """Return what was wrong with the ends since the last time."""
+        self.look()
+        with self._lock:
+            ends, self._found = self._found, []
+            problems = [end.problem(self._allowed.pop(end.process)) for end in ends]
+            # Who lives on may not end in the next scenario for what this one allowed.
+            self._allowed = dict.fromkeys(self._open, frozenset())
+            return [problem for problem in problems if problem is not None]

@@ -1,0 +1,97 @@
+"""What a process holds: sockets, threads, descriptors, memory; and whether it held less before.
+
+Owns the base line of I16. Files with a name are no leak as such, since a log grows: each may be
+open a few times, none after it was deleted. Memory is what belongs to the process alone: the log is
+mapped, and would hide everything else.
+"""
+
+import os
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+SOCKET_SLACK: Final = 6
+"""More than before: a client that has just begun to reconnect."""
+THREAD_SLACK: Final = min(32, (os.cpu_count() or 1) + 4) + 4
+"""The default executor of a loop has so many, and makes them as they are needed."""
+NAMELESS_SLACK: Final = 6
+DELETED_SLACK: Final = 4
+"""A file that is deleted under a reader stays open until that one is done."""
+SAME_FILE_SLACK: Final = 3
+_DELETED: Final = " (deleted)"
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What one process holds now."""
+
+    pid: int
+    socket_count: int
+    thread_count: int
+    nameless_count: int
+    """Pipes, events, epolls."""
+    deleted_count: int
+    """Descriptors of files that have no name any more."""
+    same_file_count: int
+    """Descriptors of the one file that is open most often."""
+    memory_size_bytes: int
+
+    @classmethod
+    def of(cls, pid: int) -> "Usage":
+        """Look at a process. Raises psutil.NoSuchProcess."""
+        process = psutil.Process(pid)
+        targets = _targets(process)
+        files = Counter(name for name in targets if name.startswith("/"))
+        deleted = sum(count for name, count in files.items() if name.endswith(_DELETED))
+        sockets = sum(name.startswith("socket:") for name in targets)
+        return cls(
+            pid=pid,
+            socket_count=sockets,
+            thread_count=process.num_threads(),
+            nameless_count=len(targets) - sockets - files.total(),
+            deleted_count=deleted,
+            same_file_count=max(files.values(), default=0),
+            memory_size_bytes=_own_memory_size_bytes(process),
+        )
+
+    def excess(self, before: "Usage") -> list[str]:
+        """What it holds more of than before, by more than chance."""
+        found = []
+        for what, now, lo, slack in (
+            ("sockets", self.socket_count, before.socket_count, SOCKET_SLACK),
+            ("threads", self.thread_count, before.thread_count, THREAD_SLACK),
+            ("descriptors without a name", self.nameless_count, before.nameless_count,
+             NAMELESS_SLACK),
+            ("descriptors of deleted files", self.deleted_count, before.deleted_count,
+             DELETED_SLACK),
+            ("descriptors of one file", self.same_file_count, before.same_file_count,
+             SAME_FILE_SLACK),
+        ):  # fmt: skip
+            if now > lo + slack:
+                found.append(f"{now} {what} instead of {lo}")
+        return found
+
+
+def _targets(process: psutil.Process) -> list[str]:
+    """What the descriptors of a process stand for."""
+    if not sys.platform.startswith("linux"):
+        return [f"socket:{at}" for at, _ in enumerate(process.net_connections("tcp"))]
+    found = []
+    for one in Path(f"/proc/{process.pid}/fd").iterdir():
+        try:
+            found.append(os.readlink(one))
+        except FileNotFoundError:
+            pass  # Closed meanwhile.
+    return found
+
+
+def _own_memory_size_bytes(process: psutil.Process) -> int:
+    if sys.platform.startswith("linux"):
+        for line in Path(f"/proc/{process.pid}/status").read_text("utf-8").splitlines():
+            if line.startswith("RssAnon:"):
+                return int(line.split()[1]) << 10
+    return int(process.memory_info().rss)
