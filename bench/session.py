@@ -41,6 +41,13 @@ def say(row: str, unit: str, value: float | None, **more: Any) -> None:
     print(json.dumps({"row": row, "unit": unit, "value": value, **more}), flush=True)
 
 
+def _check_memory(needed_bytes: float, what: str) -> None:
+    """Raise NotOfferedError when that is most of what this machine has left."""
+    if needed_bytes > psutil.virtual_memory().available * _MEMORY_SHARE_MAX:
+        needed = f"{needed_bytes / _GIB:.0f} GiB of memory"
+        raise NotOfferedError(f"three nodes would need {needed} {what}")
+
+
 class Session:
     """A peer that runs, and the scale of what is asked of it."""
 
@@ -192,9 +199,10 @@ class Session:
             ), with_cost=False)  # fmt: skip
             await self._one_at_a_time(f"{name}, one in flight", _BODY_SIZE_BYTES)
             if size_bytes == self._scale["restart_size_bytes"]:
-                await self._cell(f"{name}, restart", "s", partial(self._restart, name))
+                await self._cell(f"{name}, restart", "s", partial(self._restart, name, size_bytes))
 
-    async def _restart(self, name: str) -> None:
+    async def _restart(self, name: str, size_bytes: int) -> None:
+        _check_memory(size_bytes * self._peer.facts.restart_memory_share, "to start again with it")
         began_s = await self._peer.restart()
         made = await self._peer.produce(Load(count=1))
         seconds = made.began_s[0] + made.took_s[0] - began_s
@@ -204,10 +212,7 @@ class Session:
         """Raise NotOfferedError when this machine could not hold the peer's log.
 
         So much of it is there already."""
-        needed = size_bytes * self._peer.facts.memory_share
-        free = psutil.virtual_memory().available
-        if needed > free * _MEMORY_SHARE_MAX:
-            raise NotOfferedError(f"it keeps it in memory: {needed / _GIB:.0f} GiB for three nodes")
+        _check_memory(size_bytes * self._peer.facts.memory_share, "to keep it")
         on_disk = (size_bytes - kept_size_bytes) * _DISK_COPIES
         free = shutil.disk_usage(self._directory).free
         if on_disk > free:

@@ -36,6 +36,8 @@ class Facts:
     """The settings that are not the defaults, and matter."""
     memory_share: float = 0.0
     """Bytes of memory that all nodes together need for a byte that is kept."""
+    restart_memory_share: float = 0.0
+    """Likewise, while they start with it."""
 
 
 @dataclass(frozen=True, slots=True)

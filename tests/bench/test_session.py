@@ -30,8 +30,10 @@ SCALE = replace(
 class Fake:
     """Keeps counts; a leader that is killed stops to ack for a while."""
 
-    def __init__(self, memory_share: float = 0.0, *, has_failover: bool = True) -> None:
-        self.facts = Facts("fake", "none", "none", "none", memory_share)
+    def __init__(
+        self, memory_share: float = 0.0, restart_share: float = 0.0, *, has_failover: bool = True
+    ) -> None:
+        self.facts = Facts("fake", "none", "none", "none", memory_share, restart_share)
         self.events: list[str] = []
         self.message_count = 0
         self._has_failover = has_failover
@@ -118,7 +120,13 @@ def test_a_log_grows_step_by_step_and_not_beyond_the_machine(
     assert f"{small}, restart" not in found
     asyncio.run(Session(Fake(memory_share=1e9), str(tmp_path), SCALE).growth())
     found = cells(capsys.readouterr().out)
-    assert "in memory" in found[f"{middle}, restart"]["reason"]
+    assert "GiB of memory to keep it" in found[f"{middle}, restart"]["reason"]
+    peer = Fake(restart_share=1e9)
+    asyncio.run(Session(peer, str(tmp_path), SCALE).growth())
+    found = cells(capsys.readouterr().out)
+    assert found[f"{middle}, batches"]["value"] > 0
+    assert "GiB of memory to start again with it" in found[f"{middle}, restart"]["reason"]
+    assert peer.events == []
 
 
 def test_a_peer_is_stopped_whatever_happens(
