@@ -3,7 +3,7 @@
 Owns what is demanded of the other side; must not know the configuration file or the handshakes.
 With a CA file peers prove certificates of that CA to each other; without one a peer that dials
 trusts the system's CAs and proves nothing itself. A certificate must name the host (name or IP
-address) that peers and clients dial.
+address) that peers and clients dial. Files are read when a node starts, and not again.
 """
 
 import ssl
@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import grpc
 
+from node.certificate_ends import earliest_end_unix_s
 from node.errors import NodeError
 
 
@@ -75,6 +76,15 @@ def grpc_server_credentials(
     )
 
 
+def ends_unix_s(files: TlsFiles) -> dict[str, int]:
+    """Return when the first certificate of each file ends, by `certificate` and `ca`: from then on
+    new connections are refused. Raises TlsFileError."""
+    found = {"certificate": earliest_end_unix_s(_text(files.certificate))}
+    if files.ca is not None:
+        found["ca"] = earliest_end_unix_s(_text(files.ca))
+    return {name: unix_s for name, unix_s in found.items() if unix_s is not None}
+
+
 def _context(files: TlsFiles, protocol: int) -> ssl.SSLContext:
     context = ssl.SSLContext(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_3  # All peers are of this project.
@@ -89,6 +99,10 @@ def _context(files: TlsFiles, protocol: int) -> ssl.SSLContext:
         except (OSError, ValueError) as error:
             raise TlsFileError(str(files.ca), str(error)) from error
     return context
+
+
+def _text(path: Path) -> str:
+    return _read(path).decode("utf-8", "replace")
 
 
 def _read(path: Path) -> bytes:

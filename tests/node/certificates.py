@@ -11,8 +11,13 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from node.tls import TlsFiles
 
-_FROM = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
-_TO = datetime.datetime(2120, 1, 1, tzinfo=datetime.UTC)
+
+def new_year(year: int) -> datetime.datetime:
+    """The moment a year begins."""
+    return datetime.datetime(year, 1, 1, tzinfo=datetime.UTC)
+
+
+_FROM, _TO = new_year(1970), new_year(2120)
 
 
 class Authority:
@@ -24,14 +29,17 @@ class Authority:
         self._name = _subject(name)
         certificate = (
             _builder(self._name, self._name, self._key)
+            .not_valid_after(_TO)
             .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
             .sign(self._key, hashes.SHA256())
         )
         self.path = directory / f"{name}.pem"
         self.path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
-    def files(self, name: str, *, address: str = "127.0.0.1") -> TlsFiles:
-        """Make a key and a certificate for `address`."""
+    def files(
+        self, name: str, *, address: str = "127.0.0.1", to: datetime.datetime = _TO
+    ) -> TlsFiles:
+        """Make a key and a certificate for `address` that ends at `to`."""
         key = ec.generate_private_key(ec.SECP256R1())
         usage = x509.ExtendedKeyUsage(
             [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
@@ -39,6 +47,7 @@ class Authority:
         names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address))])
         certificate = (
             _builder(_subject(name), self._name, key)
+            .not_valid_after(to)
             .add_extension(names, critical=False)
             .add_extension(usage, critical=False)
             .sign(self._key, hashes.SHA256())
@@ -70,5 +79,4 @@ def _builder(
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(_FROM)
-        .not_valid_after(_TO)
     )

@@ -4,17 +4,27 @@ import asyncio
 import os
 import pickle
 import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import grpc
 import pytest
 
+from node.certificate_ends import earliest_end_unix_s
 from node.handshake import CloseCode
 from node.link_types import LinkLimits
-from node.tls import TlsFileError, TlsFiles, client_context, grpc_server_credentials, server_context
+from node.tls import (
+    TlsFileError,
+    TlsFiles,
+    client_context,
+    ends_unix_s,
+    grpc_server_credentials,
+    server_context,
+)
 from node.wire import PAYLOAD_SIZE_BYTES_MAX, FrameKind
-from tests.node.certificates import Authority
+from tests.node.certificates import Authority, new_year
 from tests.node.links import (
     LIMITS,
     LOOPS,
@@ -72,7 +82,9 @@ def test_frames_pass_over_tls(authority: Authority, loop: str) -> None:
     run(work(), loop)
 
 
-@pytest.mark.parametrize("case", ["other authority", "other address", "no client certificate"])
+@pytest.mark.parametrize(
+    "case", ["other authority", "other address", "no client certificate", "expired"]
+)
 @both_loops
 def test_a_certificate_that_does_not_fit_is_refused(
     case: str, files: TlsFiles, authority: Authority, tmp_path: Path, loop: str
@@ -81,6 +93,7 @@ def test_a_certificate_that_does_not_fit_is_refused(
         "other authority": Authority(tmp_path).files("stranger"),
         "other address": authority.files("elsewhere", address="127.0.0.99"),
         "no client certificate": files,
+        "expired": authority.files("expired", to=new_year(2021)),
     }[case]
 
     async def work() -> None:
@@ -96,7 +109,9 @@ def test_a_certificate_that_does_not_fit_is_refused(
             if case != "no client certificate":
                 one.link.set_peers({2: ("127.0.0.1", two.port)})
                 await eventually(lambda: one.link.stats().peers[0].last_trouble.startswith("tls: "))
-                assert "certificate verify failed" in one.link.stats().peers[0].last_trouble
+                trouble = one.link.stats().peers[0].last_trouble
+                assert "certificate verify failed" in trouble
+                assert ("has expired" in trouble) is (case == "expired")
             assert one.events == []
 
     run(work(), loop)
@@ -194,30 +209,53 @@ def test_reconnecting_over_tls(files: TlsFiles) -> None:
 
 
 def test_grpc_credentials(files: TlsFiles) -> None:
-    async def ready(port: int, *, with_certificate: bool) -> bool:
-        assert files.ca is not None
-        pair = (files.key.read_bytes(), files.certificate.read_bytes())
-        credentials = grpc.ssl_channel_credentials(
-            files.ca.read_bytes(), *(pair if with_certificate else ())
-        )
-        async with grpc.aio.secure_channel(f"127.0.0.1:{port}", credentials) as channel:
-            try:
-                await channel.unary_unary("/none/None")(b"", timeout=10)
-            except grpc.aio.AioRpcError as error:
-                return bool(error.code() is grpc.StatusCode.UNIMPLEMENTED)
-        raise AssertionError("nobody serves that")
-
     async def work() -> None:
         for is_required in (True, False):
-            server = grpc.aio.server()
-            credentials = grpc_server_credentials(files, require_client_certificate=is_required)
-            port = server.add_secure_port("127.0.0.1:0", credentials)
-            await server.start()
-            assert await ready(port, with_certificate=True)
-            assert await ready(port, with_certificate=False) is not is_required
-            await server.stop(None)
+            async with _served(files, is_required=is_required) as port:
+                assert await _is_taken(port, files)
+                assert await _is_taken(port, files, with_certificate=False) is not is_required
 
     run(work(), "asyncio")
+
+
+def test_while_authorities_change_certificates_of_both_are_taken(tmp_path: Path) -> None:
+    old, new = Authority(tmp_path, "old"), Authority(tmp_path, "new")
+    both = tmp_path / "both.pem"
+    both.write_bytes(old.path.read_bytes() + new.path.read_bytes())
+    first, second = (a.files(f"of-{a.path.stem}")._replace(ca=both) for a in (old, new))
+
+    async def work() -> None:
+        async with nodes(_node(1, first), _node(2, second)) as (one, two):
+            await send(one.link, 2, (FrameKind.APPEND, b"", b"x"))
+            await send(two.link, 1, (FrameKind.APPEND, b"", b"y"))
+            await eventually(lambda: one.frames and two.frames)
+        for server, client in ((first, second), (second, first)):
+            async with _served(server, is_required=True) as port:
+                assert await _is_taken(port, client)
+        async with _served(second, is_required=True) as port:
+            assert not await _is_taken(port, first._replace(ca=old.path)), "it trusts the old alone"
+
+    run(work(), "asyncio")
+
+
+@pytest.mark.parametrize("year", [1972, 2026, 2049, 2050, 2500, 9999])
+def test_when_certificates_end_is_known(authority: Authority, tmp_path: Path, year: int) -> None:
+    files = authority.files("own", to=new_year(year))
+    assert files.ca is not None
+    expected = {"certificate": new_year(year).timestamp(), "ca": new_year(2120).timestamp()}
+    assert ends_unix_s(files) == expected
+    chain = tmp_path / "chain.pem"
+    later = authority.files("other", to=new_year(9999)).certificate.read_text()
+    for parts in ((files.certificate.read_text(), later), (later, files.certificate.read_text())):
+        chain.write_text("a text\n".join(parts))
+        found = ends_unix_s(files._replace(certificate=chain, ca=None))
+        assert found == {"certificate": expected["certificate"]}, "the first that ends counts"
+
+
+def test_what_is_no_certificate_has_no_end() -> None:
+    for content in ("", "AAAA", "MAA=", "MIID"):
+        pem = f"-----BEGIN CERTIFICATE-----\n{content}\n-----END CERTIFICATE-----\n"
+        assert earliest_end_unix_s(pem) is None
 
 
 @pytest.mark.parametrize("name", ["certificate", "key", "ca"])
@@ -247,6 +285,32 @@ def test_without_an_authority_nobody_is_asked_for_a_certificate(files: TlsFiles)
     assert server_context(bare).verify_mode is ssl.CERT_NONE
     client = client_context(bare)
     assert (client.verify_mode, client.check_hostname) == (ssl.CERT_REQUIRED, True)
+
+
+@asynccontextmanager
+async def _served(files: TlsFiles, *, is_required: bool) -> AsyncIterator[int]:
+    """A server of the client service that has no method; its port."""
+    server = grpc.aio.server()
+    credentials = grpc_server_credentials(files, require_client_certificate=is_required)
+    port = server.add_secure_port("127.0.0.1:0", credentials)
+    await server.start()
+    yield port
+    await server.stop(None)
+
+
+async def _is_taken(port: int, files: TlsFiles, *, with_certificate: bool = True) -> bool:
+    """Whether client and server trust each other."""
+    assert files.ca is not None
+    pair = (files.key.read_bytes(), files.certificate.read_bytes())
+    credentials = grpc.ssl_channel_credentials(
+        files.ca.read_bytes(), *(pair if with_certificate else ())
+    )
+    async with grpc.aio.secure_channel(f"127.0.0.1:{port}", credentials) as channel:
+        try:
+            await channel.unary_unary("/none/None")(b"", timeout=10)
+        except grpc.aio.AioRpcError as error:
+            return bool(error.code() is grpc.StatusCode.UNIMPLEMENTED)
+    raise AssertionError("nobody serves that")
 
 
 async def _closed(raw: Raw) -> None:
