@@ -6,6 +6,7 @@ A second one: do not wait for anybody, but close safely. A stop that does not en
 """
 
 import asyncio
+import faulthandler
 import os
 import signal
 import sys
@@ -62,6 +63,7 @@ def run(settings: Settings) -> int:
         return EXIT_BAD_CONFIG
     import uvloop
 
+    faulthandler.enable()  # A fatal signal leaves no dump; now all stacks are on stderr at least.
     logs.configure(settings.log_level, settings.log_format, bound={"node": settings.node_id})
     settings.directory.mkdir(parents=True, exist_ok=True)
     fail_stop = FailStop(settings.directory)

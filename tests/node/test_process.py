@@ -301,6 +301,15 @@ def test_the_page_of_metrics_is_current() -> None:
     )
 
 
+def test_a_fatal_signal_leaves_all_stacks_on_stderr(node: SingleNode) -> None:
+    with node:
+        node.signal(signal.SIGABRT)
+        assert node.wait_end() == -signal.SIGABRT
+        log = node.log_path.read_text()
+        assert "Fatal Python error: Aborted" in log
+        assert 'lifecycle.py", line' in log, "what the loop did"
+
+
 def test_log_lines_are_json_with_node_time_and_level(node: SingleNode) -> None:
     with node:
         node.stop()
