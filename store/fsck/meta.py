@@ -70,6 +70,8 @@ OUR_NAMES: Final = frozenset(
         CUT_DIRECTORY,
         "haBinding.0",  # As the node names them, these too.
         "haBinding.1",
+        "haLosses.0",
+        "haLosses.1",
         "epochFileCheckpoint.tmp",
         "snapshot.received",
         "snapshot.installed",

@@ -92,6 +92,6 @@ def test_a_check_of_a_replica_finds_nothing_wrong(tmp_path: Path) -> None:
         put(store, 303, 306)
         store.dispatch_to(end)
         assert store.prepare(batch(0, 1))
-    for name in ("haReplica.0", "haBinding.0", "epochFileCheckpoint"):
+    for name in ("haReplica.0", "haBinding.0", "haLosses.1", "epochFileCheckpoint"):
         (tmp_path / "s" / name).write_bytes(b"of the node")
     assert findings(tmp_path / "s", given_sizes(CONFIG)) == []
