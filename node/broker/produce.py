@@ -7,7 +7,7 @@ served, so that the batches of a producer stay in order.
 """
 
 import asyncio
-from collections import deque
+from collections import OrderedDict
 from typing import Final
 
 from node.broker.context import Context
@@ -69,7 +69,6 @@ class _Append:
         "attached",
         "flight",
         "future",
-        "is_parked",
         "produce",
         "producer_id",
         "queues",
@@ -105,7 +104,6 @@ class _Append:
         self.queues: QueueRanges = {}
         self.flight: InFlight[_Append] | None = None
         self.timer: asyncio.TimerHandle | None = None
-        self.is_parked = False
 
     def check(self, prepared: Prepared) -> None:
         """Refuse a batch by what it touches; nothing is written yet."""
@@ -151,13 +149,14 @@ class Produce:
         self._encoder = CommandEncoder(context.store.config.store_host)
         self._sequences: Sequences[_Append] = Sequences(context)
         self._receipts = Receipts(context)
-        self._parked: deque[_Append] = deque()
+        self._parked: OrderedDict[_Append, None] = OrderedDict()
+        """Those that wait, the first one first. Who gives up leaves at once: there may be no end of
+        them while nothing is decided."""
         self.sizes: Final = Sizes(context.limits.topic_count_max)
         self.batch_size_bytes_max: Final = batch_size_bytes_max(context)
         self.own_size_bytes_max: Final = own_size_bytes_max(context)
         self.is_draining = False
-        self.in_flight_count = self.in_flight_size_bytes = 0
-        self.parked_count = self.parked_size_bytes = 0
+        self.in_flight_count = self.in_flight_size_bytes = self.parked_size_bytes = 0
         self.batches_total = self.records_total = self.size_bytes_total = 0
         """Acked by this process, duplicates not counted."""
         self.duplicates_total = self.failed_total = self.busy_total = self.timeouts_total = 0
@@ -234,16 +233,30 @@ class Produce:
             self.duplicates_total += 1
             _resolve(append.future, response)
         else:
-            first.attached = first.attached or []
-            limit = self.context.limits.producer_window_count
-            if len(first.attached) >= limit:
-                raise BusyError("callers of one batch", len(first.attached), limit)
-            first.attached.append(append.future)
-            timer = self._loop.call_later(append.timeout_ms / 1000, append.on_timeout)
-            append.future.add_done_callback(lambda _: timer.cancel())
+            self._attach(append, first)
         return True
 
+    def _attach(self, append: _Append, first: _Append) -> None:
+        """Have a caller wait for the same batch that is under way, as long as it can."""
+        attached = first.attached = first.attached or []
+        limit = self.context.limits.producer_window_count
+        if len(attached) >= limit:
+            raise BusyError("callers of one batch", len(attached), limit)
+        attached.append(append.future)
+        timer = self._loop.call_later(append.timeout_ms / 1000, append.on_timeout)
+
+        def leave(future: "asyncio.Future[AppendResponse]") -> None:
+            timer.cancel()
+            attached.remove(future)
+
+        append.future.add_done_callback(leave)
+
     # --- Bounds ---
+
+    @property
+    def parked_count(self) -> int:
+        """Batches that wait for room."""
+        return len(self._parked)
 
     def _has_room(self, append: _Append) -> bool:
         limits = self.context.limits
@@ -263,31 +276,21 @@ class Produce:
         if size_bytes > limits.parked_append_size_bytes_max:
             limit = limits.parked_append_size_bytes_max
             raise BusyError("bytes of waiting appends", size_bytes, limit)
-        append.is_parked = True
-        self.parked_count += 1
         self.parked_size_bytes = size_bytes
-        self._parked.append(append)
+        self._parked[append] = None
 
     def _unpark(self, append: _Append) -> None:
-        append.is_parked = False
-        self.parked_count -= 1
+        del self._parked[append]
         self.parked_size_bytes -= append.size_bytes
 
     def _resume(self) -> None:
         """Propose what waited, in order, as far as there is room."""
-        parked = self._parked
-        while parked:
-            append = parked[0]
-            if not append.is_parked:  # Its time was over.
-                parked.popleft()
-            elif append.future.done():  # Its caller was cancelled.
-                parked.popleft()
-                self._unpark(append)
-            elif not self._has_room(append) or not self._resume_one(append):
+        while self._parked:
+            append = next(iter(self._parked))
+            is_cancelled = append.future.done()
+            if not is_cancelled and not (self._has_room(append) and self._resume_one(append)):
                 return
-            else:
-                parked.popleft()
-                self._unpark(append)
+            self._unpark(append)
 
     def _resume_one(self, append: _Append) -> bool:
         """Propose a batch that waited, or fail it; False if it has to go on waiting."""
@@ -303,12 +306,10 @@ class Produce:
 
     def fail_parked(self) -> None:
         """This node stopped leading, or stops: nobody who waits will get through."""
-        parked, self._parked = self._parked, deque()
-        for append in parked:
-            if append.is_parked:
-                self._unpark(append)
-                _cancel(append.timer)
-                self._fail(append.future, self.context.why_not())
+        for append in list(self._parked):
+            self._unpark(append)
+            _cancel(append.timer)
+            self._fail(append.future, self.context.why_not())
 
     # --- Under way ---
 
@@ -380,9 +381,9 @@ class Produce:
 
     def on_timeout(self, append: _Append) -> None:
         """The caller's time is over. What is under way goes its way."""
-        if append.is_parked:
+        append.timer = None  # It knows the append: nothing of a batch outlives its caller.
+        if append in self._parked:
             self._unpark(append)
-            append.records = b""
             limit = self.context.limits.in_flight_size_bytes_max
             self._fail(
                 append.future, BusyError("in-flight bytes", self.in_flight_size_bytes, limit)

@@ -354,6 +354,26 @@ def test_who_waits_too_long_for_room_was_not_appended(tmp_path: Path) -> None:
     run(work())
 
 
+def test_nothing_stays_of_those_who_gave_up_while_nothing_is_decided(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with node_at(tmp_path, limits=TIGHT) as node:
+            node.driver.is_holding = True
+            first = [node.broker.append_nowait(request(n, n + 1)) for n in range(2)]
+            last = node.broker.append_nowait(request(2, 3))
+            for n in range(10):
+                given_up = [node.append(n, n + 1, timeout_ms=1) for _ in range(2)]
+                found = await asyncio.gather(*given_up, return_exceptions=True)
+                assert all(isinstance(error, errors.BusyError) for error in found)
+            stats = node.broker.stats()
+            assert (stats.parked_append_count, len(node.broker._produce._parked)) == (1, 1)
+            assert stats.parked_append_size_bytes == len(record(2))
+            node.driver.release()
+            await asyncio.gather(*first, last)
+            assert await stored(node) == [0, 1, 2]
+
+    run(work())
+
+
 def test_who_waits_for_room_learns_that_another_node_leads(tmp_path: Path) -> None:
     async def work() -> None:
         async with node_at(tmp_path, limits=TIGHT) as node:

@@ -106,6 +106,21 @@ def test_callers_of_one_batch_are_bounded(tmp_path: Path) -> None:
     run(work())
 
 
+def test_a_caller_of_a_batch_that_gave_up_leaves_its_place(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with node_at(tmp_path, limits=SMALL_WINDOW) as node:
+            node.driver.is_holding = True
+            first = node.broker.append_nowait(request(0, 1, producer_id=7))
+            for _ in range(SMALL_WINDOW.producer_window_count + 1):
+                with pytest.raises(errors.AppendTimeoutError):
+                    await node.append(0, 1, producer_id=7, timeout_ms=1)
+            again = node.broker.append_nowait(request(0, 1, producer_id=7))
+            node.driver.release()
+            assert place(await again) == place(await first)
+
+    run(work())
+
+
 def test_sequences_come_in_order_and_the_error_says_which_is_next(tmp_path: Path) -> None:
     async def work() -> None:
         async with node_at(tmp_path) as node:
