@@ -107,8 +107,8 @@ class Admission:
             at += layout.size_bytes
             wish = wish_of(record)
             topic = records[layout.topic_at : layout.topic_hi].decode("ascii", "replace")
-            if wish is None and is_reserved(topic):
-                raise ReservedTopicError(topic)  # The right to touch a queue is not for this one.
+            if is_reserved(topic):  # The right to touch a queue is not for records of clients.
+                raise ReservedTopicError(topic)
             if wish is not None:
                 targets.add((topic, fmt.INT32.unpack_from(record, fmt.QUEUE_ID_AT)[0]))
                 due_ms = self._due_unix_ms(wish, now_ms)

@@ -5,6 +5,7 @@ way of writing, or when. A topic that was deleted, or takes no messages any more
 message goes to `rmq_sys_undeliverable` and says there where it belongs.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -18,6 +19,7 @@ from node.parts.delay import DelayPart
 from node.parts.gone_offsets import encode_runs
 from node.state import PERMISSION_WRITE, State, Topic
 from quorumlog.pb.state_pb2 import Command
+from store import format as fmt
 from store.errors import (
     CorruptionError,
     LimitExceededError,
@@ -26,6 +28,10 @@ from store.errors import (
     StoreError,
 )
 
+_UNITS_AT_ONCE: Final = 512
+"""Of a queue, read with one call where single ones are wanted."""
+_ByQueue = dict[int, list[Due]]
+"""Of each holding queue, by offset."""
 _log: Final = structlog.get_logger(component="delay")
 
 
@@ -58,20 +64,21 @@ class Deliveries:
         """Return an entry of messages that are due; those that were cancelled are passed over."""
         gone = state.part(DelayPart).queues
         dues = [due for due in dues if due.offset not in gone[due.queue]]
-        found, unreadable = self._read(dues)
-        taken, left, parts, size_bytes = list[Due](), list[Due](), list[bytes](), 0
+        by_queue, left = _by_queue(dues), list[Due]()
+        count = self._count(dues, by_queue)
+        if count < len(dues):
+            dues, left = dues[:count], dues[count:]
+            by_queue = _by_queue(dues)
+        found, unreadable = self._read(by_queue)
+        taken, parts = list[Due](), list[bytes]()
         undeliverable_count = missing_count = 0
-        for number, due in enumerate(dues):
+        for due in dues:
             if due in unreadable:
                 continue
             record = found.get(due)
             if record is None:
                 missing_count += 1
             else:
-                size_bytes += len(record)
-                if parts and size_bytes > self._size_bytes_max:
-                    left = [other for other in dues[number:] if other not in unreadable]
-                    break
                 record, is_delivered = self._for_delivery(record, state)
                 undeliverable_count += not is_delivered
                 parts.append(record)
@@ -87,15 +94,51 @@ class Deliveries:
             missing_count,
         )
 
-    def _read(self, dues: Sequence[Due]) -> tuple[dict[Due, bytes], dict[Due, None]]:
+    def _count(self, dues: Sequence[Due], by_queue: _ByQueue) -> int:
+        """Return for how many of them there is room, the first one at least.
+
+        This is known before anything is read: a few of them may fill an entry.
+        """
+        by_size = [(some, self._sizes_bytes(queue, some)) for queue, some in by_queue.items()]
+        left_bytes = self._size_bytes_max - sum(sum(sizes) for _, sizes in by_size)
+        count = len(dues)
+        if left_bytes >= 0:
+            return count
+        sizes_bytes: dict[Due, int] = {}
+        for some, sizes in by_size:
+            sizes_bytes.update(zip(some, sizes, strict=True))
+        while left_bytes < 0 and count > 1:
+            count -= 1
+            left_bytes += sizes_bytes[dues[count]]
+        return count
+
+    def _sizes_bytes(self, queue: int, dues: Sequence[Due]) -> list[int]:
+        """Return how large records are; 0 where that cannot be read: then nor can the record."""
+        topic, queue_id = HOLDERS[queue]
+        found: list[int] = []
+        span = _UNITS_AT_ONCE
+        while len(found) < len(dues):
+            lo = len(found)
+            first = dues[lo].offset
+            hi = bisect_left(dues, first + span, lo, key=_offset)
+            try:
+                units = self._store.units(topic, queue_id, first, dues[hi - 1].offset + 1)
+            except StoreError:
+                if span == 1:
+                    found.append(0)
+                span = 1  # One of them: each by itself.
+                continue
+            sizes = [size_bytes for _, size_bytes, _ in fmt.CONSUME_QUEUE_UNIT.iter_unpack(units)]
+            if len(sizes) > hi - lo:
+                sizes = [sizes[due.offset - first] for due in dues[lo:hi]]
+            found += sizes
+        return found
+
+    def _read(self, by_queue: _ByQueue) -> tuple[dict[Due, bytes], dict[Due, None]]:
         """Return held records, and which ones could not be read; one in neither is not there."""
-        by_queue: dict[int, list[Due]] = {}
-        for due in dues:
-            by_queue.setdefault(due.queue, []).append(due)
         found: dict[Due, bytes] = {}
         unreadable: dict[Due, None] = {}
         for queue, some in by_queue.items():
-            some.sort(key=_offset)
             try:
                 found.update(zip(some, self._records(queue, some), strict=True))
             except StoreError:  # One of them; the others are not to wait for it.
@@ -133,6 +176,15 @@ class Deliveries:
             records.append(data[at:hi])
             at = hi
         return records
+
+
+def _by_queue(dues: Sequence[Due]) -> _ByQueue:
+    found: _ByQueue = {}
+    for due in dues:
+        found.setdefault(due.queue, []).append(due)
+    for some in found.values():
+        some.sort(key=_offset)
+    return found
 
 
 def _offset(due: Due) -> int:
