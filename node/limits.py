@@ -19,6 +19,10 @@ DEAD_LETTER_SIZE_BYTES_MAX: Final = 1_536
 """Room that a batch leaves for what makes a dead letter of its message: two commands and three
 properties with names of groups and topics, which are 1,100 bytes where these are longest."""
 
+LARGE_RECORD_SIZE_BYTES: Final = 16 * KIB
+"""After a larger record whoever reads one of each queue lets others have their turn: reading 4 MiB
+takes some ms."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -27,7 +31,8 @@ class Limits:
     # --- Appends ---
     in_flight_size_bytes_max: int = 64 * MIB
     """Batches handed to the log and not yet decided. A third of a second at 200 MB/s; also what an
-    election may leave to decide. Above it callers wait, first come first served."""
+    election may leave to decide. Above it callers wait, first come first served. The broker's own
+    entries may have as many bytes; above it `node.busy`."""
     in_flight_count_max: int = 16_384
     """The same in batches: single messages of many clients."""
     parked_append_size_bytes_max: int = 64 * MIB

@@ -22,6 +22,7 @@ from node.errors import (
     UnknownQueueError,
     UnknownTopicError,
 )
+from node.limits import LARGE_RECORD_SIZE_BYTES
 from node.state import Offsets
 from quorumlog.pb import common_pb2
 from quorumlog.pb.admin_pb2 import (
@@ -119,8 +120,8 @@ class Groups:
         """Store offsets, all or none; the first commit makes the group.
 
         An offset may go back: that is how messages are read again. Raises UnknownTopicError,
-        UnknownQueueError, BadRequestError, LimitReachedError, GroupNotEmptyError only if the group
-        `must_be_empty`, and the errors of `Commands.submit`.
+        UnknownQueueError, BadRequestError, LimitReachedError, those of `_check_empty` only if the
+        group `must_be_empty`, and the errors of `Commands.submit`.
         """
         context = self._context
         context.check_cluster(request.cluster_id)
@@ -195,13 +196,16 @@ class Groups:
             if number % _AT_ONCE == _AT_ONCE - 1:
                 await asyncio.sleep(0)
             queue.client_id = readers.get((queue.topic, queue.queue_id), "")
-            queue.last_consumed_unix_ms = self._stored_at(queue)
+            queue.last_consumed_unix_ms = await self._stored_at(queue)
         return DescribeGroupResponse(
             info=_info(request.group, queues, clients), queues=queues, client_ids=clients
         )
 
     async def delete_group(self, request: DeleteGroupRequest) -> DeleteGroupResponse:
-        """Forget a group and its offsets. Refused while it has members."""
+        """Forget a group and its offsets. Refused while it has members.
+
+        Raises UnknownGroupError, and as `_check_empty` and `Commands.submit`.
+        """
         self._context.check_leads()
         self._check_empty(request.group)
         if request.group not in self._context.state.groups:
@@ -211,9 +215,12 @@ class Groups:
         return DeleteGroupResponse()
 
     def _check_empty(self, group: str) -> None:
-        clients = self._members.clients_of(group, self._clock_ms())
+        """Raise GroupNotEmptyError, or NotReadyError while a new leader does not know it yet."""
+        now_ms = self._clock_ms()
+        clients = self._members.clients_of(group, now_ms)
         if clients:
             raise GroupNotEmptyError(group, len(clients))
+        self._members.check_settled(group, now_ms)
 
     async def _queues(self, group: str) -> list[GroupQueue]:
         """Return every queue with a stored offset."""
@@ -230,12 +237,14 @@ class Groups:
             )
         return found
 
-    def _stored_at(self, queue: GroupQueue) -> int:
+    async def _stored_at(self, queue: GroupQueue) -> int:
         """Return when the last message that was consumed had been stored; 0 if it is not there."""
         at = queue.offset - 1
         if not queue.min_offset <= at < queue.max_offset:
             return 0
         found = self._context.store.pull(queue.topic, queue.queue_id, at, max_count=1)
+        if len(found.data) > LARGE_RECORD_SIZE_BYTES:
+            await asyncio.sleep(0)
         return store_timestamp(found.data) if found.record_count else 0
 
 

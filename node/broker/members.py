@@ -69,7 +69,7 @@ class Members:
             if member.topics != topics or member.is_broadcasting != is_broadcasting:
                 member.topics, member.is_broadcasting = topics, is_broadcasting
                 found.generation = self._next_generation()
-        self._check_settled(group, now_ms)
+        self.check_settled(group, now_ms)
         alike = [
             name
             for name, other in sorted(found.members.items())
@@ -117,8 +117,9 @@ class Members:
             self._groups.clear()
             self.total_count = 0
 
-    def _check_settled(self, group: str, now_ms: int) -> None:
-        """Name no members before all had time to speak, in a group that was there before."""
+    def check_settled(self, group: str, now_ms: int) -> None:
+        """Raise NotReadyError before all members had time to speak, in a group that was there."""
+        self.begin_term(now_ms)
         settle_ms = self._context.limits.group_settle_ms
         left_ms = self._term_began_ms + settle_ms - now_ms
         if left_ms > 0 and group in self._context.state.groups:

@@ -16,6 +16,7 @@ from node.errors import (
     TopicExistsError,
     UnknownTopicError,
 )
+from node.limits import LARGE_RECORD_SIZE_BYTES
 from node.state import PERMISSION_ALL, SYSTEM_TOPICS
 from node.topic_names import is_reserved
 from quorumlog.pb.admin_pb2 import (
@@ -115,6 +116,8 @@ class Topics:
             if hi > lo:
                 last = context.store.pull(name, queue_id, hi - 1, max_count=1).data
                 last_unix_ms = store_timestamp(last) if last else 0
+                if len(last) > LARGE_RECORD_SIZE_BYTES:
+                    await asyncio.sleep(0)
             response.queues.append(
                 QueueInfo(
                     queue_id=queue_id,

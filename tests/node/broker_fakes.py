@@ -273,6 +273,9 @@ async def node_at(
             driver.lead()
         identity = BrokerIdentity(CLUSTER, True, ADDRESSES)
         broker = Broker(driver, log.store, machine, identity, limits, clock_ms=clock, unix_ms=clock)
+        clock.now_ms -= limits.group_settle_ms
+        driver._tell()
+        clock.now_ms += limits.group_settle_ms  # All members of groups had time to speak.
         for topic, queue_count in ({"orders": 4} if topics is None else topics).items():
             await broker.create_topic(CreateTopicRequest(topic=topic, queue_count=queue_count))
         yield Fixture(broker, driver, machine, log, clock)

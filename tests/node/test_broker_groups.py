@@ -1,6 +1,7 @@
 """Consumer groups: members, sessions, offsets and how far behind a group is."""
 
 import asyncio
+from collections.abc import Coroutine
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from quorumlog.pb.admin_pb2 import (
     DeleteGroupRequest,
     DescribeGroupRequest,
     DescribeGroupResponse,
+    DescribeTopicRequest,
     ListGroupsRequest,
 )
 from quorumlog.pb.common_pb2 import QueueId
@@ -25,6 +27,7 @@ from quorumlog.pb.consumer_pb2 import (
     HeartbeatResponse,
     LeaveGroupRequest,
 )
+from store.errors import Outcome
 from tests.node.broker_fakes import Fixture, node_at
 from tests.node.commands import SMALL_LIMITS
 from tests.node.links import run
@@ -317,10 +320,75 @@ def test_a_group_with_members_is_not_deleted(tmp_path: Path) -> None:
     run(work())
 
 
+def test_a_new_leader_does_not_take_a_group_for_empty(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with node_at(tmp_path) as node:
+            await commit(node, ("orders", 0, 7))
+            await beat(node, "a")
+            node.driver.lose(2)
+            node.driver.lead()
+            back = CommitOffsetsRequest(
+                group="g",
+                offsets=[GroupOffset(topic="orders", queue_id=0, offset=1)],
+                must_be_empty=True,
+            )
+            delete = DeleteGroupRequest(group="g")
+            for left_ms in (3_000, 1):
+                with pytest.raises(errors.NotReadyError) as caught:
+                    await node.broker.delete_group(delete)
+                assert describe(caught.value).retry_after_ms == left_ms
+                assert describe(caught.value).outcome is Outcome.NOT_APPLIED
+                with pytest.raises(errors.NotReadyError):
+                    await node.broker.commit_offsets(back)
+                node.clock.now_ms += 2_999 if left_ms > 1 else 1
+            assert await fetch(node, ("orders", 0)) == [("orders", 0, 7)]
+            with pytest.raises(errors.UnknownGroupError):
+                await node.broker.delete_group(DeleteGroupRequest(group="new"))
+            await node.broker.commit_offsets(back)
+            assert await fetch(node, ("orders", 0)) == [("orders", 0, 1)]
+            await node.broker.delete_group(delete)
+            assert await fetch(node) == []
+
+    run(work())
+
+
+def test_a_member_that_spoke_keeps_its_group_with_a_new_leader(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with node_at(tmp_path) as node:
+            await commit(node, ("orders", 0, 7))
+            node.driver.lose(2)
+            node.driver.lead()
+            with pytest.raises(errors.NotReadyError):
+                await beat(node, "a")
+            with pytest.raises(errors.GroupNotEmptyError):
+                await node.broker.delete_group(DeleteGroupRequest(group="g"))
+
+    run(work())
+
+
 def test_many_queues_are_described_in_turns_with_others(tmp_path: Path) -> None:
     async def work() -> None:
         async with node_at(tmp_path, topics={"wide": 200}) as node:
             await commit(node, *(("wide", q, q) for q in range(200)))
             assert len((await describe_group(node)).queues) == 200
+
+    run(work())
+
+
+def test_large_messages_are_looked_at_in_turns_with_others(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with node_at(tmp_path, file_size_bytes=1 << 20) as node:
+            for queue_id in range(4):
+                await node.append(0, 1, queue_id=queue_id, size_bytes=20_000)
+            await commit(node, *(("orders", q, 1) for q in range(4)))
+            topic = node.broker.describe_topic(DescribeTopicRequest(topic="orders"))
+            calls: list[Coroutine[Any, Any, Any]] = [describe_group(node), topic]
+            for call in calls:
+                task, turn_count = asyncio.ensure_future(call), 0
+                while not task.done():
+                    await asyncio.sleep(0)
+                    turn_count += 1
+                assert len((await task).queues) == 4
+                assert turn_count >= 4
 
     run(work())
