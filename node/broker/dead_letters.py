@@ -117,12 +117,14 @@ class DeadLetters:
     def _range(self, group: str) -> tuple[int, int]:
         """Return the offsets [lo, hi) of a group's dead letters.
 
-        Before them may be those of a group of the same name that was deleted: they were that one's,
-        and nobody knows any more which of them were sent again.
+        Before them may be those of a group of the same name that was deleted: they were that one's.
+        And those that had expired from the log of another leader. Of neither does anybody know any
+        more which were sent again.
         """
-        store, topic = self._context.store, dead_letter_topic(group)
-        first_position = self._marks().begin_position(group)
+        store, topic, marks = self._context.store, dead_letter_topic(group), self._marks()
+        first_position = marks.begin_position(group)
         lo, hi = store.queue_range(topic, QUEUE)
+        lo = min(max(lo, marks.first_offset(group)), hi)
 
         def position_of(offset: int) -> int:
             unit = store.units(topic, QUEUE, offset, offset + 1)

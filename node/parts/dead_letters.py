@@ -2,8 +2,9 @@
 
 Owns the marks; must not know how a message is sent. A mark travels in one entry with the message it
 is about, so each dead letter goes back at most once, whoever leads. What has expired from the queue
-needs no mark. Nor do dead letters of a group that was deleted, though they may be in the log still:
-a new group of that name has those only that lie behind the command that deleted the old one.
+needs no mark, but expires for all replicas then: another one may have it still. Nor do dead letters
+of a group that was deleted, though they may be in the log still: a new group of that name has those
+only that lie behind the command that deleted the old one.
 """
 
 from bisect import bisect_right
@@ -34,18 +35,26 @@ class DeadLettersPart:
         self.version = image.version
         table: Any = image.content.get("resent", {})
         deleted: Any = image.content.get("deleted", [])
+        expired: Any = image.content.get("expired", {})
         is_known = isinstance(table, dict) and isinstance(deleted, list)
-        if set(image.content) - {"resent", "deleted"} or not is_known:
+        is_known = is_known and isinstance(expired, dict)
+        if set(image.content) - {"resent", "deleted", "expired"} or not is_known:
             raise ValueError(f"dead letters of an unknown form: {sorted(image.content)}")
         self._resent: dict[str, Runs] = {name: _runs(rows) for name, rows in table.items()}
         self._deleted: dict[str, int] = {str(name): int(position) for name, position in deleted}
         """Groups that had dead letters, and where they were deleted; the oldest one first."""
+        self._expired: dict[str, int] = {str(name): int(lo) for name, lo in expired.items()}
+        """Below which offset a group's dead letters have no marks any more; 0 is not in it."""
         self._frozen: dict[str, Json] = {}
         """Copies for images; a group whose marks changed since is not in it."""
 
     def begin_position(self, group: str) -> int:
         """Return where in the log the dead letters of a group begin: others' lie before."""
         return self._deleted.get(group, 0)
+
+    def first_offset(self, group: str) -> int:
+        """Return below which offset dead letters have expired, also where they are still there."""
+        return self._expired.get(group, 0)
 
     def is_resent(self, group: str, offset: int) -> bool:
         """Say whether a dead letter was sent again."""
@@ -68,6 +77,8 @@ class DeadLettersPart:
         if mark.group not in state.groups:
             return None  # It was deleted meanwhile: nobody gets its dead letters any more.
         self._resent[mark.group] = runs
+        if mark.min_offset > self.first_offset(mark.group):
+            self._expired[mark.group] = mark.min_offset
         self._frozen.pop(mark.group, None)
         self.version += 1
         return None
@@ -86,17 +97,20 @@ class DeadLettersPart:
     def forget_group(self, name: str) -> None:
         """Its dead letters are nobody's: see `note_deleted`."""
         self._frozen.pop(name, None)
+        self._expired.pop(name, None)
         if self._resent.pop(name, None) is not None:
             self.version += 1
 
     def content(self) -> PartContent:
-        """Return all marks, and who was deleted if anybody was."""
+        """Return all marks; who was deleted and what has expired, if anybody was and anything."""
         for name, runs in self._resent.items():
             if name not in self._frozen:
                 self._frozen[name] = [list(run) for run in runs]
         content: PartContent = {"resent": dict(self._frozen)}
         if self._deleted:
             content["deleted"] = [list(row) for row in self._deleted.items()]
+        if self._expired:
+            content["expired"] = dict(self._expired)
         return content
 
 

@@ -19,6 +19,7 @@ from quorumlog.pb.retry_pb2 import (
     ResendDeadLettersRequest,
     ResendDeadLettersResponse,
 )
+from quorumlog.pb.state_pb2 import Command
 from store.errors import CorruptionError
 from store.file_system import FileSystem
 from tests.node.broker_fakes import Fixture, node_at
@@ -51,7 +52,7 @@ async def test_a_new_group_has_no_dead_letters_of_the_old_one(tmp_path: Path) ->
         await node.append(0, 5)
         await die(node, 0, 1, 2)
         await resend(node, 0, 1)
-        sent = len(queue(node, "orders", 0)) + len(queue(node, "orders", 1))
+        sent = written_count(node)
         await delete(node)
         with pytest.raises(UnknownGroupError):
             await resend(node, 0)
@@ -62,7 +63,7 @@ async def test_a_new_group_has_no_dead_letters_of_the_old_one(tmp_path: Path) ->
         for old in (0, 2):
             with pytest.raises(MessageExpiredError, match=r"holds \[3, 5\)"):
                 await resend(node, old, 3)
-        assert len(queue(node, "orders", 0)) + len(queue(node, "orders", 1)) == sent
+        assert written_count(node) == sent
         assert list((await resend(node, 3)).resent) == [3]
         assert list((await resend(node, 3, 4)).already_resent) == [3]
         assert list((await listed(node)).resent) == [3, 4]
@@ -129,6 +130,63 @@ async def test_a_new_group_does_not_get_what_came_back_to_the_old_one(tmp_path: 
         assert groups["readers"][RETRY] == {0: 2}
         assert len(queue(node, RETRY)) == 3
         assert node.machine.state.refused_count == 0
+
+
+def resent(*offsets: int, lo: int) -> Command:
+    return Command(mark_resent=Command.MarkResent(group="readers", offsets=offsets, min_offset=lo))
+
+
+@on_loop
+async def test_what_expired_at_another_leader_is_not_sent_a_second_time(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        await node.append(0, 8)
+        await die(node, *range(8))
+        await resend(node, 2, 6)
+        before = written_count(node)
+        # A leader that has less of the log sends one again: here all of it is still there.
+        await node.broker._own_appends.write(b"", [resent(7, lo=5)])
+        found = await listed(node)
+        assert (found.min_offset, found.max_offset, found.record_count) == (5, 8, 3)
+        assert list(found.resent) == [6, 7]
+        for offset in (2, 3):
+            with pytest.raises(MessageExpiredError, match=r"holds \[5, 8\)"):
+                await resend(node, offset)
+        assert list((await resend(node, 5)).resent) == [5]
+        assert written_count(node) == before + 1
+        await delete(node)
+        await node.append(8, 9)
+        await die(node, 8)
+        assert (await listed(node)).min_offset == 8, "of the new group"
+
+
+def written_count(node: Fixture) -> int:
+    return len(queue(node, "orders", 0)) + len(queue(node, "orders", 1))
+
+
+def test_what_expired_is_in_image_and_checkpoint_and_never_comes_back(tmp_path: Path) -> None:
+    state = State(Limits())
+    for command in (commit("readers"), resent(2, lo=0)):
+        assert state.apply_command(command, 1) is None
+    assert state.image().parts["dead_letters"].content == {"resent": {"readers": [[2, 3]]}}
+    for command, first in ((resent(8, lo=5), 5), (resent(9, lo=4), 5), (resent(10, lo=6), 6)):
+        assert state.apply_command(command, 1) is None
+        part = state.part(DeadLettersPart)
+        assert part.first_offset("readers") == first
+        assert part.is_resent("readers", 2) or first > 2
+    image = state.image()
+    assert decode_image(encode_image(image)) == image
+    files = CheckpointFiles(FileSystem(), str(tmp_path))
+    assert files.load() is None
+    files.save(image, 1)
+    loaded = CheckpointFiles(FileSystem(), str(tmp_path)).load()
+    assert loaded == image
+    again = State(Limits(), loaded)
+    assert again.part(DeadLettersPart).first_offset("readers") == 6
+    assert again.apply_command(delete_group("readers"), 2) is None
+    assert again.part(DeadLettersPart).first_offset("readers") == 0
+    wrong = image.parts["dead_letters"]._replace(content={"resent": {}, "expired": [1]})
+    with pytest.raises(CorruptionError):
+        decode_image(encode_image(image._replace(parts={"dead_letters": wrong})))
 
 
 def deleted(*names: str) -> State:

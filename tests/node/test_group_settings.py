@@ -194,7 +194,7 @@ def test_marks_of_dead_letters_are_runs(tmp_path: Path) -> None:
     assert opened_image(tmp_path) == image
 
     assert state.apply_command(resent(8, lo=3), 0) is None
-    assert marks.content() == {"resent": {"readers": [[3, 4], [7, 10]]}}
+    assert marks.content() == {"resent": {"readers": [[3, 4], [7, 10]]}, "expired": {"readers": 3}}
     limits = replace(SMALL_LIMITS, resent_range_count_max=2)
     full = State(limits, state.image())
     assert type(full.apply_command(resent(20), 0)) is LimitReachedError
