@@ -186,6 +186,12 @@ def main() -> None:
       qlog bench produce              measure a cluster of three nodes on this machine
 
     \b
+    Variables that name PEM files, for a cluster with TLS:
+      QUORUMLOG_CLIENT_TLS_CA_FILE           who signed the certificates of its nodes
+      QUORUMLOG_CLIENT_TLS_CERTIFICATE_FILE  with tls_client_auth: your own
+      QUORUMLOG_CLIENT_TLS_KEY_FILE          and its private key
+
+    \b
     Exit codes:
       0    done, and nothing is wrong
       1    done, and it found something: damage, a node that is down, no message

@@ -1,4 +1,4 @@
-"""How commands find the cluster and run: `--server`, its defaults, one event loop, Ctrl-C.
+"""How commands find the cluster and run: `--server`, its defaults, TLS, one event loop, Ctrl-C.
 
 Owns the choice of addresses and the life of the client. Must not know any command. grpc and the
 client are imported when a command runs, so that help stays fast.
@@ -6,10 +6,12 @@ client are imported when a command runs, so that help stays fast.
 
 import asyncio
 import gc
+import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -17,10 +19,16 @@ import click
 from quorumlog.cli.errors import CliError
 
 if TYPE_CHECKING:
+    import grpc
+
     from quorumlog.client import Client
 
 DEFAULT_SERVER = "127.0.0.1:8081"
 SERVER_VARIABLE = "QUORUMLOG_SERVER"
+CA_VARIABLE = "QUORUMLOG_CLIENT_TLS_CA_FILE"
+CERTIFICATE_VARIABLE = "QUORUMLOG_CLIENT_TLS_CERTIFICATE_FILE"
+KEY_VARIABLE = "QUORUMLOG_CLIENT_TLS_KEY_FILE"
+"""Not the names of a node's settings: what a person exports must change no node that starts."""
 _CALL_TIMEOUT_MS = 10_000
 _CONNECT_TIMEOUT_MS = 3_000
 _GC_THRESHOLDS = (20_000, 20, 20)
@@ -61,6 +69,27 @@ def addresses(server: str | None) -> str:
     return ",".join(one.strip() for one in server.split(","))
 
 
+def credentials() -> "grpc.ChannelCredentials | None":
+    """What turns TLS on, when one of the three variables names a file; else None.
+
+    Raises CliError for a certificate without its key, and OSError for a file that is not there.
+    """
+    names = (CA_VARIABLE, KEY_VARIABLE, CERTIFICATE_VARIABLE)
+    ca, key, certificate = (os.environ.get(name) for name in names)
+    if not (ca or key or certificate):
+        return None
+    if bool(key) != bool(certificate):
+        raise CliError(
+            f"only one of {CERTIFICATE_VARIABLE} and {KEY_VARIABLE} is set",
+            "a client certificate is of use with its private key only",
+            "set both or none",
+        )
+    import grpc
+
+    files = (Path(path).read_bytes() if path else None for path in (ca, key, certificate))
+    return grpc.ssl_channel_credentials(*files)
+
+
 @asynccontextmanager
 async def connected(
     server: str | None, *, timeout_ms: int = _CALL_TIMEOUT_MS
@@ -69,7 +98,10 @@ async def connected(
     import quorumlog
 
     async with quorumlog.connect(
-        addresses(server), timeout_ms=timeout_ms, connect_timeout_ms=_CONNECT_TIMEOUT_MS
+        addresses(server),
+        timeout_ms=timeout_ms,
+        connect_timeout_ms=_CONNECT_TIMEOUT_MS,
+        credentials=credentials(),
     ) as client:
         yield client
 

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
@@ -12,10 +13,14 @@ from click.testing import CliRunner
 
 from quorumlog.cli import CliError, main
 from quorumlog.cli.connection import (
+    CA_VARIABLE,
+    CERTIFICATE_VARIABLE,
+    KEY_VARIABLE,
     SERVER_VARIABLE,
     addresses,
     beside,
     confirm,
+    credentials,
     server_option,
     stop_on_signals,
     until,
@@ -44,6 +49,22 @@ def test_what_is_no_address_is_said(text: str) -> None:
 
 def test_addresses_are_taken_as_given() -> None:
     assert addresses("127.0.0.1:1, [::1]:2") == "127.0.0.1:1,[::1]:2"
+
+
+def test_tls_needs_a_certificate_with_its_key(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in (CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE):
+        monkeypatch.delenv(name, raising=False)
+    assert credentials() is None
+    for name in (CERTIFICATE_VARIABLE, KEY_VARIABLE):
+        with monkeypatch.context() as only:
+            only.setenv(name, str(tmp_path / "a.pem"))
+            with pytest.raises(CliError, match="only one of"):
+                credentials()
+    monkeypatch.setenv(CA_VARIABLE, str(tmp_path / "none.pem"))
+    with pytest.raises(FileNotFoundError):
+        credentials()
 
 
 def test_what_cannot_be_undone_needs_a_yes_where_nobody_can_answer() -> None:
