@@ -3,8 +3,11 @@
 A node that lost power with unsynced entries (RECOVERING) or that started with an empty disk
 (JOINING) may have broken an ack it once gave. It grants no vote and counts for no quorum until a
 leader elected without it has brought it past that leader's commit index at the time it joined
-(design 4.5): whatever it once acked and a quorum relied on is by then in its log again. Replies
-carry an incarnation, so that an ack given before the loss and delivered after it is not believed.
+(design 4.5): whatever it once acked and a quorum relied on is by then in its log again. A leader
+that has not committed in its term yet does not know that index. The winner of a recovering election
+then takes the end of its log for it, since that is all there is; any other one admits nobody yet.
+Replies carry an incarnation, so that an ack given before the loss and delivered after it is not
+believed.
 
 A recovering election needs a grant from every voter instead of a majority. Deviation from design
 4.5: a voter of full standing takes part too when a majority is in doubt, since otherwise a leader
@@ -38,10 +41,10 @@ def admit_reply(state: State, progress: Progress, message: AppendReply) -> bool:
         return True
     progress.is_counted = False
     if progress.admission_target == NO_TARGET:
-        if state.admission_floor is not None:
-            progress.admission_target = state.admission_floor
-        elif state.commit >= state.own_term_first:
+        if state.commit >= state.own_term_first:
             progress.admission_target = state.commit
+        elif state.admission_floor is not None:
+            progress.admission_target = state.admission_floor
     return True
 
 

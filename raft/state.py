@@ -190,7 +190,8 @@ class State:
         self.own_term_first: Index = NO_INDEX
         """Leader only: index of its no-op. Entries from here on are of its own term."""
         self.admission_floor: Index | None = None
-        """Leader by a recovery election: its last index then. What it has is all there is."""
+        """Leader by a recovery election: its last index then. What it has is all there is, until it
+        commits: from then on the commit index says what a node in doubt has to have."""
         self.round: Round = 0
         self.round_ticks: deque[tuple[Round, int]] = deque(maxlen=64)
         """With leases: when each recent round began. Losing an old one only shortens the lease."""

@@ -50,6 +50,7 @@ STATES = (
     "loss_reported",
     "loss_accepted",
     "acked_entries_lost",
+    "power_lost_again",
     "damage_done",
     "damage_withheld",
     "damage_found_at_start",

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from raft.simulator.world import World
 
 NODE_COUNT_MAX = 8
+_RECOVERY_ELECTIONS = 8
+"""Time-outs to wait for a leader after all have lost power."""
 _NOT_WITH_TOTAL_LOSS = ("wipe", "add_node", "promote", "remove", "bit_flip", "old_sector")
 """After a loss that has no bound the rest must be kept, and by those who were there."""
 
@@ -112,6 +114,49 @@ class Injector:
             world.coverage.hit("majority_lost_memory")
         for node in list(world.nodes.values()):
             self._do_power(node, fault)
+
+    def _do_relapse(self, node: Process, fault: Fault) -> None:
+        """All lose power, and one does so again under the leader that is elected after it.
+
+        What this one acked in between is on the leader besides, since the rest were cut off; and
+        these are all that it can reach from some moment on after it came back."""
+        if self._world.options.total_loss:
+            self._do_power_all(node, fault._replace(duration_us=TICK_US))
+            self._wait_for_recovery(fault, _RECOVERY_ELECTIONS)
+
+    def _wait_for_recovery(self, fault: Fault, elections: int) -> None:
+        world, leader = self._world, self._world.leader()
+        if leader is not None and leader.replica.core.state.admission_floor is not None:
+            self._relapse(fault, leader)
+        elif elections:
+            again = fault._replace(duration_us=world.options.election_us)
+            self._after(again, lambda: self._wait_for_recovery(fault, elections - 1))
+
+    def _relapse(self, fault: Fault, leader: Process) -> None:
+        world, options = self._world, self._world.options
+        others = [v for v in leader.replica.core.state.voters if v != leader.node_id]
+        if not others:
+            return
+        at = fault.number % len(others)
+        others = others[at:] + others[:at]
+        forgetful, behind = world.nodes[others[0]], others[quorum_size(len(others) + 1) - 1 :]
+        forgets = fault._replace(duration_us=2 * options.election_us)
+        heard_us = (2 + options.heartbeat_ticks) * TICK_US
+        alone_us = forgets.duration_us + heard_us + (fault.number >> 8 & 15) * options.delay_us
+        alone = fault._replace(duration_us=alone_us)
+        lasting = fault._replace(duration_us=4 * options.election_us)
+
+        def forget() -> None:
+            if leader.is_up and leader.replica.core.state.admission_floor is not None:
+                world.coverage.hit("power_lost_again")
+            self._do_power(forgetful, fault._replace(duration_us=TICK_US))
+
+        self._cut(alone, self._crossing(behind))
+        self._after(forgets, forget)
+        self._after(alone, lambda: self._cut(lasting, self._crossing([others[0], *behind])))
+
+    def _crossing(self, side: Sequence[NodeId]) -> list[tuple[NodeId, NodeId]]:
+        return [(a, b) for a, b in self._pairs() if (a in side) != (b in side)]
 
     def _may_forget(self, node: Process) -> bool:
         """Acks from the page cache promise to survive the memory loss of a minority only."""

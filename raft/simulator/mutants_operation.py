@@ -210,6 +210,15 @@ MUTANTS: tuple[Mutant, ...] = (
         "tests/raft/test_admission.py::test_no_admission_before_the_target_is_reached",
     ),
     Mutant(
+        "floor_outlives_the_first_commit",
+        "R29",
+        "raft.recovery:admit_reply",
+        "if state.commit >= state.own_term_first:",
+        "if state.admission_floor is None and state.commit >= state.own_term_first:",
+        "tests/raft/test_recovery.py"
+        "::test_power_lost_again_under_the_leader_of_a_recovery_election",
+    ),
+    Mutant(
         "snapshot_replaces_newer",
         "R30",
         "raft.snapshot:handle_install",

@@ -110,6 +110,8 @@ class Options:
     hint_every: int = 0
     """Entries applied between two notes on disk of how far is known as committed; 0: only beside
     a cut of the log."""
+    relapses: bool = False
+    """With `total_loss`: nodes lose power again under the leader that was elected after all did."""
 
     @property
     def election_us(self) -> int:
@@ -199,4 +201,5 @@ def draw(seed: int, event_count_max: int) -> Options:
         total_loss=page_cache and later.random() < 0.6,
         cas_share=later.choice((0.0, 0.0, 0.2, 0.6)),
         hint_every=later.choice((0, 1, 8)) if disk_share else 0,
+        relapses=later.random() < 0.7,
     )

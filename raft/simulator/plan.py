@@ -6,11 +6,14 @@ leader of that moment", since faults that follow the leader find most.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import NamedTuple
 
 from raft.simulator.options import Options
 
+_RELAPSE_ELECTIONS = 8
+"""Time-outs between two relapses, each of which takes about as long."""
 LEADER = 0
 """In place of a node: whoever leads when the fault strikes."""
 
@@ -34,6 +37,10 @@ def draw_plan(options: Options) -> list[Fault]:
         faults.sort(key=lambda fault: fault.at_us)
     if options.is_rolling:
         faults += _draw_kinds(options, ("roll",), 0xB011_F00D)
+        faults.sort(key=lambda fault: fault.at_us)
+    if options.total_loss and options.relapses:
+        rarely = replace(options, fault_gap_us=_RELAPSE_ELECTIONS * options.election_us)
+        faults += _draw_kinds(rarely, ("relapse",), 0x4E1A_F00D)
         faults.sort(key=lambda fault: fault.at_us)
     return faults
 

@@ -3,6 +3,8 @@ up."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from raft.errors import RecoveryRefusedError
@@ -13,9 +15,9 @@ from tests.raft.builders import append_reply, vote_request
 from tests.raft.cluster import ELECTION_TICKS, HEARTBEAT_TICKS, Cluster, state_of
 
 
-def async_cluster(count: int = 3) -> Cluster:
+def async_cluster(count: int = 3, **settings: Any) -> Cluster:
     """Return a cluster that acks from the page cache: entries are reported durable, not synced."""
-    cluster = Cluster(voters=range(1, count + 1))
+    cluster = Cluster(voters=range(1, count + 1), **settings)
     cluster.elect(1)
     return cluster
 
@@ -163,8 +165,8 @@ def test_minority_in_doubt_does_not_stop_the_rest() -> None:
     assert cluster.nodes[3].applied == ["a"]
 
 
-def power_loss_of_all(keeps: dict[int, int]) -> Cluster:
-    cluster = async_cluster(len(keeps))
+def power_loss_of_all(keeps: dict[int, int], **settings: Any) -> Cluster:
+    cluster = async_cluster(len(keeps), **settings)
     for body in "abcd":
         cluster.propose(1, body)
     cluster.deliver()
@@ -219,6 +221,42 @@ def test_recovery_leader_that_crashes_can_lead_again() -> None:
     cluster.tick_all(10 * ELECTION_TICKS)
 
     assert cluster.leaders() == [2]
+    assert [cluster.state(node).standing for node in (1, 2, 3)] == [Standing.FULL] * 3
+
+
+def test_power_lost_again_under_the_leader_of_a_recovery_election() -> None:
+    """What that leader began with is all there is only until it commits more: node 3 acked with it
+    what node 1 never got, and must not count before it has that again."""
+    cluster = power_loss_of_all({1: 2, 2: 4, 3: 3}, message_entry_count_max=1)
+    for node in (1, 2, 3):
+        cluster.restart(node, recovering=True)
+    cluster.tick_all(6 * ELECTION_TICKS)
+    assert cluster.leaders() == [2]
+    cluster.isolate(1)
+    for body in "xyz":
+        cluster.propose(2, body)
+    cluster.deliver()
+    acked = cluster.state(2).commit
+    assert acked == cluster.state(2).log.last_index
+    lose_power(cluster, 3, keep=acked - 2)
+    cluster.restart(3, recovering=True)
+    progress = cluster.state(2).progress[3]
+
+    cluster.tick(2, HEARTBEAT_TICKS)
+    while progress.incarnation < 2 or progress.match == NO_INDEX:
+        assert cluster.deliver(count=1) == 1
+    assert cluster.state(2).own_term_first <= progress.match < acked
+    assert cluster.deliver(count=1) == 1  # What the leader sent upon that ack.
+    cluster.crash(2)
+    cluster.drop()
+    cluster.heal()
+    cluster.tick_all(10 * ELECTION_TICKS)
+    assert cluster.leaders() == [], "neither of the two has all that was acked"
+
+    cluster.restart(2)
+    cluster.tick_all(6 * ELECTION_TICKS)
+    assert cluster.leaders() == [2]
+    assert [cluster.nodes[node].applied for node in (1, 2, 3)] == [list("abcxyz")] * 3
     assert [cluster.state(node).standing for node in (1, 2, 3)] == [Standing.FULL] * 3
 
 

@@ -38,6 +38,7 @@ def calm_options(seed: int, **changes: Any) -> Options:
         lease_drift_percent=None,
         cas_share=0.0,
         hint_every=0,
+        relapses=False,
     )
     return replace(calm, **changes)
 
