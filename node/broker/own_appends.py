@@ -43,8 +43,8 @@ class OwnAppends:
         self._encoder = CommandEncoder(context.store.config.store_host)
         self.entry_size_bytes_max: Final = own_size_bytes_max(context)
         """Of records and encoded commands together."""
-        self.count = 0
-        """Written and not yet decided."""
+        self.count = self.size_bytes = 0
+        """Written and not yet decided. A log that waits for copies may decide nothing for hours."""
         self.entries_total = self.records_total = 0
 
     def encode(self, commands: Iterable[Command]) -> bytes:
@@ -71,6 +71,10 @@ class OwnAppends:
         batch = records + self.encode(commands)
         if len(batch) > self.entry_size_bytes_max:
             raise LimitExceededError("entry", len(batch), self.entry_size_bytes_max)
+        size_bytes, limit = len(batch), context.limits.in_flight_size_bytes_max
+        if self.count and self.size_bytes + size_bytes > limit:
+            held = self.size_bytes + size_bytes
+            raise BusyError("bytes of the broker's entries", held, limit)
         queues: dict[QueueKey, tuple[int, int]] = {}
 
         def look(prepared: Prepared) -> None:
@@ -81,8 +85,9 @@ class OwnAppends:
         except RaftError as error:
             raise context.translate(error) from error
         self.count += 1
+        self.size_bytes += size_bytes
         moves = context.moves.begin(() if has_noted else commands)
-        decided.add_done_callback(lambda decided: self._on_decided(moves, decided))
+        decided.add_done_callback(lambda decided: self._on_decided(moves, size_bytes, decided))
         committed = await self._decided(decided)
         result = committed.result
         return Written(
@@ -93,8 +98,11 @@ class OwnAppends:
             result.store_unix_ms,
         )
 
-    def _on_decided(self, moves: Moves, decided: "asyncio.Future[Committed]") -> None:
+    def _on_decided(
+        self, moves: Moves, size_bytes: int, decided: "asyncio.Future[Committed]"
+    ) -> None:
         self.count -= 1
+        self.size_bytes -= size_bytes
         self._context.moves.end(moves)
         if not decided.cancelled() and decided.exception() is None:
             self.entries_total += 1

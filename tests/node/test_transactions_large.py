@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from node.errors import NodeError, UnknownTopicError
+from node.errors import BusyError, NodeError, UnknownTopicError
 from node.limits import Limits
 from node.transaction_errors import TransactionTooLargeError
 from quorumlog.pb.admin_pb2 import DeleteTopicRequest
 from tests.node.broker_fakes import Fixture, node_at
+from tests.node.links import eventually
 from tests.node.transaction_calls import begun, ended, halves, on_loop, part, stored
 
 MANY = 1_500
@@ -48,6 +49,23 @@ async def test_others_have_their_turn_while_a_large_one_is_committed(tmp_path: P
         assert turns >= 10, "no more than some hundred messages are made in one turn"
         await task
         assert len(await stored(node)) == MANY
+
+
+@on_loop
+async def test_ends_that_are_not_decided_have_a_limit_of_bytes(tmp_path: Path) -> None:
+    """Any number may come while a log waits for copies, and each holds its messages."""
+    limits = Limits(in_flight_size_bytes_max=100_000)
+    async with node_at(tmp_path / "n", limits=limits, **LARGE) as node:
+        first, second = [await begun(node, n, n + 1, size_bytes=60_000) for n in range(2)]
+        node.driver.is_holding = True
+        ending = asyncio.ensure_future(ended(node, first))
+        await eventually(lambda: node.driver.pending, "the end is written")
+        with pytest.raises(BusyError, match="bytes of the broker's entries"):
+            await ended(node, second)
+        node.driver.release()
+        await ending
+        await ended(node, second)
+        assert len(await stored(node)) == 2
 
 
 @on_loop
