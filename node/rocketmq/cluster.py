@@ -150,15 +150,20 @@ class Cluster:
     def queue_of_message_group(self, topic: str, message_group: str) -> Queue:
         """Return the queue of a message group: one for all clients, whichever they write to.
 
-        It stays the same as long as the groups and the queue counts of the topic do.
+        It stays the same as long as its broker group is there and has as many queues. When another
+        group comes or goes, only the message groups that it gets, or had, move: each belongs to the
+        group whose name makes the highest number with its own.
         """
-        queues = [
-            Queue(share.group, queue_id)
+        shares = [
+            share
             for share in self.shares(topic)
-            if share.permission & PERMISSION_WRITE
-            for queue_id in range(share.queue_count)
+            if share.permission & PERMISSION_WRITE and share.queue_count
         ]
-        if not queues:
+        if not shares:
             raise RefusedError(Code.FORBIDDEN, f"topic {topic!r} takes no messages")
-        digest = hashlib.blake2b(message_group.encode(), digest_size=8).digest()
-        return queues[int.from_bytes(digest, "big") % len(queues)]
+        share = max(shares, key=lambda share: _number(f"{share.group}\n{message_group}"))
+        return Queue(share.group, _number(message_group) % share.queue_count)
+
+
+def _number(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")

@@ -2,17 +2,27 @@
 
 Owns connections between gateways, how long a call is held while nobody leads, and how often it is
 sent on. Must not know what a call means. Clients try three times within milliseconds and then tell
-the application, so a call is held for longer than an election takes (protocol section 16.3). What
-reached a leader and has no answer may have been done: it is sent on again only if that changes
-nothing.
+the application, so a call is held for longer than an election takes (protocol section 16.3), and so
+is one that this node refuses because it is about to lead no longer. What reached a leader and has
+no answer may have been done: it is sent on again only if that changes nothing.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
 import grpc
 
+from node.errors import (
+    DrainingError,
+    NodeError,
+    NotAppliedError,
+    NotLeaderError,
+    NotReadyError,
+    ShuttingDownError,
+    TransferringError,
+)
+from node.ha.errors import NotMasterError
 from node.rocketmq.cluster import Cluster
 from node.rocketmq.statuses import RefusedError
 from quorumlog.pb.rocketmq_pb2 import Code
@@ -25,7 +35,8 @@ HOLD_S: Final = 2.5
 """How long a call waits for a leader: below the 3 s after which clients give one up."""
 DEADLINE_MARGIN_S: Final = 0.3
 """What is left of a caller's time for the answer to reach it."""
-_AGAIN_S: Final = 0.05
+AGAIN_S: Final = 0.05
+"""Before a call is tried again."""
 _CONNECT_S: Final = 0.5
 """After this time it is asked again who leads; the attempt to connect goes on."""
 _ON_THE_WAY: Final = (grpc.ChannelConnectivity.IDLE, grpc.ChannelConnectivity.CONNECTING)
@@ -42,6 +53,17 @@ _NOTHING_HAPPENED: Final = (
     grpc.StatusCode.UNIMPLEMENTED,
 )
 """Said by a node's gRPC before anybody saw the call."""
+LED_ELSEWHERE: Final[tuple[type[NodeError], ...]] = (
+    DrainingError,
+    NotAppliedError,
+    NotLeaderError,
+    NotMasterError,
+    NotReadyError,
+    ShuttingDownError,
+    TransferringError,
+)
+"""Said by a node whose leadership begins or ends just then. Nothing happened, and soon somebody
+leads who can do it."""
 _PASSED_ON: Final = ("authorization", "x-mq-")
 
 
@@ -65,13 +87,38 @@ class Forwarding:
         self._channels: dict[str, grpc.aio.Channel] = {}
         self.forwarded_total = 0
 
+    async def answer(
+        self,
+        call: Call,
+        group: str,
+        here: Callable[[], Awaitable[Any]],
+        lost: Code | None = None,
+    ) -> Any:
+        """Return the answer of whoever leads a group: that of `here`, or another node's as bytes.
+
+        Raises as `unary`, and what `here` raises. What it refuses because the leadership moves is
+        tried again, wherever that goes.
+        """
+        loop = asyncio.get_running_loop()
+        until_s, pause_s = self.hold_until(call), AGAIN_S
+        while True:
+            forwarded = await self.unary(call, group, lost)
+            if forwarded is not None:
+                return forwarded
+            try:
+                return await here()
+            except LED_ELSEWHERE:
+                if loop.time() + pause_s >= until_s:
+                    raise
+            await asyncio.sleep(pause_s)
+            pause_s *= 2  # Many calls may wait, and all of each is made anew.
+
     async def must_forward(self, call: Call, group: str) -> str | None:
         """Return the address of who leads a group, None if this node does. Raises RefusedError.
 
         Waits for an election that is under way, as long as the caller can.
         """
-        now_s = asyncio.get_running_loop().time()
-        leader = await self._cluster.wait_for_leader(group, self._hold_until(call, now_s))
+        leader = await self._cluster.wait_for_leader(group, self.hold_until(call))
         if leader.is_here:
             return None
         if call.hop_count >= HOP_COUNT_MAX:
@@ -80,7 +127,9 @@ class Forwarding:
         return leader.address
 
     @staticmethod
-    def _hold_until(call: Call, now_s: float) -> float:
+    def hold_until(call: Call) -> float:
+        """Return until when a call waits, if that begins now."""
+        now_s = asyncio.get_running_loop().time()
         return min(now_s + HOLD_S, call.deadline_s - DEADLINE_MARGIN_S)
 
     async def unary(self, call: Call, group: str, lost: Code | None = None) -> bytes | None:
@@ -92,7 +141,7 @@ class Forwarding:
         once, so it is sent again.
         """
         loop = asyncio.get_running_loop()
-        until_s = self._hold_until(call, loop.time())
+        until_s = self.hold_until(call)
         while True:
             address = await self.must_forward(call, group)
             if address is None:
@@ -108,7 +157,7 @@ class Forwarding:
             if loop.time() >= until_s:
                 text = f"the leader at {address} cannot be connected to; try again"
                 raise RefusedError(Code.HA_NOT_AVAILABLE, text)
-            await asyncio.sleep(_AGAIN_S)
+            await asyncio.sleep(AGAIN_S)
 
     async def _is_connected(self, address: str) -> bool:
         """Say whether there is a connection, after an attempt to make one."""

@@ -5,12 +5,13 @@ nobody follows, since clients choose differently (protocol sections 8 and 12.1).
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from node.broker.context import Context
 from node.rocketmq import handles
 from node.rocketmq.cluster import Cluster, Queue
+from node.rocketmq.forwarding import LED_ELSEWHERE
 from node.rocketmq.messages import check_message, to_record, type_of, unix_ms
 from node.rocketmq.names import topic_name
 from node.rocketmq.statuses import OK, RefusedError, common, status_of
@@ -43,11 +44,18 @@ class Sending:
     """One per gateway."""
 
     def __init__(
-        self, context: Context, cluster: Cluster, broker: Appends, body_size_bytes_max: int
+        self,
+        context: Context,
+        cluster: Cluster,
+        broker: Appends,
+        body_size_bytes_max: int,
+        on_failure: Callable[[Exception], None],
     ) -> None:
+        """`on_failure` hears why a message was not stored."""
         self._context = context
         self._cluster = cluster
         self._broker = broker
+        self._on_failure = on_failure
         self.body_size_bytes_max: Final = body_size_bytes_max
         self._next_queue = 0
 
@@ -60,10 +68,15 @@ class Sending:
         return self._cluster.own_group
 
     async def send_message(self, request: pb.SendMessageRequest) -> pb.SendMessageResponse:
-        """Append the messages; each entry says what became of its own."""
+        """Append the messages; each entry says what became of its own.
+
+        Raises one of LED_ELSEWHERE when none of them could be appended here.
+        """
         messages = request.messages
         topic = self._check(messages)
-        entries = [await self._send(topic, message) for message in messages]
+        entries: list[pb.SendResultEntry] = []
+        for message in messages:
+            entries.append(await self._send(topic, message, is_first=not entries))
         return pb.SendMessageResponse(
             status=common([entry.status for entry in entries]), entries=entries
         )
@@ -81,12 +94,13 @@ class Sending:
             type_of(message)
         return topic
 
-    async def _send(self, topic: str, message: pb.Message) -> pb.SendResultEntry:
+    async def _send(self, topic: str, message: pb.Message, *, is_first: bool) -> pb.SendResultEntry:
         try:
             return await self._append(topic, message)
         except Exception as error:
-            if isinstance(error, AssertionError):
+            if is_first and isinstance(error, LED_ELSEWHERE):
                 raise
+            self._on_failure(error)
             return pb.SendResultEntry(
                 status=status_of(error), message_id=message.system_properties.message_id
             )

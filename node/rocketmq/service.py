@@ -4,7 +4,9 @@ Owns the table of methods and the way of one call through the gateway. Must not 
 is. Every answer has a status; a transport error is for what is broken between client and node.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import grpc
@@ -20,7 +22,7 @@ from node.rocketmq.client_settings import answer
 from node.rocketmq.clients import Clients
 from node.rocketmq.cluster import Cluster
 from node.rocketmq.ending import Ending
-from node.rocketmq.forwarding import SERVICE, Forwarding
+from node.rocketmq.forwarding import AGAIN_S, LED_ELSEWHERE, SERVICE, Forwarding
 from node.rocketmq.names import group_name
 from node.rocketmq.receiving import Receiving
 from node.rocketmq.renewals import Renewals
@@ -79,10 +81,12 @@ class RocketMq:
         self.renewals: Final = Renewals(self.clients, broker.pop)
         self._routes = Routes(self._cluster)
         limit = body_size_bytes_max(context, batch_size_bytes_max(context))
-        self._sending = Sending(context, self._cluster, broker, limit)
+        on_failure = partial(self._failed, f"{_NAME}/SendMessage")
+        self._sending = Sending(context, self._cluster, broker, limit, on_failure)
         self._receiving = Receiving(self._cluster, broker.pop, self.renewals)
         self.ending: Final = Ending(self._cluster, self.clients, broker)
-        self._telemetry = Telemetry(self.clients, self._settings)
+        on_failure = partial(self._failed, f"{_NAME}/Telemetry")
+        self._telemetry = Telemetry(self.clients, self._settings, on_failure)
         self._methods: Final = self._table()
         broker.add_leader_work(self.ending)
         broker.add_leader_work(self.renewals)
@@ -152,11 +156,18 @@ class RocketMq:
 
     async def _dispatch(self, caller: Caller, method: _Method, request: Any) -> bytes:
         """Have a call answered by whoever has to."""
-        if method.where is not None:
-            forwarded = await self.forwarding.unary(caller.call, method.where(request), method.lost)
-            if forwarded is not None:
-                return forwarded
-        response: Message = await method.answer(caller, request)
+        if method.where is None:
+            answered = await method.answer(caller, request)
+        else:
+            answered = await self.forwarding.answer(
+                caller.call,
+                method.where(request),
+                lambda: method.answer(caller, request),
+                method.lost,
+            )
+        if isinstance(answered, bytes):
+            return answered
+        response: Message = answered
         return response.SerializeToString()
 
     async def _receive(self, data: bytes, context: Any) -> AsyncIterator[bytes]:
@@ -168,13 +179,22 @@ class RocketMq:
             request = _parse(pb.ReceiveMessageRequest, data)
             name_of_broker = request.message_queue.broker.name
             group = group_of_broker(name_of_broker) or self._cluster.own_group
-            address = await self.forwarding.must_forward(caller.call, group)
-            if address is not None:
-                async for element in self.forwarding.stream(caller.call, address):
-                    yield element
-                return
-            async for response in self._receiving.receive_message(caller, request):
-                yield response.SerializeToString()
+            until_s = 0.0
+            while True:
+                address = await self.forwarding.must_forward(caller.call, group)
+                if address is not None:
+                    async for element in self.forwarding.stream(caller.call, address):
+                        yield element
+                    return
+                try:
+                    async for response in self._receiving.receive_message(caller, request):
+                        yield response.SerializeToString()
+                    return
+                except LED_ELSEWHERE:  # Before the first element, maybe after a long wait.
+                    until_s = until_s or self.forwarding.hold_until(caller.call)
+                    if asyncio.get_running_loop().time() >= until_s:
+                        raise
+                await asyncio.sleep(AGAIN_S)
         except Exception as error:  # noqa: BLE001 - all of them are told to the client.
             yield self._failure(name, error, pb.ReceiveMessageResponse).SerializeToString()
         finally:
@@ -201,12 +221,16 @@ class RocketMq:
 
     def _failure(self, name: str, error: Exception, response: type[Any]) -> Message:
         """Count an error, and return the answer that tells it."""
+        self._failed(name, error)
+        found: Message = response(status=status_of(error))
+        return found
+
+    def _failed(self, name: str, error: Exception) -> None:
+        """Count an error; have it logged if nobody foresaw it."""
         if isinstance(error, RefusedError):
             self._calls.counters.failed[name, Code.Name(error.code)] += 1
         else:
             self._calls.failed(name, error)
-        found: Message = response(status=status_of(error))
-        return found
 
     # --- Methods that need more than one part ---
 
@@ -225,12 +249,10 @@ class RocketMq:
         for group, entries in by_group.items():
             part = pb.AckMessageRequest(group=request.group, topic=request.topic, entries=entries)
             call = caller.call._replace(data=part.SerializeToString())
-            data = await self.forwarding.unary(call, group)
-            answered = (
-                await self._receiving.ack_message(part)
-                if data is None
-                else pb.AckMessageResponse.FromString(data)
-            )
+            ack = partial(self._receiving.ack_message, part)
+            answered = await self.forwarding.answer(call, group, ack)
+            if isinstance(answered, bytes):
+                answered = pb.AckMessageResponse.FromString(answered)
             for entry in entries:
                 found[entry.receipt_handle] = pb.AckMessageResultEntry(
                     message_id=entry.message_id,

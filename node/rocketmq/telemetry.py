@@ -26,10 +26,14 @@ Answer = Callable[[pb.Settings], pb.Settings]
 class Telemetry:
     """Serves the streams of all clients of one gateway."""
 
-    def __init__(self, clients: Clients, answer: Answer) -> None:
-        """`answer` returns the settings for what a client says of itself, or raises."""
+    def __init__(
+        self, clients: Clients, answer: Answer, on_failure: Callable[[Exception], None]
+    ) -> None:
+        """`answer` returns the settings for what a client says of itself, or raises; `on_failure`
+        hears why."""
         self._clients = clients
         self._answer = answer
+        self._on_failure = on_failure
 
     async def serve(
         self, client_id: str, requests: AsyncIterator[bytes]
@@ -91,6 +95,7 @@ class Telemetry:
         try:
             settings = self._answer(asked)
         except Exception as error:  # noqa: BLE001 - the client is told.
+            self._on_failure(error)
             return TelemetryCommand(status=status_of(error))
         client.group = asked.subscription.group.name
         client.topics = frozenset(topic.name for topic in asked.publishing.topics)

@@ -146,6 +146,12 @@ async def refuses_settings(gateway: Gateway) -> None:
     ):
         command = gateway.rocketmq._telemetry._settings(gateway.rocketmq.clients.heard("c"), asked)
         assert command.status.code == Code.BAD_REQUEST
+    failed = gateway.rocketmq._calls.counters.failed
+    assert failed["MessagingService/Telemetry", "BAD_REQUEST"] == 2
+
+
+def not_foreseen(error: Exception) -> None:
+    raise error
 
 
 def test_a_stream_that_is_cancelled_leaves_nothing_running() -> None:
@@ -157,7 +163,7 @@ def test_a_stream_that_is_cancelled_leaves_nothing_running() -> None:
             await done.wait()
             yield b""
 
-        stream = Telemetry(Clients(), lambda asked: asked).serve("c", requests())
+        stream = Telemetry(Clients(), lambda asked: asked, not_foreseen).serve("c", requests())
         reading = asyncio.ensure_future(anext(stream))
         await eventually(lambda: len(asyncio.all_tasks() - before) == 3, "it waits")
         reading.cancel()
@@ -258,7 +264,7 @@ def test_questions_that_wait_for_clients_have_a_limit_of_bytes(
             await never.wait()
 
         for number in range(QUESTION_SHARES + 1):
-            telemetry = Telemetry(clients, lambda asked: asked)
+            telemetry = Telemetry(clients, lambda asked: asked, not_foreseen)
             stream = cast(
                 "AsyncGenerator[pb.TelemetryCommand]",
                 telemetry.serve(f"c{number}", requests(f"t{number}")),
