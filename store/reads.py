@@ -4,7 +4,7 @@ Owns the reads; must not know appends, threads or recovery. `store.store.Store` 
 it brings the parts and decides what a read may see.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from store.commit_log import CommitLog
@@ -149,18 +149,36 @@ class Reads:
 
         Stored within [lo, hi). The index finds hashes; each record's topic and key are compared.
         """
+        found = self.newest_by_key(
+            topic, key, lo_unix_ms=lo_unix_ms, hi_unix_ms=hi_unix_ms, max_count=max_count
+        )
+        return [message for message in found if message is not None][::-1]
+
+    def newest_by_key(
+        self,
+        topic: str,
+        key: str,
+        *,
+        lo_unix_ms: int = 0,
+        hi_unix_ms: int = _FOREVER_MS,
+        max_count: int = 64,
+    ) -> Iterator[Message | None]:
+        """Yield what `messages_by_key` returns, newest first, each read when it is asked for.
+
+        None for a record of another key with the same hash: whoever must not be long can stop, or
+        pause, behind each record that was read.
+        """
         self._catch_up()
         positions = self._index.lookup(
             topic, key, begin_unix_ms=lo_unix_ms, end_unix_ms=hi_unix_ms, count_max=max_count
         )
-        found = []
-        for position in positions:
-            if position >= self.log.min_position:
-                message = self.message_at(position)
-                in_time = lo_unix_ms <= message.store_unix_ms < hi_unix_ms
-                if message.topic == topic and key in message.keys and in_time:
-                    found.append(message)
-        return found
+        for position in reversed(positions):
+            if position < self.log.min_position:
+                return
+            message = self.message_at(position)
+            in_time = lo_unix_ms <= message.store_unix_ms < hi_unix_ms
+            is_found = message.topic == topic and key in message.keys and in_time
+            yield message if is_found else None
 
     def offset_by_time(
         self, topic: str, queue_id: int, unix_ms: int, boundary: Boundary = Boundary.LOWER

@@ -150,7 +150,11 @@ class _Trace:
                 return found.prepared_transaction_position == held.position
             return (found.born_unix_ms, found.body) == (held.born_unix_ms, held.body)
 
-        return [found async for found in self._search(topic, int(queue_id), held, is_copy)][:1]
+        first: Message | None = None
+        async for found in self._search(topic, int(queue_id), held, is_copy):
+            if first is None or found.position < first.position:
+                first = found
+        return [] if first is None else [first]
 
     async def _of_groups(self, message: Message) -> None:
         """Say which groups have passed it, and where it came back to them."""
@@ -160,6 +164,7 @@ class _Trace:
             return found.properties.get(_ORIGIN) == message_id
 
         for name, offsets in sorted(self._context.state.groups.items()):
+            await asyncio.sleep(0)
             if offsets.get(message.topic, {}).get(message.queue_id, 0) > message.queue_offset:
                 self.events.append(
                     TraceEvent(
@@ -183,13 +188,13 @@ class _Trace:
         origin: Message,
         is_copy: Callable[[Message], bool],
     ) -> AsyncIterator[Message]:
-        """Yield the copies of a message in one queue, oldest first."""
+        """Yield the copies of a message in one queue, in any order."""
         store, unique = self._context.store, origin.properties.get(fmt.PROPERTY_UNIQUE_KEY)
         if unique:
-            found = store.messages_by_key(topic, unique, lo_unix_ms=origin.store_unix_ms)
-            for message in found:
-                if message.queue_id == queue_id and is_copy(message):
-                    yield message
+            for found in store.newest_by_key(topic, unique, lo_unix_ms=origin.store_unix_ms):
+                if found is not None and found.queue_id == queue_id and is_copy(found):
+                    yield found
+                await asyncio.sleep(0)
             return
         offset = store.offset_by_time(topic, queue_id, origin.store_unix_ms)
         while True:

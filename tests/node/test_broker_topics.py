@@ -21,6 +21,7 @@ from quorumlog.pb.admin_pb2 import (
 )
 from quorumlog.pb.common_pb2 import QueueId
 from quorumlog.pb.log_pb2 import (
+    AppendRequest,
     GetMessageRequest,
     GroupRoute,
     NodeAddress,
@@ -30,7 +31,7 @@ from quorumlog.pb.log_pb2 import (
     RouteRequest,
 )
 from store.errors import LimitExceededError, Outcome, StoreFullError, TopicNameError
-from store.message import message_id
+from store.message import Message, encode_message, message_id
 from tests.node.broker_fakes import Fixture, node_at, request
 from tests.node.commands import SMALL_LIMITS
 from tests.node.links import eventually, run
@@ -326,6 +327,36 @@ def test_the_answer_of_a_query_is_bounded(tmp_path: Path) -> None:
             await node.append(1, 2)
             found = await node.broker.query_by_key(QueryByKeyRequest(topic="orders", key="key0001"))
             assert [m.queue_offset for m in messages(found.records)] == [1], "one at least"
+
+    run(work())
+
+
+def test_a_query_reads_no_more_than_it_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = replace(Limits(), query_size_bytes_max=10_000)
+
+    async def work() -> None:
+        async with node_at(tmp_path, limits=limits, file_size_bytes=1 << 20) as node:
+            keys = ["Aa"] * 8 + ["BB"] * 3  # Of one hash.
+            for key in keys:
+                record = encode_message("orders", 0, b"x" * 3_000, {"KEYS": key})
+                await node.broker.append(AppendRequest(records=record, record_count=1))
+            store, sizes_bytes = node.log.store, list[int]()
+            message_at = store.message_at
+
+            def counted(position: int) -> Message:
+                message = message_at(position)
+                sizes_bytes.append(message.size_bytes)
+                return message
+
+            monkeypatch.setattr(store, "message_at", counted)
+            found = await node.broker.query_by_key(QueryByKeyRequest(topic="orders", key="BB"))
+            assert found.record_count == 3
+            sizes_bytes.clear()
+            found = await node.broker.query_by_key(QueryByKeyRequest(topic="orders", key="Aa"))
+            assert [m.queue_offset for m in messages(found.records)] == [5, 6, 7]
+            assert len(sizes_bytes) == 3 + 3 + 1, "those of the other key, these, and one more"
 
     run(work())
 

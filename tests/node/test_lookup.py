@@ -1,5 +1,6 @@
 """What became of a message, from log and state alone; and how large messages are."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from quorumlog.pb.retry_pb2 import RetryLaterRequest
 from store import format as fmt
 from store.message import encode_message, message_id
 from tests.node.broker_fakes import Fixture, node_at, request
+from tests.node.delayed import settle
 from tests.node.transaction_calls import ROLLED_BACK, begun, ended, on_loop, stored
 
 
@@ -96,6 +98,47 @@ async def test_a_long_queue_is_looked_through_up_to_a_limit(tmp_path: Path) -> N
         response = await trace(node, transaction_id)
         assert not response.is_complete
         assert [event.kind for event in response.events] == ["half"]
+
+
+@pytest.mark.parametrize("unique", ["", "0A0B"])
+def test_others_have_their_turn_while_groups_are_looked_through(
+    tmp_path: Path, unique: str
+) -> None:
+    @on_loop
+    async def work(path: Path) -> None:
+        async with node_at(path / "n") as node:
+            properties = {"UNIQ_KEY": unique} if unique else {}
+            record = encode_message("orders", 0, b"x", properties)
+            receipt = await node.broker.append(AppendRequest(records=record, record_count=1))
+            for number in range(20):
+                await commit(node, f"readers{number}", 1)
+            tracing = asyncio.ensure_future(trace(node, receipt.position))
+            turn_count = 0
+            while not tracing.done():
+                await asyncio.sleep(0)
+                turn_count += 1
+            assert len((await tracing).events) == 21
+            assert turn_count >= 20
+
+    work(tmp_path)
+
+
+@on_loop
+async def test_the_oldest_copy_of_a_delayed_message_is_the_one(tmp_path: Path) -> None:
+    async with node_at(tmp_path / "n") as node:
+        held = encode_message(
+            "orders", 0, b"x", {"UNIQ_KEY": "0A", "TIMER_DELAY_MS": "1"}, born_unix_ms=5
+        )
+        asked = AppendRequest(records=held, record_count=1, has_delayed=True)
+        first = await node.broker.append(asked)
+        await node.broker.append(asked)
+        node.clock.now_ms += 1
+        await settle(node)
+        copies = await stored(node)
+        assert len(copies) == 2
+        (delayed, found) = (await trace(node, first.positions[0])).events
+        assert (delayed.kind, found.kind) == ("delayed", "stored")
+        assert found.offset == copies[0].queue_offset
 
 
 @on_loop
