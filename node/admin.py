@@ -120,7 +120,7 @@ class NodeAdmin:
             is_draining=node.broker.is_draining,
             loss_from_index=node.driver.loss_from,
             members=self._members(),
-            detail="; ".join(self._details(store.warnings())),
+            detail="; ".join(self._details(node.warnings())),
             pid=os.getpid(),
             replication=node.settings.replication,
         )

@@ -125,8 +125,12 @@ class Settings(BaseSettings):
     flush_interval_ms: DurationMs = _setting(
         500, "With `flush = async`: how often the log is synced.", ge=10, le=60_000
     )
-    flush_timeout_ms: DurationMs = _setting(
-        5_000, "A sync that takes longer is reported.", ge=100, le=600_000
+    sync_hang_limit_ms: DurationMs = _setting(
+        60_000,
+        "When a sync has been running for so long, the disk hangs, and the process ends (exit code "
+        "74) without having acked what waits for it. From 5 s on there is a warning.",
+        ge=1_000,
+        le=_HOUR_MS,
     )
     file_size_bytes: SizeBytes = _setting(
         GIB, "Size of each log file. Fixed once the directory is made.", ge=1 << 16, le=64 * GIB
@@ -164,6 +168,12 @@ class Settings(BaseSettings):
     )
     disk_reserve_bytes: SizeBytes = _setting(
         64 * MIB, "Appends are refused when less than this is free.", ge=0
+    )
+    delete_when_full: bool = _setting(
+        False,
+        "Make room on a disk that is used above 85 %, or has less than `disk_reserve_bytes` free, "
+        "by deleting the oldest files although they have not expired, whoever fills it. `false`: "
+        "nothing goes before its time, and a full disk refuses appends.",
     )
 
     heartbeat_ms: DurationMs = _setting(
@@ -316,7 +326,6 @@ class Settings(BaseSettings):
             index_entry_count=4 * slot_count,
             flush=self.flush,
             flush_interval_ms=self.flush_interval_ms,
-            flush_timeout_ms=self.flush_timeout_ms,
             preallocate_file_count=self.preallocate_file_count,
             warm_up=self.warm_up,
             retention_ms=self.retention_ms or _UNLIMITED,
@@ -325,6 +334,7 @@ class Settings(BaseSettings):
             disk_force_ratio=min(base.disk_force_ratio, self.disk_full_ratio),
             disk_full_ratio=self.disk_full_ratio,
             disk_reserve_bytes=self.disk_reserve_bytes,
+            delete_when_full=self.delete_when_full,
         )
 
     def raft_config(self) -> RaftConfig:

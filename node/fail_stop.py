@@ -2,7 +2,8 @@
 
 Owns what is written down before such an end: a dump file in the data directory with the error, what
 came in last, the state and all stacks. Nothing is acknowledged after it began. The process is ended
-without any clean-up, which is what a crash would do and what recovery is made for.
+without any clean-up, which is what a crash would do and what recovery is made for. It waits for no
+thread, and for the dump only so long: the disk that it is written to may be what hangs.
 """
 
 import contextlib
@@ -18,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+from node.sync_watch import SyncHangsError
 from store.errors import CorruptionError, SyncFailedError
 from store.fatal import EXIT_INTERNAL_ERROR, EXIT_SYNC_FAILED
 
@@ -33,6 +35,8 @@ DAMAGE_MARKER: Final = "damage-found"
 DUMP_COUNT_MAX: Final = 10
 """Older ones are removed: a node that is restarted again and again must not fill its disk."""
 INPUT_COUNT_MAX: Final = 512
+DUMP_TIMEOUT_S: Final = 5.0
+"""A dump takes milliseconds. The longer this is, the longer others count on a node that is lost."""
 
 Describe = Callable[[], dict[str, Any]]
 
@@ -40,10 +44,15 @@ Describe = Callable[[], dict[str, Any]]
 class FailStop:
     """Ends the process with a dump. One a process; call it from any thread."""
 
-    def __init__(self, directory: Path, end: Callable[[int], NoReturn] = os._exit) -> None:
-        """`end` is for tests."""
+    def __init__(
+        self,
+        directory: Path,
+        end: Callable[[int], NoReturn] = os._exit,
+        dump_timeout_s: float = DUMP_TIMEOUT_S,
+    ) -> None:
+        """`end` and `dump_timeout_s` are for tests."""
         self._directory = directory
-        self._end = end
+        self._end, self._dump_timeout_s = end, dump_timeout_s
         self._lock = threading.Lock()
         self.inputs: Final = deque[tuple[Any, ...]](maxlen=INPUT_COUNT_MAX)
         """The last things that came in, oldest first; whoever takes them in appends them here."""
@@ -53,12 +62,17 @@ class FailStop:
     def __call__(self, error: BaseException) -> NoReturn:
         """Write the dump, say why, and end the process; others that call meanwhile wait."""
         with self._lock:
-            is_sync = isinstance(error, SyncFailedError)
-            what = "a sync failed" if is_sync else "an invariant is broken"
-            if isinstance(error, CorruptionError):
-                what = "what was committed is damaged on its disk"
-                self._mark_damage()
-            dump = self._dump(error)
+            is_sync = isinstance(error, SyncFailedError | SyncHangsError)
+            match error:
+                case SyncFailedError():
+                    what = "a sync failed"
+                case SyncHangsError():
+                    what = "a sync hangs"
+                case CorruptionError():
+                    what = "what was committed is damaged on its disk"
+                case _:
+                    what = "an invariant is broken"
+            dump = self._dump_in_time(error)
             text = "".join(traceback.format_exception(error))
             sys.stderr.write(
                 f"{text}quorumlog: the process ends because {what}: {error!r}\n"
@@ -67,12 +81,25 @@ class FailStop:
             sys.stderr.flush()
             self._end(EXIT_SYNC_FAILED if is_sync else EXIT_INTERNAL_ERROR)
 
+    def _dump_in_time(self, error: BaseException) -> str:
+        """As `_dump`, on a thread that may hang."""
+        told: list[str] = []
+        writing = threading.Thread(target=lambda: told.append(self._dump(error)), daemon=True)
+        try:
+            writing.start()
+        except RuntimeError as trouble:  # No more threads.
+            return f"No dump was written ({trouble})."
+        writing.join(self._dump_timeout_s)
+        return told[0] if told else f"No dump was written within {self._dump_timeout_s:g} s."
+
     def _mark_damage(self) -> None:
         with contextlib.suppress(OSError):  # Then the next start finds out as this one did.
             (self._directory / DAMAGE_MARKER).touch()
 
     def _dump(self, error: BaseException) -> str:
         """Write the file; return a sentence about it. An error here must not hide the first one."""
+        if isinstance(error, CorruptionError):
+            self._mark_damage()
         path = self._directory / f"{DUMP_PREFIX}{time.time_ns() // 1_000_000}-{os.getpid()}.txt"
         try:
             old = sorted(self._directory.glob(f"{DUMP_PREFIX}*.txt"))

@@ -455,8 +455,8 @@ class LedgerLog:
         """Return the steps that delete the expired files with entries up to `limit_index` only.
 
         1. here, on the loop; 2. `write_start` on a thread; 3. `Replica.compact_to(index)` and
-        `forget` on the loop; 4. `remove` and `store.delete_expired_derived` on the thread. Stop
-        when `write_start` or `forget` return False.
+        `store.forget` on the loop; 4. `remove` and `store.delete_expired_derived` on the thread.
+        Stop when `write_start` or `forget` return False.
         """
         deletion = self.store.deletion(limit_index)
         if deletion is not None:

@@ -160,7 +160,7 @@ class Maintenance:
         await done
 
     async def _delete_expired(self) -> None:
-        """Delete files whose records expired, that are checkpointed and that no follower needs."""
+        """Delete files that have to go, are checkpointed and that no follower needs."""
         log, replica, limit = self._log, self._replica, self._files.applied_index
         needed = self._needed_position()
         if needed is not None:
@@ -179,11 +179,27 @@ class Maintenance:
         if base_index <= log.base_index:
             return  # The log was replaced by a snapshot meanwhile.
         replica.compact_to(base_index)
-        if not deletion.forget():
+        counters = log.store.counters
+        for_room_before = counters.deleted_for_room_count
+        if not log.store.forget(deletion):
             return
+        for_room_count = counters.deleted_for_room_count - for_room_before
+        say_deleted(deletion.file_count, for_room_count, first_index=log.base_index + 1)
         await self.on_thread(deletion.remove)
         await self.on_thread(log.store.delete_expired_derived)
-        _log.info("deleted expired files", first_index=log.base_index + 1)
+
+
+def say_deleted(file_count: int, for_room_count: int, **first_kept: int) -> None:
+    """Log that files were taken out of the log, and by which rule."""
+    expired_count = file_count - for_room_count
+    if expired_count:
+        _log.info("deletes expired files", file_count=expired_count, **first_kept)
+    if for_room_count:
+        _log.warning(
+            "deletes files that have not expired, as the disk is full and delete_when_full is set",
+            file_count=for_room_count,
+            **first_kept,
+        )
 
 
 def _resolve(done: "asyncio.Future[None]", error: StoreError | None) -> None:

@@ -134,6 +134,7 @@ METRICS: Final[Mapping[str, Spec]] = {
     "log_end_position": Spec("gauge", "Where the next entry goes."),
     "log_files": Spec("gauge", "Files of the log."),
     "log_files_deleted": Spec("counter", "Files deleted by retention."),
+    "log_files_deleted_for_room": Spec("counter", "Of these: not expired (delete_when_full)."),
     "disk_used_ratio": Spec("gauge", "Use of the disk that holds the log, 0 to 1."),
     "store_full": Spec("counter", "Appends refused because the disk is full."),
     "repairs_waiting": Spec("gauge", "Damaged places that are being repaired from peers."),
@@ -376,9 +377,9 @@ def store_samples(stats: StoreStats) -> Iterator[Sample]:
     yield "log_end_position", (), gauges.wrote_position
     yield "log_files", (), gauges.file_count
     yield "log_files_deleted", (), counters["deleted_file_count"]
+    yield "log_files_deleted_for_room", (), counters["deleted_for_room_count"]
     yield "disk_used_ratio", (), gauges.disk_used_ratio
     yield "store_full", (), counters["store_full_count"]
-    yield "store_warnings", (), len(stats.warnings())
 
 
 def page() -> str:

@@ -39,6 +39,7 @@ from node.services.calls import Calls
 from node.services.methods import SERVICES, Admin, handlers
 from node.services.server import GrpcServer, PortTakenError
 from node.state_machine import StateMachine
+from node.sync_watch import SyncWatch, WatchedFileSystem
 from node.tls import TlsFiles, grpc_client_credentials, grpc_server_credentials
 from quorumlog import __version__
 from raft.messages import NodeId
@@ -105,6 +106,8 @@ class Node(ABC):
         self.fail_stop: Final = fail_stop
         self.health: Final = Health()
         self.calls: Final = Calls(fail_stop, self.on_damage)
+        self.fs = watched = WatchedFileSystem()
+        self.sync_watch: Final = SyncWatch(watched, settings.sync_hang_limit_ms, fail_stop)
         self.address = self.peer_address = self.http_address = ""
         self.began_s: Final = time.monotonic()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -115,8 +118,8 @@ class Node(ABC):
         self.fail_stop.describe = self.status
         http_error = await self._start_http()
         self.grpc = GrpcServer(rpc_count_max=self.settings.rpc_count_max)
-        self.fs = FileSystem()
         await self.open_store()
+        self.sync_watch.start()
         if http_error is not None:
             raise http_error  # Not at once: that the directory is locked says more.
         await self.meet_peers()
@@ -274,6 +277,10 @@ class Node(ABC):
     def status(self) -> dict[str, Any]:
         """Return the picture for /status."""
         return picture.status(self)
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return what an operator should know, in sentences; once `log` is there."""
+        return (*self.log.store.stats().warnings(), *self.sync_watch.warnings())
 
     def progress(self, what: str, done: int, total: int) -> None:
         """Show how far a long step of the opening is."""

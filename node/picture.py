@@ -48,8 +48,7 @@ def status(node: "Node") -> dict[str, Any]:
         "nameserver": nameserver(node),
     }
     if hasattr(node, "maintenance"):
-        warnings = list(node.log.store.stats().warnings())
-        found |= {**node.replica_status(), "warnings": warnings}
+        found |= {**node.replica_status(), "warnings": list(node.warnings())}
     return found
 
 
@@ -70,6 +69,7 @@ def samples(node: "Node") -> Iterator[metrics.Sample]:
         yield from node.replica_samples()
         yield from metrics.link_samples(node.link.stats())
         yield from metrics.store_samples(node.log.store.stats())
+        yield "store_warnings", (), len(node.warnings())
         yield from metrics.broker_samples(node.broker.stats())
     if hasattr(node, "nameserver"):
         yield from metrics.nameserver_samples(node.nameserver)

@@ -55,6 +55,7 @@ class Stopping:
             await node.nameserver.stop()
         if hasattr(node, "log"):
             await asyncio.to_thread(node.log.close)
+        await asyncio.to_thread(node.sync_watch.stop)
         if hasattr(node, "http"):
             await node.http.stop()
         if node.peer_address:  # Else the file is somebody else's, who has the directory.

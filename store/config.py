@@ -80,10 +80,14 @@ class StoreConfig:
     retention_size_bytes: int = 0
     """Keep at most this much log; 0 is no limit by size."""
     retention_interval_ms: int = 10_000
+    delete_when_full: bool = False
+    """Delete the oldest files although they have not expired, from `disk_force_ratio` on or without
+    the reserve. Deviation: always so in RocketMQ (`cleanFileForciblyEnable`); here nothing that was
+    promised to be kept goes unless its owner said so (docs/decisions/0028)."""
     disk_warn_ratio: float = 0.75
-    """From here on expired files are deleted at any hour."""
+    """From here on operators are told."""
     disk_force_ratio: float = 0.85
-    """From here on files are deleted although they have not expired."""
+    """For `delete_when_full`; without it this mark does not exist."""
     disk_full_ratio: float = 0.90
     """From here on appends are refused with `store.full`; reads go on."""
     disk_reserve_bytes: int = 64 * MIB

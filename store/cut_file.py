@@ -22,6 +22,7 @@ from store.errors import CorruptionError
 from store.failpoints import hit
 from store.file_system import FileSystem
 from store.mapped_file import TEMPORARY_SUFFIX
+from store.zeros import SYNC_SIZE_BYTES
 
 DIRECTORY: Final = "cut"
 CUT_FILES_KEPT_MAX: Final = 16
@@ -71,6 +72,8 @@ def write_cut_file(
             data = read(position, min(hi - position, _READ_SIZE_BYTES))
             fs.write_at(fd, temporary, at, data)
             crc = zlib.crc32(data, crc)
+            if at // SYNC_SIZE_BYTES < (at + len(data)) // SYNC_SIZE_BYTES:
+                fs.sync(fd, temporary)
             at, position = at + len(data), position + len(data)
         header = _HEADER.pack(_MAGIC, epoch, lo, hi, now_unix_ms, crc)
         fs.write_at(fd, temporary, 0, header + _CRC.pack(zlib.crc32(header)))

@@ -283,7 +283,7 @@ class FlushService:
         return self._failure
 
     def sync_running_ms(self) -> int:
-        """How long the present sync has been running, 0 when none is; for a watchdog (D16)."""
+        """How long the present sync of the log has been running, 0 when none is; for operators."""
         began_ns = self._sync_began_ns
         return 0 if began_ns is None else (self._monotonic_ns() - began_ns) // _NS_PER_MS
 

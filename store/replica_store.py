@@ -174,7 +174,7 @@ class ReplicaStore(ReplicatedStore):
     def deletion(self, limit_index: int) -> Deletion | None:
         """Return the steps that delete the expired files whose entries are at most `limit_index`.
 
-        Call it and `Deletion.forget` on the owner's loop, the other steps anywhere, and then
+        Call it and `forget` on the owner's loop, the other steps anywhere, and then
         `delete_expired_derived`. Raises CorruptionError when a file does not begin with an entry.
         """
         ledger, found = self.ledger, None
@@ -188,3 +188,11 @@ class ReplicaStore(ReplicatedStore):
                 break
             found = deletion
         return found
+
+    def forget(self, deletion: Deletion) -> bool:
+        """Take the files of a deletion out of the log, in memory only. False as `write_start`."""
+        files = self.ledger.files.files[: deletion.file_count]
+        if not deletion.forget():
+            return False
+        self._count_deleted(files)
+        return True

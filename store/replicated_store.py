@@ -11,7 +11,7 @@ of their own beside it. The directory is that of any other store.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from store.commit_log import CommitLog
@@ -24,6 +24,7 @@ from store.errors import (
     SyncFailedError,
 )
 from store.ledger import Ledger
+from store.mapped_file import MappedFile
 from store.retention import DiskState, DiskUsage
 from store.scrub import Scrubber, scrubber_of
 from store.shipped_log import ShippedLog
@@ -37,6 +38,8 @@ class ReplicatedStore(Store):
     def _make_parts(self) -> None:
         self._are_offsets_known = False
         self._expired_position = 0
+        self._for_room: frozenset[int] = frozenset()
+        """Where files begin that have to go for room only."""
         super()._make_parts()
 
     @property
@@ -170,16 +173,23 @@ class ReplicatedStore(Store):
         log = self._replicated
         usage, reset_count = DiskUsage(*self._fs.free_bytes(self.root)), log.reset_count
         try:
-            count = self._retention.plan(self._clock(), usage)
+            count, for_room_count = self._retention.plan(self._clock(), usage)
         except (PositionRangeError, ClosedError):
             if log.reset_count == reset_count:
                 raise
-            count = 0  # The log was cut or replaced beside this look at it.
+            count = for_room_count = 0  # The log was cut or replaced beside this look at it.
         files = log.files.files
-        expired_position = files[count - 1].end_position if 0 < count <= len(files) else 0
-        # A log that was replaced since is judged in the next round.
-        is_same = log.reset_count == reset_count
-        self._expired_position = expired_position if is_same else 0
+        if log.reset_count != reset_count or count > len(files):
+            count = 0  # A log that was replaced since is judged in the next round.
+        going = files[:count]
+        self._for_room = frozenset(file.position for file in going[count - for_room_count :])
+        self._expired_position = going[-1].end_position if going else 0
+
+    def _count_deleted(self, files: Sequence[MappedFile]) -> None:
+        """Count files that were taken out of the log."""
+        self.counters.deleted_file_count += len(files)
+        for_room_count = sum(file.position in self._for_room for file in files)
+        self.counters.deleted_for_room_count += for_room_count
 
     def delete_expired_derived(self) -> None:
         """Delete the parts of queues and index whose records are gone. Raises FileSystemError."""

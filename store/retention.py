@@ -2,7 +2,9 @@
 
 Owns the decision, as pure functions, and the round that carries it out; must not know what is in
 the files. Oldest first, never the last file, never a file that is not durable as a whole, at most
-ten in a round. Sources: RocketMQ CleanCommitLogService; storage-formats 5.9; fault-matrix S11, C1.
+ten in a round. What has not expired goes for room only if the owner said so (`delete_when_full`);
+otherwise a full disk refuses appends until files expire or somebody makes room.
+Sources: RocketMQ CleanCommitLogService; storage-formats 5.9; fault-matrix S11, C1.
 
 Age and clocks: the age of a file is counted in the log's own time, from the newest store timestamp
 in the file to the newest in the next one, and so on, and from the last file to now. A step back
@@ -13,15 +15,16 @@ across restarts, without any state. A clock that is wrong by less than the reten
 The price: after a pause longer than the retention between two files, or after a stop that long,
 files stay for up to four such pauses more. A store that runs through the pause deletes in time.
 
-Deviations: no hour of the day (`deleteWhen`); files are not deleted below the force mark just
-because ten are allowed in a round; readers keep the bytes of a deleted file as long as they hold
-them, none is unmapped by force; the disk counts as full while one more file still fits.
+Deviations: no hour of the day (`deleteWhen`); no file goes for room by default
+(`cleanFileForciblyEnable`), nor below the force mark just because ten are allowed in a round;
+readers keep the bytes of a deleted file as long as they hold them, none is unmapped by force; the
+disk counts as full while one more file still fits.
 """
 
 import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol, Self
+from typing import Final, NamedTuple, Protocol, Self
 
 from store.config import StoreConfig
 from store.errors import CorruptionError, FileSystemError, StoreFullError
@@ -38,7 +41,7 @@ class DiskState(enum.Enum):
     WARN = "warn"
     """Tell the operator; expired files go as always."""
     FORCE = "force"
-    """Delete files that have not expired."""
+    """Delete files that have not expired; only where that was asked for."""
     FULL = "full"
     """Refuse appends; reads go on."""
 
@@ -68,15 +71,24 @@ class FileAge:
     is_deletable: bool
 
 
+class ToDelete(NamedTuple):
+    """How many of the oldest files have to go; the last `for_room_count` of them not for their age
+    or the size of the log, but because the disk has no room."""
+
+    file_count: int
+    for_room_count: int
+
+
 @dataclass(frozen=True, slots=True)
 class RetentionPolicy:
-    """The rules. `retention_ms` 0 and `retention_size_bytes` 0 mean no such limit."""
+    """The rules. `retention_ms` 0 and `retention_size_bytes` 0 mean no such limit; `force_ratio`
+    None: no file goes for room, however full the disk is."""
 
     retention_ms: int
     retention_size_bytes: int
     file_size_bytes: int
     warn_ratio: float
-    force_ratio: float
+    force_ratio: float | None
     full_ratio: float
     reserve_bytes: int
 
@@ -88,7 +100,7 @@ class RetentionPolicy:
             retention_size_bytes=config.retention_size_bytes,
             file_size_bytes=config.file_size_bytes,
             warn_ratio=config.disk_warn_ratio,
-            force_ratio=config.disk_force_ratio,
+            force_ratio=config.disk_force_ratio if config.delete_when_full else None,
             full_ratio=config.disk_full_ratio,
             reserve_bytes=config.disk_reserve_bytes,
         )
@@ -103,7 +115,7 @@ class RetentionPolicy:
             spare_file_count
         ):
             return DiskState.FULL
-        if usage.used_ratio >= self.force_ratio:
+        if self.force_ratio is not None and usage.used_ratio >= self.force_ratio:
             return DiskState.FORCE
         return DiskState.WARN if usage.used_ratio >= self.warn_ratio else DiskState.OK
 
@@ -113,28 +125,31 @@ class RetentionPolicy:
         now_unix_ms: int,
         usage: DiskUsage,
         spare_file_count: int = 0,
-    ) -> int:
-        """Return how many of the oldest files to delete now. Pure."""
+    ) -> ToDelete:
+        """Return how many of the oldest files to delete now, and by which rule. Pure."""
         limit = 0
         while limit < min(len(files) - 1, DELETE_COUNT_MAX) and files[limit].is_deletable:
             limit += 1
         ages = ages_ms([file.newest_unix_ms for file in files], now_unix_ms, self.retention_ms)
         kept_bytes = sum(file.size_bytes for file in files)
         to_free_bytes = self._bytes_to_free(usage, spare_file_count)
-        count = freed_bytes = 0
+        count = for_room_count = freed_bytes = 0
         while count < limit:
             expired = self.retention_ms > 0 and ages[count] >= self.retention_ms
             too_large = 0 < self.retention_size_bytes < kept_bytes
-            if not (expired or too_large or freed_bytes < to_free_bytes):
-                break
+            if not (expired or too_large):  # Nor is any behind it: those are younger.
+                if freed_bytes >= to_free_bytes:
+                    break
+                for_room_count += 1
             kept_bytes -= files[count].size_bytes
             freed_bytes += files[count].size_bytes
             count += 1
-        return count
+        return ToDelete(count, for_room_count)
 
     def _bytes_to_free(self, usage: DiskUsage, spare_file_count: int) -> int:
         """Return what has to go to get below the force mark and have the reserve free."""
-        if self.disk_state(usage, spare_file_count) not in (DiskState.FORCE, DiskState.FULL):
+        state = self.disk_state(usage, spare_file_count)
+        if self.force_ratio is None or state not in (DiskState.FORCE, DiskState.FULL):
             return 0
         allowed = int(usage.total_bytes * self.force_ratio)
         over = usage.total_bytes - usage.free_bytes - allowed + 1
@@ -231,7 +246,7 @@ class Retention:
         be read is as old as the file behind it: damage in it neither keeps it nor ends the process.
         """
         self._unreadable = None
-        count = self.plan(now_unix_ms, usage)
+        count, for_room_count = self.plan(now_unix_ms, usage)
         deleted = freed_bytes = 0
         failed = self._unreadable
         try:
@@ -241,11 +256,12 @@ class Retention:
         except (FileSystemError, CorruptionError) as error:
             failed = error
         self._counters.deleted_file_count += deleted
+        self._counters.deleted_for_room_count += max(0, deleted - (count - for_room_count))
         self._judge(DiskUsage(usage.free_bytes + freed_bytes, usage.total_bytes))
         return RetentionRound(self.state, deleted, freed_bytes, failed)
 
-    def plan(self, now_unix_ms: int, usage: DiskUsage) -> int:
-        """Judge the disk, and return how many of the oldest files have to go; deletes nothing."""
+    def plan(self, now_unix_ms: int, usage: DiskUsage) -> ToDelete:
+        """Judge the disk, and return which of the oldest files have to go; deletes nothing."""
         self._judge(usage)
         ages = self._ages(self._files())
         return self.policy.files_to_delete(ages, now_unix_ms, usage, self._spare_file_count())
@@ -269,8 +285,9 @@ class Retention:
         hi = self._log.flushed_position
         if self._deletable_position is not None:
             hi = min(hi, self._deletable_position())
-        known = {f.position: self._known[f.position] for f in files if f.position in self._known}
-        for file in files[:-1]:
+        complete = files[:-1]  # The last one may have been so before, and was cut since.
+        known = {f.position: self._known[f.position] for f in complete if f.position in self._known}
+        for file in complete:
             if file.position not in known:
                 newest = self._time_of(file)
                 if newest is not None:

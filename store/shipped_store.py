@@ -230,8 +230,9 @@ class ShippedStore(ReplicatedStore):
         )
         count = sum(file.end_position <= hi for file in log.files.files[:-1])
         if count:
-            self._detached += log.files.detach_first(count)
-            self.counters.deleted_file_count += count
+            detached = log.files.detach_first(count)
+            self._detached += detached
+            self._count_deleted(detached)
         return self._delete_detached if self._detached else None
 
     def _delete_detached(self) -> None:

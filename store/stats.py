@@ -61,6 +61,7 @@ class StoreCounters:
     __slots__ = (
         "busy_count",
         "deleted_file_count",
+        "deleted_for_room_count",
         "dispatch_failed_count",
         "flush_request_count",
         "flush_timeout_count",
@@ -93,6 +94,7 @@ class StoreCounters:
         self.prepare_failed_count = 0  # Warm-up thread. Files that could not be made ahead.
         self.memory_lock_failed_count = 0  # Warning: memory that mlock refused.
         self.deleted_file_count = 0  # Retention.
+        self.deleted_for_room_count = 0  # Retention. Of these: those that had not expired.
         self.dispatch_failed_count = 0  # Readers and upkeep. Rounds that the full disk stopped.
 
     def on_put(self, record_count: int, size_bytes: int, duration_us: int) -> None:
@@ -132,6 +134,14 @@ class StoreGauges:
     lock_timeout_count: int = 0
     disk_state: str = "ok"
     disk_used_ratio: float = 0.0
+
+
+_CONSEQUENCES: Final = {
+    "warn": "",
+    "force": "the oldest files go although they have not expired: ",
+    "full": "appends are refused: ",
+}
+"""Of the states of the disk that are not ok."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +190,7 @@ class StoreStats:
         if self.gauges.disk_state != "ok":
             found.append(
                 f"the disk is {self.gauges.disk_used_ratio:.0%} used ({self.gauges.disk_state}); "
-                f"free space or shorten retention"
+                f"{_CONSEQUENCES[self.gauges.disk_state]}free space or shorten retention"
             )
         return tuple(found)
 

@@ -9,6 +9,9 @@ from store.file_system import FileSystem
 
 CHUNK_SIZE_BYTES: Final = 1024 * 1024
 ZEROS: Final = bytes(CHUNK_SIZE_BYTES)
+SYNC_SIZE_BYTES: Final = 64 * CHUNK_SIZE_BYTES
+"""Whoever writes much syncs as often as this. One sync of all of it would take so long on a slow
+disk that it could not be told from one that hangs."""
 
 
 def zero_range(fs: FileSystem, fd: int, path: str, lo: int, hi: int) -> None:
@@ -16,13 +19,14 @@ def zero_range(fs: FileSystem, fd: int, path: str, lo: int, hi: int) -> None:
 
     Reads are cheap and writes are not, so only chunks that hold something are written.
     """
-    dirty = False
+    unsynced_bytes = 0
     while lo < hi:
         size_bytes = min(CHUNK_SIZE_BYTES, hi - lo)
         zeros = ZEROS if size_bytes == CHUNK_SIZE_BYTES else ZEROS[:size_bytes]
         if fs.read_at(fd, path, lo, size_bytes) != zeros:
             fs.write_at(fd, path, lo, zeros)
-            dirty = True
+            unsynced_bytes += size_bytes
         lo += size_bytes
-    if dirty:
-        fs.sync(fd, path)
+        if unsynced_bytes >= SYNC_SIZE_BYTES or (unsynced_bytes and lo >= hi):
+            fs.sync(fd, path)
+            unsynced_bytes = 0

@@ -105,7 +105,7 @@ class HaAdmin:
             found.append(f"{len(node.losses.losses)} losses are known, see 'qlog ha status'")
         if node.nameserver.problem:
             found.append(node.nameserver.problem)
-        return [*found, *node.log.store.stats().warnings()]
+        return [*found, *node.warnings()]
 
     async def ha_status(self, _request: pb.HaStatusRequest) -> pb.HaStatusResponse:
         """Say everything about the group that this node knows."""

@@ -20,6 +20,7 @@ from node.fail_stop import FailStop
 from node.ha.applied import AppliedState
 from node.ha.driver import HaDriver
 from node.ha.log import KEPT_FOR_SLAVE_SIZE_BYTES, HaLog
+from node.maintenance import say_deleted
 from store.errors import (
     BusyError,
     CorruptionError,
@@ -122,18 +123,24 @@ class Upkeep:
         await done
 
     async def _delete_expired(self) -> None:
-        """Delete files that expired, are checkpointed, are not being shipped any more, and hold no
-        message that is still to be delivered."""
+        """Delete files that have to go, are checkpointed, are not being shipped any more, and hold
+        no message that is still to be delivered."""
         floor = self._log.end - KEPT_FOR_SLAVE_SIZE_BYTES
         needed = self._driver.intake.needed_position(floor)
         held = needed_position(self._log.store, self._applied.machine.state)
         if held is not None:
             needed = min(needed, held)
+        counters = self._log.store.counters
+        before, for_room_before = counters.deleted_file_count, counters.deleted_for_room_count
         work = self._log.detach_expired(min(self._applied.checkpoint_position, needed))
         if work is not None:
+            say_deleted(
+                counters.deleted_file_count - before,
+                counters.deleted_for_room_count - for_room_before,
+                first_position=self._log.min_position,
+            )
             self._driver.intake.drop_left_behind()
             await self.on_thread(work)
-            _log.info("deleted expired files", first_position=self._log.min_position)
 
     async def make_image(self) -> bytes:
         """Return an image of the state as of now, for another replica. Raises ShuttingDownError."""

@@ -221,6 +221,8 @@ def test_the_configurations_that_follow_are_accepted_by_their_owners(file_size: 
     )
     store, raft = found.store_config(), found.raft_config()
     assert (store.container, store.disk_warn_ratio) == ("ledger", 0.5)
+    assert not store.delete_when_full, "nobody asked for it"
+    assert settings(delete_when_full=True).store_config().delete_when_full
     assert store.ledger_index_units_per_file * 1024 == store.file_size_bytes
     assert (raft.election_ticks_min, raft.election_ticks_max, raft.heartbeat_ticks) == (40, 80, 3)
     assert raft.group == "quorumlog/g0"

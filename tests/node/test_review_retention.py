@@ -6,6 +6,7 @@ import pytest
 
 from node.snapshot import Snapshot, encode_snapshot
 from raft.messages import SnapshotMeta
+from store.retention import ToDelete
 from tests.node.ledger_cluster import crash
 from tests.node.test_snapshot import MEMBERS, leader_log
 
@@ -18,11 +19,11 @@ def test_a_log_that_is_replaced_while_its_old_files_are_judged_keeps_what_it_has
     file_count = len(store.ledger.files.files)
     assert file_count > 3
 
-    def plan(now_unix_ms: int, usage: object) -> int:
+    def plan(now_unix_ms: int, usage: object) -> ToDelete:
         meta = SnapshotMeta(500, 9, MEMBERS)
         snapshot = Snapshot(meta, 1 << 20, 7, {(b"orders", 0): 400}, 501, b"state")
         log.install_snapshot(meta, encode_snapshot(snapshot))
-        return file_count - 1
+        return ToDelete(file_count - 1, 0)
 
     monkeypatch.setattr(store._retention, "plan", plan)
     store.find_expired()

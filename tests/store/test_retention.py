@@ -34,13 +34,13 @@ YEAR_2000, YEAR_2100 = 946_684_800_000, 4_102_444_800_000
 EMPTY_DISK = DiskUsage(1_000_000, 1_000_000)
 
 
-def policy(**changes: float) -> RetentionPolicy:
-    settings: dict[str, float] = {
+def policy(**changes: float | None) -> RetentionPolicy:
+    settings: dict[str, float | None] = {
         "retention_ms": 72 * HOUR,
         "retention_size_bytes": 0,
         "file_size_bytes": 100,
         "warn_ratio": 0.75,
-        "force_ratio": 0.85,
+        "force_ratio": None,
         "full_ratio": 0.90,
         "reserve_bytes": 50,
     }
@@ -62,32 +62,36 @@ def usage(used_ratio: float, total_bytes: int = 100_000) -> DiskUsage:
 
 def test_expired_files_go_oldest_first_and_never_the_last() -> None:
     hourly = [NOW - hours * HOUR for hours in range(78, 2, -1)]  # Newest record of each file.
-    assert policy().files_to_delete(files(hourly), NOW, EMPTY_DISK) == 7
-    assert policy().files_to_delete(files(hourly), NOW - 2 * HOUR, EMPTY_DISK) == 5
-    assert policy().files_to_delete(files(hourly[-1:]), NOW + 99 * DAY, EMPTY_DISK) == 0
-    assert policy().files_to_delete([], NOW, EMPTY_DISK) == 0
+    assert policy().files_to_delete(files(hourly), NOW, EMPTY_DISK).file_count == 7
+    assert policy().files_to_delete(files(hourly), NOW - 2 * HOUR, EMPTY_DISK).file_count == 5
+    assert policy().files_to_delete(files(hourly[-1:]), NOW + 99 * DAY, EMPTY_DISK).file_count == 0
+    assert policy().files_to_delete([], NOW, EMPTY_DISK).file_count == 0
 
 
 def test_the_age_is_exact_at_the_border() -> None:
     newest = [NOW - hours * HOUR for hours in range(72, 5, -6)]
-    assert policy().files_to_delete(files(newest), NOW, EMPTY_DISK) == 1
-    assert policy().files_to_delete(files(newest), NOW - 1, EMPTY_DISK) == 0
+    assert policy().files_to_delete(files(newest), NOW, EMPTY_DISK).file_count == 1
+    assert policy().files_to_delete(files(newest), NOW - 1, EMPTY_DISK).file_count == 0
 
 
 def test_at_most_ten_a_round() -> None:
     newest = [NOW - hours * HOUR for hours in range(200, -1, -1)]
-    assert policy().files_to_delete(files(newest), NOW, EMPTY_DISK) == DELETE_COUNT_MAX == 10
+    assert (
+        policy().files_to_delete(files(newest), NOW, EMPTY_DISK).file_count
+        == DELETE_COUNT_MAX
+        == 10
+    )
 
 
 def test_no_limit_by_age() -> None:
     newest = [NOW - days * DAY for days in range(200, -1, -1)]
-    assert policy(retention_ms=0).files_to_delete(files(newest), NOW, EMPTY_DISK) == 0
+    assert policy(retention_ms=0).files_to_delete(files(newest), NOW, EMPTY_DISK).file_count == 0
 
 
 def test_what_is_not_durable_or_still_needed_stays_and_all_after_it() -> None:
     newest = [NOW - hours * HOUR for hours in range(80, -1, -1)]
-    assert policy().files_to_delete(files(newest, deletable=3), NOW, EMPTY_DISK) == 3
-    assert policy().files_to_delete(files(newest, deletable=0), NOW, usage(0.99)) == 0
+    assert policy().files_to_delete(files(newest, deletable=3), NOW, EMPTY_DISK).file_count == 3
+    assert policy().files_to_delete(files(newest, deletable=0), NOW, usage(0.99)).file_count == 0
 
 
 def test_a_file_of_unknown_age_is_as_young_as_the_next_one() -> None:
@@ -104,30 +108,32 @@ HOURLY = [NOW - hours * HOUR for hours in range(70, -1, -1)]  # Nothing has expi
 
 def test_a_clock_in_the_year_2100_deletes_no_live_data() -> None:
     """C1: the jump counts as a quarter of the retention, and not as 74 years."""
-    assert policy().files_to_delete(files(HOURLY), NOW, EMPTY_DISK) == 0
+    assert policy().files_to_delete(files(HOURLY), NOW, EMPTY_DISK).file_count == 0
     young = files(HOURLY[-50:])
-    assert policy().files_to_delete(young, YEAR_2100, EMPTY_DISK) == 0
+    assert policy().files_to_delete(young, YEAR_2100, EMPTY_DISK).file_count == 0
     # Records of the jumped clock, in the last file and in whole files after it.
     for later in ([YEAR_2100], [YEAR_2100 + n * HOUR for n in range(4)]):
         after = files([*HOURLY[-50:-1], *later])
-        assert policy().files_to_delete(after, later[-1], EMPTY_DISK) == 0
+        assert policy().files_to_delete(after, later[-1], EMPTY_DISK).file_count == 0
     # And back in the right year: ages go on from there.
     back = files([*HOURLY[-40:], YEAR_2100, NOW + HOUR, NOW + 2 * HOUR])
-    assert policy().files_to_delete(back, NOW + 2 * HOUR, EMPTY_DISK) == 0
+    assert policy().files_to_delete(back, NOW + 2 * HOUR, EMPTY_DISK).file_count == 0
 
 
 def test_a_clock_in_the_year_2000_deletes_no_live_data() -> None:
-    assert policy().files_to_delete(files(HOURLY), YEAR_2000, EMPTY_DISK) == 0
+    assert policy().files_to_delete(files(HOURLY), YEAR_2000, EMPTY_DISK).file_count == 0
     stamped_2000 = [YEAR_2000 + n * HOUR for n in range(5)]
-    assert policy().files_to_delete(files(stamped_2000), NOW, EMPTY_DISK) == 0, "4 + 18 hours"
+    assert policy().files_to_delete(files(stamped_2000), NOW, EMPTY_DISK).file_count == 0, (
+        "4 + 18 hours"
+    )
     back = files([*HOURLY[-45:], *stamped_2000, NOW, NOW + HOUR])
-    assert policy().files_to_delete(back, NOW + HOUR, EMPTY_DISK) == 0
+    assert policy().files_to_delete(back, NOW + HOUR, EMPTY_DISK).file_count == 0
 
 
 def test_an_hour_back_and_forth_changes_ages_by_an_hour_at_most() -> None:
     newest = [NOW - hours * HOUR for hours in range(80, -1, -1)]
     for jump in (-HOUR, HOUR):
-        count = policy().files_to_delete(files(newest), NOW + jump, EMPTY_DISK)
+        count = policy().files_to_delete(files(newest), NOW + jump, EMPTY_DISK).file_count
         assert count == 9 + (jump > 0)
 
 
@@ -155,7 +161,7 @@ def test_a_step_up_to_the_retention_is_believed_and_a_longer_one_is_not() -> Non
 def test_a_store_that_runs_through_a_pause_deletes_in_time() -> None:
     newest = [NOW - hours * HOUR for hours in (10, 5, 0)]
     for hour in range(100):
-        kept = policy().files_to_delete(files(newest), NOW + hour * HOUR, EMPTY_DISK)
+        kept = policy().files_to_delete(files(newest), NOW + hour * HOUR, EMPTY_DISK).file_count
         newest = newest[kept:]
         assert len(newest) == 3 - (hour >= 62) - (hour >= 67)
 
@@ -163,7 +169,7 @@ def test_a_store_that_runs_through_a_pause_deletes_in_time() -> None:
 def test_the_price_of_the_rule_is_four_files() -> None:
     """A log that writes one file a month keeps four more than the retention of 72 hours asks."""
     monthly = [NOW - days * DAY for days in range(300, -1, -30)]
-    assert policy().files_to_delete(files(monthly), NOW, EMPTY_DISK) == len(monthly) - 4
+    assert policy().files_to_delete(files(monthly), NOW, EMPTY_DISK).file_count == len(monthly) - 4
 
 
 # --- By size and by disk ---
@@ -171,10 +177,10 @@ def test_the_price_of_the_rule_is_four_files() -> None:
 
 def test_by_size() -> None:
     young = files([NOW] * 10)
-    assert policy(retention_size_bytes=1000).files_to_delete(young, NOW, EMPTY_DISK) == 0
-    assert policy(retention_size_bytes=999).files_to_delete(young, NOW, EMPTY_DISK) == 1
-    assert policy(retention_size_bytes=250).files_to_delete(young, NOW, EMPTY_DISK) == 8
-    assert policy(retention_size_bytes=1).files_to_delete(young, NOW, EMPTY_DISK) == 9
+    assert policy(retention_size_bytes=1000).files_to_delete(young, NOW, EMPTY_DISK).file_count == 0
+    assert policy(retention_size_bytes=999).files_to_delete(young, NOW, EMPTY_DISK).file_count == 1
+    assert policy(retention_size_bytes=250).files_to_delete(young, NOW, EMPTY_DISK).file_count == 8
+    assert policy(retention_size_bytes=1).files_to_delete(young, NOW, EMPTY_DISK).file_count == 9
 
 
 @pytest.mark.parametrize(
@@ -189,21 +195,46 @@ def test_by_size() -> None:
     ],
 )
 def test_watermarks(used_ratio: float, state: DiskState) -> None:
-    assert policy().disk_state(usage(used_ratio)) is state
+    assert policy(force_ratio=0.85).disk_state(usage(used_ratio)) is state
+    kept = DiskState.WARN if state is DiskState.FORCE else state
+    assert policy().disk_state(usage(used_ratio)) is kept, "without the rule there is no such mark"
     assert policy().disk_state(DiskUsage(0, 0)) is DiskState.FULL
 
 
+def test_nothing_goes_for_room_unless_it_was_asked_for() -> None:
+    """Others may fill the volume: what has not expired stays, down to the last free byte."""
+    half_expired = files([NOW - hours * HOUR for hours in range(78, 2, -1)])
+    for free_bytes in (14_750, 9_000, 49, 0):
+        found = policy().files_to_delete(half_expired, NOW, DiskUsage(free_bytes, 100_000))
+        assert found == (7, 0), "those that have expired go as always"
+        young = files([NOW] * 30)
+        assert policy().files_to_delete(young, NOW, DiskUsage(free_bytes, 100_000)) == (0, 0)
+        assert policy(retention_ms=0).files_to_delete(
+            half_expired, NOW, DiskUsage(free_bytes, 100_000)
+        ) == (0, 0)
+
+
 def test_from_the_force_mark_on_young_files_go_but_no_more_than_needed() -> None:
-    young = files([NOW] * 30)
-    assert policy().files_to_delete(young, NOW, usage(0.84)) == 0
-    assert policy().files_to_delete(young, NOW, DiskUsage(14_750, 100_000)) == 3
-    assert policy().files_to_delete(young, NOW, usage(0.99)) == DELETE_COUNT_MAX
-    assert policy().files_to_delete(young[:4], NOW, usage(0.99)) == 3
+    young, forced = files([NOW] * 30), policy(force_ratio=0.85)
+    assert forced.files_to_delete(young, NOW, usage(0.84)) == (0, 0)
+    assert forced.files_to_delete(young, NOW, DiskUsage(14_750, 100_000)) == (3, 3)
+    assert forced.files_to_delete(young, NOW, usage(0.99)).file_count == DELETE_COUNT_MAX
+    assert forced.files_to_delete(young[:4], NOW, usage(0.99)).file_count == 3
+
+
+def test_which_rule_each_file_goes_by() -> None:
+    """Expired files make room as well, so fewer go before their time."""
+    forced = policy(force_ratio=0.85)
+    two_expired = files([NOW - 80 * HOUR + n * 6 * HOUR for n in range(12)])
+    assert forced.files_to_delete(two_expired, NOW, DiskUsage(14_550, 100_000)) == (5, 3)
+    assert forced.files_to_delete(two_expired, NOW, DiskUsage(14_950, 100_000)) == (2, 0)
+    too_large = policy(force_ratio=0.85, retention_size_bytes=800)
+    assert too_large.files_to_delete(two_expired, NOW, DiskUsage(14_550, 100_000)) == (5, 1)
 
 
 def test_reserve() -> None:
     """S11: when the disk begins to count as full, one more file and meta space are still there."""
-    rules = policy(warn_ratio=0.97, force_ratio=0.98, full_ratio=0.99)
+    rules = policy(warn_ratio=0.97, full_ratio=0.99)
     total = 100_000
     last_writable = min(
         free
@@ -218,16 +249,17 @@ def test_reserve() -> None:
         assert small.disk_state(DiskUsage(needed - 1, total), spare) is DiskState.FULL
     # Below the reserve, force deletion makes room for it although all ratios are fine.
     young = files([NOW] * 30)
-    assert small.files_to_delete(young, NOW, DiskUsage(149, total)) == 10
+    assert small.files_to_delete(young, NOW, DiskUsage(149, total)).file_count == 10
     roomy = policy(warn_ratio=0.99, force_ratio=1.0, full_ratio=1.0)
-    assert roomy.files_to_delete(young, NOW, DiskUsage(49, total)) == 2
+    assert roomy.files_to_delete(young, NOW, DiskUsage(49, total)).file_count == 2
 
 
 def test_the_settings_of_the_store_make_the_policy() -> None:
     made = RetentionPolicy.from_config(StoreConfig())
     assert (made.retention_ms, made.file_size_bytes) == (72 * HOUR, 1 << 30)
     assert made.needed_free_bytes(0) == (1 << 30) + (64 << 20)
-    assert (made.warn_ratio, made.force_ratio, made.full_ratio) == (0.75, 0.85, 0.90)
+    assert (made.warn_ratio, made.force_ratio, made.full_ratio) == (0.75, None, 0.90)
+    assert RetentionPolicy.from_config(StoreConfig(delete_when_full=True)).force_ratio == 0.85
 
 
 # --- On a log ---
@@ -236,7 +268,7 @@ def test_the_settings_of_the_store_make_the_policy() -> None:
 class RetainedQueue:
     """A queue of files whose ages the test sets, with its retention."""
 
-    def __init__(self, path: Path, file_count: int, **changes: float) -> None:
+    def __init__(self, path: Path, file_count: int, **changes: float | None) -> None:
         self.queue = MappedFileQueue(FS, str(path), SIZE)
         self.queue.load()
         for _ in range(file_count):
@@ -314,9 +346,27 @@ def test_a_full_disk_refuses_appends_reads_go_on_and_it_recovers_by_itself(tmp_p
 
 
 def test_what_a_round_frees_counts_at_once(tmp_path: Path) -> None:
-    log = RetainedQueue(tmp_path, 5)
+    log = RetainedQueue(tmp_path, 5, force_ratio=0.85)
     done = log.retention.run_once(NOW, DiskUsage(9_000, 100_000))
     assert (done.deleted_file_count, done.state) == (1, DiskState.WARN)
+    assert log.counters.deleted_for_room_count == 1
+    log.retention.check_writable()
+    log.queue.close()
+
+
+def test_a_full_disk_goes_on_as_files_expire(tmp_path: Path) -> None:
+    """Not one hour earlier, and without anybody's help."""
+    log = RetainedQueue(tmp_path, 5)
+    log.newest = {n: NOW - (5 - n) * HOUR for n in range(5)}
+    disk = DiskUsage(9_000, 100_000)
+    for hours in (0, 60, 66):
+        done = log.retention.run_once(NOW + hours * HOUR, disk)
+        assert (done.deleted_file_count, done.state) == (0, DiskState.FULL)
+        with pytest.raises(StoreFullError):
+            log.retention.check_writable()
+    done = log.retention.run_once(NOW + 67 * HOUR, disk)
+    assert (done.deleted_file_count, done.state) == (1, DiskState.WARN)
+    assert log.counters.deleted_for_room_count == 0
     log.retention.check_writable()
     log.queue.close()
 

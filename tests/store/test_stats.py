@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from store.retention import DiskState
 from store.stats import LATENCY_BUCKET_COUNT, Latencies, StoreCounters, StoreGauges, snapshot
 
 
@@ -53,3 +54,19 @@ def test_warnings_name_each_degraded_part() -> None:
         "3 files got no write buffer",
         "the disk is 93% used (full)",
     ]
+
+
+@pytest.mark.parametrize(
+    ("state", "consequence"),
+    [
+        (DiskState.WARN, "free space"),
+        (DiskState.FORCE, "the oldest files go"),
+        (DiskState.FULL, "appends are refused"),
+    ],
+)
+def test_a_warning_says_what_follows_from_how_full_the_disk_is(
+    state: DiskState, consequence: str
+) -> None:
+    gauges = StoreGauges(disk_state=state.value, disk_used_ratio=0.93)
+    (text,) = snapshot(StoreCounters(), gauges).warnings()
+    assert text.split("; ")[1].startswith(consequence)

@@ -1,0 +1,198 @@
+"""A volume that others fill: nothing of ours goes before its time, unless the operator said so."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from node.metrics import store_samples
+from store.errors import StoreFullError
+from store.replicated_store import ReplicatedStore
+from tests.node.broker_fakes import node_at
+from tests.node.delayed import on_loop
+from tests.node.ha.ha_nodes import WholeHaNode, group
+from tests.node.links import run
+from tests.node.test_delay_retention import delete_expired, fill, maintenance_of
+
+TOTAL_BYTES = 1 << 40
+FORCE_BYTES = TOTAL_BYTES * 85 // 100
+
+
+class Volume:
+    """What a store is told of its file system, most of which is other people's."""
+
+    def __init__(self, store: ReplicatedStore) -> None:
+        self._store = store
+        self.others_bytes = TOTAL_BYTES // 2
+        fs: Any = store._fs
+        fs.free_bytes = self.free_bytes
+
+    def free_bytes(self, _path: str) -> tuple[int, int]:
+        own_bytes = sum(file.size_bytes for file in self._store.log.files.files)
+        return max(0, TOTAL_BYTES - self.others_bytes - own_bytes), TOTAL_BYTES
+
+    def leave_room_for(self, file_count: int) -> None:
+        """Let others fill it so far that only so many files lie below the mark."""
+        size_bytes = self._store.log.files.files[0].size_bytes
+        self.others_bytes = FORCE_BYTES - file_count * size_bytes - size_bytes // 2
+
+
+def deletions(lines: list[Any]) -> list[tuple[str, int]]:
+    """Return (level, count) of each log line about deleted files."""
+    return [(x["log_level"], x["file_count"]) for x in lines if "deletes" in x["event"]]
+
+
+def counted(store: ReplicatedStore) -> tuple[float, float]:
+    """Deleted files, and those of them that had not expired, as Prometheus sees them."""
+    found = {name: value for name, _, value in store_samples(store.stats())}
+    return found["log_files_deleted"], found["log_files_deleted_for_room"]
+
+
+# --- A node of Raft ---
+
+
+@on_loop
+async def test_a_full_volume_costs_no_message_that_has_not_expired(tmp_path: Path) -> None:
+    fatal: list[BaseException] = []
+    async with node_at(tmp_path, flush="sync", retention_interval_ms=0) as node:
+        store, volume = node.log.store, Volume(node.log.store)
+        maintenance = maintenance_of(node, tmp_path, fatal)
+        await fill(node, 5)
+        before = store.queue_range("orders", 0)
+        volume.others_bytes = TOTAL_BYTES
+        assert await delete_expired(node, maintenance) == 0
+        with pytest.raises(StoreFullError):
+            await node.append(0, 1)
+        assert store.queue_range("orders", 0) == before
+        assert store.pull("orders", 0, 0).record_count > 0
+        assert "appends are refused" in store.stats().warnings()[-1]
+        volume.others_bytes = 0
+        assert await delete_expired(node, maintenance) == 0
+        await node.append(0, 1)
+        assert counted(store) == (0, 0)
+        await maintenance.stop()
+    assert not fatal
+
+
+@on_loop
+async def test_the_oldest_goes_for_room_where_that_was_asked_for(tmp_path: Path) -> None:
+    fatal: list[BaseException] = []
+    async with node_at(
+        tmp_path, flush="sync", retention_interval_ms=0, delete_when_full=True, disk_reserve_bytes=0
+    ) as node:
+        store, volume = node.log.store, Volume(node.log.store)
+        maintenance = maintenance_of(node, tmp_path, fatal)
+        await fill(node, 6)
+        files = store.log.files.files
+        volume.leave_room_for(3)
+        with capture_logs() as lines:
+            begin = await delete_expired(node, maintenance)
+        count = len(files) - 3
+        assert begin == files[count].position, "no more than needed"
+        assert deletions(lines) == [("warning", count)]
+        (told,) = [line for line in lines if "deletes" in line["event"]]
+        assert told["first_index"] == node.log.base_index + 1 == store.ledger.first_index
+        assert counted(store) == (count, count)
+        await node.append(0, 1)
+        await maintenance.stop()
+    assert not fatal
+
+
+@on_loop
+async def test_what_goes_by_its_size_is_not_said_to_go_for_room(tmp_path: Path) -> None:
+    fatal: list[BaseException] = []
+    async with node_at(
+        tmp_path,
+        flush="sync",
+        retention_interval_ms=0,
+        delete_when_full=True,
+        disk_reserve_bytes=0,
+        retention_size_bytes=4 * 4 * 4096,
+    ) as node:
+        store, volume = node.log.store, Volume(node.log.store)
+        maintenance = maintenance_of(node, tmp_path, fatal)
+        await fill(node, 6)
+        count = len(store.log.files.files)
+        volume.leave_room_for(3)
+        with capture_logs() as lines:
+            await delete_expired(node, maintenance)
+        assert deletions(lines) == [("info", count - 4), ("warning", 1)]
+        assert counted(store) == (count - 3, 1)
+        await maintenance.stop()
+    assert not fatal
+
+
+# --- A node of a master-slave group ---
+
+
+async def rounds(node: WholeHaNode) -> int:
+    """Do what the rounds of maintenance do, instead of them; return where the log begins."""
+    upkeep = node.maintenance
+    upkeep._is_stopping.set()
+    assert upkeep._task is not None
+    await upkeep._task
+    for _ in range(3):
+        await upkeep._maintain()
+        await upkeep._checkpoint()
+        node.log.store.find_expired()
+        await upkeep._delete_expired()
+    return node.log.min_position
+
+
+async def fill_master(node: WholeHaNode, file_count: int) -> int:
+    """Append until there are so many files; return how many messages that took."""
+    number = 0
+    while len(node.log.store.log.files.files) < file_count:
+        await node.append(number, number + 10, size_bytes=1_000)
+        number += 10
+    return number
+
+
+@pytest.mark.slow
+def test_no_replica_of_a_master_slave_group_gives_up_what_has_not_expired(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with group(tmp_path, 2, disk_full_ratio=0.9) as world:
+            one, two = world.nodes[1], world.nodes[2]
+            volumes = [Volume(node.log.store) for node in (one, two)]
+            count = await fill_master(one, 5)
+            await world.settled()
+            for volume in volumes:
+                volume.others_bytes = TOTAL_BYTES
+            assert [await rounds(node) for node in (one, two)] == [0, 0]
+            with pytest.raises(StoreFullError):
+                await one.append(count, count + 1)
+            assert await one.seen() == await two.seen() == list(range(count))
+            for volume in volumes:
+                volume.others_bytes = 0
+            assert [await rounds(node) for node in (one, two)] == [0, 0]
+            await one.append(count, count + 1)
+            assert counted(one.log.store) == counted(two.log.store) == (0, 0)
+
+    run(work())
+
+
+@pytest.mark.slow
+def test_a_replica_of_a_master_slave_group_makes_room_where_that_was_asked_for(
+    tmp_path: Path,
+) -> None:
+    async def work() -> None:
+        async with group(tmp_path, 2, delete_when_full=True) as world:
+            one, two = world.nodes[1], world.nodes[2]
+            count = await fill_master(one, 6)
+            await world.settled()
+            files = two.log.store.log.files.files
+            Volume(two.log.store).leave_room_for(3)
+            with capture_logs() as lines:
+                begin = await rounds(two)
+            gone = len(files) - 3
+            assert begin == files[gone].position
+            assert deletions(lines) == [("warning", gone)]
+            assert counted(two.log.store) == (gone, gone)
+            assert counted(one.log.store) == (0, 0), "its own volume has room"
+            assert await one.seen() == list(range(count))
+            kept = await two.seen()
+            assert 0 < len(kept) < count
+            assert kept[-1] == count - 1
+
+    run(work())

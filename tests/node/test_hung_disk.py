@@ -1,0 +1,105 @@
+"""A real node whose disk stops to answer: no ack follows, it ends by itself, and starts again."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import grpc
+import pytest
+from chaos.errors import NotPossibleHereError
+from chaos.shim import Call, Shim, compile_shim
+
+from quorumlog.pb import log_pb2
+from store.fatal import EXIT_SYNC_FAILED
+from store.message import encode_message
+from tests.node.processes import NodeClient, SingleNode, wait_for
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    try:
+        return compile_shim(tmp_path_factory.mktemp("shim"))
+    except NotPossibleHereError as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.fixture
+def shim(library: Path, tmp_path: Path) -> Iterator[Shim]:
+    made = Shim(library, tmp_path / "data", tmp_path / "control", None)
+    yield made
+    made.close()
+
+
+def make_syncs_slow(client: NodeClient, shim: Shim) -> None:
+    """After slow syncs the node leaves them to its flush thread."""
+    shim.delay(Call.SYNC, 20)
+    for _ in range(20):
+        client.append("orders", b"kept")
+
+
+@pytest.mark.parametrize(
+    ("replication", "is_slow_before"),
+    [("raft", False), ("raft", True), ("async_master", True)],
+)
+def test_a_disk_that_hangs_ends_the_node_without_an_ack(
+    tmp_path: Path, shim: Shim, replication: str, is_slow_before: bool
+) -> None:
+    """It is the flush thread that hangs, or the loop itself."""
+    mode = {"replication": replication, "copies": "1"}
+    node = SingleNode(tmp_path / "data", sync_hang_limit_ms="1s", **mode)
+    with ExitStack() as stack:
+        stack.push(node)
+        node.start(shim.environment())
+        with node.client() as client:
+            client.create_topic("orders")
+            for _ in range(20):
+                client.append("orders", b"kept")
+            if is_slow_before:
+                make_syncs_slow(client, shim)
+            before = shim.hits(Call.SYNC)
+            shim.hang(Call.SYNC)
+            with pytest.raises(grpc.RpcError):
+                client.append("orders", b"never acked")
+        assert node.wait_end() == EXIT_SYNC_FAILED
+        assert shim.hits(Call.SYNC) > before
+        assert "because a sync hangs" in node.log_path.read_text()
+        (dump,) = node.directory.glob("dump-*.txt")
+        assert "SyncHangsError" in dump.read_text()
+        shim.clear()
+        if replication != "raft":
+            return  # A master that starts again is a slave until somebody promotes it.
+        node.start(shim.environment())
+        with node.client() as client:
+            assert client.pull("orders").record_count >= 20
+
+
+def test_a_disk_that_hangs_for_a_while_is_told_and_costs_nothing_but_time(
+    tmp_path: Path, shim: Shim
+) -> None:
+    """Meanwhile the loop turns and nothing is acked; afterwards the node goes on."""
+    node = SingleNode(tmp_path / "data")
+    with ExitStack() as stack:
+        stack.push(node)
+        node.start(shim.environment())
+        with node.client() as client:
+            client.create_topic("orders")
+            make_syncs_slow(client, shim)
+            shim.hang(Call.SYNC)
+            records = encode_message("orders", 0, b"late", {})
+            waiting = client.log.Append.future(
+                log_pb2.AppendRequest(records=records, record_count=1)
+            )
+            (told,) = wait_for("a warning", lambda: node.status()["warnings"])
+            assert "a sync has been running" in told
+            assert "a sync has been running" in client.status().detail
+            assert not waiting.done() or waiting.exception() is not None, "it was acked"
+            shim.clear()
+            client.append("orders", b"later")
+            wait_for("no warning any more", lambda: not node.status()["warnings"])
+            assert client.pull("orders").record_count >= 21
+        assert node.stop() == 0
+        said = node.log_path.read_text()
+        assert "a sync hangs or is slow" in said
+        assert "a slow sync has ended" in said
