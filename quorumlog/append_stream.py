@@ -27,7 +27,7 @@ import grpc
 from quorumlog import errors
 from quorumlog.append_session import Session
 from quorumlog.calls import REDIRECTS_AT_ONCE, SUSPECT_AFTER_MS, Calls, has_moved
-from quorumlog.channels import Node
+from quorumlog.channels import Node, is_cancelled
 from quorumlog.delivery import Batch
 from quorumlog.errors import Outcome, QuorumlogError, UnavailableError
 from quorumlog.pb import log_pb2
@@ -159,6 +159,8 @@ class Sender:
             asyncio.create_task(self._write(session)),
             asyncio.create_task(self._watch(session)),
         ]
+        for helper in helpers:  # One that broke must not leave the reader waiting for ever.
+            helper.add_done_callback(lambda _: session.call.cancel())
         try:
             await self._read(session)
         finally:
@@ -194,6 +196,8 @@ class Sender:
             self.in_flight_count = len(session.in_flight)
             if len(session.in_flight) == 1:
                 session.progress_s = time.monotonic()
+                if self._stuck_since_s is None:  # All was answered before, in this session.
+                    self._unacked_since_s = self._stuck_since_s = session.progress_s
             batch.attempts += 1
             self.stats.retried_batches += batch.attempts > 1
             await session.call.write(batch.wire)
@@ -257,10 +261,12 @@ class Sender:
                 session.end(met)
                 return
             except asyncio.CancelledError:
-                task = asyncio.current_task()
-                if session.error is None or task is None or task.cancelling():
+                if is_cancelled():
                     raise
-                return  # It was the call that was cancelled, by us.
+                # It was the call that was cancelled: by us, or since its channel was closed.
+                text = f"{session.node.address}: its connection was closed; ask again"
+                session.end(UnavailableError(text, outcome=Outcome.UNKNOWN))
+                return
             if response is grpc.aio.EOF:
                 session.end(await self._end_of_stream(session))
                 return

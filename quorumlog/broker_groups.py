@@ -178,7 +178,6 @@ class BrokerGroups:
             group.calls.is_closed = True
         for group in self.known():
             await group.router.close()
-            await group.router.channels.close()
 
     def suspect(self, group: BrokerGroup) -> None:
         """Say that a group gives no answers: it is away until it has a leader that does."""

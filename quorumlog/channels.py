@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 import grpc
 import grpc.aio
 
-from quorumlog.errors import Outcome, UnavailableError, from_rpc
+from quorumlog.errors import ClosedError, Outcome, UnavailableError, from_rpc
 from quorumlog.pb import (
     admin_pb2_grpc,
     consumer_pb2_grpc,
@@ -82,6 +82,15 @@ class Node:
         return call(wait_for_ready=False)
 
 
+def is_cancelled() -> bool:
+    """Say whether the running task is being cancelled.
+
+    If it is not, a CancelledError out of a call means that the call's channel was closed.
+    """
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
+
+
 async def answer_of(address: str, method: Any, request: Any, timeout_s: float) -> Any:
     """Make one call of a node and return its answer. Raises what `from_rpc` makes of a failure.
 
@@ -96,8 +105,7 @@ async def answer_of(address: str, method: Any, request: Any, timeout_s: float) -
     except grpc.aio.UsageError:
         raise UnavailableError(closed) from None
     except asyncio.CancelledError:
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
+        if is_cancelled():
             raise
         raise UnavailableError(closed, outcome=Outcome.UNKNOWN) from None
 
@@ -108,17 +116,27 @@ class Channels:
     def __init__(self, credentials: grpc.ChannelCredentials | None = None) -> None:
         self._credentials = credentials
         self._nodes: dict[str, Node] = {}
+        self._is_closed = False
 
     def __len__(self) -> int:
         return len(self._nodes)
 
     def get(self, address: str) -> Node:
-        """Return the node at an address; its channel connects when it is first used."""
+        """Return the node at an address; its channel connects when it is first used.
+
+        Raises ClosedError after the end: nobody would close another channel.
+        """
+        self.check_open()
         node = self._nodes.get(address)
         if node is None:
             assert len(self._nodes) < CHANNELS_MAX, f"{CHANNELS_MAX} channels are open"
             node = self._nodes[address] = Node(address, self._credentials)
         return node
+
+    def check_open(self) -> None:
+        """Raise ClosedError if this is the end of the client."""
+        if self._is_closed:
+            raise ClosedError("the client is closed; connect again")
 
     async def keep_only(self, addresses: set[str]) -> None:
         """Close the channels to all other addresses; calls on them fail as unavailable."""
@@ -126,5 +144,6 @@ class Channels:
             await self._nodes.pop(address).channel.close()
 
     async def close(self) -> None:
-        """Close all."""
+        """Close all, for good."""
+        self._is_closed = True
         await self.keep_only(set())

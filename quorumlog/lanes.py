@@ -137,6 +137,7 @@ class Lanes:
         for lane in self:
             lane.task = None
         for task in tasks:
+            task.remove_done_callback(self._on_ended)  # It is ended, and has not broken.
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
@@ -223,53 +224,56 @@ class Lanes:
                     self._move(lane)
 
     def _move(self, lane: Lane) -> None:
+        others = [g for g in self._groups.all if g is not lane.group and not g.is_away]
+
         def may_move(batch: Batch) -> bool:
-            return not _names_queue(batch) and all(
-                self._is_elsewhere(topic, lane.group) for topic in batch.topics()
-            )
+            topics = batch.topics()
+            return not _names_queue(batch) and _can_take(others, batch, topics, topics)
 
         taken = lane.sender.take_movable(may_move)
         if lane.open in taken:
             lane.open = None
         for batch in taken:
-            self._place(batch, lane)
-
-    def _is_elsewhere(self, topic: str, than: BrokerGroup) -> bool:
-        return any(
-            group is not than and not group.is_away and not group.router.lacks(topic)
-            for group in self._groups.all
-        )
+            left = self._place(batch, lane)
+            assert left is None, "of a group that is away, and others have all topics"
 
     def _take_strays(self, group: BrokerGroup, batch: Batch) -> bool:
         """Take away what waits for a group that lacks a topic of it; False: it has to judge."""
         lane = self._lane(group)
         if not self._is_stray(batch, group):
             return False
-        strays = [b for b in lane.sender.waiting if not b.wire and self._is_stray(b, group)]
-        for stray in strays:  # All at once, so that they stay in order.
-            lane.sender.waiting.remove(stray)
-            if lane.open is stray:
+        waiting = lane.sender.waiting
+        kept: list[Batch] = []
+        for other in waiting:  # All at once, so that they stay in order.
+            if other.wire or not self._is_stray(other, group):
+                kept.append(other)
+                continue
+            if lane.open is other:
                 lane.open = None
-        for stray in strays:
-            self._place(stray, lane)
+            left = self._place(other, lane)
+            if left is not None:
+                kept.append(left)
+        waiting.clear()
+        waiting.extend(kept)
+        lane.sender.wake()
         return True
 
     def _is_stray(self, batch: Batch, group: BrokerGroup) -> bool:
         topics = batch.topics()
         if batch.is_pinned or not any(map(group.router.lacks, topics)) or _names_queue(batch):
             return False
-        lacked: Iterable[str] = topics if batch.is_atomic else filter(group.router.lacks, topics)
         others = [g for g in self._groups.all if g is not group]
-        if batch.is_atomic:
-            return any(not any(map(other.router.lacks, topics)) for other in others)
-        return all(any(not g.router.lacks(topic) for g in others) for topic in lacked)
+        return _can_take(others, batch, topics, filter(group.router.lacks, topics))
 
-    def _place(self, batch: Batch, last: Lane) -> None:
-        """Give a batch, or its parts, to other groups than the last one, which cannot take it."""
+    def _place(self, batch: Batch, last: Lane) -> Batch | None:
+        """Give a batch, or its parts, to other groups than the last one, which cannot take it.
+
+        Return the part that the last one can take: it keeps its place there.
+        """
         batch.is_open = False
         if batch.is_atomic:
-            self._hand_over(batch, self._for_all(batch.entries, tuple(batch.topics())), last)
-            return
+            lane = self._for_all(batch.entries, tuple(batch.topics()))
+            return self._hand_over(batch, lane, last)
         free: dict[str, Lane] = {}
         lanes = []
         for entry in batch.entries:
@@ -281,20 +285,29 @@ class Lanes:
                 free[topic] = self._freely((topic,))
             lanes.append(free[topic])
         if len(set(lanes)) == 1:
-            self._hand_over(batch, lanes[0], last)
-            return
-        for lane, part in batch.split(lanes).items():
-            self._hand_over(part, lane, last)
+            return self._hand_over(batch, lanes[0], last)
+        parts = batch.split(lanes).items()
+        left = [self._hand_over(part, lane, last) for lane, part in parts]
+        return next((part for part in left if part is not None), None)
 
     @staticmethod
-    def _hand_over(batch: Batch, lane: Lane, last: Lane) -> None:
+    def _hand_over(batch: Batch, lane: Lane, last: Lane) -> Batch | None:
         batch.group = lane.group.name
-        if lane is last:  # What the group does have of it keeps its place.
-            lane.sender.waiting.appendleft(batch)
-        else:
-            lane.close_open()  # What comes later must not be in a batch that leaves before.
-            lane.put(batch)
+        if lane is last:
+            return batch
+        lane.close_open()  # What comes later must not be in a batch that leaves before.
+        lane.put(batch)
         lane.sender.wake()
+        return None
+
+
+def _can_take(
+    groups: Sequence[BrokerGroup], batch: Batch, topics: Iterable[str], needed: Iterable[str]
+) -> bool:
+    """Say whether these groups have what is needed of the topics; one has all, if it is atomic."""
+    if batch.is_atomic:
+        return any(not any(map(group.router.lacks, topics)) for group in groups)
+    return all(any(not group.router.lacks(topic) for group in groups) for topic in needed)
 
 
 def _names_queue(batch: Batch) -> bool:

@@ -235,12 +235,14 @@ class Router:
 
     async def _wait_for_search(self, deadline: Deadline, *, until_found: bool) -> None:
         """Wait for the one search that runs, started if there is none. It outlives its starter."""
+        self.channels.check_open()
         task = self._search_task
         if task is None or task.done():
             self.stats.searches += 1
             task = asyncio.create_task(self._search(deadline, until_found))
             self._search_task = task
         done, _ = await asyncio.wait({task}, timeout=max(0.0, deadline.remaining_s))
+        self.channels.check_open()  # Else who waited would be cancelled with the search.
         if done:
             task.result()
 
@@ -385,7 +387,8 @@ class Router:
                 del self._lacked[next(iter(self._lacked))]
 
     async def close(self) -> None:
-        """End the search."""
+        """Close all connections and end the search: whoever waits for it gets a ClosedError."""
+        await self.channels.close()
         task, self._search_task = self._search_task, None
         if task is not None and not task.done():
             task.cancel()

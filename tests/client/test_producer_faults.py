@@ -114,6 +114,20 @@ def test_a_node_that_comes_back_is_found_soon() -> None:
     asyncio.run(scenario())
 
 
+def test_a_connection_that_is_closed_while_nothing_is_sent_is_made_again() -> None:
+    """So is that of a leader that was removed. Its sender ended, and nobody was told."""
+
+    async def scenario() -> None:
+        async with fake_cluster() as cluster, connect(cluster) as client:
+            producer = client.producer()
+            await producer.send("orders", b"0000", queue_id=0)
+            await client._started().groups.home.router.channels.keep_only(set())
+            await asyncio.wait_for(producer.send("orders", b"0001", queue_id=0), 30)
+            check_once_and_in_order(cluster, 2)
+
+    asyncio.run(scenario())
+
+
 def test_a_refusal_that_passes_is_waited_for_in_order() -> None:
     async def scenario() -> None:
         async with fake_cluster() as cluster, connect(cluster) as client:
