@@ -23,7 +23,7 @@ from quorumlog.admin_types import (
     TopicInfo,
 )
 from quorumlog.broker_groups import BrokerGroup, BrokerGroups
-from quorumlog.calls import Service
+from quorumlog.calls import Service, Steps, beside
 from quorumlog.delay import DelayAdmin
 from quorumlog.errors import (
     DeadlineError,
@@ -87,7 +87,9 @@ class Admin(GroupAdmin, DelayAdmin, PopAdmin, TransactionAdmin, LookupAdmin):
             if any(info.topic == topic for info in there):
                 raise TopicExistsError(f"topic {topic!r} exists already; use another name")
         # Repeated after an answer was lost, it would find its own work and call that a failure.
-        answers, away = await self._each("CreateTopic", request, is_repeatable=not must_be_new)
+        answers, away = await self._each(
+            "CreateTopic", request, is_repeatable=not must_be_new, is_read=False
+        )
         self._forget_topic(topic)
         return TopicInfo.of(answers, away)
 
@@ -98,7 +100,9 @@ class Admin(GroupAdmin, DelayAdmin, PopAdmin, TransactionAdmin, LookupAdmin):
         done it.
         """
         request = admin_pb2.DeleteTopicRequest(topic=topic)
-        await self._each("DeleteTopic", request, is_repeatable=False, may_be_away=False)
+        await self._each(
+            "DeleteTopic", request, is_repeatable=False, is_read=False, may_be_away=False
+        )
         self._forget_topic(topic)
 
     def _forget_topic(self, topic: str) -> None:
@@ -139,7 +143,9 @@ class Admin(GroupAdmin, DelayAdmin, PopAdmin, TransactionAdmin, LookupAdmin):
     async def delete_group(self, group: str) -> None:
         """Forget a group and its offsets. Raises NotFoundError, ServerError if it has members."""
         request = admin_pb2.DeleteGroupRequest(group=group)
-        await self._each("DeleteGroup", request, is_repeatable=False, may_be_away=False)
+        await self._each(
+            "DeleteGroup", request, is_repeatable=False, is_read=False, may_be_away=False
+        )
 
     async def fetch_offsets(self, group: str, queues: Sequence[Pair] = ()) -> dict[Queue, int]:
         """Return the offsets that a group has stored: all, or of these (topic, queue id)."""
@@ -177,7 +183,7 @@ class Admin(GroupAdmin, DelayAdmin, PopAdmin, TransactionAdmin, LookupAdmin):
 
         Return the index of the log entry, of the last one if there are several.
         """
-        index = -1
+        index, steps = -1, Steps()
         named = {queue_of(queue): offset for queue, offset in offsets.items()}
         for broker_group, mine in self._by_group(list(named)).items():
             request = consumer_pb2.CommitOffsetsRequest(
@@ -185,9 +191,10 @@ class Admin(GroupAdmin, DelayAdmin, PopAdmin, TransactionAdmin, LookupAdmin):
             )
             for queue in mine:
                 request.offsets.add(topic=queue.topic, queue_id=queue.queue_id, offset=named[queue])
-            response = await broker_group.calls.leader(
+            stored = broker_group.calls.leader(
                 "consumer", "CommitOffsets", request, self._deadline(), is_repeatable=True
             )
+            response = await steps.take(stored)
             index = int(response.index)
         return index
 
@@ -304,7 +311,8 @@ class Admin(GroupAdmin, DelayAdmin, PopAdmin, TransactionAdmin, LookupAdmin):
         self, node_id: int | None = None, *, undo: bool = False, group: str = ""
     ) -> None:
         """Have a node hand over leadership and take no appends, until undone or restarted."""
-        await self._at(node_id, "Drain", admin_pb2.DrainRequest(undo=undo), group)
+        request = admin_pb2.DrainRequest(undo=undo)
+        await self._at(node_id, "Drain", request, group, is_read=False)
 
     async def accept_loss(self, node_id: int, *, confirm_cluster_id: str) -> None:
         """After a power loss of a majority (flush=async): go on with what this node has left.
@@ -312,7 +320,7 @@ class Admin(GroupAdmin, DelayAdmin, PopAdmin, TransactionAdmin, LookupAdmin):
         Acknowledged messages may be missing afterwards; docs/operations.md says when to do this.
         """
         request = admin_pb2.AcceptLossRequest(confirm_cluster_id=confirm_cluster_id)
-        await self._at(node_id, "AcceptLoss", request)
+        await self._at(node_id, "AcceptLoss", request, is_read=False)
 
     async def chain_digest(
         self, node_id: int | None = None, index: int = -1, *, group: str = ""
@@ -359,7 +367,7 @@ class Admin(GroupAdmin, DelayAdmin, PopAdmin, TransactionAdmin, LookupAdmin):
         `ha.promotion_timeout` (0: the node's limit), after which the node goes on trying.
         """
         request = admin_pb2.HaPromoteRequest(timeout_ms=timeout_ms)
-        _, response = await self._at(node_id, "HaPromote", request)
+        _, response = await self._at(node_id, "HaPromote", request, is_read=False)
         return HaPromotion(response.epoch, response.master_id, response.start_position)
 
     # Calls.
@@ -381,6 +389,7 @@ class Admin(GroupAdmin, DelayAdmin, PopAdmin, TransactionAdmin, LookupAdmin):
         *,
         service: Service = "admin",
         is_repeatable: bool = True,
+        is_read: bool = True,
         may_be_away: bool = True,
     ) -> tuple[Answers, list[str]]:
         """Call the leaders of all broker groups; return the answers, and who gave none.
@@ -396,6 +405,7 @@ class Admin(GroupAdmin, DelayAdmin, PopAdmin, TransactionAdmin, LookupAdmin):
                 request,
                 Deadline(min(AWAY_MS, self._timeout_ms)) if group.is_away else self._deadline(),
                 is_repeatable=is_repeatable,
+                is_read=is_read,
             )
             for group in groups
         )
@@ -409,7 +419,7 @@ class Admin(GroupAdmin, DelayAdmin, PopAdmin, TransactionAdmin, LookupAdmin):
                 lacking.append(result)
             elif isinstance(result, BaseException):
                 if not isinstance(result, QuorumlogError) or not result.retryable:
-                    raise result
+                    raise result if is_read else beside(result, results)
                 failed.append(result)
                 away.append(group.name)
                 if not self._groups.is_single:
@@ -417,7 +427,7 @@ class Admin(GroupAdmin, DelayAdmin, PopAdmin, TransactionAdmin, LookupAdmin):
             else:
                 answers[group.name] = result
         if failed and not (answers and may_be_away):
-            raise failed[0]
+            raise failed[0] if is_read else beside(failed[0], results)
         if not answers:
             raise lacking[0]
         return answers, away
@@ -429,7 +439,13 @@ class Admin(GroupAdmin, DelayAdmin, PopAdmin, TransactionAdmin, LookupAdmin):
         return self._groups.of_node(node_id) if node_id and not group else self._groups.get(group)
 
     async def _at(
-        self, node_id: int | None, method: str, request: Any, group: str = ""
+        self,
+        node_id: int | None,
+        method: str,
+        request: Any,
+        group: str = "",
+        *,
+        is_read: bool = True,
     ) -> tuple[BrokerGroup, Any]:
         deadline = self._deadline()
         if node_id is None:
@@ -439,7 +455,8 @@ class Admin(GroupAdmin, DelayAdmin, PopAdmin, TransactionAdmin, LookupAdmin):
         else:
             at = await self._group_of(node_id)
             node = at.router.node(node_id)
-        return at, await at.calls.node(node, "admin", method, request, deadline)
+        calls = at.calls
+        return at, await calls.node(node, "admin", method, request, deadline, is_read=is_read)
 
 
 def _is_removed(node: NodeStatus | NodeDown, newest: NodeStatus | None) -> bool:

@@ -6,9 +6,10 @@ are asked who leads, and if that has changed the call is made again there.
 """
 
 import asyncio
+import copy
 import random
-from collections.abc import Awaitable, Callable
-from typing import Any, Final, Literal
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Final, Literal, TypeVar
 
 from quorumlog.channels import Node, answer_of
 from quorumlog.errors import (
@@ -24,6 +25,7 @@ from quorumlog.routing import Router
 SUSPECT_AFTER_MS: Final = 1_000
 REDIRECTS_AT_ONCE: Final = 2  # Hints that are followed without a pause in between.
 
+_Answer = TypeVar("_Answer")
 Service = Literal["log", "admin", "consumer", "pop", "retry", "delay", "transaction", "lookup"]
 
 
@@ -69,10 +71,17 @@ class Calls:
                 await attempt.failed(error)
 
     async def node(
-        self, node: Node, service: Service, method: str, request: Any, deadline: Deadline
+        self,
+        node: Node,
+        service: Service,
+        method: str,
+        request: Any,
+        deadline: Deadline,
+        *,
+        is_read: bool = True,
     ) -> Any:
         """Call one node, whatever its role; the call must be repeatable."""
-        attempt = _Attempts(self, f"{method} at {node.address}", deadline, True, is_read=True)
+        attempt = _Attempts(self, f"{method} at {node.address}", deadline, True, is_read=is_read)
         while True:
             try:
                 return await self.once(node, service, method, request, deadline.remaining_s)
@@ -142,6 +151,46 @@ async def has_moved(router: Router, address: str) -> bool:
     return router.leader_address not in ("", address)
 
 
+def in_doubt(error: QuorumlogError) -> QuorumlogError:
+    """Return the same error, which says that something may have been done all the same."""
+    if error.outcome is not Outcome.NOT_APPLIED:
+        return error
+    doubtful = copy.copy(error)  # Others may be told the same, and not be in doubt.
+    doubtful.outcome = Outcome.UNKNOWN
+    return doubtful
+
+
+def beside(error: BaseException, results: Iterable[object]) -> BaseException:
+    """Return what one of several calls raised, in doubt if another one did something, or may have.
+
+    `results` are those of all of them, answers and errors.
+    """
+    others = (result for result in results if result is not error)
+    is_alone = all(
+        isinstance(other, QuorumlogError) and other.outcome is Outcome.NOT_APPLIED
+        for other in others
+    )
+    return error if is_alone or not isinstance(error, QuorumlogError) else in_doubt(error)
+
+
+class Steps:
+    """A change that takes several calls: once one of them is done, no failure had no effect."""
+
+    def __init__(self) -> None:
+        self._is_begun = False
+
+    async def take(self, step: Awaitable[_Answer]) -> _Answer:
+        """Await the next call. Raises what it raises, in doubt if others were done before."""
+        try:
+            answer = await step
+        except QuorumlogError as error:
+            if not self._is_begun:
+                raise
+            raise in_doubt(error) from error
+        self._is_begun = True
+        return answer
+
+
 class _Attempts:
     """The attempts of one call: whether there is another, and what is known if there is not."""
 
@@ -164,10 +213,9 @@ class _Attempts:
         try:
             return await find(self._deadline)
         except QuorumlogError as error:
-            if self._may_be_applied:
+            if self._may_be_applied and error.retryable:
                 raise self._late(error) from error
-            error.attempts = self._count
-            raise
+            raise self._final(error) from None
 
     async def failed(self, error: QuorumlogError) -> None:
         """Take in a failed attempt. Returns, after a pause, for another; else raises."""
@@ -180,14 +228,20 @@ class _Attempts:
         if self._deadline.has_passed:
             raise self._late(error) from error
         if not error.retryable:
-            error.attempts = self._count
-            raise error
+            raise self._final(error)
         self._calls.retries += 1
         if isinstance(error, NotLeaderError | UnavailableError):
             self._redirects += 1
             if self._redirects <= REDIRECTS_AT_ONCE:
                 return
         await self._backoff.pause(error.retry_after_ms)
+
+    def _final(self, error: QuorumlogError) -> QuorumlogError:
+        """A refusal of this attempt says nothing about the ones before."""
+        if self._may_be_applied and not self._is_read:
+            error = in_doubt(error)
+        error.attempts = self._count
+        return error
 
     def _late(self, error: QuorumlogError) -> QuorumlogError:
         if not self._may_be_applied or self._is_read:

@@ -13,7 +13,13 @@ from typing import Final, Self
 from quorumlog.batch import Entry, size_bytes_of
 from quorumlog.broker_groups import BrokerGroups
 from quorumlog.delivery import Receipt
-from quorumlog.errors import ConflictError, InvalidRequestError
+from quorumlog.errors import (
+    ConflictError,
+    InvalidRequestError,
+    Outcome,
+    OutcomeUnknownError,
+    QuorumlogError,
+)
 from quorumlog.message import Message, MessageBatch
 from quorumlog.outgoing import entry_of
 from quorumlog.pb import common_pb2, consumer_pb2, log_pb2, transaction_pb2
@@ -144,9 +150,18 @@ class ConsumeTransaction:
             await group.calls.leader(
                 "transaction", "CommitConsumed", request, deadline, is_repeatable=True
             )
-        except ConflictError:
+        except ConflictError as conflict:
+            if conflict.outcome is Outcome.NOT_APPLIED:
+                raise
             # It may have met its own first attempt.
-            stored = await self._fetch_stored(list(self._consumed), deadline)
+            try:
+                stored = await self._fetch_stored(list(self._consumed), deadline)
+            except QuorumlogError as error:
+                raise OutcomeUnknownError(
+                    f"the offsets may be stored, and nobody can say ({error.message}); read them "
+                    f"before these messages are processed again",
+                    attempts=conflict.attempts,
+                ) from error
             if any(stored[queue] != hi for queue, (_, hi) in self._consumed.items()):
                 raise
 

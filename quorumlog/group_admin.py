@@ -11,7 +11,7 @@ from typing import Any
 
 from quorumlog.batch import decode_records
 from quorumlog.broker_groups import BrokerGroup, BrokerGroups
-from quorumlog.calls import Service
+from quorumlog.calls import Service, Steps
 from quorumlog.errors import InvalidRequestError
 from quorumlog.message import Message
 from quorumlog.options import Position
@@ -103,6 +103,7 @@ class GroupAdmin:
         *,
         service: Service = "admin",
         is_repeatable: bool = True,
+        is_read: bool = True,
         may_be_away: bool = True,
     ) -> tuple[dict[str, Any], list[str]]:
         raise NotImplementedError
@@ -141,7 +142,7 @@ class GroupAdmin:
             settings.forbidden_topics.topics.extend(forbidden_topics)
         request = retry_pb2.SetGroupSettingsRequest(group=group, settings=settings)
         answers, _ = await self._each(
-            "SetGroupSettings", request, service="retry", may_be_away=False
+            "SetGroupSettings", request, service="retry", may_be_away=False, is_read=False
         )
         return GroupSettings.of(group, next(iter(answers.values())))
 
@@ -194,15 +195,17 @@ class GroupAdmin:
         by_group: dict[BrokerGroup, list[Queue]] = {}
         for queue in queues:
             by_group.setdefault(self._groups.get(queue.group), []).append(queue)
+        steps = Steps()
         for at, mine in by_group.items():
             request = consumer_pb2.CommitOffsetsRequest(
                 group=group, cluster_id=self._groups.cluster_id, must_be_empty=not force
             )
             for queue in mine:
                 request.offsets.add(topic=topic, queue_id=queue.queue_id, offset=offsets[queue])
-            await at.calls.leader(
+            stored = at.calls.leader(
                 "consumer", "CommitOffsets", request, deadline, is_repeatable=True
             )
+            await steps.take(stored)
         return offsets
 
     # Files.

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from quorumlog.broker_groups import BrokerGroup
-from quorumlog.errors import UnknownProducerError
+from quorumlog.errors import Outcome, UnknownProducerError
 from quorumlog.message import Message
 from quorumlog.pb import retry_pb2
 from quorumlog.queues import Queue
@@ -70,7 +70,9 @@ class Redeliveries:
         async with self._turn:
             try:
                 response = await self._call(request)
-            except UnknownProducerError:
+            except UnknownProducerError as error:
+                if error.outcome is not Outcome.NOT_APPLIED:
+                    raise
                 # It was silent for so long that its past is forgotten; nothing was done.
                 response = await self._call(request)
         return Redelivery(response.retried_count, response.dead_count)

@@ -9,6 +9,7 @@ import pytest
 from quorumlog import calls
 from quorumlog.channels import Node
 from quorumlog.errors import (
+    ConflictError,
     DeadlineError,
     NotLeaderError,
     Outcome,
@@ -36,22 +37,32 @@ class _Router:
 
 
 class _FailingCalls(calls.Calls):
-    """Its first attempt fails with this, all others since there is no leader."""
+    """Its first attempt fails with this, all others in the other way."""
 
-    def __init__(self, first: QuorumlogError) -> None:
+    def __init__(self, first: QuorumlogError, then: QuorumlogError) -> None:
         super().__init__(cast(Router, _Router()))
         self._first: QuorumlogError | None = first
+        self._then = then
 
     async def once(self, *_: Any, **__: Any) -> Any:
         first, self._first = self._first, None
-        raise first if first is not None else NotLeaderError("ask another one")
+        raise first if first is not None else self._then
 
 
-def outcome_of(first: Outcome, *, is_repeatable: bool, is_read: bool = False) -> QuorumlogError:
-    """Call until the time is over, and return the error."""
+def outcome_of(
+    first: Outcome,
+    *,
+    is_repeatable: bool,
+    is_read: bool = False,
+    then: QuorumlogError | None = None,
+) -> QuorumlogError:
+    """Call until the time is over, or until the refusal, and return the error."""
 
     async def work() -> None:
-        failing = _FailingCalls(UnavailableError("the connection broke", outcome=first))
+        failing = _FailingCalls(
+            UnavailableError("the connection broke", outcome=first),
+            then or NotLeaderError("ask another one"),
+        )
         await failing.leader(
             "pop", "Ack", None, Deadline(50), is_repeatable=is_repeatable, is_read=is_read
         )
@@ -78,6 +89,33 @@ def test_a_read_has_no_effect() -> None:
     late = outcome_of(Outcome.UNKNOWN, is_repeatable=True, is_read=True)
     assert isinstance(late, DeadlineError)
     assert late.outcome is Outcome.NOT_APPLIED
+
+
+def test_a_refusal_of_a_repeated_call_says_nothing_about_the_first_one() -> None:
+    """The first one may have made what the second one has found."""
+    refusal = ConflictError("it is there")
+    for first, is_read, expected in (
+        (Outcome.UNKNOWN, False, Outcome.UNKNOWN),
+        (Outcome.UNKNOWN, True, Outcome.NOT_APPLIED),
+        (Outcome.NOT_APPLIED, False, Outcome.NOT_APPLIED),
+    ):
+        told = outcome_of(first, is_repeatable=True, is_read=is_read, then=refusal)
+        assert isinstance(told, ConflictError)
+        assert (told.outcome, told.attempts) == (expected, 2)
+    assert refusal.outcome is Outcome.NOT_APPLIED, "others may be told the same"
+
+
+def test_of_several_calls_a_refusal_is_in_doubt_if_another_one_was_done() -> None:
+    refused, unknown = ConflictError("no"), OutcomeUnknownError("who knows")
+    for others, expected in (
+        ([], Outcome.NOT_APPLIED),
+        ([NotLeaderError("no")], Outcome.NOT_APPLIED),
+        ([unknown], Outcome.UNKNOWN),
+        (["an answer"], Outcome.UNKNOWN),
+    ):
+        told = calls.beside(refused, [*others, refused])
+        assert isinstance(told, ConflictError)
+        assert told.outcome is expected
 
 
 def test_what_must_not_be_repeated_is_unknown_at_once() -> None:
