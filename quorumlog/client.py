@@ -18,6 +18,7 @@ from quorumlog.compression import COMPRESS_FROM_SIZE_BYTES
 from quorumlog.consumer import PullConsumer
 from quorumlog.delay import CancelledDelay
 from quorumlog.delivery import Receipt
+from quorumlog.ending import Ending
 from quorumlog.errors import ClosedError, QuorumlogError
 from quorumlog.fetching import BATCH_SIZE_BYTES_MAX as FETCH_SIZE_BYTES_MAX
 from quorumlog.fetching import (
@@ -75,7 +76,9 @@ class Client(TransactionClient, PopClient):
         self._credentials = credentials
         self.client_id = client_id or default_client_id()
         self._parts: Parts | None = None
+        self._starting = asyncio.Lock()
         self._is_closed = False
+        self._ending = Ending()
         self._made: set[Producer | PullConsumer | GroupConsumer | TransactionalProducer] = set()
 
     # Its life.
@@ -86,16 +89,18 @@ class Client(TransactionClient, PopClient):
         Raises UnavailableError when no node answers within `connect_timeout_ms`, or
         WrongClusterError.
         """
-        if self._parts is not None:
-            return
-        self._check_not_closed()
-        parts = Parts(self._bootstrap, self._cluster_id, self._credentials, self._timeout_ms)
-        try:
-            await parts.groups.connect(Deadline(self._connect_timeout_ms))
-        except BaseException:
-            await parts.groups.close()
-            raise
-        self._parts = parts
+        async with self._starting:
+            if self._parts is not None:
+                return
+            self._check_not_closed()
+            parts = Parts(self._bootstrap, self._cluster_id, self._credentials, self._timeout_ms)
+            try:
+                await parts.groups.connect(Deadline(self._connect_timeout_ms))
+                self._check_not_closed()  # It may have been closed meanwhile.
+            except BaseException:
+                await parts.groups.close()
+                raise
+            self._parts = parts
 
     async def close(self) -> None:
         """Flush and close its producers, close its consumers, then all connections.
@@ -104,11 +109,17 @@ class Client(TransactionClient, PopClient):
         again.
         """
         self._is_closed = True
-        if self._parts is None:
+        await self._ending.once(self._close)
+
+    async def _close(self) -> None:
+        parts = self._parts
+        if parts is None:
             return
-        results = await asyncio.gather(*(x.close() for x in self._made), return_exceptions=True)
-        parts, self._parts = self._parts, None
-        await parts.groups.close()
+        try:
+            results = await asyncio.gather(*(x.close() for x in self._made), return_exceptions=True)
+        finally:
+            self._parts = None
+            await parts.groups.close()
         for result in results:
             if isinstance(result, BaseException):
                 raise result
@@ -175,7 +186,7 @@ class Client(TransactionClient, PopClient):
 
     def _keep(self, made: _Made) -> _Made:
         """Close it with the client, unless it is closed before."""
-        self._made = {other for other in self._made if not other.is_closed}
+        self._made = {other for other in self._made if not other.ending.is_over}
         self._made.add(made)
         return made
 

@@ -13,6 +13,8 @@ from types import TracebackType
 from typing import Literal, Self
 
 from quorumlog.broker_groups import BrokerGroup
+from quorumlog.channels import is_cancelled
+from quorumlog.ending import Ending
 from quorumlog.errors import ClosedError, InvalidRequestError, QuorumlogError
 from quorumlog.fetching import PATIENCE_MS, Fetcher, FetchOptions, Inbox
 from quorumlog.message import Message, MessageBatch
@@ -63,28 +65,72 @@ class Consumption:
         self._in_hand_count = 0
         self._current: MessageBatch | None = None  # Of which messages are handed out one by one.
         self._at = 0
+        self._taking = asyncio.Lock()  # Held by who replaces the current batch.
+        self._starting = asyncio.Lock()
+        self._beginning: asyncio.Task[None] | None = None
         self._is_started = False
         self._is_closed = False
+        self.ending = Ending()
 
     async def start(self) -> None:
-        """Begin to fetch; iterating does it too."""
+        """Begin to fetch; iterating does it too. Raises ClosedError if it is closed meanwhile.
+
+        Raises UnknownTopicError, InvalidRequestError, or what kept all nodes from answering.
+        """
+        async with self._starting:
+            if self._is_started:
+                return
+            self._check_open()
+            self._beginning = asyncio.create_task(self._begin())
+            try:
+                await self._beginning
+            except asyncio.CancelledError:
+                if is_cancelled():
+                    raise
+                self._check_open()  # It was `_give_up_starting`.
+                raise
+            self._is_started = True
+
+    async def _begin(self) -> None:
+        """Find out what is to be read, and begin to fetch it."""
         raise NotImplementedError
+
+    async def _give_up_starting(self) -> None:
+        """Be closed from now on: what is fetched is all that ever will be."""
+        self._is_closed = True
+        self._inbox.wake()
+        if self._beginning is not None:
+            self._beginning.cancel()
+        async with self._starting:
+            pass  # Whoever was starting has noticed.
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Message:
-        current = self._current
-        if current is None or self._at >= len(current.messages):
-            self._current = None
-            current = await self._next()
-            if current is None:
-                raise StopAsyncIteration
-            self._current, self._at = current, 0
-        message = current.messages[self._at]
-        self._at += 1
-        self.hand_out(current, self._at - 1, self._at)
+        while (message := self.next_ready()) is None:
+            spent = self._current
+            async with self._taking:
+                if self._current is not spent:
+                    continue  # Another task was faster: what it took is not thrown away.
+                self._current = None
+                taken = await self._next()
+                if taken is None:
+                    raise StopAsyncIteration
+                self._current, self._at = taken, 0
         return message
+
+    def next_ready(self) -> Message | None:
+        """Hand out the next message of the batch that was begun; None if nothing is left of it.
+
+        It waits for nothing, and may be called from another thread, by one at a time.
+        """
+        current, at = self._current, self._at
+        if current is None or at >= len(current.messages):
+            return None
+        self._at = at + 1
+        self._hand_out(current, at, at + 1)
+        return current.messages[at]
 
     def batches(self) -> BatchIterator:
         """Iterate over batches instead of messages."""
@@ -92,12 +138,15 @@ class Consumption:
 
     async def next_batch(self) -> MessageBatch | None:
         """Wait for a batch; None when all is read. What is left of a begun one comes first."""
-        batch = await self.take()
+        current, self._current = self._current, None
+        batch = None if current is None else _rest(current, self._at)
+        if batch is None:
+            batch = await self._next()
         if batch is not None:
-            self.hand_out(batch, 0, len(batch.messages))
+            self._hand_out(batch, 0, len(batch.messages))
         return batch
 
-    def hand_out(self, batch: MessageBatch, lo: int, hi: int) -> None:
+    def _hand_out(self, batch: MessageBatch, lo: int, hi: int) -> None:
         """Note that messages [lo, hi) of a batch are handed out, and so all before processed."""
         messages, queue = batch.messages, batch.queue
         self._in_hand, self._in_hand_count = (queue, messages[lo].queue_offset), hi - lo
@@ -105,17 +154,12 @@ class Consumption:
         is_last = hi == len(messages)
         self._handed[queue] = batch.next_offset if is_last else messages[hi - 1].queue_offset + 1
 
-    async def take(self) -> MessageBatch | None:
-        """As `next_batch`, for those who call `hand_out` themselves."""
-        current, self._current = self._current, None
-        if current is not None and self._at < len(current.messages):
-            messages = current.messages[self._at :]
-            return _rest(current, messages)
-        return await self._next()
-
-    async def _next(self) -> MessageBatch | None:
+    def _check_open(self) -> None:
         if self._is_closed:
             raise ClosedError("the consumer is closed; make another one")
+
+    async def _next(self) -> MessageBatch | None:
+        self._check_open()
         if not self._is_started:
             await self.start()
         self._in_hand = None
@@ -125,6 +169,7 @@ class Consumption:
         return self._is_closed
 
     def _fetch(self, queue: Queue, offset: int, end_offset: int | None = None) -> None:
+        self._check_open()  # Nobody would stop it.
         assert queue not in self._fetchers, f"{queue} is fetched already"
         self._handed[queue] = offset
         self._fetchers[queue] = Fetcher(
@@ -145,10 +190,21 @@ class Consumption:
 
     async def close(self) -> None:
         """End it. Iterating raises ClosedError from now on."""
-        self._is_closed = True
-        self._inbox.wake()
+        await self.ending.once(self._close)
+
+    async def _close(self) -> None:
+        await self._give_up_starting()
+        await self._stop_all()
+
+    async def _stop_all(self) -> None:
         for queue in list(self._fetchers):
             await self._stop_fetching(queue)
+
+    def _on_helper_ended(self, task: "asyncio.Task[None]") -> None:
+        """What keeps a task beside from going on, the program is told when it asks for more."""
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Exception):
+            self._inbox.fail(error)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -193,26 +249,23 @@ class PullConsumer(Consumption):
         self._until = until
         self._late: set[asyncio.Task[None]] = set()  # Groups that are waited for.
 
-    async def start(self) -> None:
-        """Find the queues and their positions, and begin to fetch.
-
-        Raises UnknownTopicError, InvalidRequestError, or DeadlineError when no node could answer.
-        """
-        if self._is_started:
-            return
+    async def _begin(self) -> None:
         freshness = self._options.freshness
         groups = self._reads.asked_groups(freshness)
         if self._wanted is not None:
             named = (self._reads.group_of(queue, freshness) for queue in self._wanted)
             groups = tuple(dict.fromkeys(named))
         if len(groups) == 1:
-            if not await self._begin(groups[0]):
+            if not await self._begin_in(groups[0]):
                 raise unknown_topic(self.topic)
         else:
             self._options = replace(self._options, is_patient=self._until is None)
             self._inbox.defers_errors = True
-            await self._begin_all(groups)
-        self._is_started = True
+            try:
+                await self._begin_all(groups)
+            except BaseException:
+                await self._stop_all()
+                raise
 
     async def _begin_all(self, groups: Sequence[BrokerGroup]) -> None:
         """Begin with the groups that answer; the others are waited for beside it."""
@@ -229,23 +282,20 @@ class PullConsumer(Consumption):
         errors = [error for error in failed if error is not None]
         fatal = [e for e in errors if not isinstance(e, QuorumlogError) or not e.retryable]
         if fatal or not self._fetchers:
-            await self._stop_all()
             raise (fatal or errors or [unknown_topic(self.topic)])[0]
         for task in tasks:
             task.add_done_callback(self._on_attended)
 
     def _on_attended(self, task: "asyncio.Task[None]") -> None:
         self._late.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if isinstance(error, Exception):
-            self._inbox.fail(error)
+        self._on_helper_ended(task)
         self._inbox.wake()
 
     async def _attend(self, group: BrokerGroup) -> None:
         """Begin with a group, also one that is down: for ever, if reading has no end either."""
         while True:
             try:
-                await self._begin(group)
+                await self._begin_in(group)
                 return
             except QuorumlogError as error:
                 if self._until or not error.retryable:
@@ -253,7 +303,7 @@ class PullConsumer(Consumption):
                 _log.warning("%s: group %s is waited for: %s", self.topic, group.name, error)
             await asyncio.sleep(PATIENCE_MS / 1000)
 
-    async def _begin(self, group: BrokerGroup) -> bool:
+    async def _begin_in(self, group: BrokerGroup) -> bool:
         """Begin to fetch the queues of one group; False if it has none of the topic."""
         deadline, freshness = Deadline(self._options.timeout_ms), self._options.freshness
         there = await self._reads.group_queues(group, [self.topic], freshness, deadline)
@@ -303,22 +353,16 @@ class PullConsumer(Consumption):
         end = None
         if self._until:
             end = (await self._reads.positions([named], "end", freshness, deadline))[named]
+        self._check_open()
         await self._stop_fetching(named)
         self._fetch(named, offsets[named], end)
-
-    async def close(self) -> None:
-        """End it. Iterating raises ClosedError from now on."""
-        self._is_closed = True
-        await self._stop_all()
-        await super().close()
 
     async def _stop_all(self) -> None:
         late, self._late = self._late, set()
         for task in late:
             task.cancel()
         await asyncio.gather(*late, return_exceptions=True)
-        for queue in list(self._fetchers):
-            await self._stop_fetching(queue)
+        await super()._stop_all()
 
     def _is_finished(self) -> bool:
         if self._is_closed:
@@ -330,7 +374,11 @@ def _named(topic: str, queue: int | Queue) -> Queue:
     return queue if isinstance(queue, Queue) else Queue(topic, queue)
 
 
-def _rest(batch: MessageBatch, messages: list[Message]) -> MessageBatch:
+def _rest(batch: MessageBatch, at: int) -> MessageBatch | None:
+    """Return what is left of a batch; None if nothing is."""
+    messages = batch.messages[at:]
+    if not messages:
+        return None
     size_bytes = sum(message.size_bytes for message in messages)
     return replace(
         batch,

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Final, Literal
 
 from quorumlog.broker_groups import BrokerGroup, BrokerGroups
+from quorumlog.calls import beside
 from quorumlog.consumer import START_MS, Consumption
 from quorumlog.errors import InvalidRequestError, QuorumlogError
 from quorumlog.fetching import FetchOptions
@@ -93,22 +94,14 @@ class GroupConsumer(Consumption):
         self._memberships: dict[BrokerGroup, Membership] = {}
         self._keeping: dict[BrokerGroup, list[asyncio.Task[None]]] = {}
         self._forgetting: set[asyncio.Task[None]] = set()
-        self._starting = asyncio.Lock()
 
     # What callers see.
 
-    async def start(self) -> None:
-        """Join the group, and begin to fetch the queues that it assigns to this member.
-
-        Raises UnknownTopicError, or what kept all broker groups from answering.
-        """
-        async with self._starting:
-            if self._is_started:
-                return
-            await self._join_all()
-            self._is_started = True
-            self._groups.on_change.append(self._follow_groups)
-            self._follow_groups()
+    async def _begin(self) -> None:
+        """Join the group, and begin to fetch the queues that it assigns to this member."""
+        await self._join_all()
+        self._groups.on_change.append(self._follow_groups)
+        self._follow_groups()
 
     async def _join_all(self) -> None:
         """Join in every broker group that answers soon, in one at least."""
@@ -174,9 +167,10 @@ class GroupConsumer(Consumption):
             group = self._groups.get(queue.group if isinstance(queue, Queue) else "")
             by_group.setdefault(group, {})[Queue(*queue, group.name)] = offset
         stores = (self._store(group, part) for group, part in by_group.items())
-        for result in await asyncio.gather(*stores, return_exceptions=True):
+        results = await asyncio.gather(*stores, return_exceptions=True)
+        for result in results:
             if isinstance(result, BaseException):
-                raise result
+                raise beside(result, results)
 
     async def retry_later(
         self, messages: Message | Sequence[Message], *, delay: float | None = None
@@ -212,6 +206,7 @@ class GroupConsumer(Consumption):
         if group not in self._redeliveries:
             self._redeliveries[group] = Redeliveries(group, self.group, self._options.timeout_ms)
         async with self._storing[group.name]:
+            in_hand = self._in_hand
             offsets = self._offsets_behind(given) if self._auto_commit else {}
             done = await self._redeliveries[group].give_back(
                 given,
@@ -222,7 +217,8 @@ class GroupConsumer(Consumption):
             )
             if offsets:
                 self._stored.update(offsets)
-                self._in_hand = None
+                if self._in_hand is in_hand:  # Another message may have been handed out meanwhile.
+                    self._in_hand = None
         return done
 
     def _offsets_behind(self, given: Sequence[Message]) -> dict[Queue, int]:
@@ -254,8 +250,10 @@ class GroupConsumer(Consumption):
 
         `is_processed`: whether the message that was handed out last has been processed.
         """
-        if self._is_closed:
-            return
+        await self.ending.once(lambda: self._leave(is_processed))
+
+    async def _leave(self, is_processed: bool) -> None:
+        await self._give_up_starting()
         if self._follow_groups in self._groups.on_change:
             self._groups.on_change.remove(self._follow_groups)
         tasks = [*self._forgetting, *(task for kept in self._keeping.values() for task in kept)]
@@ -266,19 +264,17 @@ class GroupConsumer(Consumption):
         if is_processed:
             self._in_hand = None
         processed = self._processed()
-        await super().close()
-        if not self._is_started:
-            return
+        await self._stop_all()
         try:
-            if self._auto_commit:
+            if self._auto_commit and self._is_started:
                 await self._commit(processed)
         finally:
             memberships = self._memberships.items()
             # A group that is away forgets us by itself.
-            leaves = (m.leave() for group, m in memberships if m.members and not group.is_away)
+            leaves = (m.leave() for group, m in memberships if m.is_known and not group.is_away)
             results = await asyncio.gather(*leaves, return_exceptions=True)
         for result in results:
-            if isinstance(result, BaseException):
+            if isinstance(result, BaseException) and self._is_started:
                 raise result
 
     async def __aexit__(
@@ -334,7 +330,9 @@ class GroupConsumer(Consumption):
                 work = [self._keep_alive(self._membership(group))]
                 if self._auto_commit:
                     work.append(self._keep_committed(group))
-                self._keeping[group] = [asyncio.create_task(one) for one in work]
+                tasks = self._keeping[group] = [asyncio.create_task(one) for one in work]
+                for task in tasks:
+                    task.add_done_callback(self._on_helper_ended)
         for group in self._keeping.keys() - set(self._groups.all):
             for task in self._keeping.pop(group):
                 task.cancel()

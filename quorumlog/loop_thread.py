@@ -4,12 +4,13 @@ Owns the thread: the first user starts it, the last one stops it. Must not know 
 """
 
 import asyncio
+import concurrent.futures
 import functools
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
-from quorumlog.errors import ClosedError
+from quorumlog.errors import ClosedError, Outcome
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -22,7 +23,7 @@ class LoopThread:
     """The event loop of all clients. A context of it is held by each client that is started."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # A handler of a signal may come in between.
         self._users = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -56,20 +57,28 @@ class LoopThread:
         asyncio.set_event_loop(loop)
         try:
             loop.run_forever()
+            loop.run_until_complete(_cancel_all())  # Other threads may wait for calls.
             loop.run_until_complete(loop.shutdown_asyncgens())
         finally:
             loop.close()
 
     def call(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Run a coroutine there and wait for it. An interrupt cancels it."""
-        loop = self._loop
-        if loop is None:
-            work.close()
-            raise ClosedError("the client is closed or not started; use 'with' or start()")
-        assert threading.current_thread() is not self._thread, "a blocking call within the loop"
-        future = asyncio.run_coroutine_threadsafe(work, loop)
+        """Run a coroutine there and wait for it. An interrupt cancels it.
+
+        Raises ClosedError also if the last client is closed meanwhile.
+        """
+        with self._lock:  # What is handed over before the loop is told to stop, is seen by it.
+            loop = self._loop
+            if loop is None:
+                work.close()
+                raise ClosedError("the client is closed or not started; use 'with' or start()")
+            assert threading.current_thread() is not self._thread, "a blocking call within the loop"
+            future = asyncio.run_coroutine_threadsafe(work, loop)
         try:
             return future.result()
+        except concurrent.futures.CancelledError:
+            text = "the client was closed during the call; connect again"
+            raise ClosedError(text, outcome=Outcome.UNKNOWN) from None
         except BaseException:
             future.cancel()
             raise
@@ -81,6 +90,13 @@ class LoopThread:
             return function()
 
         return self.call(work())
+
+
+async def _cancel_all() -> None:
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 loop_thread: Final = LoopThread()

@@ -55,6 +55,8 @@ class Membership:
         self.missing: frozenset[str] = frozenset()
         """Topics that the broker group does not have; none before it was asked."""
         self.is_joined = False
+        self.is_known = False
+        """Whether the broker group may count it as a member."""
         self._all_members: tuple[str, ...] = ()
         """Of the consumer group, whatever they read."""
         self._queues: list[Pair] = []
@@ -100,6 +102,7 @@ class Membership:
             cluster_id=self.group.router.cluster_id,
             queues=[common_pb2.QueueId(topic=topic, queue_id=i) for topic, i in self._queues],
         )
+        self.is_known = True
         response = await self.call("Heartbeat", request, deadline)
         self.members = tuple(response.client_ids)
         self._all_members = tuple(response.group_client_ids)
@@ -110,7 +113,8 @@ class Membership:
         """Have the queues given to others at once."""
         own = self._identity
         request = consumer_pb2.LeaveGroupRequest(group=own.group, client_id=own.client_id)
-        await self.call("LeaveGroup", request)
+        # Who never got as far as a share has little to give back, and nobody waits long for that.
+        await self.call("LeaveGroup", request, None if self.is_joined else Deadline(AWAY_MS))
 
     async def call(self, method: str, request: object, deadline: Deadline | None = None) -> Any:
         """Call the broker group's leader."""

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, cast
 
 from quorumlog import errors
 from quorumlog.batch import Entry, encode_properties, topic_template
-from quorumlog.compression import Compress
+from quorumlog.compression import Compress, compressor
 from quorumlog.message import OutgoingMessage
 from quorumlog.unique_keys import PROPERTY as UNIQUE_KEY
 from quorumlog.unique_keys import UniqueKeys
@@ -27,6 +27,18 @@ class Shaping(NamedTuple):
     compress: Compress | None = None
     unique_keys: UniqueKeys | None = None
     """Gives a key to each that has none."""
+
+
+def shaping_of(
+    compression: str | None, compress_from_size_bytes: int, unique_keys: bool
+) -> Shaping | None:
+    """Make it of a producer's options; None: nothing is done. Raises InvalidRequestError."""
+    compress = None
+    if compression is not None:
+        compress = compressor(compression, compress_from_size_bytes)
+    if compress is None and not unique_keys:
+        return None
+    return Shaping(compress, UniqueKeys() if unique_keys else None)
 
 
 def entry_of(

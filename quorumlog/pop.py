@@ -8,6 +8,7 @@ same name, so what was taken for it is not lost from sight until its time is ove
 
 import asyncio
 import secrets
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -15,6 +16,8 @@ from typing import Any, Final, Literal, Self
 
 from quorumlog.batch import decode_records
 from quorumlog.broker_groups import BrokerGroup, BrokerGroups
+from quorumlog.calls import Steps
+from quorumlog.ending import Ending
 from quorumlog.errors import (
     ClosedError,
     InvalidRequestError,
@@ -90,13 +93,6 @@ class PopOptions:
         return cls(round(invisible * 1000), tuple(tags), sql, fifo, start, timeout_ms)
 
 
-class _Source:
-    """A topic in one broker group."""
-
-    def __init__(self) -> None:
-        self.attempt_id = secrets.token_hex(8)
-
-
 class PopConsumer:
     """Receives single messages for a group. Made by `client.pop_consumer()`.
 
@@ -116,10 +112,14 @@ class PopConsumer:
         self.topics = tuple(topics)
         self._groups = groups
         self._options = options
-        self._sources: dict[tuple[str, str], _Source] = {}
+        self._unanswered: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+        """By topic and broker group, names of calls that brought nothing: the next ones use them,
+        and get what may have been taken for those."""
         self._turn = 0
         self._ready: list[PopMessage] = []
-        self._is_closed = False
+        """What was taken and not handed out yet, by whichever call: each comes from here once."""
+        self._polls: set[asyncio.Task[None]] = set()
+        self.ending: Final = Ending()
 
     # --- Receiving ---
 
@@ -136,26 +136,25 @@ class PopConsumer:
             raise InvalidRequestError(text)
         if not 0 <= wait <= 3_600:
             raise InvalidRequestError(f"wait is {wait}; use 0 to 3600 seconds")
+        await self._fill(max_count, wait)
+        found, self._ready = self._ready[:max_count], self._ready[max_count:]
+        return found
+
+    async def _fill(self, max_count: int, wait: float) -> None:
+        """Wait until something is ready, or no longer."""
         self._check_open()
         if self._ready:
-            return self._take_ready(max_count)
+            return
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + wait
         targets = self._targets()
         if len(targets) > 1:
-            found = await self._look(targets, max_count)
-            if found:
-                return found
-        while True:
-            wait_ms = max(0, round((deadline_s - loop.time()) * 1000))
-            wait_ms = min(wait_ms, round(WAIT_S * 1000))
-            await self._poll_all(targets, max_count, wait_ms)
-            if self._ready or loop.time() >= deadline_s:
-                return self._take_ready(max_count)
-
-    def _take_ready(self, max_count: int) -> list[PopMessage]:
-        found, self._ready = self._ready[:max_count], self._ready[max_count:]
-        return found
+            await self._look(targets, max_count)
+        is_over = False
+        while not self._ready and not is_over:  # Another call may have taken what came for us.
+            wait_s = min(max(0.0, deadline_s - loop.time()), WAIT_S)
+            await self._poll_all(targets, max_count, round(wait_s * 1000))
+            is_over = loop.time() >= deadline_s
 
     def _targets(self) -> list[tuple[str, BrokerGroup]]:
         """Return which topics to ask of whom, another one first each time."""
@@ -164,58 +163,57 @@ class PopConsumer:
         self._turn = (self._turn + 1) % len(targets)
         return targets[self._turn :] + targets[: self._turn]
 
-    async def _look(
-        self, targets: Sequence[tuple[str, BrokerGroup]], max_count: int
-    ) -> list[PopMessage]:
+    async def _look(self, targets: Sequence[tuple[str, BrokerGroup]], max_count: int) -> None:
         """Ask one after the other what there is now."""
         failed: list[QuorumlogError] = []
-        for topic, group in targets:
+        for target in targets:
             try:
-                found = await self._poll(topic, group, max_count, 0)
+                await self._poll_all([target], max_count, 0)
             except UnknownTopicError as error:  # Another broker group may have it.
                 failed.append(error)
-                continue
-            if found:
-                return found
+            if self._ready:
+                return
         if len(failed) == len(targets):
             raise failed[0]
-        return []
 
     async def _poll_all(
         self, targets: Sequence[tuple[str, BrokerGroup]], max_count: int, wait_ms: int
     ) -> None:
-        """Wait at all of them at once until one has something; the others are called off."""
+        """Wait at all of them at once until one has something; the others are called off.
+
+        Raises what went wrong if there is nothing; UnknownTopicError if none has the topic.
+        """
+        self._check_open()
         polls = {
             asyncio.create_task(self._poll(topic, group, max_count, wait_ms))
             for topic, group in targets
         }
-        waiting, failed = set(polls), []
+        self._polls |= polls
+        waiting = set(polls)
+        failed: list[BaseException] = []
         try:
             while waiting and not self._ready:
                 done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-                for poll in done:
-                    error = poll.exception()
-                    if error is None:
-                        self._ready += poll.result()
-                    elif not isinstance(error, UnknownTopicError):
-                        raise error
-                    else:
-                        failed.append(error)
+                self._check_open()  # Then it was `close` that called them off.
+                failed += [error for poll in done if (error := poll.exception()) is not None]
+                serious = [one for one in failed if not isinstance(one, UnknownTopicError)]
+                if serious and not self._ready:
+                    raise serious[0]
         finally:
+            self._polls -= polls
             for poll in waiting:
                 poll.cancel()
-            for result in await asyncio.gather(*waiting, return_exceptions=True):
-                if not isinstance(result, BaseException):
-                    self._ready += result
-        if len(failed) == len(polls):
+            await asyncio.gather(*waiting, return_exceptions=True)
+        if len(failed) == len(polls) and not self._ready:
             raise failed[0]
 
-    async def _poll(
-        self, topic: str, group: BrokerGroup, max_count: int, wait_ms: int
-    ) -> list[PopMessage]:
-        """Take messages of one topic in one broker group."""
-        options = self._options
-        source = self._sources.setdefault((topic, group.name), _Source())
+    async def _poll(self, topic: str, group: BrokerGroup, max_count: int, wait_ms: int) -> None:
+        """Take messages of one topic in one broker group, and have them ready.
+
+        Each call has a name of its own: two of one name would be given the same messages.
+        """
+        options, unanswered = self._options, self._unanswered[topic, group.name]
+        attempt_id = unanswered.pop() if unanswered else secrets.token_hex(8)
         request = pop_pb2.ReceiveRequest(
             group=self.group,
             topic=topic,
@@ -226,18 +224,21 @@ class PopConsumer:
             tags=options.tags,
             sql=options.sql,
             is_fifo=options.is_fifo,
-            attempt_id=source.attempt_id,
+            attempt_id=attempt_id,
             start=_START[options.start],
             cluster_id=self._groups.cluster_id,
         )
         deadline = Deadline(options.timeout_ms + wait_ms)
-        response = await group.calls.leader(
-            "pop", "Receive", request, deadline, is_repeatable=True, wait_ms=wait_ms
-        )
-        if response.deliveries:
-            source.attempt_id = secrets.token_hex(8)
+        response = pop_pb2.ReceiveResponse()
+        try:
+            response = await group.calls.leader(
+                "pop", "Receive", request, deadline, is_repeatable=True, wait_ms=wait_ms
+            )
+        finally:
+            if not response.deliveries:
+                unanswered.append(attempt_id)
         messages = decode_records(response.records, topic=topic, group=group.name)
-        return [
+        self._ready += [
             PopMessage(message, row.handle, row.delivery_count, response.visible_unix_ms)
             for message, row in zip(messages, response.deliveries, strict=True)
         ]
@@ -248,7 +249,7 @@ class PopConsumer:
     async def __anext__(self) -> PopMessage:
         """Receive for ever, message by message; each has to be acknowledged all the same."""
         while not self._ready:
-            self._ready = await self.receive()
+            await self._fill(RECEIVE_COUNT_MAX, WAIT_S)
         return self._ready.pop(0)
 
     # --- What became of them ---
@@ -264,6 +265,7 @@ class PopConsumer:
         for message in given:
             by_source.setdefault((message.topic, message.group), []).append(message.handle)
         stale: list[str] = []
+        steps = Steps()
         for (topic, name), handles in by_source.items():
             for lo in range(0, len(handles), _ACK_COUNT_MAX):
                 request = pop_pb2.AckRequest(
@@ -272,7 +274,7 @@ class PopConsumer:
                     handles=handles[lo : lo + _ACK_COUNT_MAX],
                     cluster_id=self._groups.cluster_id,
                 )
-                stale += (await self._call(name, "Ack", request)).stale_handles
+                stale += (await steps.take(self._call(name, "Ack", request))).stale_handles
         if stale:
             raise StaleHandleError(
                 f"{len(stale)} of {len(given)} messages were handed out again before they were "
@@ -316,7 +318,8 @@ class PopConsumer:
         await self._call(message.group, "GiveUp", request)
 
     async def _call(self, broker_group: str, method: str, request: Any) -> Any:
-        self._check_open()
+        if self.ending.is_over:
+            raise self._closed()
         return await self._groups.get(broker_group).calls.leader(
             "pop", method, request, Deadline(self._options.timeout_ms), is_repeatable=True
         )
@@ -324,24 +327,32 @@ class PopConsumer:
     # --- Its life ---
 
     def _check_open(self) -> None:
-        if self._is_closed:
-            raise ClosedError("the consumer is closed; make another one")
+        if self.is_closed:
+            raise self._closed()
+
+    def _closed(self) -> ClosedError:
+        return ClosedError("the consumer is closed; make another one")
 
     @property
     def is_closed(self) -> bool:
         """Say whether it was closed."""
-        return self._is_closed
+        return self.ending.is_begun
 
     async def close(self) -> None:
-        """End it. Messages that were received and not acknowledged come again to others."""
+        """End it, and calls that wait in it. What is not acknowledged comes again to others."""
+        await self.ending.once(self._close)
+
+    async def _close(self) -> None:
+        polls = set(self._polls)
+        for poll in polls:
+            poll.cancel()
+        await asyncio.gather(*polls, return_exceptions=True)
         ready, self._ready = self._ready, []
         try:
             for message in ready:
                 await self.nack(message)
         except QuorumlogError:
             pass  # Then they come when their time is over.
-        finally:
-            self._is_closed = True
 
     async def __aenter__(self) -> Self:
         return self

@@ -8,7 +8,7 @@ at once, and under heavy load batches grow by themselves.
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
@@ -17,22 +17,22 @@ from quorumlog import errors
 from quorumlog.append_stream import IN_FLIGHT_MAX
 from quorumlog.batch import Entry, size_bytes_of
 from quorumlog.broker_groups import BrokerGroups
-from quorumlog.compression import COMPRESS_FROM_SIZE_BYTES, compressor
+from quorumlog.compression import COMPRESS_FROM_SIZE_BYTES
 from quorumlog.delay import HAS_DELAYED, HELD_SIZE_BYTES, all_with_wish, with_wish
 from quorumlog.delivery import Batch, Delivery, Receipt, Receipts
+from quorumlog.ending import Ending
 from quorumlog.lanes import Lane, Lanes
 from quorumlog.message import OutgoingMessage
 from quorumlog.outgoing import (
     BATCH_SIZE_BYTES_LIMIT,
     KIB,
     MIB,
-    Shaping,
     entries_of,
     entry_of,
+    shaping_of,
     with_message_group,
 )
 from quorumlog.retry import Deadline
-from quorumlog.unique_keys import UniqueKeys
 
 # Default. Measured: a leader spends about a tenth less on a message than with 256 KiB.
 BATCH_SIZE_BYTES_MAX: Final = 512 * KIB
@@ -102,7 +102,9 @@ class Producer:
     def __init__(self, groups: BrokerGroups, options: ProducerOptions) -> None:
         Deadline(options.timeout_ms)  # Checks it.
         self._options = options
-        self.shaping: Final = _shaping(options)
+        self.shaping: Final = shaping_of(
+            options.compression, options.compress_from_size_bytes, options.unique_keys
+        )
         """What is done to every message; None: nothing."""
         self._groups = groups
         self._lanes = Lanes(
@@ -113,6 +115,7 @@ class Producer:
             linger_ms=options.linger_ms,
             timeout_ms=options.timeout_ms,
         )
+        self.ending = Ending()
         self._is_closed = False
         self._bug: errors.QuorumlogError | None = None
         self._unfinished: dict[Batch, None] = {}  # In the order of their making.
@@ -314,9 +317,10 @@ class Producer:
 
     async def close(self) -> None:
         """Flush, then end. Raises as `flush` does, after it has ended; later sends are refused."""
-        if self._is_closed:
-            return
         self._is_closed = True
+        await self.ending.once(self._flush_and_stop)
+
+    async def _flush_and_stop(self) -> None:
         try:
             await self.flush()
         finally:
@@ -325,7 +329,9 @@ class Producer:
     async def abort(self) -> None:
         """End at once. Messages without a receipt fail with ClosedError, their outcome unknown."""
         self._is_closed = True
-        await self._stop()
+        if self.ending.is_begun:
+            await self._stop()  # Then there is nothing left to flush.
+        await self.ending.once(self._stop)
 
     async def _stop(self) -> None:
         await self._lanes.stop()
@@ -463,14 +469,17 @@ class Producer:
             raise errors.ClosedError("the producer is closed; make another one")
 
     def _on_sender_ended(self, task: asyncio.Task[None]) -> None:
-        if task.cancelled():
-            return
-        bug = task.exception()
-        self._bug = errors.InternalError(
-            f"the producer broke ({type(bug).__name__}: {bug}); report this as a bug",
-            code="client.internal",
-        )
-        self._bug.__cause__ = bug
+        """Nothing is sent any more, so whoever waits must hear of it."""
+        if task.cancelled():  # Not by us: as a rule its event loop ends.
+            text = "the producer's task was cancelled; read back what was stored"
+            self._bug = errors.ClosedError(text, outcome=errors.Outcome.UNKNOWN)
+        else:
+            bug = task.exception()
+            self._bug = errors.InternalError(
+                f"the producer broke ({type(bug).__name__}: {bug}); report this as a bug",
+                code="client.internal",
+            )
+            self._bug.__cause__ = bug
         self._fail_all(self._bug)
 
     def _fail_all(self, error: errors.QuorumlogError) -> None:
@@ -479,20 +488,10 @@ class Producer:
             if not batch.is_done:
                 self._lanes.home.sender.stats.failed_count += batch.record_count
                 batch.fail(error)
-        waiters: Iterable[asyncio.Future[None]] = self._room_waiters
-        for waiter in waiters:
+        for waiter in self._room_waiters:
             if not waiter.done():
                 waiter.set_result(None)
         self._room_waiters.clear()
-
-
-def _shaping(options: ProducerOptions) -> Shaping | None:
-    compress = None
-    if options.compression is not None:
-        compress = compressor(options.compression, options.compress_from_size_bytes)
-    if compress is None and not options.unique_keys:
-        return None
-    return Shaping(compress, UniqueKeys() if options.unique_keys else None)
 
 
 def _growth(batch: Batch) -> int:

@@ -6,6 +6,7 @@ call of the same name there, with the same arguments, errors and deadline. Objec
 several threads.
 """
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -227,29 +228,32 @@ class Client(PopClient, TransactionClient):
 
     def __init__(self, inner: async_client.Client) -> None:
         self._inner = inner
+        self._life = threading.RLock()  # Starts and closes follow each other.
         self._holds_thread = False
 
     def start(self) -> None:
         """Find the cluster; `with` does it. Raises UnavailableError or WrongClusterError."""
-        if self._holds_thread:
-            return
-        loop_thread.acquire()
-        try:
-            loop_thread.call(self._inner.start())
-        except BaseException:
-            loop_thread.release()
-            raise
-        self._holds_thread = True
+        with self._life:
+            if self._holds_thread:
+                return
+            loop_thread.acquire()
+            try:
+                loop_thread.call(self._inner.start())
+            except BaseException:
+                loop_thread.release()
+                raise
+            self._holds_thread = True
 
     def close(self) -> None:
         """Flush and close its producers, close its consumers, then all connections."""
-        if not self._holds_thread:
-            return
-        self._holds_thread = False
-        try:
-            loop_thread.call(self._inner.close())
-        finally:
-            loop_thread.release()
+        with self._life:
+            if not self._holds_thread:
+                return
+            self._holds_thread = False
+            try:
+                loop_thread.call(self._inner.close())
+            finally:
+                loop_thread.release()
 
     def __enter__(self) -> Self:
         self.start()

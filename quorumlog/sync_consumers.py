@@ -3,6 +3,7 @@
 Owns the iteration between the threads; must not know what any call does.
 """
 
+import threading
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
@@ -11,16 +12,14 @@ from quorumlog import consumer as async_consumer
 from quorumlog import group as async_group
 from quorumlog.loop_thread import blocking, loop_thread, plain
 from quorumlog.message import Message, MessageBatch
-from quorumlog.options import Position
-from quorumlog.queues import Queue
 
 
 class _Iteration:
     """Iteration over messages and batches; whole batches cross between the threads."""
 
-    _inner: async_consumer.Consumption
-    _current: MessageBatch | None = None
-    _at = 0
+    def __init__(self, inner: async_consumer.Consumption) -> None:
+        self._inner = inner
+        self._taking = threading.Lock()  # Several threads may iterate; each message goes to one.
 
     def start(self) -> None:
         """Begin to fetch; iterating does it too."""
@@ -30,16 +29,14 @@ class _Iteration:
         return self
 
     def __next__(self) -> Message:
-        current = self._current
-        if current is None or self._at >= len(current.messages):
-            self._current = None
-            current = loop_thread.call(self._inner.take())
-            if current is None:
-                raise StopIteration
-            self._current, self._at = current, 0
-        self._at += 1
-        self._inner.hand_out(current, self._at - 1, self._at)
-        return current.messages[self._at - 1]
+        with self._taking:
+            message = self._inner.next_ready()
+            if message is None:
+                try:
+                    message = loop_thread.call(self._inner.__anext__())
+                except StopAsyncIteration:
+                    raise StopIteration from None
+            return message
 
     @property
     def is_closed(self) -> bool:
@@ -47,8 +44,9 @@ class _Iteration:
         return self._inner.is_closed
 
     def next_batch(self) -> MessageBatch | None:
-        """Wait for a batch; None when all is read."""
-        return loop_thread.call(self._inner.next_batch())
+        """Wait for a batch; None when all is read. What is left of a begun one comes first."""
+        with self._taking:
+            return loop_thread.call(self._inner.next_batch())
 
     def batches(self) -> Iterator[MessageBatch]:
         """Iterate over batches instead of messages."""
@@ -63,19 +61,12 @@ class _Iteration:
 class PullConsumer(_Iteration):
     """Reads queues from a position on; see quorumlog.PullConsumer."""
 
-    def __init__(self, inner: async_consumer.PullConsumer) -> None:
-        self._inner: async_consumer.PullConsumer = inner
+    _inner: async_consumer.PullConsumer
 
     close = blocking(async_consumer.PullConsumer.close)
     offsets = plain(async_consumer.PullConsumer.offsets)
     queue_offsets = plain(async_consumer.PullConsumer.queue_offsets)
-
-    def seek(self, queue_id: int | Queue, position: Position) -> None:
-        """Go on from another position of one queue. What was fetched of it is forgotten."""
-        current = self._current
-        if current is not None and queue_id in (current.queue, current.queue_id):
-            self._current = None
-        loop_thread.call(self._inner.seek(queue_id, position))
+    seek = blocking(async_consumer.PullConsumer.seek)
 
     def __exit__(
         self,
@@ -89,8 +80,7 @@ class PullConsumer(_Iteration):
 class GroupConsumer(_Iteration):
     """Consumes as a member of a group; see quorumlog.GroupConsumer."""
 
-    def __init__(self, inner: async_group.GroupConsumer) -> None:
-        self._inner: async_group.GroupConsumer = inner
+    _inner: async_group.GroupConsumer
 
     @property
     def auto_commit(self) -> bool:

@@ -18,7 +18,9 @@ import grpc
 
 from quorumlog.batch import size_bytes_of
 from quorumlog.broker_groups import BrokerGroup, BrokerGroups
+from quorumlog.channels import is_cancelled
 from quorumlog.delivery import Receipts
+from quorumlog.ending import Ending
 from quorumlog.errors import (
     ClosedError,
     InvalidRequestError,
@@ -109,7 +111,7 @@ class TransactionalProducer:
         self._client_id, self._timeout_ms = client_id, timeout_ms
         self._check_after_ms = check_after_ms
         self._listening: dict[BrokerGroup, asyncio.Task[None]] = {}
-        self._is_closed = False
+        self.ending: Final = Ending()
         self.checks_count = 0
         """Questions that were answered."""
 
@@ -117,7 +119,7 @@ class TransactionalProducer:
 
     def start(self) -> None:
         """Let the cluster ask from now on; the first `begin` does it too."""
-        if self._is_closed:
+        if self.is_closed:
             raise ClosedError("the transactional producer is closed; make another one")
         if not self._listening:
             self._groups.on_change.append(self._follow)
@@ -134,13 +136,13 @@ class TransactionalProducer:
     @property
     def is_closed(self) -> bool:
         """Say whether it was closed."""
-        return self._is_closed
+        return self.ending.is_begun
 
     async def close(self) -> None:
         """End it. What is open stays open: others of its group are asked."""
-        if self._is_closed:
-            return
-        self._is_closed = True
+        await self.ending.once(self._close)
+
+    async def _close(self) -> None:
         if self._follow in self._groups.on_change:
             self._groups.on_change.remove(self._follow)
         tasks = list(self._listening.values())
@@ -277,8 +279,10 @@ class TransactionalProducer:
                     group.router.on_hint(error.leader_id, error.leader_address, node.address)
                 elif isinstance(error, UnavailableError):
                     group.router.leader_failed(node.address)
-            except grpc.aio.UsageError:  # Its channel was closed.
-                group.router.leader_failed(node.address)
+            except (grpc.aio.UsageError, asyncio.CancelledError) as ended:
+                if isinstance(ended, asyncio.CancelledError) and is_cancelled():
+                    raise
+                group.router.leader_failed(node.address)  # Its channel was closed.
                 error = UnavailableError(f"{node.address}: its connection was closed")
             except QuorumlogError as met:
                 error = met
@@ -289,17 +293,20 @@ class TransactionalProducer:
 
     async def _answer(self, group: BrokerGroup, question: Any) -> None:
         """Ask the program, and tell the cluster. What fails is asked again later."""
-        checked = CheckedTransaction.of(question, group.name, self.producer_group)
+        transaction_id = question.transaction_id
         try:
+            checked = CheckedTransaction.of(question, group.name, self.producer_group)
             said = self._check(checked)
             decision = Decision(await said if inspect.isawaitable(said) else said)
-        except Exception:  # noqa: BLE001 - whatever a program may raise: it is asked again.
-            _log.exception("the check of transaction %d failed", checked.transaction_id)
+        except (Exception, asyncio.CancelledError):  # Whatever a program may raise.
+            if is_cancelled():
+                raise
+            _log.exception("the check of transaction %d failed", transaction_id)
             return
         self.checks_count += 1
         if decision is Decision.UNKNOWN:
             return
         try:
-            await self.end(group, checked.transaction_id, decision)
+            await self.end(group, transaction_id, decision)
         except QuorumlogError as error:
-            _log.warning("transaction %d: %s", checked.transaction_id, error)
+            _log.warning("transaction %d: %s", transaction_id, error)

@@ -280,7 +280,9 @@ class Node(log_pb2_grpc.LogServiceServicer, consumer_pb2_grpc.ConsumerServiceSer
 
     async def LeaveGroup(self, request: Any, context: Any) -> Any:
         await self.check(context)
-        self.cluster.members.get(request.group, []).remove(request.client_id)
+        members = self.cluster.members.get(request.group, [])
+        if request.client_id in members:
+            members.remove(request.client_id)
         return consumer_pb2.LeaveGroupResponse()
 
     async def CommitOffsets(self, request: Any, context: Any) -> Any:
@@ -363,9 +365,7 @@ class FakeCluster:
         self.queues: dict[Key, list[bytes]] = {}
         self.min_offsets: dict[Key, int] = {}
         self.members: dict[str, list[str]] = {}
-        self.removed: set[int] = (
-            set()
-        )  # Nodes that routes still name, but the leader's members not.
+        self.removed: set[int] = set()  # Routes still name them, and the leader's members do not.
         self.offsets: dict[tuple[str, str, int], int] = {}
         self.position = 0
         self.routes_total = 0

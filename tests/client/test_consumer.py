@@ -87,6 +87,31 @@ def test_reading_goes_on_as_the_queues_grow() -> None:
     asyncio.run(scenario())
 
 
+def test_two_who_iterate_over_one_consumer_share_the_messages() -> None:
+    """What one had begun to hand out was dropped for the batch that the other had waited for."""
+
+    async def scenario() -> None:
+        async with fake_cluster() as cluster, connect(cluster) as client:
+            got: list[bytes] = []
+            consumer = client.pull_consumer("orders", queues=[0])
+            await consumer.start()
+
+            async def read() -> None:
+                async for message in consumer:
+                    got.append(message.body)
+                    await asyncio.sleep(0)
+
+            reading = [asyncio.create_task(read()) for _ in range(3)]
+            await until(lambda: cluster.waits_total > 0)
+            await fill(client, 300, queue_count=1)
+            await until(lambda: len(got) >= 300)
+            assert sorted(got) == [b"%03d" % i for i in range(300)]
+            await consumer.close()
+            await asyncio.gather(*reading, return_exceptions=True)
+
+    asyncio.run(scenario())
+
+
 def test_positions_are_offsets_ends_and_times() -> None:
     async def scenario() -> None:
         async with fake_cluster() as cluster, connect(cluster) as client:

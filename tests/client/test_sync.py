@@ -4,13 +4,14 @@ import asyncio
 import inspect
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 import quorumlog
 from quorumlog import errors, raw, sync
+from quorumlog.loop_thread import loop_thread
 from tests.client.fake_cluster import FakeCluster, fake_cluster
 
 PAIRS = [
@@ -27,7 +28,7 @@ PAIRS = [
     (raw.Raw, sync.Raw),
 ]
 # What only makes sense there: hooks between the two, and attributes that are set by __init__.
-ASYNC_ONLY = {"end", "hand_out", "send_entries", "take"}
+ASYNC_ONLY = {"end", "next_ready", "send_entries"}
 
 
 ATTRIBUTES = {
@@ -145,6 +146,67 @@ def test_a_group_commits_exactly_what_was_processed(cluster: FakeCluster) -> Non
         assert cluster.offsets["g", "orders", 0] == 7
         with client.group_consumer("g", "orders") as consumer:
             assert next(consumer).body == b"7"
+
+
+def test_what_is_left_of_a_batch_comes_before_the_next(cluster: FakeCluster) -> None:
+    with sync.connect(cluster.bootstrap) as client:
+        with client.producer(batch_count_max=5) as producer:
+            for i in range(20):
+                producer.enqueue("orders", b"%d" % i, queue_id=0)
+        with client.pull_consumer("orders", queues=[0], batch_count_max=5, until="end") as consumer:
+            assert [next(consumer).body for _ in range(2)] == [b"0", b"1"]
+            left = [message.body for batch in consumer.batches() for message in batch]
+            assert left == [b"%d" % i for i in range(2, 20)]
+            with pytest.raises(StopIteration):
+                next(consumer)
+
+
+def test_threads_that_iterate_over_one_consumer_share_the_messages(cluster: FakeCluster) -> None:
+    with sync.connect(cluster.bootstrap) as client:
+        with client.producer() as producer:
+            for i in range(2_000):
+                producer.enqueue("orders", b"%d" % i, queue_id=i % 4)
+        with (
+            client.pull_consumer("orders", until="end", batch_count_max=7) as consumer,
+            ThreadPoolExecutor(4) as pool,
+        ):
+            parts = [pool.submit(lambda: [m.body for m in consumer]) for _ in range(4)]
+            found = [body for part in parts for body in part.result(60)]
+        assert sorted(found, key=int) == [b"%d" % i for i in range(2_000)]
+
+
+def test_calls_of_other_threads_end_when_the_client_is_closed(cluster: FakeCluster) -> None:
+    client = sync.connect(cluster.bootstrap)
+    client.start()
+    consumer = client.pull_consumer("orders")
+    cluster.waits_total = 0
+    with ThreadPoolExecutor(3) as pool:
+        calls: list[Future[Any]] = [
+            pool.submit(client.pull, "orders", 0, 0, wait_ms=60_000),
+            pool.submit(next, consumer),
+            pool.submit(loop_thread.call, asyncio.sleep(60)),
+        ]
+        while cluster.waits_total < 2:
+            client.stats()
+        client.close()
+        assert isinstance(calls[0].exception(30), errors.ClosedError)
+        assert isinstance(calls[1].exception(30), errors.ClosedError | StopIteration)
+        assert isinstance(calls[2].exception(30), errors.ClosedError)
+    with pytest.raises(errors.ClosedError):
+        client.route()
+
+
+def test_several_threads_may_start_and_close_one_client(cluster: FakeCluster) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(5):
+            client = sync.connect(cluster.bootstrap)
+            for start in [pool.submit(client.start) for _ in range(4)]:
+                start.result(60)
+            delivery = client.producer().send_nowait("orders", b"x")
+            for close in [pool.submit(client.close) for _ in range(4)]:
+                close.result(60)
+                assert delivery.is_done
+    assert len(cluster.bodies()) == 5
 
 
 def test_many_threads_may_share_a_client(cluster: FakeCluster) -> None:

@@ -1,0 +1,244 @@
+"""The pop consumer: what is taken is handed out once, whoever asks, is cancelled or closes."""
+
+import asyncio
+from collections import deque
+from typing import Any
+
+import pytest
+
+from quorumlog import errors
+from quorumlog.errors import Outcome
+from quorumlog.pb import pop_pb2
+from quorumlog.pop import PopConsumer, PopMessage, PopOptions
+from store.message import encode_message
+
+
+class FakeBroker:
+    """One broker group, as far as pop goes: a call that is repeated under its name gets the same.
+
+    It is all of what a consumer knows of a cluster.
+    """
+
+    def __init__(self, **letters: str) -> None:
+        """`letters`: the bodies of the messages of each topic."""
+        self.calls, self.name, self.is_away, self.cluster_id = self, "", False, "c"
+        self.all = [self]
+        self.bodies = {topic: deque(those) for topic, those in letters.items()}
+        self.given: dict[tuple[str, str], list[str]] = {}
+        self.acked: list[str] = []
+        self.nacked: list[str] = []
+        self.asked_count = 0
+        self.refusals: dict[str, Exception] = {}
+        self.gate = asyncio.Event()
+        """Answers wait for it; what they give was taken before."""
+        self.gate.set()
+        self.grown = asyncio.Condition()
+
+    def get(self, _: str) -> "FakeBroker":
+        return self
+
+    async def send(self, topic: str, letters: str) -> None:
+        async with self.grown:
+            self.bodies.setdefault(topic, deque()).extend(letters)
+            self.grown.notify_all()
+
+    async def leader(self, service: str, method: str, request: Any, *_: Any, **__: Any) -> Any:
+        assert service == "pop"
+        return await getattr(self, method)(request)
+
+    async def Receive(self, request: Any) -> Any:  # noqa: N802 - as on the wire.
+        self.asked_count += 1
+        name = request.topic, request.attempt_id
+        there = self.bodies.setdefault(request.topic, deque())
+        if name not in self.given:
+            async with self.grown:
+                if request.wait_ms and request.topic not in self.refusals:
+                    await self.grown.wait_for(lambda: bool(there))
+                count = min(request.max_count, len(there))
+                if count:
+                    self.given[name] = [there.popleft() for _ in range(count)]
+        await self.gate.wait()
+        if request.topic in self.refusals:
+            raise self.refusals[request.topic]
+        response = pop_pb2.ReceiveResponse()
+        for body in self.given.get(name, ()):
+            response.records += encode_message(request.topic, 0, body.encode())
+            response.deliveries.add(handle=body, delivery_count=1)
+        return response
+
+    async def Ack(self, request: Any) -> Any:  # noqa: N802
+        if request.topic in self.refusals:
+            raise self.refusals[request.topic]
+        self.acked += request.handles
+        return pop_pb2.AckResponse()
+
+    async def ChangeInvisible(self, request: Any) -> Any:  # noqa: N802
+        assert request.invisible_ms == 0
+        self.nacked.append(request.handle)
+        return pop_pb2.ChangeInvisibleResponse(handle=request.handle)
+
+
+def consumer_of(broker: Any, *topics: str) -> PopConsumer:
+    options = PopOptions.of(30, (), "", False, "first", 10_000)
+    return PopConsumer(broker, "g", topics or ("orders",), options)
+
+
+def bodies(*messages: PopMessage) -> str:
+    return b"".join(message.body for message in messages).decode()
+
+
+async def asked(broker: FakeBroker, count: int) -> None:
+    """Wait until so many receives have come in, and have taken what there was."""
+    async with asyncio.timeout(20):
+        while broker.asked_count < count:  # noqa: ASYNC110 - it has no event.
+            await asyncio.sleep(0)
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def cancel(task: "asyncio.Task[Any]") -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def test_two_receives_at_once_get_different_messages() -> None:
+    """They had one name for their calls, so the second one was given what the first one was."""
+
+    async def work() -> None:
+        broker = FakeBroker(orders="ab")
+        consumer = consumer_of(broker)
+        broker.gate.clear()
+        receiving = [asyncio.create_task(consumer.receive(1)) for _ in range(2)]
+        await asked(broker, 2)
+        broker.gate.set()
+        found = await asyncio.wait_for(asyncio.gather(*receiving), 20)
+        assert sorted(bodies(*messages) for messages in found) == ["a", "b"]
+
+    asyncio.run(work())
+
+
+def test_several_may_iterate_and_each_message_is_handed_out_once() -> None:
+    async def work() -> None:
+        broker = FakeBroker()
+        consumer = consumer_of(broker)
+        found: list[str] = []
+
+        async def iterate() -> None:
+            async for message in consumer:
+                found.append(bodies(message))
+
+        tasks = [asyncio.create_task(iterate()) for _ in range(3)]
+        await asked(broker, 3)
+        await broker.send("orders", "abcdefghij" * 9)
+        async with asyncio.timeout(20):
+            while len(found) < 90:  # noqa: ASYNC110 - it has no event.
+                await asyncio.sleep(0)
+        await consumer.close()
+        for ended in await asyncio.gather(*tasks, return_exceptions=True):
+            assert isinstance(ended, errors.ClosedError)
+        assert sorted(found) == sorted("abcdefghij" * 9)
+
+    asyncio.run(work())
+
+
+def test_what_was_taken_for_a_call_that_was_cancelled_comes_with_the_next() -> None:
+    async def work() -> None:
+        broker = FakeBroker(orders="abcde")
+        consumer = consumer_of(broker)
+        broker.gate.clear()
+        receiving = asyncio.create_task(consumer.receive(3))
+        await asked(broker, 1)
+        await cancel(receiving)
+        broker.gate.set()
+        assert bodies(*await consumer.receive(3)) == "abc"
+        assert bodies(*await consumer.receive(3)) == "de"
+
+    asyncio.run(work())
+
+
+def test_no_more_is_handed_out_than_was_asked_for() -> None:
+    """Of several topics; more was taken for a call that was cancelled."""
+
+    async def work() -> None:
+        broker = FakeBroker(orders="abcde")
+        consumer = consumer_of(broker, "orders", "bills")
+        consumer._turn = 1  # The next call begins with the first topic.
+        broker.gate.clear()
+        receiving = asyncio.create_task(consumer.receive(5))
+        await asked(broker, 1)
+        assert list(broker.given.values()) == [[*"abcde"]]
+        await cancel(receiving)
+        broker.gate.set()
+        assert [bodies(*await consumer.receive(1)) for _ in range(5)] == [*"abcde"]
+
+    asyncio.run(work())
+
+
+def test_a_failure_loses_nothing_that_came_at_the_same_moment() -> None:
+    async def work() -> None:
+        broker = FakeBroker(orders="a", bills="b", debts="c")
+        consumer = consumer_of(broker, "orders", "bills", "debts")
+        broker.refusals["bills"] = errors.PermissionDeniedError("no")
+        targets: Any = [("bills", broker), ("orders", broker), ("debts", broker)]
+        broker.gate.clear()
+        polling = asyncio.create_task(consumer._poll_all(targets, 1, 1_000))
+        await asked(broker, 3)
+        broker.gate.set()
+        await asyncio.gather(polling, return_exceptions=True)
+        found = [await consumer.receive(1) for _ in range(2)]
+        assert sorted(bodies(*messages) for messages in found) == ["a", "c"]
+
+    asyncio.run(asyncio.wait_for(work(), 30))
+
+
+def test_a_receive_that_fails_says_why_and_an_unknown_topic_only_if_it_is_nowhere() -> None:
+    async def work() -> None:
+        broker = FakeBroker(orders="a")
+        broker.refusals["bills"] = errors.UnknownTopicError("no bills")
+        broker.refusals["debts"] = errors.UnknownTopicError("no debts either")
+        assert bodies(*await consumer_of(broker, "bills", "orders").receive()) == "a"
+        for topics in (("bills",), ("bills", "debts")):
+            with pytest.raises(errors.UnknownTopicError):
+                await consumer_of(broker, *topics).receive()
+        broker.refusals["debts"] = errors.PermissionDeniedError("no")
+        with pytest.raises(errors.PermissionDeniedError):
+            await consumer_of(broker, "bills", "debts").receive()
+
+    asyncio.run(asyncio.wait_for(work(), 30))
+
+
+def test_who_closes_ends_receives_and_gives_back_what_nobody_has() -> None:
+    async def work() -> None:
+        broker = FakeBroker(orders="abc")
+        consumer = consumer_of(broker)
+        assert bodies(await anext(consumer)) == "a"
+        await asyncio.gather(consumer.close(), consumer.close())
+        assert sorted(broker.nacked) == ["b", "c"]
+        for call in (consumer.receive, consumer.__anext__):
+            with pytest.raises(errors.ClosedError):
+                await call()
+        waiting = consumer_of(broker)
+        receiving = asyncio.create_task(waiting.receive())
+        await asked(broker, 2)
+        await waiting.close()
+        with pytest.raises(errors.ClosedError):
+            await receiving
+
+    asyncio.run(asyncio.wait_for(work(), 30))
+
+
+def test_an_acknowledgement_of_which_a_part_was_refused_is_in_doubt() -> None:
+    async def work() -> None:
+        broker = FakeBroker(orders="a", bills="b")
+        consumer = consumer_of(broker, "orders", "bills")
+        found = [await anext(consumer), await anext(consumer)]
+        broker.refusals[found[1].topic] = errors.PermissionDeniedError("no")
+        with pytest.raises(errors.PermissionDeniedError) as caught:
+            await consumer.ack(found)
+        assert caught.value.outcome is Outcome.UNKNOWN
+        assert broker.acked == [found[0].handle]
+        with pytest.raises(errors.PermissionDeniedError) as caught:
+            await consumer.ack(found[1])
+        assert caught.value.outcome is Outcome.NOT_APPLIED
+
+    asyncio.run(asyncio.wait_for(work(), 30))
