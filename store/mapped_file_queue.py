@@ -9,13 +9,16 @@ Source: RocketMQ MappedFileQueue; storage-formats 1.1, 4.7.
 import os
 import threading
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import Final, Protocol
 
 from store import format as fmt
 from store.errors import LayoutError, PositionRangeError
 from store.failpoints import hit
 from store.file_system import FileSystem
 from store.mapped_file import TEMPORARY_SUFFIX, MappedFile, View, create_file, open_file
+
+ASIDE_SUFFIX: Final = ".aside"
+"""Of a whole file that is not part of the sequence any more, and kept for a while."""
 
 
 class FileSource(Protocol):
@@ -346,6 +349,26 @@ class MappedFileQueue:
                 if os.path.exists(file.path):  # Not when a repetition finds it done.
                     file.delete()
             self._fs.sync_directory(self.directory)
+
+    def set_first_aside(self) -> None:
+        """Take all files but the last out of the sequence, durably, and keep them under names that
+        are none of the sequence; `delete_aside` removes them.
+
+        The oldest go first: no gap is ever there. Raises FileSystemError or SyncFailedError: stop.
+        """
+        with self._sync_lock:
+            while len(self.files) > 1:
+                first = self.files[0]
+                self._fs.rename(first.path, first.path + ASIDE_SUFFIX)
+                self.files = self.files[1:]
+                first.close()
+            self._fs.sync_directory(self.directory)
+
+    def delete_aside(self) -> None:
+        """Delete what was set aside. Any thread. Raises FileSystemError: repeat it."""
+        names = self._fs.list_directory(self.directory)
+        for name in [name for name in names if name.endswith(ASIDE_SUFFIX)]:
+            self._fs.unlink(os.path.join(self.directory, name))
 
     def close(self) -> None:
         """Close all files; views that are open stay valid. Syncs nothing."""

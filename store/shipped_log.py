@@ -246,6 +246,11 @@ class ShippedLog(CommitLog):
         self.checked.cut(position)
         self.files.truncate(position, end)
 
+    def set_first_aside(self) -> None:
+        """Keep all files but the last beside the log; see `MappedFileQueue.set_first_aside`."""
+        self.reset_count += 1
+        self.files.set_first_aside()
+
     def begin_at(self, position: int) -> None:
         """Replace the files by an empty one at `position`, where a file begins, durably.
 

@@ -158,6 +158,32 @@ class ShippedStore(ReplicatedStore):
             hit("shipped_store.before_cut")
             self.shipped.cut(position)
 
+    def set_all_aside(self, epoch: int) -> None:
+        """Set the whole log aside; it is empty then. Durable on return.
+
+        The last file goes into `cut/`; the others, of which there may be hundreds of GiB, keep
+        their bytes and get another name. Readers must see all of the log: so a crash half-way
+        leaves what retention might have left, a log that begins later. Raises StoreFullError or
+        FileSystemError (nothing has changed), SyncFailedError: stop.
+        """
+        log = self.shipped
+        last, end = log.files.files[-1].position, log.end_position
+        assert self.dispatched_position == end, f"{self.dispatched_position} of {end}"
+        self._delete_detached()  # Else a gap is left behind it. Syncs queues and index, too.
+        if last < end:
+            self.set_aside(last, end, epoch)
+        hit("shipped_store.before_aside")
+        with self._taking_away(end):
+            log.set_first_aside()
+        self.cut(last)
+
+    def delete_aside(self) -> None:
+        """Delete the files that `set_all_aside` gave other names, on the thread of `maintain`.
+
+        Raises FileSystemError: repeat it.
+        """
+        self.shipped.files.delete_aside()
+
     def begin_at(self, position: int, next_offsets: dict[QueueKey, int]) -> None:
         """Let the empty log begin at a position, where a file begins, with these queue offsets.
 
