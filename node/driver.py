@@ -16,9 +16,10 @@ from node.applier import Applier
 from node.callers import Callers, Committed
 from node.effects import Effects, Outgoing, Ticket
 from node.errors import NotReadyError, ShuttingDownError
-from node.ledger_log import LedgerLog, Prepared
+from node.ledger_log import OWN_ENTRY_SIZE_BYTES_MAX, LedgerLog, Prepared
 from node.raft_codec import decode, encode
 from node.replica import Replica
+from node.successor import best_follower
 from node.sync_requests import SyncRequests
 from node.wire import FrameKind
 from raft.errors import ChangeRefusedError, TransferRefusedError
@@ -35,13 +36,9 @@ from raft.messages import (
     NodeId,
     Term,
 )
-from raft.progress import ProgressState
 from raft.ready import RoleChange
 from raft.transitions import Role
 from store.errors import FileSystemError, StoreError, StoreFullError
-
-OWN_ENTRY_SIZE_BYTES_MAX: Final = 64 * 1024
-"""Room a node must have before it may campaign: its no-op has to fit. Far above a no-op's size."""
 
 LATE_APPLY_COUNT_MAX: Final = 64
 """Entries that a follower may show readers with its next tick, as long as nobody waits for them."""
@@ -260,7 +257,8 @@ class Driver:
         `append`.
         """
         self._check_running()
-        if self.role is Role.LEADER and not self.log.has_room(OWN_ENTRY_SIZE_BYTES_MAX):
+        room, index = OWN_ENTRY_SIZE_BYTES_MAX, self.last_index + 1
+        if self.role is Role.LEADER and not self.log.has_room_for(room, [index]):
             raise ChangeRefusedError(change.node, "the leader's disk has no room for the entry")
         pending = self._callers.change()
         self.replica.propose_change(change, pending)
@@ -286,7 +284,7 @@ class Driver:
         )
         if type(message) is AppendRequest and not payload:
             self._is_apply_due = True  # News of commits alone: there is nothing to wait for.
-        if type(message) is AppendRequest and payload and not self.log.has_room(len(payload)):
+        if type(message) is AppendRequest and payload and not self._can_take(message, payload):
             # The leader offers the entries again, and by then there may be room. Everything else
             # goes on, so this node still votes and serves reads.
             self.dropped_for_room_count += 1
@@ -468,23 +466,15 @@ class Driver:
         if self._stopped:
             raise ShuttingDownError
 
+    def _can_take(self, message: AppendRequest, payload: memoryview) -> bool:
+        configurations = [at.index for at in message.configurations]
+        return self.log.has_room_for(len(payload), configurations)
+
     def _may_take_over(self) -> bool:
         return not self.is_draining and self.log.has_room(OWN_ENTRY_SIZE_BYTES_MAX)
 
     def _best_follower(self) -> NodeId:
-        state, declined = self.replica.core.state, self._asked_last
-        rows = [
-            (
-                progress.state is ProgressState.REPLICATE,
-                (self.term, node) != declined,
-                progress.match,
-                -node,
-                node,
-            )
-            for node, progress in state.progress.items()
-            if node in state.voters and progress.is_counted
-        ]
-        return max(rows)[-1] if rows else NO_NODE
+        return best_follower(self.replica.core.state, asked_last=self._asked_last)
 
     def _hand_over_for_disk(self) -> None:
         """This disk is full, or hangs; another node's may not."""

@@ -16,7 +16,8 @@ from typing import Final, NoReturn
 from node.directory_owner import check_identity
 from raft.errors import HardStateNotSavedError
 from raft.messages import NO_INDEX, Configuration, ConfigurationAt, Index, NodeId, Standing
-from raft.ready import HardState
+from raft.ready import HardState, InitialState, recovering_state
+from store.config import StoreConfig
 from store.errors import (
     CorruptionError,
     FileSystemError,
@@ -25,7 +26,7 @@ from store.errors import (
 )
 from store.file_system import FileSystem
 from store.meta_file import Json, MetaFile
-from store.opening import REPLICA_META_NAME
+from store.opening import REPLICA_META_NAME, Recovery
 
 NAME: Final = REPLICA_META_NAME
 _NEW: Final = HardState()
@@ -37,8 +38,10 @@ class NodeRecord:
 
     `is_founded`: the node takes part in a cluster, as a founder or as one that joined; without it
     the disk is empty and what the node is has not been decided. `base_configuration` is the one in
-    force where the log begins. `may_ack_unsynced`: the node runs with `flush=async`, so a power
-    loss takes memory from it.
+    force where the log begins, or where it will begin once a deletion is done, and
+    `former_base_configuration` then the one where it begins until that: see which of them lies
+    before the first entry. `may_ack_unsynced`: the node runs with `flush=async`, so a power loss
+    takes memory from it.
     """
 
     cluster_id: str
@@ -48,6 +51,7 @@ class NodeRecord:
     base_configuration: ConfigurationAt | None = None
     configuration_indexes: tuple[Index, ...] = ()
     may_ack_unsynced: bool = False
+    former_base_configuration: ConfigurationAt | None = None
 
 
 class NodeFile:
@@ -97,8 +101,29 @@ class NodeFile:
             raise HardStateNotSavedError(str(error)) from error
 
 
+def load_node_file(
+    node_file: NodeFile,
+    recovery: Recovery,
+    config: StoreConfig,
+    cluster_id: str,
+    node_id: NodeId,
+) -> None:
+    """Read it, and note a loss of memory before the directory looks as if none had happened.
+
+    Raises as `NodeFile.load` and `NodeFile.save`."""
+    must_exist = recovery.end_position > 0
+    record = node_file.load(cluster_id, node_id, must_exist=must_exist)
+    lost_memory = not recovery.was_clean and not recovery.same_boot
+    if record.is_founded and lost_memory and record.may_ack_unsynced:
+        found = recovering_state(InitialState(hard_state=record.hard_state))
+        record = replace(record, hard_state=found.hard_state)
+    record = replace(record, may_ack_unsynced=config.flush == "async")
+    node_file.save(record)
+
+
 def _encode(record: NodeRecord) -> dict[str, Json]:
     base, hard_state = record.base_configuration, record.hard_state
+    former = record.former_base_configuration
     return {
         "cluster_id": record.cluster_id,
         "node_id": record.node_id,
@@ -110,6 +135,7 @@ def _encode(record: NodeRecord) -> dict[str, Json]:
         "base_configuration": configuration_json(base) if base is not None else None,
         "configuration_indexes": list(record.configuration_indexes),
         "may_ack_unsynced": record.may_ack_unsynced,
+        "former_base_configuration": configuration_json(former) if former is not None else None,
     }
 
 
@@ -146,6 +172,9 @@ def _decode(directory: str, payload: Mapping[str, Json]) -> NodeRecord:
         field = "base_configuration"
         base = payload[field]
         configuration = configuration_of(base) if base is not None else None
+        field = "former_base_configuration"
+        base = payload.get(field)  # Not in the files of the first builds.
+        former = configuration_of(base) if base is not None else None
         field = "configuration_indexes"
         indexes = _integers(payload[field], lo=0)
     except (KeyError, ValueError) as error:
@@ -159,6 +188,7 @@ def _decode(directory: str, payload: Mapping[str, Json]) -> NodeRecord:
         configuration,
         indexes,
         payload.get("may_ack_unsynced") is True,
+        former,
     )
 
 

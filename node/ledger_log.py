@@ -14,7 +14,7 @@ from typing import Final, Self
 
 from node.configuration import decode_configuration, encode_configuration
 from node.effects import Payload
-from node.hard_state import NodeFile
+from node.hard_state import NodeFile, load_node_file
 from node.log_configurations import LogConfigurations
 from node.received_snapshot import ReceivedSnapshot
 from node.snapshot import Snapshot, decode_snapshot
@@ -36,10 +36,9 @@ from raft.ready import (
     InitialState,
     bootstrap_state,
     joining_state,
-    recovering_state,
 )
 from store.config import StoreConfig
-from store.errors import ForeignEntryError, StoreError
+from store.errors import FileSystemError, ForeignEntryError, StoreError, StoreFullError
 from store.fatal import end_process
 from store.file_system import FileSystem
 from store.ledger import PreparedEntry
@@ -51,6 +50,10 @@ from store.opening import Progress, Recovery, no_progress
 from store.replica_store import ReplicaStore
 from store.stamp import QueueKey
 from store.store import unix_ms
+
+OWN_ENTRY_SIZE_BYTES_MAX: Final = 64 * 1024
+"""Room a node must have before it may campaign or change members: its no-op or configuration has to
+fit. Far above the size of either."""
 
 
 class Prepared:
@@ -125,7 +128,7 @@ class LedgerLog:
         node_file = NodeFile(fs, root)
 
         def before_running(recovery: Recovery) -> None:
-            _load_node_file(node_file, recovery, config, cluster_id, node_id)
+            load_node_file(node_file, recovery, config, cluster_id, node_id)
 
         store = ReplicaStore.open(
             root,
@@ -205,16 +208,16 @@ class LedgerLog:
         ledger, record = self._ledger, self._node_file.record
         base_index, last_index = self.base_index, ledger.last_index
         snapshot: SnapshotMeta | None = None
-        base = record.base_configuration
-        if base_index > NO_INDEX and base is not None and base.index <= base_index:
-            snapshot = SnapshotMeta(base_index, ledger.start_link.term, base)
+        configurations = tuple(self._configurations.all)
+        if base_index > NO_INDEX and configurations and configurations[0].index <= base_index:
+            snapshot = SnapshotMeta(base_index, ledger.start_link.term, configurations[0])
         return InitialState(
             hard_state=record.hard_state,
             base_index=base_index,
             base_term=ledger.start_link.term,
             last_index=last_index,
             runs=tuple(ledger.term_runs()),
-            configurations=tuple(self._configurations.all),
+            configurations=configurations,
             commit=max(self._applied, self.store.dispatched_index),
             applied=self._applied,
             synced=None,
@@ -263,7 +266,7 @@ class LedgerLog:
             landed = result.entry_index
         elif kind is EntryKind.CONFIGURATION:
             assert isinstance(body, Configuration), f"{body!r} is no configuration"
-            self._configurations.note([ConfigurationAt(index, body)])
+            self._configurations.add([ConfigurationAt(index, body)])
             landed = self.store.append_own(int(kind), term, encode_configuration(body))
         else:
             landed = self.store.append_own(int(kind), term, b"")
@@ -276,6 +279,17 @@ class LedgerLog:
         handed to the replica, and before a campaign.
         """
         return self.store.has_room(size_bytes)
+
+    def has_room_for(self, size_bytes: int, configurations: list[Index]) -> bool:
+        """As `has_room`, where these entries hold a configuration. SyncFailedError: stop."""
+        if not self.has_room(size_bytes):
+            return False
+        try:
+            if configurations:
+                self._configurations.note(configurations)
+        except (StoreFullError, FileSystemError):
+            return False
+        return True
 
     def check_raw(self, message: AppendRequest, payload: Payload) -> None:
         """Be part of `Log`. Skips what the core will not take, as this log lacks the entry
@@ -322,7 +336,7 @@ class LedgerLog:
                 assert configuration is not None, f"entry {index} was checked"
                 new.append(ConfigurationAt(index, configuration))
         if new:
-            self._configurations.note(new)
+            self._configurations.add(new)
         self.store.write_raw(checked, lo)
         self._checked = self._checked_payload = None
 
@@ -417,6 +431,7 @@ class LedgerLog:
                 self._node_file.record,
                 is_founded=True,
                 base_configuration=meta.configuration_at,
+                former_base_configuration=None,
                 configuration_indexes=(),
             )
         )
@@ -479,21 +494,3 @@ class LedgerLog:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def _load_node_file(
-    node_file: NodeFile,
-    recovery: Recovery,
-    config: StoreConfig,
-    cluster_id: str,
-    node_id: NodeId,
-) -> None:
-    """Read it, and note a loss of memory before the directory looks as if none had happened."""
-    must_exist = recovery.end_position > 0
-    record = node_file.load(cluster_id, node_id, must_exist=must_exist)
-    lost_memory = not recovery.was_clean and not recovery.same_boot
-    if record.is_founded and lost_memory and record.may_ack_unsynced:
-        found = recovering_state(InitialState(hard_state=record.hard_state))
-        record = replace(record, hard_state=found.hard_state)
-    record = replace(record, may_ack_unsynced=config.flush == "async")
-    node_file.save(record)

@@ -289,3 +289,33 @@ def test_a_configuration_that_cannot_be_noted_is_not_written(tmp_path: Path) -> 
         log.append(0, 1, EntryKind.CONFIGURATION, Configuration(VOTERS, (4,)))
     assert log.last_index == -1
     log.close()
+
+
+def test_a_configuration_that_was_noted_is_written_on_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where another one was cut off: what was noted needs no byte any more."""
+    log = new_log(tmp_path)
+    put(log, 0, 3)
+    log.append(1, 1, EntryKind.CONFIGURATION, Configuration(VOTERS, (4,)))
+    log.append(2, 1, EntryKind.CONFIGURATION, Configuration(VOTERS))
+    assert log.has_room_for(1000, [2, 3])
+    log.truncate_from(1)
+
+    def no_byte(record: object) -> int:
+        raise StoreFullError("/disk/raft.0", 400, 0)
+
+    with monkeypatch.context() as disk:
+        disk.setattr(log._node_file._meta, "save", no_byte)
+        assert not log.has_room_for(1000, [4])
+        assert log.has_room_for(1000, [2])
+        put(log, 3, 6, term=2)
+        log.append(2, 2, EntryKind.CONFIGURATION, Configuration(VOTERS, (5,)))
+    expected = (
+        ConfigurationAt(-1, Configuration(VOTERS)),
+        ConfigurationAt(2, Configuration(VOTERS, (5,))),
+    )
+    assert log.load().configurations == expected
+    log.close()
+    with reopen(tmp_path) as log:
+        assert log.load().configurations == expected

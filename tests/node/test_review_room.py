@@ -96,6 +96,50 @@ def test_a_full_leader_refuses_a_change_of_members_and_lives_on(
     run(work())
 
 
+def no_byte(record: object) -> int:
+    """What a meta file says on a disk without a free byte; the log has its files already."""
+    raise StoreFullError("/disk/raft.0", 400, 0)
+
+
+def test_a_follower_that_cannot_note_new_members_stays_and_learns_of_them_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        async with drivers(tmp_path) as cluster:
+            leader = await cluster.leader()
+            await leader.append(batch(0, 3), accept)
+            await cluster.settled()
+            full = next(driver for driver in cluster.up if driver is not leader)
+            before = full.last_index
+            with monkeypatch.context() as disk:
+                disk.setattr(full.log._node_file._meta, "save", no_byte)
+                await leader.change_member(Change(ChangeKind.ADD_LEARNER, 9))
+                await eventually(lambda: full.dropped_for_room_count > 0, "a dropped append")
+                assert (full.last_index, full.leader_id) == (before, leader.node_id)
+            await cluster.settled()
+            assert full.replica.core.state.learners == (9,)
+            assert full.log.load().configurations == leader.log.load().configurations
+
+    run(work())
+
+
+def test_a_leader_that_cannot_note_new_members_refuses_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        async with drivers(tmp_path) as cluster:
+            leader = await cluster.leader()
+            last = leader.last_index
+            with monkeypatch.context() as disk:
+                disk.setattr(leader.log._node_file._meta, "save", no_byte)
+                with pytest.raises(ChangeRefusedError, match="no room"):
+                    leader.change_member(Change(ChangeKind.ADD_LEARNER, 9))
+                assert (leader.role, leader.last_index) == (Role.LEADER, last)
+            assert await leader.change_member(Change(ChangeKind.ADD_LEARNER, 9)) > last
+
+    run(work())
+
+
 def test_refusing_again_and_again_keeps_no_trace_of_the_batches(tmp_path: Path) -> None:
     """An error object that is raised again grows by the frames of each time, batch included."""
 

@@ -233,9 +233,6 @@ def test_a_crash_within_a_deletion_leaves_it_done_or_not(tmp_path: Path, done: s
         assert deletion.forget()
     last = leader.last_index
     crash(leader)
-    for _, files in deletion._detached:
-        for file in files:
-            file.close()
     with reopen(tmp_path / "leader") as again:
         base = deletion.start.link.entry_index
         assert again.base_index == (-1 if done == "planned" else base)
@@ -244,6 +241,51 @@ def test_a_crash_within_a_deletion_leaves_it_done_or_not(tmp_path: Path, done: s
         assert found[lo:] == queue_numbers_from(again, lo)
         names = sorted(data_image(again))
         assert len(names) == len(again.store.ledger.files.files)
+
+
+@pytest.mark.parametrize("is_written", [False, True])
+def test_the_beginning_is_known_wherever_a_crash_stops_a_deletion(
+    tmp_path: Path, is_written: bool
+) -> None:
+    """The members changed between the beginning of before and the new one. A leader must be able to
+    say, at once, what stands for the log before its beginning."""
+    log = leader_log(tmp_path)
+    delete_files(log, 1)
+    changed = ConfigurationAt(log.last_index + 1, Configuration((1, 2, 3), (4, 5)))
+    log.append(changed.index, 4, EntryKind.CONFIGURATION, changed.configuration)
+    for lo in range(100, 160, 3):
+        put(log, lo, lo + 3, term=4, size_bytes=3000)
+    log.dispatch(log.last_index)
+    sync(log)
+    log.store.maintain()
+    before = log.load()
+    assert before.configurations == (MEMBERS, changed)
+    at = log.position_of(changed.index)
+    log.store._expired_position = next(
+        file.position for file in log.store.ledger.files.files if file.position > at
+    )
+    deletion = log.plan_deletion(log.retention_candidate(log.store.dispatched_index))
+    assert deletion is not None
+    link = deletion.start.link
+    assert link.entry_index >= changed.index
+    assert log.load() == before, "nothing is deleted yet"
+    if is_written:
+        assert deletion.write_start()
+    crash(log)
+
+    log = reopen(tmp_path, applied_index=before.commit)
+    found = log.load()
+    if is_written:
+        assert found.snapshot == SnapshotMeta(link.entry_index, link.term, changed)
+        assert found.configurations == (changed,)
+    else:
+        assert found.snapshot == before.snapshot
+        assert found.configurations == (MEMBERS, changed)
+        sync(log)
+        log.store.maintain()
+        delete_files(log, 1)
+        assert log.load().configurations == (MEMBERS, changed)
+    log.close()
 
 
 def queue_numbers_from(log: LedgerLog, offset: int) -> list[int]:
