@@ -224,6 +224,10 @@ class Replica:
         """The snapshot being sent to `node` did not get there."""
         self.core.report_snapshot_failed(node)
 
+    def report_snapshot_moved(self, node: NodeId) -> None:
+        """More of the snapshot being sent to `node` has left."""
+        self.core.report_snapshot_moved(node)
+
     def snapshot_durable(self, meta: SnapshotMeta) -> None:
         """A local snapshot is on disk for good. Never goes back."""
         self.core.snapshot_durable(meta)
@@ -319,7 +323,7 @@ class Replica:
             try:
                 self.log.save_hard_state(ready.hard_state)
             except HardStateNotSavedError:
-                self._start_over()
+                self._start_over(ready)
                 return False
             self._wrote = self._must_sync = True
         self._write(ready, payload, payload_lo)
@@ -394,13 +398,16 @@ class Replica:
         self._effects.must_sync = self._must_sync
         self._wrote = self._must_sync = False
 
-    def _start_over(self) -> None:
-        """Term and vote could not be stored: nothing was promised, so be what the disk says
-        (R02)."""
+    def _start_over(self, ready: Ready) -> None:
+        """Term and vote could not be stored: nothing was promised, so be what the disk says (R02).
+
+        Of `ready`, which is not done, those who wait have to hear: no read is confirmed any more,
+        and whatever this node was, it follows now."""
         self._hard_state_write_failures += 1
         old = self.core.state
         effects = self._effects
-        effects.reads_failed += old.reads_failed + old.reads_waiting
+        effects.reads_failed += ready.reads_failed + old.reads_waiting
+        effects.reads_failed += [read.read_id for read in ready.reads]
         for pending in old.reads_pending:
             effects.reads_failed += pending.read_ids
         found = self.log.load()
@@ -422,6 +429,9 @@ class Replica:
         self._flushes.forget_promises()
         self._wrote = True
         self._waiters.give_up(None)
+        effects.role_changes.append(
+            RoleChange(state.role, state.term, state.leader, "term and vote could not be saved")
+        )
 
     def _note_roles(self, changes: list[RoleChange]) -> None:
         self._effects.role_changes += changes

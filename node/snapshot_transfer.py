@@ -34,7 +34,7 @@ class SnapshotLimits:
     """Bytes waiting for the peer beyond which no chunk is added: a heartbeat waits for at most
     this."""
     stalled_ms_max: int = 30_000
-    """Without a chunk that could be sent, and after the last one, until it counts as failed."""
+    """Without a byte that left, and after the last one, until it counts as failed."""
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
@@ -75,7 +75,7 @@ class SnapshotSenderStats(NamedTuple):
 class _Outgoing:
     """One snapshot on its way to one node."""
 
-    __slots__ = ("at", "failure", "header", "index", "moved_ms", "state")
+    __slots__ = ("at", "failure", "header", "index", "left_size_bytes", "moved_ms", "state")
 
     def __init__(self, index: int, header: bytes, state: bytes, failure: str) -> None:
         self.index = index
@@ -85,8 +85,10 @@ class _Outgoing:
         """None: all of it was sent."""
         self.at = 0
         """The next byte of the state to send."""
-        self.moved_ms: int | None = None
-        """When something was sent last; None: not looked at yet."""
+        self.moved_ms = 0
+        """When something left last."""
+        self.left_size_bytes: int | None = None
+        """The least that was seen waiting, here and in the link; None: not looked at yet."""
         self.failure = failure
 
 
@@ -122,18 +124,33 @@ class SnapshotSender:
         header = encode_install(message, size_bytes=len(state), crc=crc32c(state))
         self._transfers[message.to] = _Outgoing(message.meta.index, header, state, failure)
 
-    def pump(self, now_ms: int) -> None:
-        """Send as much as the pace allows, and report what failed. Call at every tick."""
+    def pump(self, now_ms: int) -> list[NodeId]:
+        """Send as much as the pace allows, and report what failed. Call at every tick.
+
+        Return to whom more has left since the last call."""
+        moved: list[NodeId] = []
         for node, transfer in list(self._transfers.items()):
-            if transfer.moved_ms is None:
-                transfer.moved_ms = now_ms
             if not transfer.failure:
-                self._feed(node, transfer, now_ms)
-            if not transfer.failure and now_ms - transfer.moved_ms >= self._limits.stalled_ms_max:
+                self._feed(node, transfer)
+            if self._has_moved(node, transfer):
+                transfer.moved_ms = now_ms
+                moved.append(node)
+            elif not transfer.failure and now_ms - transfer.moved_ms >= self._limits.stalled_ms_max:
                 what = "sent" if transfer.state is not None else "installed"
                 transfer.failure = f"not {what} within {self._limits.stalled_ms_max} ms"
             if transfer.failure:
                 self._fail(node, transfer.failure)
+        return moved
+
+    def _has_moved(self, node: NodeId, transfer: _Outgoing) -> bool:
+        """Whether less waits than ever before. What the link has queued is not on its way yet: on a
+        slow one that takes longer than a whole transfer may stand still."""
+        unsent = len(transfer.state) - transfer.at if transfer.state is not None else 0
+        left, before = unsent + self._link.queued_size_bytes(node), transfer.left_size_bytes
+        if before is not None and left >= before:
+            return False
+        transfer.left_size_bytes = left
+        return True
 
     def on_disconnected(self, node: NodeId) -> None:
         """A connection to `node` broke: a part of the snapshot may be lost."""
@@ -162,7 +179,7 @@ class SnapshotSender:
             self._sent_size_bytes,
         )
 
-    def _feed(self, node: NodeId, transfer: _Outgoing, now_ms: int) -> None:
+    def _feed(self, node: NodeId, transfer: _Outgoing) -> None:
         limits, link = self._limits, self._link
         while transfer.state is not None:
             if not link.is_connected(node):
@@ -181,7 +198,6 @@ class SnapshotSender:
                     return
                 transfer.at += len(chunk)
                 self._sent_size_bytes += len(chunk)
-            transfer.moved_ms = now_ms
             if transfer.at == len(transfer.state):
                 transfer.state = None  # The record stays: the connection may still lose it.
                 self._sent_count += 1

@@ -86,12 +86,14 @@ class Snapshots:
             self._pump()
 
     def _pump(self) -> None:
-        followers = self._driver.replica.core.state.progress
+        replica = self._driver.replica
+        followers = replica.core.state.progress
         for node in self._sender.delivered():
             follower = followers.get(node)
             if follower is None or follower.state is not ProgressState.SNAPSHOT:
                 self._sender.forget(node)
-        self._sender.pump(time.monotonic_ns() // 1_000_000)
+        for node in self._sender.pump(time.monotonic_ns() // 1_000_000):
+            replica.report_snapshot_moved(node)
         self._is_pumping = self._sender.stats().transfer_count > 0
         if self._is_pumping:
             self._loop.call_later(PUMP_MS / 1000, self._pump)

@@ -62,8 +62,8 @@ class RaftConfig:
     """After losing leadership waiters hope this long for a definite outcome, then get "unknown"."""
 
     snapshot_ticks_max: int = 2400
-    """A snapshot transfer that did not end in this time (60 s) is given up and the peer is
-    probed."""
+    """A snapshot transfer that neither moved on nor ended in this time (60 s) is given up, and the
+    peer is probed."""
     promote_lag_entry_count_max: int = 1024
     """A learner this close behind the leader's last entry may become a voter."""
     retained_lag_entry_count_max: int = 1 << 20

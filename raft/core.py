@@ -245,6 +245,13 @@ class RaftCore:
         if progress is not None and progress.state is ProgressState.SNAPSHOT:
             progress.become_probe()
 
+    def report_snapshot_moved(self, node: NodeId) -> None:
+        """More of the snapshot being sent to `node` has left: it is not given up for now."""
+        state = self.state
+        progress = state.progress.get(node)
+        if progress is not None and progress.state is ProgressState.SNAPSHOT:
+            progress.snapshot_deadline = state.now + state.config.snapshot_ticks_max
+
     # Output.
 
     def has_ready(self) -> bool:

@@ -28,7 +28,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "failed_meta_write_ignored",
         "R02",
         "node.replica:Replica._carry_out",
-        "self._start_over()",
+        "self._start_over(ready)",
         "pass",
         25,
     ),

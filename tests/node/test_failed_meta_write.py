@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from raft.messages import NO_INDEX, Configuration, ConfigurationAt, SnapshotMeta
-from tests.raft.builders import append, install, payload_of, vote_request
+import pytest
+
+from raft.messages import NO_INDEX, NO_NODE, Configuration, ConfigurationAt, SnapshotMeta
+from raft.transitions import Role
+from tests.raft.builders import append, append_reply, install, payload_of, vote_request
 from tests.raft.cluster import Cluster, state_of
 
 
@@ -74,3 +77,27 @@ def test_installed_snapshot_stays_secret_until_its_sync() -> None:
     assert cluster.sent == [], "an ack for the snapshot left before its sync"
     cluster.sync(2)
     assert cluster.sent != []
+
+
+@pytest.mark.parametrize("stage", ["waiting", "pending", "confirmed"])
+def test_reads_of_a_deposed_leader_fail_when_the_new_term_cannot_be_saved(stage: str) -> None:
+    """Else their callers, and whoever acts for the leader, would wait for a word that never comes.
+
+    A read that has its quorum in the very turn of the failure is not told apart."""
+    cluster = Cluster()
+    cluster.elect(1)
+    node = cluster.nodes[1]
+    if stage == "waiting":
+        node.replica.read(7)
+    else:
+        cluster.read(1, 7)
+    if stage == "confirmed":
+        round_id = cluster.state(1).round
+        node.replica.receive(append_reply(2, 1, 1, match=0, round_id=round_id))
+    node.log.fails_hard_state = True
+    cluster.receive(1, vote_request(2, 1, 2, last=(9, 1), transfer=True))
+
+    assert (node.reads, node.reads_failed) == ([], [7])
+    last = node.role_changes[-1]
+    assert (last.role, last.term, last.leader) == (Role.FOLLOWER, 1, NO_NODE)
+    assert cluster.state(1).role is Role.FOLLOWER

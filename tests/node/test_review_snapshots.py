@@ -132,11 +132,17 @@ def test_a_leader_that_stops_builds_no_snapshot_and_that_is_no_defect(
     with_one_outrun(tmp_path, check)
 
 
-def test_a_snapshot_that_arrived_is_not_reported_as_lost(tmp_path: Path) -> None:
+def test_a_snapshot_that_arrived_is_not_reported_as_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def check(world: WholeNodes, behind: WholeNode) -> None:
+        leader = await world.leader()
+        moved: list[int] = []
+        monkeypatch.setattr(leader.driver.replica, "report_snapshot_moved", moved.append)
         await world.restart(behind)
         await world.settled()
-        sender = (await world.leader()).snapshots._sender
+        assert set(moved) == {behind.node_id}
+        sender = leader.snapshots._sender
         assert sender.stats().sent_count == 1
         failed_count = sender.stats().failed_count  # Connections that were replaced on the way.
         await eventually(lambda: not sender.stats().transfer_count, "the end of the transfer")

@@ -15,6 +15,8 @@ from raft.messages import Configuration, ConfigurationAt, InstallSnapshot, NodeI
 from store.checksum import crc32c
 from store.errors import PositionRangeError
 from tests.node.links import Frame, Node, eventually, nodes, run
+from tests.raft.cluster import GROUP
+from tests.raft.test_snapshot import lagging_cluster
 
 _LIMITS = SnapshotLimits(
     state_size_bytes_max=10_000, chunk_size_bytes=100, queued_size_bytes_max=300
@@ -51,6 +53,28 @@ class FakeLink:
     def take(self) -> list[Frame]:
         taken, self.queued = self.queued, []
         return taken
+
+
+class SlowLink(FakeLink):
+    """A link that takes so many bytes, and no more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._taken_size_bytes = 0
+        """Of the frame that is on its way."""
+
+    def queued_size_bytes(self, node: NodeId) -> int:
+        return super().queued_size_bytes(node) - self._taken_size_bytes
+
+    def drain(self, size_bytes: int) -> list[Frame]:
+        """Let time pass; return the frames that have arrived whole."""
+        arrived: list[Frame] = []
+        left = self._taken_size_bytes + size_bytes
+        while self.queued and len(self.queued[0][2]) <= left:
+            arrived.append(self.queued.pop(0))
+            left -= len(arrived[-1][2])
+        self._taken_size_bytes = left if self.queued else 0
+        return arrived
 
 
 class Pair:
@@ -118,6 +142,53 @@ def test_a_full_link_is_waited_for_and_given_up_at_last() -> None:
     pair.sender.pump(_LIMITS.stalled_ms_max)
     assert pair.failed == [(2, "not sent within 30000 ms")]
     assert pair.sender.stats().transfer_count == 0
+
+
+def test_a_transfer_that_takes_longer_than_the_core_waits_arrives_at_its_first_attempt() -> None:
+    """A tick of the core is a second here: it gives up what has not moved for 60 of them."""
+    cluster = lagging_cluster(snapshot_ticks_max=60)
+    leader, state = cluster.nodes[1].replica, os.urandom(70 * 1000)
+    link, failed, received = SlowLink(), list[NodeId](), list[bytes]()
+    limits = SnapshotLimits(chunk_size_bytes=8_000, queued_size_bytes_max=24_000)
+    sender = SnapshotSender(link, lambda _: state, lambda node, _: failed.append(node), limits)
+
+    def take(what: InstallSnapshot, content: bytes) -> None:
+        received.append(content)
+        cluster.receive(3, what, content)
+
+    receiver = SnapshotReceiver(GROUP, 3, take, limits)
+    seconds = 0
+    while not received:
+        cluster.tick(1)
+        while cluster.net:
+            for outgoing in cluster.take(InstallSnapshot):
+                assert isinstance(outgoing.message, InstallSnapshot)
+                sender.begin(outgoing.message)
+            cluster.deliver(count=1)
+        for node in sender.pump(seconds * 1000):
+            leader.report_snapshot_moved(node)
+        for kind, header, payload in link.drain(1000):
+            receiver.on_frame(1, kind, header, memoryview(payload))
+        seconds += 1
+        assert seconds < 200
+    cluster.deliver()
+    assert (sender.stats().begun_count, failed, received) == (1, [], [state])
+    assert seconds >= 70
+    assert cluster.state(3).commit == cluster.state(1).commit
+
+
+def test_what_the_link_still_has_queued_is_not_stuck() -> None:
+    """The last byte was handed over long before it left; the follower has not got it yet."""
+    link, failed = SlowLink(), list[NodeId]()
+    limits = SnapshotLimits(chunk_size_bytes=1000, queued_size_bytes_max=60_000)
+    sender = SnapshotSender(link, lambda _: bytes(60_000), lambda n, _: failed.append(n), limits)
+    sender.begin(message())
+    for second in range(60):
+        assert sender.pump(second * 1000) == [2]
+        assert link.drain(1000) != []
+    assert sender.delivered() == [2]
+    sender.pump(59_000 + limits.stalled_ms_max - 1)
+    assert failed == []
 
 
 def test_a_lost_connection_is_a_failure_also_after_the_last_byte() -> None:

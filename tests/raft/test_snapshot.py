@@ -3,6 +3,8 @@ cut."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from raft.errors import CompactionRefusedError
@@ -38,9 +40,9 @@ def take_snapshot(cluster: Cluster, node: int, *, cut: bool = True) -> SnapshotM
     return taken
 
 
-def lagging_cluster() -> Cluster:
+def lagging_cluster(**settings: Any) -> Cluster:
     """Return a cluster in which node 3 needs entries that the leader no longer has."""
-    cluster = Cluster()
+    cluster = Cluster(**settings)
     cluster.elect(1)
     cluster.isolate(3)
     for body in "abcd":
