@@ -31,7 +31,13 @@ from node.nameserver.brokers import RaftBroker
 from node.node import Node
 from node.peer_frames import PeerFrames
 from node.peer_link import PeerLink
-from node.repair import ClosedRepair, LiveRepair, RepairProgress, open_repaired
+from node.repair import (
+    ClosedRepair,
+    LiveRepair,
+    RepairProgress,
+    find_damaged,
+    open_repaired,
+)
 from node.replica import Replica
 from node.scrub import Scrub
 from node.snapshots import Snapshots
@@ -320,7 +326,11 @@ class RaftNode(Node):
 
 
 class _RepairWhenNeeded:
-    """Meets the peers, and repairs the closed log with their entries."""
+    """Looks for damage; if there is any, meets the peers and repairs the closed log with their
+    entries.
+
+    Who has none does not meet them: they would take it for a member with a history, and no cluster
+    could be founded with it any more, while its directory may be none of a member's at all."""
 
     def __init__(self, node: RaftNode) -> None:
         self._node = node
@@ -330,11 +340,15 @@ class _RepairWhenNeeded:
         if not set(settings.peers) - {settings.node_id}:
             return []  # Nobody to ask: the error of the opening is all there is to say.
         node.health.enter(Phase.REPAIRING, "looking for the damage")
+        root, config = str(settings.directory), settings.store_config()
+        damaged = await find_damaged(root, config, node.fs)
+        if not damaged:
+            return []
         await node.meet_peers()
 
         def on_progress(progress: RepairProgress) -> None:
             node.health.enter(Phase.REPAIRING, str(progress))
 
-        root, config = str(settings.directory), settings.store_config()
         _log.error("the log is damaged; it is fetched from peers before this node takes part")
-        return await ClosedRepair(root, config, node.fetcher, on_progress, fs=node.fs).run()
+        repair = ClosedRepair(root, config, node.fetcher, on_progress, fs=node.fs)
+        return await repair.run(damaged)

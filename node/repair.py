@@ -95,6 +95,11 @@ class Repair(Protocol):
         ...
 
 
+async def find_damaged(root: str, config: StoreConfig, fs: FileSystem) -> list[DamagedRange]:
+    """Look through a closed log on a thread; raises as `find_damage`."""
+    return await _on_thread(partial(find_damage, root, config, fs=fs))
+
+
 async def open_repaired(
     open_store: Callable[[], _Result], repair: Repair
 ) -> tuple[_Result, list[RepairReport]]:
@@ -131,16 +136,18 @@ class ClosedRepair:
         self._limits = limits or RepairLimits()
         self._progress = RepairProgress(0, 0, 0, "")
 
-    async def run(self) -> list[RepairReport]:
+    async def run(self, found: list[DamagedRange] | None = None) -> list[RepairReport]:
         """Repair everything that is damaged; return once it is, however long that takes.
 
-        An empty list: nothing is damaged that `find_damage` looks at. Cancelling it leaves the
-        damage as it was. Raises LockedError, SnapshotNeededError, LayoutError, SyncFailedError, and
-        CorruptionError when no durable mark can be read.
+        `found`: what `find_damaged` has just returned, to spare a look. An empty list: nothing is
+        damaged that `find_damage` looks at. Cancelling it leaves the damage as it was. Raises
+        LockedError, SnapshotNeededError, LayoutError, SyncFailedError, and CorruptionError when no
+        durable mark can be read.
         """
         reports: list[RepairReport] = []
         while True:
-            ranges = await _on_thread(lambda: find_damage(self._root, self._config, fs=self._fs))
+            ranges = found or await find_damaged(self._root, self._config, self._fs)
+            found = None
             if not ranges:
                 return reports
             size_bytes = sum(each.end_position - each.position for each in ranges)

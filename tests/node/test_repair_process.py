@@ -112,6 +112,29 @@ def test_a_leader_that_meets_damage_ends_and_is_repaired_at_the_next_start(
                 assert one.pull("orders", consistency=3, max_count=1).record_count == 1
 
 
+def test_a_directory_of_another_kind_spoils_no_founding(tmp_path: Path) -> None:
+    """Its node ends before any peer hears of it: else they would take it for a member with entries,
+    and join a cluster that there is not."""
+    cluster = LocalCluster.create(tmp_path, 3, settings={"file_size_bytes": "8MiB"})
+    data = cluster.node_directory(3) / "data"
+    data.mkdir()
+    (data / "haReplica.0").write_text("of a master-slave group")
+    try:
+        cluster.start(3)
+        wait_for("node 3 to end", lambda: not cluster.is_alive(3))
+        assert cluster.exit_code(3) == 65
+        assert "listening" not in cluster.log_path(3).read_text()
+        cluster.start(1, 2)
+        wait_for("the two to wait", lambda: "hear of node 3" in cluster.status()[0].detail)
+        cluster.start(3)
+        wait_for("node 3 to end again", lambda: not cluster.is_alive(3))
+        shutil.rmtree(data)
+        cluster.start(3)
+        cluster.wait_ready()
+    finally:
+        cluster.stop()
+
+
 def test_without_peers_damage_is_refused_by_name(tmp_path: Path) -> None:
     node = SingleNode(tmp_path / "data")
     with node:
