@@ -1,9 +1,58 @@
-"""Rule R41: slow apply or a slow disk holds up neither heartbeats nor commits."""
+"""Rules R40 and R41: an apply that fails stops the node; a slow one, or a slow disk, holds up
+neither heartbeats nor commits."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
 from raft.messages import AppendReply, AppendRequest
+from store.errors import CorruptionError, StoreFullError
+from tests.node.drivers import accept, drivers
+from tests.node.links import eventually, run
 from tests.raft.cluster import ELECTION_TICKS, Cluster
+from tests.store.records import batch
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "error",
+    [
+        AssertionError("planted"),
+        KeyError("planted"),
+        StoreFullError("/disk", 1, 0),
+        CorruptionError("/disk", 0, "body", "this", "that"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_exception_in_apply_stops_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """R40: the entry is neither skipped nor taken twice, and nobody hears that it was applied.
+
+    A full disk is no excuse either: what it postpones is showing entries, and that came before."""
+
+    async def work() -> None:
+        async with drivers(tmp_path, 1) as cluster:
+            leader = await cluster.leader()
+            fatal = cluster.nodes[1].fatal
+            before = leader.applied_index
+
+            def broken(lo: int, hi: int) -> None:
+                raise error
+
+            monkeypatch.setattr(leader.applier, "apply", broken)
+            pending = leader.append(batch(0, 1), accept)
+            await eventually(lambda: fatal, "the fatal error")
+            assert fatal[0] is error
+            assert (leader.applied_index, pending.done()) == (before, False)
+            pending.cancel()
+            leader.stop()
+            fatal.clear()
+
+    with pytest.raises(AssertionError, match="exception handler"):  # The loop hears of it, too.
+        run(work())
 
 
 def test_heartbeat_under_slow_apply() -> None:

@@ -380,23 +380,3 @@ def test_a_slow_disk_gets_few_syncs_for_many_appends(
             assert all(leader.node_id in one.synced_by for one in committed)
 
     run(work())
-
-
-def test_an_assertion_in_a_turn_is_fatal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work() -> None:
-        async with drivers(tmp_path, 1) as cluster:
-            leader = await cluster.leader()
-            fatal = cluster.nodes[1].fatal
-
-            def broken(lo: int, hi: int) -> None:
-                raise AssertionError("planted")
-
-            monkeypatch.setattr(leader.applier, "apply", broken)
-            leader.append(batch(0, 1), accept).cancel()
-            await eventually(lambda: fatal, "the fatal error")
-            monkeypatch.undo()
-            assert str(fatal[0]) == "planted"
-            fatal.clear()
-
-    with pytest.raises(AssertionError, match="exception handler"):  # The loop hears of it, too.
-        run(work())

@@ -44,6 +44,7 @@ from tests.store.ledgers import (
     new_ledger,
     open_ledger,
     read_as_dledger,
+    ship,
 )
 from tests.store.records import BORN, batch, numbers, record, small_config
 
@@ -280,6 +281,44 @@ def test_what_is_not_there_is_refused_by_name(ledger: Ledger) -> None:
         ledger.view(end, 1)
     assert (ledger.term_at(-1), ledger.chain_crc_at(-1)) == (0, 0)
     assert (ledger.first_index, ledger.last_index, ledger.last_term) == (0, 0, 1)
+
+
+@pytest.mark.parametrize("large", [(1 << bits) + at for bits in (31, 32, 62) for at in (-1, 0, 1)])
+def test_large_indexes_positions_and_terms_are_as_good_as_small_ones(
+    tmp_path: Path, large: int
+) -> None:
+    """R5: a log that begins just before a border is written, read, shipped and opened across it."""
+
+    def begun(root: Path) -> Ledger:
+        ledger = new_ledger(root)
+        ledger.reset(large - 1, large - 100, 0xDEADBEEF, large - 1)
+        ledger.term = large - 1
+        return ledger
+
+    ledger, follower = begun(tmp_path / "leader"), begun(tmp_path / "follower")
+    add(ledger, 3)
+    ledger.term = large
+    grow(ledger, Random(large), large + 2 * FILE)
+    ship(ledger, follower)
+    assert image(tmp_path / "follower") == image(tmp_path / "leader")
+    follower.close()
+    headers = [ledger.header(index) for index in range(large - 1, ledger.last_index + 1)]
+    assert [header.entry_index for header in headers] == list(
+        range(large - 1, large - 1 + len(headers))
+    )
+    assert [header.term for header in headers[:3]] == [large - 1] * 3
+    assert headers[3].term >= large
+    assert headers[0].position >= large - 100
+    records, runs = content(ledger), ledger.term_runs()
+    ledger.sync()
+    ledger.close()
+    ledger, report = open_ledger(tmp_path / "leader", headers[-1].position)
+    assert report.cut_size_bytes == 0
+    assert [ledger.header(at.entry_index) for at in headers] == headers
+    assert (content(ledger), ledger.term_runs()) == (records, runs)
+    ledger.truncate_from(large + 1, commit_index=large)
+    assert (ledger.last_index, ledger.last_term) == (large, large - 1)
+    ledger.close()
 
 
 def test_terms_are_known_by_run_and_found_by_term(ledger: Ledger) -> None:
