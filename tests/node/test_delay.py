@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from node.broker.delay.deliveries import Delivery
 from node.broker.delay.delivering import UNREADABLE_RETRY_MS
-from node.broker.delay.due_index import Due
 from node.broker.delayed_records import LEVEL_DELAYS_MS, PROPERTY_UNDELIVERABLE, scheduled
 from node.delay_errors import DelayedFullError, DelayedGoneError, DelayTooLongError
 from node.errors import (
@@ -24,7 +22,6 @@ from node.errors import (
 )
 from node.limits import Limits
 from node.parts.delay import DelayPart
-from node.state import State
 from quorumlog.pb.admin_pb2 import CreateTopicRequest, DeleteTopicRequest
 from quorumlog.pb.delay_pb2 import CancelDelayedRequest, DelayStatusRequest
 from quorumlog.pb.log_pb2 import AppendResponse
@@ -39,7 +36,6 @@ from store.errors import (
 from store.message import decode_message, encode_message, message_id
 from tests.node.broker_fakes import Fixture, node_at
 from tests.node.delayed import bodies, delayed, on_loop, request_of, settle, until
-from tests.node.test_retry import DEAD, RETRY, given_back
 
 NOW = 1_000_000  # Of the broker's clock when a test begins.
 HOST = ("127.0.0.1", 10911)
@@ -175,43 +171,6 @@ async def test_what_does_not_fit_into_one_entry_takes_several(tmp_path: Path) ->
 
 
 @on_loop
-async def test_no_more_is_read_than_one_entry_delivers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    limits = replace(Limits(), delivery_size_bytes_max=8_000)
-    async with node_at(tmp_path, limits=limits, file_size_bytes=1 << 20) as node:
-        wishes = [{"TIMER_DELAY_MS": "1000"}, {"DELAY": "1"}]
-        for number in range(40):
-            body = (b"%d" % number).ljust(20_000 if number == 20 else 2_000)
-            sent = await send(node, encode_message("orders", 0, body, wishes[number % 2]))
-            if number == 10:
-                await cancel(node, id_of(node, sent))
-        store, deliveries = node.log.store, node.broker._delay.delivering._deliveries
-        read, of = store.records_at, deliveries.of
-        sizes_bytes: list[int] = []
-
-        def records_at(topic: str, queue_id: int, offsets: Sequence[int]) -> bytes:
-            found = read(topic, queue_id, offsets)
-            sizes_bytes[-1] += len(found)
-            return found
-
-        def counted(dues: Sequence[Due], state: State) -> Delivery:
-            sizes_bytes.append(0)
-            return of(dues, state)
-
-        monkeypatch.setattr(store, "records_at", records_at)
-        monkeypatch.setattr(deliveries, "of", counted)
-        await move(node, NOW + 1_000)
-        await until(lambda: len(bodies(node)) == 39, "all messages")
-        assert sorted(bodies(node)) == [*range(10), *range(11, 40)]
-        largest = max(sizes_bytes)
-        assert 20_000 < largest < 21_000, "one message at least, however large"
-        sizes_bytes.remove(largest)
-        assert max(sizes_bytes) <= 8_000
-        assert len(sizes_bytes) <= 20, "as many as fit go together"
-
-
-@on_loop
 async def test_level_and_time_are_held_in_the_queues_that_rocketmq_has(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         await send(node, *(delayed(n, DELAY=str(n)) for n in range(1, 19)))
@@ -259,22 +218,6 @@ async def test_what_is_wrong_is_refused_and_nothing_is_written(
         assert node.log.last_index == before
         status = await node.broker.delay_status(DelayStatusRequest())
         assert status.held_count == 0
-
-
-@on_loop
-async def test_topics_of_the_broker_s_own_take_no_delayed_messages_of_clients(
-    tmp_path: Path,
-) -> None:
-    async with node_at(tmp_path) as node:
-        await node.append(0, 1)
-        await node.broker.retry.retry_later(given_back(0, is_dead=True))
-        before = node.log.last_index
-        for topic in (DEAD, RETRY):
-            assert topic in node.machine.state.topics
-            for record in (delayed(2, topic=topic, DELAY="1"), delayed(2, topic=topic)):
-                with pytest.raises(ReservedTopicError):
-                    await send(node, delayed(1, DELAY="1"), record)
-        assert node.log.last_index == before
 
 
 @on_loop

@@ -1,12 +1,18 @@
 """Delayed messages: nobody's own record stops those of others, and no trouble forgets one."""
 
 import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from node.broker.delay.deliveries import Delivery
+from node.broker.delay.due_index import Due
 from node.broker.delayed_records import scheduled
-from node.errors import MessageNotFoundError
+from node.errors import MessageNotFoundError, ReservedTopicError
+from node.limits import Limits
+from node.state import State
 from quorumlog.pb.admin_pb2 import DeleteTopicRequest
 from quorumlog.pb.delay_pb2 import CancelDelayedRequest
 from quorumlog.pb.log_pb2 import AppendResponse
@@ -15,6 +21,7 @@ from store.errors import LimitExceededError
 from store.message import encode_message, message_id
 from tests.node.broker_fakes import Fixture, node_at
 from tests.node.delayed import bodies, delayed, on_loop, request_of, settle, until
+from tests.node.test_retry import DEAD, RETRY, given_back
 
 NOW = 1_000_000  # Of the broker's clock when a test begins.
 
@@ -88,3 +95,58 @@ async def test_a_record_inside_a_body_names_no_message_to_cancel(tmp_path: Path)
         await send(node, delayed(3, DELAY="1"))
         await move(node, NOW + 1_000)
         assert bodies(node) == [1, 3]
+
+
+@on_loop
+async def test_topics_of_the_broker_s_own_take_no_delayed_messages_of_clients(
+    tmp_path: Path,
+) -> None:
+    async with node_at(tmp_path) as node:
+        await node.append(0, 1)
+        await node.broker.retry.retry_later(given_back(0, is_dead=True))
+        before = node.log.last_index
+        for topic in (DEAD, RETRY):
+            assert topic in node.machine.state.topics
+            for record in (delayed(2, topic=topic, DELAY="1"), delayed(2, topic=topic)):
+                with pytest.raises(ReservedTopicError):
+                    await send(node, delayed(1, DELAY="1"), record)
+        assert node.log.last_index == before
+
+
+@on_loop
+async def test_no_more_is_read_than_one_entry_delivers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = replace(Limits(), delivery_size_bytes_max=8_000)
+    async with node_at(tmp_path, limits=limits, file_size_bytes=1 << 20) as node:
+        wishes = [{"TIMER_DELAY_MS": "1000"}, {"DELAY": "1"}]
+        for number in range(40):
+            body = (b"%d" % number).ljust(20_000 if number == 20 else 2_000)
+            sent = await send(node, encode_message("orders", 0, body, wishes[number % 2]))
+            if number == 10:
+                host = node.log.store.config.store_host
+                gone = CancelDelayedRequest(message_id=message_id(host, sent.positions[0]))
+                await node.broker.cancel_delayed(gone)
+        store, deliveries = node.log.store, node.broker._delay.delivering._deliveries
+        read, of = store.records_at, deliveries.of
+        sizes_bytes: list[int] = []
+
+        def records_at(topic: str, queue_id: int, offsets: Sequence[int]) -> bytes:
+            found = read(topic, queue_id, offsets)
+            sizes_bytes[-1] += len(found)
+            return found
+
+        def counted(dues: Sequence[Due], state: State) -> Delivery:
+            sizes_bytes.append(0)
+            return of(dues, state)
+
+        monkeypatch.setattr(store, "records_at", records_at)
+        monkeypatch.setattr(deliveries, "of", counted)
+        await move(node, NOW + 1_000)
+        await until(lambda: len(bodies(node)) == 39, "all messages")
+        assert sorted(bodies(node)) == [*range(10), *range(11, 40)]
+        largest = max(sizes_bytes)
+        assert 20_000 < largest < 21_000, "one message at least, however large"
+        sizes_bytes.remove(largest)
+        assert max(sizes_bytes) <= 8_000
+        assert len(sizes_bytes) <= 20, "as many as fit go together"
