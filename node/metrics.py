@@ -25,6 +25,7 @@ from node.repair import LiveRepairStats
 from node.replica import ReplicaStats
 from node.scrub import ScrubStats
 from node.services.calls import CallCounters
+from raft.messages import Standing
 from raft.transitions import Role
 from store.stats import LatencyStats, StoreStats
 
@@ -40,10 +41,15 @@ class Spec(NamedTuple):
 PREFIX: Final = "quorumlog_"
 
 METRICS: Final[Mapping[str, Spec]] = {
-    "node": Spec("gauge", "1, with what the node is.", ("node_id", "cluster_id", "version")),
+    "node": Spec("gauge", "1, with what the node is.",
+                 ("node_id", "cluster_id", "group", "version")),
     "ready": Spec("gauge", "1 when the node serves: see /ready."),
     "uptime_seconds": Spec("gauge", "Since the process started."),
+    "tls_expiry_timestamp_seconds": Spec("gauge", "When the first certificate of a file ends.",
+                                         ("file",)),
     "role": Spec("gauge", "1 for the role the node has, 0 for the others.", ("role",)),
+    "standing": Spec("gauge", "1 for the standing the node has, 0 for others: counts only if full.",
+                     ("standing",)),
     "term": Spec("gauge", "Newest Raft term this node knows."),
     "leader_id": Spec("gauge", "Node that leads, 0 when unknown."),
     "first_index": Spec("gauge", "First entry that is kept."),
@@ -139,6 +145,7 @@ METRICS: Final[Mapping[str, Spec]] = {
     "store_full": Spec("counter", "Appends refused because the disk is full."),
     "repairs_waiting": Spec("gauge", "Damaged places that are being repaired from peers."),
     "repaired_entries": Spec("counter", "Entries of the log that were put right from peers."),
+    "scrub_interval_seconds": Spec("gauge", "Within it all full files are read again; 0: never."),
     "scrub_read_bytes": Spec("counter", "Bytes of full files that were read and checked again."),
     "scrub_passes": Spec("counter", "Times that this came from the first file to the last."),
     "scrub_damage": Spec("counter", "Damaged places that were found so."),
@@ -148,6 +155,7 @@ METRICS: Final[Mapping[str, Spec]] = {
     "ha_waiting_appends_limit": Spec("gauge", "Appends that may wait for copies: above it busy."),
     "ha_window_bytes": Spec("gauge", "Limit of bytes sent to a slave and not yet acked."),
     "ha_in_sync_replicas": Spec("gauge", "Master only: replicas with all that readers see."),
+    "ha_copies": Spec("gauge", "How many a sync master needs of these."),
     "ha_slave_lag_bytes": Spec("gauge", "Master only: what a slave has not synced.", ("node_id",)),
     "ha_cuts": Spec("counter", "Times that the end of this log was cut off and set aside."),
     "ha_cut_bytes": Spec("counter", "Bytes of these."),
@@ -241,6 +249,8 @@ def replica_samples(stats: ReplicaStats) -> Iterator[Sample]:
     raft = stats.raft
     for role in Role:
         yield "role", (role.name.lower(),), float(role is raft.role)
+    for standing in Standing:
+        yield "standing", (standing.name.lower(),), float(standing is raft.standing)
     yield "term", (), raft.term
     yield "leader_id", (), raft.leader
     yield "first_index", (), raft.first_index

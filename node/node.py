@@ -40,7 +40,7 @@ from node.services.methods import SERVICES, Admin, handlers
 from node.services.server import GrpcServer, PortTakenError
 from node.state_machine import StateMachine
 from node.sync_watch import SyncWatch, WatchedFileSystem
-from node.tls import TlsFiles, grpc_client_credentials, grpc_server_credentials
+from node.tls import TlsFiles, ends_unix_s, grpc_client_credentials, grpc_server_credentials
 from quorumlog import __version__
 from raft.messages import NodeId
 from store.errors import CorruptionError
@@ -109,6 +109,7 @@ class Node(ABC):
         self.fs = watched = WatchedFileSystem()
         self.sync_watch: Final = SyncWatch(watched, settings.sync_hang_limit_ms, fail_stop)
         self.address = self.peer_address = self.http_address = ""
+        self.tls_ends_unix_s: dict[str, int] = {}
         self.began_s: Final = time.monotonic()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -194,6 +195,7 @@ class Node(ABC):
             credentials = grpc_server_credentials(
                 tls, require_client_certificate=settings.tls_client_auth
             )
+            self.tls_ends_unix_s = ends_unix_s(tls)
         port = self.grpc.bind(settings.listen, credentials)
         await self.grpc.open(SERVICES)
         self.address = str(settings.advertised(port))

@@ -61,13 +61,17 @@ def nameserver(node: "Node") -> dict[str, Any] | None:
 def samples(node: "Node") -> Iterator[metrics.Sample]:
     """Yield the value of each metric that is not a histogram."""
     settings = node.settings
-    yield "node", (str(settings.node_id), settings.cluster_id, __version__), 1.0
+    identity = (str(settings.node_id), settings.cluster_id, settings.group, __version__)
+    yield "node", identity, 1.0
     yield "ready", (), float(node.health.ready().is_good)
     yield "uptime_seconds", (), time.monotonic() - node.began_s
+    for file, unix_s in node.tls_ends_unix_s.items():
+        yield "tls_expiry_timestamp_seconds", (file,), unix_s
     yield from metrics.call_samples(node.calls.counters)
     if hasattr(node, "maintenance"):
         yield from node.replica_samples()
         yield from metrics.link_samples(node.link.stats())
+        yield "scrub_interval_seconds", (), settings.scrub_interval_ms / 1000
         yield from metrics.store_samples(node.log.store.stats())
         yield "store_warnings", (), len(node.warnings())
         yield from metrics.broker_samples(node.broker.stats())

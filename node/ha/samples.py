@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from node.ha.driver import HaDriver
+from node.ha.types import Standing
 from node.metrics import Sample
 from raft.transitions import Role
 
@@ -19,6 +20,8 @@ def ha_samples(driver: HaDriver) -> Iterator[Sample]:
     report, stats = driver.report(), driver.machine.stats()
     for role in _ROLES:
         yield "role", (role.name.lower(),), float(role is driver.role)
+    for standing in Standing:
+        yield "standing", (standing.name.lower(),), float(standing is report.standing)
     yield "term", (), driver.term
     yield "leader_id", (), driver.leader_id
     yield "first_index", (), report.first
@@ -30,6 +33,7 @@ def ha_samples(driver: HaDriver) -> Iterator[Sample]:
     yield "ha_waiting_appends_limit", (), stats["waiters_max"]
     yield "ha_window_bytes", (), driver.group.window_size_bytes
     yield "ha_in_sync_replicas", (), len(report.in_sync)
+    yield "ha_copies", (), driver.group.copies
     for slave in report.slaves:
         if slave.acked >= 0:
             label = (str(slave.replica_id),)

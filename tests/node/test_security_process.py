@@ -1,12 +1,16 @@
 """Real nodes that speak TLS and prove a secret to each other; strangers are refused by name."""
 
 import shutil
+import urllib.request
 from pathlib import Path
 
 import grpc
 import pytest
+from click.testing import CliRunner
 
 from deploy.local import LocalCluster
+from quorumlog.cli import main
+from quorumlog.cli.connection import CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE
 from tests.node.certificates import Authority
 from tests.node.processes import NodeClient, run_to_end, wait_for
 
@@ -27,6 +31,14 @@ def settings(tmp_path: Path) -> tuple[Authority, dict[str, object]]:
         "tls_ca_file": str(authority.path),
         "tls_client_auth": True,
     }
+
+
+def metrics(cluster: LocalCluster, node: int) -> list[str]:
+    """Read the page of a node."""
+    where = next(state.http_address for state in cluster.status() if state.node_id == node)
+    with urllib.request.urlopen(f"http://{where}/metrics", timeout=30) as answer:
+        text: str = answer.read().decode()
+    return text.splitlines()
 
 
 def test_a_cluster_over_tls_serves_known_clients_only(tmp_path: Path) -> None:
@@ -51,6 +63,64 @@ def test_a_cluster_over_tls_serves_known_clients_only(tmp_path: Path) -> None:
             assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
         for node in cluster.node_ids:
             assert "0123456789abcdef" not in cluster.log_path(node).read_text()
+        lines = metrics(cluster, 1)
+        assert 'quorumlog_tls_expiry_timestamp_seconds{file="certificate"} 4.7335104e+09' in lines
+        assert any('group="g0"' in line for line in lines if line.startswith("quorumlog_node{"))
+        mine = {CA_VARIABLE: str(authority.path), CERTIFICATE_VARIABLE: str(known.certificate)}
+        mine[KEY_VARIABLE] = str(known.key)
+        for command in ("cluster status", "topic list", "nameserver status"):
+            told = [*command.split(), "--server", address]
+            shown = CliRunner().invoke(main, told, env=mine, prog_name="qlog")
+            assert shown.exit_code == 0, (command, shown.stdout, shown.stderr)
+        told = ["topic", "list", "--server", address]
+        stranger = CliRunner().invoke(main, told, env=dict.fromkeys(mine), prog_name="qlog")
+        assert stranger.exit_code == 3, stranger.stdout
+        assert "client.unavailable" in stranger.stderr
+
+
+def test_certificates_and_the_secret_are_renewed_node_by_node(tmp_path: Path) -> None:
+    """As docs/operations.md has it: the leader last; without a majority for one restart."""
+    authority, given = settings(tmp_path)
+    secret, files = tmp_path / "new-secret", authority.files("renewed")
+    secret.write_text("fedcba9876543210\n")
+    changes = {
+        "secret_file": secret,
+        "tls_certificate_file": files.certificate,
+        "tls_key_file": files.key,
+    }
+
+    def renew(node: int) -> None:
+        cluster.stop(node)
+        file = cluster.node_directory(node) / "node.toml"
+        text = file.read_text()
+        for key, path in changes.items():
+            assert f'"{given[key]}"' in text
+            text = text.replace(f'"{given[key]}"', f'"{path}"')
+        file.write_text(text)
+        cluster.start(node)
+
+    def client(node: int) -> grpc.Channel:
+        credentials = grpc.ssl_channel_credentials(
+            authority.path.read_bytes(), files.key.read_bytes(), files.certificate.read_bytes()
+        )
+        return grpc.secure_channel(cluster.address(node), credentials)
+
+    with LocalCluster.create(tmp_path / "c", 3, settings=given) as cluster:
+        leader = cluster.leader_id()
+        with client(leader) as channel:
+            NodeClient(channel).create_topic("orders")
+            NodeClient(channel).append("orders", b"x")
+        first, second = (node for node in cluster.node_ids if node != leader)
+        renew(first)
+        wait_for("the refusal", lambda: "bad_auth" in cluster.log_path(first).read_text())
+        with client(leader) as channel:  # The other two go on.
+            NodeClient(channel).append("orders", b"y")
+        renew(second)
+        assert cluster.wait_ready(node_ids=(first, second)) == second, "it has all that was acked"
+        renew(leader)
+        with client(cluster.wait_ready()) as channel:
+            NodeClient(channel).append("orders", b"z")
+            assert NodeClient(channel).pull("orders").record_count == 3
 
 
 def test_a_node_with_another_secret_or_file_size_is_kept_out(tmp_path: Path) -> None:

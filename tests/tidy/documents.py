@@ -4,9 +4,11 @@ Owns what each rule means. Must not read files or know which documents there are
 does, and plants a violation of each.
 """
 
+import posixpath
 import re
 import shlex
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
+from typing import Protocol
 
 import click
 
@@ -14,8 +16,24 @@ from tests.tidy.checks import Finding
 
 _CODE = re.compile(r"`((?:node|store|raft|nameserver)\.[a-z_]+)`")
 _METRIC = re.compile(r"\bquorumlog_[a-z_]+\b")
+_SERIES = re.compile(r"\b(quorumlog_[a-z_]+)\{([^}]*)\}")
+_LABEL = re.compile(r"(\w+) *=")
+_NAME_WITH_UNIT = re.compile(
+    r"`(?!quorumlog_)([a-z][a-z0-9_]*_(?:ms|bytes|ratio|max|min|limit|file))(?: ?= ?[^`]*)?`"
+)
+_TOML_KEY = re.compile(r"^([a-z_]+) = ", re.MULTILINE)
+_ANCHOR = re.compile(r"\]\(([^)#\s]*)#([^)\s]+)\)")
 _FILE = re.compile(r"`([\w/]+\.(?:py|txt))`")
 _FILE_NAMES = ("py", "json", "toml")
+
+
+class Shown(Protocol):
+    """What is asked of a metric's description."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def labels(self) -> tuple[str, ...]: ...
 
 
 def unnamed(names: Collection[str], documents: str, rule: str) -> Iterator[Finding]:
@@ -41,12 +59,66 @@ def unknown_metrics(path: str, text: str, metrics: Collection[str]) -> Iterator[
                 yield Finding(path, number, "metric", name)
 
 
+def shown_metrics(specs: Mapping[str, Shown], prefix: str) -> dict[str, tuple[str, ...]]:
+    """Return the names that Prometheus shows of these metrics, each with its labels."""
+    suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_count", "_sum")}
+    return {
+        prefix + name + suffix: spec.labels
+        for name, spec in specs.items()
+        for suffix in suffixes.get(spec.kind, ("",))
+    }
+
+
+def unknown_labels(
+    path: str, text: str, metrics: Mapping[str, Collection[str]]
+) -> Iterator[Finding]:
+    """Find labels that a metric does not have; `job` and `instance` are those of Prometheus."""
+    for series in _SERIES.finditer(text):
+        name, number = series[1], text.count("\n", 0, series.start()) + 1
+        known = {"job", "instance", "le", *metrics.get(name, ())}
+        for label in _LABEL.findall(series[2]):
+            if label not in known:
+                yield Finding(path, number, "label", f"{name}{{{label}}}")
+
+
+def unknown_settings(
+    path: str, text: str, settings: Collection[str], others: Collection[str]
+) -> Iterator[Finding]:
+    """Find names with a unit that are no setting of a node and nothing else that people meet, and
+    keys in blocks of TOML that are no setting."""
+    for number, line in enumerate(text.splitlines(), 1):
+        for name in _NAME_WITH_UNIT.findall(line):
+            if name not in settings and name not in others:
+                yield Finding(path, number, "setting", name)
+    for block in re.finditer(r"^```toml\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        for key in _TOML_KEY.finditer(block[1]):
+            if key[1] not in settings:
+                at = text.count("\n", 0, block.start(1) + key.start()) + 1
+                yield Finding(path, at, "setting", key[1])
+
+
 def unknown_files(path: str, text: str, files: Collection[str]) -> Iterator[Finding]:
     """Find names of source files that end no path of the repository."""
     for number, line in enumerate(text.splitlines(), 1):
         for name in _FILE.findall(line):
             if not any(f"/{file}".endswith(f"/{name}") for file in files):
                 yield Finding(path, number, "file", name)
+
+
+def missing_anchors(path: str, text: str, texts: Mapping[str, str]) -> Iterator[Finding]:
+    """Find links to a section of one of these documents that it does not have."""
+    for number, line in enumerate(text.splitlines(), 1):
+        for file, anchor in _ANCHOR.findall(line):
+            base = posixpath.dirname(path)
+            target = posixpath.normpath(posixpath.join(base, file)) if file else path
+            if target in texts and anchor not in _anchors_of(texts[target]):
+                yield Finding(path, number, "anchor", f"{file}#{anchor}")
+
+
+def _anchors_of(text: str) -> set[str]:
+    """Return the names that GitHub gives to headings."""
+    heads = re.findall(r"^#+ +(.+?) *$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads}
 
 
 def wrong_commands(path: str, text: str, main: click.Group) -> Iterator[Finding]:

@@ -1,5 +1,6 @@
 """Documents name what exists, and what exists is documented; planted violations are found."""
 
+import ast
 import importlib
 import pkgutil
 import re
@@ -10,8 +11,11 @@ import pytest
 import node
 import raft
 import store
+from node.config import Settings
+from node.config_types import Peer
 from node.errors import NodeError
 from node.ha.types import HaError
+from node.metrics import METRICS, PREFIX, Spec
 from quorumlog.cli import main
 from raft.errors import RaftError
 from store.errors import StoreError
@@ -23,6 +27,8 @@ WRITTEN = [
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
+    "chaos-tests/README.md",
+    "docs/alerts.md",
     "docs/client.md",
     "docs/divergence.md",
     "docs/format.md",
@@ -32,6 +38,8 @@ WRITTEN = [
 DECISIONS = "docs/decisions/"
 INTERNAL = "node.internal"
 """What a node says of an error that has no class of its own."""
+ENGINE_ALONE = {"flush_timeout_ms"}
+"""What a document may name although it is a setting of the store as a library only."""
 
 
 def text(name: str) -> str:
@@ -80,16 +88,47 @@ def test_every_decision_is_in_the_index() -> None:
     assert [name for name in names if f"]({name})" not in index] == []
 
 
+@pytest.fixture(scope="module")
+def settings() -> set[str]:
+    """Keys of a node's file."""
+    return {*Settings.model_fields, *Peer.model_fields}
+
+
+@pytest.fixture(scope="module")
+def shown() -> set[str]:
+    """What programs and people meet besides: names of the SDK, keys that commands print."""
+    found = set(re.findall(r"\w+", text("docs/cli.md")))
+    for name in repository.files():
+        if re.fullmatch(r"quorumlog/\w+\.py", name):
+            for part in ast.walk(ast.parse(text(name))):
+                if isinstance(part, ast.arg):
+                    found.add(part.arg)
+                elif isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name):
+                    found.add(part.target.id)
+    return found
+
+
 @pytest.mark.parametrize("name", WRITTEN)
-def test_names_in_documents_exist(name: str, codes: set[str]) -> None:
+def test_names_in_documents_exist(
+    name: str, codes: set[str], settings: set[str], shown: set[str]
+) -> None:
     metrics = set(re.findall(r"^\| `(quorumlog_\w+)`", text("docs/metrics.md"), re.M))
     assert len(metrics) > 50
+    labels = documents.shown_metrics(METRICS, PREFIX)
     findings = [
         *documents.unknown_codes(name, text(name), codes | {INTERNAL}),
         *documents.unknown_metrics(name, text(name), metrics),
+        *documents.unknown_labels(name, text(name), labels),
+        *documents.unknown_settings(name, text(name), settings, shown | ENGINE_ALONE),
         *documents.unknown_files(name, text(name), repository.files()),
         *documents.wrong_commands(name, text(name), main),
     ]
+    assert not findings, "\n".join(["", *map(str, findings)])
+
+
+def test_links_to_sections_lead_there() -> None:
+    texts = {name: text(name) for name in repository.files() if name.endswith(".md")}
+    findings = [x for name in texts for x in documents.missing_anchors(name, texts[name], texts)]
     assert not findings, "\n".join(["", *map(str, findings)])
 
 
@@ -109,6 +148,27 @@ def test_planted_names_are_found() -> None:
     files = {"node/driver.py", "store/flush.py"}
     line = "`driver.py` `node/driver.py` `raft/driver.py` `iver.py`"
     assert details(documents.unknown_files("a.md", line, files)) == ["raft/driver.py", "iver.py"]
+
+
+def test_a_planted_link_to_no_section_is_found() -> None:
+    texts = {"docs/a.md": "# One\n## At 3 a.m., `x`\n", "b.md": "## Two\n"}
+    text = "[x](#one) [x](#at-3-am-x) [x](../b.md#two) [x](c.md#x) [x](#two)\n[x](../b.md#one)"
+    found = [*documents.missing_anchors("docs/a.md", text, texts)]
+    assert [(f.line, f.detail) for f in found] == [(1, "#two"), (2, "../b.md#one")]
+
+
+def test_planted_labels_are_found() -> None:
+    line = 'a\nquorumlog_a_total{x="1", instance="i"} quorumlog_b{x=~"2",le="1"} quorumlog_c{y="1"}'
+    specs = {"a": Spec("counter", "", ("x",)), "b": Spec("gauge", "", ("y",))}
+    found = [*documents.unknown_labels("a.md", line, documents.shown_metrics(specs, PREFIX))]
+    assert [(f.line, f.detail) for f in found] == [(2, "quorumlog_b{x}"), (2, "quorumlog_c{y}")]
+
+
+def test_planted_settings_are_found() -> None:
+    prose = "`a_ms` `b_ms = 1` `c_bytes=2` `d_ratio` `quorumlog_x_bytes` e_ms `f`\n"
+    block = "```toml\na_ms = 1\n# g_ms = 1\n[peers.1]\ng = 2\n```\n```\nh = 1\n```\n"
+    found = [*documents.unknown_settings("a.md", prose + block, {"a_ms"}, {"d_ratio"})]
+    assert [(f.line, f.detail) for f in found] == [(1, "b_ms"), (1, "c_bytes"), (6, "g")]
 
 
 @pytest.mark.parametrize(
