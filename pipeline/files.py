@@ -57,8 +57,9 @@ class Files:
         return bool(self._fs.exists(self._path(path)))
 
     def delete(self, path: str) -> None:
-        """Delete a file, or a directory and all in it; nothing is fine too."""
-        self._fs.delete(self._path(path), True)
+        """Delete a file, or a directory and all in it; nothing is fine too. Raises OSError."""
+        if not self._fs.delete(self._path(path), True) and self.exists(path):
+            raise OSError(f"{path} cannot be deleted below {self.root}")
 
     def move(self, path: str, to: str) -> None:
         """Give a file another place, at once. Raises OSError when it did not work."""

@@ -23,6 +23,7 @@ from pipeline.reading import read_range
 from pipeline.source import Part
 from quorumlog.options import END
 from quorumlog.queues import Queue
+from quorumlog.reads import QueueOffsets
 
 Checkpoint = dict[str, dict[str, int]]
 
@@ -33,8 +34,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._connection: Connection | None = None
-        self._target: dict[Queue, int] | None = None
-        """Where a query ends that is to read what there was when it began."""
+        self._target: list[QueueOffsets] | None = None
+        """The queues as a query found them that is to read what there was when it began."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_options": self._options, "_connection": None, "_target": None}
@@ -51,9 +52,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> Checkpoint:
         """Return how far the next micro-batch reads."""
         begin = _parsed(start)
-        ends = self._ends(begin) if self._target is None else self._target
+        found = self._found() if self._target is None else self._target
+        check_survived(self._options, found, begin)
         # A queue that came later is read from its beginning.
-        wanted = {queue: (begin.get(queue, 0), end) for queue, end in ends.items()}
+        wanted = {queue: (begin.get(queue, 0), end) for queue, end in _ends(found).items()}
         for queue, offset in begin.items():
             if wanted.get(queue, (0, 0))[1] < offset:
                 wanted[queue] = (offset, offset)
@@ -61,10 +63,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return _written(limited(wanted, limit.max_rows))
         return _written({queue: hi for queue, (_, hi) in wanted.items()})
 
-    def _ends(self, begin: Mapping[Queue, int]) -> dict[Queue, int]:
-        found = queues_of(self._connect(), self._options)
-        check_survived(self._options, found, begin)
-        return {queue_of(offsets): offsets.max_offset for offsets in found}
+    def _found(self) -> list[QueueOffsets]:
+        return queues_of(self._connect(), self._options)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return the limit of the option `maxRecordsPerTrigger`."""
@@ -73,11 +73,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> Checkpoint | None:  # noqa: N802
         """Return where the queues end, for the progress of the query."""
-        return _written(self._ends({}))
+        return _written(_ends(self._found()))
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Read up to where the queues end now."""
-        self._target = self._ends({})
+        self._target = self._found()
 
     def partitions(
         self, start: Mapping[str, Mapping[str, int]], end: Mapping[str, Mapping[str, int]]
@@ -119,6 +119,10 @@ def limited(wanted: Mapping[Queue, tuple[int, int]], count: int) -> dict[Queue, 
         ends[queue] += share
         left -= share
     return ends
+
+
+def _ends(found: list[QueueOffsets]) -> dict[Queue, int]:
+    return {queue_of(offsets): offsets.max_offset for offsets in found}
 
 
 def _written(offsets: Mapping[Queue, int]) -> Checkpoint:

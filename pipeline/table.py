@@ -45,6 +45,10 @@ class Table:
         without the other."""
         return f"{self.path}/{CHECKPOINT}"
 
+    def is_begun(self) -> bool:
+        """Say whether a stream has noted where it begins."""
+        return self.files.exists(f"{CHECKPOINT}/offsets")
+
     def add(self, batch: int, rows: "DataFrame") -> None:
         """Add a batch, again if it was added before or in part."""
         staged = f"{_STAGED}/{batch}"

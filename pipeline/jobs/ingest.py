@@ -53,10 +53,12 @@ def ingest(
     """
     given = {"startingOffsets": "earliest", "maxRecordsPerTrigger": str(RECORDS_PER_BATCH)}
     given |= options
-    total = check_source(given)
+    table = Table(spark, path)
+    # Spark asks only a new query where it begins, so what was said then may have expired since.
+    begins = {"startingOffsets": "earliest"} if table.is_begun() else {}
+    total = check_source(given | begins)
     pipeline.register(spark)
     began_s = time.monotonic()
-    table = Table(spark, path)
     table.recover()
     run = _Run(table)
     rows = spark.readStream.format("quorumlog").options(**given).load()
@@ -65,11 +67,14 @@ def ingest(
         writer = writer.trigger(availableNow=True)
     query = writer.start()
     try:
-        _wait(query, lambda: show("records", run.row_count, None if follow else total), should_stop)
+        is_over = _wait(
+            query, lambda: show("records", run.row_count, None if follow else total), should_stop
+        )
     finally:
         query.stop()
-    # The query is over, so all of its batches are done for good.
-    run.merged_count += table.compact(run.next_batch)
+    # All batches of a query that is over are done for good. One that was stopped may have been so
+    # before Spark noted its last batch, which comes again then.
+    run.merged_count += table.compact(run.next_batch if is_over else run.next_batch - 1)
     show("records", run.row_count, None if follow else run.row_count)
     return Ingested(
         table.path, run.batch_count, run.row_count, run.merged_count, time.monotonic() - began_s
@@ -78,11 +83,13 @@ def ingest(
 
 def _wait(
     query: "StreamingQuery", show: Callable[[], None], should_stop: Callable[[], bool]
-) -> None:
+) -> bool:
+    """Return whether the query is over by itself."""
     while not query.awaitTermination(_WAIT_S):  # type: ignore[arg-type] # It takes parts of one.
         show()
         if should_stop():
-            return
+            return False
+    return True
 
 
 class _Run:

@@ -24,9 +24,9 @@ from deploy.stdlib_source import (
     sha256_of_files,
     standard_library,
 )
-from pipeline.errors import OptionError
+from pipeline.errors import OffsetsError, OptionError
 from pipeline.jobs.ingest import ingest
-from pipeline.table import CHECKPOINT, Table
+from pipeline.table import CHECKPOINT, MERGE_COUNT_MIN, Table
 from quorumlog import sync
 from quorumlog.message import Message
 from tests.pipeline.topics import fill, read, running
@@ -98,6 +98,46 @@ def _first_file(path: Path, job: "subprocess.Popen[bytes]") -> bool:
         pause.wait(0.01)
         waited_ms += 10
     return False
+
+
+def test_a_job_that_was_stopped_may_repeat_its_last_batch(
+    spark: SparkSession, cluster: Running, tmp_path: Path
+) -> None:
+    """There are enough to merge, and Spark did not note the last one, for it was interrupted.
+
+    Its files must not be merged with the others: the next job could not find them to replace.
+    """
+    local, client = cluster
+    client.admin.create_topic("stopped", queue_count=1)
+    path, batches = tmp_path / "table", MERGE_COUNT_MIN
+    given = {"servers": local.bootstrap, "topic": "stopped", "maxRecordsPerTrigger": "10"}
+    with client.producer() as producer:
+        for n in range(10 * batches):
+            producer.send_nowait("stopped", b"%d" % n)
+    commit = path / CHECKPOINT / "commits" / str(batches - 1)
+    done = ingest(spark, given, str(path), follow=True, should_stop=commit.exists)
+    assert (done.batch_count, done.merged_file_count) == (batches, 0)
+    commit.unlink()
+    commit.with_name(f".{commit.name}.crc").unlink()
+    ingest(spark, given, str(path))
+    assert rows(path) == rows_of(read(client, "stopped"))
+
+
+def test_a_table_that_is_begun_goes_on_from_where_it_is(
+    spark: SparkSession, cluster: Running, tmp_path: Path
+) -> None:
+    """What was said of the beginning may be no more: later runs do not look at it."""
+    local, client = cluster
+    client.admin.create_topic("begun", queue_count=1)
+    with client.producer() as producer:
+        for n in range(20):
+            producer.send_nowait("begun", b"%d" % n)
+    given = {"servers": local.bootstrap, "topic": "begun"}
+    ingest(spark, given | {"startingOffsets": "5"}, str(tmp_path))
+    again = ingest(spark, given | {"startingOffsets": "900"}, str(tmp_path))
+    assert (again.row_count, len(rows(tmp_path))) == (0, 15)
+    with pytest.raises(OffsetsError, match="900 is behind its end"):
+        ingest(spark, given | {"startingOffsets": "900"}, str(tmp_path / "other"))
 
 
 def test_a_table_of_real_input_gives_the_files_back(

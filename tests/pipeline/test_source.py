@@ -2,6 +2,7 @@
 
 import datetime
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import pipeline
 from deploy.local import LocalCluster
@@ -18,6 +20,7 @@ from pipeline.errors import DataLossError, OffsetsError, OptionError
 from pipeline.options import Cluster, SourceOptions
 from pipeline.plan import Range, bounds, queues_of, ranges
 from pipeline.reading import read_range
+from pipeline.stream import StreamReader
 from quorumlog import sync
 from quorumlog.errors import QuorumlogError, UnknownTopicError
 from quorumlog.queues import Queue
@@ -135,6 +138,89 @@ def test_what_is_not_there_any_more_is_an_error_or_left_out(cluster: Running) ->
         list(read_range(strict, beyond))
     lax = SourceOptions(Cluster(local.bootstrap), ("large",), fails_on_data_loss=False)
     assert sum(batch.num_rows for batch in read_range(lax, beyond)) == 1
+
+
+@pytest.mark.parametrize("reads_to_now", [False, True])
+def test_a_stream_that_was_further_than_its_queue_is_says_so(
+    cluster: Running, reads_to_now: bool
+) -> None:
+    """The topic was made anew, or a failover lost its end: what the checkpoint has is not there."""
+    servers, each = Cluster(cluster[0].bootstrap), COUNT // 4
+    further = {"orders": {f"g0/{n}": each + (n == 2) for n in range(4)}}
+    gone = {"orders": {"g0/9": 1}}
+    for begin, what in (
+        (further, f"ends at {each}, and was read up to {each + 1}"),
+        (gone, "is gone"),
+    ):
+        strict = StreamReader(SourceOptions(servers, ("orders",)))
+        lax = StreamReader(SourceOptions(servers, ("orders",), fails_on_data_loss=False))
+        try:
+            if reads_to_now:
+                strict.prepareForTriggerAvailableNow()
+                lax.prepareForTriggerAvailableNow()
+            with pytest.raises(DataLossError, match=what):
+                strict.latestOffset(begin, ReadAllAvailable())
+            found = lax.latestOffset(begin, ReadAllAvailable())["orders"]
+            assert found == {f"g0/{n}": each for n in range(4)} | begin["orders"]
+        finally:
+            strict.stop()
+            lax.stop()
+
+
+def test_a_follower_that_is_behind_is_waited_for_or_left(cluster: Running) -> None:
+    """It was paused while the leader went on: what it has is older than what is asked for."""
+    local, client = cluster
+    late = next(node for node in local.node_ids if node != local.leader_id())
+    local.pause(late)
+    try:
+        client.admin.create_topic("late", queue_count=1)
+        with client.producer() as producer:
+            for n in range(200):
+                producer.send_nowait("late", b"%d" % n)
+    finally:
+        local.resume(late)
+    options = SourceOptions(Cluster(local.bootstrap), ("late",), records_per_partition_max=20)
+    with Connection(options.cluster) as connection:
+        wanted = bounds(connection, options, queues_of(connection, options), "first")
+        parts = ranges(connection, wanted, options.records_per_partition_max)
+    assert len(parts) == 10
+    found = [batch for part in parts for batch in read_range(options, part)]
+    bodies = [body for batch in found for body in batch.column("body").to_pylist()]
+    assert bodies == [b"%d" % n for n in range(200)]
+
+
+def test_expired_records_are_an_error_or_left_out(tmp_path: Path) -> None:
+    """Files of 256 KiB, four of which are kept."""
+    settings = {
+        "file_size_bytes": "256KiB",
+        "batch_size_bytes_max": "64KiB",
+        "retention_size_bytes": "1MiB",
+    }
+    local = LocalCluster.create(tmp_path / "cluster", 1, settings=settings)
+    with local, sync.connect(local.bootstrap, timeout_ms=60_000) as client:
+        client.admin.create_topic("short", queue_count=1)
+        queue = Queue("short", 0, client.groups[0])
+        given = SourceOptions(Cluster(local.bootstrap), ("short",))
+        lax = replace(given, fails_on_data_loss=False)
+        with Connection(given.cluster) as connection, client.producer() as producer:
+            count, first = 0, 0
+            while not first:
+                for _ in range(100):
+                    producer.send_nowait("short", b"x" * 1024)
+                producer.flush()
+                count += 100
+                (found,) = queues_of(connection, given)
+                first = found.min_offset
+                assert count <= 20_000, "nothing expires"
+        part = Range(queue, 0, count, 0)
+        with pytest.raises(DataLossError, match="the offsets from 0 on expired"):
+            list(read_range(given, part))
+        with pytest.raises(OffsetsError, match="and those from 0 on expired"):
+            check_source({"servers": local.bootstrap, "topic": "short", "startingOffsets": "0"})
+        rows = [row for batch in read_range(lax, part) for row in batch.to_pylist()]
+        offsets = [row["queue_offset"] for row in rows]
+        assert offsets == list(range(offsets[0], count))
+        assert first <= offsets[0] < count
 
 
 @pytest.mark.parametrize(
