@@ -139,6 +139,12 @@ ALERTS: Final = (
         'operations.md, "A full disk"',
     ),
     Alert(
+        "DeletedForRoom", "page", "increase(quorumlog_log_files_deleted_for_room_total[1h]) > 0",
+        "0s",
+        "messages that had not expired were deleted to make room (`delete_when_full`)",
+        'operations.md, "A full disk"',
+    ),
+    Alert(
         "Damage", "ticket",
         "increase(quorumlog_repaired_entries_total[1d]) > 0 "
         "or increase(quorumlog_scrub_damage_total[1d]) > 0 or quorumlog_repairs_waiting > 0", "0s",
