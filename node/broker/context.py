@@ -62,6 +62,8 @@ class LogKind(NamedTuple):
     """What a node that does not lead answers; it is given who leads."""
     has_entries: bool
     """Else an idempotent batch has to say its size: nothing around it does."""
+    why_not_local: Callable[[], NodeError | None] = lambda: None
+    """What a node answers that has nothing yet that may be read, whoever leads."""
 
 
 def entries(log: Ledger, *, is_flush_sync: bool) -> LogKind:
@@ -116,6 +118,13 @@ class Context:
         """Raise ShuttingDownError once the broker is stopped."""
         if self.is_stopped:
             raise self.with_leader(ShuttingDownError())
+
+    def check_local(self) -> None:
+        """Raise unless this node may answer from what it has, whoever leads."""
+        self.check_running()
+        error = self.kind.why_not_local()
+        if error is not None:
+            raise self.with_leader(error)
 
     def check_leads(self) -> None:
         """Raise unless this node leads and knows everything that was acked before."""

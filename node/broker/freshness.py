@@ -32,7 +32,7 @@ class Freshness:
     def check(self, consistency: common_pb2.Consistency) -> None:
         """Raise unless this node may (still) answer a read of this kind."""
         if self.is_local(consistency):
-            self._context.check_running()
+            self._context.check_local()
         else:
             self._context.check_leads()
 
@@ -55,7 +55,7 @@ class Freshness:
         elif consistency in _LEADER:
             context.check_leads()
         elif consistency == common_pb2.CONSISTENCY_LOCAL:
-            context.check_running()
+            context.check_local()
         else:
             raise BadRequestError("consistency", "one of Consistency", str(consistency))
 

@@ -99,6 +99,9 @@ class HaAdmin:
         state = node.driver.machine.state
         if state.replica.standing is Standing.JOINING:
             found.append("its disk was empty: it counts once the master found that safe")
+        error = node.driver.save_error
+        if error is not None:
+            found.append(f"it takes part in nothing until it can write what it promises: {error}")
         if node.applied.is_missing:
             found.append("it has no copy of the replicated state yet, and cannot be promoted")
         if with_losses and node.losses.losses:

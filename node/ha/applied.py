@@ -7,6 +7,7 @@ image name the epoch of their last byte: with their position that identifies the
 that belongs to a history that was cut off is never used.
 """
 
+import contextlib
 import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
@@ -14,12 +15,13 @@ from typing import Final, NamedTuple
 from node.checkpoint_files import CheckpointFiles, History
 from node.ha.image import Image, decode, encode
 from node.ha.log import HaLog
+from node.ha.sender import HaProtocolError
 from node.ha.types import EpochStart
 from node.limits import Limits
 from node.state import StateImage
 from node.state_machine import StateMachine
 from store.cut_file import CutFile
-from store.errors import PositionRangeError
+from store.errors import FileSystemError, PositionRangeError, StoreFullError
 from store.file_system import FileSystem
 
 
@@ -50,6 +52,10 @@ class Checkpoint:
         """Write it; durable on return. On the maintenance thread. Raises as `CheckpointFiles.save`:
         a full disk postpones it, SyncFailedError: stop."""
         self._owner.save(self._known)
+
+
+def _never(_begin: int) -> bool:
+    return False
 
 
 class AppliedState:
@@ -100,7 +106,9 @@ class AppliedState:
         """Do the effect `Cut`: `HaLog.cut`, and the state as it was at `lo` or before."""
         aside = self._log.cut(lo, hi, epoch)
         if self.is_missing or self.applied > lo:
-            self._begin()
+            # What could not be read now, `apply` takes over later.
+            with contextlib.suppress(StoreFullError, FileSystemError):
+                self._begin()
         else:
             self.machine.forget_ahead()
         return aside
@@ -149,7 +157,8 @@ class AppliedState:
         if pending is None or log.dispatched < max(pending.position, log.min_position):
             return False
         self._pending = None
-        if not self._fits(_Known(pending.state, pending.epoch)):
+        is_here = log.min_position <= pending.position
+        if not is_here or not self._fits(_Known(pending.state, pending.epoch)):
             return False
         self.machine.go_back(pending.state)
         self.is_missing = False
@@ -173,13 +182,19 @@ class AppliedState:
 
         return make
 
-    def take_image(self, data: bytes) -> None:
+    def take_image(self, data: bytes, is_behind: Callable[[int], bool] = _never) -> None:
         """Take an image that was asked for: an empty log begins where it says.
 
-        It becomes the state once the log reaches it, if it is of the same history then. Raises
-        HaProtocolError for bytes that are none; SyncFailedError: stop.
+        So does one of which `is_behind(begin)` says that its master has deleted what comes next:
+        it is set aside as a whole. The image becomes the state once the log reaches it, if it is of
+        the same history then. Raises HaProtocolError for bytes that are none; StoreFullError or
+        FileSystemError: ask for another one later; SyncFailedError: stop.
         """
         image, log = decode(data), self._log
+        if not log.is_empty and is_behind(image.begin):
+            if log.dispatched < log.end:
+                raise HaProtocolError(f"readers see {log.dispatched} of {log.end} so far")
+            log.set_all_aside()
         if log.is_empty:
             if image.begin != log.end or self.is_missing or not log.may_begin:
                 log.begin_at(image.begin, image.next_offsets)

@@ -9,8 +9,11 @@ slave, one sync and one wake-up of their callers; so do the transfers that a sla
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Final
+
+import structlog
 
 from node.errors import NotReadyError, ShuttingDownError
 from node.ha import report
@@ -42,6 +45,7 @@ from raft.transitions import Role
 from store.errors import CorruptionError, FileSystemError, StoreFullError
 
 TICK_MS: Final = 100
+_log: Final = structlog.get_logger(component="ha")
 _ROLES: Final = {
     HaRole.MASTER: Role.LEADER,
     HaRole.CANDIDATE: Role.CANDIDATE,
@@ -97,7 +101,11 @@ class HaDriver:
         self._appends: list[tuple[int, PendingAppend]] = []
         """Written in this turn; the machine does not know of them yet."""
         self._later: list[Callable[[Machine], Effects]] = []
-        """Inputs that came up while effects were being done."""
+        """Inputs that came up while effects were being done, or could not be done."""
+        self._unsaved: Effects | None = None
+        """Effects of which something must be durable first, and the disk has no room for it."""
+        self.save_error: StoreFullError | FileSystemError | None = None
+        """Why; nothing else happens here until it is gone."""
         self._is_busy = False
         self._confirm = applied.applied
         """Readers may see the log up to here."""
@@ -168,6 +176,8 @@ class HaDriver:
         waiters: list[object] = [waiter for _, waiter in self._appends]
         self._appends = []
         waiters += [one.waiter for one in self.machine.state.waiters.give_up()]
+        if self._unsaved is not None:
+            waiters += [one.waiter for one in self._unsaved.resolved]
         self._callers.stop(waiters)
 
     def add_listener(self, listener: Callable[[], None]) -> None:
@@ -197,9 +207,9 @@ class HaDriver:
             raise BusyError("appends that wait for copies", error.held, error.limit) from error
         if not self.is_ready:
             raise NotReadyError(self.term)
-        if self._apply_error is not None:
+        if (no_room := self.save_error or self._apply_error) is not None:
             # Nobody could be told of this one before there is room.
-            raise self._apply_error.with_traceback(None)
+            raise no_room.with_traceback(None)
         prepared = self.log.prepare(batch)
         check(prepared)
         try:
@@ -245,15 +255,24 @@ class HaDriver:
     # --- Inputs and effects ---
 
     def input(self, call: Callable[[Machine], Effects]) -> None:
-        """Give the machine an input and do what it wants; inputs that this leads to come after."""
+        """Give the machine an input and do what it wants; inputs that this leads to come after.
+
+        While the disk has no room for what must be durable first, inputs wait. They are few then:
+        nothing is taken from links, nothing is appended, and time stands still.
+        """
         self._later.append(call)
-        if self._is_busy:
-            return
+        if not self._is_busy and self._unsaved is None:
+            self._go_on()
+
+    def _go_on(self) -> None:
         self._is_busy = True
         try:
-            self._tell_appends()
-            while self._later:
-                self._carry_out(self._later.pop(0)(self.machine))
+            if self._unsaved is not None:
+                self._carry_out(self._unsaved)
+            while self._unsaved is None and (self._later or self._appends):
+                self._tell_appends()
+                if self._later:
+                    self._carry_out(self._later.pop(0)(self.machine))
         except BaseException as error:
             self.on_fatal(error)
             raise
@@ -268,16 +287,18 @@ class HaDriver:
             self._carry_out(self.machine.appended_all(appends))
 
     def _carry_out(self, fx: Effects) -> None:
-        """Do what the machine wants, in the order of its fields."""
-        log = self.log
-        if fx.state is not None:
-            log.save_state(fx.state)
-        if fx.cut is not None:
-            self._cut(fx.cut, fx.losses)
-        if fx.epochs is not None:
-            log.save_epochs(fx.epochs)
+        """Do what the machine wants, in the order of its fields; if the first of it cannot be done,
+        all of it waits."""
+        try:
+            self._save(fx)
+        except (StoreFullError, FileSystemError) as error:
+            if self._unsaved is None:
+                _log.warning("waits until it can write what it must not forget", error=str(error))
+            self._unsaved, self.save_error = fx, error
+            return
+        self._unsaved = self.save_error = None
         for position, body in fx.write:
-            log.write_raw(position, body)
+            self.log.write_raw(position, body)
             self._has_unsynced = True
         if fx.send:
             self._send(fx.send)
@@ -293,18 +314,35 @@ class HaDriver:
             self._callers.fail_reads(self.leader_id)
         for change in fx.role_changes:
             self._note_role(change)
-        if fx.cut is None:
-            for loss in fx.losses:
-                self.losses.add(count_loss(log, loss).loss)
 
-    def _cut(self, cut: Cut, losses: list[LossReport]) -> None:
-        assert len(losses) == 1, f"a cut of {cut} with {losses}"
-        counted = count_loss(self.log, losses[0])  # Now: the bytes are still there.
-        file = self.applied.cut(cut.lo, cut.hi, losses[0].epoch)
+    def _save(self, fx: Effects) -> None:
+        """Make durable what comes first. Each step once, however often it is repeated.
+
+        Raises StoreFullError or FileSystemError: repeat it before anything else happens here.
+        """
+        log = self.log
+        if fx.state is not None:
+            log.save_state(fx.state)
+            fx.state = None
+        if fx.cut is not None:
+            self._cut(fx.cut, fx.losses[0])
+            fx.cut = None
+            del fx.losses[0]
+        if fx.epochs is not None:
+            log.save_epochs(fx.epochs)
+            fx.epochs = None
+        while fx.losses:
+            self.losses.note(count_loss(log, fx.losses.pop(0)).loss)
+        self.losses.save()
+
+    def _cut(self, cut: Cut, loss: LossReport) -> None:
+        assert (loss.lo, loss.hi) == cut, f"a cut of {cut} with {loss}"
+        counted = count_loss(self.log, loss)  # Now: the bytes are still there.
+        file = self.applied.cut(cut.lo, cut.hi, loss.epoch)
         self._callers.cut(cut.lo)
         self._confirm = min(self._confirm, cut.lo)
         self._has_news = True
-        self.losses.add(counted.at(file.path))
+        self.losses.note(counted.at(file.path))
 
     def _send(self, items: list[Send | Ship]) -> None:
         """Send frames, and bytes of the log; slaves that are level get the same ones."""
@@ -333,8 +371,11 @@ class HaDriver:
 
     def _note_role(self, change: RoleChange) -> None:
         if change.role is HaRole.MASTER:
-            self.log.become_master()
+            with contextlib.suppress(FileSystemError):  # The first append does it otherwise.
+                self.log.become_master()
             self._caught_up.clear()
+        else:
+            self.is_ready = False  # At once: what is asked in this turn is not answered any more.
         self._has_news = True
         self.promotion.changed.set()
         for listener in self._role_listeners:
@@ -354,7 +395,7 @@ class HaDriver:
             return
         if self._appends:
             self.input(_nothing)
-        if self._callers.begin_reads():
+        if self._unsaved is None and self._callers.begin_reads():
             if self.machine.role is HaRole.MASTER:
                 self.input(lambda machine: machine.confirm_master(None))
             else:
@@ -375,18 +416,18 @@ class HaDriver:
         When the queues cannot grow, it is tried again with the next tick: nobody is told before.
         """
         applied = self.applied
+        self._apply_error = None
         if self._confirm > applied.applied:
             try:
                 applied.apply(self._confirm)
+                self._has_news = True
             except (StoreFullError, FileSystemError) as error:
                 self.apply_retry_count += 1
                 self._apply_error = error
-                return
-            self._apply_error = None
-            self._has_news = True
         state = self.machine.state
         start = state.copies.epoch_start
-        self.is_ready = state.role is HaRole.MASTER and min(self._confirm, applied.applied) >= start
+        is_serving = state.role is HaRole.MASTER and self._unsaved is None
+        self.is_ready = is_serving and min(self._confirm, applied.applied) >= start
         self._callers.settle(applied.applied)
         seen = self.role, self.leader_id, self.is_ready
         if self._has_news or seen != self._was_seen:
@@ -402,13 +443,18 @@ class HaDriver:
     def _tick(self) -> None:
         self._tick_timer = self._loop.call_later(TICK_MS / 1000, self._tick)
         now_ms = int(self._loop.time() * 1000)
-        self.input(lambda machine: machine.tick(now_ms))
+        if self._unsaved is not None:
+            self._go_on()
+        if self._unsaved is None:
+            self.input(lambda machine: machine.tick(now_ms))
+            self.intake.go_on()
         self._callers.forget_reads()
         state = self.machine.state
         if state.role is HaRole.MASTER:
             self._caught_up.look(state)
-        self.promotion.maybe_propose()
-        self.intake.tick(now_ms)
+        if self._unsaved is None:
+            self.promotion.maybe_propose()
+            self.intake.tick(now_ms)
 
     # --- Small decisions ---
 

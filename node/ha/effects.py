@@ -153,3 +153,4 @@ class Effects:
         """Of these nobody here can tell."""
         self.role_changes: list[RoleChange] = []
         self.losses: list[LossReport] = []
+        """With a cut, the first one is of what it cuts."""

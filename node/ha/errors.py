@@ -25,6 +25,17 @@ class NotMasterError(NodeError):
         return f"this node is not the master, {self._leader_text()}; ask there"
 
 
+class StateMissingError(NodeError):
+    """This node's log does not reach back far enough to know topics and groups; it fetches them
+    from the master. Nothing happened; ask again, or another node."""
+
+    code, retryable, status = "ha.state_missing", True, "UNAVAILABLE"
+    retry_after_ms = RETRY_ELECTION_MS
+
+    def __str__(self) -> str:
+        return "this node has no copy of the replicated state yet; ask another one meanwhile"
+
+
 class PromotionRefusedError(NodeError):
     """This node cannot begin to become master now. Nothing changed."""
 

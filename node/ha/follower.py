@@ -88,10 +88,11 @@ def on_transfer(s: State, link: Link, frame: Transfer) -> None:
     receiver = s.receiver
     if receiver is None or receiver.link != link.id or not receiver.is_streaming:
         return  # Of an older session on this link.
-    receiver.check_transfer(frame, s.end, s.is_empty)
-    receiver.heard_ms = s.now_ms
+    is_left_behind = is_behind(s, link, frame.position)
+    receiver.check_transfer(frame, s.end, s.is_empty or is_left_behind)
+    receiver.heard_ms, receiver.has_begun = s.now_ms, not is_left_behind
     assert receiver.epochs is not None
-    if frame.body:
+    if frame.body and not is_left_behind:
         if frame.position != s.end:
             s.end = s.durable = frame.position  # The log is empty and begins here.
         s.fx.write.append(Write(frame.position, frame.body))
@@ -102,6 +103,25 @@ def on_transfer(s: State, link: Link, frame: Transfer) -> None:
     s.known_confirm = max(s.known_confirm, frame.confirm)
     if min(frame.confirm, s.end) > s.confirm:
         s.set_confirm(min(frame.confirm, s.end))
+
+
+def is_behind(s: State, link: Link, position: int) -> bool:
+    """Say whether the sender that is followed begins, at `position`, behind the end of this log.
+
+    It said at the handshake that all of this log is its own history, and has deleted what comes
+    next: only confirmed bytes expire. The log stays as it is until the shell has an image of the
+    sender, and then begins anew with that.
+    """
+    receiver = s.receiver
+    if receiver is None or receiver.link != link.id or not receiver.is_streaming:
+        return False
+    return not receiver.has_begun and not s.is_empty and position > s.end
+
+
+def heard(s: State, link: Link) -> None:
+    """Something came that is not the machine's, or of no use to it yet."""
+    if s.receiver is not None and s.receiver.link == link.id:
+        s.receiver.heard_ms = s.now_ms
 
 
 def ack(s: State) -> None:

@@ -7,7 +7,7 @@ A replica asks on the link that it dialled; frames of ours, beside the AutoSwitc
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import structlog
@@ -24,7 +24,7 @@ QUEUED_SIZE_BYTES: Final = 1 << 20
 """An image leaves room for what is streamed beside it."""
 PAUSE_S: Final = 0.01
 RETRY_MS: Final = 5_000
-"""How long an image may take to begin, or to go on, before it is asked for again."""
+"""After so long without a piece an image is asked for again, or somebody else is."""
 _log: Final = structlog.get_logger(component="ha")
 
 
@@ -78,11 +78,25 @@ class ImageReceiver:
         self._data = bytearray()
 
     def ask(self, connection: HaConnection, now_ms: int) -> None:
-        """Ask for an image, unless one is on its way from there."""
+        """Ask for an image, unless one is on its way from there.
+
+        What came already stays: who still sends it goes on, and a new one begins at 0.
+        """
         if self.source is connection and now_ms - self._asked_ms < RETRY_MS:
             return
-        self.source, self._asked_ms, self._data = connection, now_ms, bytearray()
+        if self.source is not connection:
+            self._data = bytearray()
+        self.source, self._asked_ms = connection, now_ms
         connection.send(encode(ImageRequest()))
+
+    def ask_one(self, connections: Sequence[HaConnection], now_ms: int) -> None:
+        """Ask one of these, and the next one if nothing comes from it."""
+        if not connections:
+            return
+        at = connections.index(self.source) if self.source in connections else -1
+        if at < 0 or (not self._data and now_ms - self._asked_ms >= RETRY_MS):
+            at = (at + 1) % len(connections)
+        self.ask(connections[at], now_ms)
 
     def take(self, connection: HaConnection, piece: ImagePiece, now_ms: int) -> bytes | None:
         """Take a piece; return the image once it is whole. Raises HaProtocolError."""
@@ -91,6 +105,8 @@ class ImageReceiver:
         size_bytes, at, body = piece
         if at == 0:
             self._data = bytearray()  # It was asked for again.
+        elif not self._data:
+            return None  # The rest of one that was given up.
         if at != len(self._data) or not at + len(body) <= size_bytes <= IMAGE_SIZE_BYTES_MAX:
             raise HaProtocolError(
                 f"a piece of {len(body)} bytes at {at} of {size_bytes}, {len(self._data)} are here"

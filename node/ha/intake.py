@@ -48,10 +48,12 @@ class Intake:
         self._driver, self._log, self._applied, self._link = driver, log, applied, link
         self._loop = asyncio.get_running_loop()
         self._waiting_for_room: set[HaConnection] = set()
+        self._unopened: list[HaConnection] = []
+        """Came while the driver takes no inputs."""
         self._images = ImageReceiver()
         self._image_sender = ImageSender(make_image)
         self.no_room_count = 0
-        """Looks at a transfer for which this disk had no room."""
+        """Looks at a frame that had to wait, as this disk had no room."""
 
     def stop(self) -> None:
         """End what goes on beside."""
@@ -59,16 +61,34 @@ class Intake:
 
     def tick(self, now_ms: int) -> None:
         """Ask for an image if the state is missing."""
+        if self._applied.wants_image:
+            self._images.ask_one(self._image_sources(), now_ms)
+
+    def _image_sources(self) -> list[HaConnection]:
+        """Return who may have the state: the master, or all that promised to follow this node.
+
+        An image names its history, so one that is of no use here does no harm.
+        """
         state = self._driver.machine.state
-        if self._applied.wants_image and state.role is Role.SLAVE:
-            link = state.up(state.bound.master_id)
-            if link is not None and link.is_master:
-                assert isinstance(link.id, HaConnection), f"link {link.id!r}"
-                self._images.ask(link.id, now_ms)
+        if state.role is Role.SLAVE:
+            links = [link for link in [state.up(state.bound.master_id)] if link and link.is_master]
+        else:
+            peers = [link.peer for link in state.downs() if link.promise is not None]
+            links = [link for peer in peers if (link := state.up(peer)) is not None]
+        return [_connection(link.id) for link in links]
+
+    def go_on(self) -> None:
+        """The driver takes inputs: hand in who came while it did not."""
+        unopened, self._unopened = self._unopened, []
+        for connection in unopened:
+            self.on_open(connection)
 
     def on_open(self, connection: HaConnection) -> None:
         """A connection passed its handshake."""
         if self._driver.is_stopped:
+            return
+        if self._driver.save_error is not None:
+            self._unopened.append(connection)
             return
         if connection.side is Side.DIALLED:
             self._driver.input(lambda machine: machine.dialled(connection, connection.peer))
@@ -80,7 +100,13 @@ class Intake:
         """Take a frame; False: not now, offer it again when `resume` is called."""
         if self._driver.is_stopped:
             return True
-        if isinstance(frame, Transfer) and frame.body:
+        if self._driver.save_error is not None:
+            self._wait_for_room(connection)
+            return False
+        if isinstance(frame, Transfer) and self._is_behind(connection, frame.position):
+            # Its log begins behind the end of ours: so must ours. The machine only notes it.
+            self._images.ask(connection, self._driver.machine.state.now_ms)
+        elif isinstance(frame, Transfer) and frame.body:
             if not self._log.has_room(len(frame.body)):
                 self._wait_for_room(connection)
                 return False
@@ -89,6 +115,7 @@ class Intake:
             except ImageNeededError:
                 # The empty log begins with an image; what is streamed before it is of no use.
                 self._images.ask(connection, self._driver.machine.state.now_ms)
+                self._driver.input(lambda machine: machine.heard(connection))
                 return True
             except HaProtocolError as error:
                 self.close(connection, str(error))
@@ -109,7 +136,9 @@ class Intake:
     def on_closed(self, connection: HaConnection) -> None:
         """A connection is gone."""
         self.forget(connection)
-        if not self._driver.is_stopped:
+        if connection in self._unopened:
+            self._unopened.remove(connection)
+        elif not self._driver.is_stopped:
             self._driver.input(lambda machine: machine.disconnected(connection))
 
     def close(self, connection: HaConnection, reason: str) -> None:
@@ -124,20 +153,24 @@ class Intake:
         self._images.forget(connection)
         self._image_sender.forget(connection)
 
+    def _is_behind(self, connection: HaConnection, position: int) -> bool:
+        return self._driver.machine.is_behind(connection, position)
+
     def _take_piece(self, connection: HaConnection, piece: ImagePiece) -> None:
-        was_empty = self._log.end <= self._log.min_position
+        self._driver.input(lambda machine: machine.heard(connection))
+        begin = self._log.min_position
         try:
             data = self._images.take(connection, piece, self._driver.machine.state.now_ms)
             if data is None:
                 return
-            self._applied.take_image(data)
+            self._applied.take_image(data, lambda begin: self._is_behind(connection, begin))
         except (HaProtocolError, StoreFullError, FileSystemError) as error:
             self.close(connection, str(error))
             return
         except BaseException as error:
             self._driver.on_fatal(error)
             raise
-        if was_empty:
+        if self._log.is_empty or self._log.min_position != begin:
             self.close(connection, "the log begins with an image, and is streamed anew")
         self._driver.touch()
 

@@ -313,6 +313,24 @@ class HaLog:
         self.may_begin = lo == 0
         return aside
 
+    def set_all_aside(self) -> None:
+        """Set the whole log aside: who ships has deleted what comes next. `begin_at` follows.
+
+        It is kept until `delete_aside`, but for the last file, which stays in `cut/`. Readers must
+        see all of it. Waits for the disk. Raises StoreFullError or FileSystemError (nothing has
+        changed), SyncFailedError: stop.
+        """
+        self._checked = None
+        self.store.set_all_aside(self._epochs.last.number)
+        self.may_begin = False
+
+    def delete_aside(self) -> None:
+        """Delete what `set_all_aside` kept, on the maintenance thread; once nobody can need it.
+
+        Raises FileSystemError: repeat it.
+        """
+        self.store.delete_aside()
+
     def begin_at(self, position: int, next_offsets: dict[QueueKey, int]) -> None:
         """Let the empty log begin at the start of a file; `AppliedState.take_image` calls it."""
         self._checked = None

@@ -55,7 +55,7 @@ class Loss:
 
 
 class LossFile:
-    """One per replica. On the loop's thread; `add` waits for the disk, and is rare."""
+    """One per replica. On the loop's thread; `save` waits for the disk, and is rare."""
 
     def __init__(self, fs: FileSystem, directory: str) -> None:
         """Load what there is. Raises as `MetaFile.load`, and LossFileError."""
@@ -63,11 +63,18 @@ class LossFile:
         found = self._file.load(must_exist=False)
         self.losses: list[Loss] = [] if found is None else _losses(found)
         """Oldest first."""
+        self._is_saved = True
 
-    def add(self, loss: Loss) -> None:
-        """Note a loss; durable on return."""
+    def note(self, loss: Loss) -> None:
+        """Add a loss; `save` follows."""
         self.losses = [*self.losses, loss][-LOSS_COUNT_MAX:]
-        self._file.save({"losses": [dataclasses.asdict(one) for one in self.losses]})
+        self._is_saved = False
+
+    def save(self) -> None:
+        """Make what was noted durable. Raises StoreFullError or FileSystemError: repeat it."""
+        if not self._is_saved:
+            self._file.save({"losses": [dataclasses.asdict(one) for one in self.losses]})
+            self._is_saved = True
 
 
 def _losses(found: dict[str, Json]) -> list[Loss]:

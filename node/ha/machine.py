@@ -145,6 +145,22 @@ class Machine:
 
         return self._do(run)
 
+    def heard(self, link_id: LinkId) -> Effects:
+        """Something came on a link that is for the shell alone: whoever sent it lives."""
+
+        def run(s: State) -> None:
+            link = s.links.get(link_id)
+            if link is not None:
+                follower.heard(s, link)
+
+        return self._do(run)
+
+    def is_behind(self, link_id: LinkId, position: int) -> bool:
+        """Say whether who is followed on a link has deleted what comes next in this log, and
+        begins at `position`. The log has to begin there, too: with an image of that sender."""
+        link = self.state.links.get(link_id)
+        return link is not None and follower.is_behind(self.state, link, position)
+
     # The log.
 
     def appended(self, end: int, waiter: object) -> Effects:

@@ -19,13 +19,14 @@ from node.broker import Broker, BrokerIdentity
 from node.broker.context import LogKind
 from node.broker.seam import BrokerDriver
 from node.environment import store_host
+from node.errors import NodeError
 from node.founding import Verdict
 from node.ha.admin import HaAdmin
 from node.ha.applied import AppliedState
 from node.ha.batches import PlainBatches
 from node.ha.driver import HaDriver
 from node.ha.effects import RoleChange
-from node.ha.errors import NotMasterError
+from node.ha.errors import NotMasterError, StateMissingError
 from node.ha.gathering import Gathering
 from node.ha.link import HaLink
 from node.ha.log import HaLog
@@ -156,7 +157,9 @@ class HaNode(Node):
             {**addresses, settings.node_id: self.address},
             settings.group,
         )
-        kind = LogKind(PlainBatches(self.log), self._durability, NotMasterError, False)
+        kind = LogKind(
+            PlainBatches(self.log), self._durability, NotMasterError, False, self._why_not_local
+        )
         # A future is invariant in its type, so mypy cannot see that the driver is one.
         driver = cast(BrokerDriver, self.driver)
         self.broker = Broker(driver, self.log.store, self.machine, identity, self.limits, kind=kind)
@@ -233,6 +236,9 @@ class HaNode(Node):
         if 2 * state.settings.copies > len(state.settings.replica_ids):
             return common_pb2.DURABILITY_QUORUM_DISK
         return common_pb2.DURABILITY_COPIES_DISK
+
+    def _why_not_local(self) -> NodeError | None:
+        return StateMissingError() if self.applied.is_missing else None
 
     def peer_address_of(self, node: NodeId) -> str:
         """Return host:port of a node's peer link; empty if it is not known."""

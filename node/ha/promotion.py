@@ -69,6 +69,8 @@ class Promotion:
         driver = self._driver
         if driver.is_draining:
             return f"node {driver.node_id} is draining"
+        if driver.save_error is not None:
+            return f"node {driver.node_id} cannot write what it would promise: {driver.save_error}"
         if driver.applied.is_missing:
             return f"node {driver.node_id} has no copy of the replicated state yet"
         try:

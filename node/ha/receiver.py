@@ -26,7 +26,16 @@ class Point(NamedTuple):
 class Receiver:
     """A stream on one link. Made when the handshake is sent."""
 
-    __slots__ = ("_sender_end", "acked", "epochs", "heard_ms", "is_streaming", "link", "sent_ms")
+    __slots__ = (
+        "_sender_end",
+        "acked",
+        "epochs",
+        "has_begun",
+        "heard_ms",
+        "is_streaming",
+        "link",
+        "sent_ms",
+    )
 
     def __init__(self, link: LinkId, now_ms: int) -> None:
         self.link = link
@@ -35,6 +44,8 @@ class Receiver:
         self._sender_end = 0
         self.is_streaming = False
         """The first offset was reported."""
+        self.has_begun = False
+        """A transfer followed on what was reported."""
         self.acked = 0
         self.heard_ms = self.sent_ms = now_ms
 
@@ -49,11 +60,12 @@ class Receiver:
             return Point(lowest, False)
         return Point(max(point, lowest), True)
 
-    def check_transfer(self, transfer: Transfer, end: int, is_empty: bool) -> None:
-        """Raise HaProtocolError unless the bytes continue the log in the epoch they claim."""
+    def check_transfer(self, transfer: Transfer, end: int, may_begin: bool) -> None:
+        """Raise HaProtocolError unless the bytes continue the log in the epoch they claim, or may
+        begin anywhere."""
         assert self.epochs is not None
         position, size_bytes = transfer.position, len(transfer.body)
-        if position != end and not (is_empty and position >= 0):
+        if position != end and not (may_begin and position >= 0):
             raise HaProtocolError(f"transfer at {position}, the log ends at {end}")
         epoch = self.epochs.at(position)
         if EpochStart(transfer.epoch, transfer.epoch_start) != epoch:

@@ -68,14 +68,15 @@ class Sender:
                 raise HaProtocolError(f"ack of {position}, not in {self.acked}..{self.next}")
             self.acked = position
             return
-        if position == 0:
-            from_last = self.handshake.is_from_last_file
-            # What it lacks below is no ack: `acked` stays 0.
-            self.next = self._first = log.last_file_start if from_last else log.min_position
-        elif log.min_position <= position <= end:
+        if not 0 <= position <= end:
+            raise HaProtocolError(f"first offset {position}, not in 0..{end}")
+        if position > 0 and log.min_position <= position:
             self.next = self._first = self.acked = position
-        else:
-            raise HaProtocolError(f"first offset {position}, not in {log.min_position}..{end}")
+            return
+        # It has nothing, or what comes next for it has expired here. What it lacks below is no
+        # ack: `acked` stays 0.
+        from_last = self.handshake.is_from_last_file
+        self.next = self._first = log.last_file_start if from_last else log.min_position
 
     def ship(
         self, log: LogView, epochs: Epochs, end: int, confirm: int, settings: Settings, now_ms: int

@@ -112,6 +112,8 @@ class Upkeep:
         if self._log.durable < checkpoint.position:
             await self._synced()
         await self.on_thread(checkpoint.save)
+        # The replica is whole: what it had before it began anew is of no use any more.
+        await self.on_thread(self._log.delete_aside)
 
     async def _synced(self) -> None:
         done: asyncio.Future[None] = self._loop.create_future()

@@ -381,7 +381,8 @@ def test_errors_of_a_start_have_exit_codes() -> None:
 def test_losses_are_kept_up_to_a_limit(tmp_path: Path) -> None:
     losses = LossFile(FileSystem(), str(tmp_path))
     for n in range(LOSS_COUNT_MAX + 2):
-        losses.add(Loss(1, 2, n, n + 5, n, True, -1, -1, ""))
+        losses.note(Loss(1, 2, n, n + 5, n, True, -1, -1, ""))
+    losses.save()
     again = LossFile(FileSystem(), str(tmp_path))
     assert again.losses == losses.losses
     assert (len(again.losses), again.losses[0].lo) == (LOSS_COUNT_MAX, 2)

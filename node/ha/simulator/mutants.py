@@ -149,8 +149,8 @@ MUTANTS = (
     Mutant(
         "the first offset is trusted",
         "sender:Sender.on_ack",
-        "elif log.min_position <= position <= end:",
-        "elif True:",
+        "if not 0 <= position <= end:",
+        "if False:",
         0,
     ),
 )

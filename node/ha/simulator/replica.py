@@ -128,6 +128,7 @@ class Replica:
         if fx.cut is not None:
             lo, hi = fx.cut
             assert hi == len(self.log), f"cut [{lo}, {hi}) of a log that ends at {len(self.log)}"
+            assert fx.losses[0][1:3] == (lo, hi), f"cut [{lo}, {hi}) with {fx.losses}"
             self.world.referee.cut(self, lo, hi)
             self.aside.append((lo, bytes(self.log[lo:])))
             del self.log[lo:]

@@ -348,3 +348,80 @@ def test_a_crash_while_an_empty_log_begins_is_made_up_for(parent: Path, had_log:
         assert (slave.seen, slave.topics) == (master.seen, master.topics), image.name
         slave.close()
     master.close()
+
+
+def beside(root: Path) -> list[tuple[int, bytes]]:
+    """What was set aside, by position."""
+    fs = FileSystem()
+    found = [(int(path.stem), path.read_bytes()) for path in root.glob("commitlog/*.aside")]
+    for cut in list_cut_files(fs, str(root)):
+        found.append((cut.lo, b"".join(data for _, data in read_cut_file(fs, cut.path))))
+    return found
+
+
+def put_together(pieces: list[tuple[int, bytes]]) -> bytes:
+    """The log that these are pieces of, up to the first gap."""
+    data = b""
+    for position, piece in sorted(pieces):
+        if position > len(data):
+            break
+        data += piece[len(data) - position :]
+    return data
+
+
+@pytest.mark.slow
+def test_a_crash_while_a_log_goes_aside_loses_nothing_of_it(parent: Path) -> None:
+    """Its master has deleted what comes next. At any call: what is not in the log is beside it."""
+    master, slave = Replica(parent / "master"), Replica(parent / "run", 2)
+    master.begin_epoch(1)
+    master.fill(0, 120)
+    master.confirm()
+    slave.follow(master, 0)
+    slave.confirm()
+    slave.checkpoint()
+    slave.close()
+    old, end = log_bytes(master.log), master.log.end
+    master.fill(120, 300)
+    master.confirm()
+    begin = next(f.position for f in master.log.store.log.files.files if f.position > end)
+    master.delete_below(begin)
+    data = master.state.make_image()()
+    images: list[Path] = []
+    root, random = parent / "run", Random(1)
+
+    def before_call(name: str) -> None:
+        if not is_armed or threading.current_thread() is not thread:
+            return
+        killed(root, parent / f"kill{len(images)}")
+        fs.build_image(str(root), str(parent / f"power{len(images)}"), random)
+        (parent / f"power{len(images)}" / "boot_id").write_text("of before\n")
+        images.extend([parent / f"kill{len(images)}", parent / f"power{len(images)}"])
+
+    thread, is_armed = threading.current_thread(), False
+    fs = PowerLossFileSystem(before_call)
+    fs.adopt(str(root))
+    slave = Replica(root, 2, fs)
+    assert len(slave.log.store.log.files.files) > 3
+    is_armed = True
+    slave.state.take_image(data, lambda position: position > end)
+    is_armed = False
+    assert (slave.log.min_position, slave.log.is_empty) == (begin, True)
+    assert put_together(beside(root)) == old
+    slave.close()
+    assert len(images) > 20
+    for image in images[:: len(images) // 24]:
+        slave = Replica(image, 2)
+        pieces = [*beside(image), (slave.log.min_position, log_bytes(slave.log))]
+        assert put_together(pieces) == old, image.name
+        slave.state.take_image(data, lambda position: position > end)
+        slave.follow(master)
+        slave.confirm()
+        assert (slave.seen, slave.topics) == (master.seen, master.topics), image.name
+        assert slave.checkpoint() == master.log.end
+        slave.log.delete_aside()
+        assert not list(image.glob("commitlog/*.aside"))
+        slave.close()
+        again = Replica(image, 2)
+        assert (again.seen, again.topics) == (master.seen, master.topics), image.name
+        again.close()
+    master.close()

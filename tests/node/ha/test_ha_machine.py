@@ -295,6 +295,34 @@ def test_a_slave_may_start_from_the_first_or_the_last_file() -> None:
         assert (m.received("one", Ack(100)).confirm == 100) is not is_last
 
 
+def test_a_slave_below_the_first_file_gets_it_and_is_no_copy_before_it_has_it() -> None:
+    log = Log()
+    log.min_position = 60
+    m = machine(0, 100, (1, 0), log=log)
+    joined(m, "one", 1)
+    m.promote(7, 5)
+    m.received("one", bound(Binding(5, 0, 7)))
+    m.received("one", Handshake(1))
+    fx = m.received("one", Ack(59))
+    assert [(item.lo, item.hi) for item in fx.send if isinstance(item, Ship)] == [(60, 100)]
+    assert m.received("one", Ack(59)).close == [], "it says so again until it begins anew"
+    assert (m.confirm, m.state.copies.acked(1)) == (0, None)
+
+
+def test_a_candidate_that_is_cut_and_serves_at_once_says_both_losses() -> None:
+    """The shorter log is of a newer epoch, and the replica that has it heard of more."""
+    m = machine(0, 150, (4, 0), mode=Mode.ASYNC)
+    joined(m, "two", 2)
+    m.dialled("up", 2)
+    m.promote(7, 6)
+    m.received("two", bound(Binding(6, 0, 7), 5, 100, known=150))
+    fx = m.received("up", HandshakeReply(100, 5, (EpochStart(4, 0), EpochStart(5, 100))))
+    assert m.role is Role.MASTER
+    assert fx.cut == Cut(100, 150)
+    assert [(x.lo, x.hi, x.is_exact) for x in fx.losses] == [(100, 150, False), (100, 150, False)]
+    assert fx.losses[0].epoch == 4, "the first is of what is cut"
+
+
 def test_a_window_bounds_what_is_under_way() -> None:
     settings = SETTINGS._replace(window_size_bytes=30, transfer_size_bytes=20)
     m = Machine(settings, 0, Log(), ReplicaState(Binding(), Standing.FULL, 10), Epochs(), 100)

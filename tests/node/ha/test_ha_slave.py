@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from node.ha.effects import Cut, LossReport
+from node.ha.machine import Machine
 from node.ha.types import (
     Binding,
     EpochStart,
@@ -105,6 +106,42 @@ def test_a_reply_that_cannot_be_closes_the_link(reply: HandshakeReply) -> None:
     fx = follower(30, (1, 0)).received("up", reply)
     assert [close.link for close in fx.close] == ["up"]
     assert fx.cut is None
+
+
+def left_behind() -> Machine:
+    """A slave that ends at 30, below the first byte of a master of its own history."""
+    m = follower(30, (5, 0))
+    fx = m.received("up", HandshakeReply(100, 5, (EpochStart(5, 0),)))
+    assert (fx.cut, frames(fx, "up")) == (None, [Ack(30)])
+    return m
+
+
+def test_a_slave_behind_what_its_master_keeps_stays_as_it_is_until_there_is_an_image() -> None:
+    m = left_behind()
+    assert m.is_behind("up", 60)
+    assert not m.is_behind("up", 30)
+    assert not m.is_behind("other", 60)
+    m.tick(19_000)
+    fx = m.received("up", Transfer(60, 5, 0, 80, bytes(10)))
+    assert (fx.write, fx.cut, fx.close, fx.confirm) == ([], None, [], 30)
+    assert m.stats()["end"] == 30
+    assert m.tick(38_000).close == [], "it was heard"
+
+
+def test_a_gap_within_a_session_is_a_breach() -> None:
+    m = left_behind()
+    m.received("up", Transfer(30, 5, 0, 0, bytes(10)))
+    assert not m.is_behind("up", 60)
+    assert m.received("up", Transfer(60, 5, 0, 0, bytes(10))).close
+    m = left_behind()
+    assert m.received("up", Transfer(60, 4, 0, 0, bytes(10))).close, "nor of another epoch"
+
+
+def test_who_is_followed_no_more_leaves_nobody_behind() -> None:
+    m = left_behind()
+    m.dialled("new", 2)
+    m.received("new", Bind(Binding(6, 2, 9)))
+    assert not m.is_behind("up", 60)
 
 
 # Links.
