@@ -5,6 +5,7 @@ since, counts as checked. Older bytes are checked when they are first read (faul
 flipped bit of years ago is an error and not a message, and nothing is checked twice.
 """
 
+import threading
 from bisect import bisect_left, bisect_right
 from typing import Final
 
@@ -14,13 +15,16 @@ RANGE_COUNT_MAX: Final = 4096  # Then all is forgotten: checking again is only s
 class CheckedRanges:
     """A set of positions, kept as disjoint half-open ranges in order.
 
-    Any thread may call: a lost update costs a second check and nothing else.
+    Any thread may call. Asking takes no lock: the list is replaced, never changed.
     """
 
     def __init__(self) -> None:
         self.trusted_position = 0
         """Everything from here on was checked by recovery, or written since."""
+        self.generation = 0
+        """How often something was taken out. Who checks bytes notes it before reading them."""
         self._edges: list[int] = []  # lo, hi, lo, hi, ... strictly rising.
+        self._lock = threading.Lock()  # One change at a time.
 
     def covers(self, lo: int, hi: int) -> bool:
         """Say whether all of [lo, hi) was checked."""
@@ -35,8 +39,17 @@ class CheckedRanges:
         reached = edges[at] if at % 2 == 1 else lo
         return hi if reached >= self.trusted_position else reached
 
-    def add(self, lo: int, hi: int) -> None:
-        """Note that [lo, hi) was checked."""
+    def add(self, lo: int, hi: int, generation: int) -> None:
+        """Note that [lo, hi) was checked, as it was read at a `generation`.
+
+        Of an older one nothing is noted: the bytes may be those of before they were found damaged,
+        and a second check costs little.
+        """
+        with self._lock:
+            if generation == self.generation:
+                self._add(lo, hi)
+
+    def _add(self, lo: int, hi: int) -> None:
         assert lo < hi, f"range [{lo}, {hi})"
         edges = self._edges
         if len(edges) >= 2 * RANGE_COUNT_MAX:
@@ -47,7 +60,12 @@ class CheckedRanges:
 
     def forget(self, lo: int, hi: int) -> None:
         """Note that [lo, hi) has to be checked again; what recovery walked stays trusted."""
+        with self._lock:
+            self._forget(lo, hi)
+
+    def _forget(self, lo: int, hi: int) -> None:
         assert lo < hi, f"range [{lo}, {hi})"
+        self.generation += 1
         edges = self._edges
         first, last = bisect_left(edges, lo), bisect_right(edges, hi)
         left = [lo] * (first % 2) + [hi] * (last % 2)
@@ -55,17 +73,20 @@ class CheckedRanges:
 
     def distrust(self, lo: int, hi: int) -> None:
         """Note that [lo, hi) has to be checked again, whoever wrote it: it was found damaged."""
-        trusted = self.trusted_position
-        if trusted < hi:
-            self.trusted_position = hi
-            if trusted < lo:
-                self.add(trusted, lo)
-        self.forget(lo, hi)
+        with self._lock:
+            trusted = self.trusted_position
+            if trusted < hi:
+                self.trusted_position = hi
+                if trusted < lo:
+                    self._add(trusted, lo)
+            self._forget(lo, hi)
 
     def cut(self, position: int) -> None:
         """Note that everything from a position on is gone. What is written there later is trusted,
         and begins records elsewhere than what was there before."""
-        edges = self._edges
-        count = bisect_left(edges, position)
-        self._edges = edges[:count] + [position] * (count % 2)
-        self.trusted_position = min(self.trusted_position, position)
+        with self._lock:
+            self.generation += 1
+            edges = self._edges
+            count = bisect_left(edges, position)
+            self._edges = edges[:count] + [position] * (count % 2)
+            self.trusted_position = min(self.trusted_position, position)

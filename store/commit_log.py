@@ -150,6 +150,7 @@ class CommitLog:
         lo = self.checked.first_unchecked(position, hi)
         if lo >= hi:
             return
+        generation = self.checked.generation
         # A range ends where a record does, so the rest begins with one.
         found = check_records(data[lo - position :], lo)
         if found.problem is not None or lo + found.end != hi:
@@ -161,7 +162,7 @@ class CommitLog:
             raise CorruptionError(
                 file.path, at, problem.field, problem.expected, problem.found
             ) from problem
-        self.checked.add(position, hi)
+        self.checked.add(lo, hi, generation)
 
     def record_runs(self, lo: int, hi: int) -> Iterator[tuple[int, bytes]]:
         """Yield (position, whole records back to back) from `lo` up to `hi`, blanks left out.

@@ -337,7 +337,8 @@ class Ledger(LedgerExtent):
         lo = self.checked.first_unchecked(lo, hi)
         if lo >= hi:
             return
+        generation = self.checked.generation
         lo_index, hi_index = self.index_at_position(lo), self.index_at_position(hi - 1) + 1
         for finding in verify_range(self, lo_index, hi_index, check_unwritten=False):
             raise CorruptionError(*finding)
-        self.checked.add(self.position_of(lo_index), self.end_of(hi_index - 1))
+        self.checked.add(self.position_of(lo_index), self.end_of(hi_index - 1), generation)

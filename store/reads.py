@@ -186,7 +186,8 @@ class Reads:
         """Return the offset of the first message stored at `unix_ms` or later (LOWER).
 
         The next offset when all are older, 0 for a queue that does not exist; UPPER is the last
-        message stored at `unix_ms` or earlier.
+        message stored at `unix_ms` or earlier. Raises CorruptionError for damage on the way: a
+        wrong time would lead past messages.
         """
         self._catch_up()
         queue = self._queues.get(topic.encode(), queue_id)
@@ -196,9 +197,14 @@ class Reads:
             queue,
             unix_ms,
             boundary,
-            lambda position, size_bytes: store_timestamp(self.log.read(position, size_bytes)),
+            self._store_unix_ms,
             min_position=self.log.min_position,
         )
+
+    def _store_unix_ms(self, position: int, size_bytes: int) -> int:
+        data = self.log.read(position, size_bytes)
+        self.log.check(position, data)
+        return store_timestamp(data)
 
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
         """Return [min_offset, max_offset) of one queue; (0, 0) when nothing was ever put into it.

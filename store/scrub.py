@@ -9,7 +9,6 @@ that a scrub leaves memory to those who need it. Sources: fault-matrix D5, S14.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Final, NamedTuple
 
 from store import format as fmt
@@ -100,14 +99,15 @@ class Scrubber(ABC):
         if piece.ends_pass:
             self._go_to_start()
         if piece.damage is not None:
-            self._distrust()
+            self._distrust(piece)
         return piece
 
-    def _distrust(self) -> None:
-        """Let reads of what is damaged fail from now on, until it is repaired."""
-        with suppress(PositionRangeError):  # Expired this moment.
-            file = self._log.files.file_at(self.position)
-            self._log.checked.distrust(self.position, file.end_position)
+    def _distrust(self, piece: Piece) -> None:
+        """Let reads of what is damaged fail from now on, until it is repaired: all that lies before
+        the next good entry, or the rest of the log without one."""
+        hi = self._log.max_position if piece.ends_pass else self.position + piece.size_bytes
+        if hi > self.position:  # Else it was replaced this moment.
+            self._log.checked.distrust(self.position, hi)
 
     @abstractmethod
     def _go_to(self, position: int) -> None:
@@ -179,7 +179,10 @@ class LedgerScrubber(Scrubber):
             self._next = Point(file.end_position, run.link)
             return Piece(file.end_position - point.position, last=run.link)
         damage = corruption(file, point.position, run.problem)
-        after = next(walk.ranges(point, point.position + 1)).after
+        damaged = next(walk.ranges(point, point.position + 1), None)
+        if damaged is None:  # A second look finds it good: it was repaired, or the read was wrong.
+            return Piece()  # The next step begins here again.
+        after = damaged.after
         if after is None:
             return Piece(damage=damage, ends_pass=True)
         end = after.position + after.size_bytes

@@ -22,11 +22,20 @@ def small_config(**changes: object) -> StoreConfig:
     return StoreConfig(**{**settings, **changes})  # type: ignore[arg-type]
 
 
-def record(number: int, *, topic: str = "orders", queue_id: int = 0, size_bytes: int = 40) -> bytes:
+def record(
+    number: int,
+    *,
+    topic: str = "orders",
+    queue_id: int = 0,
+    size_bytes: int = 40,
+    property_crc: bool = False,
+) -> bytes:
     """One encoded record whose body says its number."""
     body = (b"%08d" % number).ljust(size_bytes, b".")
     properties = {"TAGS": f"tag{number % 3}", "KEYS": f"key{number:04d}"}
-    return encode_message(topic, queue_id, body, properties, born_unix_ms=BORN + number)
+    return encode_message(
+        topic, queue_id, body, properties, born_unix_ms=BORN + number, property_crc=property_crc
+    )
 
 
 def batch(lo: int, hi: int, **how: object) -> bytes:

@@ -1,5 +1,7 @@
 """What was checked is remembered, and old damage is met when it is read."""
 
+import threading
+from bisect import bisect_right
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,10 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from store import checked
+from store import format as fmt
 from store.checked import CheckedRanges
 from store.errors import CorruptionError
 from tests.store.records import batch, numbers, small_config
-from tests.store.test_store import Container, open_store
+from tests.store.test_store import Clock, Container, open_store
+
+
+def add(ranges: CheckedRanges, lo: int, hi: int) -> None:
+    """Note what was checked just now."""
+    ranges.add(lo, hi, ranges.generation)
 
 
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(1, 12)), max_size=25))
@@ -19,7 +27,7 @@ def test_ranges_equal_a_set_of_positions(added: list[tuple[int, int]]) -> None:
     ranges, model = CheckedRanges(), set()
     ranges.trusted_position = 100
     for lo, size_bytes in added:
-        ranges.add(lo, lo + size_bytes)
+        add(ranges, lo, lo + size_bytes)
         model |= set(range(lo, lo + size_bytes))
     edges = ranges._edges
     assert edges == sorted(set(edges)), "disjoint, and neighbours are one"
@@ -34,7 +42,7 @@ def test_what_recovery_walked_needs_no_second_check() -> None:
     assert ranges.covers(5, 10), "a new log: everything was written since"
     ranges.trusted_position = 8
     assert not ranges.covers(5, 10)
-    ranges.add(5, 8)
+    add(ranges, 5, 8)
     assert ranges.covers(5, 10)
 
 
@@ -42,8 +50,8 @@ def test_what_recovery_walked_needs_no_second_check() -> None:
 def test_behind_a_cut_nothing_is_remembered_and_all_is_trusted(cut: int) -> None:
     ranges = CheckedRanges()
     ranges.trusted_position = 25
-    ranges.add(5, 10)
-    ranges.add(15, 20)
+    add(ranges, 5, 10)
+    add(ranges, 15, 20)
     model = set(range(5, 10)) | set(range(15, 20)) | set(range(25, 40))
     ranges.cut(cut)
     model = {at for at in model if at < cut} | set(range(cut, 40))
@@ -57,7 +65,7 @@ def test_behind_a_cut_nothing_is_remembered_and_all_is_trusted(cut: int) -> None
 def test_what_was_found_damaged_is_checked_again_and_nothing_else(trusted: int, lo: int) -> None:
     ranges = CheckedRanges()
     ranges.trusted_position = trusted
-    ranges.add(5, 10)
+    add(ranges, 5, 10)
     model = set(range(5, 10)) | set(range(trusted, 40))
     ranges.distrust(lo, lo + 4)
     model -= set(range(lo, lo + 4))
@@ -71,9 +79,76 @@ def test_the_number_of_ranges_is_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
     ranges = CheckedRanges()
     ranges.trusted_position = 1000
     for lo in range(0, 100, 10):
-        ranges.add(lo, lo + 5)
+        add(ranges, lo, lo + 5)
         assert ranges.covers(lo, lo + 5)
         assert len(ranges._edges) <= 2 * 4 + 2
+
+
+@pytest.mark.parametrize("change", ["distrust", "forget", "cut"])
+def test_what_was_read_before_it_was_found_damaged_is_not_noted(change: str) -> None:
+    ranges = CheckedRanges()
+    ranges.trusted_position = 100
+    generation = ranges.generation
+    changes: dict[str, Callable[[], None]] = {
+        "distrust": lambda: ranges.distrust(20, 30),
+        "forget": lambda: ranges.forget(20, 30),
+        "cut": lambda: ranges.cut(60),
+    }
+    changes[change]()
+    ranges.add(10, 40, generation)
+    assert not ranges.covers(22, 25)
+    add(ranges, 10, 40)
+    assert ranges.covers(22, 25)
+
+
+@pytest.mark.parametrize("change", ["distrust", "forget", "cut"])
+def test_damage_that_is_found_while_something_is_noted_is_not_lost(
+    monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """Readers, the scrubber and repairs are threads."""
+    ranges = CheckedRanges()
+    ranges.trusted_position = 100
+    add(ranges, 20, 30)
+    changes: dict[str, Callable[[], None]] = {
+        "distrust": lambda: ranges.distrust(20, 30),
+        "forget": lambda: ranges.forget(20, 30),
+        "cut": lambda: ranges.cut(15),
+    }
+    thread = threading.Thread(target=changes[change])
+
+    def search_slowly(edges: list[int], position: int) -> int:
+        monkeypatch.setattr(checked, "bisect_right", bisect_right)
+        thread.start()
+        thread.join(0.1)  # It must not get through; if it does, what it did is overwritten.
+        return bisect_right(edges, position)
+
+    monkeypatch.setattr(checked, "bisect_right", search_slowly)
+    add(ranges, 50, 60)
+    thread.join(30)
+    ranges.trusted_position = 100
+    assert not ranges.covers(22, 25)
+
+
+@pytest.mark.parametrize("container", ["commit_log", "ledger"])
+def test_the_store_time_of_a_damaged_record_leads_nobody_past_messages(
+    tmp_path: Path, container: Container
+) -> None:
+    config = small_config(container=container, property_crc=True)
+
+    clock, positions = Clock(), []
+    with open_store(tmp_path, config, clock) as store:
+        for number in range(200):
+            clock.unix_ms += 1
+            positions += store.put(batch(number, number + 1, property_crc=True)).record_positions
+        assert positions[99] < store.log.files.files[-1].position, "the last one is always checked"
+        path = Path(store.log.files.file_at(positions[99]).path)
+        wanted = store.message_at(positions[100]).store_unix_ms
+        assert store.offset_by_time("orders", 0, wanted) == 100
+    with path.open("r+b") as file:
+        file.seek(positions[99] % config.file_size_bytes + fmt.STORE_TIMESTAMP_AT)
+        file.write(b"\x40")  # Far in the future.
+    with open_store(tmp_path, config) as store, pytest.raises(CorruptionError):
+        store.offset_by_time("orders", 0, wanted)
 
 
 @pytest.mark.parametrize("container", ["commit_log", "ledger"])

@@ -133,6 +133,8 @@ def test_damage_up_to_the_end_of_the_log_ends_the_pass(wreck: Wreck, ledger: Led
     pieces = pass_of(scrubber(ledger))
     assert damage(pieces) == [(wreck.data(FILE).name, 0)]
     assert pieces[-1].ends_pass
+    for position in (FILE, 3 * FILE, wreck.end_position - 1):
+        assert not ledger.checked.covers(position, position + 1), "nothing of it is served"
 
 
 class Bad(FileSystem):
@@ -166,6 +168,55 @@ def test_a_sector_that_cannot_be_read_is_damage(wreck: Wreck) -> None:
         assert damage(pass_of(scrubber(ledger))) == []
     finally:
         ledger.close()
+
+
+class OnceWrong(FileSystem):
+    """Reads one byte of a data file wrong, once."""
+
+    def __init__(self, position: int) -> None:
+        super().__init__()
+        self.position = position
+        self.is_armed = False
+
+    def read_at(self, fd: int, path: str, position: int, size_bytes: int) -> bytes:
+        found = super().read_at(fd, path, position, size_bytes)
+        directory, name = Path(path).parent.name, Path(path).name
+        at = self.position - position - (int(name) if name.isdecimal() else 0)
+        if self.is_armed and directory == "data" and 0 <= at < size_bytes:
+            self.is_armed = False
+            found = found[:at] + bytes([found[at] ^ 1]) + found[at + 1 :]
+        return found
+
+
+def test_what_a_second_look_finds_good_is_no_damage(wreck: Wreck) -> None:
+    """A read went wrong once, or the place was repaired in between."""
+    fs = OnceWrong(FILE + 20)  # In the first header of a file, where a piece begins.
+    ledger = open_wreck(wreck, fs)
+    try:
+        scrub = scrubber(ledger)
+        fs.is_armed = True
+        pieces = pass_of(scrub)
+        assert not fs.is_armed
+        assert damage(pieces) == []
+        assert sum(piece.size_bytes for piece in pieces) == scrub.sealed_size_bytes
+    finally:
+        ledger.close()
+
+
+def test_damage_that_reaches_into_the_next_file_is_served_from_neither(
+    wreck: Wreck, ledger: Ledger
+) -> None:
+    ledger.checked.trusted_position = 0
+    number = next(n for n, spot in enumerate(wreck.spots) if spot.position == 2 * FILE)
+    before, damaged, after = wreck.spots[number - 1 : number + 2]
+    wreck.write(before.position, bytes(2 * FILE - before.position))
+    wreck.flip(damaged.end - 1)
+    assert damage(pass_of(scrubber(ledger))) == [(wreck.data(FILE).name, before.position - FILE)]
+    for spot in (before, damaged):
+        with pytest.raises(CorruptionError):
+            ledger.read_range(spot.index, spot.index + 1, FILE)
+    for good in (before.index - 1, after.index):
+        assert ledger.read_range(good, good + 1, FILE) == wreck.raw(good, good + 1)
 
 
 def test_what_is_checked_was_forgotten_by_the_page_cache_just_before(wreck: Wreck) -> None:
