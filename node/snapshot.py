@@ -67,11 +67,11 @@ def build_snapshot(
     if not ledger.first_index - 1 <= index <= store.dispatched_index:
         lo, hi = ledger.first_index - 1, store.dispatched_index + 1
         raise PositionRangeError("snapshot index", index, lo, hi)
-    end_position, chain_crc = ledger.end_of(index), ledger.chain_crc_at(index)
+    last, end_position = ledger.tail_at(index)
     next_offsets = store.next_offsets_at(end_position)
     if ledger.first_index - 1 > index:  # Deleted meanwhile: offsets were counted from there.
         raise PositionRangeError("snapshot index", index, ledger.first_index - 1, index)
-    return Snapshot(meta, end_position, chain_crc, next_offsets, state_index, state)
+    return Snapshot(meta, end_position, last.chain_crc, next_offsets, state_index, state)
 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:

@@ -217,6 +217,14 @@ class FileSystem:
         stat = os.statvfs(path)
         return stat.f_bavail * stat.f_frsize, stat.f_blocks * stat.f_frsize
 
+    def check_room(self, directory: str, size_bytes: int, reserve_bytes: int) -> None:
+        """Raise StoreFullError if a file of that size would leave less than the reserve free."""
+        if not reserve_bytes:
+            return
+        free_bytes, needed_bytes = self.free_bytes(directory)[0], size_bytes + reserve_bytes
+        if free_bytes < needed_bytes:
+            raise StoreFullError(directory, needed_bytes, free_bytes)
+
     def _translate(
         self, operation: str, path: str, needed_bytes: int, error: BaseException
     ) -> StoreFullError | FileSystemError:

@@ -19,7 +19,7 @@ from store.ledger_entry import Link
 from store.ledger_reader import LedgerReader, Tail
 from store.ledger_start import LogStart, StartFile
 from store.mapped_file import MappedFile
-from store.mapped_file_queue import FileSource, MappedFileQueue
+from store.mapped_file_queue import FileSource
 from store.term_runs import TermRuns
 
 
@@ -35,7 +35,6 @@ class Deletion:
         self.start, self.file_count = start, file_count
         self._extent = extent
         self._reset_count = extent.reset_count
-        self._detached: list[tuple[MappedFileQueue, tuple[MappedFile, ...]]] = []
 
     def write_start(self) -> bool:
         """Write down, durably, what the first entry that stays must follow.
@@ -49,16 +48,13 @@ class Deletion:
         """Take the files out of the log, in memory only. False as `write_start`."""
         if self._extent.reset_count != self._reset_count:
             return False
-        self._detached = self._extent.detach(self.start, self.file_count)
+        self._extent.detach(self.start, self.file_count)
         return True
 
     def remove(self) -> None:
-        """Delete the files that were taken out, durably. Raises FileSystemError: repeat it."""
-        while self._detached:
-            queue, files = self._detached[0]
-            if files:
-                queue.delete_detached(files)
-            del self._detached[0]
+        """Delete the files that were taken out, durably. Raises FileSystemError: the upkeep of the
+        store repeats it, and so does the next deletion, before its own files."""
+        self._extent.delete_detached()
 
 
 class LedgerExtent(LedgerReader):
@@ -84,8 +80,9 @@ class LedgerExtent(LedgerReader):
 
         The old bytes are zeroed and synced, later files deleted. Never cuts what is committed.
         Lower the durable mark before; queue offsets are the caller's to put back. Raises
-        FileSystemError or SyncFailedError (stop): the entries are gone for readers, and the rest
-        of the cut is done before the next change, or by recovery.
+        CorruptionError (the entry before is damaged: nothing was cut), FileSystemError or
+        SyncFailedError (stop): the entries are gone for readers, and the rest of the cut is done
+        before the next change, or by recovery.
         """
         assert index > commit_index, f"cut from {index}, committed up to {commit_index}"
         if self._unfinished is not None:
@@ -94,8 +91,7 @@ class LedgerExtent(LedgerReader):
             raise PositionRangeError("index", index, self.first_index, self.last_index + 2)
         if index > self.last_index:
             return
-        link = Link(index - 1, self.term_at(index - 1), self.chain_crc_at(index - 1))
-        tail = Tail(link, self.end_of(index - 1))
+        tail = self.tail_at(index - 1)
         dirty_hi = self.files.wrote_position
         self._tail = tail
         self._runs = self._runs.cut_from(index)
@@ -183,14 +179,14 @@ class LedgerExtent(LedgerReader):
     def start_at(self, file: MappedFile) -> LogStart:
         """Return what the log would begin with, were the files before this one deleted.
 
-        Raises CorruptionError when the file does not begin with an entry.
+        Raises CorruptionError when it does not begin with the entry that follows those.
         """
         header = self.header_at(file.position)
         if header is None or not self.first_index <= header.entry_index <= self.last_index:
             raise CorruptionError(file.path, 0, "header", "of an entry", f"{header}")
-        index = header.entry_index - 1
-        link = Link(index, self.term_at(index), self.chain_crc_at(index))
-        return LogStart(self.end_of(index), file.position, link)
+        before = self.tail_at(header.entry_index - 1)
+        self._prove(header)
+        return LogStart(before.end_position, file.position, before.link)
 
     def deletion(self, file_count: int) -> Deletion:
         """Return the steps that delete the oldest files; an entry stays. Errors as `start_at`.
@@ -207,13 +203,21 @@ class LedgerExtent(LedgerReader):
             self._start_file.save(start)
             return True
 
-    def detach(
-        self, start: LogStart, file_count: int
-    ) -> list[tuple[MappedFileQueue, tuple[MappedFile, ...]]]:
-        """For `Deletion` only: let the log begin at `start`; return the files to delete."""
+    def detach(self, start: LogStart, file_count: int) -> None:
+        """For `Deletion` only: let the log begin at `start`, without its first files."""
         self._take_start(start)
-        data = self.files.detach_first(file_count)
-        return [(self.files, data), (self.index.files, self.index.detach_below(self.first_index))]
+        self.files.detach_first(file_count)
+        self.index.detach_below(self.first_index)
+
+    @property
+    def has_detached(self) -> bool:
+        """Whether files that are not part of the log any more are still to be deleted."""
+        return self.files.has_detached or self.index.files.has_detached
+
+    def delete_detached(self) -> None:
+        """Delete them, durably. Any thread. Raises FileSystemError: repeat it."""
+        self.files.delete_detached()
+        self.index.files.delete_detached()
 
     def _take_start(self, start: LogStart) -> None:
         self._start = start
@@ -232,6 +236,8 @@ class LedgerExtent(LedgerReader):
         self._begin(start)
         if is_resetting:
             self._wipe_data()
+        else:
+            self._delete_expired(start.file_position)
         self.files.load()
         self.index.load()
         if is_resetting:
@@ -245,11 +251,22 @@ class LedgerExtent(LedgerReader):
         self._fs.make_directory(directory)
         self._fs.sync_directory(directory)
 
+    def _delete_expired(self, file_position: int) -> None:
+        """Finish a deletion that a crash or an error stopped, whatever it has left of its files.
+
+        They are left alone when the file is missing in which the log begins: it is refused then.
+        """
+        directory, first = self.files.directory, fmt.file_name(file_position)
+        names = self._fs.list_directory(directory)
+        expired = [n for n in names if len(n) == len(first) and n.isdecimal() and n < first]
+        if expired and first in names:
+            for name in expired:
+                self._fs.unlink(os.path.join(directory, name))
+            self._fs.sync_directory(directory)
+
     def _check_files(self) -> None:
-        """Finish a retention, and refuse data files that begin elsewhere than the log."""
+        """Refuse data files that begin elsewhere than the log."""
         start, files = self._start, self.files
-        while len(files.files) > 1 and files.files[1].position <= start.file_position:
-            files.delete_first()
         if not files.files and start.file_position == start.end_position == 0:
             return
         expected = fmt.file_name(start.file_position)

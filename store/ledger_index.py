@@ -146,13 +146,14 @@ class LedgerIndex:
         while len(self.files.files) > 1 and self.files.files[0].end_position <= index * _UNIT:
             self.files.delete_first()
 
-    def detach_below(self, index: int) -> tuple[MappedFile, ...]:
+    def detach_below(self, index: int) -> None:
         """As MappedFileQueue.detach_first, for the files that hold only units below `index`."""
         hi = len(self.files.files) - 1
         count = 0
         while count < hi and self.files.files[count].end_position <= index * _UNIT:
             count += 1
-        return self.files.detach_first(count) if count else ()
+        if count:
+            self.files.detach_first(count)
 
     def wipe(self) -> None:
         """Remove every file, opened or not."""

@@ -192,6 +192,31 @@ class LedgerReader:
         header = self.header(index)
         return header.position + header.size_bytes
 
+    def tail_at(self, index: int) -> Tail:
+        """Return what would be the tail behind an entry, or behind the one before the log.
+
+        Proven by the chain, for answers that are kept: a bit that flipped in a header would outlive
+        its repair there. Errors as `entry`.
+        """
+        tail, start = self._tail, self._start
+        if index == tail.link.entry_index:
+            return tail
+        if index == start.link.entry_index:
+            return Tail(start.link, start.end_position)
+        header = self.header(index)
+        self._prove(header)
+        link = Link(index, self.term_at(index), header.chain_crc)
+        return Tail(link, header.position + header.size_bytes)
+
+    def _prove(self, header: Header) -> None:
+        """Raise CorruptionError unless a header, as it is stored, continues the chain."""
+        data = self.files.read(header.position, _HEADER)
+        chain_crc = chain_of(self.chain_crc_at(header.entry_index - 1), data)
+        if chain_crc != header.chain_crc:
+            expected, found = f"{chain_crc:08X}", f"{header.chain_crc:08X}"
+            problem = Problem(fmt.ENTRY_CHAIN_CRC_AT, "chain CRC", expected, found)
+            raise corruption(self.files.file_at(header.position), header.position, problem)
+
     def header(self, index: int) -> Header:
         """Return an entry's header; its magic, index and position are right. Errors as `entry`."""
         if not self.first_index <= index <= self.last_index:

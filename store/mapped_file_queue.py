@@ -8,7 +8,7 @@ Source: RocketMQ MappedFileQueue; storage-formats 1.1, 4.7.
 
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from store import format as fmt
@@ -36,13 +36,22 @@ class InlineFiles:
     """Makes each file when it is asked for."""
 
     def __init__(
-        self, fs: FileSystem, directory: str, size_bytes: int, *, warm_up: bool = False
+        self,
+        fs: FileSystem,
+        directory: str,
+        size_bytes: int,
+        *,
+        warm_up: bool = False,
+        reserve_bytes: int = 0,
     ) -> None:
+        """`reserve_bytes` of the disk are left for what is written beside the log."""
         self._fs, self._directory = fs, directory
         self._size_bytes, self._warm_up = size_bytes, warm_up
+        self._reserve_bytes = reserve_bytes
 
     def take(self, position: int) -> MappedFile:
         """Make the file now."""
+        self._fs.check_room(self._directory, self._size_bytes, self._reserve_bytes)
         return create_file(
             self._fs, self._directory, position, self._size_bytes, warm_up=self._warm_up
         )
@@ -66,7 +75,8 @@ class MappedFileQueue:
         self._sync_lock = threading.Lock()  # One sync at a time, and none during a truncation.
         self._flushed_position = 0
         self._reserved: list[MappedFile] = []  # The next files, taken ahead; empty and mapped.
-        self._has_new_name = False  # One of them may have a name that is not durable.
+        self._has_new_name = False  # One that was taken may have a name that is not durable.
+        self._detached: list[MappedFile] = []  # Out of the sequence, to be deleted; oldest first.
         self.deleted_file_count = 0
 
     # --- Opening ---
@@ -243,10 +253,11 @@ class MappedFileQueue:
             return self._sync_files()
 
     def _sync_files(self) -> int:
+        files = self.files  # First: the name of one that is rolled to later is not synced here.
         if self._has_new_name:
             self._has_new_name = False  # Before the sync: a file taken during it asks for another.
             self._fs.sync_directory(self.directory)
-        for file in self.files:
+        for file in files:
             if file.end_position <= self._flushed_position:
                 continue
             if file.committed_position > file.flushed_position:
@@ -297,16 +308,19 @@ class MappedFileQueue:
     def reset(self, position: int) -> None:
         """Delete every file; the next one starts at `position` (a multiple of the file size).
 
-        For a replica whose log is replaced by a snapshot. Views that are open keep their bytes.
+        For a replica whose log is replaced by a snapshot. Views that are open keep their bytes. The
+        name of the new file is durable with the next sync.
         """
         assert position % self.file_size_bytes == 0, f"reset to {position}"
         with self._sync_lock:
             self._drop_reserved()
+            self._delete_detached()
             while self.files:  # One by one, so that a failed call can be repeated.
                 self.files[-1].delete()
                 self.files = self.files[:-1]
             self._fs.sync_directory(self.directory)
-        self.roll(position)
+            self.roll(position)
+            self._has_new_name = True  # Before the lock is free: no sync sees the file without.
 
     def delete_first(self) -> int:
         """Delete the oldest file, never the last one, and return the bytes that this frees."""
@@ -334,21 +348,37 @@ class MappedFileQueue:
         """
         files = self.files
         assert count < len(files), f"detach {count} of {len(files)} files"
+        self._detached += files[:count]
         self.files = files[count:]
         self.deleted_file_count += count
         return files[:count]
 
-    def delete_detached(self, files: Iterable[MappedFile]) -> None:
-        """Delete files that were detached, the oldest first, durably; repeat it after an error.
+    @property
+    def has_detached(self) -> bool:
+        """Whether `delete_detached` has something to do."""
+        return bool(self._detached)
 
-        Not beside a sync: one that began before may still hold them.
+    def delete_detached(self) -> None:
+        """Delete the files that were detached, the oldest first, durably; repeat it after an error.
+
+        What an earlier call could not delete goes first: no gap is ever there. Not beside a sync:
+        one that began before may still hold them.
         """
         with self._sync_lock:
-            for file in files:
-                hit("mapped_file_queue.delete")
-                if os.path.exists(file.path):  # Not when a repetition finds it done.
-                    file.delete()
-            self._fs.sync_directory(self.directory)
+            self._delete_detached()
+
+    def _delete_detached(self) -> None:
+        if not self._detached:
+            return
+        while self._detached:
+            file = self._detached[0]
+            hit("mapped_file_queue.delete")
+            if os.path.exists(file.path):
+                file.delete()
+            else:  # Somebody made room by hand.
+                file.close()
+            del self._detached[0]
+        self._fs.sync_directory(self.directory)
 
     def set_first_aside(self) -> None:
         """Take all files but the last out of the sequence, durably, and keep them under names that
@@ -373,6 +403,6 @@ class MappedFileQueue:
     def close(self) -> None:
         """Close all files; views that are open stay valid. Syncs nothing."""
         files, self.files = self.files, ()
-        for file in (*files, *self._reserved):
+        for file in (*files, *self._reserved, *self._detached):
             file.close()
-        self._reserved = []
+        self._reserved, self._detached = [], []

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from store import format as fmt
 from store.commit_log import CommitLog
 from store.commit_log_recovery import recover_commit_log
 from store.config import StoreConfig
@@ -25,6 +26,7 @@ from store.file_system import FileSystem
 from store.identity import LastRun
 from store.index_files import IndexFiles
 from store.ledger import Ledger
+from store.ledger_records import record_runs
 from store.ledger_recovery import recover_ledger
 from store.mapped_file_queue import FileSource, InlineFiles
 from store.record_check import store_timestamp
@@ -232,12 +234,19 @@ def make_files(
             warm_up=config.warm_up,
             allocate_timeout_ms=config.allocate_timeout_ms,
             on_fatal=on_fatal,
+            reserve_bytes=config.disk_reserve_bytes,
             lock_memory=config.lock_memory,
             makes_names_durable=makes_names_durable,
             counters=counters,
         )
     else:
-        source = InlineFiles(fs, directory, config.file_size_bytes, warm_up=config.warm_up)
+        source = InlineFiles(
+            fs,
+            directory,
+            config.file_size_bytes,
+            warm_up=config.warm_up,
+            reserve_bytes=config.disk_reserve_bytes,
+        )
     if not config.transient_pool:
         return source, warm_up, None, None
     pool = TransientPool(
@@ -253,15 +262,24 @@ def make_files(
 def newest_unix_ms(log: CommitLog | Ledger, file: RetainedFile, hi_position: int) -> int | None:
     """Return a store time no record of a complete file is newer than, for retention.
 
-    The first record behind the file has it; for the last file, its own first record must do. Looks
-    at nothing from `hi_position` on.
+    The first record behind the file has it: None as long as that is not visible. For the last file,
+    its own first record must do. Looks at nothing from `hi_position` on. Any thread. Raises
+    CorruptionError or FileSystemError.
     """
-    lo = file.end_position if file.end_position < hi_position else file.position
+    lo = file.end_position
+    if lo >= hi_position and lo >= log.files.end_position:
+        lo = file.position
     lo = max(lo, log.min_position)
     if lo >= hi_position:
         return None
-    for position, data in log.record_runs(lo, min(lo + _TIME_SCAN_SIZE_BYTES, hi_position)):
+    hi = min(lo + _TIME_SCAN_SIZE_BYTES, hi_position)
+    if isinstance(log, Ledger):  # Not by its own walk: that takes from what its writer keeps.
+        runs = record_runs(log, lo, hi)
+    else:
+        runs = log.record_runs(lo, hi)
+    for position, data in runs:
         assert position >= lo, f"a run at {position}, asked from {lo}"
+        log.check(position, data[: fmt.INT32.unpack_from(data)[0]])
         return store_timestamp(data)
     return None
 

@@ -112,6 +112,7 @@ class ReplicaStore(ReplicatedStore):
         for index in range(ledger.last_index, ledger.first_index - 1, -1):
             header = ledger.header(index)
             if header.kind == KIND_DATA:
+                ledger.check_bytes(header.position, header.position + header.size_bytes)
                 size_bytes = min(header.body_size_bytes, fmt.RECORD_SIZE_BYTES_MIN)
                 return store_timestamp(ledger.read(header.position + _HEADER, size_bytes))
         return 0
@@ -124,7 +125,7 @@ class ReplicaStore(ReplicatedStore):
         What readers have seen is never cut. Errors as `Ledger.truncate_from`: stop.
         """
         ledger = self.ledger
-        position = ledger.end_of(index - 1)
+        position = ledger.tail_at(index - 1).end_position
         assert position >= self.dispatched_position, f"cut {index}, which readers have seen"
         self._are_offsets_known = False
         with self._flush.truncation(position):
@@ -162,6 +163,12 @@ class ReplicaStore(ReplicatedStore):
         return self.ledger.last_index_before(self._flush.durable_position)
 
     # --- Upkeep: on its own thread ---
+
+    def _maintain(self) -> None:
+        super()._maintain()
+        if self.ledger.has_detached:  # A deletion failed, and the next one may be far away.
+            self.ledger.delete_detached()
+            self.delete_expired_derived()
 
     def deletable_index(self, limit_index: int) -> int:
         """Return the last entry of the files that have to go, at most `limit_index`.

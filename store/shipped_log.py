@@ -6,7 +6,6 @@ without a file at hand. Must not know epochs, roles or who has which bytes. A bl
 whole, zeros included: a sync beside it never ends within.
 """
 
-import os
 from typing import NamedTuple
 
 from store import format as fmt
@@ -53,7 +52,6 @@ class ShippedLog(CommitLog):
         self, fs: FileSystem, root: str, config: StoreConfig, source: FileSource | None = None
     ) -> None:
         super().__init__(fs, root, config, source)
-        self._fs = fs
         self.reset_count = 0
         """How often the log was cut or replaced."""
         self._prepared: PreparedBatch | None = None
@@ -259,7 +257,6 @@ class ShippedLog(CommitLog):
         self._prepared = self._mapped = None
         self.checked.cut(0)
         self.files.reset(position)
-        self._fs.sync_directory(os.path.dirname(self.files.files[0].path))
         self.files.sync()
 
 

@@ -20,10 +20,9 @@ from typing import ClassVar
 from store import format as fmt
 from store.commit_log import CommitLog
 from store.cut_file import CutFile, write_cut_file
-from store.errors import StoreError, SyncFailedError
+from store.errors import CorruptionError, FileSystemError, StoreError, SyncFailedError
 from store.failpoints import hit
 from store.log import AppendResult
-from store.mapped_file import MappedFile
 from store.opening import SHIPPED_META_NAME
 from store.record_check import store_timestamp
 from store.replicated_store import ReplicatedStore
@@ -44,8 +43,6 @@ class ShippedStore(ReplicatedStore):
         self._derived_lock = threading.Lock()
         """Held while derived files are synced and that is written down, and while they are cut:
         else what was true before a cut could be written down after it."""
-        self._detached: list[MappedFile] = []
-        """Expired files that are not part of the log any more, and not deleted yet."""
         super()._make_parts()
 
     @property
@@ -113,13 +110,27 @@ class ShippedStore(ReplicatedStore):
                 position, size_bytes, _ = queue.unit(queue.max_offset - 1)
                 if position < log.min_position:
                     continue  # Expired, and not yet cut off the queue.
-                newest = max(newest, store_timestamp(log.read(position, size_bytes)))
-        for _, data in log.record_runs(self.dispatched_position, log.end_position):
+                newest = max(newest, self._store_unix_ms_at(position, size_bytes))
+        for position, data in log.record_runs(self.dispatched_position, log.end_position):
             at = last = 0
             while at < len(data):
                 last, at = at, at + fmt.INT32.unpack_from(data, at)[0]
-            newest = max(newest, store_timestamp(data, last))
+            newest = max(newest, self._store_unix_ms_at(position + last, at - last))
         return newest
+
+    def _store_unix_ms_at(self, position: int, size_bytes: int) -> int:
+        """Return the store time of a record; 0 of a damaged one, whose time may be damaged, too.
+
+        All that is appended would get a time that is too late. One that is missing here does no
+        harm, and keeps no replica from being master.
+        """
+        log = self.shipped
+        try:
+            data = log.read(position, size_bytes)
+            log.check(position, data)
+        except (CorruptionError, FileSystemError):  # The scrubber and readers report it.
+            return 0
+        return store_timestamp(data)
 
     # --- Cutting ---
 
@@ -256,13 +267,9 @@ class ShippedStore(ReplicatedStore):
         )
         count = sum(file.end_position <= hi for file in log.files.files[:-1])
         if count:
-            detached = log.files.detach_first(count)
-            self._detached += detached
-            self._count_deleted(detached)
-        return self._delete_detached if self._detached else None
+            self._count_deleted(log.files.detach_first(count))
+        return self._delete_detached if log.files.has_detached else None
 
     def _delete_detached(self) -> None:
-        detached = list(self._detached)
-        self.shipped.files.delete_detached(detached)
-        del self._detached[: len(detached)]
+        self.shipped.files.delete_detached()
         self.delete_expired_derived()

@@ -53,6 +53,7 @@ class WarmUp:
         warm_up: bool,
         allocate_timeout_ms: int,
         on_fatal: Callable[[BaseException], None],
+        reserve_bytes: int = 0,
         lock_memory: bool = False,
         makes_names_durable: bool = True,
         counters: StoreCounters | None = None,
@@ -60,6 +61,7 @@ class WarmUp:
         name: str = "store-warm-up",
     ) -> None:
         """`file_count` files, 1 or more, are kept ready; 0 needs no thread: use InlineFiles.
+        `reserve_bytes` of the disk are left for what is written beside the log.
 
         With `makes_names_durable` False the taker syncs the directory itself.
         """
@@ -67,6 +69,7 @@ class WarmUp:
         self._fs, self._directory, self._file_size_bytes = fs, directory, file_size_bytes
         self._file_count, self._warm_up = file_count, warm_up
         self._timeout_ms, self._on_fatal = allocate_timeout_ms, on_fatal
+        self._reserve_bytes = reserve_bytes
         self._lock_memory, self._counters = lock_memory, counters or StoreCounters()
         self._makes_names_durable = makes_names_durable
         self._monotonic_ns = monotonic_ns
@@ -94,7 +97,7 @@ class WarmUp:
         this file; SyncFailedError or ClosedError. Nothing has changed in the log in any case.
 
         Before `start` the file is made here: an opening that finishes a reset needs one, and the
-        thread needs to know where the log ends.
+        thread needs to know where the log ends. It may use the reserve, or no node could start.
         """
         if self._thread.ident is None:
             return create_file(
@@ -236,6 +239,7 @@ class WarmUp:
         prepared: PreparedFile | None = None
         failed: StoreFullError | FileSystemError | None = None
         try:
+            self._fs.check_room(self._directory, self._file_size_bytes, self._reserve_bytes)
             prepared = prepare_file(
                 self._fs,
                 self._directory,

@@ -76,11 +76,15 @@ def free_bytes(path: str) -> int:
 
 def make_config(container: str, kind: str) -> StoreConfig:
     """With `marks` the store is to notice by itself, before the brim."""
-    watermarks = {"disk_reserve_bytes": 4 * FILE, "retention_interval_ms": 0}
+    watermarks = {
+        "disk_reserve_bytes": 4 * FILE,
+        "retention_interval_ms": 0,
+        "delete_when_full": True,
+    }
     return crash_config(
         container=container,
         preallocate_file_count=1 if kind == "limit" else 0,
-        **watermarks if kind == "marks" else {},
+        **watermarks if kind == "marks" else {"disk_reserve_bytes": 0},
     )
 
 

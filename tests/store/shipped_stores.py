@@ -26,9 +26,9 @@ def open_store(root: Path, fs: FileSystem | None = None, **changes: object) -> S
     )
 
 
-def put(store: ShippedStore, lo: int, hi: int, *, size_bytes: int = 40, queue_id: int = 0) -> int:
+def put(store: ShippedStore, lo: int, hi: int, **how: object) -> int:
     """Append one batch; return its end."""
-    prepared = store.prepare(batch(lo, hi, size_bytes=size_bytes, queue_id=queue_id))
+    prepared = store.prepare(batch(lo, hi, property_crc=store.config.property_crc, **how))
     return store.append_prepared(prepared).end_position
 
 

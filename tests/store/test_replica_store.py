@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from store import failpoints
+from store import format as fmt
 from store.errors import (
     BusyError,
     ClosedError,
+    CorruptionError,
     FileSystemError,
     PositionRangeError,
     StoreError,
@@ -126,6 +128,16 @@ def test_a_file_that_cannot_be_mapped_is_not_reserved(tmp_path: Path) -> None:
     assert files.roll().position == 0
     assert files.reserved_count == 1
     files.close()
+
+
+def test_a_follower_leaves_the_reserve_free(tmp_path: Path) -> None:
+    """It writes what its leader sends; term and vote must find room afterwards."""
+    free_bytes = FileSystem().free_bytes(str(tmp_path))[0]
+    with open_store(tmp_path / "full", disk_reserve_bytes=2 * free_bytes) as store:
+        assert not store.has_room(100)
+        assert store.ledger.files.reserved_count == 0
+    with open_store(tmp_path / "roomy", disk_reserve_bytes=free_bytes // 2) as store:
+        assert store.has_room(100)
 
 
 def test_polling_for_a_file_never_waits_and_names_what_is_wrong(tmp_path: Path) -> None:
@@ -266,6 +278,45 @@ def test_index_files_are_made_by_one_thread_at_a_time(store: ReplicaStore) -> No
 
 
 # --- Upkeep beside the writer ---
+
+
+def test_the_age_of_a_file_is_asked_for_until_what_follows_it_is_visible(tmp_path: Path) -> None:
+    """Its first record says nothing of its last one, which may be days younger."""
+    times = iter(range(BORN, BORN + 10**9, 1000))
+    with ReplicaStore.open(
+        str(tmp_path), CONFIG, maintain=False, now_unix_ms=lambda: next(times)
+    ) as store:
+        ends = [put(store, lo, lo + 3, size_bytes=4000) for lo in range(0, 60, 3)]
+        first, second, *_ = store.log.files.files
+        last_index = store.ledger.index_at_position(second.position) - 1
+        store.dispatch_to(ends[last_index])
+        store.find_expired()
+        assert store._retention._known == {}
+        store.dispatch_to(ends[last_index + 1])
+        store.find_expired()
+        (message,) = store.messages_by_key("orders", f"key{3 * (last_index + 1):04d}")
+        assert store._retention._known == {first.position: message.store_unix_ms}
+
+
+def test_the_upkeep_leaves_alone_what_the_writer_keeps_for_dispatch(store: ReplicaStore) -> None:
+    for lo in range(0, 60, 3):
+        end = put(store, lo, lo + 3, size_bytes=4000)
+    store.dispatch_to(end)
+    kept = len(store.ledger.recent)
+    assert kept > 10
+    store.find_expired()
+    assert len(store.ledger.recent) == kept
+
+
+def test_the_time_of_a_damaged_entry_is_given_to_no_other(store: ReplicaStore) -> None:
+    end = put(store, 0, 3)
+    store.wait_durable(end)
+    with (Path(store.ledger.files.directory) / f"{0:020d}").open("r+b") as file:
+        file.seek(48 + fmt.STORE_TIMESTAMP_AT)
+        file.write(b"\x40")  # Far in the future.
+    store.ledger.checked.distrust(0, end)
+    with pytest.raises(CorruptionError):
+        store.find_offsets()
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from store import cut_file, failpoints
+from store import format as fmt
 from store.cut_file import CUT_FILES_KEPT_MAX, list_cut_files, read_cut_file, read_cut_header
 from store.errors import (
     CorruptionError,
@@ -19,7 +20,7 @@ from store.errors import (
 from store.file_system import FileSystem
 from store.shipped_store import ShippedStore
 from store.store import Store
-from tests.store.records import PAGE, batch
+from tests.store.records import BORN, PAGE, batch
 from tests.store.shipped_stores import (
     CONFIG,
     found_numbers,
@@ -412,6 +413,62 @@ def test_a_deletion_that_fails_is_made_up_for(tmp_path: Path) -> None:
         assert store.detach_expired(0) is None
         names = sorted(path.name for path in (tmp_path / "s" / "commitlog").iterdir())
         assert names[0] == f"{3 * FILE:020d}"
+
+
+def test_a_log_that_begins_elsewhere_leaves_nothing_of_a_deletion_that_failed(
+    tmp_path: Path,
+) -> None:
+    """No log opens with a gap between its files."""
+    with expiring(tmp_path / "s") as store:
+        ends = filled(store, 300)
+        store.dispatch_to(ends[-1])
+        sync(store)
+        store.maintain()
+        work = store.detach_expired(3 * FILE)
+        assert work is not None
+        with failpoints.armed("fs.unlink=EIO@2+"), pytest.raises(FileSystemError):
+            work()
+        store.cut(store.log.min_position)
+        store.begin_at(100 * FILE, {(b"orders", 0): 5000})
+        with expiring(killed(tmp_path / "s", tmp_path / "image")) as again:
+            assert again.log.min_position == 100 * FILE
+        assert store.detach_expired(1 << 60) is None
+
+
+def test_a_damaged_store_time_is_given_to_no_record(tmp_path: Path) -> None:
+    """The time of the newest record is the least that the next one gets."""
+    with open_store(tmp_path / "s", property_crc=True) as store:
+        put(store, 0, 1, queue_id=3)
+        filled(store, 90)
+        store.dispatch_to(store.shipped.end_position)
+        sync(store)
+    with (tmp_path / "s" / "commitlog" / f"{0:020d}").open("r+b") as file:
+        file.seek(fmt.STORE_TIMESTAMP_AT)
+        file.write(b"\x40")  # Far in the future.
+    with open_store(tmp_path / "s", property_crc=True) as store:
+        prepared = store.prepare(batch(90, 91, property_crc=True))
+        assert prepared.store_unix_ms == BORN
+        with pytest.raises(CorruptionError):
+            store.pull("orders", 3, 0)
+
+
+def test_a_file_that_is_written_anew_behind_a_cut_is_as_young_as_it_is(tmp_path: Path) -> None:
+    """It was complete before, and may take days to be so again."""
+    times = iter(range(BORN, BORN + 10**9, 1000))
+    with expiring(tmp_path / "s") as store:
+        store._clock = lambda: next(times)
+        ends = filled(store, 120)
+        store.dispatch_to(ends[-1])
+        store.find_expired()
+        assert 0 in store._retention._known
+        take_away(store, ends[3])
+        store.find_expired()
+        for lo in range(9, 120, 3):
+            end = put(store, lo, lo + 3, size_bytes=400)
+        store.dispatch_to(end)
+        store.find_expired()
+        behind = store.message_at(store.log.files.files[1].position)
+        assert store._retention._known[0] == behind.store_unix_ms
 
 
 def test_files_do_not_expire_beside_a_cut(tmp_path: Path) -> None:

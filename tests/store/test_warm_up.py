@@ -74,6 +74,7 @@ class Warmed:
         timeout_ms: int = DEADLINE_MS,
         warm_up: bool = True,
         lock_memory: bool = False,
+        reserve_bytes: int = 0,
     ) -> None:
         self.path, self.fs, self.fatal = path, GatedFileSystem(), Fatal()
         self.counters = StoreCounters()
@@ -86,6 +87,7 @@ class Warmed:
             allocate_timeout_ms=timeout_ms,
             on_fatal=self.fatal,
             lock_memory=lock_memory,
+            reserve_bytes=reserve_bytes,
             counters=self.counters,
         )
 
@@ -227,6 +229,20 @@ def test_a_failure_ahead_does_not_concern_the_taker_of_a_ready_file(tmp_path: Pa
     warmed.source.take(2 * SIZE).close()
     warmed.source.stop()
     assert warmed.counters.prepare_failed_count == 2
+
+
+def test_the_reserve_is_not_allocated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    warmed = Warmed(tmp_path, reserve_bytes=5 * SIZE)
+    free = {"bytes": 6 * SIZE - 1}
+    monkeypatch.setattr(warmed.fs, "free_bytes", lambda _: (free["bytes"], 100 * SIZE))
+    warmed.source.start(0)
+    with pytest.raises(StoreFullError) as caught:
+        warmed.source.take(0)
+    assert (caught.value.needed_bytes, caught.value.free_bytes) == (6 * SIZE, 6 * SIZE - 1)
+    assert warmed.names() == []
+    free["bytes"] = 6 * SIZE
+    warmed.source.take(0).close()
+    warmed.source.stop()
 
 
 def _written_bytes() -> int:
