@@ -32,6 +32,19 @@ def put(store: ShippedStore, lo: int, hi: int, **how: object) -> int:
     return store.append_prepared(prepared).end_position
 
 
+def filled(store: ShippedStore, hi: int, *, size_bytes: int = 400) -> list[int]:
+    """Append records [0, hi) in batches of three; return where each batch ends, 0 first."""
+    ends = [put(store, lo, lo + 3, size_bytes=size_bytes) for lo in range(0, hi, 3)]
+    return [0, *ends]
+
+
+def take_away(store: ShippedStore, lo: int, epoch: int = 1) -> str:
+    """Cut as a replica does; return the path of what was set aside."""
+    aside = store.set_aside(lo, store.shipped.end_position, epoch)
+    store.cut(lo)
+    return aside.path
+
+
 def ship(source: ShippedStore, target: ShippedStore, hi: int = 0, *, limit: int = 3000) -> None:
     """Bring a target up to `hi`, by default to the end of the source."""
     log = source.shipped

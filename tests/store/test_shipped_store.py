@@ -23,6 +23,7 @@ from store.store import Store
 from tests.store.records import BORN, PAGE, batch
 from tests.store.shipped_stores import (
     CONFIG,
+    filled,
     found_numbers,
     killed,
     log_bytes,
@@ -31,6 +32,7 @@ from tests.store.shipped_stores import (
     put,
     ship,
     sync,
+    take_away,
 )
 
 FILE = 4 * PAGE
@@ -40,19 +42,6 @@ FILE = 4 * PAGE
 def store(tmp_path: Path) -> Iterator[ShippedStore]:
     with open_store(tmp_path / "s") as opened:
         yield opened
-
-
-def filled(store: ShippedStore, hi: int, *, size_bytes: int = 400) -> list[int]:
-    """Append records [0, hi) in batches of three; return where each batch ends, 0 first."""
-    ends = [put(store, lo, lo + 3, size_bytes=size_bytes) for lo in range(0, hi, 3)]
-    return [0, *ends]
-
-
-def take_away(store: ShippedStore, lo: int, epoch: int = 1) -> str:
-    """Cut as a replica does; return the path of what was set aside."""
-    aside = store.set_aside(lo, store.shipped.end_position, epoch)
-    store.cut(lo)
-    return aside.path
 
 
 # --- What readers see ---
@@ -107,6 +96,23 @@ def test_a_slave_that_becomes_master_goes_on_with_the_offsets(
         assert store.prepare(batch(62, 63)).queue_offsets == [62]
         store.dispatch_to(store.shipped.end_position)
         assert found_numbers(store) == list(range(62))
+
+
+def test_a_damaged_store_time_is_given_to_no_record(tmp_path: Path) -> None:
+    """The time of the newest record is the least that the next one gets."""
+    with open_store(tmp_path / "s", property_crc=True) as store:
+        put(store, 0, 1, queue_id=3)
+        filled(store, 90)
+        store.dispatch_to(store.shipped.end_position)
+        sync(store)
+    with (tmp_path / "s" / "commitlog" / f"{0:020d}").open("r+b") as file:
+        file.seek(fmt.STORE_TIMESTAMP_AT)
+        file.write(b"\x40")  # Far in the future.
+    with open_store(tmp_path / "s", property_crc=True) as store:
+        prepared = store.prepare(batch(90, 91, property_crc=True))
+        assert prepared.store_unix_ms == BORN
+        with pytest.raises(CorruptionError):
+            store.pull("orders", 3, 0)
 
 
 def test_store_times_do_not_step_back_behind_another_replica(
@@ -361,125 +367,6 @@ def test_a_beginning_that_was_broken_off_is_begun_again(tmp_path: Path, step: st
         assert put(again, 99, 102) > 5 * FILE
         again.dispatch_to(again.shipped.end_position)
         assert found_numbers(again) == [99, 100, 101]
-
-
-# --- Retention ---
-
-
-def expiring(root: Path, fs: FileSystem | None = None) -> ShippedStore:
-    return open_store(root, fs, retention_interval_ms=0, retention_size_bytes=2 * FILE)
-
-
-def test_expired_files_go_as_far_as_nobody_needs_them(tmp_path: Path) -> None:
-    with expiring(tmp_path / "s") as store:
-        ends = filled(store, 300)
-        store.maintain()
-        assert store.detach_expired(ends[-1]) is None, "nothing is dispatched"
-        store.dispatch_to(ends[-1])
-        sync(store)
-        store.maintain()
-        assert store.detach_expired(FILE - 1) is None
-        work = store.detach_expired(3 * FILE)
-        assert work is not None
-        assert store.log.min_position == 3 * FILE
-        assert len(list((tmp_path / "s" / "commitlog").iterdir())) == len(store.log.files.files) + 3
-        work()
-        lo, hi = store.queue_range("orders", 0)
-        assert (lo > 0, hi) == (True, 300)
-        assert found_numbers(store) == list(range(lo, hi))
-        assert not store.messages_by_key("orders", "key0000")
-        store.maintain()
-        work = store.detach_expired(1 << 60)
-        assert work is not None
-        work()
-        assert store.shipped.end_position - store.log.min_position <= 3 * FILE
-    with expiring(tmp_path / "s") as store:
-        assert found_numbers(store)[-1] == 299
-
-
-def test_a_deletion_that_fails_is_made_up_for(tmp_path: Path) -> None:
-    with expiring(tmp_path / "s") as store:
-        ends = filled(store, 300)
-        store.dispatch_to(ends[-1])
-        sync(store)
-        store.maintain()
-        work = store.detach_expired(3 * FILE)
-        assert work is not None
-        with failpoints.armed("fs.unlink=EIO@2+"), pytest.raises(FileSystemError):
-            work()
-        again = store.detach_expired(0)
-        assert again is not None
-        again()
-        assert store.detach_expired(0) is None
-        names = sorted(path.name for path in (tmp_path / "s" / "commitlog").iterdir())
-        assert names[0] == f"{3 * FILE:020d}"
-
-
-def test_a_log_that_begins_elsewhere_leaves_nothing_of_a_deletion_that_failed(
-    tmp_path: Path,
-) -> None:
-    """No log opens with a gap between its files."""
-    with expiring(tmp_path / "s") as store:
-        ends = filled(store, 300)
-        store.dispatch_to(ends[-1])
-        sync(store)
-        store.maintain()
-        work = store.detach_expired(3 * FILE)
-        assert work is not None
-        with failpoints.armed("fs.unlink=EIO@2+"), pytest.raises(FileSystemError):
-            work()
-        store.cut(store.log.min_position)
-        store.begin_at(100 * FILE, {(b"orders", 0): 5000})
-        with expiring(killed(tmp_path / "s", tmp_path / "image")) as again:
-            assert again.log.min_position == 100 * FILE
-        assert store.detach_expired(1 << 60) is None
-
-
-def test_a_damaged_store_time_is_given_to_no_record(tmp_path: Path) -> None:
-    """The time of the newest record is the least that the next one gets."""
-    with open_store(tmp_path / "s", property_crc=True) as store:
-        put(store, 0, 1, queue_id=3)
-        filled(store, 90)
-        store.dispatch_to(store.shipped.end_position)
-        sync(store)
-    with (tmp_path / "s" / "commitlog" / f"{0:020d}").open("r+b") as file:
-        file.seek(fmt.STORE_TIMESTAMP_AT)
-        file.write(b"\x40")  # Far in the future.
-    with open_store(tmp_path / "s", property_crc=True) as store:
-        prepared = store.prepare(batch(90, 91, property_crc=True))
-        assert prepared.store_unix_ms == BORN
-        with pytest.raises(CorruptionError):
-            store.pull("orders", 3, 0)
-
-
-def test_a_file_that_is_written_anew_behind_a_cut_is_as_young_as_it_is(tmp_path: Path) -> None:
-    """It was complete before, and may take days to be so again."""
-    times = iter(range(BORN, BORN + 10**9, 1000))
-    with expiring(tmp_path / "s") as store:
-        store._clock = lambda: next(times)
-        ends = filled(store, 120)
-        store.dispatch_to(ends[-1])
-        store.find_expired()
-        assert 0 in store._retention._known
-        take_away(store, ends[3])
-        store.find_expired()
-        for lo in range(9, 120, 3):
-            end = put(store, lo, lo + 3, size_bytes=400)
-        store.dispatch_to(end)
-        store.find_expired()
-        behind = store.message_at(store.log.files.files[1].position)
-        assert store._retention._known[0] == behind.store_unix_ms
-
-
-def test_files_do_not_expire_beside_a_cut(tmp_path: Path) -> None:
-    """What was judged before a cut says nothing about the log after it."""
-    with expiring(tmp_path / "s") as store:
-        ends = filled(store, 300)
-        store.dispatch_to(ends[-1])
-        sync(store)
-        store.maintain()
-        take_away(store, ends[20])
-        assert store.detach_expired(1 << 60) is None
 
 
 # --- Whose directory it is ---
