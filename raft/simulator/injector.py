@@ -140,7 +140,7 @@ class Injector:
         at = fault.number % len(others)
         others = others[at:] + others[:at]
         forgetful, behind = world.nodes[others[0]], others[quorum_size(len(others) + 1) - 1 :]
-        forgets = fault._replace(duration_us=2 * options.election_us)
+        forgets = fault._replace(duration_us=options.election_us)
         heard_us = (2 + options.heartbeat_ticks) * TICK_US
         alone_us = forgets.duration_us + heard_us + (fault.number >> 8 & 15) * options.delay_us
         alone = fault._replace(duration_us=alone_us)

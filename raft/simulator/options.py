@@ -7,7 +7,7 @@ of most seeds (fault-matrix 10.5).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from raft.config import RaftConfig
@@ -111,7 +111,8 @@ class Options:
     """Entries applied between two notes on disk of how far is known as committed; 0: only beside
     a cut of the log."""
     relapses: bool = False
-    """With `total_loss`: nodes lose power again under the leader that was elected after all did."""
+    """With `total_loss`: nodes lose power again under the leader that was elected after all did.
+    Entries travel alone then, so that catching up takes a while, and other faults are rarer."""
 
     @property
     def election_us(self) -> int:
@@ -161,7 +162,7 @@ def draw(seed: int, event_count_max: int) -> Options:
     page_cache = random.random() < 0.15
     later = Random(seed ^ 0x1A7E)
     disk_share = later.choice((0.0, 0.0, 0.0, 0.6))
-    return Options(
+    options = Options(
         seed=seed,
         voter_count=pick((1, 3, 3, 3, 3, 3, 5, 5, 5)),
         event_count_max=event_count_max,
@@ -202,4 +203,12 @@ def draw(seed: int, event_count_max: int) -> Options:
         cas_share=later.choice((0.0, 0.0, 0.2, 0.6)),
         hint_every=later.choice((0, 1, 8)) if disk_share else 0,
         relapses=later.random() < 0.7,
+    )
+    if not options.total_loss or not options.relapses:
+        return options
+    return replace(
+        options,
+        message_entry_count_max=1,
+        window_entry_count_max=1,
+        fault_gap_us=4 * options.fault_gap_us,
     )

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from raft.errors import Outcome
 from raft.messages import Standing
+from raft.simulator import shrink
 from raft.simulator.history import AppendCall, Kind
 from raft.simulator.loss import cut_history
+from raft.simulator.mutants import MUTANTS
+from raft.simulator.mutation import switched_on
 from raft.simulator.plan import Fault
 from raft.simulator.runner import Case, run_case
 from raft.simulator.verdict import InvariantError
@@ -98,3 +102,13 @@ def test_retained_calls_stay_and_lost_ones_become_unknown() -> None:
         assert after[operation.op_id].outcome is expected
         outcomes.add(expected)
     assert outcomes == {Outcome.APPLIED, Outcome.UNKNOWN}
+
+
+def test_relapses_find_a_node_that_is_admitted_too_early() -> None:
+    """One of four in 2,500 seeds, made small; without the planted fault it passes as all cases."""
+    path = Path(__file__).parent / "cases" / "power_lost_again.json"
+    mutant = next(each for each in MUTANTS if each.name == "floor_outlives_the_first_commit")
+    with switched_on(mutant):
+        report = run_case(shrink.from_json(path.read_text()))
+    assert report.code == "I4"
+    assert report.coverage.counts["power_lost_again"]
