@@ -213,6 +213,9 @@ class Driver:
             raise NotReadyError(self.term)
         if self._apply_error is not None:
             # Nobody could be told of this one before there is room.
+            self.log.store.counters.store_full_count += isinstance(
+                self._apply_error, StoreFullError
+            )
             raise self._apply_error.with_traceback(None)
         if self.replica.core.has_own_entries():
             self._turn()  # They come first in the log, and this batch is stamped for its place.

@@ -209,6 +209,7 @@ class HaDriver:
             raise NotReadyError(self.term)
         if (no_room := self.save_error or self._apply_error) is not None:
             # Nobody could be told of this one before there is room.
+            self.log.store.counters.store_full_count += isinstance(no_room, StoreFullError)
             raise no_room.with_traceback(None)
         prepared = self.log.prepare(batch)
         check(prepared)

@@ -105,6 +105,9 @@ def test_a_deposed_master_that_cannot_apply_answers_no_more(
                 reader = asyncio.create_task(one.broker.pull(parked))
                 await eventually(lambda: one.driver.apply_retry_count > 1, "retries")
                 assert one.driver.is_ready
+                with pytest.raises(StoreFullError):
+                    await one.append(7, 8)
+                assert one.log.store.counters.store_full_count == 1
                 await two.driver.promote(10_000)
                 await eventually(lambda: one.driver.machine.role is Role.SLAVE, "the new epoch")
                 await eventually(lambda: not one.driver.is_ready, "and it knows")

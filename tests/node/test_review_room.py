@@ -151,5 +151,6 @@ def test_refusing_again_and_again_keeps_no_trace_of_the_batches(tmp_path: Path) 
                 with pytest.raises(StoreFullError):
                     leader.append(batch(0, 1), accept)
             assert len(traceback.extract_tb(error.__traceback__)) < 5
+            assert leader.log.store.counters.store_full_count == 20
 
     run(work())
