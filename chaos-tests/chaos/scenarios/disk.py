@@ -18,6 +18,9 @@ RESERVE_SIZE_BYTES: Final = 4 << 20
 SMALL_FILES: Final = (("file_size_bytes", "1MiB"), ("batch_size_bytes_max", "256KiB"))
 SMALL_DISK: Final = Profile(disk_size_bytes=DISK_SIZE_BYTES, settings=SMALL_FILES, is_own=True)
 """Nothing is deleted to make room, so the next scenario would find less of it."""
+WATCHED: Final = Profile(settings=(("sync_hang_limit_ms", 30_000),))
+"""Far beyond what the shorter hangs last, also on a slow machine."""
+HANG_TIMEOUT_S: Final = 120.0
 
 
 def _is_hit(shim: Shim, call: Call, before: int) -> bool:
@@ -88,9 +91,10 @@ async def slow_disk(x: Context) -> None:
                 x.cluster.shims[node].clear()
 
 
-@scenario("hanging-sync", "D16", needs_shim=True)
+@scenario("hanging-sync", "D16", profile=WATCHED, needs_shim=True)
 async def hanging_sync(x: Context) -> None:
-    """A sync hangs for 6 s on a follower, then on the leader; heartbeats go on."""
+    """A sync hangs for 6 s on a follower, then on the leader; heartbeats go on. Then it hangs on a
+    leader for good: the others go on, and the process ends with 74."""
     for node in (await x.follower(), await x.leader()):
         shim = x.cluster.shims[node]
         # After slow syncs the node leaves them to its flush thread; else its loop would hang, too,
@@ -109,6 +113,24 @@ async def hanging_sync(x: Context) -> None:
         x.prove(f"a sync of node {node} hung", True)
         x.prove("elections are few", await x.term() - term <= 3)
         await x.do(x.cluster.wait_ready)
+    await _hangs_for_good(x)
+
+
+async def _hangs_for_good(x: Context) -> None:
+    node = await x.leader()
+    shim = x.cluster.shims[node]
+    shim.delay(Call.SYNC, 20)
+    await x.acked(200)
+    async with x.fault("hang", f"the leader, node {node}, for good"):
+        x.leader_lost()
+        shim.hang(Call.SYNC)
+        await x.new_leader(node)
+        await x.acked()
+        await x.do(x.cluster.wait_ended, node, EXIT_SYNC_FAILED, timeout_s=HANG_TIMEOUT_S)
+        x.prove(f"node {node}, whose sync hung, ended with 74", True)
+        shim.clear()
+    await x.acked()
+    await restart(x, node)
 
 
 @scenario("allocation-errors", "D13", profile=ROLLING, needs_shim=True)
