@@ -6,10 +6,11 @@ from typing import Any, cast
 import grpc
 import pytest
 
+import quorumlog
 from quorumlog.calls import Calls
 from quorumlog.channels import Channels
 from quorumlog.errors import Outcome, UnavailableError
-from quorumlog.pb import log_pb2, log_pb2_grpc
+from quorumlog.pb import log_pb2, log_pb2_grpc, transaction_pb2, transaction_pb2_grpc
 from quorumlog.routing import Router
 
 
@@ -25,6 +26,60 @@ class _Holding(log_pb2_grpc.LogServiceServicer):
         self.asked.set()
         await asyncio.Event().wait()
         return log_pb2.RouteResponse()
+
+
+class _Asking(log_pb2_grpc.LogServiceServicer, transaction_pb2_grpc.TransactionServiceServicer):
+    """Leads, and asks producers about transactions; the second stream has a question."""
+
+    def __init__(self) -> None:
+        self.address = ""
+        self.streams = 0
+        self.asked = asyncio.Event()
+        self.ended: asyncio.Queue[int] = asyncio.Queue()
+
+    async def Route(  # noqa: N802
+        self, request: log_pb2.RouteRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> log_pb2.RouteResponse:
+        response = log_pb2.RouteResponse(cluster_id="c", node_id=1, term=1, leader_id=1, group="g")
+        response.nodes.add(node_id=1, address=self.address)
+        return response
+
+    async def CheckTransactions(  # noqa: N802
+        self, request: Any, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> Any:
+        self.streams += 1
+        yield transaction_pb2.TransactionCheck()
+        self.asked.set()
+        if self.streams == 2:
+            yield transaction_pb2.TransactionCheck(transaction_id=7, check_count=1)
+        await asyncio.Event().wait()
+
+    async def EndTransaction(self, request: Any, context: Any) -> Any:  # noqa: N802
+        self.ended.put_nowait(request.transaction_id)
+        return transaction_pb2.EndTransactionResponse()
+
+
+def test_a_producer_is_asked_again_after_its_connection_was_closed() -> None:
+    """It never listened again, and its transactions were given up after a day."""
+
+    async def work() -> None:
+        asking, server = _Asking(), grpc.aio.server()
+        cast(Any, log_pb2_grpc).add_LogServiceServicer_to_server(asking, server)
+        cast(Any, transaction_pb2_grpc).add_TransactionServiceServicer_to_server(asking, server)
+        asking.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+        await server.start()
+        try:
+            async with quorumlog.connect(asking.address) as client:
+                producer = client.transactional_producer("billing", lambda _: "commit")
+                producer.start()
+                await asking.asked.wait()
+                await client._started().groups.home.router.channels.keep_only(set())
+                assert await asking.ended.get() == 7
+                assert producer.checks_count == 1
+        finally:
+            await server.stop(None)
+
+    asyncio.run(asyncio.wait_for(work(), 30.0))
 
 
 def test_a_closed_channel_is_an_error_and_a_cancelled_caller_is_cancelled() -> None:

@@ -51,7 +51,7 @@ def test_who_closes_second_waits_for_the_first() -> None:
 
 def test_two_who_close_while_nobody_leads_both_end() -> None:
     async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster, timeout_ms=300) as client:
+        async with fake_cluster() as cluster, connect(cluster, timeout_ms=150) as client:
             cluster.leader_id = 0
             producer = client.producer()
             producer.send_nowait("orders", b"0")

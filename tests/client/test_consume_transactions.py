@@ -8,9 +8,18 @@ import pytest
 
 import quorumlog
 from quorumlog.consume_transactions import ConsumeTransaction
-from quorumlog.errors import InvalidRequestError, TooLargeError
+from quorumlog.errors import (
+    ConflictError,
+    DeadlineError,
+    InvalidRequestError,
+    Outcome,
+    OutcomeUnknownError,
+    QuorumlogError,
+    TooLargeError,
+)
 from quorumlog.message import Message, MessageBatch
 from quorumlog.outgoing import Shaping, entry_of
+from quorumlog.pb import consumer_pb2
 from quorumlog.queues import Queue
 from quorumlog.unique_keys import UniqueKeys
 from tests.client.fake_cluster import fake_cluster
@@ -85,6 +94,54 @@ def test_a_consumer_that_commits_by_itself_is_refused() -> None:
             client.transaction("other")
             with pytest.raises(InvalidRequestError, match="needs a name"):
                 client.transactional_producer("", lambda _: "commit")
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize(
+    ("conflict", "stored", "expected"),
+    [
+        (Outcome.NOT_APPLIED, None, ConflictError),
+        (Outcome.UNKNOWN, 6, None),
+        (Outcome.UNKNOWN, 9, ConflictError),
+        (Outcome.UNKNOWN, None, OutcomeUnknownError),
+    ],
+)
+def test_a_commit_that_met_a_conflict_after_an_attempt_without_an_answer(
+    conflict: Outcome, stored: int | None, expected: type[Exception] | None
+) -> None:
+    """It may be its own first attempt that it met; who cannot look does not know."""
+
+    class Group:
+        def __init__(self) -> None:
+            self.calls = self.router = self
+            self.cluster_id = "c"
+
+        def get(self, _: str) -> "Group":
+            return self
+
+        async def leader(self, _: str, method: str, *__: Any, **___: Any) -> Any:
+            if method == "CommitConsumed":
+                raise ConflictError("somebody was faster", outcome=conflict)
+            if stored is None:
+                raise DeadlineError("no leader")
+            response = consumer_pb2.FetchOffsetsResponse()
+            response.offsets.add(topic="orders", queue_id=0, offset=stored)
+            return response
+
+    async def work() -> None:
+        made = transaction()
+        group: Any = Group()
+        made._groups = group
+        made._stored[Queue("orders", 0, "g0")] = 5
+        made.consumed(message(5))
+        if expected is None:
+            await made.commit()
+            return
+        with pytest.raises(expected) as caught:
+            await made.commit()
+        assert isinstance(caught.value, QuorumlogError)
+        assert caught.value.outcome is conflict
 
     asyncio.run(work())
 

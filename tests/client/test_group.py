@@ -9,6 +9,7 @@ import pytest
 import quorumlog
 from quorumlog import Message, errors
 from quorumlog.group import GroupConsumer
+from quorumlog.redelivery import Redelivery
 from tests.client.fake_cluster import FakeCluster, fake_cluster, until
 
 
@@ -229,6 +230,41 @@ def test_options_that_make_no_sense_are_refused() -> None:
                     client.group_consumer("g", "orders", **options)
             with pytest.raises(errors.UnknownTopicError):
                 await client.group_consumer("g", "none").start()
+
+    asyncio.run(scenario())
+
+
+def test_a_message_handed_out_while_another_is_given_back_is_not_processed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It counted as processed when the answer came, and a kill would have lost it."""
+
+    async def scenario() -> None:
+        asked, answered = asyncio.Event(), asyncio.Event()
+
+        async def give_back(*_: object, **__: object) -> Redelivery:
+            asked.set()
+            await answered.wait()
+            return Redelivery(1, 0)
+
+        monkeypatch.setattr("quorumlog.redelivery.Redeliveries.give_back", give_back)
+        async with fake_cluster() as cluster, connect(cluster) as client:
+            cluster.topics["orders"] = 1
+            producer = client.producer()
+            for i in range(3):
+                await producer.send("orders", b"%d" % i, queue_id=0)
+            consumer = client.group_consumer("g", "orders", commit_interval_ms=10)
+            (first,) = await take(consumer, 1)
+            giving = asyncio.create_task(consumer.retry_later(first))
+            await asked.wait()
+            (second,) = await take(consumer, 1)
+            answered.set()
+            await giving
+            assert consumer._processed() == {("orders", 0): second.queue_offset}
+            (third,) = await take(consumer, 1)
+            await consumer.retry_later(third)
+            assert consumer._processed() == {("orders", 0): 3}
+            await consumer.close(is_processed=False)
 
     asyncio.run(scenario())
 
