@@ -10,6 +10,7 @@ deterministic, but the faults are drawn from it.
 import asyncio
 import contextlib
 import errno
+import os
 import shutil
 import threading
 from collections import defaultdict
@@ -35,7 +36,7 @@ from quorumlog.pb.log_pb2 import (
 from quorumlog.pb.state_pb2 import Command
 from raft.errors import RaftError
 from store import format as fmt
-from store.errors import FileSystemError, Outcome, StoreError
+from store.errors import FileSystemError, Outcome, StoreError, StoreFullError
 from store.file_system import FileSystem
 from store.message import Message, encode_message
 from tests.node.ha.ha_nodes import HaNodes, WholeHaNode
@@ -62,6 +63,16 @@ class Machine(PowerLossFileSystem):
         if name == "sync" and threading.current_thread() is not self._loop_thread:
             threading.Event().wait(self.pause_s)
 
+    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> int:
+        if create and self.is_full:
+            raise StoreFullError(path, 1, 0)
+        return super().open(path, create=create, read_only=read_only)
+
+    def write_at(self, fd: int, path: str, position: int, data: bytes | memoryview) -> None:
+        if self.is_full and position + len(data) > os.fstat(fd).st_size:
+            raise StoreFullError(path, len(data), 0)
+        super().write_at(fd, path, position, data)
+
     def allocate(self, fd: int, path: str, size_bytes: int) -> None:
         if self.is_full:
             raise FileSystemError("allocate", path, errno.ENOSPC)
@@ -83,6 +94,10 @@ class RandomGroup(HaNodes):
     @property
     def up(self) -> list[WholeHaNode]:
         return [node for node in self.nodes.values() if node.is_up]
+
+    async def restart(self, node_id: int, **changes: Any) -> WholeHaNode:
+        self.machines[node_id].is_full = False  # On a full disk it would not start.
+        return await super().restart(node_id, **changes)
 
     async def lose_power(self, node: WholeHaNode) -> None:
         """What was not synced may be there or not."""
@@ -255,7 +270,7 @@ class Faults:
 
     def __init__(self, world: RandomGroup) -> None:
         self.world, self.random = world, world.random
-        self.names = ("crash", "power", "power", "cut", "promote", "advise", "slow", "full")
+        self.names = ("crash", "power", "power", "cut", "promote", "advise", "slow", "full", "full")
         self.counts = dict.fromkeys(self.names, 0)
         self._promotions: set[asyncio.Task[None]] = set()
 
@@ -348,7 +363,10 @@ class Faults:
         self.world.machines[self.random.choice((1, 2, 3))].pause_s = 0.05
 
     async def _full(self) -> None:
+        """Mostly when masters change, which then cannot be written down."""
         self.world.machines[self.random.choice((1, 2, 3))].is_full = True
+        if self.random.random() < 0.7:
+            await self._promote()
 
 
 def log_of(node: WholeHaNode) -> bytes:
