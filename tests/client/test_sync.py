@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -161,6 +162,17 @@ def test_what_is_left_of_a_batch_comes_before_the_next(cluster: FakeCluster) -> 
                 next(consumer)
 
 
+@pytest.fixture
+def hasty_threads() -> Iterator[None]:
+    """Threads that take turns within a few steps, and so meet where they can."""
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval_s)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("hasty_threads")
 def test_threads_that_iterate_over_one_consumer_share_the_messages(cluster: FakeCluster) -> None:
     with sync.connect(cluster.bootstrap) as client:
         with client.producer() as producer:
