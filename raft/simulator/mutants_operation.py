@@ -174,7 +174,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "raft.recovery:is_admissible",
         "if message.standing is Standing.JOINING and _may_be_voter(state, progress.node):",
         "if False:",
-        150,
+        "tests/raft/test_membership.py::test_amnesia_cannot_vote",
     ),
     Mutant(
         "amnesiac_voter_admitted_early",
