@@ -17,9 +17,10 @@ CHANGED: Final = Profile(node_count=5, is_own=True)
 """A failure leaves members behind that nobody expects."""
 FORGETFUL: Final = Profile(
     settings=(
-        ("file_size_bytes", "256KiB"),
+        # A round deletes at most ten files, every 10 s: smaller ones come faster than they go.
+        ("file_size_bytes", "1MiB"),
         ("batch_size_bytes_max", "64KiB"),
-        ("retention_size_bytes", "1MiB"),
+        ("retention_size_bytes", "3MiB"),
         ("follower_lag_count_max", 100),
     ),
     forgets=True,
