@@ -25,7 +25,7 @@ from store.errors import (
 )
 from store.ledger import Ledger
 from store.mapped_file import MappedFile
-from store.retention import DiskState, DiskUsage
+from store.retention import DELETE_COUNT_MAX, DiskState, DiskUsage
 from store.scrub import Scrubber, scrubber_of
 from store.shipped_log import ShippedLog
 from store.stamp import QueueKey
@@ -40,6 +40,8 @@ class ReplicatedStore(Store):
         self._expired_position = 0
         self._for_room: frozenset[int] = frozenset()
         """Where files begin that have to go for room only."""
+        self._has_more = False
+        """The last round reached its limit."""
         super()._make_parts()
 
     @property
@@ -159,9 +161,10 @@ class ReplicatedStore(Store):
         self._sync_derived()
         self._make_spare()
         now = time.monotonic_ns() // 1_000_000
-        # Appends that are refused begin again soon after there is room.
-        is_full = self._retention.state is DiskState.FULL
-        if is_full or now - self._retention_ran_ms >= self.config.retention_interval_ms:
+        # Appends that are refused begin again soon after there is room, and files may come faster
+        # than a round of each interval would delete them.
+        is_urgent = self._retention.state is DiskState.FULL or self._has_more
+        if is_urgent or now - self._retention_ran_ms >= self.config.retention_interval_ms:
             self._retention_ran_ms = now
             self.find_expired()
 
@@ -182,6 +185,7 @@ class ReplicatedStore(Store):
         if log.reset_count != reset_count or count > len(files):
             count = 0  # A log that was replaced since is judged in the next round.
         going = files[:count]
+        self._has_more = count >= DELETE_COUNT_MAX
         self._for_room = frozenset(file.position for file in going[count - for_room_count :])
         self._expired_position = going[-1].end_position if going else 0
 

@@ -18,6 +18,7 @@ from raft.messages import Configuration, ConfigurationAt, SnapshotMeta
 from raft.ready import EntryKind, HardState
 from store.errors import PositionRangeError
 from store.ledger_extent import Deletion
+from store.retention import DELETE_COUNT_MAX
 from tests.node.ledger_cluster import CONFIG, crash, open_log, sync
 from tests.node.ledger_logs import (
     data_image,
@@ -323,6 +324,29 @@ def test_a_log_that_was_replaced_is_not_deleted_from(leader: LedgerLog, tmp_path
             other.close()
             other = leader_log(tmp_path / f"other{step}")
     other.close()
+
+
+def test_files_that_come_fast_are_not_left_to_the_next_interval(tmp_path: Path) -> None:
+    """Ten go in a round. While that is not enough, the next upkeep looks again."""
+    config = replace(CONFIG, retention_interval_ms=3_600_000, retention_size_bytes=3 * 16 * 4096)
+    with new_log(tmp_path, config=config) as log:
+        store = log.store
+        for lo in range(0, 600, 15):
+            put(log, lo, lo + 15, size_bytes=3000)
+        log.dispatch(log.last_index)
+        sync(log)
+        store._retention_ran_ms = -config.retention_interval_ms  # Long ago, whenever booted.
+        rounds = 0
+        while len(store.ledger.files.files) > 3:
+            store.maintain()
+            deletion = log.plan_deletion(log.retention_candidate(log.last_index))
+            assert deletion is not None
+            assert deletion.file_count <= DELETE_COUNT_MAX
+            assert deletion.write_start()
+            assert deletion.forget()
+            deletion.remove()
+            rounds += 1
+        assert rounds > 2
 
 
 def test_the_policy_decides_what_goes(tmp_path: Path) -> None:
