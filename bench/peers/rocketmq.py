@@ -114,9 +114,11 @@ class RocketMqPeer:
         assert self._processes is not None, "not started"
         installed, home = installed_directory(), self._processes.directory
         path = f"{installed / 'classes'}:{installed / 'lib'}/*"
+        # Each start leaves keys and certificates in the temporary directory.
+        homes = (f"-Duser.home={home}", f"-Djava.io.tmpdir={home}")
         self._processes.start(
             name,
-            ["java", *JAVA_OPTIONS, f"-Duser.home={home}", "-cp", path, main, *arguments],
+            ["java", *JAVA_OPTIONS, *homes, "-cp", path, main, *arguments],
             {"ROCKETMQ_HOME": home},
         )
 
