@@ -70,8 +70,12 @@ def test_a_cluster_over_tls_serves_known_clients_only(tmp_path: Path) -> None:
         mine[KEY_VARIABLE] = str(known.key)
         for command in ("cluster status", "topic list", "nameserver status"):
             told = [*command.split(), "--server", address]
-            shown = CliRunner().invoke(main, told, env=mine, prog_name="qlog")
-            assert shown.exit_code == 0, (command, shown.stdout, shown.stderr)
+
+            def succeeds(told: list[str] = told) -> bool:
+                shown = CliRunner().invoke(main, told, env=mine, prog_name="qlog")
+                return shown.exit_code == 0
+
+            wait_for(command, succeeds)  # The name server may be electing yet.
         told = ["topic", "list", "--server", address]
         stranger = CliRunner().invoke(main, told, env=dict.fromkeys(mine), prog_name="qlog")
         assert stranger.exit_code == 3, stranger.stdout
