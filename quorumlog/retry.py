@@ -66,11 +66,16 @@ class Backoff:
     count: int = 0
 
     def next_s(self, advised_ms: float = 0) -> float:
-        """Return the next pause in seconds; at least what a node advised, within reason."""
+        """Return the next pause in seconds; at least what a node advised, within reason.
+
+        Whoever failed at the same moment, with the same advice, does not come back at the same one.
+        """
         doubled = self.first_ms * (1 << min(self.count, 16))
         self.count += 1
+        least_ms = min(advised_ms, PAUSE_ADVISED_MAX_MS)
         pause_ms = min(doubled, self.max_ms) * random.uniform(0.5, 1.0)
-        pause_ms = max(pause_ms, min(advised_ms, PAUSE_ADVISED_MAX_MS))
+        apart_ms = random.uniform(0, min(least_ms / 4, self.max_ms))
+        pause_ms = max(pause_ms, least_ms + apart_ms)
         return max(0.0, min(pause_ms / 1000, self.deadline.remaining_s))
 
     async def pause(self, advised_ms: float = 0) -> None:
