@@ -8,8 +8,6 @@ import contextlib
 import os
 import signal
 import time
-import urllib.request
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +19,7 @@ from chaos.interceptor import Interceptor
 from chaos.shim import Shim
 from chaos.usage import Usage
 from deploy.local import LINK_FAULTS_FILE, LocalCluster, LocalError, NodeState
+from deploy.local_metrics import metric_of
 
 READY_TIMEOUT_S: Final = 60.0
 _POLL_S: Final = 0.03
@@ -74,11 +73,8 @@ class Target:
         return found
 
     def metric(self, node: int, name: str, **labels: str) -> float:
-        """The value of a metric of a node that runs; 0 if it has none with these labels."""
-        address = next(state.http_address for state in self.local.status() if state.node_id == node)
-        with urllib.request.urlopen(f"http://{address}/metrics", timeout=READY_TIMEOUT_S) as answer:
-            text = answer.read().decode()
-        return value_of_metric(text, name, labels)
+        """The value of a metric of a node that runs, 0 without one yet. Errors as `metric_of`."""
+        return metric_of(self.local, node, name, **labels)
 
     def pid(self, node: int) -> int:
         """Of a node that runs."""
@@ -174,14 +170,3 @@ class Target:
             return self.local.wait_ready(int(timeout_s * 1000), node_ids=self.node_ids)
         except LocalError as error:
             raise NotSoError(str(error)) from error
-
-
-def value_of_metric(text: str, name: str, labels: Mapping[str, str]) -> float:
-    """Find one value in the text of `/metrics`; 0 if it is not there."""
-    wanted = {f'{label}="{value}"' for label, value in labels.items()}
-    for line in text.splitlines():
-        told, _, value = line.rpartition(" ")
-        found, _, rest = told.partition("{")
-        if found == name and wanted <= set(rest.rstrip("}").split(",")):
-            return float(value)
-    return 0.0

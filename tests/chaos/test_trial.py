@@ -14,7 +14,7 @@ from chaos.errors import NotSoError
 from chaos.profile import Options, Profile
 from chaos.scenario import ALL_MODES, Body, Context, Scenario
 from chaos.scenarios import disk, network
-from chaos.target import Target, value_of_metric
+from chaos.target import Target
 from chaos.trial import Result, Trial
 
 from deploy.local import LocalCluster
@@ -97,14 +97,3 @@ def test_disks_with_room_and_links_that_change_nothing_prove_nothing(
 
     result = run(target, body)
     assert result.why == "the fault did not bite: not so: 0 frames were refused"
-
-
-def test_a_metric_is_found_by_its_labels() -> None:
-    text = (
-        '# HELP a_total x\na_total{code="lost"} 2.0\na_total{code="protocol_error",node="1"} 7.0\n'
-        "a_total_more 9.0\nb 1.5\n"
-    )
-    assert value_of_metric(text, "a_total", {"code": "protocol_error"}) == 7.0
-    assert value_of_metric(text, "a_total", {"code": "lost"}) == 2.0
-    assert value_of_metric(text, "a_total", {"code": "refused"}) == 0.0
-    assert value_of_metric(text, "b", {}) == 1.5

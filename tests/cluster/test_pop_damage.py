@@ -1,11 +1,11 @@
 """A leader with a damaged file: consumers by pop go on, and get the rest once it is mended."""
 
 from pathlib import Path
-from urllib.request import urlopen
 
 import pytest
 
 from deploy.local import LocalCluster
+from deploy.local_metrics import metric_of
 from quorumlog import sync
 from tests.node.processes import wait_for
 from tests.node.test_repair_process import MARK, flip
@@ -15,13 +15,9 @@ DAMAGED = 1
 """The node."""
 
 
-def holds_count(cluster: LocalCluster) -> int:
+def holds_count(cluster: LocalCluster) -> float:
     """How often the node held a queue."""
-    [state] = [state for state in cluster.status() if state.node_id == DAMAGED]
-    with urlopen(f"http://{state.http_address}/metrics", timeout=30) as answer:
-        lines = answer.read().decode().splitlines()
-    [line] = [line for line in lines if line.startswith("quorumlog_pop_held_total ")]
-    return int(float(line.split()[1]))
+    return metric_of(cluster, DAMAGED, "quorumlog_pop_held_total")
 
 
 def test_a_leader_with_damage_hands_out_all_of_it_once_it_has_it_from_the_others(

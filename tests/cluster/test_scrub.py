@@ -1,11 +1,11 @@
 """A disk of a running node that changes what lies on it: found though nobody reads it."""
 
 from pathlib import Path
-from urllib.request import urlopen
 
 import pytest
 
 from deploy.local import LocalCluster
+from deploy.local_metrics import metric_of
 from quorumlog import sync
 from tests.node.processes import wait_for
 from tests.node.test_repair_process import MARK
@@ -19,13 +19,9 @@ SETTINGS = {
 }
 
 
-def count(cluster: LocalCluster, node_id: int, name: str) -> int:
+def count(cluster: LocalCluster, node_id: int, name: str) -> float:
     """A counter of a node."""
-    [state] = [state for state in cluster.status() if state.node_id == node_id]
-    with urlopen(f"http://{state.http_address}/metrics", timeout=30) as answer:
-        lines = answer.read().decode().splitlines()
-    [line] = [line for line in lines if line.startswith(f"quorumlog_{name}_total ")]
-    return int(float(line.split()[1]))
+    return metric_of(cluster, node_id, f"quorumlog_{name}_total")
 
 
 def fill(cluster: LocalCluster) -> None:

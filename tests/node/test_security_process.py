@@ -1,7 +1,6 @@
 """Real nodes that speak TLS and prove a secret to each other; strangers are refused by name."""
 
 import shutil
-import urllib.request
 from pathlib import Path
 
 import grpc
@@ -9,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from deploy.local import LocalCluster
+from deploy.local_metrics import metric_of
 from quorumlog.cli import main
 from quorumlog.cli.connection import CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE
 from tests.node.certificates import Authority
@@ -33,14 +33,6 @@ def settings(tmp_path: Path) -> tuple[Authority, dict[str, object]]:
     }
 
 
-def metrics(cluster: LocalCluster, node: int) -> list[str]:
-    """Read the page of a node."""
-    where = next(state.http_address for state in cluster.status() if state.node_id == node)
-    with urllib.request.urlopen(f"http://{where}/metrics", timeout=30) as answer:
-        text: str = answer.read().decode()
-    return text.splitlines()
-
-
 def test_a_cluster_over_tls_serves_known_clients_only(tmp_path: Path) -> None:
     authority, given = settings(tmp_path)
     known = authority.files("client")
@@ -63,9 +55,9 @@ def test_a_cluster_over_tls_serves_known_clients_only(tmp_path: Path) -> None:
             assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
         for node in cluster.node_ids:
             assert "0123456789abcdef" not in cluster.log_path(node).read_text()
-        lines = metrics(cluster, 1)
-        assert 'quorumlog_tls_expiry_timestamp_seconds{file="certificate"} 4.7335104e+09' in lines
-        assert any('group="g0"' in line for line in lines if line.startswith("quorumlog_node{"))
+        expiry = "quorumlog_tls_expiry_timestamp_seconds"
+        assert metric_of(cluster, 1, expiry, file="certificate") == 4_733_510_400
+        assert metric_of(cluster, 1, "quorumlog_node", group="g0") == 1
         mine = {CA_VARIABLE: str(authority.path), CERTIFICATE_VARIABLE: str(known.certificate)}
         mine[KEY_VARIABLE] = str(known.key)
         for command in ("cluster status", "topic list", "nameserver status"):

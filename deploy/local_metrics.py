@@ -1,0 +1,35 @@
+"""What nodes of a local cluster count, one metric at a time, for tests and fault suites.
+
+Owns the reading of a page of metrics; must not know what any of them means.
+"""
+
+from typing import Final
+from urllib.request import urlopen
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from deploy.local import LocalCluster
+
+_TIMEOUT_S: Final = 60
+
+
+def metric_of(cluster: LocalCluster, node_id: int, name: str, **labels: str) -> float:
+    """Return the sum of the values that a node shows of a metric and these labels.
+
+    Raises KeyError for a metric that it does not have, OSError if it does not answer.
+    """
+    address = next(one.http_address for one in cluster.status() if one.node_id == node_id)
+    with urlopen(f"http://{address}/metrics", timeout=_TIMEOUT_S) as answer:
+        return sum_of(answer.read().decode(), name, **labels)
+
+
+def sum_of(page: str, name: str, **labels: str) -> float:
+    """Return the same of a page that was read; 0 for a metric without a value yet."""
+    for family in text_string_to_metric_families(page):
+        if family.name == name.removesuffix("_total"):
+            return sum(
+                sample.value
+                for sample in family.samples
+                if sample.name == name and labels.items() <= sample.labels.items()
+            )
+    raise KeyError(name)
