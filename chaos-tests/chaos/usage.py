@@ -6,7 +6,6 @@ mapped, and would hide everything else.
 """
 
 import os
-import sys
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,8 +77,6 @@ class Usage:
 
 def _targets(process: psutil.Process) -> list[str]:
     """What the descriptors of a process stand for."""
-    if not sys.platform.startswith("linux"):
-        return [f"socket:{at}" for at, _ in enumerate(process.net_connections("tcp"))]
     found = []
     for one in Path(f"/proc/{process.pid}/fd").iterdir():
         try:
@@ -90,8 +87,5 @@ def _targets(process: psutil.Process) -> list[str]:
 
 
 def _own_memory_size_bytes(process: psutil.Process) -> int:
-    if sys.platform.startswith("linux"):
-        for line in Path(f"/proc/{process.pid}/status").read_text("utf-8").splitlines():
-            if line.startswith("RssAnon:"):
-                return int(line.split()[1]) << 10
-    return int(process.memory_info().rss)
+    lines = Path(f"/proc/{process.pid}/status").read_text("utf-8").splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon:"))
