@@ -26,6 +26,18 @@ def expiring(root: Path, fs: FileSystem | None = None) -> ShippedStore:
     return open_store(root, fs, retention_interval_ms=0, retention_size_bytes=2 * FILE)
 
 
+def delete_in_part(store: ShippedStore) -> None:
+    """Fill it, and let the deletion of what has expired fail behind the first file."""
+    ends = filled(store, 300)
+    store.dispatch_to(ends[-1])
+    sync(store)
+    store.maintain()
+    work = store.detach_expired(3 * FILE)
+    assert work is not None
+    with failpoints.armed("fs.unlink=EIO@2+"), pytest.raises(FileSystemError):
+        work()
+
+
 def test_expired_files_go_as_far_as_nobody_needs_them(tmp_path: Path) -> None:
     with expiring(tmp_path / "s") as store:
         ends = filled(store, 300)
@@ -55,14 +67,7 @@ def test_expired_files_go_as_far_as_nobody_needs_them(tmp_path: Path) -> None:
 
 def test_a_deletion_that_fails_is_made_up_for(tmp_path: Path) -> None:
     with expiring(tmp_path / "s") as store:
-        ends = filled(store, 300)
-        store.dispatch_to(ends[-1])
-        sync(store)
-        store.maintain()
-        work = store.detach_expired(3 * FILE)
-        assert work is not None
-        with failpoints.armed("fs.unlink=EIO@2+"), pytest.raises(FileSystemError):
-            work()
+        delete_in_part(store)
         again = store.detach_expired(0)
         assert again is not None
         again()
@@ -76,14 +81,7 @@ def test_a_log_that_begins_elsewhere_leaves_nothing_of_a_deletion_that_failed(
 ) -> None:
     """No log opens with a gap between its files."""
     with expiring(tmp_path / "s") as store:
-        ends = filled(store, 300)
-        store.dispatch_to(ends[-1])
-        sync(store)
-        store.maintain()
-        work = store.detach_expired(3 * FILE)
-        assert work is not None
-        with failpoints.armed("fs.unlink=EIO@2+"), pytest.raises(FileSystemError):
-            work()
+        delete_in_part(store)
         store.cut(store.log.min_position)
         store.begin_at(100 * FILE, {(b"orders", 0): 5000})
         with expiring(killed(tmp_path / "s", tmp_path / "image")) as again:

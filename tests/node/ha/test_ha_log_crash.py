@@ -9,6 +9,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -302,6 +303,34 @@ def test_a_crash_at_any_call_leaves_what_was_promised(parent: Path, seed: int) -
         check_image(image, promised, f"seed {seed}, {image.name}: {how}")
 
 
+class Deaths:
+    """Images of a replica in `root` that is killed, or loses power, before each of its calls."""
+
+    def __init__(self, parent: Path) -> None:
+        self.root = parent / "run"
+        self.images: list[Path] = []
+        self.fs = PowerLossFileSystem(self._before_call)
+        self._parent, self._random = parent, Random(1)
+        self._armed: threading.Thread | None = None
+
+    @contextmanager
+    def armed(self) -> Iterator[None]:
+        """Make them of the calls of this thread, as long as this lasts."""
+        self._armed = threading.current_thread()
+        yield
+        self._armed = None
+
+    def _before_call(self, _name: str) -> None:
+        if threading.current_thread() is not self._armed:
+            return
+        number = len(self.images)
+        kill, power = self._parent / f"kill{number}", self._parent / f"power{number}"
+        killed(self.root, kill)
+        self.fs.build_image(str(self.root), str(power), self._random)
+        (power / "boot_id").write_text("of before\n")
+        self.images += [kill, power]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("had_log", [False, True])
 def test_a_crash_while_an_empty_log_begins_is_made_up_for(parent: Path, had_log: bool) -> None:
@@ -312,20 +341,8 @@ def test_a_crash_while_an_empty_log_begins_is_made_up_for(parent: Path, had_log:
     master.confirm()
     master.delete_below(2 * FILE)
     data = master.state.make_image()()
-    images: list[Path] = []
-    root, random = parent / "run", Random(1)
-
-    def before_call(name: str) -> None:
-        if not is_armed or threading.current_thread() is not thread:
-            return
-        killed(root, parent / f"kill{len(images)}")
-        fs.build_image(str(root), str(parent / f"power{len(images)}"), random)
-        (parent / f"power{len(images)}" / "boot_id").write_text("of before\n")
-        images.extend([parent / f"kill{len(images)}", parent / f"power{len(images)}"])
-
-    thread, is_armed = threading.current_thread(), False
-    fs = PowerLossFileSystem(before_call)
-    slave = Replica(root, 2, fs)
+    deaths = Deaths(parent)
+    slave = Replica(deaths.root, 2, deaths.fs)
     if had_log:  # Nothing of it is the master's, and its first file is gone.
         slave.begin_epoch(1)
         slave.fill(900, 990)
@@ -333,12 +350,11 @@ def test_a_crash_while_an_empty_log_begins_is_made_up_for(parent: Path, had_log:
         slave.delete_below(FILE)
         slave.state.cut(FILE, slave.log.end, 1)
         slave.log.save_epochs(Epochs())
-    is_armed = True
-    slave.state.take_image(data)
-    is_armed = False
+    with deaths.armed():
+        slave.state.take_image(data)
     slave.close()
-    assert len(images) > 20
-    for image in images:
+    assert len(deaths.images) > 20
+    for image in deaths.images:
         slave = Replica(image, 2)
         assert slave.log.is_empty, image.name
         assert slave.seen == [], image.name
@@ -386,30 +402,17 @@ def test_a_crash_while_a_log_goes_aside_loses_nothing_of_it(parent: Path) -> Non
     begin = next(f.position for f in master.log.store.log.files.files if f.position > end)
     master.delete_below(begin)
     data = master.state.make_image()()
-    images: list[Path] = []
-    root, random = parent / "run", Random(1)
-
-    def before_call(name: str) -> None:
-        if not is_armed or threading.current_thread() is not thread:
-            return
-        killed(root, parent / f"kill{len(images)}")
-        fs.build_image(str(root), str(parent / f"power{len(images)}"), random)
-        (parent / f"power{len(images)}" / "boot_id").write_text("of before\n")
-        images.extend([parent / f"kill{len(images)}", parent / f"power{len(images)}"])
-
-    thread, is_armed = threading.current_thread(), False
-    fs = PowerLossFileSystem(before_call)
-    fs.adopt(str(root))
-    slave = Replica(root, 2, fs)
+    deaths = Deaths(parent)
+    deaths.fs.adopt(str(deaths.root))
+    slave = Replica(deaths.root, 2, deaths.fs)
     assert len(slave.log.store.log.files.files) > 3
-    is_armed = True
-    slave.state.take_image(data, lambda position: position > end)
-    is_armed = False
+    with deaths.armed():
+        slave.state.take_image(data, lambda position: position > end)
     assert (slave.log.min_position, slave.log.is_empty) == (begin, True)
-    assert put_together(beside(root)) == old
+    assert put_together(beside(deaths.root)) == old
     slave.close()
-    assert len(images) > 20
-    for image in images[:: len(images) // 24]:
+    assert len(deaths.images) > 48
+    for image in deaths.images[:: len(deaths.images) // 24]:
         slave = Replica(image, 2)
         pieces = [*beside(image), (slave.log.min_position, log_bytes(slave.log))]
         assert put_together(pieces) == old, image.name
