@@ -17,10 +17,9 @@ CHANGED: Final = Profile(node_count=5, is_own=True)
 """A failure leaves members behind that nobody expects."""
 FORGETFUL: Final = Profile(
     settings=(
-        # A round deletes at most ten files, every 10 s: smaller ones come faster than they go.
-        ("file_size_bytes", "1MiB"),
+        ("file_size_bytes", "256KiB"),
         ("batch_size_bytes_max", "64KiB"),
-        ("retention_size_bytes", "3MiB"),
+        ("retention_size_bytes", "1MiB"),
         ("follower_lag_count_max", 100),
     ),
     forgets=True,
