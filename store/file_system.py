@@ -213,9 +213,14 @@ class FileSystem:
         return os.fstat(fd).st_size
 
     def free_bytes(self, path: str) -> tuple[int, int]:
-        """Return (free for this process, total) bytes of the file system that holds `path`."""
+        """Return (free, total) bytes of the file system that holds `path`, as `df` counts them.
+
+        What is set aside for root is neither free nor used: it is not there. Volumes exist that set
+        most of themselves aside, and a node on one would count itself full from its first day.
+        """
         stat = os.statvfs(path)
-        return stat.f_bavail * stat.f_frsize, stat.f_blocks * stat.f_frsize
+        used_count = stat.f_blocks - stat.f_bfree
+        return stat.f_bavail * stat.f_frsize, (used_count + stat.f_bavail) * stat.f_frsize
 
     def check_room(self, directory: str, size_bytes: int, reserve_bytes: int) -> None:
         """Raise StoreFullError if a file of that size would leave less than the reserve free."""

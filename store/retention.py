@@ -48,7 +48,7 @@ class DiskState(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class DiskUsage:
-    """The file system of the store: free for this process, and total, as FileSystem.free_bytes."""
+    """The file system of the store: free for this process, and total, see FileSystem.free_bytes."""
 
     free_bytes: int
     total_bytes: int

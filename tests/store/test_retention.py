@@ -1,5 +1,6 @@
 """Retention: which files go, when the disk is full, and that no clock deletes live data."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -199,6 +200,18 @@ def test_watermarks(used_ratio: float, state: DiskState) -> None:
     kept = DiskState.WARN if state is DiskState.FORCE else state
     assert policy().disk_state(usage(used_ratio)) is kept, "without the rule there is no such mark"
     assert policy().disk_state(DiskUsage(0, 0)) is DiskState.FULL
+
+
+def test_what_is_set_aside_for_root_is_neither_free_nor_used(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Of 1,000 blocks 300 are used, and 80 of the 700 others are there for this process."""
+    found = os.statvfs_result((4096, 512, 1000, 700, 80, 0, 0, 0, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda _: found)
+    disk = DiskUsage(*FS.free_bytes(str(tmp_path)))
+    assert disk == DiskUsage(80 * 512, 380 * 512)
+    assert disk.used_ratio == pytest.approx(300 / 380), "as df has it, not 92 %"
+    assert policy().disk_state(disk) is DiskState.WARN
 
 
 def test_nothing_goes_for_room_unless_it_was_asked_for() -> None:
