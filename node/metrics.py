@@ -141,7 +141,7 @@ METRICS: Final[Mapping[str, Spec]] = {
     "log_files": Spec("gauge", "Files of the log."),
     "log_files_deleted": Spec("counter", "Files deleted by retention."),
     "log_files_deleted_for_room": Spec("counter", "Of these: not expired (delete_when_full)."),
-    "disk_used_ratio": Spec("gauge", "Use of the disk that holds the log, 0 to 1, as `df` counts it."),
+    "disk_used_ratio": Spec("gauge", "Use of the disk of the log, 0 to 1, as `df` counts it."),
     "store_full": Spec("counter", "Appends refused because the disk is full."),
     "repairs_waiting": Spec("gauge", "Damaged places that are being repaired from peers."),
     "repaired_entries": Spec("counter", "Entries of the log that were put right from peers."),
