@@ -161,7 +161,8 @@ class BusyError(StoreError):
         self.what, self.waited_ms = what, waited_ms
 
     def __str__(self) -> str:
-        return f"{self.what} is busy since {self.waited_ms} ms; nothing was written, slow down"
+        since = f" since {self.waited_ms} ms" if self.waited_ms else ""
+        return f"{self.what} is busy{since}; nothing was written, slow down"
 
 
 class ClosedError(StoreError):

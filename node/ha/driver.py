@@ -428,7 +428,8 @@ class HaDriver:
         state = self.machine.state
         start = state.copies.epoch_start
         is_serving = state.role is HaRole.MASTER and self._unsaved is None
-        self.is_ready = is_serving and min(self._confirm, applied.applied) >= start
+        is_open = is_serving and min(self._confirm, applied.applied) >= start
+        self.is_ready = is_open and (self.is_ready or self._can_begin())
         self._callers.settle(applied.applied)
         seen = self.role, self.leader_id, self.is_ready
         if self._has_news or seen != self._was_seen:
@@ -463,6 +464,10 @@ class HaDriver:
         """Raise ShuttingDownError once it is stopped."""
         if self.is_stopped:
             raise ShuttingDownError
+
+    def _can_begin(self) -> bool:
+        """Whether a new log has its first file: a Raft leader has, it has written by then."""
+        return not self.log.is_empty or self.log.has_room(1)
 
     def _holders(self, position: int) -> tuple[NodeId, ...]:
         state = self.machine.state

@@ -1,4 +1,4 @@
-"""A real node whose disk stops to answer: no ack follows, it ends by itself, and starts again."""
+"""A real node whose disk is slow, or stops to answer: no ack follows, and it ends by itself."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -109,3 +109,18 @@ def test_a_disk_that_hangs_for_a_while_is_told_and_costs_nothing_but_time(
         said = node.log_path.read_text()
         assert "a sync hangs or is slow" in said
         assert "a slow sync has ended" in said
+
+
+@pytest.mark.parametrize("replication", ["raft", "async_master"])
+def test_a_new_node_is_ready_when_the_first_file_of_its_log_is(
+    tmp_path: Path, shim: Shim, replication: str
+) -> None:
+    """However long the disk takes to make it: the first append is never refused."""
+    node = SingleNode(tmp_path / "data", replication=replication, copies="1")
+    with ExitStack() as stack:
+        stack.push(node)
+        shim.delay(Call.ALLOCATE, 400)
+        node.start(shim.environment())
+        with node.client() as client:
+            client.create_topic("orders")
+            assert client.append("orders", b"first").record_count == 1

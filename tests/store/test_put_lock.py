@@ -22,7 +22,7 @@ class Clock:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_second_holder_is_refused_after_the_timeout(kind: type[PutLock]) -> None:
     lock = kind(0)
-    with lock, pytest.raises(BusyError, match="put lock is busy since 0 ms"):
+    with lock, pytest.raises(BusyError, match="put lock is busy; nothing"):
         lock.acquire()
     with lock:
         with pytest.raises(BusyError):
