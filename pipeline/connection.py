@@ -12,7 +12,8 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import quorumlog
-from pipeline.options import Cluster
+from pipeline.errors import OptionError
+from pipeline.options import TLS, Cluster
 
 _T = TypeVar("_T")
 
@@ -21,13 +22,24 @@ class Connection:
     """A started client. Use it in a `with`, or close it."""
 
     def __init__(self, cluster: Cluster) -> None:
+        """Connect. Raises OptionError for a TLS file that cannot be read, and QuorumlogError."""
+        try:
+            credentials = cluster.tls.credentials()
+        except OSError as error:
+            raise OptionError(
+                f"{error.filename} cannot be read: {error.strerror}",
+                f"files of {', '.join(TLS)} have to be on each machine where Spark runs a task",
+            ) from error
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
             target=self._loop.run_forever, name="quorumlog-pipeline", daemon=True
         )
         self._thread.start()
         self.client = quorumlog.connect(
-            cluster.servers, cluster_id=cluster.cluster_id, timeout_ms=cluster.timeout_ms
+            cluster.servers,
+            cluster_id=cluster.cluster_id,
+            timeout_ms=cluster.timeout_ms,
+            credentials=credentials,
         )
         try:
             self.call(self.client.start())

@@ -13,12 +13,15 @@ from pipeline.errors import OptionError
 from pipeline.schema import COLUMNS, UnknownColumnError, parse_columns
 from quorumlog.errors import InvalidRequestError
 from quorumlog.options import END, FIRST, parse_position
+from quorumlog.tls import NO_TLS, ClientTls
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 RECORDS_PER_PARTITION_MAX: Final = 1_000_000
 TIMEOUT_MS: Final = 60_000
-_COMMON: Final = ("servers", "clusterId", "timeoutMs")
+TLS: Final = ("tlsCaFile", "tlsCertificateFile", "tlsKeyFile")
+"""In the order of ClientTls."""
+_COMMON: Final = ("servers", "clusterId", "timeoutMs", *TLS)
 _SOURCE: Final = (
     *_COMMON,
     "topic",
@@ -47,11 +50,12 @@ class Offsets:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Which cluster, and how long to wait for it."""
+    """Which cluster, how long to wait for it, and the files of TLS, where a task runs."""
 
     servers: str
     cluster_id: str | None = None
     timeout_ms: int = TIMEOUT_MS
+    tls: ClientTls = NO_TLS
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +142,11 @@ class _Given:
             raise OptionError("option 'servers' is missing", "name nodes: 'host:port,host:port'")
         timeout_ms = self.count("timeoutMs", TIMEOUT_MS)
         assert timeout_ms is not None, "it has a default"
-        return Cluster(servers, self.text("clusterId", "") or None, timeout_ms)
+        tls = ClientTls(*(self.text(name, "") for name in TLS))
+        if bool(tls.certificate) != bool(tls.key):
+            one, other = TLS[1:]
+            raise OptionError(f"only one of {one!r} and {other!r} is given", "give both or none")
+        return Cluster(servers, self.text("clusterId", "") or None, timeout_ms, tls)
 
     def count(self, name: str, default: int | None) -> int | None:
         text = self.text(name, "")

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from quorumlog.queues import Queue
     from quorumlog.reads import QueueOffsets
     from quorumlog.routing import Route, TopicRoute
+    from quorumlog.tls import ClientTls
     from quorumlog.transaction_types import CheckedTransaction, Decision
     from quorumlog.transactions import Transaction, TransactionalProducer
 
@@ -53,6 +54,7 @@ _MODULE_OF = {
     "QueueOffsets": "reads",
     "Route": "routing",
     "TopicRoute": "routing",
+    "ClientTls": "tls",
     "ConsumeTransaction": "consume_transactions",
     "CheckedTransaction": "transaction_types",
     "Decision": "transaction_types",
@@ -65,6 +67,7 @@ __all__ = [
     "Admin",
     "CheckedTransaction",
     "Client",
+    "ClientTls",
     "Consistency",
     "ConsumeTransaction",
     "Decision",

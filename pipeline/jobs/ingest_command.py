@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from quorumlog.cli.connection import addresses, server_option
+from pipeline.jobs.command_cluster import cluster_options
+from quorumlog.cli.connection import server_option
 from quorumlog.cli.output import Format, output_option, print_record
 from quorumlog.cli.progress import progress_bars
 
@@ -69,7 +70,7 @@ def ingest(
     from pipeline.session import spark_session
 
     given = {
-        "servers": addresses(server),
+        **cluster_options(server),
         "topic": ",".join(topics),
         "startingOffsets": starting,
         "maxRecordsPerTrigger": str(batch_count),

@@ -8,7 +8,7 @@ The lag of consumers is in the log as well: each commit of offsets is a record w
 it can be told for any minute of the past, not only for now.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -128,10 +128,10 @@ def from_segments(spark: "SparkSession", directory: str, topic: str = "") -> "Da
     return (reader.option("topic", topic) if topic else reader).load(directory)
 
 
-def from_cluster(spark: "SparkSession", servers: str, topic: str) -> "DataFrame":
-    """Return the rows of some topics of a running cluster. Raises PipelineError and
-    QuorumlogError."""
-    options = {"servers": servers, "topic": topic, "columns": _NEEDED}
+def from_cluster(spark: "SparkSession", cluster: Mapping[str, str], topic: str) -> "DataFrame":
+    """Return the rows of some topics of a running cluster, given by options of the source. Raises
+    PipelineError and QuorumlogError."""
+    options = {**cluster, "topic": topic, "columns": _NEEDED}
     check_source(options)
     return spark.read.format("quorumlog").options(**options).load()
 

@@ -3,12 +3,14 @@
 Must not know how anything is measured.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from quorumlog.cli.connection import addresses, server_option
+from pipeline.jobs.command_cluster import cluster_options
+from quorumlog.cli.connection import server_option
 from quorumlog.cli.errors import CliError, ExitCode
 from quorumlog.cli.output import Format, output_option, print_record, print_rows
 from quorumlog.cli.progress import progress_bars
@@ -60,7 +62,7 @@ def latency(
     if not (segments or parquet or topic):
         why = "a cluster is read topic by topic"
         raise CliError("no topic is given", why, "name it with --topic", ExitCode.USAGE)
-    servers = "" if segments or parquet else addresses(server)
+    cluster = {} if segments or parquet else cluster_options(server)
     if plot:
         from pipeline.picture import check_available
 
@@ -69,7 +71,7 @@ def latency(
 
     with spark_session("latency", master) as spark, progress_bars() as show:
         show("read", 0, None)
-        rates, lags = _measure(spark, segments, parquet, topic, servers)
+        rates, lags = _measure(spark, segments, parquet, topic, cluster)
     if plot:
         from pipeline.picture import draw
 
@@ -79,7 +81,11 @@ def latency(
 
 
 def _measure(
-    spark: "SparkSession", segments: str | None, parquet: str | None, topic: str, servers: str
+    spark: "SparkSession",
+    segments: str | None,
+    parquet: str | None,
+    topic: str,
+    cluster: Mapping[str, str],
 ) -> tuple[list[dict[str, object]], list[dict[str, object]]]:
     from pipeline import register
     from pipeline.jobs import latency as job
@@ -91,8 +97,8 @@ def _measure(
         rows = job.from_segments(spark, segments, topic)
         commands = job.from_segments(spark, segments, job.COMMAND_TOPIC)
     else:
-        rows = job.from_cluster(spark, servers, topic)
-        commands = job.from_cluster(spark, servers, job.COMMAND_TOPIC)
+        rows = job.from_cluster(spark, cluster, topic)
+        commands = job.from_cluster(spark, cluster, job.COMMAND_TOPIC)
     return job.rows_of(job.rates(rows)), job.rows_of(job.lags(rows, commands))
 
 

@@ -6,7 +6,8 @@ Must not know how rows become records.
 import click
 
 from pipeline.errors import OptionError
-from quorumlog.cli.connection import addresses, server_option
+from pipeline.jobs.command_cluster import cluster_options
+from quorumlog.cli.connection import server_option
 from quorumlog.cli.output import Format, output_option, print_record
 from quorumlog.cli.progress import progress_bars
 
@@ -59,24 +60,25 @@ def replay(
     """
     from pipeline.checks import check_source, check_target
     from pipeline.jobs.replay import replay as run
-    from pipeline.options import Cluster
+    from pipeline.options import sink_options
     from pipeline.session import spark_session
 
     if (path is None) == (topic is None):
         raise OptionError("a replay has one source", "give --path or --topic")
-    servers, source = addresses(server), None
+    cluster, source = cluster_options(server), None
     if topic is not None:
-        source = {"servers": servers, "topic": topic}
+        source = {**cluster, "topic": topic}
         source |= {"startingOffsets": starting} if starting else {}
         source |= {"endingOffsets": ending} if ending else {}
     # Before Spark, which takes seconds to start.
     if source is not None:
         check_source(source)
-    check_target(Cluster(servers), [to])
+    target = {**cluster, "topic": to}
+    check_target(sink_options(target).cluster, [to])
     with spark_session("replay", master) as spark, progress_bars() as show:
         done = run(
             spark,
-            {"servers": servers, "topic": to},
+            target,
             path=path,
             source=source,
             where=where,

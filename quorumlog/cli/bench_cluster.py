@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
-from quorumlog.cli.connection import addresses, credentials, run
+from quorumlog.cli.connection import addresses, run, tls_files
 from quorumlog.cli.errors import ExitCode
 from quorumlog.cli.output import Format, output_option, print_record
 from quorumlog.cli.progress import progress_bars
@@ -107,7 +107,7 @@ async def cluster_of(
 
     if server is not None:
         async with quorumlog.connect(
-            addresses(server), timeout_ms=_TIMEOUT_MS, credentials=credentials()
+            addresses(server), timeout_ms=_TIMEOUT_MS, credentials=tls_files().credentials()
         ) as client:
             yield client, None
         return

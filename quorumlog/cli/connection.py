@@ -11,16 +11,14 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from quorumlog.cli.errors import CliError
+from quorumlog.tls import ClientTls
 
 if TYPE_CHECKING:
-    import grpc
-
     from quorumlog.client import Client
 
 DEFAULT_SERVER = "127.0.0.1:8081"
@@ -69,25 +67,17 @@ def addresses(server: str | None) -> str:
     return ",".join(one.strip() for one in server.split(","))
 
 
-def credentials() -> "grpc.ChannelCredentials | None":
-    """What turns TLS on, when one of the three variables names a file; else None.
-
-    Raises CliError for a certificate without its key, and OSError for a file that is not there.
-    """
-    names = (CA_VARIABLE, KEY_VARIABLE, CERTIFICATE_VARIABLE)
-    ca, key, certificate = (os.environ.get(name) for name in names)
-    if not (ca or key or certificate):
-        return None
-    if bool(key) != bool(certificate):
+def tls_files() -> ClientTls:
+    """The files that the three variables name. Raises CliError for a certificate without a key."""
+    names = (CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE)
+    files = ClientTls(*(os.environ.get(name, "") for name in names))
+    if bool(files.key) != bool(files.certificate):
         raise CliError(
             f"only one of {CERTIFICATE_VARIABLE} and {KEY_VARIABLE} is set",
             "a client certificate is of use with its private key only",
             "set both or none",
         )
-    import grpc
-
-    files = (Path(path).read_bytes() if path else None for path in (ca, key, certificate))
-    return grpc.ssl_channel_credentials(*files)
+    return files
 
 
 @asynccontextmanager
@@ -101,7 +91,7 @@ async def connected(
         addresses(server),
         timeout_ms=timeout_ms,
         connect_timeout_ms=_CONNECT_TIMEOUT_MS,
-        credentials=credentials(),
+        credentials=tls_files().credentials(),
     ) as client:
         yield client
 

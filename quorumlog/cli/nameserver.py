@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from quorumlog.cli.connection import addresses, credentials, run, server_option
+from quorumlog.cli.connection import addresses, run, server_option, tls_files
 from quorumlog.cli.errors import ExitCode
 from quorumlog.cli.output import Format, output_option, print_record, print_rows
 
@@ -78,7 +78,7 @@ def nameserver(file: str | None, **flags: Any) -> int:
 async def _connected(server: str | None) -> "AsyncIterator[NameServers]":
     from quorumlog.nameserver import NameServers
 
-    async with NameServers(addresses(server), credentials=credentials()) as client:
+    async with NameServers(addresses(server), credentials=tls_files().credentials()) as client:
         yield client
 
 

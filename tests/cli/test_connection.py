@@ -20,9 +20,9 @@ from quorumlog.cli.connection import (
     addresses,
     beside,
     confirm,
-    credentials,
     server_option,
     stop_on_signals,
+    tls_files,
     until,
 )
 
@@ -56,15 +56,15 @@ def test_tls_needs_a_certificate_with_its_key(
 ) -> None:
     for name in (CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE):
         monkeypatch.delenv(name, raising=False)
-    assert credentials() is None
+    assert tls_files().credentials() is None
     for name in (CERTIFICATE_VARIABLE, KEY_VARIABLE):
         with monkeypatch.context() as only:
             only.setenv(name, str(tmp_path / "a.pem"))
             with pytest.raises(CliError, match="only one of"):
-                credentials()
+                tls_files()
     monkeypatch.setenv(CA_VARIABLE, str(tmp_path / "none.pem"))
     with pytest.raises(FileNotFoundError):
-        credentials()
+        tls_files().credentials()
 
 
 def test_what_cannot_be_undone_needs_a_yes_where_nobody_can_answer() -> None:

@@ -80,3 +80,20 @@ def _builder(
         .serial_number(x509.random_serial_number())
         .not_valid_before(_FROM)
     )
+
+
+def tls_settings(directory: Path) -> tuple[Authority, dict[str, object]]:
+    """An authority below `directory`, and what every node of a cluster of it gets: its clients need
+    a certificate, and its nodes a secret."""
+    authority = Authority(directory)
+    files = authority.files("node")
+    secret = directory / "secret"
+    secret.write_text("0123456789abcdef\n")
+    return authority, {
+        "file_size_bytes": "8MiB",
+        "secret_file": str(secret),
+        "tls_certificate_file": str(files.certificate),
+        "tls_key_file": str(files.key),
+        "tls_ca_file": str(authority.path),
+        "tls_client_auth": True,
+    }

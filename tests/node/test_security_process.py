@@ -11,30 +11,14 @@ from deploy.local import LocalCluster
 from deploy.local_metrics import metric_of
 from quorumlog.cli import main
 from quorumlog.cli.connection import CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE
-from tests.node.certificates import Authority
+from tests.node.certificates import Authority, tls_settings
 from tests.node.processes import NodeClient, run_to_end, wait_for
 
 pytestmark = pytest.mark.slow
 
 
-def settings(tmp_path: Path) -> tuple[Authority, dict[str, object]]:
-    """What every node gets."""
-    authority = Authority(tmp_path)
-    files = authority.files("node")
-    secret = tmp_path / "secret"
-    secret.write_text("0123456789abcdef\n")
-    return authority, {
-        "file_size_bytes": "8MiB",
-        "secret_file": str(secret),
-        "tls_certificate_file": str(files.certificate),
-        "tls_key_file": str(files.key),
-        "tls_ca_file": str(authority.path),
-        "tls_client_auth": True,
-    }
-
-
 def test_a_cluster_over_tls_serves_known_clients_only(tmp_path: Path) -> None:
-    authority, given = settings(tmp_path)
+    authority, given = tls_settings(tmp_path)
     known = authority.files("client")
     with LocalCluster.create(tmp_path / "c", 3, settings=given) as cluster:
         address = cluster.address(cluster.leader_id())
@@ -76,7 +60,7 @@ def test_a_cluster_over_tls_serves_known_clients_only(tmp_path: Path) -> None:
 
 def test_certificates_and_the_secret_are_renewed_node_by_node(tmp_path: Path) -> None:
     """As docs/operations.md has it: the leader last; without a majority for one restart."""
-    authority, given = settings(tmp_path)
+    authority, given = tls_settings(tmp_path)
     secret, files = tmp_path / "new-secret", authority.files("renewed")
     secret.write_text("fedcba9876543210\n")
     changes = {
@@ -120,7 +104,7 @@ def test_certificates_and_the_secret_are_renewed_node_by_node(tmp_path: Path) ->
 
 
 def test_a_node_with_another_secret_or_file_size_is_kept_out(tmp_path: Path) -> None:
-    _, given = settings(tmp_path)
+    _, given = tls_settings(tmp_path)
     with LocalCluster.create(tmp_path / "c", 3, settings=given) as cluster:
         odd = cluster.leader_id() % 3 + 1
         cluster.stop(odd)
