@@ -1,8 +1,9 @@
 """Leadership that moves, and followers that need more than the log (fault-matrix 3.5)."""
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final, ParamSpec
 
@@ -15,6 +16,8 @@ from quorumlog.errors import QuorumlogError
 _Arguments = ParamSpec("_Arguments")
 CHANGED: Final = Profile(node_count=5, is_own=True)
 """A failure leaves members behind that nobody expects."""
+PATIENT: Final = Profile(node_count=5, is_own=True, settings=(("election_min_ms", "3s"),))
+"""Nobody is elected while links are being cut."""
 FORGETFUL: Final = Profile(
     settings=(
         ("file_size_bytes", "256KiB"),
@@ -124,6 +127,86 @@ async def members(x: Context) -> None:
             await _kill_leader(x)
         await x.acked(50)
         x.prove(f"node {node} is a voter again", await is_voter(x, node))
+
+
+@scenario("members-amid", "M1", profile=PATIENT, modes=RAFT)
+async def members_amid(x: Context) -> None:
+    """The leader dies amid a change of voters: only it has the entry, or all have, untold to it."""
+    admin, known = x.load.clients.client.admin, await addresses(x)
+    node = await x.follower()
+    for is_shared in (False, True):
+        await _die_amid(x, f"remove {node}", admin.remove_member, node, is_shared=is_shared)
+        if not is_shared:
+            await change(x, f"remove {node}", admin.remove_member, node)
+        where = known[node]
+        await change(
+            x, f"add {node}", admin.add_learner, node, address=where[0], peer_address=where[1]
+        )
+        await _die_amid(x, f"promote {node}", admin.promote, node, is_shared=is_shared)
+        if not is_shared:
+            await change(x, f"promote {node}", admin.promote, node)
+        x.prove(f"node {node} is a voter again", await is_voter(x, node))
+
+
+async def _die_amid(
+    x: Context,
+    what: str,
+    call: Callable[[int], Awaitable[object]],
+    node: int,
+    *,
+    is_shared: bool,
+) -> None:
+    """Kill the leader when a change is in its log, or in all others as well, and not committed."""
+    await _all_follow(x)
+    old, term, was_voter = await x.leader(), await x.term(), await is_voter(x, node)
+    others = [other for other in x.cluster.node_ids if other not in (old, node)]
+    # Who is to be promoted has to say first that it has everything; with it they are two of five.
+    cut = [(o, old) for o in others] if is_shared else [(old, o) for o in (*others, node)]
+    holders = others if is_shared else [old]
+    links, lost = x.cluster.interceptor, (await x.do(x.cluster.interceptor.counts))["dropped"]
+    x.leader_lost()
+    # Not by proxies: a node that was added again is reached by one address from everywhere.
+    await x.do(links.cut, cut)
+    await x.until("messages are lost", lambda: links.counts()["dropped"] > lost)
+    changing = asyncio.ensure_future(call(node))
+    await _voter_at(x, holders, node, is_voter=not was_voter)
+    x.inject("kill", f"the leader, node {old}, amid: {what}, which nodes {holders} have")
+    x.prove(f"it dies amid: {what}", not changing.done() and await x.term() == term)
+    await x.do(x.cluster.kill, old)
+    await x.do(links.clear)
+    with contextlib.suppress(QuorumlogError):  # Nobody could tell what became of it.
+        await changing
+    await x.new_leader(old)
+    stays = "is kept" if is_shared else "is gone"
+    x.prove(f"{what} {stays}", await is_voter(x, node) is (was_voter ^ is_shared))
+    await x.do(x.cluster.start, old)
+    await x.acked(50)
+
+
+async def _all_follow(x: Context) -> None:
+    """Wait until the leader knows how far each other member is: only then it sends and sends."""
+    admin, deadline = x.load.clients.client.admin, time.monotonic() + DEADLINE_S
+    while True:
+        status = await admin.node_status()
+        others = [member for member in status.members if member.node_id != status.node_id]
+        if all(member.progress == "replicate" for member in others):
+            return
+        if time.monotonic() >= deadline:
+            raise NotSoError(f"not all follow: {others}")
+        await asyncio.sleep(0.05)
+
+
+async def _voter_at(x: Context, nodes: Sequence[int], node: int, *, is_voter: bool) -> None:
+    """Wait until the logs of nodes have a change, committed or not."""
+    admin, deadline = x.load.clients.client.admin, time.monotonic() + DEADLINE_S
+    for at in nodes:
+        while True:
+            members = (await admin.node_status(at)).members
+            if is_voter is any(m.node_id == node and m.is_voter for m in members):
+                break
+            if time.monotonic() >= deadline:
+                raise NotSoError(f"node {at} has no change of node {node}")
+            await asyncio.sleep(0.005)
 
 
 @scenario("members-away", "M2", profile=CHANGED, modes=RAFT)
