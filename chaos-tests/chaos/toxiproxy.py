@@ -129,9 +129,16 @@ class Toxiproxy:
         self._server.reset()
 
     def byte_counts(self) -> dict[tuple[str, str], tuple[int, int]]:
-        """By proxy and stream: bytes that came in, bytes that went out."""
+        """By proxy and stream: bytes that came in, bytes that went out, of connections that ended.
+
+        It counts the two sides of a connection as each ends, so they differ for a moment. Raises
+        ChaosError if it does not answer.
+        """
         found: dict[tuple[str, str], list[int]] = {}
-        for line in (self._ask("/metrics") or b"").decode().splitlines():
+        answer = self._ask("/metrics")
+        if answer is None:
+            raise ChaosError("Toxiproxy does not answer", "/metrics", f"read {self._log}")
+        for line in answer.decode().splitlines():
             for at, name in enumerate(("received", "sent")):
                 if line.startswith(f"toxiproxy_proxy_{name}_bytes_total{{"):
                     labels, _, value = line.partition("{")[2].rpartition("} ")
