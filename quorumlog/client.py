@@ -488,7 +488,7 @@ def connect(
     """Make a client of the cluster that the nodes at `bootstrap` ("host:port,host:port") are in.
 
     With `cluster_id` nodes of any other cluster are refused. `timeout_ms` is the one deadline over
-    all attempts of a call. `credentials` (grpc.ssl_channel_credentials) turn TLS on.
+    all attempts of a call. `credentials` (of ClientTls, or any of gRPC) turn TLS on.
     """
     return Client(
         bootstrap,
