@@ -81,6 +81,13 @@ class NodeFile:
         self.record = record
         return record
 
+    def load_any(self) -> NodeRecord:
+        """Read the file of whichever node it is. Raises LayoutError or CorruptionError."""
+        payload = self._meta.load(must_exist=True)
+        assert payload is not None, f"{self._directory}: {NAME} must exist"
+        self.record = _decode(self._directory, payload)
+        return self.record
+
     def save(self, record: NodeRecord) -> None:
         """Replace the record; durable on return. Writes nothing when it is the same.
 

@@ -13,6 +13,7 @@ import click
 from quorumlog.cli.errors import ExitCode
 from quorumlog.cli.output import Format, output_option, print_record, print_rows
 from quorumlog.cli.progress import progress_bars
+from quorumlog.cli.restore import restore
 
 if TYPE_CHECKING:
     from store.fsck.layout import Given
@@ -229,6 +230,9 @@ def repair(
     rows = [_action_row(action) for action in actions]
     _print(summary, "actions", rows, _ACTION_COLUMNS, output)
     return ExitCode.FINDINGS if left else ExitCode.OK
+
+
+store.add_command(restore)
 
 
 # --- Printing ---

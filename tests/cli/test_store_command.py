@@ -59,6 +59,25 @@ def spoil(root: Path, number: int) -> str:
 
 
 @pytest.mark.slow
+def test_a_restore_that_makes_no_sense_is_refused_in_three_lines(tmp_path: Path) -> None:
+    (tmp_path / "node.toml").write_text(
+        f'node_id = 1\ncluster_id = "new"\ndirectory = "{tmp_path / "new"}"\n'
+    )
+    done = run("restore", tmp_path, "--config", tmp_path / "node.toml")
+    assert done.returncode == 3
+    assert [line.split(":")[0].strip() for line in done.stderr.splitlines()] == [
+        "error",
+        "why",
+        "do",
+    ]
+    assert "it has no raft.0" in done.stderr
+    assert not (tmp_path / "new").exists()
+    (tmp_path / "node.toml").write_text("node_id = 0\n")
+    done = run("restore", tmp_path, "--config", tmp_path / "node.toml")
+    assert done.returncode == 3
+    assert "node_id = 0" in done.stderr
+
+
 def test_inspect_says_what_is_there(root: Path, config: StoreConfig) -> None:
     found = run_json(0, "inspect", root)
     assert found["container"] == config.container

@@ -1,0 +1,117 @@
+"""M7: a backup of one node made under load is a new cluster of three, with all that was acked."""
+
+import asyncio
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import quorumlog
+from deploy.local import LocalCluster
+from tests.cluster.conftest import SETTINGS, running
+from tests.cluster.workload import (
+    QUEUE_COUNT,
+    TOPIC,
+    History,
+    Workload,
+    applied,
+    eventually,
+    full_standing,
+    prove,
+    read_all,
+    same_logs,
+)
+
+pytestmark = pytest.mark.slow
+Run = Callable[[Coroutine[Any, Any, None]], None]
+QLOG = [sys.executable, "-c", "from quorumlog.cli import main; main(prog_name='qlog')"]
+GROUP = "readers"
+
+
+async def back_up(cluster: LocalCluster, client: quorumlog.Client, copy: Path) -> int:
+    """Copy a follower's directory as docs/operations.md says; return what was committed before."""
+    leader = await client.admin.node_status()
+    node_id = leader.node_id % 3 + 1
+    await applied(client, node_id, leader.commit_index)
+    await asyncio.to_thread(cluster.stop, node_id)
+    await asyncio.to_thread(shutil.copytree, cluster.node_directory(node_id) / "data", copy)
+    cluster.start(node_id)
+    await asyncio.to_thread(cluster.wait_ready)
+    return leader.commit_index
+
+
+def restore(copy: Path, config: Path) -> dict[str, Any]:
+    """Run the command; return what it prints."""
+    command = [*QLOG, "store", "restore", str(copy), "--config", str(config), "-o", "json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+async def grow(cluster: LocalCluster, client: quorumlog.Client) -> None:
+    """Take nodes 2 and 3 into a cluster of node 1."""
+    for state in cluster.status()[1:]:
+        await client.admin.add_learner(
+            state.node_id, address=state.address, peer_address=state.peer_address
+        )
+        await applied(client, state.node_id, (await client.admin.node_status()).commit_index)
+        await client.admin.promote(state.node_id)
+
+
+def test_a_backup_under_load_becomes_a_cluster(tmp_path: Path, run: Run) -> None:
+    async def work() -> None:
+        copy = tmp_path / "copy"
+        async with running(tmp_path / "old") as (cluster, client), Workload(client) as load:
+            await load.acked(300)
+            await client.admin.commit_offsets(GROUP, {(TOPIC, 0): 7})
+            before = History(acked=set(load.history.acked), last_index=load.history.last_index)
+            committed = await back_up(cluster, client, copy)
+            await load.acked(300)
+            after = await load.stop()
+            old = await prove(cluster, client, after)
+            fresh = LocalCluster.create(tmp_path / "new", settings={**SETTINGS, "join": True})
+            found = restore(copy, fresh.node_directory(1) / "node.toml")
+            assert found["last_index"] >= committed
+            assert found["former_cluster_id"] == cluster.cluster_id != found["cluster_id"]
+            assert (found["former_standing"], found["topic_count"]) == ("full", 1)
+        try:
+            await asyncio.to_thread(fresh.start)
+            await asyncio.to_thread(fresh.wait_ready, node_ids=(1,))
+            async with quorumlog.connect(fresh.address(1), timeout_ms=30_000) as client:
+                await grow(fresh, client)
+                await full_standing(fresh, client)
+                restored = await read_all(client, before, None)
+                assert before.acked <= set(restored)
+                assert len(restored) == len(set(restored))
+                for queue_id in range(QUEUE_COUNT):
+                    mine, theirs = (of_queue(n, queue_id) for n in (restored, old))
+                    assert mine == theirs[: len(mine)]
+                offsets = await client.admin.fetch_offsets(GROUP)
+                assert [(*queue, offset) for queue, offset in offsets.items()] == [(TOPIC, 0, 7)]
+                await same_logs(fresh, client)
+                await goes_on(fresh, client)
+        finally:
+            await asyncio.to_thread(fresh.stop)
+
+    run(work())
+
+
+async def goes_on(cluster: LocalCluster, client: quorumlog.Client) -> None:
+    """Appends are acked by a quorum of the three, also when the restored node is gone."""
+    async with client.producer() as producer:
+        await producer.send(TOPIC, b"99999999")
+        await asyncio.to_thread(cluster.kill, 1)
+        await eventually("another leader", lambda: cluster.leader_id() in (2, 3))
+        receipt = await producer.send(TOPIC, b"99999998")
+        assert receipt.durability.value == "quorum_disk"
+
+
+def of_queue(numbers: list[int], queue_id: int) -> list[int]:
+    """The numbers of one queue, in its order."""
+    return [number for number in numbers if number % QUEUE_COUNT == queue_id]
