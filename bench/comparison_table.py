@@ -16,7 +16,10 @@ def markdown(record: Mapping[str, Any]) -> str:
     parts = [_head(record), _who(record["peers"])]
     for place, directory_kind in record["places"].items():
         rows = [row for row in record["rows"] if row["place"] == place]
-        parts.append(f"## {place} ({directory_kind})\n\n{_limits(rows)}")
+        if not rows:  # Topics are counted in one place only.
+            continue
+        parts.append(f"## {place} ({directory_kind})")
+        parts.append(_limits(rows))
         compared = [row for row in rows if row["machine"] is None]
         parts.append(_ratios(compared, peers, notes))
         parts.append(_values(compared, peers))

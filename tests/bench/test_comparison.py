@@ -84,6 +84,12 @@ def test_the_page_has_ratios_values_and_numbered_reasons() -> None:
     assert "the machine alone: syncs 9,000 1/s" in page
 
 
+def test_a_place_without_rows_is_left_out() -> None:
+    found = record()
+    found["places"] = {**found["places"], "elsewhere": "disk"}
+    assert "## elsewhere" not in markdown(found)
+
+
 def test_who_is_behind_stands_out() -> None:
     found = record()
     found["rows"] = compare(
