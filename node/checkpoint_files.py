@@ -25,7 +25,7 @@ from node.parts import group_settings
 from node.state import StateImage, Versions
 from node.state_parts import NOTHING, PARTS, check_parts, decode_part, encode_part
 from store.checksum import crc32c
-from store.errors import CorruptionError
+from store.errors import CorruptionError, LayoutError
 from store.failpoints import hit
 from store.file_system import FileSystem
 from store.mapped_file import TEMPORARY_SUFFIX
@@ -35,6 +35,11 @@ DIRECTORY: Final = "config"
 MANIFEST: Final = "stateCheckpoint"
 BACKUP_SUFFIX: Final = ".bak"
 _FILE_PARTS: Final = tuple(kind for kind in PARTS if kind.file_name)
+
+
+class CheckpointDamagedError(CorruptionError):
+    """A file of the checkpoint is not what was written, or not there: the disk's doing. One that is
+    whole and says what this version cannot read is a CorruptionError and not this."""
 
 
 class _Written(NamedTuple):
@@ -81,9 +86,16 @@ class CheckpointFiles:
     def load(self) -> StateImage | None:
         """Return the newest generation, None when nothing was ever saved; finishes its renames.
 
-        Raises CorruptionError or LayoutError: take a snapshot from another replica then.
+        Raises CheckpointDamagedError, CorruptionError for what this version cannot read,
+        FileSystemError.
         """
-        found: dict[str, Any] | None = self._manifest.load(must_exist=False)
+        try:
+            found: dict[str, Any] | None = self._manifest.load(must_exist=False)
+        except (CorruptionError, LayoutError) as error:
+            what = f"{MANIFEST}.0 and .1"
+            raise CheckpointDamagedError(
+                self.directory, 0, what, "one manifest after the other", str(error)
+            ) from error
         if found is None:
             return None
         try:
@@ -109,13 +121,13 @@ class CheckpointFiles:
         # A part without a file: nothing of it was known, or to an older version.
         names = [table.name for table in TABLES]
         names += [kind.file_name for kind in _FILE_PARTS if kind.file_name in files]
-        for name in names:
-            written = self._written[name] = _Written(*files[name])
-            texts[name] = self._find(name, written)
-        unknown = files.keys() - texts.keys()
+        unknown = files.keys() - set(names)
         if unknown:  # Of a newer version; without them this replica would differ for good.
             expected, more = "tables that this version knows", ", ".join(sorted(unknown))
             raise CorruptionError(self.directory, 0, "checkpoint", expected, more)
+        for name in names:
+            written = self._written[name] = _Written(*files[name])
+            texts[name] = self._find(name, written)
         versions = Versions(**found["versions"])
         groups_text = texts["subscriptionGroup.json"]
         settings = decode_group_settings(groups_text, versions.groups)
@@ -153,7 +165,7 @@ class CheckpointFiles:
             if not suffix:
                 found = f"{len(data)} bytes, CRC-32C {crc32c(data):08x}"
         expected = f"{written.size_bytes} bytes, CRC-32C {written.crc:08x}"
-        raise CorruptionError(self._path(name), 0, "content", expected, found)
+        raise CheckpointDamagedError(self._path(name), 0, "content", expected, found)
 
     def _read(self, path: str) -> bytes:
         fd = self._fs.open(path, read_only=True)

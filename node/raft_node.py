@@ -43,6 +43,7 @@ from node.scrub import Scrub
 from node.snapshots import Snapshots
 from node.state import Member
 from node.state_machine import StateMachine
+from node.state_opening import load_state
 from node.tls import TlsFiles, client_context, server_context
 from node.wire import FrameKind
 from raft.errors import RaftError
@@ -108,8 +109,9 @@ class RaftNode(Node):
         self.log, reports = await open_repaired(open_log, _RepairWhenNeeded(self))
         self._tell_repaired(reports)
         self.health.enter(Phase.STARTING, "meeting the peers")
-        self.files = CheckpointFiles(self.fs, str(settings.directory))
-        self.machine = StateMachine(self.log.store, self.limits, self.files.load())
+        root = str(settings.directory)
+        self.files, image = load_state(self.fs, root, self.log.base_index)
+        self.machine = StateMachine(self.log.store, self.limits, image)
         installed = self.log.installed
         if installed is not None and self.machine.applied_index < installed.state_index:
             self.machine.restore(installed.state, installed.meta.index)
