@@ -32,11 +32,16 @@ def damage(config: Path) -> list[Path]:
     return files
 
 
+def consumer_calls(client: NodeClient) -> Any:
+    stub: Any = consumer_pb2_grpc.ConsumerServiceStub(client.channel)  # type: ignore[no-untyped-call]
+    return stub
+
+
 def offset_of(client: NodeClient, group: str) -> int:
-    stub = consumer_pb2_grpc.ConsumerServiceStub(client.channel)  # type: ignore[no-untyped-call]
     request = consumer_pb2.FetchOffsetsRequest(group=group)
-    found: consumer_pb2.FetchOffsetsResponse = stub.FetchOffsets(request, timeout=CALL_TIMEOUT_S)
-    return found.offsets[0].offset
+    found = consumer_calls(client).FetchOffsets(request, timeout=CALL_TIMEOUT_S)
+    offset: int = found.offsets[0].offset
+    return offset
 
 
 @pytest.mark.slow
@@ -46,10 +51,9 @@ def test_a_node_builds_its_state_from_the_log(tmp_path: Path) -> None:
         with node.client() as client:
             client.create_topic("orders")
             client.append("orders", b"a", b"b")
-            stub = consumer_pb2_grpc.ConsumerServiceStub(client.channel)  # type: ignore[no-untyped-call]
             request = consumer_pb2.CommitOffsetsRequest(group="readers")
             request.offsets.add(topic="orders", queue_id=0, offset=2)
-            stub.CommitOffsets(request, timeout=CALL_TIMEOUT_S)
+            consumer_calls(client).CommitOffsets(request, timeout=CALL_TIMEOUT_S)
         assert node.stop() == 0
         damaged = {path.name: path.read_bytes() for path in damage(tmp_path / "data" / "config")}
         node.start()
