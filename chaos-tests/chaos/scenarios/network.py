@@ -193,6 +193,8 @@ async def latency(x: Context) -> None:
         pairs = links.between([node], links.nodes)
         await x.do(links.add, pairs, "latency", latency=250, jitter=0)
         await x.acked(300)
+        took = await _time_of_acks(x)
+        x.prove(f"acks took {took:.0f} ms and did not wait for it", 0 < took < 250)
         x.prove("the leader stayed", await x.leader() == leader)
 
 
@@ -242,6 +244,8 @@ async def thin_link(x: Context) -> None:
         await x.until("it is back", x.cluster.is_up, node)
         before = _sent(x, pairs)
         await x.acked(200)
+        took = await _time_of_acks(x)
+        x.prove(f"acks took {took:.0f} ms and did not wait for the thin link", 0 < took < 250)
         await x.linger(2.0)
         behind = (await x.do(x.cluster.status))[node]
         x.recorder.note("node", f"over the thin link: applied {behind.applied_index}")

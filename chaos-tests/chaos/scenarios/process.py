@@ -134,7 +134,7 @@ async def stutter(x: Context) -> None:
             await x.do(x.cluster.pause, node)
             await x.linger(1.0, 2.0)
             await x.do(x.cluster.resume, node)
-    leader, before = await x.leader(), x.load.clients.acked_count
+    leader, before, term = await x.leader(), x.load.clients.acked_count, await x.term()
     async with x.fault("starve", f"node {leader} runs 10 ms of each 100"):
         for _ in range(30):
             await x.do(x.cluster.pause, leader)
@@ -143,6 +143,7 @@ async def stutter(x: Context) -> None:
             await x.linger(0.01)
     x.prove("acks went on", x.load.clients.acked_count > before)
     await x.acked()
+    x.prove("the number of terms is bounded", await x.term() - term <= 6)
 
 
 @scenario("abort", "P7")
