@@ -29,7 +29,7 @@ from node.limits import Limits
 from node.node_file import NODE_FILE
 from node.state_machine import StateMachine
 from quorumlog.pb.state_pb2 import Command
-from raft.messages import Configuration, Index, Standing, Term
+from raft.messages import NO_INDEX, Configuration, Index, Standing, Term
 from raft.ready import EntryKind, HardState
 from store.config import StoreConfig
 from store.file_system import FileSystem
@@ -89,10 +89,11 @@ def restore(backup: Path, settings: Settings, progress: Progress = no_progress) 
     process uses the backup), LayoutError, CorruptionError, StoreFullError, HardStateNotSavedError.
     Nothing is left then.
     """
-    fs, target = FileSystem(), Path(os.path.abspath(settings.directory))
-    backup = Path(os.path.abspath(backup))
+    # Without links, so that places which overlap are seen to, and a linked directory is replaced.
+    fs, target = FileSystem(), Path(os.path.realpath(settings.directory))
+    backup = Path(os.path.realpath(backup))
     work = target.with_name(target.name + WORK_SUFFIX)
-    _check_places(backup, target, work)
+    _check_places(backup, target)
     if settings.is_ha:
         raise RestoreError(
             "replication is not raft",
@@ -104,6 +105,7 @@ def restore(backup: Path, settings: Settings, progress: Progress = no_progress) 
     config = replace(settings.store_config(store_host(settings)), preallocate_file_count=0)
     _check_sizes(fs, backup, config)
     fs.make_directory(str(target.parent))
+    _claim(work)
     made = work
     try:
         copy_directory(fs, backup, work, _belongs, progress)
@@ -128,7 +130,7 @@ def _belongs(name: str) -> bool:
 # --- The steps ---
 
 
-def _check_places(backup: Path, target: Path, work: Path) -> None:
+def _check_places(backup: Path, target: Path) -> None:
     has_meta = [
         any((backup / f"{name}.{n}").exists() for n in (0, 1))
         for name in (REPLICA_META_NAME, SHIPPED_META_NAME)
@@ -143,17 +145,24 @@ def _check_places(backup: Path, target: Path, work: Path) -> None:
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         why = "there is something in it"
         raise RestoreError(str(target), why, "name a directory that is empty, or not there yet")
-    if work.exists():
-        do = "delete it, if nobody restores there now"
-        raise RestoreError(str(work), "a restore that did not end left it", do)
-    if backup in work.parents or backup == target or target in backup.parents:
+    if backup in target.parents or backup == target or target in backup.parents:
         raise RestoreError(str(target), f"it lies in or above {backup}", "name another directory")
+
+
+def _claim(work: Path) -> None:
+    """Make the directory of the work, which nobody else may have: who fails removes it."""
+    try:
+        work.mkdir()
+    except FileExistsError:
+        do = "delete it, if nobody restores there now"
+        raise RestoreError(str(work), "a restore that did not end left it", do) from None
 
 
 def _check_sizes(fs: FileSystem, backup: Path, config: StoreConfig) -> None:
     """Before anything is copied; the sizes of derived files follow from this one."""
-    found = detect(fs, str(backup), Given(container=config.container)).config.file_size_bytes
-    if found != config.file_size_bytes:
+    layout = detect(fs, str(backup), Given(container=config.container))
+    found = layout.config.file_size_bytes
+    if layout.source["file_size_bytes"] == "files" and found != config.file_size_bytes:
         raise RestoreError(
             str(backup),
             f"its log files have {found} bytes, file_size_bytes is {config.file_size_bytes}",
@@ -172,8 +181,7 @@ def _take_identity(fs: FileSystem, backup: Path, work: Path, settings: Settings)
             "set another cluster_id",
         )
     if not former.is_founded:
-        why = "its node was never part of a cluster, so there is nothing in it"
-        raise RestoreError(str(backup), why, "name a backup of another node")
+        raise _nothing_in("it was never part of a cluster")
     node_file.save(replace(former, cluster_id=settings.cluster_id, node_id=settings.node_id))
     return former
 
@@ -217,7 +225,17 @@ def _go_on_alone(
         progress=progress,
     ) as log:
         first_index, last_index = log.base_index + 1, log.last_index
+        if last_index == NO_INDEX:
+            raise _nothing_in("its log is empty")
         machine = _applied(fs, work, log)
+        if machine.applied_index > last_index:
+            # New entries there would pass for those that the state has already.
+            raise RestoreError(
+                "the log of the backup is not all there",
+                f"its state is of entry {machine.applied_index}, its log ends with {last_index}, "
+                "as of a node that was still catching up",
+                "name a backup of another node",
+            )
         known = tuple(sorted(machine.state.members))
         found, last_term = log.load().hard_state, log.store.ledger.last_term
         _write_end(log, settings, known, found.term + 1)
@@ -240,6 +258,10 @@ def _go_on_alone(
     for error in fatal:
         raise error
     return restored
+
+
+def _nothing_in(why: str) -> RestoreError:
+    return RestoreError("the backup has nothing of a cluster", why, "name a backup of another node")
 
 
 def _applied(fs: FileSystem, work: Path, log: LedgerLog) -> StateMachine:

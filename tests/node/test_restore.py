@@ -15,13 +15,19 @@ from node.config import Settings
 from node.config_load import load
 from node.directory_owner import IdentityMismatchError
 from node.errors import NodeError
+from node.ledger_log import LedgerLog
+from node.limits import Limits
 from node.restore import WORK_SUFFIX, RestoreError, restore
+from node.snapshot import build_snapshot, encode_snapshot
+from node.state_machine import StateMachine
 from quorumlog.pb import admin_pb2 as pb
 from quorumlog.pb import log_pb2
 from raft.errors import RaftError
+from raft.messages import SnapshotMeta
 from store.durable_mark import SLOT_AT, decode_slot
 from store.errors import LockedError, StoreError
 from store.failpoints import armed, census
+from store.fsck.inspect import inspect
 from store.message import encode_message
 from tests.node.processes import (
     DEADLINE_S,
@@ -217,7 +223,66 @@ def test_a_log_whose_beginning_is_gone(tmp_path: Path) -> None:
         assert client.pull("orders", 59, max_count=1).record_count == 1
 
 
+def test_places_are_meant_that_links_lead_to(backup: Path, tmp_path: Path) -> None:
+    (tmp_path / "old").symlink_to(backup)
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    (tmp_path / "data").symlink_to(disk)
+    restore(tmp_path / "old", settings_for(tmp_path / "data"))
+    assert (tmp_path / "data").is_symlink()
+    with restored_node(disk) as node, node.client() as client:
+        assert client.pull("orders").record_count == 3
+
+
 # --- Refused ---
+
+
+def interrupted_joiner(backup: Path, directory: Path, index: int) -> None:
+    """A node that got a snapshot at an entry, of the state at the last one, and was killed."""
+    joiner, leader = settings_for(directory), settings_for(backup)
+    with LedgerLog.open(
+        str(backup), leader.store_config(), cluster_id="quorumlog", node_id=1
+    ) as log:
+        log.start_at(log.last_index)
+        machine = StateMachine(log.store, Limits(), None)
+        machine.apply(0, log.last_index + 1)
+        configuration = log.load().configurations[0]
+        meta = SnapshotMeta(index, log.store.ledger.term_at(index), configuration)
+        state, applied_index = machine.snapshot(), machine.applied_index
+        data = encode_snapshot(build_snapshot(log.store, meta, state, applied_index))
+    with LedgerLog.open(
+        str(directory), joiner.store_config(), cluster_id="quorumlog", node_id=2
+    ) as log:
+        log.join()
+        with armed("snapshot.staged=EIO"), pytest.raises(OSError, match="staged"):
+            log.install_snapshot(meta, data)
+
+
+def test_a_state_ahead_of_its_log_is_refused(backup: Path, tmp_path: Path) -> None:
+    """The commands between would be others on it than on the nodes that join."""
+    last_index = int(str(inspect(str(backup))["last_index"]))
+    interrupted_joiner(backup, tmp_path / "behind", last_index - 1)
+    with pytest.raises(RestoreError, match=f"entry {last_index}, its log ends with"):
+        restore(tmp_path / "behind", settings_for(tmp_path / "new"))
+    assert not (tmp_path / "new").exists()
+    interrupted_joiner(backup, tmp_path / "level", last_index)
+    found = restore(tmp_path / "level", settings_for(tmp_path / "new"))
+    assert (found.former_standing, found.last_index) == ("joining", last_index)
+    with restored_node(tmp_path / "new") as node, node.client() as client:
+        client.create_topic("later")
+        client.append("later", b"there")
+        assert client.append("orders", b"new").queues[0].first_offset == 3
+
+
+def test_a_joiner_that_got_nothing_is_refused(tmp_path: Path) -> None:
+    old = settings_for(tmp_path / "data")
+    with LedgerLog.open(
+        str(old.directory), old.store_config(), cluster_id="quorumlog", node_id=2
+    ) as log:
+        log.join()
+    with pytest.raises(RestoreError, match="its log is empty"):
+        restore(tmp_path / "data", settings_for(tmp_path / "new"))
+    assert os.listdir(tmp_path) == ["data"]
 
 
 def spoil(backup: Path, _: Path) -> None:
@@ -279,10 +344,29 @@ def test_what_is_refused(
 
 
 def test_places_that_overlap_are_refused(backup: Path, tmp_path: Path) -> None:
-    for target in (backup / "new", backup):
+    (tmp_path / "link").symlink_to(backup)
+    before = tree(backup)
+    for target in (backup / "new", backup, tmp_path / "link" / "config" / "new"):
         with pytest.raises(RestoreError):
             restore(backup, settings_for(target))
-    assert set(os.listdir(tmp_path)) == {"backup"}
+    assert tree(backup) == before
+    assert set(os.listdir(tmp_path)) == {"backup", "link"}
+
+
+def test_who_comes_second_leaves_the_first_alone(
+    backup: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both found the place empty; one of them has it."""
+    work = tmp_path / f"new{WORK_SUFFIX}"
+
+    def first_comes(root: str) -> None:
+        work.mkdir()
+        (work / "of the first").touch()
+
+    monkeypatch.setattr("node.restore.refuse_if_locked", first_comes)
+    with pytest.raises(RestoreError, match="a restore that did not end left it"):
+        restore(backup, settings_for(tmp_path / "new"))
+    assert os.listdir(work) == ["of the first"]
 
 
 def test_a_running_node_is_no_backup(tmp_path: Path) -> None:
