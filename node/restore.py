@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from node.checkpoint_files import DIRECTORY as CHECKPOINT_DIRECTORY
 from node.checkpoint_files import CheckpointFiles
 from node.command_record import CommandEncoder
 from node.config import Settings
@@ -273,6 +274,13 @@ def _applied(fs: FileSystem, work: Path, log: LedgerLog) -> StateMachine:
     installed = log.installed
     if installed is not None and machine.applied_index < installed.state_index:
         machine.restore(installed.state, installed.meta.index)
+    if machine.applied_index < log.base_index:
+        raise RestoreError(
+            "the state of the backup is not all there",
+            f"it ends with entry {machine.applied_index}, and the log begins behind entry "
+            f"{log.base_index}",
+            f"name a backup whose '{CHECKPOINT_DIRECTORY}' was copied with the log",
+        )
     machine.apply(machine.applied_index + 1, log.last_index + 1)
     return machine
 

@@ -221,6 +221,10 @@ def test_a_log_whose_beginning_is_gone(tmp_path: Path) -> None:
     with again, again.client() as client:
         assert client.append("silent", b"d").queues[0].first_offset == 3
         assert client.pull("orders", 59, max_count=1).record_count == 1
+    shutil.rmtree(tmp_path / "data" / "config")
+    with pytest.raises(RestoreError, match="the state of the backup is not all there"):
+        restore(tmp_path / "data", settings_for(tmp_path / "none"))
+    assert not (tmp_path / "none").exists()
 
 
 def test_places_are_meant_that_links_lead_to(backup: Path, tmp_path: Path) -> None:
