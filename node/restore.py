@@ -111,7 +111,7 @@ def restore(backup: Path, settings: Settings, progress: Progress = no_progress) 
     try:
         copy_directory(fs, backup, work, _belongs, progress)
         refuse_if_locked(str(backup))
-        former = _take_identity(fs, backup, work, settings)
+        former = _take_identity(fs, work, settings)
         _check_bytes(backup, work, config, progress)
         restored = _go_on_alone(fs, work, config, settings, former, progress)
         fs.rename(str(work), str(target))
@@ -171,7 +171,7 @@ def _check_sizes(fs: FileSystem, backup: Path, config: StoreConfig) -> None:
         )
 
 
-def _take_identity(fs: FileSystem, backup: Path, work: Path, settings: Settings) -> NodeRecord:
+def _take_identity(fs: FileSystem, work: Path, settings: Settings) -> NodeRecord:
     """Make the copy the new node's; return whose it was."""
     node_file = NodeFile(fs, str(work))
     former = node_file.load_any()
