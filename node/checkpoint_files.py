@@ -41,6 +41,12 @@ class CheckpointDamagedError(CorruptionError):
     """A file of the checkpoint is not what was written, or not there: the disk's doing. One that is
     whole and says what this version cannot read is a CorruptionError and not this."""
 
+    def __str__(self) -> str:
+        return (
+            f"{self.path}: {self.field} is {self.found}, expected {self.expected}; only another "
+            f"node has this state: replace this one, or restore a backup of another one"
+        )
+
 
 class _Written(NamedTuple):
     """One file as the manifest describes it."""

@@ -42,8 +42,7 @@ from node.replica import Replica
 from node.scrub import Scrub
 from node.snapshots import Snapshots
 from node.state import Member
-from node.state_machine import StateMachine
-from node.state_opening import load_state
+from node.state_opening import open_state
 from node.tls import TlsFiles, client_context, server_context
 from node.wire import FrameKind
 from raft.errors import RaftError
@@ -110,11 +109,7 @@ class RaftNode(Node):
         self._tell_repaired(reports)
         self.health.enter(Phase.STARTING, "meeting the peers")
         root = str(settings.directory)
-        self.files, image = load_state(self.fs, root, self.log.base_index)
-        self.machine = StateMachine(self.log.store, self.limits, image)
-        installed = self.log.installed
-        if installed is not None and self.machine.applied_index < installed.state_index:
-            self.machine.restore(installed.state, installed.meta.index)
+        self.files, self.machine = open_state(self.fs, root, self.log, self.limits)
 
     def make_link(self, tls: TlsFiles | None) -> PeerLink:
         """Return the link with who takes frames from the start on."""

@@ -16,8 +16,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from node.checkpoint_files import DIRECTORY as CHECKPOINT_DIRECTORY
-from node.checkpoint_files import CheckpointFiles
 from node.command_record import CommandEncoder
 from node.config import Settings
 from node.directory_copy import copy_directory
@@ -29,6 +27,7 @@ from node.ledger_log import LedgerLog
 from node.limits import Limits
 from node.node_file import NODE_FILE
 from node.state_machine import StateMachine
+from node.state_opening import open_state
 from quorumlog.pb.state_pb2 import Command
 from raft.messages import NO_INDEX, Configuration, Index, Standing, Term
 from raft.ready import EntryKind, HardState
@@ -243,21 +242,21 @@ def _go_on_alone(
         own = HardState(found.term + 1, settings.node_id, Standing.FULL, found.incarnation)
         log.save_hard_state(own)
         restored = Restored(
-            str(settings.directory),
-            settings.cluster_id,
-            settings.node_id,
-            former.cluster_id,
-            former.node_id,
-            found.standing.name.lower(),
-            first_index,
-            last_index,
-            last_term,
-            len(machine.state.topics),
-            len(machine.state.groups),
-            known,
+            directory=str(settings.directory),
+            cluster_id=settings.cluster_id,
+            node_id=settings.node_id,
+            former_cluster_id=former.cluster_id,
+            former_node_id=former.node_id,
+            former_standing=found.standing.name.lower(),
+            first_index=first_index,
+            last_index=last_index,
+            last_term=last_term,
+            topic_count=len(machine.state.topics),
+            group_count=len(machine.state.groups),
+            forgotten_node_ids=known,
         )
-    for error in fatal:
-        raise error
+    if fatal:
+        raise fatal[0]
     return restored
 
 
@@ -270,17 +269,7 @@ def _applied(fs: FileSystem, work: Path, log: LedgerLog) -> StateMachine:
 
     What was not committed yet becomes so: nobody else is left who could know."""
     log.start_at(log.last_index)
-    machine = StateMachine(log.store, Limits(), CheckpointFiles(fs, str(work)).load())
-    installed = log.installed
-    if installed is not None and machine.applied_index < installed.state_index:
-        machine.restore(installed.state, installed.meta.index)
-    if machine.applied_index < log.base_index:
-        raise RestoreError(
-            "the state of the backup is not all there",
-            f"it ends with entry {machine.applied_index}, and the log begins behind entry "
-            f"{log.base_index}",
-            f"name a backup whose '{CHECKPOINT_DIRECTORY}' was copied with the log",
-        )
+    _, machine = open_state(fs, str(work), log, Limits())
     machine.apply(machine.applied_index + 1, log.last_index + 1)
     return machine
 

@@ -1,9 +1,9 @@
-"""The replicated state that a node begins with: its newest checkpoint, or nothing.
+"""The replicated state that a directory holds: of its checkpoint, a snapshot, or the log alone.
 
-Owns what follows from a checkpoint that is damaged. As long as the log reaches back to its first
-entry every command is in there, so the state is built anew and the damaged files are kept for
-people. A log whose beginning is gone has nothing to build it from: the node does not start.
-Source: fault-matrix D8.
+Owns which of them counts, and what follows from a checkpoint that is damaged. As long as the log
+reaches back to its first entry every command is in there, so the state is built anew and the
+damaged files are kept for people. A log whose beginning is gone has nothing to build it from:
+nobody starts with it. Source: fault-matrix D8.
 """
 
 import os
@@ -13,28 +13,51 @@ from typing import Final
 import structlog
 
 from node.checkpoint_files import CheckpointDamagedError, CheckpointFiles
+from node.ledger_log import LedgerLog
+from node.limits import Limits
 from node.state import StateImage
-from raft.messages import NO_INDEX, Index
+from node.state_machine import StateMachine
+from raft.messages import NO_INDEX
 from store.file_system import FileSystem
 from store.fsck.meta import DAMAGED_DIRECTORY
 
 _log: Final = structlog.get_logger(component="node")
 
 
-def load_state(
-    fs: FileSystem, root: str, base_index: Index
-) -> tuple[CheckpointFiles, StateImage | None]:
-    """Return the checkpoint of a directory and what is in it; None: apply the log from its start.
+def open_state(
+    fs: FileSystem, root: str, log: LedgerLog, limits: Limits
+) -> tuple[CheckpointFiles, StateMachine]:
+    """Return the checkpoint of a directory, and the state; the log behind it is not applied yet.
 
-    `base_index` is the entry before the first one of the log. Raises CheckpointDamagedError when
-    that is not NO_INDEX, CorruptionError for a checkpoint of another version, FileSystemError,
+    Raises CheckpointDamagedError when it is damaged, missing or older than the beginning of the log
+    and nothing else has the state, CorruptionError for one of another version, FileSystemError,
     SyncFailedError.
+    """
+    installed = log.installed
+    has_all = log.base_index == NO_INDEX or installed is not None
+    files, image = load_checkpoint(fs, root, is_needed=not has_all)
+    machine = StateMachine(log.store, limits, image)
+    if installed is not None and machine.applied_index < installed.state_index:
+        machine.restore(installed.state, installed.meta.index)
+    if machine.applied_index < log.base_index:
+        found = f"{machine.applied_index}, and the log begins behind it"
+        expected = f"{log.base_index} or more"
+        raise CheckpointDamagedError(files.directory, 0, "applied index", expected, found)
+    return files, machine
+
+
+def load_checkpoint(
+    fs: FileSystem, root: str, *, is_needed: bool
+) -> tuple[CheckpointFiles, StateImage | None]:
+    """Return the checkpoint of a directory and what is in it; None: nothing.
+
+    A damaged one that is not needed is set aside. Errors as `open_state`.
     """
     files = CheckpointFiles(fs, root)
     try:
         return files, files.load()
     except CheckpointDamagedError as error:
-        if base_index != NO_INDEX:
+        if is_needed:
             raise
         kept = _set_aside(fs, root, files.directory)
         what = "the checkpoint was damaged; the state is built from the log"

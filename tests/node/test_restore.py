@@ -11,6 +11,7 @@ import grpc
 import pytest
 
 from deploy.local import LocalCluster
+from node.checkpoint_files import CheckpointDamagedError
 from node.config import Settings
 from node.config_load import load
 from node.directory_owner import IdentityMismatchError
@@ -222,7 +223,7 @@ def test_a_log_whose_beginning_is_gone(tmp_path: Path) -> None:
         assert client.append("silent", b"d").queues[0].first_offset == 3
         assert client.pull("orders", 59, max_count=1).record_count == 1
     shutil.rmtree(tmp_path / "data" / "config")
-    with pytest.raises(RestoreError, match="the state of the backup is not all there"):
+    with pytest.raises(CheckpointDamagedError, match="applied index is -1"):
         restore(tmp_path / "data", settings_for(tmp_path / "none"))
     assert not (tmp_path / "none").exists()
 

@@ -1,5 +1,6 @@
 """A checkpoint of the state that is damaged: built anew from the whole log, or refused."""
 
+import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -9,9 +10,8 @@ from typing import Any
 import pytest
 
 from node.checkpoint_files import CheckpointFiles
-from node.state_opening import load_state
+from node.state_opening import load_checkpoint
 from quorumlog.pb import consumer_pb2, consumer_pb2_grpc
-from raft.messages import NO_INDEX
 from store.errors import CorruptionError, FileSystemError, SyncFailedError
 from store.failpoints import armed, census
 from store.file_system import FileSystem
@@ -83,13 +83,18 @@ def test_a_log_whose_beginning_is_gone_does_not_do(tmp_path: Path) -> None:
     done = run_to_end(tmp_path / "data", None, **flags)
     assert done.returncode == 65
     assert "config" in done.stderr
+    assert "replace this one" in done.stderr
     assert all(path.read_bytes() == data for path, data in before.items())
+    shutil.rmtree(tmp_path / "data" / "config")
+    done = run_to_end(tmp_path / "data", None, **flags)
+    assert done.returncode == 65
+    assert "applied index is -1" in done.stderr
 
 
 def test_a_good_checkpoint_is_loaded(tmp_path: Path) -> None:
     saved(tmp_path, OLD, NEW)
-    for base_index in (NO_INDEX, 3):
-        assert load_state(FileSystem(), str(tmp_path), base_index)[1] == NEW
+    for is_needed in (False, True):
+        assert load_checkpoint(FileSystem(), str(tmp_path), is_needed=is_needed)[1] == NEW
 
 
 def test_a_crash_while_it_is_set_aside_can_be_repeated(tmp_path: Path) -> None:
@@ -97,15 +102,15 @@ def test_a_crash_while_it_is_set_aside_can_be_repeated(tmp_path: Path) -> None:
     saved(tmp_path / "counted", OLD)
     damage(tmp_path / "counted" / "config")
     with census() as passes:
-        load_state(FileSystem(), str(tmp_path / "counted"), NO_INDEX)
+        load_checkpoint(FileSystem(), str(tmp_path / "counted"), is_needed=False)
     for name, count in passes.items():
         for nth in range(1, count + 1):
             root = tmp_path / f"{name}{nth}"
             saved(root, OLD)
             files = len(damage(root / "config"))
             with armed(f"{name}=EIO@{nth}"), suppress(FileSystemError, SyncFailedError):
-                load_state(FileSystem(), str(root), NO_INDEX)
-            found, image = load_state(FileSystem(), str(root), NO_INDEX)
+                load_checkpoint(FileSystem(), str(root), is_needed=False)
+            found, image = load_checkpoint(FileSystem(), str(root), is_needed=False)
             assert image is None
             kept = [path for path in (root / "damaged").rglob("*") if path.is_file()]
             assert len(kept) == files
@@ -126,12 +131,12 @@ def test_a_checkpoint_of_a_newer_version_is_no_damage(
     """What this version would make of that log is not what the newer one made of it."""
     rewrite_manifest(tmp_path, garble)
     with pytest.raises(CorruptionError, match="checkpoint"):
-        load_state(FileSystem(), str(tmp_path), NO_INDEX)
+        load_checkpoint(FileSystem(), str(tmp_path), is_needed=False)
     assert not (tmp_path / "damaged").exists()
 
 
 def test_a_directory_that_cannot_be_read_is_no_damage(tmp_path: Path) -> None:
     saved(tmp_path, OLD)
     with armed("fs.open=EIO"), pytest.raises(FileSystemError):
-        load_state(FileSystem(), str(tmp_path), NO_INDEX)
+        load_checkpoint(FileSystem(), str(tmp_path), is_needed=False)
     assert not (tmp_path / "damaged").exists()
