@@ -43,6 +43,10 @@ increase(
   }[10m]
 ) > 3"""
 
+TERM_JUMPS: Final = """\
+increase(quorumlog_peer_closed_total{code="term_jump"}[10m]) > 0
+or increase(quorumlog_ha_epoch_jumps_total[10m]) > 0"""
+
 BEHIND: Final = """\
 quorumlog_last_index - on (job, instance) group_right () quorumlog_follower_match_index > 10000
 unless on (job, instance) quorumlog_ha_copies"""

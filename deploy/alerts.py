@@ -21,6 +21,7 @@ from deploy.alert_conditions import (
     NO_LEADER,
     NOT_SCRUBBED,
     STRANGERS,
+    TERM_JUMPS,
     TERMS,
     TOO_FEW_COPIES,
     TWO_LEADERS,
@@ -83,6 +84,17 @@ ALERTS: Final = (
         "a new learner or replica: wait until it has caught up; a voter: `qlog cluster status`",
     ),
     Alert(
+        "TwoHistories", "page", "quorumlog_divergent_peers > 0", "0s",
+        "nodes have acked different messages: what one has committed contradicts another. Nothing "
+        "is cut, and mostly nobody can lead",
+        'delete nothing and restart nothing; operations.md, "Two histories"',
+    ),
+    Alert(
+        "OldCopy", "ticket", "quorumlog_old_copies > 0", "0s",
+        "a node began with an old copy of its disk, and does not know it yet: it is refused",
+        'operations.md, "A node came back with an old copy of its disk"',
+    ),
+    Alert(
         "PeerDisconnected", "ticket", "quorumlog_peer_connected == 0", "2m",
         "the link between two nodes is down, in both directions",
         "is that node down? Else the network, or `quorumlog_peer_closed_total` of both by `code`",
@@ -91,6 +103,12 @@ ALERTS: Final = (
         "PeersRefused", "ticket", STRANGERS, "0s",
         "peers are refused again and again: another cluster, secret, version or certificate",
         "the log lines `connection ... ended` of that node say who and why",
+    ),
+    Alert(
+        "TermForged", "ticket", TERM_JUMPS, "0s",
+        "somebody sent a node a term or an epoch that no elections explain, and was refused: a "
+        "stranger at the peer port, or a node that is defective",
+        'operations.md, "A forged term"; the log lines `too far ahead` of that node say who',
     ),
     Alert(
         "Elections", "ticket", TERMS, "0s",
@@ -198,9 +216,39 @@ ALERTS: Final = (
         "`qlog nameserver status`; appends do not need it",
     ),
     Alert(
+        "NameServerOldCopy", "ticket",
+        'quorumlog_nameserver_state{state="joining"} == 1 '
+        "or quorumlog_nameserver_old_copies > 0", "1m",
+        "a replica of the name server has a new directory, or an old copy of the one it had. It "
+        "counts for nothing until a majority of the others has brought it up to date, which takes "
+        "seconds",
+        'operations.md, "A replica of the name server without memory"',
+    ),
+    Alert(
         "NotRegistered", "ticket", "quorumlog_nameserver_registered == 0", "2m",
         "the routes do not know this node as it is",
         "`problem` in `qlog nameserver status`",
+    ),
+    Alert(
+        "GroupWithoutMaster", "page", "quorumlog_nameserver_group_problem == 1", "15s",
+        "the name server can give a group, `group`, no other master, or has seen none of it for "
+        "15 s: who is there answers, and takes no appends",
+        "`qlog nameserver status` says why; of a master-slave group `qlog ha promote NODE`",
+    ),
+    Alert(
+        "ReportsRefused", "ticket", "increase(quorumlog_nameserver_refused_reports_total[10m]) > 0",
+        "0s",
+        "somebody told the name server of brokers, and was not believed: a stranger at the client "
+        "port, or a node without the secret of the others",
+        "the log lines `a report was refused` of that node; `NotRegistered` names a node of ours",
+    ),
+    Alert(
+        "NewGroups", "ticket",
+        "increase(quorumlog_nameserver_new_groups_total[10m]) > 0 "
+        "or increase(quorumlog_nameserver_new_addresses_total[10m]) > 0", "0s",
+        "clients are sent to a broker group, or to an address, that was not there before",
+        "was it you? The log line `broker group` or `broker ... is at` names it; else change "
+        "`secret_file`",
     ),
     Alert(
         "NameServerFull", "ticket",

@@ -35,8 +35,10 @@ from deploy.local_nodes import (
     place_nameserver,
 )
 from deploy.local_process import NodeProcess, is_free, spawn
+from deploy.private_files import make_directory, open_private, write_private
 
 STATE_FILE: Final = "local.json"
+SECRET_FILE: Final = "secret"
 LINK_FAULTS_FILE: Final = "link-faults.json"
 LINK_FAULTS_VARIABLE: Final = "QUORUMLOG_TEST_LINK_FAULTS"
 NODE_COUNT_MAX: Final = 9
@@ -97,7 +99,8 @@ class LocalCluster:
 
         Each of the `groups` (g0, g1...) has so many `nodes`, which are numbered through.
         With `replication` `sync_master` or `async_master` the first node of each group is its first
-        master, the others are slaves. `settings` go into every node's file. `relay` puts something
+        master, the others are slaves. Several groups share a secret, in the file SECRET_FILE: their
+        nodes believe each other by it. `settings` go into every node's file. `relay` puts something
         between the nodes. Raises LocalError: `local.exists`, `local.bad_count`, `local.port_taken`.
         """
         root = Path(directory).absolute()
@@ -114,16 +117,17 @@ class LocalCluster:
         made = {n + 1: LocalNode(*found, group=f"g{n // nodes}") for n, found in enumerate(ports)}
         place_nameserver(made.values())
         cluster = cls(root, f"local-{os.urandom(4).hex()}", made)
+        shared = {**_shared_secret(root, groups), **(settings or {})}
         for node_id in cluster._nodes:
             is_first = (node_id - 1) % nodes == 0
             own = _replication_settings(replication, nodes, is_first=is_first)
-            given = {**DEFAULTS, "flush": flush, **own, **(settings or {})}
+            given = {**DEFAULTS, "flush": flush, **own, **shared}
             path = cluster.node_directory(node_id)
-            path.mkdir(parents=True, exist_ok=True)
+            make_directory(path)
             text = node_toml(
                 node_id, cluster._nodes, path / "data", cluster.cluster_id, given, relay
             )
-            (path / "node.toml").write_text(text, "utf-8")
+            write_private(path / "node.toml", text)
         cluster._save()
         return cluster
 
@@ -233,6 +237,7 @@ class LocalCluster:
                         do = "end that process, or make another cluster with --dir and --port"
                         raise LocalError("local.port_taken", what, do)
             for node_id in chosen:
+                make_directory(self.node_directory(node_id))
                 self._node(node_id).process = spawn(
                     "node",
                     ["--config", str(self.node_directory(node_id) / "node.toml")],
@@ -422,15 +427,27 @@ class LocalCluster:
         state = {"cluster_id": self.cluster_id, "nodes": nodes}
         path = self.directory / STATE_FILE
         temporary = path.with_suffix(".tmp")
-        temporary.write_text(json.dumps(state, indent=2), "utf-8")
+        write_private(temporary, json.dumps(state, indent=2))
         temporary.replace(path)
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         """One command at a time changes the cluster."""
-        with (self.directory / "lock").open("w") as file:
+        with open(self.directory / "lock", "w", opener=open_private) as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
+
+
+def _shared_secret(root: Path, group_count: int) -> dict[str, object]:
+    """Make the secret that several groups need to tell the name server where they are."""
+    if group_count == 1:
+        return {}
+    root.mkdir(parents=True, exist_ok=True)
+    file = root / SECRET_FILE
+    fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with open(fd, "w", encoding="ascii") as opened:
+        opened.write(f"{os.urandom(32).hex()}\n")
+    return {"secret_file": str(file)}
 
 
 def _replication_settings(

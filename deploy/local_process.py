@@ -21,6 +21,8 @@ from typing import Final
 
 import psutil
 
+from deploy.private_files import open_in_shared_directory, open_private
+
 _POLL_S: Final = 0.01
 _PORT_LO: Final = 20_000
 _PORT_HI: Final = 32_000
@@ -109,7 +111,7 @@ def spawn(
     environment: Mapping[str, str],
 ) -> NodeProcess:
     """Start `python -m module` in a session of its own, so that it outlives this one."""
-    with log.open("ab") as output:
+    with open(log, "ab", opener=open_private) as output:
         child = subprocess.Popen(
             # -P: a folder of that name where the command runs must not be taken for ours.
             [sys.executable, "-P", "-m", module, *arguments],
@@ -183,7 +185,11 @@ def _given_out() -> Iterator[list[int]]:
     with contextlib.ExitStack() as held:
         try:
             path = Path(tempfile.gettempdir()) / f"quorumlog-ports-{os.getuid()}"
-            file = held.enter_context(path.open("a+", encoding="utf-8"))
+            file = held.enter_context(
+                open(path, "a+", encoding="utf-8", opener=open_in_shared_directory)
+            )
+            if os.fstat(file.fileno()).st_uid != os.getuid():
+                raise PermissionError(f"{path} is somebody else's")
             fcntl.flock(file, fcntl.LOCK_EX)
             file.seek(0)
             given += [int(port) for port in file.read().split() if port.isdecimal()]

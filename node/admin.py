@@ -28,6 +28,7 @@ from raft.messages import NO_INDEX, NO_NODE, NodeId, Standing
 from raft.ready import RoleChange
 from raft.transitions import Role
 from store.errors import Outcome, PositionRangeError
+from store.failpoints import hit
 
 if TYPE_CHECKING:
     from node.raft_node import RaftNode
@@ -131,7 +132,12 @@ class NodeAdmin:
         if node.driver.loss_from != NO_INDEX:
             found.append(f"acked records may be missing from index {node.driver.loss_from} on")
         settings, standing = node.settings, node.replica.core.state.standing
-        if standing is Standing.JOINING and settings.node_id in settings.voters:
+        if standing is Standing.JOINING and node.lives.lost:
+            found.append(
+                f"its disk is an old copy of what it held: {node.lives.lost}; it neither votes nor "
+                'counts; see operations.md, "A node came back with an old copy of its disk"'
+            )
+        elif standing is Standing.JOINING and settings.node_id in settings.voters:
             found.append(
                 f"its disk was empty, and node {settings.node_id} may have voted before: it "
                 "neither votes nor counts; remove it and add the disk under a new id"
@@ -261,7 +267,10 @@ class NodeAdmin:
                 if kind is ChangeKind.ADD_LEARNER:
                     # First, so that everybody can dial it when it becomes a member.
                     await node.broker.put_member(member, request.address, request.peer_address)
-                index = await node.driver.change_member(Change(kind, member))
+                hit("admin.before_change")
+                changing = node.driver.change_member(Change(kind, member))
+                hit("admin.after_change")
+                index = await changing
                 if kind is ChangeKind.REMOVE and member != node.driver.node_id:
                     await self._forget(member)
         except TimeoutError as error:
@@ -292,13 +301,13 @@ class NodeAdmin:
         """Return the chain CRC of an applied entry, which stands for the whole log up to it."""
         log, applied = self._node.log, self._node.driver.applied_index
         index = applied if request.index == NO_INDEX else request.index
-        crc = log.chain_crc_at(index) if index <= applied else None
-        if crc is None or index == NO_INDEX:
-            raise PositionRangeError("applied index", index, max(0, log.base_index), applied + 1)
+        first_index = max(0, log.base_index)
+        if not first_index <= index <= applied:
+            raise PositionRangeError("applied index", index, first_index, applied + 1)
         return pb.ChainDigestResponse(
             index=index,
             term=log.store.ledger.term_at(index),
-            chain_crc=crc,
+            chain_crc=log.store.ledger.tail_at(index).link.chain_crc,
             end_position=log.store.ledger.end_of(index),
         )
 

@@ -15,6 +15,7 @@ from node.errors import NotAppliedError, OutcomeUnknownError, ReadFailedError, S
 from node.ledger_log import Prepared
 from raft.messages import Index, NodeId, Term
 from raft.ready import ReadConfirmed
+from store.failpoints import hit
 from store.log import AppendResult
 
 
@@ -79,12 +80,14 @@ class Callers:
         self._decided += completions
         if not self._decided:
             return
+        hit("callers.before_answer")
         decided, self._decided = self._decided, []
         for completion in decided:
             if completion.resolution is Resolution.COMMITTED and completion.index > applied:
                 self._decided.append(completion)
             else:
                 self._resolve(completion)
+        hit("callers.after_answer")
 
     def _resolve(self, completion: Completion) -> None:
         waiter = completion.waiter

@@ -28,8 +28,8 @@ from store.checksum import crc32c
 from store.errors import CorruptionError, LayoutError
 from store.failpoints import hit
 from store.file_system import FileSystem
-from store.mapped_file import TEMPORARY_SUFFIX
 from store.meta_file import Json, MetaFile
+from store.staging import TEMPORARY_SUFFIX
 
 DIRECTORY: Final = "config"
 MANIFEST: Final = "stateCheckpoint"

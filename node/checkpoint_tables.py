@@ -13,9 +13,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
+from node.json_text import read_json
 from node.parts import group_settings
 from node.parts.kind import NOTHING, PartContent, PartImage
 from node.state import Member, Offsets, StateImage, Topic
+from node.topic_types import ATTRIBUTE, MIXED, type_of_attributes
 
 _UNQUOTED_KEY: Final = re.compile(r"([{,]\s*)(\d+)(\s*:)")
 _ROWS_AT_ONCE: Final = 16  # Some 50 us of work: what the loop waits for the lock at most.
@@ -94,6 +96,9 @@ def _topics(image: StateImage, written_unix_ms: int) -> str:
         + _row(
             {
                 **TOPIC_DEFAULTS,
+                "attributes": {}
+                if topic.message_type == MIXED
+                else {ATTRIBUTE: topic.message_type},
                 "perm": topic.permission,
                 "readQueueNums": topic.queue_count,
                 "topicName": name,
@@ -179,7 +184,10 @@ TABLES: Final = (
 def decode_topics(text: str) -> dict[str, Topic]:
     """Read `topics.json`. Raises ValueError, KeyError or TypeError for another shape."""
     table = load_table(text)["topicConfigTable"]
-    return {name: Topic(row["writeQueueNums"], row["perm"]) for name, row in table.items()}
+    return {
+        name: Topic(row["writeQueueNums"], row["perm"], type_of_attributes(row.get("attributes")))
+        for name, row in table.items()
+    }
 
 
 def decode_groups(text: str, offsets_text: str) -> dict[str, Offsets]:
@@ -245,7 +253,7 @@ def decode_members(text: str) -> dict[int, Member]:
 
 def load_table(text: str) -> Json:
     """Read a file of tables, with integer keys quoted or not. Raises ValueError, TypeError."""
-    found = json.loads(_UNQUOTED_KEY.sub(r'\1"\2"\3', text))
+    found = read_json(_UNQUOTED_KEY.sub(r'\1"\2"\3', text))
     if not isinstance(found, dict):
         raise TypeError(f"not an object: {text[:20]!r}")
     return found

@@ -215,7 +215,7 @@ class Settings(BaseSettings):
     nameserver_servers: Addresses = _setting(
         (),
         "For a node without a replica: client services of nodes, or of name servers that run alone,"
-        " which have one.",
+        " which have one. Those of another group need the same `secret_file`.",
     )
 
     in_flight_size_bytes_max: SizeBytes = _setting(
@@ -226,7 +226,17 @@ class Settings(BaseSettings):
     )
 
     secret_file: Path | None = _setting(
-        None, "Holds the secret that nodes prove to each other. None: anyone who can dial may join."
+        None,
+        "Holds the secret that nodes prove to each other, and to the name servers of others, the "
+        "same in all groups. None: only with `peer_listen` on loopback, with TLS and "
+        "`tls_ca_file`, or see `unproven_peers`; groups then do not hear of each other through "
+        "`nameserver_servers`.",
+    )
+    unproven_peers: Literal["refused", "anyone-who-can-dial-may-be-a-node"] = _setting(
+        "refused",
+        "`refused`: a `peer_listen` beyond loopback needs `secret_file`, or a certificate and "
+        "`tls_ca_file`, else the node does not start. The other word opens the port to strangers, "
+        "who can then take acked messages away from you; `qlog config check` goes on to name it.",
     )
     tls_certificate_file: Path | None = _setting(
         None, "Certificate chain of this node (PEM), for clients and peers. None: no TLS."

@@ -4,11 +4,14 @@ Owns the rules; what one setting may be by itself is its type's business. All th
 at once, so that a person corrects a file in one go.
 """
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from node.auth import SECRET_SIZE_BYTES_MIN
 from node.config_types import Address
+from node.exposure import PROOF_REQUIRED, is_peer_port_open
 from node.nameserver.errors import NameServerSettingsError
+from node.private_files import unusable
 
 if TYPE_CHECKING:
     from node.config import Settings
@@ -22,6 +25,9 @@ _FILES: Final = (
     "tls_ca_file",
     "rocketmq_keys_file",
 )
+
+
+_SECRETS: Final = ("secret_file", "nameserver_secret_file", "tls_key_file", "rocketmq_keys_file")
 
 
 class Conflict(NamedTuple):
@@ -129,7 +135,7 @@ def _address_conflicts(settings: "Settings") -> list[Conflict]:
 
 
 def _security_conflicts(settings: "Settings") -> list[Conflict]:
-    found = []
+    found = _peer_port_conflicts(settings)
     certificate, key = settings.tls_certificate_file, settings.tls_key_file
     if (certificate is None) != (key is None):
         names = ("tls_certificate_file", "tls_key_file")
@@ -145,19 +151,39 @@ def _security_conflicts(settings: "Settings") -> list[Conflict]:
         if path is not None and not path.is_file():
             do = "correct the path; a relative one counts from the working directory"
             found.append(Conflict((name,), f"there is no file {path}", do))
-    if settings.secret_file is not None and settings.secret_file.is_file():
+    for name in _SECRETS:
+        path = getattr(settings, name)
+        refused = unusable(path) if path is not None and path.is_file() else None
+        if refused is not None:
+            found.append(Conflict((name,), refused.what, refused.do))
+    if _can_be_taken(settings.secret_file):
         size_bytes = len(settings.secret())
         if size_bytes < SECRET_SIZE_BYTES_MIN:
             what = f"the secret has {size_bytes} bytes, {SECRET_SIZE_BYTES_MIN} are needed"
             do = "make one, for example with 'openssl rand -hex 32'"
             found.append(Conflict(("secret_file",), what, do))
-    if settings.rocketmq_keys_file is not None and settings.rocketmq_keys_file.is_file():
+    if _can_be_taken(settings.rocketmq_keys_file):
         try:
             settings.rocketmq_keys()
         except ValueError as error:
             do = "write one access key and its secret a line"
             found.append(Conflict(("rocketmq_keys_file",), str(error), do))
     return found
+
+
+def _peer_port_conflicts(settings: "Settings") -> list[Conflict]:
+    if settings.unproven_peers != PROOF_REQUIRED or not is_peer_port_open(settings):
+        return []
+    what = f"whoever can dial {settings.peer_listen} may speak as a node, and destroy the cluster"
+    do = (
+        "set secret_file (for example 'openssl rand -hex 32', the same on all nodes), or "
+        "tls_certificate_file, tls_key_file and tls_ca_file; docs/threat-model.md says more"
+    )
+    return [Conflict(("peer_listen", "secret_file"), what, do)]
+
+
+def _can_be_taken(path: Path | None) -> bool:
+    return path is not None and path.is_file() and unusable(path) is None
 
 
 def _nameserver_conflicts(settings: "Settings") -> list[Conflict]:
@@ -170,7 +196,7 @@ def _nameserver_conflicts(settings: "Settings") -> list[Conflict]:
         what, do = "members without a replica in this node", "set nameserver_listen to one of them"
         return [Conflict(("nameserver_members", "nameserver_listen"), what, do)]
     secret = settings.nameserver_secret_file
-    if secret is not None and not secret.is_file():
+    if secret is not None and not _can_be_taken(secret):
         return []  # That is said already.
     chosen = settings.nameserver()
     assert chosen is not None, "the name server listens"

@@ -123,7 +123,7 @@ def _from_file(path: Path, problems: list[Problem]) -> _Layer:
         values = TomlConfigSettingsSource(Settings, path)()
         # A file that is not there is no error to the source.
         text = path.read_text("utf-8")
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         what = error.strerror if isinstance(error, OSError) else str(error)
         do = "correct it; see docs/configuration.md" if path.exists() else "check the path"
         problems.append(Problem("config", "", str(path), what or type(error).__name__, do))

@@ -18,6 +18,7 @@ directory = "/var/lib/quorumlog"
 listen = "0.0.0.0:8081"
 peer_listen = "0.0.0.0:40911"
 http_listen = "0.0.0.0:9878"
+secret_file = "/etc/quorumlog/secret"
 retention_ms = "7d"
 
 [peers.1]
@@ -54,6 +55,10 @@ A node of three, the same file on each but for `node_id`:
 
 ```toml
 {EXAMPLE}```
+
+The secret is one line of random text, the same file on all nodes (`openssl rand -hex 32`): a peer
+port beyond loopback needs it, or TLS. [threat-model.md](threat-model.md) says who may do what at
+which port.
 """
 
 

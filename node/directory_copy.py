@@ -1,17 +1,63 @@
 """Copies a directory that nobody uses, durably.
 
-Owns the way of its bytes; must not know what they mean.
+Owns the way of its bytes, and what is no file of it; must not know what the bytes mean. A link
+would bring in what lies elsewhere, readable for somebody else, and a pipe would be waited for.
 """
 
 import os
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
+from node.errors import NodeError
 from store.file_system import FileSystem
 from store.fsck.types import Progress
 
 _COPY_SIZE_BYTES: Final = 4 << 20
+
+
+_KINDS: Final = {
+    stat.S_IFLNK: "a link",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+class StrangeFileError(NodeError):
+    """A directory that was to be copied holds something that is neither a file nor a directory.
+    Nothing of it is left where it was to be copied to."""
+
+    code, status = "node.strange_file", "FAILED_PRECONDITION"
+
+    def __init__(self, path: str, kind: str) -> None:
+        super().__init__(path, kind)
+        self.path, self.kind = path, kind
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path} is {self.kind}, and only files and directories are copied; put the file "
+            f"itself in its place (cp -L follows links), or take it away if it is none of ours"
+        )
+
+
+def files_below(source: Path, belongs: Callable[[str], bool]) -> Iterator[tuple[str, list[str]]]:
+    """Yield each directory and the names of its files, but for what does not belong at the top.
+
+    Raises OSError when a directory cannot be listed, or StrangeFileError. Follows no link.
+    """
+    for root, names, files in os.walk(source, onerror=_refuse_to_guess):
+        if root == str(source):
+            names[:] = filter(belongs, names)
+            files[:] = filter(belongs, files)
+        for name in (*names, *files):
+            path = os.path.join(root, name)
+            mode = os.lstat(path).st_mode
+            if not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
+                raise StrangeFileError(path, _KINDS.get(stat.S_IFMT(mode), "no file"))
+        yield root, files
 
 
 def copy_directory(
@@ -23,15 +69,11 @@ def copy_directory(
 ) -> None:
     """Make `copy` with everything below `source`, but for what does not belong at its top.
 
-    Links are followed. Durable on return, but for the name `copy` itself. Raises OSError (a
-    directory cannot be listed), FileSystemError, StoreFullError or SyncFailedError; what is there
-    by then is the caller's to remove.
+    Durable on return, but for the name `copy` itself. Raises as `files_below`, FileSystemError,
+    StoreFullError or SyncFailedError; what is there by then is the caller's to remove.
     """
     found: list[tuple[Path, Path]] = []
-    for root, names, files in os.walk(source, followlinks=True, onerror=_refuse_to_guess):
-        if root == str(source):
-            names[:] = filter(belongs, names)
-            files[:] = filter(belongs, files)
+    for root, files in files_below(source, belongs):
         place = copy / os.path.relpath(root, source)
         fs.make_directory(str(place), is_durable=False)
         found += [(Path(root) / name, place / name) for name in files]

@@ -274,6 +274,12 @@ class Driver:
         self.replica.accept_loss()
         self._touch()
 
+    def lose_memory(self, incarnation: int) -> None:
+        """This disk was found to be an old copy: vote no more. Stored on return, if it can be."""
+        if not self._stopped:
+            self.replica.lose_memory(incarnation)
+            self._turn()
+
     # --- Reports of the peer link and the snapshot transfer ---
 
     def on_raft_frame(

@@ -43,11 +43,18 @@ class Log(EntryPositions, Protocol):
         proposer gave for DATA, None for NO_OP, a Configuration for CONFIGURATION."""
         ...
 
-    def check_raw(self, message: AppendRequest, payload: Payload) -> None:
+    def check_raw(self, message: AppendRequest, payload: Payload, held: Index) -> None:
         """Check a received payload against its message before the core sees either.
 
         Headers (magic, index, term against `message.runs`, size), checksums and the chain inside
-        the payload. Raises PeerProtocolError; nothing is written."""
+        the payload. Its entries through `held` are here by their terms, so they must be the same
+        (ForeignChainError). Raises PeerProtocolError; nothing is written."""
+        ...
+
+    def chain_at(self, index: Index) -> int | None:
+        """Return what this log holds through an entry, as one number: equal ones, equal logs.
+
+        None without that entry, and where damage keeps this log from vouching for it."""
         ...
 
     def write_raw(self, lo: Index, hi: Index, payload: Payload, payload_lo: Index) -> None:

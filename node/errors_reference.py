@@ -10,7 +10,16 @@ from typing import Final
 
 import raft.errors
 import store.errors
-from node import admin, delay_errors, errors, group_errors, pop_errors, transaction_errors
+from node import (
+    admin,
+    delay_errors,
+    errors,
+    group_errors,
+    pop_errors,
+    producer_errors,
+    request_errors,
+    transaction_errors,
+)
 from node.errors import NodeError
 from node.failures import status_of
 from node.ha import errors as ha_errors
@@ -18,8 +27,18 @@ from node.nameserver import errors as nameserver_errors
 from raft.errors import RaftError
 from store.errors import StoreError
 
+_OF_THE_NODE: Final = (
+    errors,
+    admin,
+    delay_errors,
+    group_errors,
+    pop_errors,
+    producer_errors,
+    request_errors,
+    transaction_errors,
+)
 _PARTS: Final[tuple[tuple[str, tuple[ModuleType, ...]], ...]] = (
-    ("The node", (errors, admin, delay_errors, group_errors, pop_errors, transaction_errors)),
+    ("The node", _OF_THE_NODE),
     ("Master-slave mode", (ha_errors,)),
     ("The name server", (nameserver_errors,)),
     ("The store", (store.errors,)),

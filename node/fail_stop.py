@@ -38,6 +38,9 @@ INPUT_COUNT_MAX: Final = 512
 DUMP_TIMEOUT_S: Final = 5.0
 """A dump takes milliseconds. The longer this is, the longer others count on a node that is lost."""
 
+_FILE_MODE: Final = 0o600
+"""A dump has messages of clients in it."""
+
 Describe = Callable[[], dict[str, Any]]
 
 
@@ -105,7 +108,7 @@ class FailStop:
             old = sorted(self._directory.glob(f"{DUMP_PREFIX}*.txt"))
             for one in old[: max(0, len(old) - DUMP_COUNT_MAX + 1)]:
                 one.unlink()
-            with path.open("w", encoding="utf-8") as file:
+            with open(path, "w", encoding="utf-8", opener=_private) as file:
                 file.write("".join(traceback.format_exception(error)))
                 file.write(f"\nstate:\n{self._state()}\n\nlast inputs, oldest first:\n")
                 file.writelines(f"{one!r}\n" for one in tuple(self.inputs))
@@ -121,3 +124,7 @@ class FailStop:
             return json.dumps(self.describe(), indent=1, default=repr)
         except Exception as trouble:  # noqa: BLE001 - what is broken may well be the state.
             return f"could not be described: {trouble!r}"
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, _FILE_MODE)

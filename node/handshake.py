@@ -39,12 +39,18 @@ class CloseCode(StrEnum):
     BAD_AUTH = "bad_auth"
     WRONG_FILE_SIZE = "wrong_file_size"
     """The log files of the two have other sizes, so no position is the same in both."""
+    OLD_COPY = "old_copy"
+    """The node began with an old copy of its disk: it has forgotten what it promised (D18)."""
     REPLACED = "replaced"
     """The peer opened a newer connection."""
     REMOVED = "removed"
     """The node is no peer of this one any more, or has another address."""
     STOPPING = "stopping"
     PROTOCOL_ERROR = "protocol_error"
+    TERM_JUMP = "term_jump"
+    """A term or epoch so far ahead that no elections explain it."""
+    BAD_CHECKSUM = "bad_checksum"
+    """Bytes of a proven peer changed on their way."""
 
     # Never sent: the other side is no peer, or does not read.
     GARBAGE = "garbage"
@@ -71,10 +77,13 @@ CODES_SAID: Final = frozenset(
         CloseCode.UNKNOWN_NODE,
         CloseCode.BAD_AUTH,
         CloseCode.WRONG_FILE_SIZE,
+        CloseCode.OLD_COPY,
         CloseCode.REPLACED,
         CloseCode.REMOVED,
         CloseCode.STOPPING,
         CloseCode.PROTOCOL_ERROR,
+        CloseCode.TERM_JUMP,
+        CloseCode.BAD_CHECKSUM,
     }
 )
 """Those the other side is told; without a word go strangers who spoke no handshake."""
@@ -105,6 +114,8 @@ class LinkIdentity:
     """Shared by the cluster; empty: peers prove nothing."""
     file_size_bytes: int = 0
     """Of the log's files; 0: not compared."""
+    checked_frames: bool = True
+    """HA link: this node can read and send a stream with checks (node.ha.wire)."""
 
 
 class PeerInfo(NamedTuple):
@@ -115,6 +126,10 @@ class PeerInfo(NamedTuple):
     address: str
     last_index: Index
     """Of its log when it connected."""
+    checked_frames: bool = False
+    """HA link: it can read and send a stream with checks."""
+    lives: bytes = b""
+    """See `node.lives`; empty from a node that does not know it."""
 
 
 def challenge() -> tuple[bytes, bytes]:
@@ -124,7 +139,7 @@ def challenge() -> tuple[bytes, bytes]:
 
 
 def hello(
-    identity: LinkIdentity, header: bytes, *, to: NodeId, last_index: Index
+    identity: LinkIdentity, header: bytes, *, to: NodeId, last_index: Index, lives: bytes = b""
 ) -> tuple[int, bytes]:
     """Return (nonce, header of the Hello) that answers a Challenge. Raises RefusedError."""
     found = _parse(pb.Challenge, header)
@@ -141,8 +156,11 @@ def hello(
         nonce=secrets.randbits(64),
         last_index=last_index,
         file_size_bytes=identity.file_size_bytes,
+        checked_frames=identity.checked_frames,
+        lives=lives,
     )
     made.auth = _sign_hello(identity.secret, found.nonce, made)
+    made.lives_auth = _sign_lives(identity.secret, found.nonce, identity.node_id, to, lives)
     return made.nonce, made.SerializeToString()
 
 
@@ -168,6 +186,7 @@ def check_hello(
         raise RefusedError(CloseCode.UNKNOWN_NODE, detail)
     if not is_same(found.auth, _sign_hello(identity.secret, challenge_nonce, found)):
         raise RefusedError(CloseCode.BAD_AUTH, "the secrets of the two nodes differ")
+    _check_lives(identity, challenge_nonce, found.node_id, found)
     sizes = (found.file_size_bytes, identity.file_size_bytes)
     if all(sizes) and sizes[0] != sizes[1]:
         detail = (
@@ -179,15 +198,20 @@ def check_hello(
     return found.nonce, _info(found)
 
 
-def welcome(identity: LinkIdentity, *, to: NodeId, nonce: int, last_index: Index) -> bytes:
+def welcome(
+    identity: LinkIdentity, *, to: NodeId, nonce: int, last_index: Index, lives: bytes = b""
+) -> bytes:
     """Return the header of the Welcome that answers a Hello with `nonce` from node `to`."""
     made = pb.Welcome(
         node_id=identity.node_id,
         version=identity.version,
         address=identity.address,
         last_index=last_index,
+        checked_frames=identity.checked_frames,
+        lives=lives,
     )
     made.auth = _sign_welcome(identity, to, nonce, made)
+    made.lives_auth = _sign_lives(identity.secret, nonce, identity.node_id, to, lives)
     return made.SerializeToString()
 
 
@@ -198,6 +222,7 @@ def check_welcome(identity: LinkIdentity, header: bytes, *, to: NodeId, nonce: i
         raise RefusedError(CloseCode.WRONG_NODE, f"node {found.node_id} answered for node {to}")
     if not is_same(found.auth, _sign_welcome(identity, identity.node_id, nonce, found)):
         raise RefusedError(CloseCode.BAD_AUTH, "the secrets of the two nodes differ")
+    _check_lives(identity, nonce, to, found)
     return _info(found)
 
 
@@ -226,7 +251,20 @@ def _info(found: pb.Hello | pb.Welcome) -> PeerInfo:
     if found.last_index < NO_INDEX:
         raise RefusedError(CloseCode.GARBAGE, f"last index {found.last_index}")
     version, address = _printable(found.version), _printable(found.address)
-    return PeerInfo(found.node_id, version, address, found.last_index)
+    return PeerInfo(
+        found.node_id, version, address, found.last_index, found.checked_frames, found.lives
+    )
+
+
+def _check_lives(
+    identity: LinkIdentity, nonce: bytes | int, sender: NodeId, found: pb.Hello | pb.Welcome
+) -> None:
+    """A proof of its own: nodes of an earlier version sign, and check, the other fields only."""
+    if not found.lives:
+        return
+    expected = _sign_lives(identity.secret, nonce, sender, identity.node_id, found.lives)
+    if not is_same(found.lives_auth, expected):
+        raise RefusedError(CloseCode.BAD_AUTH, "the secrets of the two nodes differ")
 
 
 def _sign_hello(secret: bytes, nonce: bytes, made: pb.Hello) -> bytes:
@@ -260,6 +298,12 @@ def _sign_welcome(identity: LinkIdentity, to: NodeId, nonce: int, made: pb.Welco
         made.address,
         made.last_index,
     )
+
+
+def _sign_lives(
+    secret: bytes, nonce: bytes | int, sender: NodeId, to: NodeId, lives: bytes
+) -> bytes:
+    return sign(secret, "lives", nonce, sender, to, lives)
 
 
 def _shown(text: str) -> str:

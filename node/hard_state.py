@@ -41,7 +41,7 @@ class NodeRecord:
     force where the log begins, or where it will begin once a deletion is done, and
     `former_base_configuration` then the one where it begins until that: see which of them lies
     before the first entry. `may_ack_unsynced`: the node runs with `flush=async`, so a power loss
-    takes memory from it.
+    takes memory from it. `life`: starts of this disk, see `raft.lives`.
     """
 
     cluster_id: str
@@ -52,6 +52,7 @@ class NodeRecord:
     configuration_indexes: tuple[Index, ...] = ()
     may_ack_unsynced: bool = False
     former_base_configuration: ConfigurationAt | None = None
+    life: int = 0
 
 
 class NodeFile:
@@ -130,6 +131,9 @@ def load_node_file(
 
 def _encode(record: NodeRecord) -> dict[str, Json]:
     base, hard_state = record.base_configuration, record.hard_state
+    is_diverged = hard_state.standing is Standing.DIVERGED
+    # An earlier build knows no such standing; to it the node is one that neither votes nor counts.
+    standing = Standing.JOINING if is_diverged else hard_state.standing
     former = record.former_base_configuration
     return {
         "cluster_id": record.cluster_id,
@@ -137,12 +141,14 @@ def _encode(record: NodeRecord) -> dict[str, Json]:
         "is_founded": record.is_founded,
         "term": hard_state.term,
         "vote": hard_state.vote,
-        "standing": hard_state.standing.name,
+        "standing": standing.name,
+        "is_diverged": is_diverged,
         "incarnation": hard_state.incarnation,
         "base_configuration": configuration_json(base) if base is not None else None,
         "configuration_indexes": list(record.configuration_indexes),
         "may_ack_unsynced": record.may_ack_unsynced,
         "former_base_configuration": configuration_json(former) if former is not None else None,
+        "life": record.life,
     }
 
 
@@ -174,8 +180,12 @@ def _decode(directory: str, payload: Mapping[str, Json]) -> NodeRecord:
         numbers = []
         for field, lo in (("node_id", 1), ("term", 0), ("vote", 0), ("incarnation", 0)):
             numbers.append(_integer(payload[field], lo=lo))
+        field = "life"
+        life = _integer(payload.get(field, 0), lo=0)  # Not in the files of earlier builds.
         field = "standing"
         standing = Standing[str(payload[field])]
+        if payload.get("is_diverged") is True:
+            standing = Standing.DIVERGED
         field = "base_configuration"
         base = payload[field]
         configuration = configuration_of(base) if base is not None else None
@@ -196,6 +206,7 @@ def _decode(directory: str, payload: Mapping[str, Json]) -> NodeRecord:
         indexes,
         payload.get("may_ack_unsynced") is True,
         former,
+        life,
     )
 
 

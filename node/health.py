@@ -51,6 +51,8 @@ class Health:
     def __init__(self) -> None:
         self.phase = Phase.STARTING
         self.detail = "opening the store"
+        self.problem: Callable[[], str] = lambda: ""
+        """Why clients should not come here, whatever the driver says; empty if they should."""
         self._driver: Replicated | None = None
         self._listeners: list[Callable[[bool], None]] = []
         self._was_ready = False
@@ -84,6 +86,9 @@ class Health:
         """Whether clients should come here: it serves, and it leads or knows who does."""
         if self.phase is not Phase.SERVING:
             return Verdict(False, f"{self.phase.value}: {self.detail}".removesuffix(": "))
+        problem = self.problem()
+        if problem:
+            return Verdict(False, problem)
         driver = self._driver
         if driver is None or driver.leader_id == NO_NODE:
             return Verdict(False, "no leader is known")

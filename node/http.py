@@ -1,15 +1,16 @@
 """The HTTP port of a node, for people, Prometheus and probes: /metrics /live /ready /status.
 
-Owns the four pages and the server's life. Runs on the node's loop, so a loop that is stuck does not
-answer, which is what a liveness probe wants to know. Read-only, without authentication: bind it
-where only those can reach it who may read this.
+Owns the four pages and the server's life; who may hold on to a connection is `http_connections`'.
+Runs on the node's loop, so a loop that is stuck does not answer, which is what a liveness probe
+wants to know. Read-only, without authentication: bind it where only those can reach it who may read
+this.
 """
 
 import asyncio
 import contextlib
 import socket
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import uvicorn
 from prometheus_client import CollectorRegistry
@@ -21,10 +22,12 @@ from starlette.routing import Route
 
 from node.config_types import Address
 from node.health import Health, Verdict
+from node.http_connections import CONNECTION_COUNT_MAX, REQUEST_SIZE_BYTES_MAX, HttpConnections
 from node.services.server import PortTakenError
 
-CONNECTION_COUNT_MAX: Final = 256
-"""Requests and connections at once; above it 503."""
+BACKLOG_COUNT_MAX: Final = CONNECTION_COUNT_MAX // 2
+"""Connections that the system takes in ahead: so that those of one moment do not drive out the ones
+of the same moment."""
 STOP_MS_MAX: Final = 1_000
 _UNAVAILABLE: Final = 503
 
@@ -47,6 +50,7 @@ class HttpServer:
         status: Callable[[], dict[str, Any]],
     ) -> None:
         self._health, self._registry, self._status = health, registry, status
+        self.connections: Final = HttpConnections()
         self._server: _Server | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -71,7 +75,10 @@ class HttpServer:
             log_config=None,
             access_log=False,
             server_header=False,
-            limit_concurrency=CONNECTION_COUNT_MAX,
+            http=cast("type[asyncio.Protocol]", self.connections.protocol),
+            h11_max_incomplete_event_size=REQUEST_SIZE_BYTES_MAX,
+            backlog=BACKLOG_COUNT_MAX,
+            headers=[("connection", "close")],
             timeout_graceful_shutdown=STOP_MS_MAX // 1000,
         )
         self._server = _Server(config)

@@ -14,6 +14,7 @@ from typing import Final, Self
 
 from node.configuration import decode_configuration, encode_configuration
 from node.effects import Payload
+from node.foreign_entries import chain_at, check_held, foreign
 from node.hard_state import NodeFile, load_node_file
 from node.log_configurations import LogConfigurations
 from node.received_snapshot import ReceivedSnapshot
@@ -96,12 +97,13 @@ class LedgerLog:
         """For `open` only."""
         self.store: Final = store
         self._ledger: Final = store.ledger
-        self._node_file: Final = node_file
+        self.node_file: Final = node_file
         self._received: Final = ReceivedSnapshot(fs, store.root)
         self._checked: CheckedEntries | None = None
         self._checked_payload: Payload = None
         self._configurations: Final = LogConfigurations(store.ledger, node_file)
         self._applied: Index = NO_INDEX
+        self._committed: Index = NO_INDEX
 
     # --- Opening ---
 
@@ -153,18 +155,19 @@ class LedgerLog:
         if interrupted is not None:
             self._replace_log(interrupted)
         self._configurations.load()
-        record = self._node_file.record
+        record = self.node_file.record
         if self._ledger.last_term > record.hard_state.term:
             # Entries of that term reached the disk, so no vote was given in it by this memory.
             hard_state = record.hard_state._replace(term=self._ledger.last_term, vote=0)
-            self._node_file.save(replace(record, hard_state=hard_state))
+            self.node_file.save(replace(record, hard_state=hard_state))
 
-    def start_at(self, applied_index: Index) -> None:
+    def start_at(self, applied_index: Index, committed_index: Index = NO_INDEX) -> None:
         """Say up to where the state machine's checkpoint has applied entries; before `load`.
 
         All of them are committed, so readers may see them. A checkpoint that came with a snapshot
-        may be ahead of the log.
+        may be ahead of the log. `committed_index`: more may be known to be committed.
         """
+        self._committed = committed_index
         base = self.base_index
         self._applied = max(base, min(applied_index, self._ledger.last_index))
         if self._applied > base:
@@ -173,12 +176,12 @@ class LedgerLog:
     @property
     def is_founded(self) -> bool:
         """Whether this node takes part in a cluster. Else call `found` or `join` before `load`."""
-        return self._node_file.record.is_founded
+        return self.node_file.record.is_founded
 
     @property
     def is_untouched(self) -> bool:
         """Whether it holds no entry and entered no term: so nothing was ever promised here."""
-        return self.last_index == NO_INDEX and self._node_file.record.hard_state.term == NO_TERM
+        return self.last_index == NO_INDEX and self.node_file.record.hard_state.term == NO_TERM
 
     def found(self, voters: tuple[NodeId, ...], learners: tuple[NodeId, ...] = ()) -> None:
         """This empty disk is one of a new cluster's; durable on return."""
@@ -192,9 +195,9 @@ class LedgerLog:
         assert not self.is_founded, "the node takes part in a cluster already"
         assert self._ledger.last_index == NO_INDEX, f"log up to {self._ledger.last_index}"
         base = initial.configurations[0] if initial.configurations else None
-        self._node_file.save(
+        self.node_file.save(
             replace(
-                self._node_file.record,
+                self.node_file.record,
                 is_founded=True,
                 hard_state=initial.hard_state,
                 base_configuration=base,
@@ -205,7 +208,7 @@ class LedgerLog:
     def load(self) -> InitialState:
         """Be part of `Log`: what is stored now."""
         assert self.is_founded, "neither founder nor member: nothing to begin with"
-        ledger, record = self._ledger, self._node_file.record
+        ledger, record = self._ledger, self.node_file.record
         base_index, last_index = self.base_index, ledger.last_index
         snapshot: SnapshotMeta | None = None
         configurations = tuple(self._configurations.all)
@@ -218,7 +221,7 @@ class LedgerLog:
             last_index=last_index,
             runs=tuple(ledger.term_runs()),
             configurations=configurations,
-            commit=max(self._applied, self.store.dispatched_index),
+            commit=max(self._applied, self.store.dispatched_index, self._committed),
             applied=self._applied,
             synced=None,
             snapshot=snapshot,
@@ -242,9 +245,9 @@ class LedgerLog:
         return self.store.durable_index
 
     @property
-    def incarnation(self) -> int:
-        """Number of times this node started without full memory."""
-        return self._node_file.record.hard_state.incarnation
+    def hard_state(self) -> HardState:
+        """Term, vote and standing as they are on the disk."""
+        return self.node_file.record.hard_state
 
     # --- Writing ---
 
@@ -291,7 +294,7 @@ class LedgerLog:
             return False
         return True
 
-    def check_raw(self, message: AppendRequest, payload: Payload) -> None:
+    def check_raw(self, message: AppendRequest, payload: Payload, held: Index = NO_INDEX) -> None:
         """Be part of `Log`. Skips what the core will not take, as this log lacks the entry
         before."""
         self._checked, self._checked_payload = None, payload
@@ -305,7 +308,7 @@ class LedgerLog:
         try:
             checked = ledger.check_raw(data, prev)
         except ForeignEntryError as error:
-            raise PeerProtocolError(message.sender, str(error)) from error
+            raise foreign(message, error) from error
         if checked.hi_index != message.hi:
             found = f"entries up to {checked.hi_index - 1}, announced up to {message.hi - 1}"
             raise PeerProtocolError(message.sender, found)
@@ -321,6 +324,8 @@ class LedgerLog:
         if configurations != message.configurations:
             found = f"configurations {configurations}, announced {message.configurations}"
             raise PeerProtocolError(message.sender, found)
+        if held > prev:
+            check_held(ledger, message.sender, checked, held)
         self._checked = checked
 
     def write_raw(self, lo: Index, hi: Index, payload: Payload, payload_lo: Index) -> None:
@@ -347,7 +352,7 @@ class LedgerLog:
 
     def save_hard_state(self, hard_state: HardState) -> None:
         """Be part of `Log`; durable on return."""
-        self._node_file.save_hard_state(hard_state)
+        self.node_file.save_hard_state(hard_state)
 
     # --- Reading ---
 
@@ -359,11 +364,9 @@ class LedgerLog:
         """Be part of `EntryPositions`."""
         return self._ledger.place_of(index)
 
-    def chain_crc_at(self, index: Index) -> int | None:
-        """Return the chain CRC of an entry; None when this log does not have it."""
-        if not self.base_index <= index <= self._ledger.last_index:
-            return None
-        return self._ledger.chain_crc_at(index)
+    def chain_at(self, index: Index) -> int | None:
+        """Be part of `Log`: the chain CRC of an entry."""
+        return chain_at(self._ledger, index)
 
     # --- What follows commits and roles ---
 
@@ -426,9 +429,9 @@ class LedgerLog:
         link = Link(meta.index, meta.term, snapshot.chain_crc)
         self._checked = self._checked_payload = None
         self.store.restart(snapshot.end_position, link, snapshot.next_offsets)
-        self._node_file.save(
+        self.node_file.save(
             replace(
-                self._node_file.record,
+                self.node_file.record,
                 is_founded=True,
                 base_configuration=meta.configuration_at,
                 former_base_configuration=None,

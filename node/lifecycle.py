@@ -33,10 +33,13 @@ from node.ha.node import HaNode
 from node.ha.replica_file import GroupChangedError
 from node.ha.types import HaError
 from node.node import Node
+from node.private_files import make_private
 from node.raft_node import RaftNode
 from node.services.server import PortTakenError
 from node.snapshot import SnapshotFormatError
+from node.start_advice import mode_of, told
 from node.stopping import Stopping
+from node.term_seal import SealedError, TermEndError
 from node.tls import TlsFileError
 from store.errors import (
     CorruptionError,
@@ -65,12 +68,13 @@ def run(settings: Settings) -> int:
 
     faulthandler.enable()  # A fatal signal leaves no dump; now all stacks are on stderr at least.
     logs.configure(settings.log_level, settings.log_format, bound={"node": settings.node_id})
-    settings.directory.mkdir(parents=True, exist_ok=True)
+    make_private(settings.directory)
     fail_stop = FailStop(settings.directory)
     try:
         return uvloop.run(_live(settings, fail_stop))
     except (StoreError, NodeError, HaError, PortTakenError, OSError) as error:
-        _log.error("cannot start", code=getattr(error, "code", "os"), error=str(error))
+        text = told(error, mode_of(settings))
+        _log.error("cannot start", code=getattr(error, "code", "os"), error=text)
         return exit_code_of(error)
     except (AssertionError, SyncFailedError) as error:
         fail_stop(error)
@@ -84,6 +88,8 @@ def exit_code_of(error: Exception) -> int:
         case CorruptionError() | LayoutError() | DerivedFileError() | SnapshotNeededError():
             return EXIT_BAD_DATA
         case IdentityMismatchError() | SnapshotFormatError() | LossFileError():
+            return EXIT_BAD_DATA
+        case SealedError() | TermEndError():
             return EXIT_BAD_DATA
     return EXIT_TRY_LATER
 

@@ -19,6 +19,9 @@ DEAD_LETTER_SIZE_BYTES_MAX: Final = 1_536
 """Room that a batch leaves for what makes a dead letter of its message: two commands and three
 properties with names of groups and topics, which are 1,100 bytes where these are longest."""
 
+KNOWN_LIVES_MAX: Final = 256
+"""Nodes of which a node remembers something: as many as a configuration can have."""
+
 LARGE_RECORD_SIZE_BYTES: Final = 16 * KIB
 """After a larger record whoever reads one of each queue lets others have their turn: reading 4 MiB
 takes some ms."""
@@ -72,6 +75,8 @@ class Limits:
     producer_window_count: int = 64
     """Replicated: batches per producer whose receipt can be given again. Producers keep at most
     this many in flight."""
+    producer_name_count_max: int = 10_000
+    """Replicated: names of producers. One is never forgotten: whoever had it must stay fenced."""
     member_count_max: int = 64
     """Replicated: nodes whose address is known. Far more than voters and learners."""
 

@@ -4,7 +4,8 @@ Owns what happens to a frame on its way out; must not know what it says. In ever
 default: without the variable QUORUMLOG_TEST_LINK_FAULTS nothing here runs. A TCP proxy cannot do
 this to single messages. All nodes of a cluster read the same file, so a cut of many links begins
 with one rename. It holds rules by link: `{"1>2": {"drop": 1}, "*": {"late": 0.1, "late_ms": 50}}`;
-what was done is counted beside it, in a file for each node.
+what was done is counted beside it, in a file for each node. `{"hold 2": {"loop_ms": 900}}` holds
+the event loop of node 2 once for each new file, `lock_ms` its interpreter.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
+from node.held import hold_interpreter, hold_thread
 from node.peer_connection import PeerConnection
 from node.wire import FrameKind, encode_head
 from raft.messages import NodeId
@@ -57,10 +59,8 @@ class LinkFaults:
             self._counts["dropped"] += 1
             return True
         if chance() < rule.get("flip", 0):
-            self._counts["flipped"] += 1
-            frame = bytearray(encode_head(kind, header, len(payload)) + bytes(payload))
-            frame[self._random.randrange(len(frame))] ^= 1 << self._random.randrange(8)
-            connection.send_as_is(bytes(frame))
+            frame = encode_head(kind, header, len(payload)) + bytes(payload)
+            connection.send_as_is(self._flipped(frame))
             return True
         if chance() < rule.get("late", 0):
             self._counts["late"] += 1
@@ -72,6 +72,27 @@ class LinkFaults:
             self._counts["doubled"] += 1
             connection.send(kind, header, payload)
         return False
+
+    def harmed(self, to: NodeId, parts: list[bytes]) -> list[bytes]:
+        """Return parts of a stream as they shall leave: a stream has no frames to lose or hold."""
+        rule = self._rules.get(f"{self._node}>{to}") or self._rules.get("*")
+        chance = rule.get("flip", 0) if rule else 0
+        return [self._flipped(part) if self._random.random() < chance else part for part in parts]
+
+    def _flipped(self, part: bytes) -> bytes:
+        if not part:
+            return part
+        self._counts["flipped"] += 1
+        harmed = bytearray(part)
+        harmed[self._random.randrange(len(harmed))] ^= 1 << self._random.randrange(8)
+        return bytes(harmed)
+
+    def _hold(self) -> None:
+        rule = self._rules.get(f"hold {self._node}", {})
+        for name, hold in (("loop_ms", hold_thread), ("lock_ms", hold_interpreter)):
+            if name in rule:
+                self._counts["held"] += 1
+                hold(int(rule[name]))
 
     def stop(self) -> None:
         """Look at the file no more."""
@@ -91,5 +112,6 @@ class LinkFaults:
             if seen != self._seen:
                 self._rules = json.loads(self._path.read_text("utf-8"))
                 self._seen = seen
+                self._hold()
         except FileNotFoundError:
             self._rules, self._seen = {}, None

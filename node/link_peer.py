@@ -21,6 +21,7 @@ class LinkPeer:
         "dropped_full_count",
         "dropped_unconnected_count",
         "handshake_count",
+        "is_tried",
         "last_trouble",
         "node",
         "traffic",
@@ -36,6 +37,8 @@ class LinkPeer:
         self.traffic = Traffic()
         self.dropped_unconnected_count = self.dropped_full_count = self.handshake_count = 0
         self.last_trouble = ""
+        self.is_tried = False
+        """It was met, or could not be reached, since the start of the link."""
 
     @property
     def connections(self) -> list[PeerConnection]:

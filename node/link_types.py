@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from node.wire import FRAME_SIZE_BYTES_MAX, FrameKind
+from raft.lives import Known
 from raft.messages import Index, NodeId
 
 
@@ -39,6 +40,36 @@ class LinkHandler(Protocol):
         ...
 
 
+class PeerLives(Protocol):
+    """Tells which nodes came back on an old copy of their disk (node.lives)."""
+
+    def tell(self, node: NodeId) -> bytes:
+        """Return what goes into a handshake with `node`."""
+        ...
+
+    def remembered(self) -> Mapping[NodeId, Known]:
+        """Return what is remembered of all nodes now, for `judge` of an answer to come."""
+        ...
+
+    def judge(self, node: NodeId, lives: bytes, asked: Mapping[NodeId, Known]) -> str:
+        """Return why `node` is not to be believed; empty if it is. `asked` is of the moment when it
+        was asked. Raises LivesFormatError."""
+        ...
+
+
+class NoLives:
+    """Nobody is judged."""
+
+    def tell(self, node: NodeId) -> bytes:
+        return b""
+
+    def remembered(self) -> Mapping[NodeId, Known]:
+        return {}
+
+    def judge(self, node: NodeId, lives: bytes, asked: Mapping[NodeId, Known]) -> str:
+        return ""
+
+
 @dataclass(frozen=True, slots=True)
 class LinkLimits:
     """Every limit of a link. A wrong value raises ValueError by name."""
@@ -61,6 +92,9 @@ class LinkLimits:
     reconnect_ms_max: int = 1000
     """Pause between attempts to connect: doubled each time, and shortened by up to half at
     random."""
+    first_meeting_ms_max: int = 1000
+    """How long a node that starts waits until each peer was met or could not be reached, before it
+    takes part in elections: one of them may know that its disk is an old copy."""
     close_ms_max: int = 1000
     """Time for a Goodbye to leave before the connection is cut."""
     log_interval_ms: int = 10_000

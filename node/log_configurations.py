@@ -14,6 +14,7 @@ from node.configuration import decode_configuration
 from node.hard_state import NodeFile
 from raft.messages import ConfigurationAt, Index
 from store.errors import CorruptionError
+from store.failpoints import hit
 from store.ledger import Ledger
 from store.ledger_entry import KIND_CONFIGURATION
 
@@ -66,8 +67,10 @@ class LogConfigurations:
 
     def add(self, new: list[ConfigurationAt]) -> None:
         """These entries are about to be written. They are noted on return; errors as `note`."""
+        hit("log_configurations.before_note")
         self.note(at.index for at in new)
         self._known += new
+        hit("log_configurations.noted")
 
     def cut(self, lo: Index) -> None:
         """The entries from `lo` on are gone."""

@@ -2,8 +2,8 @@
 
 Owns the format and what must never be in a line. Other code logs through
 `structlog.get_logger(component=...)` with an event and values by name; libraries that use `logging`
-are brought into the same form. Lines go to stderr at once, from whatever thread: who starts the
-node must read it or send it to a file.
+are brought into the same form, and so is what anybody writes to stderr (`raw_lines`). Lines go to
+stderr at once, from whatever thread: who starts the node must read it or send it to a file.
 """
 
 import logging
@@ -13,11 +13,17 @@ from typing import Any, Final, Literal, TextIO
 
 import structlog
 
+from node.line_budget import LineBudget
+from node.raw_lines import take_over
+
 SECRET_WORDS: Final = frozenset(
     {"secret", "password", "token", "auth", "credential", "private_key"}
 )
 HIDDEN: Final = "(hidden)"
 OWN_PACKAGES: Final = ("node", "raft", "store")
+PYTHON_LINES: Final = "stderr"
+NATIVE_LINES: Final = "native"
+"""Components of lines that somebody wrote to stderr himself."""
 _LIBRARY_LEVEL: Final = logging.WARNING
 _LEVELS: Final = {
     "debug": logging.DEBUG,
@@ -25,6 +31,7 @@ _LEVELS: Final = {
     "warning": logging.WARNING,
     "error": logging.ERROR,
 }
+_BUDGET: Final = LineBudget()
 
 
 def configure(
@@ -34,9 +41,16 @@ def configure(
     stream: TextIO | None = None,
     bound: Mapping[str, object] | None = None,
 ) -> None:
-    """Set up logging for the process; `bound` is in every line (the node's number)."""
+    """Set up logging for the process; `bound` is in every line (the node's number).
+
+    Where lines are JSON, stderr is taken over: all of it is lines from then on. `stream` is for
+    tests.
+    """
+    is_own = stream is not None
     stream = stream or sys.stderr
     is_console = form == "console" or (form == "auto" and stream.isatty())
+    if not is_console and not is_own:
+        stream = _taken_over(stream)
     processors: list[Any] = [
         _Bound(dict(bound or {})),
         structlog.processors.add_log_level,
@@ -56,7 +70,8 @@ def configure(
         cache_logger_on_first_use=False,
     )
     root = logging.getLogger()
-    root.handlers = [_ToStructlog()]
+    root.handlers = [_ToStructlog(_BUDGET)]
+    logging.captureWarnings(True)
     root.setLevel(max(_LIBRARY_LEVEL, _LEVELS[level]))
     for package in OWN_PACKAGES:
         logging.getLogger(package).setLevel(_LEVELS[level])
@@ -88,10 +103,41 @@ def hide_secrets(
 
 
 class _ToStructlog(logging.Handler):
-    """Brings lines of libraries into our form."""
+    """Brings lines of libraries into our form, and only so many of each."""
+
+    def __init__(self, budget: LineBudget) -> None:
+        super().__init__()
+        self._budget = budget
 
     def emit(self, record: logging.LogRecord) -> None:
-        log = structlog.get_logger()
         error = record.exc_info[1] if record.exc_info else None
-        extra = {"exc_info": error} if error is not None else {}
+        extra: dict[str, Any] = {"exc_info": error} if error is not None else {}
+        if record.name.partition(".")[0] not in OWN_PACKAGES:
+            gone = self._budget.take(record.name)
+            if gone is None:
+                return
+            extra |= _gone(gone)
+        log = structlog.get_logger()
         log.log(record.levelno, record.getMessage(), component=record.name, **extra)
+
+
+def _gone(count: int) -> dict[str, Any]:
+    return {"lines_left_out": count} if count else {}
+
+
+def _taken_over(stderr: TextIO) -> TextIO:
+    """Return where lines go, once all that comes to stderr is lines."""
+    try:
+        return take_over(_log_python_line, _log_native_line)
+    except OSError:  # There is none, or no descriptor is left.
+        return stderr
+
+
+def _log_python_line(line: str) -> None:
+    structlog.get_logger().error(line, component=PYTHON_LINES)
+
+
+def _log_native_line(line: str) -> None:
+    gone = _BUDGET.take(NATIVE_LINES)
+    if gone is not None:
+        structlog.get_logger().warning(line, component=NATIVE_LINES, **_gone(gone))

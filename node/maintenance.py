@@ -20,7 +20,14 @@ from node.ledger_log import LedgerLog
 from node.state import StateImage
 from raft.errors import CompactionRefusedError
 from raft.messages import NO_INDEX, Index, SnapshotMeta
-from store.errors import BusyError, CorruptionError, FileSystemError, StoreError, StoreFullError
+from store.errors import (
+    BusyError,
+    CorruptionError,
+    DerivedFileError,
+    FileSystemError,
+    StoreError,
+    StoreFullError,
+)
 
 ROUND_MS: Final = 1_000
 CHECKPOINT_INTERVAL_MS: Final = 5_000
@@ -57,7 +64,7 @@ class Maintenance:
         machine: Machine,
         files: CheckpointFiles,
         fail_stop: FailStop,
-        on_damage: Callable[[CorruptionError], None],
+        on_damage: Callable[[CorruptionError | DerivedFileError], None],
         needed_position: Callable[[], int | None] = lambda: None,
     ) -> None:
         """`on_damage` gets what a step found to be damaged; the step is tried again. What lies at
@@ -120,8 +127,8 @@ class Maintenance:
     async def _step(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         try:
             await work()
-        except (*_POSTPONED, CorruptionError) as error:
-            if isinstance(error, CorruptionError):
+        except (*_POSTPONED, CorruptionError, DerivedFileError) as error:
+            if isinstance(error, CorruptionError | DerivedFileError):
                 self._on_damage(error)
             self.postponed_count += 1
             if str(error) != self._trouble:  # Once, and not in every round of a full disk.

@@ -18,7 +18,10 @@ from prometheus_client.registry import Collector
 
 from node.broker.sizes import TopicSizes
 from node.broker.stats import BrokerStats
+from node.derived_care import CareStats
+from node.handshake import CloseCode
 from node.link_types import LinkStats
+from node.lives import NodeLives
 from node.nameserver.service import NameServerService
 from node.nameserver.status import STATES
 from node.repair import LiveRepairStats
@@ -48,6 +51,9 @@ METRICS: Final[Mapping[str, Spec]] = {
     "tls_expiry_timestamp_seconds": Spec("gauge", "When the first certificate of a file ends.",
                                          ("file",)),
     "role": Spec("gauge", "1 for the role the node has, 0 for the others.", ("role",)),
+    "divergent_peers": Spec("gauge", "Nodes whose committed log contradicts this one's."),
+    "old_copies": Spec("gauge", "Nodes that began with an old copy of their disk, as seen here."),
+    "old_copy_refusals": Spec("counter", "Connections refused to such nodes."),
     "standing": Spec("gauge", "1 for the standing the node has, 0 for others: counts only if full.",
                      ("standing",)),
     "term": Spec("gauge", "Newest Raft term this node knows."),
@@ -76,6 +82,20 @@ METRICS: Final[Mapping[str, Spec]] = {
     "calls_failed": Spec("counter", "gRPC calls and appends of a stream that failed.",
                          ("method", "code")),
     "calls_open": Spec("gauge", "gRPC calls that are being served."),
+    "requests_slow": Spec("gauge", "Requests of clients that take over a second to arrive."),
+    "requests_slow_limit": Spec("gauge", "Limit of these: above it the oldest is refused."),
+    "request_streams": Spec("gauge", "Streams on which clients send."),
+    "request_streams_limit": Spec("gauge", "Limit of these: above it the most silent one ends."),
+    "request_half_bytes": Spec("gauge", "Of messages on streams that are not whole, at most."),
+    "request_half_limit_bytes": Spec("gauge", "Limit of these: above it silent streams end."),
+    "requests_given_up": Spec("counter", "Calls ended for what did not come.", ("reason",)),
+    "responses_waiting_bytes": Spec("gauge", "Of large responses that clients have not taken."),
+    "responses_waiting_limit_bytes": Spec("gauge", "Limit of these: above it busy."),
+    "responses_cut": Spec("counter", "Connections closed for a response that nobody took."),
+    "log_lines_left_out": Spec("counter", "Log lines of others above 50 in 10 s.", ("component",)),
+    "http_connections": Spec("gauge", "Connections to this port."),
+    "http_connections_limit": Spec("gauge", "Limit of these: above it the oldest is closed."),
+    "http_closed": Spec("counter", "Connections to this port that the node closed.", ("reason",)),
     "rocketmq_clients": Spec("gauge", "Clients of the RocketMQ protocol that spoke lately."),
     "rocketmq_clients_limit": Spec("gauge", "Limit of these: the one silent for longest goes."),
     "rocketmq_streams": Spec("gauge", "Of these: those that can be told something."),
@@ -148,9 +168,18 @@ METRICS: Final[Mapping[str, Spec]] = {
     "scrub_interval_seconds": Spec("gauge", "Within it all full files are read again; 0: never."),
     "scrub_read_bytes": Spec("counter", "Bytes of full files that were read and checked again."),
     "scrub_passes": Spec("counter", "Times that this came from the first file to the last."),
-    "scrub_damage": Spec("counter", "Damaged places that were found so."),
+    "scrub_damage": Spec("counter", "Damaged places of the log that passes found, of any kind."),
     "scrub_index_mended": Spec("counter", "Places where the log's index was put right."),
     "scrub_compared": Spec("counter", "Ends of files that are the same on another node."),
+    "derived_read_bytes": Spec("counter", "Bytes compared with queues and key index in passes."),
+    "derived_passes": Spec("counter", "Times that all of them were compared with the log."),
+    "derived_damage": Spec("counter", "Blocks of queues and key index that were damaged."),
+    "derived_mended_units": Spec("counter", "Units of queues that were put right from the log."),
+    "derived_mended_keys": Spec("counter", "Entries and slots of the key index, likewise."),
+    "derived_waiting": Spec("gauge", "Damaged places in them that are being put right."),
+    "derived_given_up": Spec("counter", "Damaged places that could not be put right for now."),
+    "inner_batch_records": Spec("counter", "Records of RocketMQ's topics of inner batches."),
+    "inner_batch_topics": Spec("gauge", "Such topics: kept, and not readable here."),
     "scrub_differing": Spec("counter", "Ends of files that are not: replicas have come apart."),
     "ha_waiting_appends_limit": Spec("gauge", "Appends that may wait for copies: above it busy."),
     "ha_window_bytes": Spec("gauge", "Limit of bytes sent to a slave and not yet acked."),
@@ -162,6 +191,7 @@ METRICS: Final[Mapping[str, Spec]] = {
     "ha_bindings_refused": Spec("counter", "Epochs refused: this node is bound otherwise."),
     "ha_promises_refused": Spec("counter", "Epoch numbers that somebody else had already."),
     "ha_violations": Spec("counter", "Frames that could not be meant; the link was closed."),
+    "ha_epoch_jumps": Spec("counter", "Epochs refused, since no promotions explain them."),
     "ha_advice_refused": Spec("counter", "Proposals of a controller that were impossible."),
     "ha_waits_for_room": Spec("counter", "Transfers that waited for room on this disk."),
     "ha_apply_retries": Spec("counter", "Decided batches not shown: no room for queues."),
@@ -175,8 +205,16 @@ METRICS: Final[Mapping[str, Spec]] = {
     "nameserver_directory_limit_bytes": Spec("gauge", "Limit of these: above it refused."),
     "nameserver_in_flight": Spec("gauge", "Commands that wait for an answer, at most 256."),
     "nameserver_refused_connections": Spec("counter", "Closed because of what they sent."),
+    "nameserver_old_copies": Spec("gauge", "Replicas that are connected and began with an old copy "
+                                  "of their directory: they count for nothing."),
     "nameserver_restarts": Spec("counter", "Times that replica was started again after a fault."),
     "nameserver_registered": Spec("gauge", "1 when the directory knows this node as it is."),
+    "nameserver_refused_reports": Spec("counter", "Reports about brokers that were not believed.",
+                                       ("reason",)),
+    "nameserver_new_groups": Spec("counter", "Broker groups that came to the directory."),
+    "nameserver_new_addresses": Spec("counter", "Brokers in it at an address that was new."),
+    "nameserver_group_problem": Spec("gauge", "1 when a group can elect nobody, or has had no "
+                                     "master for 15 s: qlog nameserver status.", ("group",)),
     "store_warnings": Spec("gauge", "Things an operator should look at: see /status."),
 }  # fmt: skip
 
@@ -251,6 +289,7 @@ def replica_samples(stats: ReplicaStats) -> Iterator[Sample]:
         yield "role", (role.name.lower(),), float(role is raft.role)
     for standing in Standing:
         yield "standing", (standing.name.lower(),), float(standing is raft.standing)
+    yield "divergent_peers", (), len(raft.divergent_peers)
     yield "term", (), raft.term
     yield "leader_id", (), raft.leader
     yield "first_index", (), raft.first_index
@@ -268,6 +307,12 @@ def replica_samples(stats: ReplicaStats) -> Iterator[Sample]:
         yield "follower_in_flight_bytes", (str(row.node),), row.in_flight_size_bytes
 
 
+def lives_samples(lives: NodeLives) -> Iterator[Sample]:
+    """Of old copies of disks."""
+    yield "old_copies", (), len(lives.refused)
+    yield "old_copy_refusals", (), lives.refused_count
+
+
 def link_samples(stats: LinkStats) -> Iterator[Sample]:
     """Of the peer link."""
     for peer in stats.peers:
@@ -278,7 +323,8 @@ def link_samples(stats: LinkStats) -> Iterator[Sample]:
         yield "peer_queued_bytes", label, peer.queued_size_bytes
         dropped = peer.dropped_full_count + peer.dropped_unconnected_count
         yield "peer_dropped_frames", label, dropped
-    for code, count in stats.closed_counts.items():
+    # What an alert asks for is there from the start, or it would not see the first.
+    for code, count in {str(CloseCode.TERM_JUMP): 0, **stats.closed_counts}.items():
         yield "peer_closed", (code,), count
 
 
@@ -349,14 +395,23 @@ def repair_samples(stats: LiveRepairStats) -> Iterator[Sample]:
     yield "repaired_entries", (), stats.repaired_entry_count
 
 
-def scrub_samples(stats: ScrubStats) -> Iterator[Sample]:
-    """Of what looks for damage."""
+def scrub_samples(stats: ScrubStats, derived: CareStats) -> Iterator[Sample]:
+    """Of what looks for damage. The pass over derived files reads the log as well, and whichever
+    comes first has it repaired before the other one sees it."""
     yield "scrub_read_bytes", (), stats.read_size_bytes
     yield "scrub_passes", (), stats.pass_count
-    yield "scrub_damage", (), stats.damage_count
+    yield "scrub_damage", (), stats.damage_count + derived.log_damage_count
     yield "scrub_index_mended", (), stats.mended_unit_runs
     yield "scrub_compared", (), stats.compared_count
     yield "scrub_differing", (), stats.differing_count
+
+
+def derived_samples(stats: CareStats) -> Iterator[Sample]:
+    """Of what keeps queues and key index true."""
+    yield "derived_read_bytes", (), stats.read_size_bytes
+    yield "derived_passes", (), stats.pass_count
+    yield "derived_waiting", (), stats.waiting_count
+    yield "derived_given_up", (), stats.given_up_count
 
 
 def nameserver_samples(service: NameServerService) -> Iterator[Sample]:
@@ -375,7 +430,15 @@ def nameserver_samples(service: NameServerService) -> Iterator[Sample]:
     yield "nameserver_directory_limit_bytes", (), status.directory_size_bytes_max
     yield "nameserver_in_flight", (), status.in_flight_count
     yield "nameserver_refused_connections", (), status.refused_count
+    yield "nameserver_old_copies", (), status.old_copy_count
     yield "nameserver_restarts", (), service.restart_count
+    for reason, count in service.vouching.refused_counts.items():
+        yield "nameserver_refused_reports", (reason,), count
+    watch = service.watch
+    yield "nameserver_new_groups", (), watch.new_group_count
+    yield "nameserver_new_addresses", (), watch.new_address_count
+    for group in watch.groups:
+        yield "nameserver_group_problem", (group,), float(group in watch.problems)
 
 
 def store_samples(stats: StoreStats) -> Iterator[Sample]:
@@ -390,6 +453,11 @@ def store_samples(stats: StoreStats) -> Iterator[Sample]:
     yield "log_files_deleted_for_room", (), counters["deleted_for_room_count"]
     yield "disk_used_ratio", (), gauges.disk_used_ratio
     yield "store_full", (), counters["store_full_count"]
+    yield "inner_batch_records", (), counters["inner_batch_count"]
+    yield "inner_batch_topics", (), gauges.inner_batch_topic_count
+    yield "derived_damage", (), counters["derived_damage_count"]
+    yield "derived_mended_units", (), counters["derived_mended_unit_count"]
+    yield "derived_mended_keys", (), counters["derived_mended_key_count"]
 
 
 def page() -> str:

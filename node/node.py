@@ -21,13 +21,16 @@ from node import metrics, picture
 from node.broker import Broker
 from node.config import Settings
 from node.config_types import Address
+from node.derived_care import DerivedCare
 from node.environment import raise_descriptor_limit, tls_files
+from node.exposure import exposures
 from node.fail_stop import FailStop
 from node.handshake import LinkIdentity
 from node.health import Health, Phase, Replicated
 from node.http import HttpServer
 from node.limits import Limits
 from node.link_types import LinkStats
+from node.lives import NodeLives
 from node.nameserver.brokers import LocalBroker
 from node.nameserver.calls import NameServerCalls
 from node.nameserver.service import NameServerService
@@ -43,7 +46,7 @@ from node.sync_watch import SyncWatch, WatchedFileSystem
 from node.tls import TlsFiles, ends_unix_s, grpc_client_credentials, grpc_server_credentials
 from quorumlog import __version__
 from raft.messages import NodeId
-from store.errors import CorruptionError
+from store.errors import CorruptionError, DerivedFileError
 from store.file_system import FileSystem
 from store.store import Store
 
@@ -100,14 +103,16 @@ class Node(ABC):
     admin: Admin
     maintenance: Maintenance
     scrub: Scrub
+    derived: DerivedCare
 
     def __init__(self, settings: Settings, fail_stop: FailStop) -> None:
         self.settings: Final = settings
         self.fail_stop: Final = fail_stop
         self.health: Final = Health()
-        self.calls: Final = Calls(fail_stop, self.on_damage)
+        self.calls: Final = Calls(fail_stop, self.on_met)
         self.fs = watched = WatchedFileSystem()
         self.sync_watch: Final = SyncWatch(watched, settings.sync_hang_limit_ms, fail_stop)
+        self.lives: Final = NodeLives(settings.node_id, fail_stop)
         self.address = self.peer_address = self.http_address = ""
         self.tls_ends_unix_s: dict[str, int] = {}
         self.began_s: Final = time.monotonic()
@@ -144,7 +149,8 @@ class Node(ABC):
 
     @abstractmethod
     def run_replica(self) -> None:
-        """Make `driver`, `broker`, `maintenance`, `scrub` and `admin`; start none of them."""
+        """Make `driver`, `broker`, `maintenance`, `scrub`, `derived` and `admin`; start none of
+        them."""
 
     @abstractmethod
     def beside_nameserver(self) -> LocalBroker:
@@ -165,6 +171,13 @@ class Node(ABC):
     @abstractmethod
     def on_damage(self, error: CorruptionError) -> None:
         """A call met damage on the disk."""
+
+    def on_met(self, error: CorruptionError | DerivedFileError) -> None:
+        """A call, or work beside the calls, met damage: in the log, or in what is derived of it."""
+        if isinstance(error, CorruptionError):
+            self.on_damage(error)
+        elif hasattr(self, "derived"):
+            self.derived.on_damage(error)
 
     # --- The shared steps ---
 
@@ -217,9 +230,13 @@ class Node(ABC):
         }
         write_node_file(settings.directory, found)
         _log.info("listening", **found)
+        for one in exposures(settings):
+            _log.warning("strangers could misuse a port", port=one.setting, what=str(one))
 
     async def _serve(self) -> None:
-        self.nameserver = NameServerService.of(self.settings, self.beside_nameserver())
+        self.nameserver = NameServerService.of(
+            self.settings, self.beside_nameserver(), self.broker.members
+        )
         self.broker.other_groups = self.nameserver.other_groups
         self.health.add_listener(self._on_ready)
         directory = NameServerCalls(self.nameserver)
@@ -228,6 +245,7 @@ class Node(ABC):
         await self.grpc.start(own, (self.rocketmq.handler(),))
         self.maintenance.start()
         self.scrub.start()
+        self.derived.start()
         self.driver.start()
         self.nameserver.start()
         # What start-up made lives for ever. Looking through it again stops the loop for long.
@@ -282,7 +300,8 @@ class Node(ABC):
 
     def warnings(self) -> tuple[str, ...]:
         """Return what an operator should know, in sentences; once `log` is there."""
-        return (*self.log.store.stats().warnings(), *self.sync_watch.warnings())
+        store = self.log.store.stats()
+        return (*store.warnings(), *self.sync_watch.warnings(), *self.lives.warnings())
 
     def progress(self, what: str, done: int, total: int) -> None:
         """Show how far a long step of the opening is."""

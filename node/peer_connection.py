@@ -6,6 +6,7 @@ system call, which was measured to take two thirds of the time of one write each
 """
 
 import asyncio
+from collections.abc import Mapping
 from enum import Enum
 from typing import Protocol, cast
 
@@ -21,7 +22,9 @@ from node.wire import (
     encode_head,
 )
 from raft.errors import PeerProtocolError
+from raft.lives import Known
 from raft.messages import NO_NODE, NodeId
+from store.failpoints import hit
 
 _JOINED_SIZE_BYTES_MAX = (
     16 << 10
@@ -100,6 +103,8 @@ class PeerConnection(asyncio.BufferedProtocol):
         """The peer, from the end of the handshake on. NO frame is handed out before."""
         self.nonce: bytes | int | None = None
         """What the other side has to sign."""
+        self.asked: Mapping[NodeId, Known] = {}
+        """What was remembered of nodes when the other side was asked who it is."""
         self.traffic = Traffic()
         """Of the peer, once it is known."""
         self.close_code: CloseCode | None = None
@@ -158,6 +163,13 @@ class PeerConnection(asyncio.BufferedProtocol):
         traffic.sent_size_bytes += size_bytes
         if self._queue_size_bytes >= _WRITTEN_SIZE_BYTES:
             self.write_queued()
+
+    def heard(self) -> None:
+        """Bytes came since the last look. A frame may take long over a thin link: who sends it has
+        to hear meanwhile that we live, or it would give up and begin the frame anew, for ever."""
+        self.is_heard, self.silent_ms = False, 0
+        if self._parser.is_amid_frame:
+            self.send(FrameKind.PONG, b"")
 
     def send_as_is(self, data: bytes) -> None:
         """Queue bytes that are meant to be no frame (link_faults)."""
@@ -271,6 +283,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         queue, transport = self._queue, self._transport
         if not queue or transport is None or self.close_code is not None:
             return
+        hit("peer_connection.before_send")
         size_bytes, self._queue_size_bytes = self._queue_size_bytes, 0
         self._queue = []
         if len(queue) == 1:
@@ -279,3 +292,4 @@ class PeerConnection(asyncio.BufferedProtocol):
             transport.write(b"".join(queue))
         else:
             transport.writelines(queue)
+        hit("peer_connection.after_send")

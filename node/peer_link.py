@@ -8,6 +8,7 @@ costs 4 KiB, ends soon, and there is little of it at a time.
 """
 
 import asyncio
+import contextlib
 import errno
 import logging
 import socket
@@ -17,14 +18,15 @@ from random import Random
 from typing import Final
 
 from node import handshake
+from node.greeting import Greeting
 from node.handshake import CODES_SAID, CloseCode, LinkIdentity, PeerInfo, RefusedError
 from node.link_faults import LinkFaults
 from node.link_peer import LinkPeer
-from node.link_types import LinkHandler, LinkLimits, LinkStats
+from node.link_types import LinkHandler, LinkLimits, LinkStats, NoLives, PeerLives
 from node.peer_connection import PeerConnection, Side
 from node.quiet_log import QuietLog
 from node.wire import FrameError, FrameKind
-from raft.errors import PeerProtocolError
+from raft.errors import PeerProtocolError, TermJumpError
 from raft.messages import NodeId
 
 REPLY_KINDS: Final = frozenset(
@@ -47,10 +49,13 @@ class PeerLink:
         *,
         server_tls: ssl.SSLContext | None = None,
         client_tls: ssl.SSLContext | None = None,
+        lives: PeerLives | None = None,
         random: Random | None = None,
     ) -> None:
         self.identity, self.limits = identity, limits or LinkLimits()
         self._handler = handler
+        self._greeting = Greeting(identity, handler, lives or NoLives())
+        self._tried = asyncio.Event()
         self._server_tls, self._client_tls = server_tls, client_tls
         self._random = random or Random()
         self._faults = LinkFaults.from_environment(identity.node_id, self._random)
@@ -148,6 +153,20 @@ class PeerLink:
                 if connection is not None:
                     connection.write_queued()
 
+    async def wait_tried(self) -> None:
+        """Return once each peer was met or could not be reached, or its time is over."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.limits.first_meeting_ms_max / 1000):
+                while not all(peer.is_tried for peer in self._peers.values()):
+                    self._tried.clear()
+                    await self._tried.wait()
+
+    def cut_off(self, node: NodeId, code: CloseCode, detail: str) -> None:
+        """End the connections to a peer for a reason; it is dialled again."""
+        peer = self._peers.get(node)
+        for connection in peer.connections if peer is not None else ():
+            self._end(connection, code, detail)
+
     def is_connected(self, node: NodeId) -> bool:
         """Whether a frame to `node` has a connection to leave on."""
         peer = self._peers.get(node)
@@ -240,9 +259,7 @@ class PeerLink:
                         lambda: connection, accepted, ssl=self._server_tls
                     ),
                 )
-                nonce, header = handshake.challenge()
-                connection.nonce = nonce
-                connection.send(FrameKind.CHALLENGE, header)
+                self._greeting.challenge(connection)
                 await connection.opened
         except TimeoutError:
             self._end(connection, CloseCode.TIMEOUT, _NOT_IN_TIME)
@@ -265,6 +282,7 @@ class PeerLink:
         while True:
             began = self._loop.time()
             was_good = await self._dial_once(peer)
+            self._note_tried(peer)
             lived_ms = (self._loop.time() - began) * 1000
             # One that is dropped again and again right after the handshake must not be dialled
             # faster and faster.
@@ -338,11 +356,12 @@ class PeerLink:
             return
         try:
             if connection.side is Side.ACCEPTED and kind is FrameKind.HELLO:
-                self._answer_hello(connection, header)
+                greeting, peers = self._greeting, self._peers
+                self._open(connection, greeting.answer_hello(connection, header, peers))
             elif connection.side is Side.DIALLED and kind is FrameKind.CHALLENGE:
-                self._answer_challenge(connection, header)
+                self._greeting.answer_challenge(connection, header)
             elif connection.side is Side.DIALLED and kind is FrameKind.WELCOME:
-                self._take_welcome(connection, header)
+                self._open(connection, self._greeting.take_welcome(connection, header))
             else:
                 raise RefusedError(CloseCode.PROTOCOL_ERROR, f"{kind.name} does not belong here")
         except RefusedError as error:
@@ -359,6 +378,8 @@ class PeerLink:
     ) -> None:
         is_known = connection.info is not None
         code = CloseCode.PROTOCOL_ERROR if is_known else CloseCode.GARBAGE
+        if isinstance(error, TermJumpError):
+            code = CloseCode.TERM_JUMP
         self._end(connection, code, error.detail)
 
     def on_closed(self, connection: PeerConnection) -> None:
@@ -368,39 +389,6 @@ class PeerLink:
 
     # --- Handshake ---
 
-    def _answer_hello(self, connection: PeerConnection, header: bytes) -> None:
-        if connection.info is not None or not isinstance(connection.nonce, bytes):
-            raise RefusedError(CloseCode.PROTOCOL_ERROR, "a second Hello")
-        nonce, info = handshake.check_hello(
-            self.identity, header, challenge_nonce=connection.nonce, peers=self._peers
-        )
-        connection.send(
-            FrameKind.WELCOME,
-            handshake.welcome(
-                self.identity,
-                to=info.node_id,
-                nonce=nonce,
-                last_index=self._handler.last_index(),
-            ),
-        )
-        self._open(connection, info)
-
-    def _answer_challenge(self, connection: PeerConnection, header: bytes) -> None:
-        if connection.nonce is not None:
-            raise RefusedError(CloseCode.PROTOCOL_ERROR, "a second Challenge")
-        connection.nonce, answer = handshake.hello(
-            self.identity, header, to=connection.to, last_index=self._handler.last_index()
-        )
-        connection.send(FrameKind.HELLO, answer)
-
-    def _take_welcome(self, connection: PeerConnection, header: bytes) -> None:
-        if connection.info is not None or not isinstance(connection.nonce, int):
-            raise RefusedError(CloseCode.PROTOCOL_ERROR, "a Welcome without a Hello")
-        info = handshake.check_welcome(
-            self.identity, header, to=connection.to, nonce=connection.nonce
-        )
-        self._open(connection, info)
-
     def _open(self, connection: PeerConnection, info: PeerInfo) -> None:
         """The handshake is good: this is the connection to use from here on."""
         peer = self._peers.get(info.node_id)
@@ -409,6 +397,7 @@ class PeerLink:
         old = peer.dialled if connection.side is Side.DIALLED else peer.accepted
         connection.open(info, peer.traffic)
         peer.handshake_count += 1
+        self._note_tried(peer)
         if old is not None:
             self._end(old, CloseCode.REPLACED, f"by a newer one from {connection.remote}")
         was_connected = bool(peer.connections)
@@ -419,6 +408,10 @@ class PeerLink:
         if not was_connected:
             _log.info("connected to node %d (%s)", peer.node, connection.side.value)
             self._handler.on_connected(peer.node, info.last_index, info.address)
+
+    def _note_tried(self, peer: LinkPeer) -> None:
+        peer.is_tried = True
+        self._tried.set()
 
     # --- The end of connections ---
 
@@ -473,7 +466,7 @@ class PeerLink:
 
     def _look_at(self, connection: PeerConnection, look_ms: int) -> None:
         if connection.is_heard:
-            connection.is_heard, connection.silent_ms = False, 0
+            connection.heard()
             return
         connection.silent_ms += look_ms
         if connection.silent_ms >= self.limits.silence_ms_max:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from node import metrics
+from node import bound_samples, metrics
 from node.broker.sizes import TopicSizes
 from node.rocketmq import samples as gateway
 from quorumlog import __version__
@@ -55,7 +55,9 @@ def status(node: "Node") -> dict[str, Any]:
 def nameserver(node: "Node") -> dict[str, Any] | None:
     """Return how the replica of the name server is; None without one, or before it is there."""
     status = node.nameserver.status() if hasattr(node, "nameserver") else None
-    return None if status is None else dataclasses.asdict(status)
+    if status is None:
+        return None
+    return dataclasses.asdict(status) | {"group_problems": dict(node.nameserver.watch.problems)}
 
 
 def samples(node: "Node") -> Iterator[metrics.Sample]:
@@ -68,6 +70,10 @@ def samples(node: "Node") -> Iterator[metrics.Sample]:
     for file, unix_s in node.tls_ends_unix_s.items():
         yield "tls_expiry_timestamp_seconds", (file,), unix_s
     yield from metrics.call_samples(node.calls.counters)
+    if hasattr(node, "grpc"):
+        yield from bound_samples.call_bounds(node.grpc.requests, node.grpc.responses)
+    yield from bound_samples.log_bounds()
+    yield from bound_samples.http_bounds(node.http.connections)
     if hasattr(node, "maintenance"):
         yield from node.replica_samples()
         yield from metrics.link_samples(node.link.stats())

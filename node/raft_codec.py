@@ -36,7 +36,13 @@ from raft.messages import (
 )
 
 TERM_MAX: Final = (1 << 63) - 1
-"""Terms are stored as signed 64-bit integers."""
+"""Terms are stored as signed 64-bit integers. The core refuses far lower ones (raft.ceiling)."""
+INDEX_MAX: Final = 1 << 60
+"""Ten million entries a second for 3,600 years. A log that a snapshot made begin here still has
+seven times as much to go before 64 bits end."""
+INCARNATION_MAX: Final = 1 << 40
+"""A clock of seconds when a node joined, and one more for each power loss. A higher one that was
+believed would make the leader deaf to the node itself."""
 RUN_COUNT_MAX: Final = 4096
 """Term runs in one message; senders stay far below (RaftConfig.message_run_count_max)."""
 MEMBER_COUNT_MAX: Final = 256
@@ -46,7 +52,10 @@ _REFUSALS: Final = {int(refusal): refusal for refusal in Refusal}
 _APPEND_REFUSALS: Final = {
     int(refusal): refusal for refusal in (Refusal.NONE, Refusal.OLD_TERM, Refusal.NO_MATCH)
 }
-_STANDINGS: Final = {int(standing): standing for standing in Standing}
+_STANDINGS: Final = {
+    int(standing): standing for standing in Standing if standing is not Standing.DIVERGED
+}
+# Who stands aside says so in a field of its own: to an older node it is like one that joins.
 
 
 class SnapshotHeader(NamedTuple):
@@ -57,15 +66,14 @@ class SnapshotHeader(NamedTuple):
     crc: int
 
 
-def encode(message: Message, *, prev_chain_crc: int | None = None) -> tuple[FrameKind, bytes]:
+def encode(message: Message) -> tuple[FrameKind, bytes]:
     """Return the frame type and the protobuf header of a message.
 
-    `prev_chain_crc` may go with an append only: the chain CRC of the entry `prev_index`. For an
-    InstallSnapshot that is sent, use `encode_install`.
+    For an InstallSnapshot that is sent, use `encode_install`.
     """
     match message:
         case AppendRequest():
-            return FrameKind.APPEND, _encode_append(message, prev_chain_crc)
+            return FrameKind.APPEND, _encode_append(message)
         case AppendReply():
             return FrameKind.APPEND_REPLY, _encode_append_reply(message)
         case VoteRequest():
@@ -79,14 +87,16 @@ def encode(message: Message, *, prev_chain_crc: int | None = None) -> tuple[Fram
                 recovery=message.recovery,
             ).SerializeToString()
         case VoteReply():
+            is_conflict = message.refusal is Refusal.HISTORY_CONFLICT
             return FrameKind.VOTE_REPLY, pb.VoteReply(
                 term=message.term,
                 vote_term=message.vote_term,
                 granted=message.granted,
                 pre=message.pre,
                 recovery=message.recovery,
-                refusal=message.refusal,
+                refusal=Refusal.NO_STANDING if is_conflict else message.refusal,
                 leader=message.leader,
+                diverged=is_conflict,
             ).SerializeToString()
         case InstallSnapshot():
             return FrameKind.INSTALL_SNAPSHOT, encode_install(message, size_bytes=0, crc=0)
@@ -105,14 +115,6 @@ def decode(kind: FrameKind, header: bytes, *, group: str, sender: NodeId, to: No
         raise PeerProtocolError(sender, f"header of a {kind.name}: {error}") from error
     except _FieldError as error:
         raise PeerProtocolError(sender, f"{kind.name}: {error}") from None
-
-
-def prev_chain_crc(header: bytes) -> int | None:
-    """Return the chain CRC that an append carries for its `prev_index`, if it does.
-
-    Only for a header that `decode` accepted."""
-    message = pb.AppendEntries.FromString(header)
-    return message.prev_chain_crc if message.HasField("prev_chain_crc") else None
 
 
 def encode_install(message: InstallSnapshot, *, size_bytes: int, crc: int) -> bytes:
@@ -140,7 +142,7 @@ def decode_install(header: bytes, *, group: str, sender: NodeId, to: NodeId) -> 
 # --- Encoding ---
 
 
-def _encode_append(message: AppendRequest, chain_crc: int | None) -> bytes:
+def _encode_append(message: AppendRequest) -> bytes:
     runs = message.runs
     configurations = message.configurations
     return pb.AppendEntries(
@@ -155,12 +157,13 @@ def _encode_append(message: AppendRequest, chain_crc: int | None) -> bytes:
         if configurations
         else None,
         admitted=message.admitted,
-        prev_chain_crc=chain_crc,
+        prev_chain_crc=message.prev_chain,
     ).SerializeToString()
 
 
 def _encode_append_reply(message: AppendReply) -> bytes:
     runs = message.hint_runs
+    is_diverged = message.standing is Standing.DIVERGED
     return pb.AppendReply(
         term=message.term,
         match=message.match,
@@ -169,8 +172,9 @@ def _encode_append_reply(message: AppendReply) -> bytes:
         hint_last=message.hint_last,
         hint_runs=[pb.TermRun(index=index, term=term) for index, term in runs] if runs else None,
         round=message.round,
-        standing=message.standing,
+        standing=Standing.JOINING if is_diverged else message.standing,
         incarnation=message.incarnation,
+        diverged=is_diverged,
     ).SerializeToString()
 
 
@@ -204,6 +208,7 @@ def _decode_append(header: bytes, group: str, sender: NodeId, to: NodeId) -> App
         found.round,
         tuple(map(_configuration_at, found.configurations)) if found.configurations else (),
         found.admitted,
+        found.prev_chain_crc if found.HasField("prev_chain_crc") else None,
     )
     if (message.prev_index == NO_INDEX) != (message.prev_term == 0):
         raise _FieldError(f"term {message.prev_term} before index {lo}")
@@ -235,8 +240,8 @@ def _decode_append_reply(header: bytes, group: str, sender: NodeId, to: NodeId) 
         _index("hint_last", found.hint_last),
         _runs(found.hint_runs) if found.hint_runs else (),
         found.round,
-        standing,
-        found.incarnation,
+        Standing.DIVERGED if found.diverged else standing,
+        _incarnation(found.incarnation),
     )
 
 
@@ -265,7 +270,11 @@ def _decode_vote_request(header: bytes, group: str, sender: NodeId, to: NodeId) 
 def _decode_vote_reply(header: bytes, group: str, sender: NodeId, to: NodeId) -> VoteReply:
     found = pb.VoteReply.FromString(header)
     refusal = _REFUSALS.get(found.refusal)
-    if refusal is None or found.granted != (refusal is Refusal.NONE):
+    if (
+        refusal is None
+        or found.granted != (refusal is Refusal.NONE)
+        or (found.granted and found.diverged)
+    ):
         raise _FieldError(f"granted {found.granted} with refusal {found.refusal}")
     return VoteReply(
         group,
@@ -276,7 +285,7 @@ def _decode_vote_reply(header: bytes, group: str, sender: NodeId, to: NodeId) ->
         found.granted,
         found.pre,
         found.recovery,
-        refusal,
+        Refusal.HISTORY_CONFLICT if found.diverged else refusal,
         found.leader,
     )
 
@@ -310,9 +319,15 @@ def _term(term: Term, *, at_least: Term = 0) -> Term:
 
 
 def _index(name: str, index: Index, *, at_least: Index = NO_INDEX) -> Index:
-    if index < at_least:
-        raise _FieldError(f"{name} is {index}, not {at_least} or more")
+    if not at_least <= index <= INDEX_MAX:
+        raise _FieldError(f"{name} is {index}, not within {at_least}..{INDEX_MAX}")
     return index
+
+
+def _incarnation(found: int) -> int:
+    if found > INCARNATION_MAX:
+        raise _FieldError(f"incarnation {found}, at most {INCARNATION_MAX} can be")
+    return found
 
 
 def _runs(found: Iterable[pb.TermRun]) -> tuple[TermRun, ...]:
@@ -321,7 +336,7 @@ def _runs(found: Iterable[pb.TermRun]) -> tuple[TermRun, ...]:
         raise _FieldError(f"{len(runs)} term runs, {RUN_COUNT_MAX} allowed")
     last_index, last_term = NO_INDEX, 0
     for index, term in runs:
-        if index <= last_index or not last_term < term <= TERM_MAX:
+        if not last_index < index <= INDEX_MAX or not last_term < term <= TERM_MAX:
             raise _FieldError(f"term run ({index}, {term}) after ({last_index}, {last_term})")
         last_index, last_term = index, term
     return runs

@@ -19,6 +19,7 @@ from node.checkpoint_files import CheckpointFiles
 from node.config import Settings
 from node.config_types import Address
 from node.connection_watch import DriverWatch, FetchWatch, FoundingWatch
+from node.derived_care import DerivedCare
 from node.driver import Driver
 from node.environment import store_host
 from node.fail_stop import DAMAGE_MARKER, FailStop
@@ -31,6 +32,7 @@ from node.nameserver.brokers import RaftBroker
 from node.node import Node
 from node.peer_frames import PeerFrames
 from node.peer_link import PeerLink
+from node.raft_memory import RaftMemory
 from node.repair import (
     ClosedRepair,
     LiveRepair,
@@ -43,10 +45,11 @@ from node.scrub import Scrub
 from node.snapshots import Snapshots
 from node.state import Member
 from node.state_opening import open_state
+from node.term_seal import refuse_if_sealed, refuse_term_end, term_warnings
 from node.tls import TlsFiles, client_context, server_context
 from node.wire import FrameKind
 from raft.errors import RaftError
-from raft.messages import NO_INDEX, NO_NODE, Index, NodeId
+from raft.messages import NO_INDEX, NO_NODE, Index, NodeId, Standing
 from raft.ready import RoleChange
 from raft.transitions import Role
 from store.errors import CorruptionError
@@ -73,6 +76,7 @@ class RaftNode(Node):
     replica: Replica
     driver: Driver
     admin: NodeAdmin
+    memory: RaftMemory
     maintenance: Maintenance
     snapshots: Snapshots
     fetcher: EntryFetcher
@@ -87,6 +91,7 @@ class RaftNode(Node):
     async def open_store(self) -> None:
         """Open the log, repaired if need be, and the newest checkpoint."""
         settings = self.settings
+        refuse_if_sealed(settings.directory)
 
         def open_log() -> LedgerLog:
             return LedgerLog.open(
@@ -107,8 +112,11 @@ class RaftNode(Node):
         # On a thread, so that probes are answered meanwhile; afterwards it belongs to the loop.
         self.log, reports = await open_repaired(open_log, _RepairWhenNeeded(self))
         self._tell_repaired(reports)
+        refuse_term_end(str(settings.directory), self.log.hard_state.term)
         self.health.enter(Phase.STARTING, "meeting the peers")
         root = str(settings.directory)
+        self.memory = RaftMemory(self.log)
+        self.lives.open(self.fs, root, settings.cluster_id, self.memory)
         self.files, self.machine = open_state(self.fs, root, self.log, self.limits)
 
     def make_link(self, tls: TlsFiles | None) -> PeerLink:
@@ -119,7 +127,11 @@ class RaftNode(Node):
             self.frames,
             server_tls=server_context(tls) if tls is not None else None,
             client_tls=client_context(tls) if tls is not None else None,
+            lives=self.lives,
         )
+        self.lives.attach_link(link)
+        self.frames.take(FrameKind.LIVES, by=self.lives.on_frame)
+        self.frames.watch(self.lives)
         self.fetcher = EntryFetcher(link, lambda: sorted(self.settings.peers))
         self.frames.take(FrameKind.FETCHED_ENTRIES, by=self.fetcher.on_frame)
         self.frames.watch(FetchWatch(self.fetcher))
@@ -152,6 +164,9 @@ class RaftNode(Node):
                 self._say_founded(node)
         while self.log.is_untouched and not founding.may_begin:
             await self._wait_for(waiting, founding.unfounded)
+        self.lives.changed()  # Who met this node before knows no life of it.
+        # One of them may know that this disk is an old copy: nothing is promised before.
+        await self.link.wait_tried()
 
     async def _wait_for(self, waiting: FoundingWatch, nodes: tuple[NodeId, ...]) -> None:
         missing = ", ".join(map(str, nodes))
@@ -165,7 +180,7 @@ class RaftNode(Node):
     def run_replica(self) -> None:
         """Make everything that runs once the cluster is known."""
         settings, raft = self.settings, self.settings.raft_config()
-        self.log.start_at(self.machine.applied_index)
+        self.log.start_at(self.machine.applied_index, self.lives.committed_index)
         self.machine.listen(self.log.store)
         self.replica = Replica(raft, self.log, SystemRandom())
         self.snapshots = Snapshots(self.log, self.machine, self.link, raft.group)
@@ -189,8 +204,9 @@ class RaftNode(Node):
         # A future is invariant in its type, so mypy cannot see that the driver is one.
         driver = cast(BrokerDriver, self.driver)
         self.broker = Broker(driver, store, self.machine, identity, self.limits)
-        self.broker.context.on_damage = self.on_damage
+        self.broker.context.on_damage = self.on_met
         self.driver.has_audience = self.broker.has_waiting_readers
+        self.memory.driver = self.driver
         self.driver.add_listener(self._on_turn)
         self.driver.add_role_listener(self._on_role)
         self.health.watch(self.driver)
@@ -209,7 +225,7 @@ class RaftNode(Node):
             self.machine,
             self.files,
             self.fail_stop,
-            self.on_damage,
+            self.on_met,
             lambda: needed_position(self.log.store, self.machine.state),
         )
         self.scrub = Scrub(
@@ -220,7 +236,12 @@ class RaftNode(Node):
             self.fail_stop,
             self.fetcher,
         )
+        self.derived = DerivedCare(
+            self.log.store, settings.scrub_interval_ms, self.on_damage, self.fail_stop
+        )
         self.snapshots.attach(self.driver, self.maintenance, self.spawn)
+        self.health.problem = self._problem
+        self.lives.start()
         self.admin = NodeAdmin(self)
 
     def beside_nameserver(self) -> RaftBroker:
@@ -237,6 +258,7 @@ class RaftNode(Node):
     def _on_role(self, change: RoleChange) -> None:
         _log.info("role", role=change.role.name.lower(), term=change.term, leader=change.leader)
         self.health.refresh()
+        self.lives.save_soon()
         if change.role is Role.LEADER and self.broker.is_draining:
             self.spawn(self.admin.leave_leadership())
 
@@ -265,6 +287,7 @@ class RaftNode(Node):
                 address = Address.parse(member.peer_address)
                 addresses[node] = (address.host, address.port)
         self.link.set_peers(addresses)
+        self.lives.forget(frozenset(addresses))
 
     async def drain(self, timeout_ms: int) -> None:
         """Let another node lead, then answer the appends that are under way."""
@@ -281,6 +304,33 @@ class RaftNode(Node):
         await self.appends_decided()
 
     # --- Facts ---
+
+    def _problem(self) -> str:
+        """Return why no client should come here, because two histories were acked."""
+        state = self.replica.core.state
+        if state.standing is Standing.DIVERGED:
+            return (
+                "what is committed here contradicts the log of the leader: nothing is cut, and "
+                'this node stands aside; see operations.md, "Two histories"'
+            )
+        if state.divergent_peers and state.leader == NO_NODE:
+            return f"nobody can lead; {self._divergence()[0]}"
+        return ""
+
+    def _divergence(self) -> list[str]:
+        return [
+            f"divergent history with node {node}: what was acked there and here contradict each "
+            'other; see operations.md, "Two histories"'
+            for node in sorted(self.replica.core.state.divergent_peers)
+        ]
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return what an operator should know, in sentences."""
+        return (
+            *super().warnings(),
+            *term_warnings(self.log.hard_state.term),
+            *self._divergence(),
+        )
 
     def _last_index(self) -> Index:
         """What peers are told. A damaged log has entries, and who entered a term may have voted:
@@ -316,10 +366,12 @@ class RaftNode(Node):
     def replica_samples(self) -> Iterator[metrics.Sample]:
         """Yield those of the pump, the core, the shell and repairs."""
         yield from metrics.replica_samples(self.replica.stats())
+        yield from metrics.lives_samples(self.lives)
         yield "appends_without_room", (), self.driver.dropped_for_room_count
         yield "apply_retries", (), self.driver.apply_retry_count
         yield from metrics.repair_samples(self.repair.stats())
-        yield from metrics.scrub_samples(self.scrub.stats())
+        yield from metrics.scrub_samples(self.scrub.stats(), self.derived.stats())
+        yield from metrics.derived_samples(self.derived.stats())
 
 
 class _RepairWhenNeeded:

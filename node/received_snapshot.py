@@ -12,7 +12,7 @@ from typing import Final
 from node.snapshot import Snapshot, decode_snapshot
 from store.failpoints import hit
 from store.file_system import FileSystem
-from store.mapped_file import TEMPORARY_SUFFIX
+from store.staging import TEMPORARY_SUFFIX
 
 RECEIVED_NAME: Final = "snapshot.received"
 INSTALLED_NAME: Final = "snapshot.installed"

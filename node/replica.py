@@ -33,10 +33,11 @@ from node.effects import (
     Ticket,
 )
 from node.flush_queue import FlushQueue
+from node.foreign_chain import ForeignChains, check_alike
 from node.waiters import Waiters
 from raft.config import RaftConfig
 from raft.core import RaftCore
-from raft.errors import HardStateNotSavedError, PeerProtocolError
+from raft.errors import ForeignChainError, HardStateNotSavedError, PeerProtocolError
 from raft.membership import Change
 from raft.messages import (
     NO_INDEX,
@@ -93,6 +94,7 @@ class Replica:
         """Term and vote as the last sync that ended left them."""
         self._waiters = Waiters(config)
         self._hard_state_write_failures = 0
+        self._foreign = ForeignChains()
 
     # Inputs.
 
@@ -107,16 +109,35 @@ class Replica:
             self._drain(None, NO_INDEX)
         if kind is AppendRequest:
             append = cast(AppendRequest, message)
-            if append.hi > append.prev_index + 1:
-                if payload is None:
-                    raise PeerProtocolError(append.sender, "append with entries but no bytes")
-                self.log.check_raw(append, payload)
+            try:
+                self._check(append, payload)
+            except ForeignChainError as error:
+                if not self._foreign.is_again(error):
+                    raise
+                self.core.diverge(append.sender)
             self.core.step(message)
             self._drain(payload, append.prev_index + 1)
         else:
             self.core.step(message)
             if kind is InstallSnapshot:
                 self._drain(payload, NO_INDEX)
+
+    def _check(self, append: AppendRequest, payload: Payload | None) -> None:
+        """Compare an append with what is here by its terms: equal terms have to be equal entries.
+
+        Raises PeerProtocolError."""
+        prev_index, log = append.prev_index, self.core.state.log
+        if append.hi > prev_index + 1:
+            if payload is None:
+                raise PeerProtocolError(append.sender, "append with entries but no bytes")
+            held = prev_index
+            if prev_index < log.last_index and log.term_of(prev_index) == append.prev_term:
+                held = log.first_conflict(prev_index + 1, append.hi, append.runs) - 1
+            self.log.check_raw(append, payload, held)
+        elif append.prev_chain is not None and log.term_of(prev_index) == append.prev_term:
+            chain = self.log.chain_at(prev_index)
+            if chain is not None:
+                check_alike(append.sender, prev_index, chain, append.prev_chain)
 
     def receive_without_room(self, message: AppendRequest) -> None:
         """Hear the leader, but take nothing from an append: the store has no room for it.
@@ -125,6 +146,10 @@ class Replica:
         not taken is not acked, and the leader offers it again at its heartbeats. As `receive`
         raises."""
         self.core.step(message.without_entries())
+
+    def check_term(self, message: Message) -> None:
+        """Raise TermJumpError for a message that `receive` would refuse for its term."""
+        self.core.check_term(message)
 
     def tick(self, *, may_campaign: bool = True) -> None:
         """Let one tick interval pass; see `RaftCore.tick`."""
@@ -184,6 +209,13 @@ class Replica:
         `Effects.loss_from` then says from where acked records may be missing. Raises
         RecoveryRefusedError when this node is not recovering."""
         self.core.accept_loss()
+
+    def lose_memory(self, incarnation: int) -> None:
+        """This disk was found to be an old copy of what it held; see `RaftCore.lose_memory`.
+
+        What was promised and waits for a sync is not said any more."""
+        self._flushes.forget_promises()
+        self.core.lose_memory(incarnation)
 
     def stop(self) -> list[Completion]:
         """The process ends: return every waiter, outcome unknown."""
@@ -383,10 +415,15 @@ class Replica:
 
     def _send(self, message: Message) -> None:
         payload: Payload | None = None
-        if type(message) is AppendRequest and message.hi > message.prev_index + 1:
-            if message.prev_index < self.core.state.log.base_index:
+        if type(message) is AppendRequest:
+            prev_index = message.prev_index
+            if message.hi == prev_index + 1:
+                if prev_index > NO_INDEX:
+                    message = message._replace(prev_chain=self.log.chain_at(prev_index))
+            elif prev_index < self.core.state.log.base_index:
                 return  # The log was cut while the message waited for a sync.
-            payload = self.log.read_raw(message.prev_index + 1, message.hi)
+            else:  # Their first chain CRC says what lies before.
+                payload = self.log.read_raw(prev_index + 1, message.hi)
         self._effects.send.append(Outgoing(message, payload))
         self._is_touched = True
 

@@ -18,21 +18,24 @@ from typing import Final, NamedTuple
 
 from node.command_record import CommandEncoder
 from node.config import Settings
-from node.directory_copy import copy_directory
+from node.directory_copy import copy_directory, files_below
 from node.environment import store_host
 from node.errors import NodeError
 from node.fail_stop import DAMAGE_MARKER, DUMP_PREFIX
 from node.hard_state import NodeFile, NodeRecord
 from node.ledger_log import LedgerLog
 from node.limits import Limits
+from node.lives_file import FILE_NAMES as LIVES_FILES
 from node.node_file import NODE_FILE
 from node.state_machine import StateMachine
 from node.state_opening import open_state
+from node.term_seal import SEAL_FILE
 from quorumlog.pb.state_pb2 import Command
+from raft.ceiling import TERM_END
 from raft.messages import NO_INDEX, Configuration, Index, Standing, Term
 from raft.ready import EntryKind, HardState
 from store.config import StoreConfig
-from store.file_system import FileSystem
+from store.file_system import DIRECTORY_MODE, FileSystem
 from store.fsck.check import verify
 from store.fsck.files import refuse_if_locked
 from store.fsck.layout import Given, detect
@@ -46,7 +49,17 @@ WORK_SUFFIX: Final = ".restoring"
 """Of the directory's name until all of it is there."""
 # Of a process or of a place, or not of the log. Without the boot id nothing is believed that a loss
 # of power could have taken, wherever the backup comes from.
-_LEFT_OUT: Final = frozenset({LOCK_NAME, BOOT_ID_NAME, NODE_FILE, DAMAGE_MARKER, "nameserver"})
+_LEFT_OUT: Final = frozenset(
+    {
+        LOCK_NAME,
+        BOOT_ID_NAME,
+        NODE_FILE,
+        DAMAGE_MARKER,
+        SEAL_FILE,
+        "nameserver",
+        *LIVES_FILES,
+    }
+)
 
 
 class RestoreError(NodeError):
@@ -85,9 +98,9 @@ def restore(backup: Path, settings: Settings, progress: Progress = no_progress) 
     """Make `settings.directory` of a backup: a closed directory of a node, or a file system
     snapshot of one. The node starts with these settings, leads alone, and takes in others.
 
-    Raises RestoreError and what `Store.open`, a check and `FileSystem` raise: LockedError (a
-    process uses the backup), LayoutError, CorruptionError, StoreFullError, HardStateNotSavedError.
-    Nothing is left then.
+    Raises RestoreError, StrangeFileError (a link, a pipe) and what `Store.open`, a check and
+    `FileSystem` raise: LockedError (a process uses the backup), LayoutError, CorruptionError,
+    StoreFullError, HardStateNotSavedError. Nothing is left then.
     """
     # Without links, so that places which overlap are seen to, and a linked directory is replaced.
     fs, target = FileSystem(), Path(os.path.realpath(settings.directory))
@@ -100,6 +113,8 @@ def restore(backup: Path, settings: Settings, progress: Progress = no_progress) 
             "a master-slave group has nothing that a restored node could prove itself by",
             "restore into a cluster of the mode raft",
         )
+    for _ in files_below(backup, _belongs):
+        pass  # Before anything in it is opened: a pipe would be waited for.
     refuse_if_locked(str(backup))
     # Nobody is there who could wait for a file that is made ahead.
     config = replace(settings.store_config(store_host(settings)), preallocate_file_count=0)
@@ -152,7 +167,7 @@ def _check_places(backup: Path, target: Path) -> None:
 def _claim(work: Path) -> None:
     """Make the directory of the work, which nobody else may have: who fails removes it."""
     try:
-        work.mkdir()
+        work.mkdir(DIRECTORY_MODE)
     except FileExistsError:
         do = "delete it, if nobody restores there now"
         raise RestoreError(str(work), "a restore that did not end left it", do) from None
@@ -182,7 +197,8 @@ def _take_identity(fs: FileSystem, work: Path, settings: Settings) -> NodeRecord
         )
     if not former.is_founded:
         raise _nothing_in("it was never part of a cluster")
-    node_file.save(replace(former, cluster_id=settings.cluster_id, node_id=settings.node_id))
+    own = replace(former, cluster_id=settings.cluster_id, node_id=settings.node_id, life=0)
+    node_file.save(own)
     return former
 
 
@@ -238,8 +254,17 @@ def _go_on_alone(
             )
         known = tuple(sorted(machine.state.members))
         found, last_term = log.load().hard_state, log.store.ledger.last_term
-        _write_end(log, settings, known, found.term + 1)
-        own = HardState(found.term + 1, settings.node_id, Standing.FULL, found.incarnation)
+        # Nobody of the new cluster promised anything in a term of the old one, so the log decides:
+        # a term that somebody forged stays behind.
+        term = last_term + 1
+        if term + 1 >= TERM_END:
+            raise RestoreError(
+                "the log of the backup has no term left",
+                f"its last entry is of term {last_term}",
+                "export its messages, and begin a new cluster with them",
+            )
+        _write_end(log, settings, known, term)
+        own = HardState(term, settings.node_id, Standing.FULL, found.incarnation)
         log.save_hard_state(own)
         restored = Restored(
             directory=str(settings.directory),

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from node.errors import NodeError
 from node.hard_state import configuration_json, configuration_of
+from node.json_text import read_json
 from raft.messages import Index, SnapshotMeta
 from store.checksum import crc32c
 from store.errors import PositionRangeError
@@ -101,7 +102,7 @@ def decode_snapshot(data: bytes) -> Snapshot:
         raise SnapshotFormatError("its checksum is wrong")
     header_hi = _HEADER_AT + _U32.unpack_from(data, len(_MAGIC))[0]
     try:
-        found = json.loads(data[_HEADER_AT:header_hi])
+        found = read_json(data[_HEADER_AT:header_hi])
         index, term = int(found["index"]), int(found["term"])
         meta = SnapshotMeta(index, term, configuration_of(found["configuration"]))
         end_position, chain_crc = int(found["end_position"]), int(found["chain_crc"])

@@ -239,11 +239,13 @@ class SnapshotReceiver:
         node_id: NodeId,
         on_received: Callable[[InstallSnapshot, bytes], None],
         limits: SnapshotLimits | None = None,
+        *,
+        check: Callable[[InstallSnapshot], None] = lambda _: None,
     ) -> None:
-        """`on_received` gets each whole, verified state; PeerProtocolError from it drops the
-        connection."""
+        """`on_received` gets each whole, verified state, `check` its announcement before a byte of
+        it is kept; PeerProtocolError from them drops the connection."""
         self._group, self._node_id, self._on_received = group, node_id, on_received
-        self._limits = limits or SnapshotLimits()
+        self._limits, self._check = limits or SnapshotLimits(), check
         self._incoming: _Incoming | None = None
         self._received_count = self._ignored_chunk_count = 0
 
@@ -268,6 +270,7 @@ class SnapshotReceiver:
 
     def _begin(self, node: NodeId, header: bytes) -> None:
         found = decode_install(header, group=self._group, sender=node, to=self._node_id)
+        self._check(found.message)
         known = self._incoming
         if known is not None and known.header.message.term > found.message.term:
             return  # Of a leader that was deposed; its chunks are ignored, too.

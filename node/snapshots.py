@@ -41,7 +41,9 @@ class Snapshots:
         self._log, self._machine = log, machine
         self._built: dict[SnapshotMeta, bytes] = {}
         self._sender = SnapshotSender(link, self._built.__getitem__, self._on_failed)
-        self._receiver = SnapshotReceiver(group, link.identity.node_id, self._on_received)
+        self._receiver = SnapshotReceiver(
+            group, link.identity.node_id, self._on_received, check=self._check
+        )
         self._loop = asyncio.get_running_loop()
         self._is_pumping = False
         self._driver: Driver
@@ -111,6 +113,9 @@ class Snapshots:
     def on_frame(self, node: NodeId, kind: FrameKind, header: bytes, payload: memoryview) -> None:
         """Take a part of a snapshot. Raises PeerProtocolError: drop the connection."""
         self._receiver.on_frame(node, kind, header, payload)
+
+    def _check(self, message: InstallSnapshot) -> None:
+        self._driver.replica.check_term(message)
 
     def _on_received(self, message: InstallSnapshot, data: bytes) -> None:
         try:

@@ -27,6 +27,7 @@ from node.parts.dead_letters import DeadLettersPart
 from node.parts.pop import PopPart
 from node.state_parts import NOTHING, PARTS, Part, PartImage, kinds_by_command
 from node.topic_names import dead_letter_topic, is_of_group, retry_topic
+from node.topic_types import MIXED, TOPIC_TYPES
 from quorumlog.pb.state_pb2 import Command
 from store import format as fmt
 
@@ -49,6 +50,7 @@ class Topic(NamedTuple):
 
     queue_count: int
     permission: int
+    message_type: str = MIXED
 
 
 SYSTEM_TOPICS: Final = {
@@ -356,6 +358,10 @@ class State:
             return TopicExistsError(name, old.queue_count)
         if queue_count > limits.queue_count_max:
             return LimitReachedError("queues of a topic", queue_count, limits.queue_count_max)
+        message_type = command.message_type or (MIXED if old is None else old.message_type)
+        if message_type not in TOPIC_TYPES:
+            expected = f"one of {', '.join(TOPIC_TYPES)}"
+            return BadRequestError("message_type", expected, repr(message_type[:64]))
         least = 1 if old is None else old.queue_count
         if queue_count < least:
             expected = f"{least} or more: the number of queues can only grow"
@@ -366,7 +372,7 @@ class State:
         total = self.queue_total_count + queue_count - (old.queue_count if old else 0)
         if is_limited and total > limits.queue_total_count_max:
             return LimitReachedError("queues of all topics", total, limits.queue_total_count_max)
-        self.topics[name] = Topic(queue_count, command.permission)
+        self.topics[name] = Topic(queue_count, command.permission, message_type)
         self.queue_total_count = total
         self._topic_version += 1
         return None

@@ -18,6 +18,7 @@ from node.state_image import decode_image, encode_image
 from quorumlog.pb.state_pb2 import Command
 from raft.messages import Index
 from store.dispatch import Unit
+from store.failpoints import hit
 from store.ledger import Ledger
 from store.pull import PullStatus
 from store.reads import Reads
@@ -98,6 +99,7 @@ class StateMachine:
         if hi - 1 <= state.applied_index:
             return
         assert lo <= state.applied_index + 1, f"[{lo}, {hi}) after {state.applied_index}"
+        hit("state_machine.before_apply")
         hi_position = self._end_of(hi - 1)
         if self._dispatcher is None or state.next_command_offset < self._pull_below:
             while self._apply_some(hi_position):
@@ -105,6 +107,7 @@ class StateMachine:
         if self._ahead:
             self._apply_ahead(hi_position)
         state.applied_index = hi - 1
+        hit("state_machine.after_apply")
 
     def _apply_ahead(self, hi_position: int) -> None:
         """Apply the commands that were heard of and lie below a position."""

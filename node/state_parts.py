@@ -9,8 +9,9 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
+from node.json_text import read_json
 from node.limits import Limits
-from node.parts import dead_letters, delay, group_settings, pop, transactions
+from node.parts import dead_letters, delay, group_settings, incarnations, pop, transactions
 from node.parts.kind import NOTHING, Part, PartContent, PartImage, PartKind
 
 __all__ = [
@@ -71,6 +72,13 @@ PARTS: Final[tuple[PartKind, ...]] = (
         transactions.COMMANDS,
         transactions.FILE_NAME,
     ),
+    PartKind(
+        incarnations.NAME,
+        incarnations.IncarnationsPart,
+        incarnations.IncarnationsPart,
+        incarnations.COMMANDS,
+        incarnations.FILE_NAME,
+    ),
 )
 
 
@@ -105,7 +113,7 @@ def decode_part(kind: PartKind, text: str) -> PartImage:
     """Read a part's file. Raises ValueError, KeyError or TypeError for another shape."""
     if kind.has_integer_keys:
         text = _UNQUOTED_KEY.sub(r'\1"\2":', text)
-    document = json.loads(text)
+    document = read_json(text)
     if not isinstance(document, dict):
         raise TypeError(f"not an object: {text[:20]!r}")
     version = int(document.pop("dataVersion")["counter"])

@@ -43,12 +43,15 @@ class Stopping:
             await node.rocketmq.stop()
         if hasattr(node, "scrub"):
             await node.scrub.stop()
+        if hasattr(node, "derived"):
+            await node.derived.stop()
         if hasattr(node, "maintenance"):
             await node.maintenance.stop()
         if isinstance(node, RaftNode) and hasattr(node, "repair"):
             await node.repair.stop()
         if hasattr(node, "driver"):
             node.driver.stop()
+        await node.lives.stop()
         if hasattr(node, "link"):
             await node.link.stop()
         if hasattr(node, "nameserver"):

@@ -19,6 +19,7 @@ from typing import Final, Protocol
 
 from node.effects import Ticket
 from store.errors import StoreError
+from store.failpoints import hit
 
 SYNC_REQUEST_COUNT_MAX: Final = 4
 """Syncs asked for and not ended. Two keep the flush thread busy; the rest is folded into one."""
@@ -142,5 +143,6 @@ class SyncRequests:
 
     def _reached(self, ticket: Ticket) -> None:
         if ticket > self._durable:
+            hit("sync_requests.before_durable")
             self._durable = ticket
             self._on_durable(ticket)

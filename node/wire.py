@@ -72,6 +72,9 @@ class FrameKind(IntEnum):
     FOUNDED = 48
     """No header: the sender knows which cluster it belongs to, for good (node.founding)."""
 
+    LIVES = 128
+    """What the sender says of its own memory and remembers of others (node.lives)."""
+
 
 HANDSHAKE_KINDS: Final = frozenset(
     {FrameKind.CHALLENGE, FrameKind.HELLO, FrameKind.WELCOME, FrameKind.GOODBYE}
@@ -156,6 +159,11 @@ class FrameParser:
             return self._view[hi:]
         self._lo, self._hi = 0, hi - lo
         return self._view[self._hi :]
+
+    @property
+    def is_amid_frame(self) -> bool:
+        """Part of a frame is there, and not all of it."""
+        return self._hi > self._lo
 
     def filled(self, count: int) -> None:
         """`count` bytes were written into what `buffer` returned."""

@@ -178,7 +178,7 @@ def _by_queue(name: str, text: str, topics: tuple[str, ...]) -> dict[str, dict[s
     do = 'write it as {"topic": {"0": 42, "1": "latest"}}'
     try:
         value = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, RecursionError) as error:
         raise OptionError(f"option {name!r} is no JSON: {error}", do) from error
     found: dict[str, dict[str, Place]] = {}
     for topic, queues in value.items():

@@ -45,7 +45,10 @@ from pipeline.segments_log import LogReader, SealedLog, open_sealed
 from pipeline.segments_walk import Chunk, Walk
 from store import format as fmt
 from store.config import MIB
+from store.errors import InnerBatchError
+from store.inner_batches import is_inner_batch
 from store.ledger_entry import KIND_DATA
+from store.message import decode_message
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -254,6 +257,7 @@ def _batch(
     is_prepared = _flags(bodies.data, begins) & fmt.TRANSACTION_PREPARED != 0
     if is_prepared.any():  # Nor those that were rolled back: that is one bit more.
         mask = pc.and_(mask, pa.array(~is_prepared))
+    _refuse_inner_batches(bodies.data, begins[np.asarray(mask)])
     for name in ("index", "term"):
         numbers = bodies.numbers.get(name)
         found[name] = (
@@ -262,6 +266,14 @@ def _batch(
     arrays = [found[name] for name in columns]
     whole = pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns))
     return whole if pc.all(mask).as_py() else whole.filter(mask)
+
+
+def _refuse_inner_batches(data: bytes, begins: Ints) -> None:
+    """Raise InnerBatchError for the first such record: one row would stand for many messages."""
+    for at in begins[_flags(data, begins) & fmt.SYS_FLAG_INNER_BATCH != 0].tolist():
+        if is_inner_batch(data, at):
+            message = decode_message(data, at)
+            raise InnerBatchError(message.topic, message.queue_id, message.queue_offset)
 
 
 def _flags(data: bytes, begins: Ints) -> Ints:

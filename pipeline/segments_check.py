@@ -97,7 +97,7 @@ def check_range(log: SealedLog, lo: int, hi: int, cuts: Sequence[int]) -> Report
 class _Check:
     def __init__(self, reader: LogReader, report: Report) -> None:
         self._reader, self._log, self._report = reader, reader.log, report
-        self._queues = RecordsOfQueues()
+        self._queues = RecordsOfQueues(reader.log.without_queues)
         self._link: Link | None = None
 
     def run(self, cuts: Sequence[int]) -> Report:

@@ -18,6 +18,7 @@ from store.errors import CorruptionError, LayoutError
 from store.fsck.check import Check
 from store.fsck.files import ReadOnlyFileSystem, Segments
 from store.fsck.log import NOWHERE
+from store.inner_batches import topics_of
 from store.ledger_entry import NO_LINK, Link
 
 
@@ -64,6 +65,8 @@ class SealedLog:
     """It was closed in order: nothing may be behind the end."""
     wrong: tuple[Wrong, ...]
     """What is wrong with the files as such: missing, or of another size."""
+    without_queues: frozenset[bytes] = frozenset()
+    """Topics that have none of ours: RocketMQ wrote inner batches to them."""
 
     def path(self, position: int) -> str:
         """Of the data file that holds a position, below the root."""
@@ -139,6 +142,7 @@ def _sealed(root: str, check: Check) -> SealedLog:
         required_position=required,
         is_clean=trust.is_clean,
         wrong=tuple(wrong),
+        without_queues=frozenset(topics_of(check.fs, root)),
     )
 
 

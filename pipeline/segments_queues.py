@@ -8,6 +8,7 @@ import struct
 from typing import Final, NamedTuple
 
 from store import format as fmt
+from store.inner_batches import is_inner_batch
 from store.record_tail import TailReader
 
 # Size, magic, queue id, queue offset, position, sys flag; the rest of the head up to the body.
@@ -39,7 +40,9 @@ class Wanted(NamedTuple):
 class RecordsOfQueues:
     """Collects units; `take` hands out those that are due for a comparison."""
 
-    def __init__(self) -> None:
+    def __init__(self, without_queues: frozenset[bytes] = frozenset()) -> None:
+        """`without_queues`: topics that RocketMQ wrote inner batches to."""
+        self._without_queues = without_queues
         self.size_bytes = 0
         """Of the records since the last `take`."""
         self._tails = TailReader()
@@ -59,8 +62,11 @@ class RecordsOfQueues:
                 tail = known.get(tail_bytes) or read(tail_bytes)
             else:
                 tail = self._tails.read_record(data, at)
-            # Without a topic it has no queue; prepared and rolled back ones have no unit.
-            if tail is not None and not flags & fmt.TRANSACTION_PREPARED:
+            # Without a topic it has no queue; prepared and rolled back ones have no unit, nor have
+            # inner batches of RocketMQ.
+            if flags & fmt.SYS_FLAG_INNER_BATCH and is_inner_batch(data, at):
+                pass
+            elif tail is not None and not flags & fmt.TRANSACTION_PREPARED:
                 key = (tail[0], queue_id)
                 found = units.get(key)
                 if found is None:
@@ -75,6 +81,8 @@ class RecordsOfQueues:
         collected, self._units, self.size_bytes = self._units, {}, 0
         wanted = []
         for key, units in collected.items():
+            if key[0] in self._without_queues:
+                continue
             topic, queue_id = key[0].decode("ascii"), key[1]
             lo = 0
             for hi in range(1, len(units) + 1):

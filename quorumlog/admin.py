@@ -22,6 +22,7 @@ from quorumlog.admin_types import (
     TopicDescription,
     TopicInfo,
 )
+from quorumlog.arguments import checked
 from quorumlog.broker_groups import BrokerGroup, BrokerGroups
 from quorumlog.calls import Service, Steps, beside
 from quorumlog.delay import DelayAdmin
@@ -49,6 +50,7 @@ Answers = dict[str, Any]
 """By the name of the broker group."""
 
 
+@checked
 class Admin(GroupAdmin, DelayAdmin, PopAdmin, TransactionAdmin, LookupAdmin):
     """Administers the cluster that a client is connected to; `client.admin`.
 
@@ -69,18 +71,22 @@ class Admin(GroupAdmin, DelayAdmin, PopAdmin, TransactionAdmin, LookupAdmin):
         queue_count: int = 0,
         permission: int = 0,
         must_be_new: bool = False,
+        message_type: str = "",
     ) -> TopicInfo:
-        """Create a topic, or give one more queues or another permission.
+        """Create a topic, or give one more queues, another permission or another type.
 
         Every broker group gets `queue_count` queues of it. One that does not answer is named in the
         result (`away`); do it again when it is back. 0 stands for the node's default count, and for
-        read and write. Raises TopicExistsError if it `must_be_new` and is not.
+        read and write. `message_type`: which messages it takes from clients of RocketMQ, one of
+        NORMAL, FIFO, DELAY, TRANSACTION and MIXED, which is all; empty: as it is, or MIXED. Raises
+        TopicExistsError if it `must_be_new` and is not.
         """
         request = admin_pb2.CreateTopicRequest(
             topic=topic,
             queue_count=queue_count,
             permission=permission,
             must_be_new=must_be_new,
+            message_type=message_type,
         )
         if must_be_new and not self._groups.is_single:
             there = await self.list_topics()  # In some group only it would be made in the others.

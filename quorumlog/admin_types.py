@@ -31,6 +31,8 @@ class TopicInfo:
     permission: int
     shares: tuple[TopicShare, ...] = ()
     away: tuple[str, ...] = ()
+    message_type: str = "MIXED"
+    """Which messages it takes from clients of RocketMQ; MIXED: all."""
 
     @classmethod
     def of(
@@ -44,6 +46,7 @@ class TopicInfo:
             first.permission,
             _shares(shares),
             tuple(away),
+            first.message_type or "MIXED",
         )
 
 
@@ -68,6 +71,7 @@ class TopicDescription:
     queues: tuple[QueueInfo, ...]
     shares: tuple[TopicShare, ...] = ()
     away: tuple[str, ...] = ()
+    message_type: str = "MIXED"
 
     @classmethod
     def of(
@@ -80,7 +84,15 @@ class TopicDescription:
             for name, pb in answers.items()
             for q in pb.queues
         )
-        return cls(info.topic, info.queue_count, info.permission, queues, info.shares, info.away)
+        return cls(
+            info.topic,
+            info.queue_count,
+            info.permission,
+            queues,
+            info.shares,
+            info.away,
+            info.message_type,
+        )
 
 
 def _shares(infos: "Mapping[str, admin_pb2.TopicInfo]") -> tuple[TopicShare, ...]:

@@ -31,6 +31,7 @@ from quorumlog.channels import Node, is_cancelled
 from quorumlog.delivery import Batch
 from quorumlog.errors import Outcome, QuorumlogError, UnavailableError
 from quorumlog.pb import log_pb2
+from quorumlog.producer_identity import ProducerIdentity
 from quorumlog.retry import Backoff, Deadline
 from quorumlog.routing import Router
 
@@ -57,7 +58,6 @@ class SenderStats:
     duplicates_count: int = 0
     retried_batches: int = 0
     sessions: int = 0
-    identities: int = 1
     no_ack_ms_max: float = 0.0
 
 
@@ -70,6 +70,7 @@ class Sender:
         calls: Calls,
         *,
         is_idempotent: bool,
+        name: str | None = None,
         in_flight_max: int,
         linger_ms: float,
         on_stray: Callable[[Batch], bool],
@@ -88,11 +89,8 @@ class Sender:
         self._stuck_since_s: float | None = None  # Work, and no receipt since.
         self._wake = asyncio.Event()
         self._next_queue: dict[str, int] = {}
-        self._producer_id = 0
-        self._next_sequence = 0
+        self._identity = ProducerIdentity(is_idempotent=is_idempotent, name=name)
         self._unacked_since_s: float | None = None
-        self._new_identity()
-        self.stats.identities = 1
 
     def wake(self) -> None:
         """A batch was added, or is full, or shall leave."""
@@ -129,6 +127,7 @@ class Sender:
                 continue
             try:
                 node = await self._router.leader(head.deadline)
+                await self._identity.claim(self._calls, self._router.cluster_id, head.deadline)
                 session = Session(node)
             except QuorumlogError as error:
                 self._give_up_waiting(error)
@@ -224,8 +223,28 @@ class Sender:
                 return  # It was taken meanwhile.
         if any(map(self._router.lacks, asked)) and self._on_stray(batch):
             return
-        batch.encode(self._queue_count, self._choose_queue)
-        batch.identify(*self._next_name(), self._router.cluster_id)
+        try:
+            batch.encode(self._queue_count, self._choose_queue)
+        except Exception as bug:  # noqa: BLE001 - it must not end what others have handed over.
+            self._cannot_encode(batch, bug)
+            return
+        self._name(batch)
+
+    def _cannot_encode(self, batch: Batch, bug: Exception) -> None:
+        """Fail the one message that should have been refused, and send those around it."""
+        assert self.waiting[0] is batch, "the first one is encoded"
+        self.waiting.popleft()
+        if not batch.is_atomic and batch.record_count > 1:
+            self.waiting.extendleft(reversed(batch.split(range(batch.record_count)).values()))
+            return
+        error = errors.InternalError(
+            f"a message cannot be encoded ({type(bug).__name__}: {bug}), and was not sent; report "
+            f"this as a bug",
+            code="client.internal",
+            outcome=Outcome.NOT_APPLIED,
+        )
+        error.__cause__ = bug
+        self._fail(batch, error)
 
     async def _ask_routes(self, topics: list[str], deadline: Deadline, node: Node) -> None:
         """Learn the queues of topics. One that stays unknown goes to queue 0: the leader judges."""
@@ -403,14 +422,14 @@ class Sender:
                 text = f"a batch before it has an unknown outcome ({error.message})"
                 self._fail(other, errors.OutcomeUnknownError(text))
         elif batch.wire and not is_new:
-            self._next_sequence = batch.sequence
+            self._identity.go_back(batch.sequence)
         parts: list[Batch] = []
-        is_whole = batch.is_atomic or len(batch.topics()) == 1
-        if is_whole or batch.may_be_applied or batch.deadline.has_passed or not batch.wire:
+        is_final = batch.may_be_applied or batch.deadline.has_passed or not batch.wire
+        labels = () if is_final or batch.is_atomic else batch.labels_of_fault(error)
+        if not labels:
             self._fail(batch, error)
-        else:
-            # One topic is at fault; the messages of the others shall not fail with it.
-            parts = list(batch.split().values())
+        else:  # The messages of others shall not fail with the one that is at fault.
+            parts = list(batch.split(labels).values())
             for part in parts:
                 part.encode(self._queue_count, self._choose_queue)
             self.waiting.extendleft(reversed(parts))
@@ -432,7 +451,7 @@ class Sender:
         for batch in renamed:
             batch.forget_name()
         if renamed and self._is_idempotent:
-            self._next_sequence = named[0].sequence
+            self._identity.go_back(named[0].sequence)
             self._rename(self._named(), is_new=False)
         return taken
 
@@ -446,21 +465,14 @@ class Sender:
 
     def _rename(self, batches: Iterable[Batch], *, is_new: bool) -> None:
         if is_new:
-            self._new_identity()
+            self._identity.renew()
         for batch in batches:
             if not batch.is_done and batch.wire:
-                batch.may_be_applied = False  # Under its new name.
-                batch.identify(*self._next_name(), self._router.cluster_id)
+                batch.may_be_applied = False  # That was another name.
+                self._name(batch)
 
-    def _new_identity(self) -> None:
-        self.stats.identities += 1
-        self._next_sequence = 0
-        self._producer_id = secrets.randbits(64) | 1 if self._is_idempotent else 0
-
-    def _next_name(self) -> tuple[int, int]:
-        sequence = self._next_sequence
-        self._next_sequence += self._is_idempotent
-        return self._producer_id, sequence
+    def _name(self, batch: Batch) -> None:
+        batch.identify(*self._identity.next_name(), self._router.cluster_id, self._identity.fence)
 
     def _fail(self, batch: Batch, error: QuorumlogError) -> None:
         self.stats.failed_count += batch.record_count

@@ -13,7 +13,12 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from quorumlog.compression import IS_COMPRESSED, CompressedMessage
-from quorumlog.errors import CorruptRecordError, InvalidRequestError, TooLargeError
+from quorumlog.errors import (
+    CorruptRecordError,
+    InvalidRequestError,
+    TooLargeError,
+    WrongTypeError,
+)
 from quorumlog.message import Message
 
 MAGIC_V1: Final = 0xDAA320A7
@@ -58,7 +63,9 @@ class Topic(NamedTuple):
 
 @lru_cache(maxsize=1024)  # A client writes to few topics; checking one costs microseconds.
 def topic_template(name: str) -> Topic:
-    """Check a topic's name and prepare its bytes. Raises InvalidRequestError."""
+    """Check a topic's name and prepare its bytes. Raises InvalidRequestError, TypeError."""
+    if not isinstance(name, str):
+        raise TypeError(f"a topic is no {type(name).__name__}; use text")
     bad = sorted(set(name) - _TOPIC_CHARACTERS)
     is_long = name.startswith(_LONG_TOPICS)
     limit = TOPIC_SIZE_CHARACTERS_HARD_MAX if is_long else TOPIC_SIZE_CHARACTERS_MAX
@@ -90,6 +97,8 @@ def encode_properties(
         block += f"{TAGS}\x01{_checked(TAGS, tag)}\x02"
     if properties:
         for name, value in properties.items():
+            if not isinstance(name, str):
+                raise WrongTypeError(f"property name {name!r:.100} is no text; use text")
             taken = (name == KEYS and key is not None) or (name == TAGS and tag is not None)
             if not name or "\x01" in name or "\x02" in name or "\0" in name or taken:
                 reason = "it is given twice" if taken else "empty, or with 0x00, 0x01 or 0x02"
@@ -110,9 +119,12 @@ def encode_properties(
 
 
 def _checked(name: str, value: str) -> str:
+    if not isinstance(value, str):
+        raise WrongTypeError(f"property {name!r} is {value!r:.100}, which is no text; use text")
     if not value or "\x02" in value or "\0" in value:
         raise InvalidRequestError(
-            f"property {name!r} is {value!r}; use text that is not empty, without 0x00 and 0x02"
+            f"property {name!r} is {value!r:.100}; use text that is not empty, without 0x00 and "
+            f"0x02"
         )
     return value
 

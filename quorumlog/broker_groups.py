@@ -5,6 +5,11 @@ log of its own, with its own nodes and leader, and serves its share of the queue
 The nodes given to the client tell which group each is of, and every answer to a question for routes
 names the other groups (the name server's knowledge, which is advice): a group that is named, or
 that answers, is there. A group that does neither for a minute is left out until it is back.
+
+Whoever is followed gets messages and gives receipts for them, so somebody has to vouch for it: the
+caller, with an address of a node of the group, or a node of such a group, which names it and is of
+the same cluster. Groups do not vouch for themselves or for each other: one that those who vouch
+have not named for a minute is left out, whatever it answers.
 """
 
 import asyncio
@@ -14,6 +19,7 @@ from typing import Final
 
 import grpc
 
+from quorumlog.arguments import check_text
 from quorumlog.calls import Calls
 from quorumlog.channels import Channels
 from quorumlog.errors import InvalidRequestError, QuorumlogError, UnavailableError
@@ -34,9 +40,11 @@ REFRESHED_TOPICS_MAX: Final = 1_000  # Of a group, in one question.
 class BrokerGroup:
     """One group, as this client knows it."""
 
-    def __init__(self, router: Router, calls: Calls) -> None:
+    def __init__(self, router: Router, calls: Calls, *, is_pointed_at: bool = False) -> None:
         self.router: Final = router
         self.calls: Final = calls
+        self.is_pointed_at = is_pointed_at  # The caller gave the address of a node: it may vouch.
+        self.disowned_s: float | None = None  # Since when those who vouch do not name it.
         self.is_away = False  # It did not answer; it is asked again until it does.
         self.named_s = time.monotonic()  # When somebody named it last.
 
@@ -69,8 +77,9 @@ class BrokerGroups:
         self.on_change: list[Callable[[], None]] = []
         """Called when a group came, was left out, went away or is back."""
         self._credentials = credentials
+        self._surveyed: set[str] = set()  # Of `bootstrap`: nodes of other groups that said so.
         self._known: dict[str, BrokerGroup] = {}  # Those that were left out, too.
-        self._first = self._make("", self.bootstrap, cluster_id)
+        self._first = self._make("", self.bootstrap, cluster_id, is_pointed_at=True)
         self.all = (self._first,)
         self._refreshing: asyncio.Task[None] | None = None
         self._probes: dict[BrokerGroup, asyncio.Task[None]] = {}
@@ -100,6 +109,7 @@ class BrokerGroups:
         """Return the group of that name; empty: the first one. Raises InvalidRequestError."""
         if not name:
             return self.home
+        check_text("group", name)
         for group in self.known():
             if group.name == name:
                 return group
@@ -210,9 +220,9 @@ class BrokerGroups:
             self._leave_out()
 
     async def _survey(self) -> None:
-        """Ask those of the given addresses of which nobody has said what they are."""
-        nodes = {address for group in self.all for address in group.router.nodes.values()}
-        unknown = [address for address in self.bootstrap if address not in nodes]
+        """Ask those of the given addresses that have not said what they are."""
+        told = {*self._first.router.nodes.values(), *self._surveyed}
+        unknown = [address for address in self.bootstrap if address not in told]
         await self._first.router.survey(unknown)
 
     async def _refresh_all(self, groups: Sequence[BrokerGroup]) -> None:
@@ -227,25 +237,43 @@ class BrokerGroups:
 
     # Groups that come and go.
 
-    def _make(self, name: str, addresses: Sequence[str], cluster_id: str | None) -> BrokerGroup:
-        router = Router(
-            Channels(self._credentials),
-            addresses,
-            cluster_id,
-            group=name,
-            heard=self._heard,
-        )
-        return BrokerGroup(router, Calls(router))
+    def _make(
+        self,
+        name: str,
+        addresses: Sequence[str],
+        cluster_id: str | None,
+        *,
+        is_pointed_at: bool = False,
+    ) -> BrokerGroup:
+        def heard(answer: log_pb2.RouteResponse, address: str) -> None:
+            self._heard(group, answer, address)
 
-    def _heard(self, answer: log_pb2.RouteResponse, address: str) -> None:
+        channels = Channels(self._credentials)
+        router = Router(channels, addresses, cluster_id, group=name, heard=heard)
+        group = BrokerGroup(router, Calls(router), is_pointed_at=is_pointed_at)
+        return group
+
+    def _heard(self, asked: BrokerGroup, answer: log_pb2.RouteResponse, address: str) -> None:
+        """Take in the word of a node that was asked as one of a group, if it may vouch."""
         if answer.cluster_id != self.cluster_id:
             return  # Nodes refuse strangers; this one is of before the first answer.
         if address:
-            self._named(answer.group, {answer.node_id: address})
+            if asked is not self._first:
+                return  # Another group is where somebody said that this one is.
+            self._surveyed.add(address)
+            self._named(answer.group, {answer.node_id: address}, is_pointed_at=True)
+        elif not asked.is_pointed_at:
+            return
         for route in answer.groups:
             self._named(route.group, {n.node_id: n.address for n in route.nodes if n.address})
+        named, now_s = {route.group for route in answer.groups}, time.monotonic()
+        for group in self.all:
+            if group.name in named or group.is_pointed_at:
+                group.disowned_s = None
+            elif group.disowned_s is None:
+                group.disowned_s = now_s
 
-    def _named(self, name: str, nodes: dict[int, str]) -> None:
+    def _named(self, name: str, nodes: dict[int, str], *, is_pointed_at: bool = False) -> None:
         """Take in that there is a group, whose nodes are or were at these addresses."""
         nodes = dict(list(nodes.items())[:BOOTSTRAP_MAX])
         addresses = list(nodes.values())
@@ -261,14 +289,20 @@ class BrokerGroups:
             # Where to look when none of the nodes that we know is there any more.
             group.router.bootstrap = tuple(addresses)
         group.named_s = time.monotonic()
+        group.is_pointed_at = group.is_pointed_at or is_pointed_at
         if group not in self.all:
             self._show((*self.all, group))
             self.suspect(group)  # It has to answer before anything is sent there.
 
     def _leave_out(self) -> None:
-        """Leave out who is not named and does not answer; there is always one."""
+        """Leave out who is not named and does not answer, or whom nobody vouches for any more;
+        there is always one."""
         oldest_s = time.monotonic() - GONE_AFTER_S
-        there = tuple(group for group in self.all if group.seen_s > oldest_s)
+        there = tuple(
+            group
+            for group in self.all
+            if group.seen_s > oldest_s and (group.disowned_s is None or group.disowned_s > oldest_s)
+        )
         if there and len(there) < len(self.all):
             for group in self.all:
                 self._known.setdefault(group.name, group)

@@ -140,6 +140,8 @@ class Calls:
             if not call.done():
                 call.cancel()
                 await asyncio.gather(call, return_exceptions=True)
+            elif not call.cancelled():
+                call.exception()  # Who is cancelled as it fails does not take it, and nobody else.
 
 
 async def has_moved(router: Router, address: str) -> bool:

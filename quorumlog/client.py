@@ -13,11 +13,10 @@ from typing import Any, Final, Literal, Self, TypeVar
 import grpc
 
 from quorumlog.admin import Admin
+from quorumlog.arguments import checked, checked_call
 from quorumlog.client_parts import ClientStats, Parts, default_client_id
 from quorumlog.compression import COMPRESS_FROM_SIZE_BYTES
 from quorumlog.consumer import PullConsumer
-from quorumlog.delay import CancelledDelay
-from quorumlog.delivery import Receipt
 from quorumlog.ending import Ending
 from quorumlog.errors import ClosedError, QuorumlogError
 from quorumlog.fetching import BATCH_SIZE_BYTES_MAX as FETCH_SIZE_BYTES_MAX
@@ -29,23 +28,24 @@ from quorumlog.fetching import (
     FetchOptions,
 )
 from quorumlog.group import GroupConsumer, Mode
-from quorumlog.message import Message, MessageBatch
+from quorumlog.message import Message
 from quorumlog.options import Consistency, Position
 from quorumlog.pop_client import PopClient
-from quorumlog.producer import (
+from quorumlog.producer import Producer
+from quorumlog.producer_options import (
     BATCH_COUNT_MAX,
     BATCH_SIZE_BYTES_MAX,
     BUFFER_SIZE_BYTES_MAX,
     IN_FLIGHT_DEFAULT,
-    Producer,
     ProducerOptions,
 )
 from quorumlog.queues import Queue
 from quorumlog.raw import Raw
-from quorumlog.reads import Freshness, QueueOffsets
+from quorumlog.read_client import ReadClient
+from quorumlog.reads import Freshness
 from quorumlog.rebalance import Strategy
 from quorumlog.retry import Deadline
-from quorumlog.routing import Route, parse_bootstrap
+from quorumlog.routing import parse_bootstrap
 from quorumlog.transaction_client import TransactionClient
 from quorumlog.transactions import TransactionalProducer
 
@@ -55,7 +55,8 @@ TIMEOUT_MS: Final = 30_000
 CONNECT_TIMEOUT_MS: Final = 10_000
 
 
-class Client(TransactionClient, PopClient):
+@checked
+class Client(TransactionClient, PopClient, ReadClient):
     """A connection to a cluster. Made by `quorumlog.connect()`; start it with `async with`."""
 
     def __init__(
@@ -194,6 +195,7 @@ class Client(TransactionClient, PopClient):
         self,
         *,
         idempotent: bool = True,
+        name: str | None = None,
         linger_ms: float = 0,
         batch_size_bytes_max: int = BATCH_SIZE_BYTES_MAX,
         batch_count_max: int = BATCH_COUNT_MAX,
@@ -212,10 +214,15 @@ class Client(TransactionClient, PopClient):
         `buffer_size_bytes_max`. A message is given up `timeout_ms` after it was handed over.
         `compression` ("zlib", "lz4", "zstd") makes larger bodies smaller; `unique_keys` gives each
         message a key to find it by (UNIQ_KEY).
+
+        A `name` belongs to one producer at a time: whichever begins to send last under it has it,
+        in each broker group from its first message there on, and sends of all others raise
+        ProducerFencedError. So of a process that was taken for dead nothing arrives any more.
         """
         parts = self._started()
         options = ProducerOptions(
             is_idempotent=idempotent,
+            name=name,
             linger_ms=linger_ms,
             batch_size_bytes_max=batch_size_bytes_max,
             batch_count_max=batch_count_max,
@@ -354,128 +361,11 @@ class Client(TransactionClient, PopClient):
         finally:
             await member.close(is_processed=False)
 
-    # Single reads.
-
-    async def pull(
-        self,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        *,
-        max_count: int = 0,
-        max_size_bytes: int = 0,
-        wait_ms: int = 0,
-        consistency: Consistency | str = Consistency.LEADER,
-        at_least_index: int | None = None,
-        node_id: int | None = None,
-        tags: Sequence[str] = (),
-        sql: str = "",
-        timeout_ms: int | None = None,
-        group: str = "",
-    ) -> MessageBatch:
-        """Read one queue from an offset on, once; at least one message if there is any.
-
-        With `wait_ms` the node waits that long for one. 0 for the limits means the node's own.
-        `group` is the queue's broker group: where none is named, the first one by name is meant.
-        """
-        return await self._started().reads.pull(
-            Queue(topic, queue_id, group),
-            offset,
-            Freshness.of(consistency, at_least_index, node_id),
-            max_count=max_count,
-            max_size_bytes=max_size_bytes,
-            wait_ms=wait_ms,
-            tags=tags,
-            sql=sql,
-            timeout_ms=timeout_ms or self._timeout_ms,
-        )
-
-    async def get_message(
-        self,
-        message_id: str,
-        *,
-        consistency: Consistency | str = Consistency.LEADER,
-        node_id: int | None = None,
-    ) -> Message:
-        """Return the message with that id. Raises NotFoundError."""
-        freshness = Freshness.of(consistency, None, node_id)
-        return await self._started().reads.message(message_id, freshness, self._deadline())
-
-    async def cancel_delayed(self, message: Receipt | str, *, group: str = "") -> CancelledDelay:
-        """As `admin.cancel_delayed`: have a message that was sent with a delay never delivered."""
-        return await self._started().admin.cancel_delayed(message, group=group)
-
-    async def query_by_key(
-        self,
-        topic: str,
-        key: str,
-        *,
-        lo_unix_ms: int = 0,
-        hi_unix_ms: int = 0,
-        max_count: int = 64,
-        consistency: Consistency | str = Consistency.LEADER,
-    ) -> list[Message]:
-        """Return messages that were sent with this key and stored within [lo, hi] (0: no limit)."""
-        return await self._started().reads.by_key(
-            topic,
-            key,
-            lo_unix_ms=lo_unix_ms,
-            hi_unix_ms=hi_unix_ms,
-            max_count=max_count,
-            freshness=Freshness.of(consistency),
-            deadline=self._deadline(),
-        )
-
-    async def queue_offsets(
-        self,
-        topic: str,
-        queues: Sequence[int | Queue] | None = None,
-        *,
-        consistency: Consistency | str = Consistency.LEADER,
-        node_id: int | None = None,
-    ) -> list[QueueOffsets]:
-        """Return the offsets of a topic's queues, all of them if none is named.
-
-        Raises what a broker group says that cannot answer; name queues to leave it out.
-        """
-        reads, deadline = self._started().reads, self._deadline()
-        freshness = Freshness.of(consistency, None, node_id)
-        if queues is None:
-            named, failed = await reads.queues(topic, freshness, deadline)
-            if failed:
-                raise failed[0]
-        else:
-            named = [q if isinstance(q, Queue) else Queue(topic, q) for q in queues]
-        return await reads.queue_offsets(named, freshness, deadline)
-
-    async def offset_by_time(
-        self,
-        topic: str,
-        queue_id: int,
-        unix_ms: int,
-        *,
-        consistency: Consistency | str = Consistency.LEADER,
-        group: str = "",
-    ) -> int:
-        """Return the offset of the first message stored at that time or later."""
-        queue = Queue(topic, queue_id, group)
-        return await self._started().reads.offset_by_time(
-            queue, unix_ms, Freshness.of(consistency), self._deadline()
-        )
-
-    async def route(self, *topics: str) -> Route:
-        """Ask who leads and where topics are; unknown ones are left out."""
-        parts, deadline = self._started(), self._deadline()
-        if topics:
-            await parts.reads.ask_routes(topics, deadline)
-        else:
-            await parts.groups.refresh(deadline)
-        return parts.groups.view(topics)
-
     def _deadline(self) -> Deadline:
         return Deadline(self._timeout_ms)
 
 
+@checked_call
 def connect(
     bootstrap: str | Sequence[str],
     *,

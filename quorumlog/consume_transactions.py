@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Final, Self
 
+from quorumlog.arguments import checked, checks_itself
 from quorumlog.batch import Entry, size_bytes_of
 from quorumlog.broker_groups import BrokerGroups
 from quorumlog.delivery import Receipt
@@ -34,6 +35,7 @@ Stored = dict[Queue, int]
 """Offsets of one consumer group that this client knows to be stored, -1 for none."""
 
 
+@checked
 class ConsumeTransaction:
     """Made by `client.transaction(group)`. Nothing is sent before its end.
 
@@ -59,6 +61,7 @@ class ConsumeTransaction:
         self.receipts: Sequence[Receipt] = ()
         """Of what was sent, once it is stored."""
 
+    @checks_itself
     def send(
         self,
         topic: str,

@@ -12,15 +12,21 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Literal, Self
 
+from quorumlog.arguments import checked
 from quorumlog.broker_groups import BrokerGroup
 from quorumlog.channels import is_cancelled
 from quorumlog.ending import Ending
-from quorumlog.errors import ClosedError, InvalidRequestError, QuorumlogError
+from quorumlog.errors import (
+    ClosedError,
+    InvalidRequestError,
+    OffsetOutOfRangeError,
+    QuorumlogError,
+)
 from quorumlog.fetching import PATIENCE_MS, Fetcher, FetchOptions, Inbox
 from quorumlog.message import Message, MessageBatch
-from quorumlog.options import Position
+from quorumlog.options import Consistency, Position
 from quorumlog.queues import Queue
-from quorumlog.reads import Reads, unknown_topic
+from quorumlog.reads import Freshness, Reads, unknown_topic
 from quorumlog.retry import Deadline
 
 QUEUES_MAX = 4_096  # Of one consumer: each has a task and a parked call.
@@ -219,6 +225,7 @@ class Consumption:
         await self.close()
 
 
+@checked
 class PullConsumer(Consumption):
     """Reads queues of one topic from a position on. Made by `client.pull_consumer()`.
 
@@ -315,7 +322,8 @@ class PullConsumer(Consumption):
             queues = [Queue(q.topic, q.queue_id, group.name) for q in dict.fromkeys(mine)]
             wrong = [queue for queue in queues if queue not in there]
             if wrong:
-                raise InvalidRequestError(f"there is no queue {wrong[0]}; it has {len(there)}")
+                text = f"there is no queue {wrong[0]}; use one of the {len(there)} that there are"
+                raise InvalidRequestError(text)
         if len(queues) + len(self._fetchers) > QUEUES_MAX:
             raise InvalidRequestError(f"{self.topic} has more than {QUEUES_MAX} queues; name some")
         ends: dict[Queue, int] = {}
@@ -341,21 +349,41 @@ class PullConsumer(Consumption):
         return {queue.queue_id: offset for queue, offset in self._handed.items()}
 
     async def seek(self, queue_id: int | Queue, position: Position) -> None:
-        """Go on from another position of one queue. What was fetched of it is forgotten."""
+        """Go on from another position of one queue. What was fetched of it is forgotten.
+
+        Raises OffsetOutOfRangeError, and goes on where it was, for an offset that is not there.
+        """
         if not self._is_started:
             await self.start()
         deadline, freshness = Deadline(self._options.timeout_ms), self._options.freshness
         named = _named(self.topic, queue_id)
         named = Queue(named.topic, named.queue_id, self._reads.group_of(named, freshness).name)
         if named not in self._fetchers:
-            raise InvalidRequestError(f"queue {named} is not read by this consumer")
+            read = ", ".join(map(str, sorted(self._fetchers)[:20]))
+            raise InvalidRequestError(f"{named} is not read by this consumer; use one of {read}")
         offsets = await self._reads.positions([named], position, freshness, deadline)
+        await self._check_there(named, offsets[named], freshness, deadline)
         end = None
         if self._until:
             end = (await self._reads.positions([named], "end", freshness, deadline))[named]
         self._check_open()
         await self._stop_fetching(named)
         self._fetch(named, offsets[named], end)
+
+    async def _check_there(
+        self, queue: Queue, offset: int, freshness: Freshness, deadline: Deadline
+    ) -> None:
+        """Refuse to go where nothing is: fetching would fail, and with it all of the queues."""
+        if freshness.consistency is Consistency.LOCAL:
+            return  # That replica may lag, and is waited for.
+        (there,) = await self._reads.queue_offsets([queue], freshness, deadline)
+        if not there.min_offset <= offset <= there.max_offset:
+            raise OffsetOutOfRangeError(
+                f"offset {offset} of {queue} is outside of [{there.min_offset}, "
+                f"{there.max_offset}]; reading goes on where it was",
+                min_offset=there.min_offset,
+                max_offset=there.max_offset,
+            )
 
     async def _stop_all(self) -> None:
         late, self._late = self._late, set()

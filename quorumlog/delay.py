@@ -5,10 +5,12 @@ one of these.
 """
 
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, cast
 
+from quorumlog.arguments import check_number, check_real, checked, wrong_type
 from quorumlog.broker_groups import BrokerGroups
 from quorumlog.calls import Service
 from quorumlog.delivery import Receipt
@@ -93,7 +95,10 @@ def with_wish(
 ) -> dict[str, str]:
     """Return properties that say when to deliver. Raises InvalidRequestError."""
     if (delay is not None) + (level is not None) + (deliver_at is not None) != 1:
-        raise InvalidRequestError("give one of delay, level and deliver_at, and not several")
+        text = "more than one of delay, level and deliver_at is given; give one of them"
+        raise InvalidRequestError(text)
+    if properties is not None and not isinstance(properties, Mapping):
+        raise wrong_type("properties", properties, "a dict")
     taken = [name for name in _NAMES if name in (properties or ())]
     if taken:
         raise InvalidRequestError(f"property {taken[0]} says when to deliver, too; leave it out")
@@ -101,9 +106,8 @@ def with_wish(
         return {"TIMER_DELAY_MS": str(_ms("delay", delay)), **(properties or {})}
     if deliver_at is not None:
         return {"TIMER_DELIVER_MS": str(_ms("deliver_at", deliver_at)), **(properties or {})}
-    if level is None or not 1 <= level <= LEVEL_MAX:
-        raise InvalidRequestError(f"level is {level}; use 1 to {LEVEL_MAX}")
-    return {"DELAY": str(level), **(properties or {})}
+    check_number("level", level)
+    return {"DELAY": str(operator.index(cast(int, level))), **(properties or {})}
 
 
 def all_with_wish(
@@ -122,11 +126,11 @@ def all_with_wish(
 
 
 def _ms(name: str, seconds: float) -> int:
-    if not 0 <= seconds < 1e11:  # False for what is no number, too.
-        raise InvalidRequestError(f"{name} is {seconds}; use seconds, 0 or more")
+    check_real(name, seconds)
     return math.ceil(seconds * 1000)
 
 
+@checked
 class DelayAdmin:
     """The calls of an `Admin` that are about delayed messages."""
 

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any, Final, overload
 
 from quorumlog.batch import Entry, Place, encode_entries, key_queue, message_id, size_bytes_of
-from quorumlog.errors import InternalError, Outcome, QuorumlogError
+from quorumlog.errors import InternalError, InvalidRequestError, Outcome, QuorumlogError
 from quorumlog.options import Durability
 from quorumlog.pb import log_pb2
 from quorumlog.retry import Deadline
@@ -26,6 +26,18 @@ _DURABILITY: Final = (
     Durability.LEADER_DISK,
     Durability.COPIES_DISK,
 )
+UNKNOWN_QUEUE: Final = "node.unknown_queue"
+OF_ONE_MESSAGE: Final = frozenset(
+    {
+        "node.bad_request",
+        "node.delay_too_long",
+        "node.limit_exceeded",
+        "store.bad_topic",
+        "store.limit_exceeded",
+        "store.record_format",
+    }
+)
+"""Codes with which a node refuses a batch for what is wrong with one of its messages."""
 _RECORDS_FIELD: Final = b"\x0a"  # Of AppendRequest: number 1, bytes.
 
 
@@ -198,7 +210,9 @@ class Batch:
         self._records_lo, self._records_hi = len(head), len(head) + self.size_bytes
         self.wire = b"".join([head, *encoded.pieces])
 
-    def identify(self, producer_id: int, sequence: int, cluster_id: str) -> None:
+    def identify(
+        self, producer_id: int, sequence: int, cluster_id: str, fence: bytes = b""
+    ) -> None:
         """Give it the name under which the cluster tells a repeated batch from a new one."""
         self.producer_id, self.sequence = producer_id, sequence
         rest = log_pb2.AppendRequest(
@@ -209,25 +223,37 @@ class Batch:
             cluster_id=cluster_id,
         )
         # Serialised messages may be joined. So the records are copied once, not three times.
-        self.wire = self.wire[: self._records_hi] + rest.SerializeToString() + self.extra
+        self.wire = self.wire[: self._records_hi] + rest.SerializeToString() + self.extra + fence
 
     def forget_name(self) -> None:
         """Be as it was before it was encoded; nothing that was sent of it is in the log."""
         assert not self.may_be_applied, "it may be in the log under its name"
         self.wire = b""
 
-    def split(self, labels: Sequence[Hashable] = ()) -> "dict[Any, Batch]":
-        """Make one batch a label of it, a label a message; this one is done when all of them are.
+    def labels_of_fault(self, error: QuorumlogError) -> Sequence[Hashable]:
+        """Say how to split a batch that was refused for good, so that the one message that is at
+        fault comes to be alone; empty: all of them are.
 
-        No labels: one batch a topic.
+        A topic is refused with all of its messages. What is said of a single message is looked for
+        by queue, if that is what is wrong with it, and else by halves.
         """
+        topics = [entry[0].name for entry in self.entries]
+        if len(set(topics)) > 1:
+            return topics
+        if error.code == UNKNOWN_QUEUE:
+            queue_ids = [entry[1] for entry in self.entries]
+            return queue_ids if len(set(queue_ids)) > 1 else ()
+        if error.code not in OF_ONE_MESSAGE or self.record_count < 2:
+            return ()
+        return [2 * i >= self.record_count for i in range(self.record_count)]
+
+    def split(self, labels: Sequence[Hashable]) -> "dict[Any, Batch]":
+        """Make a batch of each label, a label a message; this one is done when all of them are."""
         assert self._parts is None, "it is split already"
         assert not self.is_atomic, "all or none"
         found: dict[Any, Batch] = {}
         self._parts = []
-        for entry, label in zip(
-            self.entries, labels or [entry[0].name for entry in self.entries], strict=True
-        ):
+        for entry, label in zip(self.entries, labels, strict=True):
             part = found.get(label)
             if part is None:
                 part = found[label] = Batch(
@@ -412,7 +438,9 @@ class Delivery:
         return self._batch.receipt(self._i)
 
     def result(self) -> Receipt:
-        """Return the receipt or raise the error; only when `is_done`."""
+        """Return the receipt or raise the error. Raises InvalidRequestError unless `is_done`."""
+        if not self._batch.is_done:
+            raise InvalidRequestError("the message is still on its way; await its receipt()")
         self._claim()
         return self._batch.receipt(self._i)
 

@@ -119,10 +119,22 @@ class UnknownProducerError(QuorumlogError):
     code = "node.unknown_producer"
 
 
+class ProducerFencedError(QuorumlogError):
+    """Another process has claimed the name of this producer since: only that one may append."""
+
+    code = "node.producer_fenced"
+
+
 class InvalidRequestError(QuorumlogError, ValueError):
     """An argument makes no sense, here (`client.bad_...`) or to the node. Nothing was done."""
 
     code = "client.bad_argument"
+
+
+class WrongTypeError(InvalidRequestError, TypeError):
+    """An argument is of a type that the call cannot use. Nothing was done."""
+
+    code = "client.wrong_type"
 
 
 class TooLargeError(QuorumlogError):
@@ -259,6 +271,7 @@ _FAMILIES: Final[dict[str, type[QuorumlogError]]] = {
         WrongClusterError: "wrong_cluster",
         OutOfSequenceError: "out_of_sequence",
         UnknownProducerError: "unknown_producer",
+        ProducerFencedError: "producer_fenced",
         InvalidRequestError: "bad_request bad_topic record_format bad_filter delay_too_long",
         TooLargeError: "limit_exceeded",
         LimitReachedError: "limit_reached delayed_full",

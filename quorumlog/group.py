@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Final, Literal
 
+from quorumlog.arguments import checked
 from quorumlog.broker_groups import BrokerGroup, BrokerGroups
 from quorumlog.calls import beside
 from quorumlog.consumer import START_MS, Consumption
@@ -37,6 +38,7 @@ _log = logging.getLogger("quorumlog.group")
 Mode = Literal["clustering", "broadcasting"]
 
 
+@checked
 class GroupConsumer(Consumption):
     """Consumes topics as a member of a group. Made by `client.group_consumer()`.
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from quorumlog.arguments import checked
 from quorumlog.batch import decode_records
 from quorumlog.broker_groups import BrokerGroup, BrokerGroups
 from quorumlog.calls import Service, Steps
@@ -88,6 +89,7 @@ class ConfigImport:
     warnings: tuple[str, ...] = ()
 
 
+@checked
 class GroupAdmin:
     """The part of `client.admin` that is about consumer groups and their files."""
 

@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from quorumlog.errors import InvalidRequestError
+from quorumlog.errors import InvalidRequestError, QuorumlogError
 from quorumlog.queues import Queue
 
 
@@ -38,11 +38,18 @@ class LocalOffsets:
             for q, offset in sorted(self._offsets.items())
         ]
         temporary = f"{self._path}.{os.getpid()}.tmp"
-        with open(temporary, "w", encoding="utf-8") as file:
-            json.dump({"offsets": lines}, file, indent=1)
-            file.flush()
-            os.fdatasync(file.fileno())
-        os.replace(temporary, self._path)
+        try:
+            with open(temporary, "w", encoding="utf-8") as file:
+                json.dump({"offsets": lines}, file, indent=1)
+                file.flush()
+                os.fdatasync(file.fileno())
+            os.replace(temporary, self._path)
+        except OSError as error:
+            raise QuorumlogError(
+                f"offsets cannot be kept in {self._path} ({error}); make room for it, or use "
+                f"another offsets_path",
+                code="client.offsets_file",
+            ) from error
 
     @staticmethod
     def _load(path: str) -> dict[Queue, int]:
@@ -50,7 +57,7 @@ class LocalOffsets:
             with open(path, encoding="utf-8") as file:
                 lines = json.load(file)["offsets"]
             return {_queue(line): int(line["offset"]) for line in lines}
-        except (ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise InvalidRequestError(
                 f"{path} holds no offsets ({error}); remove it to begin anew"
             ) from error

@@ -8,6 +8,7 @@ import asyncio
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from quorumlog.arguments import checked
 from quorumlog.batch import decode_records
 from quorumlog.broker_groups import BrokerGroup, BrokerGroups
 from quorumlog.errors import NotFoundError, QuorumlogError, UnknownTopicError
@@ -66,6 +67,7 @@ class TopicSizes:
         return values
 
 
+@checked
 class LookupAdmin:
     """The part of `Admin` that looks for messages."""
 

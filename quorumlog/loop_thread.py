@@ -6,17 +6,19 @@ Owns the thread: the first user starts it, the last one stops it. Must not know 
 import asyncio
 import concurrent.futures
 import functools
+import logging
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
-from quorumlog.errors import ClosedError, Outcome
+from quorumlog.errors import ClosedError, InvalidRequestError, Outcome
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _A = TypeVar("_A")
 
 STOP_TIMEOUT_S: Final = 10
+_log = logging.getLogger("quorumlog.sync")
 
 
 class LoopThread:
@@ -56,7 +58,7 @@ class LoopThread:
     def _run(loop: asyncio.AbstractEventLoop) -> None:
         asyncio.set_event_loop(loop)
         try:
-            loop.run_forever()
+            _run_until_stopped(loop)
             loop.run_until_complete(_cancel_all())  # Other threads may wait for calls.
             loop.run_until_complete(loop.shutdown_asyncgens())
         finally:
@@ -72,7 +74,13 @@ class LoopThread:
             if loop is None:
                 work.close()
                 raise ClosedError("the client is closed or not started; use 'with' or start()")
-            assert threading.current_thread() is not self._thread, "a blocking call within the loop"
+            if threading.current_thread() is self._thread:
+                work.close()
+                raise InvalidRequestError(
+                    "a blocking call from within a callback would wait for itself; hand it to a "
+                    "thread of its own",
+                    code="client.blocking_call",
+                )
             future = asyncio.run_coroutine_threadsafe(work, loop)
         try:
             return future.result()
@@ -90,6 +98,19 @@ class LoopThread:
             return function()
 
         return self.call(work())
+
+
+def _run_until_stopped(loop: asyncio.AbstractEventLoop) -> None:
+    """Run a loop whatever a callback of a program raises: others wait for their calls in it.
+
+    SystemExit and KeyboardInterrupt pass through asyncio; its task keeps them for who awaits it.
+    """
+    while True:
+        try:
+            loop.run_forever()
+            return
+        except BaseException:  # noqa: BLE001 - a thread has nobody to raise it to.
+            _log.exception("a callback tried to end the thread of all blocking clients")
 
 
 async def _cancel_all() -> None:

@@ -7,12 +7,13 @@ alone is asked in the same way. Must not know the log.
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Final, Self, cast
 
 import grpc
 
+from quorumlog.arguments import checked
 from quorumlog.channels import Channels
 from quorumlog.errors import (
     DeadlineError,
@@ -54,6 +55,10 @@ class ReplicaStatus:
     is_encrypted: bool = False
     failure: str = ""
     problem: str = ""
+    refused_reports: int = 0
+    """Reports about brokers that it did not believe."""
+    group_problems: dict[str, str] = field(default_factory=dict)
+    """By group: why it can elect nobody, or for how long it has had no master."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +119,7 @@ class TopicRoute:
     """The same as RocketMQ's TopicRouteData."""
 
 
+@checked
 class NameServers:
     """A client of the name server; start it with `async with`.
 
@@ -234,6 +240,8 @@ class NameServers:
             found.is_encrypted,
             found.failure,
             found.problem,
+            found.refused_reports,
+            {one.group: one.problem for one in found.group_problems},
         )
 
 

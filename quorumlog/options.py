@@ -13,6 +13,7 @@ from quorumlog.errors import InvalidRequestError
 Position = int | str
 """Where to begin in a queue: an offset, "first", "end", "@<unix ms>" or "@<ISO 8601 time>"."""
 
+OFFSET_MAX: Final = (1 << 63) - 1
 FIRST: Final = "first"
 END: Final = "end"
 
@@ -69,26 +70,37 @@ def parse_position(position: Position) -> int | str | Time:
     if isinstance(position, int) and not isinstance(position, bool):
         if position < 0:
             raise InvalidRequestError(f"offset {position} is negative; offsets count from 0")
+        if position > OFFSET_MAX:
+            raise InvalidRequestError(f"offset {position} is beyond all; use {OFFSET_MAX} at most")
         return position
     text = str(position)
     if text in (FIRST, END):
         return text
     if text.isdecimal():
-        return int(text)
+        return _number(text)
     if text.startswith("@"):
         return Time(_unix_ms(text[1:]))
     raise InvalidRequestError(
-        f"position {position!r} makes no sense; use an offset, 'first', 'end' or '@TIME'"
+        f"position {position!r:.100} makes no sense; use an offset, 'first', 'end' or '@TIME'"
     )
 
 
 def _unix_ms(text: str) -> int:
     if text.isdecimal():
-        return int(text)
+        return _number(text)
     try:
-        time = datetime.datetime.fromisoformat(text)
-    except ValueError:
+        # Without a zone: local time, as people type it. Nothing was stored before 1970.
+        return max(0, int(datetime.datetime.fromisoformat(text).timestamp() * 1000))
+    except (ValueError, OverflowError):
         raise InvalidRequestError(
-            f"time {text!r} makes no sense; use Unix ms or ISO 8601, as in 2026-01-31T12:00:00Z"
+            f"time {text!r:.100} makes no sense; use Unix ms or ISO 8601, as in "
+            f"2026-01-31T12:00:00Z"
         ) from None
-    return int(time.timestamp() * 1000)  # Without a zone: local time, as people type it.
+
+
+def _number(text: str) -> int:
+    """Return the number that decimal digits mean. Raises InvalidRequestError if it is too large."""
+    if len(text) > len(str(OFFSET_MAX)) or int(text) > OFFSET_MAX:
+        shown = f"{text:.40} ({len(text)} digits)"
+        raise InvalidRequestError(f"{shown} is too large a number; use {OFFSET_MAX} at most")
+    return int(text)

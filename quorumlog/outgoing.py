@@ -3,10 +3,12 @@
 Owns what a message may look like, here as at the node; must not know batches or how they travel.
 """
 
+import operator
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 from quorumlog import errors
+from quorumlog.arguments import INT32_MAX, check_number, check_text, wrong_type
 from quorumlog.batch import Entry, encode_properties, topic_template
 from quorumlog.compression import Compress, compressor
 from quorumlog.message import OutgoingMessage
@@ -53,26 +55,31 @@ def entry_of(
 ) -> Entry:
     """Check one message, and compress its body. Raises InvalidRequestError or TooLargeError.
 
-    Its message group chooses the queue, if it is of one, else its key.
+    Its message group chooses the queue, if it is of one, else its key. What is returned can be
+    encoded: it will be, in one batch with messages of others. The common case is tested in line,
+    and all else by `arguments`.
     """
-    template = topic_template(topic)
-    if isinstance(body, str):
-        body = body.encode()
-    elif type(body) is not bytes:
-        body = bytes(body)  # Whatever else holds bytes: it may change before the batch leaves.
+    try:
+        template = topic_template(topic)
+    except TypeError:  # It cannot be looked up.
+        raise wrong_type("topic", topic, "text") from None
+    if type(body) is not bytes:
+        body = body_bytes(body)
+    if properties is not None:
+        _check_mapping(properties)
     if shaping is not None and shaping.unique_keys is not None:
         properties = {UNIQUE_KEY: shaping.unique_keys(), **(properties or {})}
     encoded, routed_by = b"", key
-    if properties and MESSAGE_GROUP in properties:
-        routed_by = properties[MESSAGE_GROUP]
+    if properties:
+        routed_by = properties.get(MESSAGE_GROUP, key)
     if key is not None or tag is not None or properties:
         encoded = encode_properties(key, tag, properties)
-    if queue_id is not None and queue_id < 0:
-        raise errors.InvalidRequestError(f"queue id {queue_id} is negative; queues count from 0")
-    if flag and not -(1 << 31) <= flag < 1 << 31:
-        raise errors.InvalidRequestError(
-            f"flag {flag} does not fit into 32 bits; use a smaller one"
-        )
+    if queue_id is not None and not (type(queue_id) is int and 0 <= queue_id <= INT32_MAX):
+        check_number("queue_id", queue_id)
+        queue_id = operator.index(queue_id)
+    if type(flag) is not int or not -INT32_MAX <= flag <= INT32_MAX:
+        check_number("flag", flag)
+        flag = operator.index(flag)
     sys_flag = 0
     if shaping is not None and shaping.compress is not None:
         body, sys_flag = shaping.compress(body)
@@ -82,6 +89,31 @@ def entry_of(
             f"{BATCH_SIZE_BYTES_LIMIT - KIB}; split it or keep its body elsewhere"
         )
     return template, queue_id, routed_by, body, encoded, flag, sys_flag
+
+
+def body_bytes(body: object) -> bytes:
+    """Return the bytes of a body: UTF-8 of text, a copy of whatever else holds bytes.
+
+    That may change before the batch leaves. Raises InvalidRequestError, WrongTypeError.
+    """
+    if isinstance(body, str):
+        check_text("body", body)
+        return body.encode()
+    try:
+        return bytes(memoryview(body))  # type: ignore[arg-type]
+    except TypeError:  # A number is no body, though bytes() takes one.
+        raise wrong_type("body", body, "bytes or text") from None
+
+
+def _check_mapping(properties: Any) -> None:
+    if not isinstance(properties, Mapping):
+        raise wrong_type("properties", properties, "a dict")
+
+
+def check_bodies(messages: Any) -> None:
+    """Raise WrongTypeError unless it is a list, which can be looked at more than once."""
+    if not isinstance(messages, Sequence) or isinstance(messages, bytes | str | bytearray):
+        raise wrong_type("bodies", messages, "a list of bodies")
 
 
 def entries_of(
@@ -94,6 +126,7 @@ def entries_of(
     shaping: Shaping | None = None,
 ) -> list[Entry]:
     """Check the messages of a batch; where only the bodies differ, the largest one for all."""
+    check_bodies(messages)
     if shaping is None and all(type(message) is bytes for message in messages):
         largest = max(cast("Sequence[bytes]", messages), key=len)
         template, _, routed_by, _, encoded, _, _ = entry_of(
@@ -130,4 +163,6 @@ def _entry_of(
 
 def with_message_group(properties: Mapping[str, str] | None, name: str) -> Mapping[str, str]:
     """Return properties that make a message one of a message group."""
+    if properties is not None:
+        _check_mapping(properties)
     return {**(properties or {}), MESSAGE_GROUP: name}

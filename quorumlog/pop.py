@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Literal, Self
 
+from quorumlog.arguments import checked
 from quorumlog.batch import decode_records
 from quorumlog.broker_groups import BrokerGroup, BrokerGroups
 from quorumlog.calls import Steps
@@ -93,6 +94,7 @@ class PopOptions:
         return cls(round(invisible * 1000), tuple(tags), sql, fifo, start, timeout_ms)
 
 
+@checked
 class PopConsumer:
     """Receives single messages for a group. Made by `client.pop_consumer()`.
 

@@ -6,6 +6,7 @@ Owns this call; must not know how calls find the leader. `Admin` is one of these
 import asyncio
 from dataclasses import dataclass
 
+from quorumlog.arguments import checked
 from quorumlog.broker_groups import BrokerGroups
 from quorumlog.pb import pop_pb2
 from quorumlog.retry import Deadline
@@ -35,6 +36,7 @@ class PopQueue:
     held_reason: str = ""
 
 
+@checked
 class PopAdmin:
     """The part of `Admin` that is about pop."""
 

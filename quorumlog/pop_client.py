@@ -7,10 +7,12 @@ subclass.
 from collections.abc import Sequence
 from typing import Any
 
+from quorumlog.arguments import checked
 from quorumlog.client_parts import Parts
 from quorumlog.pop import INVISIBLE_S, PopConsumer, PopOptions, Start
 
 
+@checked
 class PopClient:
     """Makes pop consumers."""
 

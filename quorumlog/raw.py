@@ -6,6 +6,7 @@ must not know what is done with them. `pipeline` is the main user: it decodes by
 
 from dataclasses import dataclass
 
+from quorumlog.arguments import checked
 from quorumlog.broker_groups import BrokerGroups
 from quorumlog.errors import QuorumlogError
 from quorumlog.options import Consistency
@@ -47,6 +48,7 @@ class RawReceipt:
     is_duplicate: bool
 
 
+@checked
 class Raw:
     """Made by `client.raw`."""
 

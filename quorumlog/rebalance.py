@@ -100,8 +100,30 @@ def assign(
         count = queue_counts[topic]
         at = _number(group) * count % len(members) if members else 0
         queues = [(topic, queue_id) for queue_id in range(count)]
-        mine += strategy(client_id, queues, members[at:] + members[:at])
+        mine += _asked(strategy, client_id, queues, members[at:] + members[:at])
     return sorted(mine)
+
+
+def _asked(
+    strategy: Strategy, client_id: str, queues: Sequence[Queue], client_ids: Sequence[str]
+) -> list[Queue]:
+    """Ask a strategy, which may be the program's own. Raises InvalidRequestError for what it does
+    that no strategy may: its member would read what is not there, or read it twice."""
+    try:
+        mine = [(topic, queue_id) for topic, queue_id in strategy(client_id, queues, client_ids)]
+    except (Exception, SystemExit) as error:
+        raise InvalidRequestError(
+            f"the strategy raised {type(error).__name__}: {error}; correct it, or use one of "
+            f"{', '.join(STRATEGIES)}",
+            code="client.bad_strategy",
+        ) from error
+    if len(set(mine)) != len(mine) or not set(mine) <= set(queues):
+        raise InvalidRequestError(
+            f"the strategy gave {mine!r:.200} out of {len(queues)} queues of {queues[0][0]}; "
+            f"have it return some of those that it is given, each once",
+            code="client.bad_strategy",
+        )
+    return mine
 
 
 def _number(group: str) -> int:

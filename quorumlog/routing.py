@@ -111,6 +111,7 @@ class Router:
         self.bootstrap = tuple(bootstrap)
         self.cluster_id = cluster_id or ""
         self.group = group
+        self._is_told = bool(group)  # Somebody said which group is there: it has to say the same.
         self.where = ""  # For errors: " of group g1" when there are others.
         self.answered_s = 0.0  # When a node of the group answered last, by the monotonic clock.
         self.stats = RouterStats()
@@ -298,7 +299,10 @@ class Router:
         found.is_final = False
         if self._is_stranger(answer):
             self._strangers.add(address)
-            text = f"{address} is of group {answer.group}, not of {self.group}; use its own"
+            text = (
+                f"{address} is of group {answer.group} of cluster {answer.cluster_id}, not of "
+                f"{self.group} of {self.cluster_id}; use its own"
+            )
             found.last_error = UnavailableError(text)
             if self._heard is not None:
                 self._heard(answer, address)
@@ -353,7 +357,12 @@ class Router:
             self._suspected, self._suspected_term = "", -1
 
     def _is_stranger(self, response: log_pb2.RouteResponse) -> bool:
-        """A node of another group. Nodes of before there were groups name none."""
+        """A node of another group or cluster. Nodes of before there were groups name none, and
+        nobody tells of those."""
+        if self.cluster_id and response.cluster_id != self.cluster_id:
+            return True
+        if self._is_told:
+            return response.group != self.group
         return bool(self.group and response.group) and response.group != self.group
 
     def _learn(self, response: log_pb2.RouteResponse) -> None:

@@ -28,12 +28,12 @@ from quorumlog.fetching import HELD_COUNT_MAX, HELD_SIZE_BYTES_MAX, PREFETCH_DEF
 from quorumlog.loop_thread import blocking, loop_thread, plain
 from quorumlog.message import Message
 from quorumlog.options import Consistency, Position
-from quorumlog.producer import (
+from quorumlog.producer import ProducerStats
+from quorumlog.producer_options import (
     BATCH_COUNT_MAX,
     BATCH_SIZE_BYTES_MAX,
     BUFFER_SIZE_BYTES_MAX,
     IN_FLIGHT_DEFAULT,
-    ProducerStats,
 )
 from quorumlog.queues import Queue
 from quorumlog.rebalance import Strategy
@@ -305,6 +305,7 @@ class Client(PopClient, TransactionClient):
         self,
         *,
         idempotent: bool = True,
+        name: str | None = None,
         linger_ms: float = 0,
         batch_size_bytes_max: int = BATCH_SIZE_BYTES_MAX,
         batch_count_max: int = BATCH_COUNT_MAX,
@@ -320,6 +321,7 @@ class Client(PopClient, TransactionClient):
             loop_thread.call_plain(
                 lambda: self._inner.producer(
                     idempotent=idempotent,
+                    name=name,
                     linger_ms=linger_ms,
                     batch_size_bytes_max=batch_size_bytes_max,
                     batch_count_max=batch_count_max,

@@ -14,6 +14,7 @@ from typing import Any, Self
 from quorumlog import consume_transactions as async_consume
 from quorumlog import transaction_client as async_client
 from quorumlog import transactions as async_transactions
+from quorumlog.arguments import checked_call
 from quorumlog.delivery import Receipt, Receipts
 from quorumlog.loop_thread import blocking, loop_thread, plain
 from quorumlog.message import OutgoingMessage
@@ -106,6 +107,7 @@ class TransactionalProducer:
             raise
         loop_thread.call(within.__aexit__(None, None, None))
 
+    @checked_call
     def send(
         self,
         topic: str,
@@ -115,7 +117,7 @@ class TransactionalProducer:
     ) -> Transaction:
         """Begin, do the local work, and do what it says."""
         made = self.begin(topic, body, **how)
-        decision = Decision(local(made))
+        decision = Decision.of(local(made), what="what the local work says")
         if decision is Decision.COMMIT:
             made.commit()
         elif decision is Decision.ROLLBACK:
@@ -187,8 +189,11 @@ class TransactionClient:
         make = async_client.TransactionClient.transactional_producer
 
         async def check_on_thread(checked: CheckedTransaction) -> Decision | str:
-            said = await asyncio.to_thread(check, checked)
-            return await said if inspect.isawaitable(said) else said
+            try:
+                said = await asyncio.to_thread(check, checked)
+                return await said if inspect.isawaitable(said) else said
+            except SystemExit as error:  # On a thread it ends the thread's work and no more.
+                raise RuntimeError("the check tried to end the program") from error
 
         return TransactionalProducer(
             loop_thread.call_plain(

@@ -13,17 +13,20 @@ Owns their life for the length of an `async with`; must not know the inside of a
 import asyncio
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from quorumlog.arguments import checked, checked_call
 from quorumlog.client import Client, connect
+from quorumlog.errors import InvalidRequestError, QuorumlogError
 
 if TYPE_CHECKING:
     from deploy.local import LocalCluster
 
 
+@checked
 class Cluster:
     """A running cluster. Nodes are named by their ids, from 1."""
 
@@ -57,7 +60,7 @@ class Cluster:
 
     def address(self, node_id: int) -> str:
         """Return host:port of a node's client service."""
-        return self._local.address(node_id)
+        return self._local.address(self._named(node_id))
 
     def client(self, **options: Any) -> Client:
         """Make a client of it; `options` are those of `quorumlog.connect`."""
@@ -65,35 +68,61 @@ class Cluster:
 
     async def leader_id(self, group: str | None = None) -> int:
         """Return the node that leads now, the first broker group or this one; 0: none does."""
+        if group is not None and group not in self.groups:
+            known = ", ".join(self.groups)
+            raise InvalidRequestError(f"there is no broker group {group!r}; use one of {known}")
         return await asyncio.to_thread(self._local.leader_id, group)
 
     async def wait_ready(self, timeout_ms: int = 30_000) -> int:
         """Wait until all nodes that run are ready and one leads; return that one."""
-        return await asyncio.to_thread(self._local.wait_ready, timeout_ms)
+        with _told():
+            return await asyncio.to_thread(self._local.wait_ready, timeout_ms)
 
     async def kill(self, node_id: int) -> None:
         """End a node as a crash would (SIGKILL). Its files stay."""
-        await asyncio.to_thread(self._local.kill, node_id)
+        await asyncio.to_thread(self._local.kill, self._named(node_id))
 
     async def stop(self, node_id: int) -> None:
         """Stop a node gracefully: it hands leadership over first."""
-        await asyncio.to_thread(self._local.stop, node_id)
+        await asyncio.to_thread(self._local.stop, self._named(node_id))
 
     async def restart(self, node_id: int, *, wait: bool = True) -> None:
         """Start a node, after stopping it if it runs, and wait until it is ready."""
-        await asyncio.to_thread(self._local.restart, node_id)
+        await asyncio.to_thread(self._local.restart, self._named(node_id))
         if wait:
             await self.wait_ready()
 
     def pause(self, node_id: int) -> None:
         """Stop a node from running (SIGSTOP); its connections stay open."""
-        self._local.pause(node_id)
+        self._local.pause(self._named(node_id))
 
     def resume(self, node_id: int) -> None:
         """Let a paused node run again."""
-        self._local.resume(node_id)
+        self._local.resume(self._named(node_id))
+
+    def _named(self, node_id: int) -> int:
+        """Raises InvalidRequestError for a node that the cluster does not have."""
+        if node_id not in self.node_ids:
+            known = ", ".join(map(str, self.node_ids))
+            raise InvalidRequestError(f"there is no node {node_id}; use one of {known}")
+        return node_id
 
 
+@contextmanager
+def _told() -> Iterator[None]:
+    """Say in the client's own way what cannot be done with the processes or their directory."""
+    from deploy.local import LocalError
+
+    try:
+        yield
+    except LocalError as error:
+        raise QuorumlogError(str(error), code=error.code) from error
+    except OSError as error:
+        text = f"the cluster's directory cannot be used ({error}); use another one"
+        raise InvalidRequestError(text, code="local.directory") from error
+
+
+@checked_call
 @asynccontextmanager
 async def cluster(
     nodes: int = 3,
@@ -107,15 +136,18 @@ async def cluster(
 
     Each of the `groups` has so many `nodes`. Without a `directory` a temporary one is used, and
     removed. `settings` are those of a node (`qlog config show`). Takes about two seconds to start.
+    Raises QuorumlogError with a code of `local.` for what cannot be started.
     """
     from deploy.local import LocalCluster
 
     home = Path(directory) if directory is not None else Path(tempfile.mkdtemp(prefix="quorumlog-"))
     try:
-        local = LocalCluster.create(home, nodes, groups=groups, flush=flush, settings=settings)
+        with _told():
+            local = LocalCluster.create(home, nodes, groups=groups, flush=flush, settings=settings)
         try:
-            await asyncio.to_thread(local.start)
-            await asyncio.to_thread(local.wait_ready)
+            with _told():
+                await asyncio.to_thread(local.start)
+                await asyncio.to_thread(local.wait_ready)
             yield Cluster(local)
         finally:
             # A graceful stop of all would take longer, and whoever looks into the files afterwards

@@ -7,6 +7,7 @@ job of Spark.
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from quorumlog.arguments import check_path
 from quorumlog.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ class ClientTls(NamedTuple):
         Raises InvalidRequestError for a certificate without its key or a key without its
         certificate, and OSError for a file that cannot be read.
         """
+        for name, path in self._asdict().items():
+            check_path(name, path)
         if bool(self.certificate) != bool(self.key):
             raise InvalidRequestError(
                 f"only {self.certificate or self.key} is given; a certificate of a client and its "

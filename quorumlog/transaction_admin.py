@@ -6,6 +6,7 @@ is of one broker group, and its id is unique within it.
 
 from typing import Any, Final
 
+from quorumlog.arguments import checked
 from quorumlog.batch import decode_records
 from quorumlog.broker_groups import BrokerGroup, BrokerGroups
 from quorumlog.errors import InvalidRequestError
@@ -25,6 +26,7 @@ _PB_OUTCOMES: Final = {
 }
 
 
+@checked
 class TransactionAdmin:
     """The part of `Admin` that is about transactions."""
 
@@ -74,7 +76,7 @@ class TransactionAdmin:
 
         Raises NotFoundError, TransactionEndedError when it had ended in another way.
         """
-        wanted = Decision(decision)
+        wanted = Decision.of(decision)
         if wanted is Decision.UNKNOWN:
             raise InvalidRequestError("decide: commit or rollback")
         at = self._groups.get(group)

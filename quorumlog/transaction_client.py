@@ -6,17 +6,20 @@ not know how either kind works. `quorumlog.client.Client` is the one subclass.
 
 from typing import Any, TypeVar
 
+from quorumlog.arguments import checked
 from quorumlog.client_parts import Parts
 from quorumlog.consume_transactions import ConsumeTransaction, Stored
 from quorumlog.errors import InvalidRequestError
 from quorumlog.group import GroupConsumer
-from quorumlog.producer import Producer, ProducerOptions
+from quorumlog.producer import Producer
+from quorumlog.producer_options import ProducerOptions
 from quorumlog.transactions import Check, TransactionalProducer
 
 _Made = TypeVar("_Made")
 GROUPS_MAX = 1_000  # Consumer groups whose stored offsets are remembered.
 
 
+@checked
 class TransactionClient:
     """Makes transactions."""
 

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, Self
 
 from quorumlog.batch import decode_records
+from quorumlog.errors import InvalidRequestError
 from quorumlog.message import Message
 from quorumlog.pb import transaction_pb2
 
@@ -18,6 +19,16 @@ class Decision(enum.StrEnum):
     COMMIT = "commit"
     ROLLBACK = "rollback"
     UNKNOWN = "unknown"
+
+    @classmethod
+    def of(cls, said: "Decision | str", *, what: str = "decision") -> "Decision":
+        """Accept a member or its value. Raises InvalidRequestError."""
+        try:
+            return cls(said)
+        except ValueError:
+            names = ", ".join(member.value for member in cls)
+            text = f"{what} is {said!r:.100}; use one of {names}"
+            raise InvalidRequestError(text) from None
 
 
 OUTCOMES: Final = {

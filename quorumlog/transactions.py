@@ -16,6 +16,7 @@ from typing import Any, Final, Self
 
 import grpc
 
+from quorumlog.arguments import checked, checks_itself
 from quorumlog.batch import size_bytes_of
 from quorumlog.broker_groups import BrokerGroup, BrokerGroups
 from quorumlog.channels import is_cancelled
@@ -30,7 +31,7 @@ from quorumlog.errors import (
     from_rpc,
 )
 from quorumlog.message import OutgoingMessage
-from quorumlog.outgoing import entries_of
+from quorumlog.outgoing import check_bodies, entries_of
 from quorumlog.pb import log_pb2, transaction_pb2
 from quorumlog.producer import Producer
 from quorumlog.retry import TIMEOUT_MS_MAX, Backoff, Deadline
@@ -84,6 +85,7 @@ class Transaction:
         return f"<Transaction {self.transaction_id} of {self.group}, {self.decision or 'open'}>"
 
 
+@checked
 class TransactionalProducer:
     """Begins transactions, and answers for them. Made by `client.transactional_producer()`.
 
@@ -166,6 +168,7 @@ class TransactionalProducer:
 
     # Transactions.
 
+    @checks_itself
     async def begin(
         self,
         topic: str,
@@ -184,6 +187,7 @@ class TransactionalProducer:
         """
         self.start()
         bodies = [body] if isinstance(body, bytes | str) else body
+        check_bodies(bodies)
         if not bodies:
             raise InvalidRequestError("a transaction needs a message; give one")
         shaping = self._producer.shaping
@@ -228,7 +232,7 @@ class TransactionalProducer:
         self,
         topic: str,
         body: bytes | str | Sequence[bytes | str | OutgoingMessage],
-        local: Callable[[Transaction], Awaitable[Decision | str]],
+        local: Callable[[Transaction], Decision | str | Awaitable[Decision | str]],
         **how: Any,
     ) -> Transaction:
         """Begin, do the local work, and do what it says; the way of RocketMQ's clients.
@@ -237,7 +241,9 @@ class TransactionalProducer:
         asks later. Arguments of `begin`.
         """
         made = await self.begin(topic, body, **how)
-        decision = Decision(await local(made))
+        said = local(made)
+        said = await said if inspect.isawaitable(said) else said
+        decision = Decision.of(said, what="what the local work says")
         if decision is not Decision.UNKNOWN:
             await made._end(decision)
         return made
@@ -295,9 +301,10 @@ class TransactionalProducer:
         """Ask the program, and tell the cluster. What fails is asked again later."""
         transaction_id = question.transaction_id
         try:
-            checked = CheckedTransaction.of(question, group.name, self.producer_group)
-            said = self._check(checked)
-            decision = Decision(await said if inspect.isawaitable(said) else said)
+            asked = CheckedTransaction.of(question, group.name, self.producer_group)
+            said = self._check(asked)
+            said = await said if inspect.isawaitable(said) else said
+            decision = Decision.of(said, what="what the check says")
         except (Exception, asyncio.CancelledError):  # Whatever a program may raise.
             if is_cancelled():
                 raise

@@ -21,9 +21,19 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from raft import election, follower, leader, read_index, recovery, replication, snapshot, transfer
+from raft import (
+    divergence,
+    election,
+    follower,
+    leader,
+    read_index,
+    recovery,
+    replication,
+    snapshot,
+    transfer,
+)
 from raft.config import RaftConfig
-from raft.errors import PeerProtocolError
+from raft.errors import PeerProtocolError, TermJumpError
 from raft.membership import Change
 from raft.messages import (
     NO_INDEX,
@@ -73,6 +83,14 @@ def check_append(message: AppendRequest) -> None:
         raise PeerProtocolError(message.sender, f"entry of term {term} in term {message.term}")
 
 
+def _check_term(state: State, message: Message) -> None:
+    """Raise TermJumpError before anything is done with a term that is too far ahead.
+
+    Deviation: the paper adopts any higher term (Raft paper, figure 2, rules for servers)."""
+    if message.term > state.term and state.term_ceiling.refuses(message.term):
+        raise TermJumpError(message.sender, message.term, state.term_ceiling.limit)
+
+
 class RaftCore:
     """One replica. Not thread-safe, never blocks, deterministic in its inputs and the seed of
     `random`."""
@@ -102,7 +120,7 @@ class RaftCore:
         An append's payload and a snapshot's state stay with the shell; it must take the Ready that
         follows before it steps the next such message. Raises PeerProtocolError, with no state
         changed, for a message of another group, from this node, to another node, or of impossible
-        content."""
+        content; TermJumpError, which is one, for a term that no elections explain."""
         state = self.state
         if message.group != state.group:
             raise PeerProtocolError(message.sender, f"it belongs to cluster {message.group!r}")
@@ -114,6 +132,7 @@ class RaftCore:
         if kind is AppendRequest:
             check_append(message)  # type: ignore[arg-type]
         elif kind is VoteRequest:
+            _check_term(state, message)
             election.handle_vote_request(state, message)  # type: ignore[arg-type]
             return
         if message.term != state.term:
@@ -125,8 +144,14 @@ class RaftCore:
                     # the grant is for tells whether it is about the campaign under way.
                     election.handle_vote_reply(state, message)  # type: ignore[arg-type]
                 return
+            _check_term(state, message)
             follower.become_follower(state, message.term, NO_NODE, "higher term seen")
         _HANDLERS[kind](state, message)
+
+    def check_term(self, message: Message) -> None:
+        """Raise TermJumpError if `step` would; change nothing. For a shell that would do work, such
+        as gathering a snapshot, before it has the whole message."""
+        _check_term(self.state, message)
 
     def tick(self, *, may_campaign: bool = True) -> None:
         """Let one tick interval pass.
@@ -135,6 +160,8 @@ class RaftCore:
         tick all the same: what it promised to a leader it heard would never end otherwise (R22)."""
         state = self.state
         state.now += 1
+        if state.now >= state.term_ceiling.renew_at:
+            state.term_ceiling.renew(state.term, now=state.now)
         if state.role is Role.LEADER:
             leader.tick(state)
         elif may_campaign:
@@ -179,6 +206,16 @@ class RaftCore:
         Ends RECOVERING on this node; `Ready.loss_from` says from where acked records may be
         missing. Raises RecoveryRefusedError when the node is not recovering."""
         recovery.accept_loss(self.state)
+
+    def lose_memory(self, incarnation: int) -> None:
+        """This disk was found to be an old copy: become JOINING under a new `incarnation`, which is
+        above any that others remember of this node (raft.lives)."""
+        follower.lose_memory(self.state, incarnation)
+
+    def diverge(self, leader: NodeId) -> None:
+        """The shell found that the log of `leader` differs where the terms are the same: stand
+        aside, as for any contradiction of what is committed here (raft.divergence)."""
+        divergence.diverge(self.state, leader)
 
     # Reports from the shell.
 

@@ -8,6 +8,8 @@ same path as five."""
 from __future__ import annotations
 
 from raft import recovery
+from raft.ceiling import TERM_END
+from raft.divergence import contradicts
 from raft.follower import become_follower
 from raft.leader import become_leader
 from raft.messages import NO_NODE, CampaignNow, Refusal, Standing, VoteReply, VoteRequest
@@ -33,7 +35,9 @@ def is_entitled(state: State) -> bool:
     The second kind may hold the newest log, with the very entry that removes it, so that the voters
     left can elect nobody without it (Raft thesis 4.2.2). It does not count its own vote.
     """
-    if state.standing is Standing.JOINING:
+    if _is_at_end(state):
+        return False
+    if state.standing in (Standing.JOINING, Standing.DIVERGED):
         return False
     if state.is_voter:
         return True
@@ -43,6 +47,12 @@ def is_entitled(state: State) -> bool:
         and configurations[-1].index > state.commit
         and state.node_id in configurations[-2].configuration.voters
     )
+
+
+def _is_at_end(state: State) -> bool:
+    """Return whether there is no term left to campaign for. Only an operator can help then: all
+    nodes are stopped and lowered together (`qlog term`)."""
+    return state.term + 1 >= TERM_END
 
 
 def _ask_pre_votes(state: State) -> None:
@@ -57,6 +67,7 @@ def _ask_pre_votes(state: State) -> None:
 def _ask_votes(state: State, reason: str, *, transfer: bool) -> None:
     """Raise the term, vote for oneself, ask the others once that is durable (R01)."""
     state.term += 1
+    assert state.term < TERM_END, f"campaign for term {state.term}, which is the end"
     state.vote = state.node_id
     state.touch_hard_state()
     state.set_role(Role.CANDIDATE, NO_NODE, reason)
@@ -122,8 +133,13 @@ def handle_vote_reply(state: State, message: VoteReply) -> None:
         return
     if message.sender not in state.voters or message.sender in state.votes:
         return
+    state.terms_seen[message.sender] = message.term
     if message.refusal is Refusal.NO_STANDING:
         state.standing_refusals.add(message.sender)
+    elif message.refusal is Refusal.HISTORY_CONFLICT:
+        state.divergent_peers.add(message.sender)
+    elif message.granted:
+        state.divergent_peers.discard(message.sender)
     state.votes[message.sender] = message.granted
     _count_votes(state)
 
@@ -131,6 +147,7 @@ def handle_vote_reply(state: State, message: VoteReply) -> None:
 def handle_vote_request(state: State, message: VoteRequest) -> None:
     """Answer a request or a pre-vote. Owns the term rule for both, since stickiness comes before
     it."""
+    state.terms_seen[message.sender] = message.term
     if message.pre:
         refusal = _pre_vote_refusal(state, message)
         _answer(state, message, refusal)
@@ -173,9 +190,13 @@ def _log_refusal(state: State, message: VoteRequest) -> Refusal:
         message.recovery and state.standing is Standing.RECOVERING
     )
     if not trusted:
-        return Refusal.NO_STANDING
+        is_apart = state.standing is Standing.DIVERGED
+        return Refusal.HISTORY_CONFLICT if is_apart else Refusal.NO_STANDING
     if not state.log.is_up_to_date(message.last_index, message.last_term):
         return Refusal.OLD_LOG
+    if contradicts(state, message):
+        state.divergent_peers.add(message.sender)
+        return Refusal.HISTORY_CONFLICT
     return Refusal.NONE
 
 
@@ -202,7 +223,7 @@ def handle_campaign_now(state: State, message: CampaignNow) -> None:
     """The leader hands over: campaign without pre-vote, if entitled."""
     if state.role not in (Role.FOLLOWER, Role.PRE_CANDIDATE):
         return
-    if not state.is_voter or state.standing is not Standing.FULL:
+    if not state.is_voter or state.standing is not Standing.FULL or _is_at_end(state):
         return
     state.is_recovery_campaign = False
     state.standing_refusals.clear()

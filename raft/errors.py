@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import ClassVar
 
-from raft.messages import Index, NodeId
+from raft.messages import Index, NodeId, Term
 
 
 class Outcome(Enum):
@@ -121,6 +121,35 @@ class PeerProtocolError(RaftError):
 
     def __str__(self) -> str:
         return f"node {self.peer} broke the protocol: {self.detail}; connection must be dropped"
+
+
+class TermJumpError(PeerProtocolError):
+    """A message with a term that no elections explain. Refused before it was adopted; drop the
+    connection."""
+
+    code = "raft.term_jump"
+
+    def __init__(self, peer: NodeId, found: Term, limit: Term) -> None:
+        RaftError.__init__(self, peer, found, limit)
+        self.peer, self.found, self.limit = peer, found, limit
+        self.detail = (
+            f"term {found} is too far ahead, at most {limit} is taken now; if that node is one of "
+            f"this cluster, look at its term and at who can reach its peer port"
+        )
+
+
+class ForeignChainError(PeerProtocolError):
+    """Entries that do not follow the ones before them here, although their terms say so.
+
+    Either bytes were changed on the way, or the two logs differ where they must not: then the very
+    same is found again."""
+
+    code = "raft.foreign_chain"
+
+    def __init__(self, peer: NodeId, detail: str, index: Index, found: object) -> None:
+        super().__init__(peer, detail)
+        self.args = (peer, detail, index, found)
+        self.index, self.found = index, found
 
 
 class HardStateNotSavedError(RaftError):

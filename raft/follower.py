@@ -6,6 +6,7 @@ nothing of elections beyond the timer it resets.
 
 from __future__ import annotations
 
+from raft.divergence import conflict_of, diverge
 from raft.messages import (
     NO_INDEX,
     NO_NODE,
@@ -57,18 +58,28 @@ def _forget_leadership(state: State) -> None:
     state.read_count = 0
 
 
+def leave_term(state: State, message: AppendRequest | InstallSnapshot) -> None:
+    """Two nodes lead in one term, so somebody voted twice: nothing of this term can be trusted.
+
+    With a higher term both step down when they hear of it, and what each of them has committed is
+    compared when the next leader sends its log."""
+    become_follower(state, state.term + 1, NO_NODE, "two leaders in one term")
+    answer_old_leader(state, message)
+
+
+def is_second_leader(state: State, leader: NodeId) -> bool:
+    """Return whether `leader` leads in a term in which this node or another one does."""
+    return state.role is Role.LEADER or state.leader not in (NO_NODE, leader)
+
+
 def hear_leader(state: State, leader: NodeId) -> None:
     """A valid append or snapshot of the current term arrived: follow its sender, reset the
     timer."""
-    assert state.role is not Role.LEADER, (
-        f"two leaders in term {state.term}: {leader} and this node"
-    )
+    assert state.role is not Role.LEADER, f"node {leader} leads term {state.term}, and this one"
     if state.role is not Role.FOLLOWER:
         become_follower(state, state.term, leader, "leader of this term seen")
     elif state.leader != leader:
-        assert state.leader == NO_NODE, (
-            f"two leaders in term {state.term}: {leader}, {state.leader}"
-        )
+        assert state.leader == NO_NODE, f"term {state.term} is led by {state.leader} and {leader}"
         state.leader = leader
         state.note_role("leader of this term seen")
     state.timer_start = state.contact_tick = state.now
@@ -113,7 +124,14 @@ def answer_old_leader(state: State, message: AppendRequest | InstallSnapshot) ->
 
 def handle_append(state: State, message: AppendRequest) -> None:
     """Check, store and ack the range of an append of the current term."""
+    if state.leader != message.sender and is_second_leader(state, message.sender):
+        leave_term(state, message)
+        return
     hear_leader(state, message.sender)
+    # Mostly the leader goes on behind what is committed here, and nothing is to be compared.
+    is_questionable = message.prev_index <= state.commit or state.standing is Standing.DIVERGED
+    if is_questionable and stands_aside(state, message):
+        return
     if message.admitted and message.admitted == state.incarnation:
         end_doubt(state)
     log = state.log
@@ -143,6 +161,15 @@ def handle_append(state: State, message: AppendRequest) -> None:
         # The leader hears at once that we live (R41), and after the sync that we hold the entries.
         state.send(ack(state, message.sender, state.synced, message.round))
         state.send_promise(ack(state, message.sender, verified, message.round))
+
+
+def stands_aside(state: State, message: AppendRequest) -> bool:
+    """Answer a leader that contradicts what is committed here: nothing is taken of it (R11)."""
+    is_apart = state.standing is Standing.DIVERGED or conflict_of(state, message) != NO_INDEX
+    if is_apart:
+        diverge(state, message.sender)
+        state.send(ack(state, message.sender, NO_INDEX, message.round))
+    return is_apart
 
 
 def _refuse(state: State, message: AppendRequest) -> None:
@@ -218,7 +245,23 @@ def end_doubt(state: State) -> None:
     again."""
     if state.standing is Standing.FULL:
         return
+    assert state.standing is not Standing.DIVERGED, "a history that differs stays apart"
     state.standing = Standing.FULL
+    state.touch_hard_state()
+
+
+def lose_memory(state: State, incarnation: int) -> None:
+    """This disk is an old copy of what it held: vote no more, and count for nothing (R29).
+
+    `incarnation` is above any under which this node was known."""
+    if state.standing is Standing.DIVERGED:
+        return
+    if state.role is not Role.FOLLOWER:
+        become_follower(state, state.term, NO_NODE, "memory lost")
+    state.standing = Standing.JOINING
+    state.incarnation = max(incarnation, state.incarnation + 1)
+    state.send_now.clear()  # What it promised may not be true, and messages may be lost.
+    state.send_after_sync.clear()
     state.touch_hard_state()
 
 

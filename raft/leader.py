@@ -122,6 +122,9 @@ def handle_append_reply(state: State, message: AppendReply) -> None:
     match = message.match
     if match > state.log.last_index:
         raise PeerProtocolError(message.sender, f"acked {match}, log ends {state.log.last_index}")
+    if message.round > state.round:
+        # It would confirm every read to come.
+        raise PeerProtocolError(message.sender, f"echoes round {message.round} of {state.round}")
     was_counted = progress.is_counted
     if not recovery.admit_reply(state, progress, message):
         return

@@ -42,8 +42,12 @@ class Standing(IntEnum):
     4.5)."""
 
     JOINING = 2
-    """The disk started empty. Only a learner may leave this standing; a voter here is an
-    amnesiac."""
+    """The disk started empty, or with an old copy of what it held. Only a learner may leave this
+    standing; a voter here is an amnesiac."""
+
+    DIVERGED = 3
+    """A leader's log contradicts what is committed here. The node keeps its log as evidence, and
+    takes part in nothing, for good: a person has to decide which history to go on with."""
 
 
 class Refusal(IntEnum):
@@ -56,6 +60,8 @@ class Refusal(IntEnum):
     LEADER_ALIVE = 4
     NO_STANDING = 5
     NO_MATCH = 6
+    HISTORY_CONFLICT = 7
+    """The candidate's log contradicts what is committed here."""
 
 
 class Configuration(NamedTuple):
@@ -132,11 +138,19 @@ class AppendRequest(NamedTuple):
     """The configuration entries inside the range: the core sees no payload but must see these."""
     admitted: int
     """Incarnation of the receiver that the leader found caught up; 0 for none. Ends recovery."""
+    prev_chain: int | None = None
+    """What the leader's log holds through `prev_index`, as one number; None: not said. For the
+    pump, which adds it to heartbeats and compares it."""
 
     def without_entries(self) -> AppendRequest:
         """Return the heartbeat that checks nothing but the empty prefix, which always holds."""
         return self._replace(
-            prev_index=NO_INDEX, prev_term=NO_TERM, hi=0, runs=(), configurations=()
+            prev_index=NO_INDEX,
+            prev_term=NO_TERM,
+            hi=0,
+            runs=(),
+            configurations=(),
+            prev_chain=None,
         )
 
 

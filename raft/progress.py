@@ -38,6 +38,7 @@ class Progress:
         "contact_tick",
         "incarnation",
         "is_counted",
+        "is_divergent",
         "is_paused",
         "match",
         "next",
@@ -68,6 +69,8 @@ class Progress:
         self.is_counted = True
         """Whether it counts for commit, check-quorum and reads: not while its memory is in
         doubt."""
+        self.is_divergent = False
+        """What is committed there contradicts this leader's log: it gets heartbeats only."""
         self.admission_target: Index = NO_TARGET
         """While its memory is in doubt: the match from which on it is as good as any other."""
         self.admitted = 0
@@ -101,6 +104,7 @@ class Progress:
         self.is_paused = False
         self.round = 0
         self.is_counted = False
+        self.is_divergent = False
         self.admission_target = NO_TARGET
         self.admitted = 0
 

@@ -95,7 +95,8 @@ def recovering_state(found: InitialState) -> InitialState:
     within the same boot then still finds the node recovering.
     """
     old = found.hard_state
-    standing = Standing.JOINING if old.standing is Standing.JOINING else Standing.RECOVERING
+    is_out = old.standing in (Standing.JOINING, Standing.DIVERGED)
+    standing = old.standing if is_out else Standing.RECOVERING
     hard_state = HardState(old.term, old.vote, standing, old.incarnation + 1)
     return found._replace(hard_state=hard_state)
 

@@ -25,10 +25,12 @@ from raft.state import State
 
 
 def admit_reply(state: State, progress: Progress, message: AppendReply) -> bool:
-    """Note standing and incarnation of a follower; return False for a reply of an earlier one."""
+    """Note standing and incarnation of a follower; return False for a reply that says nothing of
+    its log: of an earlier incarnation, or of a history that differs."""
     if message.incarnation != progress.incarnation:
         if message.incarnation < progress.incarnation:
             return False
+        state.divergent_peers.discard(progress.node)
         if progress.incarnation == UNHEARD and message.standing is Standing.FULL:
             progress.incarnation = message.incarnation
         else:
@@ -40,6 +42,10 @@ def admit_reply(state: State, progress: Progress, message: AppendReply) -> bool:
         progress.admitted = 0
         return True
     progress.is_counted = False
+    if message.standing is Standing.DIVERGED:
+        progress.is_divergent = True
+        state.divergent_peers.add(progress.node)
+        return False
     if progress.admission_target == NO_TARGET:
         if state.commit >= state.own_term_first:
             progress.admission_target = state.commit

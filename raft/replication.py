@@ -45,6 +45,8 @@ def broadcast(state: State) -> None:
 
 def feed(state: State, progress: Progress) -> None:
     """Send the next entries, a probe or a snapshot, as the state of the follower allows."""
+    if progress.is_divergent:
+        return
     kind = progress.state
     if kind is ProgressState.REPLICATE:
         while progress.next <= state.written:
@@ -141,7 +143,7 @@ def heartbeat(state: State, progress: Progress) -> None:
     The check on the entry before `next` makes a follower that missed something say so. A follower
     whose place in the log is unknown gets a check on the empty prefix, which always holds.
     """
-    if progress.state is ProgressState.PROBE:
+    if progress.state is ProgressState.PROBE and not progress.is_divergent:
         progress.is_paused = False
         feed(state, progress)
         if progress.is_paused:

@@ -5,9 +5,10 @@ to the core only when it is complete and verified, and installs it when `Ready` 
 
 from __future__ import annotations
 
+from raft.divergence import diverge, snapshot_conflicts
 from raft.errors import CompactionRefusedError
-from raft.follower import ack, hear_leader
-from raft.messages import NO_INDEX, Index, InstallSnapshot, SnapshotMeta
+from raft.follower import ack, hear_leader, is_second_leader, leave_term
+from raft.messages import NO_INDEX, Index, InstallSnapshot, SnapshotMeta, Standing
 from raft.progress import ProgressState
 from raft.state import State
 
@@ -17,8 +18,15 @@ def handle_install(state: State, message: InstallSnapshot) -> None:
 
     Never replaces newer state. Keeps the log when it holds (index, term): then the snapshot only
     tells that everything up to there is committed (Raft paper 7)."""
+    if is_second_leader(state, message.sender):
+        leave_term(state, message)
+        return
     hear_leader(state, message.sender)
     meta = message.meta
+    if state.standing is Standing.DIVERGED or snapshot_conflicts(state, meta):
+        diverge(state, message.sender)
+        state.send(ack(state, message.sender, NO_INDEX, message.round))
+        return
     if meta.index <= state.commit:
         known = min(state.commit, state.synced)
         state.send(ack(state, message.sender, known, message.round))

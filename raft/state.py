@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from random import Random
 
+from raft.ceiling import ceiling_of_terms
 from raft.config import RaftConfig
 from raft.log_view import LogView
 from raft.messages import (
@@ -60,6 +61,7 @@ class State:
         "config",
         "configurations",
         "contact_tick",
+        "divergent_peers",
         "group",
         "handed",
         "hard_state_taken",
@@ -101,6 +103,8 @@ class State:
         "standing_refusals",
         "synced",
         "term",
+        "term_ceiling",
+        "terms_seen",
         "timeout_ticks",
         "timer_start",
         "transfer_deadline",
@@ -128,10 +132,10 @@ class State:
             runs=initial.runs,
         )
         hard_state = initial.hard_state
-        assert hard_state.term >= self.log.last_term, (
-            "the log holds a term the hard state never saw"
-        )
+        assert hard_state.term >= self.log.last_term, "a term that the hard state never saw"
         self.term: Term = hard_state.term
+        self.term_ceiling = ceiling_of_terms(hard_state.term)
+        """How far ahead a message may be. Own campaigns do not meet it, only the end."""
         self.vote: NodeId = hard_state.vote
         """Invariant: set at most once per term."""
         self.standing: Standing = hard_state.standing
@@ -166,6 +170,11 @@ class State:
         self.written: Index = initial.last_index
         """Leader: last entry the shell can read back, so the last that may be sent."""
         self.snapshot: SnapshotMeta | None = initial.snapshot
+
+        self.terms_seen: dict[NodeId, Term] = {}
+        """Terms in which others took part in elections, since `lives` last looked."""
+        self.divergent_peers: set[NodeId] = set()
+        """Nodes whose committed log contradicts that of this node, or of the leader it knows."""
 
         self.configurations: list[ConfigurationAt] = list(initial.configurations)
         """The one in force at the base of the log, then one per configuration entry of the log."""

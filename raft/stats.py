@@ -37,6 +37,7 @@ class RaftStats(NamedTuple):
     uncommitted_entry_count: int
     read_count: int
     transferee: NodeId
+    divergent_peers: tuple[NodeId, ...]
 
 
 def stats_of(state: State) -> RaftStats:
@@ -74,4 +75,5 @@ def stats_of(state: State) -> RaftStats:
         state.log.last_index - state.commit,
         state.read_count,
         state.transferee,
+        tuple(sorted(state.divergent_peers)),
     )

@@ -19,7 +19,7 @@ class Role(IntEnum):
 
 
 TRANSITIONS: dict[tuple[Role, Role], tuple[str, ...]] = {
-    (Role.FOLLOWER, Role.FOLLOWER): ("higher term seen",),
+    (Role.FOLLOWER, Role.FOLLOWER): ("higher term seen", "two leaders in one term"),
     (Role.FOLLOWER, Role.PRE_CANDIDATE): ("election timeout",),
     (Role.FOLLOWER, Role.CANDIDATE): ("asked to take over",),
     (Role.PRE_CANDIDATE, Role.FOLLOWER): (
@@ -28,6 +28,7 @@ TRANSITIONS: dict[tuple[Role, Role], tuple[str, ...]] = {
         "leader of this term seen",
         "refused by a quorum",
         "no longer entitled to campaign",
+        "memory lost",
     ),
     (Role.PRE_CANDIDATE, Role.PRE_CANDIDATE): ("election timeout",),
     (Role.PRE_CANDIDATE, Role.CANDIDATE): ("pre-vote quorum", "asked to take over"),
@@ -36,6 +37,7 @@ TRANSITIONS: dict[tuple[Role, Role], tuple[str, ...]] = {
         "leader of this term seen",
         "refused by a quorum",
         "no longer entitled to campaign",
+        "memory lost",
     ),
     (Role.CANDIDATE, Role.PRE_CANDIDATE): ("election timeout",),
     (Role.CANDIDATE, Role.LEADER): ("vote quorum",),
@@ -43,6 +45,8 @@ TRANSITIONS: dict[tuple[Role, Role], tuple[str, ...]] = {
         "higher term seen",
         "no contact with a quorum",
         "own removal committed",
+        "memory lost",
+        "two leaders in one term",
     ),
 }
 

@@ -19,7 +19,7 @@ from typing import Final, Self
 
 from store import format as fmt
 from store.file_system import FileSystem
-from store.mapped_file import TEMPORARY_SUFFIX
+from store.staging import TEMPORARY_SUFFIX
 
 FILE_NAME: Final = "checkpoint"
 _SAFETY_MS: Final = 3_000  # RocketMQ's guard on top of the smaller time (4.1).

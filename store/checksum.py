@@ -27,6 +27,16 @@ crc32c: Callable[[bytes], int] = google_crc32c.value if FAST_CRC32C else _refere
 """CRC-32C of a `bytes` object (google-crc32c refuses memoryviews), as an unsigned 32-bit value."""
 
 
+def _reference_extend(crc: int, data: bytes) -> int:
+    return _reference_crc32c(data, crc)  # type: ignore[call-arg]
+
+
+crc32c_extend: Callable[[int, bytes], int] = (
+    google_crc32c.extend if FAST_CRC32C else _reference_extend
+)
+"""CRC-32C of bytes that follow others, whose CRC-32C is given: `extend(crc(a), b)` is `crc(ab)`."""
+
+
 class ChecksumMismatchError(AssertionError):
     """The fast checksum of this machine disagrees with its definition: nothing can be trusted."""
 

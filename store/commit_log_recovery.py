@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from store.commit_log import CommitLog
 from store.config import MIB
-from store.errors import CorruptionError
+from store.errors import CorruptionError, TailNotCutError
 from store.failpoints import hit
 from store.file_system import FileSystem
 from store.mapped_file import MappedFile
@@ -38,12 +38,14 @@ class _FileEnd(NamedTuple):
     found: str
 
 
-def recover_commit_log(fs: FileSystem, log: CommitLog, known_good_position: int) -> RecoveryReport:
+def recover_commit_log(
+    fs: FileSystem, log: CommitLog, known_good_position: int, *, may_cut: bool = True
+) -> RecoveryReport:
     """Walk the log from the start of the file that holds `known_good_position`, and cut the tail.
 
     Everything before `known_good_position` was once known to be whole (synced, or dispatched in
-    this boot). Raises CorruptionError, having changed nothing, when it is not any more. Running it
-    twice gives the same bytes.
+    this boot). Raises CorruptionError, having changed nothing, when it is not any more; without
+    `may_cut` TailNotCutError when there is something to cut. Running it twice gives the same bytes.
     """
     files = log.files.files
     if not files:
@@ -65,6 +67,8 @@ def recover_commit_log(fs: FileSystem, log: CommitLog, known_good_position: int)
     if end < known_good_position:
         raise _corruption(log, stop, known_good_position)
     dirty_hi = log.files.dirty_hi(end)
+    if not may_cut and dirty_hi > end:
+        raise TailNotCutError(log.files.directory, end, dirty_hi - end)
     hit("commit_log.before_cut")
     log.files.truncate(end, dirty_hi)
     cut_size_bytes = dirty_hi - end

@@ -12,52 +12,23 @@ zeros. Offsets are record numbers, positions are bytes of the log, `at` is a byt
 """
 
 import os
-from collections.abc import Callable
 from typing import Final
 
 from store import format as fmt
-from store.descriptor_cache import DescriptorCache
-from store.errors import (
-    DerivedFileError,
-    FileSystemError,
-    PositionRangeError,
-    QueueOrderError,
-)
+from store.errors import DerivedFileError, QueueOrderError
 from store.failpoints import hit
-from store.file_system import FileSystem
-from store.mapped_file import TEMPORARY_SUFFIX
+from store.queue_environment import UNIT_SIZE_BYTES, QueueEnvironment
+from store.queue_reads import IsBefore, QueueReads, Unit
+from store.unit_sums import UnitSums
 
-UNIT_SIZE_BYTES: Final = fmt.CONSUME_QUEUE_UNIT_SIZE_BYTES
+__all__ = ["FILLER", "UNIT_SIZE_BYTES", "ConsumeQueue", "IsBefore", "QueueEnvironment", "Unit"]
+from store.staging import stage, sweep_temporary
+
 FILLER: Final = fmt.CONSUME_QUEUE_UNIT.pack(0, fmt.CONSUME_QUEUE_FILLER_SIZE, 0)
 _CHECKED_UNITS: Final = 1024  # How many units before the end recovery compares with each other.
 
-Unit = tuple[int, int, int]  # Position, size in bytes, tags code.
-IsBefore = Callable[[int, int], bool]  # (position, size in bytes) -> left of what is searched.
 
-
-class QueueEnvironment:
-    """What all queues of one store share."""
-
-    __slots__ = ("descriptors", "directory", "fs", "new_names", "units_per_file")
-
-    def __init__(
-        self, fs: FileSystem, directory: str, units_per_file: int, descriptors: DescriptorCache
-    ) -> None:
-        self.fs = fs
-        self.directory = directory
-        self.units_per_file = units_per_file
-        self.descriptors = descriptors
-        self.new_names: set[str] = set()
-        """Directories above queues that got a name which is not durable. Changed by adding only;
-        who syncs replaces it."""
-
-    @property
-    def file_size_bytes(self) -> int:
-        """Size of every queue file."""
-        return self.units_per_file * UNIT_SIZE_BYTES
-
-
-class ConsumeQueue:
+class ConsumeQueue(QueueReads):
     """The units [min_offset, max_offset) of one queue. One writer; reads from any thread.
 
     Invariant: first file's offset <= min_offset <= max_offset <= end of the last file. Before the
@@ -75,6 +46,7 @@ class ConsumeQueue:
         "max_offset",
         "min_offset",
         "queue_id",
+        "sums",
         "synced_offset",
         "topic",
     )
@@ -93,11 +65,8 @@ class ConsumeQueue:
         self.has_new_names = False  # Files were made or deleted since the directory was synced.
         self._is_cut_pending = False  # A truncation has begun, and its zeros are not durable yet.
         self._may_have_more = False  # A put that failed may have left units behind max_offset.
-
-    @property
-    def directory(self) -> str:
-        """Where the files are: `<topic>/<queue id>`."""
-        return f"{self._environment.directory}/{self.topic}/{self.queue_id}"
+        name, units_per_file = f"{topic}/{queue_id}", environment.units_per_file
+        self.sums = UnitSums(environment.sums, name, units_per_file)
 
     @property
     def has_files(self) -> bool:
@@ -144,6 +113,7 @@ class ConsumeQueue:
             units, len(units) - UNIT_SIZE_BYTES
         )
         self.built_position = last_position + size_bytes
+        self.sums.put(units)
         self.max_offset = next_offset + count
         return count
 
@@ -153,7 +123,9 @@ class ConsumeQueue:
         Fillers come before it, as RocketMQ's fillPreBlank. Raises as `put`.
         """
         self._file_lo = self._file_hi = self._file_of(offset)
-        self._add_file(FILLER * (offset - self._file_lo))
+        fillers = FILLER * (offset - self._file_lo)
+        self._add_file(fillers)
+        self.sums.begin(self._file_lo, offset, fillers)
         self.min_offset = self.max_offset = offset
         self.synced_offset = self._file_lo
 
@@ -179,7 +151,7 @@ class ConsumeQueue:
     def _add_file(self, fillers: bytes = b"") -> None:
         """Make the next file under a temporary name: a wrong size then always means damage."""
         environment, path = self._environment, self._path(self._file_hi)
-        fs, temporary = environment.fs, path + TEMPORARY_SUFFIX
+        fs, name = environment.fs, os.path.basename(path)
         if not os.path.isdir(self.directory):
             # Not durable yet: who builds queues must not wait for a disk.
             fs.make_directory(self.directory, is_durable=False)
@@ -187,8 +159,7 @@ class ConsumeQueue:
             root = os.path.dirname(environment.directory)
             environment.new_names |= {topic_directory, environment.directory, root}
         environment.descriptors.forget(path)
-        if os.path.exists(temporary):  # Left by a call that failed.
-            fs.unlink(temporary)
+        temporary = stage(fs, environment.directory, name, part=f"{self.queue_id}-")
         fd = fs.open(temporary, create=True)
         try:
             fs.set_size(fd, temporary, environment.file_size_bytes)
@@ -213,57 +184,16 @@ class ConsumeQueue:
             if one != other:
                 raise self._damage(lo + at // UNIT_SIZE_BYTES, "unit", one.hex(), other.hex())
 
-    # --- Reading ---
+    def rewrite(self, offset: int, units: bytes) -> None:
+        """Put units right that are there already. For who excludes `put`, `truncate` and deletions.
 
-    def read_units(self, lo: int, hi: int) -> bytes:
-        """Return the units of the offsets [lo, hi), 20 bytes each.
-
-        Raises PositionRangeError outside of [min_offset, max_offset) or FileSystemError.
+        Not durable yet: the next sync takes them along. Raises StoreFullError or FileSystemError.
         """
-        try:
-            if self.min_offset <= lo <= hi <= self.max_offset:
-                units = self._read(lo, hi)
-                if hi <= self.max_offset:  # Else truncated beside this read: maybe zeros.
-                    return units
-        except FileSystemError:
-            # A truncation or deletion beside this read explains it; anything else is an error.
-            if self.min_offset <= lo <= hi <= self.max_offset:
-                raise
-        at_fault = hi if self.min_offset <= lo else lo
-        raise PositionRangeError("queue offset", at_fault, self.min_offset, self.max_offset)
-
-    def unit(self, offset: int) -> Unit:
-        """Return (position, size in bytes, tags code) of one offset; errors as `read_units`."""
-        position, size_bytes, tags_code = fmt.CONSUME_QUEUE_UNIT.unpack(
-            self.read_units(offset, offset + 1)
-        )
-        return position, size_bytes, tags_code
-
-    def search(self, lo: int, hi: int, is_before: IsBefore) -> int:
-        """Return the first offset of [lo, hi) whose unit is not `is_before`, or `hi`.
-
-        The answers must be all true, then all false.
-        """
-        while lo < hi:
-            middle = (lo + hi) // 2
-            position, size_bytes, _ = fmt.CONSUME_QUEUE_UNIT.unpack(self._read(middle, middle + 1))
-            if is_before(position, size_bytes):
-                lo = middle + 1
-            else:
-                hi = middle
-        return lo
-
-    def _read(self, lo: int, hi: int) -> bytes:
-        """Read units of files that exist, whether they are valid or not."""
-        environment, parts = self._environment, []
-        while lo < hi:
-            file_lo = self._file_of(lo)
-            part_hi = min(hi, file_lo + environment.units_per_file)
-            with environment.descriptors.use(self._path(file_lo)) as file:
-                at, size_bytes = (lo - file_lo) * UNIT_SIZE_BYTES, (part_hi - lo) * UNIT_SIZE_BYTES
-                parts.append(environment.fs.read_at(file.fd, file.path, at, size_bytes))
-            lo = part_hi
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        hi = offset + len(units) // UNIT_SIZE_BYTES
+        assert self._file_lo <= offset < hi <= self.max_offset, f"{offset} to {hi} of {self}"
+        self._write(offset, units)
+        self.synced_offset = min(self.synced_offset, offset)
+        self.min_offset = min(self.min_offset, offset)
 
     # --- Durability ---
 
@@ -313,20 +243,22 @@ class ConsumeQueue:
             return size_bytes > 0 and 0 <= position < hi_position
 
         last = self._file_hi - step
-        while last > self._file_lo and self.search(last, last + 1, is_before) == last:
+        while last > self._file_lo and self._search(last, last + 1, is_before, self._read) == last:
             last -= step
-        hi = self.search(last, last + step, is_before)
+        hi = self._search(last, last + step, is_before, self._read)
         # Fillers can be in the first file only, and only before everything else.
-        self.min_offset = self.search(
+        self.min_offset = self._search(
             self._file_lo,
             min(hi, self._file_lo + step),
             lambda position, size_bytes: size_bytes == fmt.CONSUME_QUEUE_FILLER_SIZE,
+            self._read,
         )
         self.max_offset = hi
         self._check_order(max(self.min_offset, hi - _CHECKED_UNITS), hi)
         if hi > self.min_offset:
-            position, size_bytes, _ = self.unit(hi - 1)
+            position, size_bytes, _ = fmt.CONSUME_QUEUE_UNIT.unpack(self._read(hi - 1, hi))
             self.built_position = position + size_bytes
+        self.sums.open(hi)
         # After a crash of the process alone, units and names may be in the page cache only.
         self.synced_offset = hi if is_clean else self._file_lo
         self.has_new_names = not is_clean
@@ -337,9 +269,8 @@ class ConsumeQueue:
     def _load_names(self, may_be_short: bool) -> list[str]:
         """List the files; remove left-overs of a creation; check sizes and sequence."""
         environment, directory = self._environment, self.directory
+        sweep_temporary(environment.fs, directory)
         names = environment.fs.list_directory(directory)
-        for name in [n for n in names if n.endswith(TEMPORARY_SUFFIX)]:
-            environment.fs.unlink(os.path.join(directory, name))
         names = [n for n in names if len(n) == fmt.FILE_NAME_DIGITS and n.isdecimal()]
         expected_at = int(names[0]) if names else 0
         for name in names:
@@ -376,16 +307,20 @@ class ConsumeQueue:
         Raises FileSystemError or SyncFailedError; readers do not see the units any more then, and
         the call must be repeated.
         """
-        hi = self.search(self.min_offset, self.max_offset, lambda p, _: p < position)
+        hi = self.search(
+            self.min_offset, self.max_offset, lambda p, _: p < position, is_proof_needed=False
+        )
         if hi == self.max_offset and not (self._is_cut_pending or self._may_have_more):
             return
         if hi > self.min_offset:
-            last_position, size_bytes, _ = self.unit(hi - 1)
+            last = self.read_units(hi - 1, hi, is_proof_needed=False)
+            last_position, size_bytes, _ = fmt.CONSUME_QUEUE_UNIT.unpack(last)
             self.built_position = last_position + size_bytes
         else:
             self.built_position = 0
         self._is_cut_pending = True
         self.max_offset = hi
+        self.sums.cut(hi)
         self._cut()
         self.synced_offset = min(self.synced_offset, hi)
         self.sync_units()
@@ -411,9 +346,15 @@ class ConsumeQueue:
                 fs.set_size(file.fd, file.path, environment.file_size_bytes)
 
     def correct_min_offset(self, min_position: int) -> None:
-        """Raise min_offset to the first unit of a record at or after `min_position` (2.6)."""
+        """Raise min_offset to the first unit of a record at or after `min_position` (2.6).
+
+        A unit whose checksum nobody knows is believed: its record may have expired.
+        """
         self.min_offset = self.search(
-            self.min_offset, self.max_offset, lambda position, _: position < min_position
+            self.min_offset,
+            self.max_offset,
+            lambda position, _: position < min_position,
+            is_proof_needed=False,
         )
 
     def delete_expired(self, min_position: int) -> int:
@@ -436,16 +377,8 @@ class ConsumeQueue:
         self._environment.descriptors.forget(path)
         if os.path.exists(path):  # Not when a repetition finds it done.
             self._environment.fs.unlink(path)
+        self.sums.forget_file(file_lo)
         self.has_new_names = True
-
-    # --- Names ---
-
-    def _file_of(self, offset: int) -> int:
-        """Return the first offset of the file that holds `offset`."""
-        return offset - offset % self._environment.units_per_file
-
-    def _path(self, file_lo: int) -> str:
-        return f"{self.directory}/{fmt.file_name(file_lo * UNIT_SIZE_BYTES)}"
 
     def _damage(self, offset: int, field: str, expected: str, found: str) -> DerivedFileError:
         file_lo = self._file_of(offset)

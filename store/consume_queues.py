@@ -11,11 +11,14 @@ from collections.abc import Iterator
 from typing import Final
 
 from store.config import StoreConfig
-from store.consume_queue import ConsumeQueue, QueueEnvironment
+from store.consume_queue import ConsumeQueue
 from store.descriptor_cache import DescriptorCache, affordable_count
 from store.errors import DerivedFileError
 from store.file_system import FileSystem
-from store.mapped_file import TEMPORARY_SUFFIX
+from store.inner_batches import InnerBatches
+from store.queue_environment import OnDoubt, QueueEnvironment
+from store.staging import TEMPORARY_SUFFIX, sweep
+from store.sum_files import SumFiles
 
 DIRECTORY: Final = "consumequeue"
 REBUILD_MARK: Final = "rebuilding"  # A file; RocketMQ passes over what is no directory.
@@ -41,14 +44,24 @@ class ConsumeQueues:
         self.directory = os.path.join(root, DIRECTORY)
         self.descriptors: Final = DescriptorCache(fs, open_files_max or affordable_count())
         self._environment = QueueEnvironment(
-            fs, self.directory, config.consume_queue_units_per_file, self.descriptors
+            fs,
+            self.directory,
+            config.consume_queue_units_per_file,
+            self.descriptors,
+            SumFiles(root, "units"),
         )
+        self.inner_batches: Final = InnerBatches(fs, root)
+        """Topics that have no queue here."""
         self._rebuild_mark = os.path.join(self.directory, REBUILD_MARK)
         self._queues: dict[QueueKey, ConsumeQueue] = {}
         self._dirty: set[ConsumeQueue] = set()  # Have bytes or names that are not durable.
         self._dirty_lock = threading.Lock()
         self._sync_lock = threading.Lock()  # One sync at a time, and none during a cut.
         self._grown: set[QueueKey] = set()
+
+    def compare_with(self, on_doubt: OnDoubt) -> None:
+        """From now on ask who knows the log about units that nobody can vouch for."""
+        self._environment.on_doubt = on_doubt
 
     # --- Finding ---
 
@@ -80,6 +93,8 @@ class ConsumeQueues:
         rebuild), or FileSystemError.
         """
         assert not self._queues, "recovered twice"
+        self.inner_batches.load()
+        sweep(self._fs, self.directory)
         if os.path.exists(self._rebuild_mark):
             raise DerivedFileError(self._rebuild_mark, 0, "rebuild", "completed", "unfinished")
         for topic, queue_id in self._names():
@@ -152,10 +167,17 @@ class ConsumeQueues:
                 for queue in dirty:
                     queue.sync_names()
                 self._sync_new_names()
+                self._environment.sums.write()
             except BaseException:
                 with self._dirty_lock:
                     self._dirty |= dirty
                 raise
+
+    def mend(self, queue: ConsumeQueue, offset: int, units: bytes) -> None:
+        """Put units of a queue right; see `ConsumeQueue.rewrite`."""
+        queue.rewrite(offset, units)
+        with self._dirty_lock:
+            self._dirty.add(queue)
 
     def _sync_new_names(self) -> None:
         names, self._environment.new_names = self._environment.new_names, set()
@@ -206,6 +228,7 @@ class ConsumeQueues:
         repeat it then.
         """
         fs = self._fs
+        self.inner_batches.load()
         with self._sync_lock:
             self._queues = {}
             with self._dirty_lock:
@@ -222,6 +245,22 @@ class ConsumeQueues:
                     fs.unlink(os.path.join(directory, name))
             for directory in directories:  # After all deletions: they share one journal commit.
                 fs.sync_directory(directory)
+            self._remove_empty()
+
+    def has_of_inner_batches(self) -> bool:
+        """Say whether there are queues of topics that must have none; a rebuild drops them."""
+        return any(topic in self.inner_batches.topics for topic, _ in self._queues)
+
+    def _remove_empty(self) -> None:
+        """Remove directories of topics that have no queue here: RocketMQ would not load them.
+
+        Need not be durable: every rebuild does it.
+        """
+        for topic in self.inner_batches.topics:
+            path = os.path.join(self.directory, topic.decode())
+            for directory in (*(f"{path}/{n}" for n in self._fs.list_directory(path)), path):
+                if os.path.isdir(directory) and not self._fs.list_directory(directory):
+                    self._fs.remove_directory(directory)
 
     def _readable_offsets(self, hi_position: int) -> dict[QueueKey, int]:
         """Return the next offset of each queue on disk, as far as its files can be read."""
@@ -265,7 +304,7 @@ class ConsumeQueues:
         for line in text.splitlines():
             topic, queue_id, offset = line.split()
             key = topic.encode(), int(queue_id)
-            if key not in self._queues:
+            if key not in self._queues and key[0] not in self.inner_batches.topics:
                 queue = ConsumeQueue(self._environment, topic, key[1])
                 queue.begin(int(offset))
                 with self._dirty_lock:
@@ -279,5 +318,8 @@ class ConsumeQueues:
 
     def close(self) -> None:
         """Close the files. Syncs nothing."""
+        for queue in self:
+            queue.sums.save()
+        self._environment.sums.close()
         self._queues = {}
         self.descriptors.close()

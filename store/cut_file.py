@@ -21,7 +21,7 @@ from store.config import MIB
 from store.errors import CorruptionError
 from store.failpoints import hit
 from store.file_system import FileSystem
-from store.mapped_file import TEMPORARY_SUFFIX
+from store.staging import TEMPORARY_SUFFIX
 from store.zeros import SYNC_SIZE_BYTES
 
 DIRECTORY: Final = "cut"

@@ -23,6 +23,7 @@ from store.config import MIB
 from store.consume_queues import ConsumeQueues, QueueKey
 from store.errors import (
     CorruptionError,
+    DerivedFileError,
     FileSystemError,
     PositionRangeError,
     QueueOrderError,
@@ -30,6 +31,7 @@ from store.errors import (
 )
 from store.failpoints import hit
 from store.index_files import IndexFiles
+from store.inner_batches import is_inner_batch
 from store.log import RecordLog
 from store.message import record_layout
 from store.record_check import store_timestamp
@@ -45,7 +47,8 @@ _ALIKE_TRIES: Final = 2  # So often in a run of bytes alike records are looked f
 _UNITS_AT_ONCE: Final = 256
 _UNITS: Final = [struct.Struct(">" + "qiq" * n) for n in range(_UNITS_AT_ONCE + 1)]
 assert _HEAD.size == fmt.BODY_AT
-assert fmt.SYS_FLAG_ANY_V6 | fmt.SYS_FLAG_TRANSACTION_MASK == 0x3C  # The loop has the number.
+# The loop has the number. Bits that nobody knows change nothing: a record with them has one unit.
+assert fmt.SYS_FLAG_ANY_V6 | fmt.SYS_FLAG_TRANSACTION_MASK | fmt.SYS_FLAG_INNER_BATCH == 0xBC
 
 Progress = Callable[[int, int], None]  # (bytes of the log that are built, bytes in all).
 
@@ -89,7 +92,8 @@ class Dispatcher:
         self._log = log
         self.queues: Final = queues
         self.index: Final = index
-        self._lock = threading.Lock()
+        self.lock: Final = threading.RLock()
+        """Held by whoever changes derived files; who does that may put one right meanwhile."""
         self._dispatched_position = dispatched_position
         self._walked_position = 0  # End of the last good record of the running round.
         self._ahead_count = 0  # Items behind the mark: of a round that failed half-way.
@@ -99,6 +103,9 @@ class Dispatcher:
         self._hashes: list[int] = []
         self._positions: list[int] = []
         self._store_unix_ms: list[int] = []
+        self._inner_batches: dict[bytes, int] = {}  # How many of which topic.
+        self.on_inner_batches: Callable[[bytes, int], None] = _ignore
+        """Gets a topic with inner batches, and how many records of it were passed over."""
         self._watched_topic: bytes | None = None
         self._watched: list[Unit] = []
 
@@ -133,7 +140,7 @@ class Dispatcher:
         files do not fit the log (rebuild); StoreFullError or FileSystemError (repeat the call).
         A repetition never builds anything twice.
         """
-        with self._lock:
+        with self.lock:
             return self._advance(hi_position, max_bytes)
 
     def _advance(self, hi_position: int, max_bytes: int) -> int:
@@ -175,7 +182,7 @@ class Dispatcher:
                 unpack(data, at)
             )
             end = at + size_bytes
-            if magic != 0xDAA320A7 or flags & 0x3C or position != base + at or end > hi:
+            if magic != 0xDAA320A7 or flags & 0xBC or position != base + at or end > hi:
                 at = self._walk_slowly(base, data, at)
                 continue
             tail_bytes = data[at + 88 + body_size_bytes : end]
@@ -204,7 +211,7 @@ class Dispatcher:
             at = end
 
     def _walk_slowly(self, base: int, data: bytes, at: int) -> int:
-        """Collect a record that is not plain (V2, IPv6, transaction) and return its end."""
+        """Collect a record that is not plain (V2, IPv6, with flags) and return its end."""
         tail = self._tails.read_record(data, at)
         size_bytes, _, queue_id, queue_offset, position, flags, _, _ = _HEAD.unpack_from(data, at)
         if tail is None or position != base + at or queue_id < 0:
@@ -213,7 +220,9 @@ class Dispatcher:
         transaction = flags & fmt.SYS_FLAG_TRANSACTION_MASK
         if transaction == fmt.TRANSACTION_ROLLBACK:
             return at + int(size_bytes)
-        if transaction != fmt.TRANSACTION_PREPARED:
+        if flags & fmt.SYS_FLAG_INNER_BATCH and is_inner_batch(data, at):
+            self._inner_batches[topic] = self._inner_batches.get(topic, 0) + 1
+        elif transaction != fmt.TRANSACTION_PREPARED:
             units = pending.get(queue_id)
             if units is None:
                 units = pending[queue_id] = []
@@ -228,9 +237,16 @@ class Dispatcher:
         """Put what the round collected, then move the mark."""
         may_begin_late = self._log.min_position > 0
         watched: list[Unit] = []
+        passed_over = self._inner_batches
         keys_before = self.index.entry_count
         try:
+            hit("dispatch.before_queues")
+            for topic in passed_over:
+                self.queues.inner_batches.add(topic)
             for topic, queue_id, _, collected in self._touched:
+                if topic in self.queues.inner_batches.topics:  # No offsets of a queue of ours.
+                    passed_over[topic] = passed_over.get(topic, 0) + len(collected) // 4
+                    continue
                 offsets = collected[0::4]
                 expected = range(offsets[0], offsets[0] + len(offsets))
                 if offsets != list(expected):
@@ -261,10 +277,13 @@ class Dispatcher:
         self._dispatched_position = self._walked_position
         self._watched += watched
         self._ahead_count = 0
+        for topic, count in passed_over.items():
+            self.on_inner_batches(topic, count)
 
     def _clear_round(self) -> None:
         for _, _, pending, _ in self._touched:
             pending.clear()
+        self._inner_batches = {}
         self._touched, self._hashes, self._positions, self._store_unix_ms = [], [], [], []
 
     def _stop(self, data: bytes, at: int, base: int) -> CorruptionError:
@@ -295,7 +314,7 @@ class Dispatcher:
         They end before `hi_position`. Builds nothing. Errors as `advance`, but for full disks.
         """
         found: dict[QueueKey, int] = {}
-        with self._lock:
+        with self.lock:
             try:
                 for position, data in self._log.record_runs(self._dispatched_position, hi_position):
                     self._walk(position, data)
@@ -309,7 +328,7 @@ class Dispatcher:
 
     def built(self) -> Built:
         """Return position and item count that belong together."""
-        with self._lock:
+        with self.lock:
             count = sum(queue.max_offset for queue in self.queues) + self.index.entry_count
             return Built(self._dispatched_position, count - self._ahead_count)
 
@@ -334,7 +353,7 @@ class Dispatcher:
         The caller has first made a checkpoint of at most `position` durable. Raises FileSystemError
         or SyncFailedError; repeat it then.
         """
-        with self._lock:
+        with self.lock:
             # What a failed round left behind the mark goes too, or nobody could count it.
             self._dispatched_position = position = min(self._dispatched_position, position)
             self.queues.truncate(position)
@@ -348,7 +367,7 @@ class Dispatcher:
         `ConsumeQueues.recover` ask for a rebuild, which finds the same offsets. Errors as
         `rebuild`.
         """
-        with self._lock:
+        with self.lock:
             self.queues.begin_rebuild(position, next_offsets)
             self.index.drop()
             self._dispatched_position, self._ahead_count = position, 0
@@ -366,11 +385,13 @@ class Dispatcher:
         failed: FileSystemError | None = None
         for queue in self.queues:
             try:
-                with self._lock:
+                with self.lock:
                     self.queues.delete_expired_of(queue, min_position)
             except FileSystemError as error:
                 failed = failed or error
-        with self._lock:
+            except (DerivedFileError, CorruptionError, PositionRangeError):
+                pass  # Its files stay until it is put right: a read or a pass meets the same.
+        with self.lock:
             self.index.delete_expired(min_position)
         if failed is not None:
             raise failed
@@ -384,25 +405,34 @@ class Dispatcher:
         `progress(built_size_bytes, total_size_bytes)` is called after each part. Raises as
         `advance`, and SyncFailedError: stop.
         """
-        with self._lock:
+        with self.lock:
             hi = self._log.max_position
             if hi_position is not None:
                 hi = min(hi, max(hi_position, self._dispatched_position))
-            self.queues.begin_rebuild(hi)
-            self.index.drop()
-            self._ahead_count = 0
-            lo = self._dispatched_position = self._log.min_position
-            while self._dispatched_position < hi:
-                before = self._dispatched_position
-                self._advance(hi, ADVANCE_SIZE_BYTES)
-                assert self._dispatched_position > before, f"no progress at {before}"
-                if progress is not None:
-                    progress(self._dispatched_position - lo, hi - lo)
+            self._build_all(hi, progress)
+            if self.queues.has_of_inner_batches():  # Such a topic began with other records.
+                self._build_all(hi, progress)
             self.queues.restore_silent_queues()
             self._sync_files()
             hit("dispatch.rebuilt")
             self.queues.complete_rebuild()
             return self._dispatched_position
+
+    def _build_all(self, hi: int, progress: Progress | None) -> None:
+        self.queues.begin_rebuild(hi)
+        self.index.drop()
+        self._ahead_count = 0
+        lo = self._dispatched_position = self._log.min_position
+        while self._dispatched_position < hi:
+            before = self._dispatched_position
+            self._advance(hi, ADVANCE_SIZE_BYTES)
+            assert self._dispatched_position > before, f"no progress at {before}"
+            if progress is not None:
+                progress(self._dispatched_position - lo, hi - lo)
+
+
+def _ignore(_topic: bytes, _count: int) -> None:
+    """Nobody listens."""
 
 
 def _collect_alike(

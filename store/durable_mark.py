@@ -21,7 +21,7 @@ from store.checksum import crc32c
 from store.errors import CorruptionError, LayoutError
 from store.failpoints import hit
 from store.file_system import FileSystem
-from store.mapped_file import TEMPORARY_SUFFIX
+from store.staging import TEMPORARY_SUFFIX
 
 FILE_NAME: Final = "marks"
 _MAGIC: Final = 0x514C4D31  # "QLM1"

@@ -210,6 +210,27 @@ class LayoutError(StoreError):
         )
 
 
+class TailNotCutError(StoreError):
+    """A log that another program wrote ends with bytes that are no record; nobody asked for a cut.
+
+    Nothing was changed. `position`: where the last whole record ends.
+    """
+
+    code = "store.tail_not_cut"
+
+    def __init__(self, path: str, position: int, size_bytes: int) -> None:
+        super().__init__(path, position, size_bytes)
+        self.path, self.position, self.size_bytes = path, position, size_bytes
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}: no store of ours has opened this directory, and its log has "
+            f"{self.size_bytes} B behind position {self.position} that are no whole record; "
+            "'qlog store repair' shows what a cut would remove, with --apply it keeps a copy in "
+            "damaged/ and cuts"
+        )
+
+
 class CorruptionError(StoreError):
     """Bytes that were known to be good are not any more. Never cut, never served.
 
@@ -318,6 +339,26 @@ class QueueOrderError(StoreError):
         )
 
 
+class InnerBatchError(StoreError):
+    """A topic whose records are inner batches of RocketMQ (`queue.type=BatchCQ`) cannot be used.
+
+    They are kept in the log, and have no queue of ours: nothing can be read, nothing appended.
+    """
+
+    code = "store.inner_batch"
+
+    def __init__(self, topic: str, queue_id: int, offset: int) -> None:
+        super().__init__(topic, queue_id, offset)
+        self.topic, self.queue_id, self.offset = topic, queue_id, offset
+
+    def __str__(self) -> str:
+        return (
+            f"{self.topic}/{self.queue_id} offset {self.offset}: RocketMQ wrote inner batches to "
+            f"this topic (queue.type=BatchCQ), which are kept and cannot be read here; read the "
+            f"topic with RocketMQ's own store, which loads this directory, or use another topic"
+        )
+
+
 class DerivedFileError(StoreError):
     """A consume queue or an index file is damaged, or belongs to another log. The log is not.
 
@@ -335,4 +376,24 @@ class DerivedFileError(StoreError):
         return (
             f"{self.path} byte {self.at}: {self.field} is {self.found}, expected {self.expected}; "
             f"the file is derived from the log, rebuild it"
+        )
+
+
+class DerivedDamageError(DerivedFileError):
+    """A read met damage in a derived file. It is being put right from the log; ask again soon.
+
+    `span`: which units of the queue's, or None: the file as a whole.
+    """
+
+    code, retryable = "store.derived_damage", True
+
+    def __init__(self, path: str, at: int, field: str, span: tuple[int, int] | None = None) -> None:
+        super().__init__(path, at, field, "as it was written", "something else")
+        self.args = path, at, field, span
+        self.span = span
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path} byte {self.at}: {self.field} is not what was written; it is put right "
+            f"from the log, try again in a moment"
         )

@@ -14,7 +14,11 @@ from typing import Final
 
 from store.errors import FileSystemError, StoreFullError, SyncFailedError
 from store.failpoints import ShortWrite, hit
+from store.spare_descriptors import SPARE
 
+FILE_MODE: Final = 0o600
+DIRECTORY_MODE: Final = 0o700
+"""What is made is for the user of the process alone: it holds what others send."""
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -24,6 +28,7 @@ class FileSystem:
     def open(self, path: str, *, create: bool = False, read_only: bool = False) -> int:
         """Open a file and return its descriptor. `create` demands that it does not exist yet.
 
+        A pipe in its place is not waited for: it is open at once, and nothing can be read.
         Raises FileSystemError, or StoreFullError when the directory cannot take a new name.
         """
         flags = os.O_RDONLY if read_only else os.O_RDWR
@@ -31,7 +36,7 @@ class FileSystem:
             flags |= os.O_CREAT | os.O_EXCL
         try:
             hit("fs.open")
-            return os.open(path, flags | os.O_CLOEXEC, 0o644)
+            return os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, FILE_MODE)
         except OSError as error:
             raise self._translate("open", path, 0, error) from error
 
@@ -154,14 +159,19 @@ class FileSystem:
             raise SyncFailedError(path, error.errno or errno.EIO) from error
 
     def sync_directory(self, path: str) -> None:
-        """Make creations, renames and deletions in a directory durable (fault-matrix S03)."""
+        """Make creations, renames and deletions in a directory durable (fault-matrix S03).
+
+        Raises SyncFailedError, also when not even a spare descriptor is left.
+        """
         try:
             hit("fs.sync_directory")
-            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            SPARE.fill()
+            fd = SPARE.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 os.fsync(fd)
             finally:
                 os.close(fd)
+                SPARE.fill()
         except OSError as error:
             raise SyncFailedError(path, error.errno or errno.EIO) from error
 
@@ -190,13 +200,21 @@ class FileSystem:
         for directory in reversed(missing):
             try:
                 hit("fs.make_directory")
-                os.mkdir(directory)
+                os.mkdir(directory, DIRECTORY_MODE)
             except FileExistsError:
                 continue
             except OSError as error:
                 raise self._translate("make directory", directory, 0, error) from error
             if is_durable:
                 self.sync_directory(os.path.dirname(os.path.abspath(directory)))
+
+    def remove_directory(self, path: str) -> None:
+        """Remove an empty directory. The directory above must be synced to make this durable."""
+        try:
+            hit("fs.remove_directory")
+            os.rmdir(path)
+        except OSError as error:
+            raise self._translate("remove directory", path, 0, error) from error
 
     def list_directory(self, path: str) -> list[str]:
         """Return the sorted names in a directory; empty when it does not exist."""

@@ -52,6 +52,8 @@ TRANSACTION_ROLLBACK: Final = 0xC
 SYS_FLAG_BORN_HOST_V6: Final = 0x10
 SYS_FLAG_STORE_HOST_V6: Final = 0x20
 SYS_FLAG_ANY_V6: Final = SYS_FLAG_BORN_HOST_V6 | SYS_FLAG_STORE_HOST_V6
+SYS_FLAG_NEED_UNWRAP: Final = 0x40  # The body is messages back to back (1.11).
+SYS_FLAG_INNER_BATCH: Final = 0x80  # And the record counts as all of them in its queue.
 
 CRC_MASK: Final = 0x7FFFFFFF  # RocketMQ stores CRCs as non-negative Java ints.
 NAME_VALUE_SEPARATOR: Final = "\x01"
@@ -61,6 +63,8 @@ PROPERTY_TAGS: Final = "TAGS"
 PROPERTY_UNIQUE_KEY: Final = "UNIQ_KEY"
 PROPERTY_WAIT: Final = "WAIT"
 PROPERTY_CRC: Final = "__CRC32#"
+PROPERTY_INNER_NUM: Final = "INNER_NUM"  # Of an inner batch: how many messages it has,
+PROPERTY_INNER_BASE: Final = "INNER_BASE"  # and the queue offset of the first.
 # Delayed messages (8.5, 8.6): where they are held, and what they carry there.
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"  # One queue a level, which counts from 1.
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"  # Any time.

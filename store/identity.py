@@ -9,21 +9,24 @@ kernel releases it on SIGKILL. Sources: storage-formats 4.2, 4.3; fault-matrix S
 import errno
 import fcntl
 import os
+import re
 import struct
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from store.checksum import crc32c
 from store.errors import FileSystemError, LockedError
 from store.failpoints import hit
 from store.file_system import FileSystem
-from store.mapped_file import TEMPORARY_SUFFIX
+from store.staging import TEMPORARY_SUFFIX
 
 LOCK_NAME: Final = "lock"
 ABORT_NAME: Final = "abort"
 BOOT_ID_NAME: Final = "boot_id"
 _KERNEL_BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
+_BOOT_ID: Final = re.compile(rb"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _CONTENT_SIZE_BYTES_MAX: Final = 256
 # struct flock of 64-bit Linux: type, whence, start, length, pid, padded to 32 bytes.
 FLOCK: Final = struct.Struct("@hhqqi4x")
@@ -51,6 +54,8 @@ class LastRun:
 
     was_clean: bool
     same_boot: bool
+    was_ever_opened: bool = True
+    """Whether a store of ours has opened the directory to the end."""
 
     @property
     def page_cache_lost(self) -> bool:
@@ -144,9 +149,11 @@ class RunMarker:
 
     def last_run(self) -> LastRun:
         """Say how the previous run ended. Call it before `mark_running`."""
+        boot_id = self._read_boot_id()
         return LastRun(
             was_clean=not os.path.exists(self._abort_path),
-            same_boot=self._read_boot_id() == self._boot_id,
+            same_boot=boot_id == self._boot_id,
+            was_ever_opened=boot_id is not None,
         )
 
     def mark_running(self) -> None:
@@ -158,7 +165,8 @@ class RunMarker:
         that fact itself (design 4.5). Raises StoreFullError, FileSystemError, SyncFailedError.
         """
         if self._read_boot_id() != self._boot_id:
-            self._write(self._boot_id_path, self._boot_id)
+            line = self._boot_id
+            self._write(self._boot_id_path, f"{line}\n{crc32c(line.encode()):08x}")
         self._write(self._abort_path, str(os.getpid()))
         self._fs.sync_directory(self._directory)
 
@@ -177,7 +185,9 @@ class RunMarker:
         try:
             size_bytes = min(self._fs.size_bytes(fd), _CONTENT_SIZE_BYTES_MAX)
             content = self._fs.read_at(fd, self._boot_id_path, 0, size_bytes)
-            return content.decode("ascii", "replace").strip()
+            if boot_id_problem(content) is not None:
+                return None  # As that of another boot: nothing in memory is relied on.
+            return content.decode("ascii").split("\n")[0]
         finally:
             self._fs.close(fd)
 
@@ -192,3 +202,19 @@ class RunMarker:
         finally:
             self._fs.close(fd)
         self._fs.rename(temporary, path)
+
+
+def boot_id_problem(content: bytes) -> tuple[str, str, str] | None:
+    """Say what is wrong with the file `boot_id`: (field, expected, found), or None.
+
+    The id, and its CRC-32C in the second line; older releases wrote the id alone.
+    """
+    lines = content.split(b"\n")
+    if len(lines) == 3 and not lines[2]:
+        crc = b"%08x" % crc32c(lines[0])
+        if lines[1] == crc:
+            return None
+        return "CRC-32C of the boot id", crc.decode(), repr(lines[1])
+    if len(lines) == 2 and not lines[1] and _BOOT_ID.fullmatch(lines[0]):
+        return None
+    return "boot id", "an id, and its CRC-32C", repr(content[:48])

@@ -19,11 +19,13 @@ from array import array
 from typing import Final
 
 from store import format as fmt
-from store.errors import ClosedError, DerivedFileError
+from store.errors import ClosedError
 from store.failpoints import hit
 from store.file_system import FileSystem
-from store.mapped_file import TEMPORARY_SUFFIX
+from store.index_lookup import IndexLookup
+from store.key_sums import ENTRIES_PER_BLOCK, SLOTS_PER_BLOCK, KeySums
 from store.message import java_hash
+from store.staging import stage
 
 _ENTRY: Final = fmt.INDEX_ENTRY
 _SLOT: Final = fmt.INT32
@@ -44,7 +46,7 @@ def positive_hash(value: int) -> int:
     return abs(value) & 0x7FFFFFFF
 
 
-class IndexFile:
+class IndexFile(IndexLookup):
     """One file. `put`, `recover` and `seal` by one thread; look-ups from any thread beside it.
 
     Entry 0 is never used, so `count` is both the next entry and one more than the entries there
@@ -58,6 +60,7 @@ class IndexFile:
         "_is_closed",
         "_lock",
         "_map",
+        "_slots",
         "begin_position",
         "begin_unix_ms",
         "count",
@@ -67,18 +70,29 @@ class IndexFile:
         "is_dirty",
         "path",
         "slot_count",
+        "sums",
         "used_slot_count",
     )
 
     def __init__(
-        self, fs: FileSystem, path: str, fd: int, *, slot_count: int, entry_count: int
+        self,
+        fs: FileSystem,
+        path: str,
+        fd: int,
+        *,
+        slot_count: int,
+        entry_count: int,
+        sums: KeySums | None = None,
     ) -> None:
-        """Take an open file whose size is right, and read its header."""
+        """Take an open file whose size is right; without `sums` nothing is compared with those."""
         self._fs, self.path, self._fd = fs, path, fd
         self.slot_count = slot_count
         self.entry_count = entry_count
         self._entries_at = fmt.INDEX_HEADER_SIZE_BYTES + slot_count * fmt.INDEX_SLOT_SIZE_BYTES
+        self.sums = sums
         self._map: mmap.mmap | None = None
+        self._slots: memoryview | None = None
+        """Of a file that takes entries: as they must be. Those on disk are for the next start."""
         self._is_closed = False
         self._lock = threading.Lock()  # Keeps the descriptor open under a pread or a sync.
         self.is_dirty = False  # Has bytes that are not durable.
@@ -88,10 +102,21 @@ class IndexFile:
         self.end_position, self.used_slot_count = numbers[3:5]
         self.count = max(1, numbers[5])  # A file of zeros is an empty one.
 
+    def begin(self) -> None:
+        """The file is new: no slot has an entry."""
+        self._open_slots()
+        if self.sums is not None:
+            self.sums.begin()
+
     @property
     def is_full(self) -> bool:
         """Whether no further entry fits."""
         return self.count >= self.entry_count
+
+    @property
+    def has_slots(self) -> bool:
+        """Whether it takes entries: its slots are in memory."""
+        return self._slots is not None
 
     @property
     def size_bytes(self) -> int:
@@ -111,7 +136,7 @@ class IndexFile:
         """Add the keys from `lo` on, as many as fit; return the first that did not.
 
         The lists go together: key hash, log position of its record, when that was stored.
-        Raises FileSystemError when the file cannot be mapped; nothing was added then.
+        Raises FileSystemError, and as `load_slots`; nothing was added then.
         """
         mapped = self._mapped()
         count, used, begin_ms = self.count, self.used_slot_count, self.begin_unix_ms
@@ -121,12 +146,14 @@ class IndexFile:
         if count == 1:
             begin_ms = store_unix_ms[lo]
         slot_count, at = self.slot_count, self._entries_at + count * 20
-        unpack, pack, pack_entry = _SLOT.unpack_from, _SLOT.pack_into, _ENTRY.pack_into
+        if self._slots is None:
+            self.load_slots()
+        slots, pack, pack_entry = self._open_slots(), _SLOT.pack_into, _ENTRY.pack_into
         last_ms, seconds, end_ms = -1, 0, 0
         for i in range(lo, hi):
             value = hashes[i]
-            slot_at = 40 + value % slot_count * 4
-            before = unpack(mapped, slot_at)[0]
+            slot = value % slot_count
+            before = slots[slot]
             if before <= 0 or before >= count:
                 before = self._last_counted(mapped, before, count)
                 used += not before
@@ -137,10 +164,13 @@ class IndexFile:
                 past_ms = unix_ms - begin_ms if begin_ms > 0 else 0
                 seconds = min(max(past_ms, 0) // 1000, _SECONDS_MAX)
             pack_entry(mapped, at, value, positions[i], seconds, before)
-            pack(mapped, slot_at, count)
+            slots[slot] = count
+            pack(mapped, 40 + slot * 4, count)
             count += 1
             at += 20
         hit("index_file.before_header")
+        if self.sums is not None:
+            self.sums.put(mapped[at - (count - self.count) * 20 : at])
         if self.count == 1:
             self.begin_unix_ms, self.begin_position = begin_ms, positions[lo]
             self.end_unix_ms = end_ms
@@ -161,10 +191,11 @@ class IndexFile:
         return entry if 0 < entry < count else 0
 
     def _write_header(self, mapped: mmap.mmap) -> None:
+        mapped[: fmt.INDEX_HEADER_SIZE_BYTES] = self._header()
+
+    def _header(self) -> bytes:
         assert 1 <= self.count <= self.entry_count, f"{self.path}: count {self.count}"
-        fmt.INDEX_HEADER.pack_into(
-            mapped,
-            0,
+        return fmt.INDEX_HEADER.pack(
             self.begin_unix_ms,
             self.end_unix_ms,
             self.begin_position,
@@ -173,47 +204,75 @@ class IndexFile:
             self.count,
         )
 
-    # --- Reading ---
+    # --- Mending: while nobody puts, cuts or deletes ---
 
-    def lookup(
-        self, hash_value: int, *, begin_unix_ms: int, end_unix_ms: int, count_max: int
-    ) -> list[int]:
-        """Return positions of records that may have the key, newest first.
-
-        The file knows hashes and whole seconds only: the caller compares key, topic and time of the
-        records. Raises DerivedFileError for a chain that does not go back, or FileSystemError.
-        """
-        found: list[int] = []
-        slot_at = fmt.INDEX_HEADER_SIZE_BYTES + hash_value % self.slot_count * 4
-        entry: int = _SLOT.unpack(self._read(slot_at, 4))[0]
-        count = self.count
-        if entry < 0 or entry >= self.entry_count:
-            raise self._damage(slot_at, "slot", f"less than {self.entry_count}", str(entry))
-        while entry > 0 and len(found) < count_max:
-            at = self._entries_at + entry * _ENTRY_SIZE_BYTES
-            value, position, seconds, before = _ENTRY.unpack(self._read(at, _ENTRY_SIZE_BYTES))
-            if entry < count:  # Later ones are being put at this moment: only followed.
-                since_ms = self.begin_unix_ms + seconds * 1000
-                in_range = begin_unix_ms < since_ms + 1000 and since_ms <= end_unix_ms
-                if value == hash_value and in_range and (not found or found[-1] != position):
-                    found.append(position)
-            if before < 0 or before >= entry:
-                expected = f"less than {entry}"
-                raise self._damage(at + 16, "previous entry", expected, str(before))
-            entry = before
+    def doubtful_blocks(self) -> list[tuple[int, int]]:
+        """Return the blocks of entries [lo, hi) whose checksum is another one, or not known."""
+        sums, found = self.sums, list[tuple[int, int]]()
+        assert sums is not None, f"{self.path} has no checksums"
+        tail, lo = sums.tail, 0
+        while lo < tail.hi:
+            hi = tail.hi if lo == tail.lo else sums.block_hi(lo)
+            if sums.expected_entries(lo, tail) != sums.entries_sum(lo, self.raw_entries(lo, hi)):
+                found.append((lo, hi))
+            lo = hi
         return found
 
-    def _read(self, at: int, size_bytes: int) -> bytes:
-        mapped = self._map
-        if mapped is not None:
-            try:
-                return mapped[at : at + size_bytes]
-            except ValueError:  # Sealed by another thread this moment.
-                pass
-        with self._lock:
-            if self._is_closed:
-                raise ClosedError(self.path)
-            return self._fs.read_at(self._fd, self.path, at, size_bytes)
+    def is_header_doubtful(self) -> bool:
+        """Say whether the header has another checksum than it must have, or none is known.
+
+        That of a file that takes entries is in memory."""
+        sums = self.sums
+        if sums is None or self._slots is not None:
+            return False
+        header = self._read(0, fmt.INDEX_HEADER_SIZE_BYTES)
+        return sums.expected_header() != sums.header_sum(header)
+
+    def are_slots_doubtful(self) -> bool:
+        """Say the same of the slots."""
+        sums, at = self.sums, fmt.INDEX_HEADER_SIZE_BYTES
+        if sums is None or self._slots is not None:
+            return False
+        for first in range(0, self.slot_count, SLOTS_PER_BLOCK):
+            lo, hi = self.slots_block(first)
+            data = self._read(at + lo * _SLOT.size, (hi - lo) * _SLOT.size)
+            block = lo // SLOTS_PER_BLOCK
+            if sums.expected_slots(block) != sums.slots_sum(block, data):
+                return True
+        return False
+
+    def rewrite_entries(self, lo: int, entries: bytes) -> None:
+        """Put entries right that are there already. Raises StoreFullError or FileSystemError."""
+        at = self._entries_at + lo * _ENTRY_SIZE_BYTES
+        self._fs.write_at(self._fd, self.path, at, entries)
+        self.is_dirty = True
+
+    def rewrite_slots(self, slots: "array[int]") -> int:
+        """Put slots and header right; return how many slots on the disk were wrong. Errors as
+        `rewrite_entries`."""
+        at = fmt.INDEX_HEADER_SIZE_BYTES
+        if self._slots is not None:
+            self._slots[:] = memoryview(slots)
+        self.used_slot_count = self.slot_count - slots.count(0)
+        right = array("i", slots)
+        if sys.byteorder == "little":
+            right.byteswap()
+        data = right.tobytes()
+        found = self._read(at, len(data))
+        if found != data:
+            self._fs.write_at(self._fd, self.path, at, data)
+        self._fs.write_at(self._fd, self.path, 0, self._header())
+        self.is_dirty = True
+        if self.sums is not None and self._slots is None:
+            self.sums.save(self._header(), data)
+        if found == data:
+            return 0
+        return sum(found[n : n + 4] != data[n : n + 4] for n in range(0, len(data), 4))
+
+    def rewrite_header(self) -> None:
+        """Put the header on the disk right. Raises StoreFullError or FileSystemError."""
+        self._fs.write_at(self._fd, self.path, 0, self._header())
+        self.is_dirty = True
 
     # --- Durability ---
 
@@ -223,10 +282,20 @@ class IndexFile:
         self._fs.sync(self._fd, self.path)
 
     def seal(self) -> None:
-        """Unmap a file that takes no more entries."""
+        """Unmap a file that takes no more entries. Its checksums are known from here on."""
+        self.save_sums()
+        self._slots = None
         mapped, self._map = self._map, None
         if mapped is not None:
             mapped.close()
+
+    def save_sums(self) -> None:
+        """Remember the checksums of header and slots as they are now."""
+        if self.sums is not None and self._slots is not None:
+            slots = array("i", self._slots.tobytes())
+            if sys.byteorder == "little":
+                slots.byteswap()
+            self.sums.save(self._header(), slots.tobytes())
 
     def close(self) -> None:
         """Release map and descriptor. Syncs nothing."""
@@ -239,7 +308,10 @@ class IndexFile:
     def delete(self) -> None:
         """Remove the file's name and close it."""
         self._fs.unlink(self.path)
+        self._slots = None
         self.close()
+        if self.sums is not None:
+            self.sums.forget()
 
     # --- Recovery ---
 
@@ -274,12 +346,10 @@ class IndexFile:
         if self.count > self.entry_count:
             raise self._damage(36, "entry count", f"up to {self.entry_count}", str(self.count))
         count, slots = self._scan(hi_position)
+        self._raise_end_time()
         mapped = self._mapped()
         self._zero_entries(mapped, count)
-        if sys.byteorder == "little":
-            slots.byteswap()
-        mapped[fmt.INDEX_HEADER_SIZE_BYTES : self._entries_at] = slots.tobytes()
-        self.used_slot_count = self.slot_count - slots.count(0)
+        self.set_slots(slots)
         if count < self.count:
             self.count = count
             if count > 1:
@@ -288,6 +358,64 @@ class IndexFile:
                 self.end_unix_ms = self.begin_unix_ms + seconds * 1000 + 999
         self._write_header(mapped)
         self.is_dirty = True
+        if self.sums is not None:
+            self.sums.cut(count)
+        self.open_sums()
+
+    def _raise_end_time(self) -> None:
+        """Let no header hide the last entry: nobody can vouch for one that may change."""
+        if self.count > 1:
+            seconds = _ENTRY.unpack(self.raw_entries(self.count - 1, self.count))[2]
+            if self.end_unix_ms < self.begin_unix_ms + seconds * 1000:
+                self.end_unix_ms = self.begin_unix_ms + seconds * 1000 + 999
+
+    def set_slots(self, slots: "array[int]") -> None:
+        """Take these slots, in memory and into the file."""
+        mapped = self._mapped()
+        self._open_slots()[:] = memoryview(slots)
+        self.used_slot_count = self.slot_count - slots.count(0)
+        if sys.byteorder == "little":
+            slots.byteswap()
+        mapped[fmt.INDEX_HEADER_SIZE_BYTES : self._entries_at] = slots.tobytes()
+
+    def open_sums(self) -> None:
+        """Begin with what is known of the last block of entries."""
+        if self.sums is not None:
+            lo = self.count - self.count % ENTRIES_PER_BLOCK
+            self.sums.open(self.count, self.raw_entries(lo, self.count))
+
+    def load_slots(self) -> None:
+        """Take the slots of a file that was closed well, and will take entries again.
+
+        Those that nobody can vouch for are made anew from the entries. Errors as `recover`.
+        """
+        at, size_bytes = fmt.INDEX_HEADER_SIZE_BYTES, self.slot_count * fmt.INDEX_SLOT_SIZE_BYTES
+        data, step = self._read(at, size_bytes), SLOTS_PER_BLOCK * fmt.INDEX_SLOT_SIZE_BYTES
+        slots, sums = array("i", data), self.sums
+        if sys.byteorder == "little":
+            slots.byteswap()
+        is_known = sums is None or all(
+            sums.expected_slots(lo // step) == sums.slots_sum(lo // step, data[lo : lo + step])
+            for lo in range(0, size_bytes, step)
+        )
+        if not is_known:
+            count, right = self._scan(1 << 62)
+            self._raise_end_time()
+            if count != self.count:
+                raise self._damage(36, "entry count", str(count), str(self.count))
+            if right != slots:
+                self.set_slots(array("i", right))
+                self.is_dirty = True
+            slots = right
+        self._open_slots()[:] = memoryview(slots)
+        self.open_sums()
+
+    def _open_slots(self) -> memoryview:
+        if self._slots is None:
+            # Not an array: of memory that nobody touched the kernel gives none.
+            memory = mmap.mmap(-1, self.slot_count * fmt.INDEX_SLOT_SIZE_BYTES)
+            self._slots = memoryview(memory).cast("i")
+        return self._slots
 
     def _scan(self, hi_position: int) -> tuple[int, "array[int]"]:
         """Return (one more than the last entry to keep, the slots that these entries make)."""
@@ -328,9 +456,6 @@ class IndexFile:
             self._map = self._fs.map(self._fd, self.path, self.size_bytes)
         return self._map
 
-    def _damage(self, at: int, field: str, expected: str, found: str) -> DerivedFileError:
-        return DerivedFileError(self.path, at, field, expected, found)
-
 
 def file_size_bytes(*, slot_count: int, entry_count: int) -> int:
     """Size of an index file: 420,000,040 bytes with RocketMQ's defaults (3.1)."""
@@ -348,15 +473,15 @@ def create_index_file(
     slot_count: int,
     entry_count: int,
     before: IndexFile | None,
+    sums: KeySums | None = None,
 ) -> IndexFile:
     """Make an empty file, allocated and durable under its name once the directory is synced.
 
     Begin and end are the end of the file before it, until the first put (3.3). Raises
     StoreFullError or FileSystemError; nothing is left behind.
     """
-    temporary = path + TEMPORARY_SUFFIX
-    if os.path.exists(temporary):  # Left by a call that failed.
-        fs.unlink(temporary)
+    directory, name = os.path.split(path)
+    temporary = stage(fs, directory, name)
     fd = fs.open(temporary, create=True)
     try:
         fs.allocate(fd, temporary, file_size_bytes(slot_count=slot_count, entry_count=entry_count))
@@ -365,7 +490,8 @@ def create_index_file(
         header = fmt.INDEX_HEADER.pack(unix_ms, unix_ms, position, position, 0, 1)
         fs.write_at(fd, temporary, 0, header)
         fs.sync(fd, temporary)
-        file = IndexFile(fs, path, fd, slot_count=slot_count, entry_count=entry_count)
+        file = IndexFile(fs, path, fd, slot_count=slot_count, entry_count=entry_count, sums=sums)
+        file.begin()
         fs.rename(temporary, path)
     except BaseException:
         fs.close(fd)

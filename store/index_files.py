@@ -20,7 +20,9 @@ from store.errors import ClosedError, DerivedFileError
 from store.failpoints import hit
 from store.file_system import FileSystem
 from store.index_file import IndexFile, create_index_file, file_size_bytes, key_hash
-from store.mapped_file import TEMPORARY_SUFFIX
+from store.key_sums import KeySums
+from store.staging import sweep
+from store.sum_files import SumFiles
 
 DIRECTORY: Final = "index"
 LOOKUP_COUNT_MAX: Final = 64  # RocketMQ maxMsgsNumBatch.
@@ -52,6 +54,7 @@ class IndexFiles:
         self._slot_count = config.index_slot_count
         self._entry_count = config.index_entry_count
         self._clock = clock
+        self._sums = SumFiles(root, "keys")
         self.files: tuple[IndexFile, ...] = ()
         self._sync_lock = threading.Lock()  # One sync at a time, and none during a deletion.
         self._has_new_names = False
@@ -74,9 +77,8 @@ class IndexFiles:
         (rebuild), or FileSystemError.
         """
         assert not self.files, "recovered twice"
+        sweep(self._fs, self.directory)
         names = self._fs.list_directory(self.directory)
-        for name in [n for n in names if n.endswith(TEMPORARY_SUFFIX)]:
-            self._fs.unlink(os.path.join(self.directory, name))
         names = [n for n in names if len(n) == fmt.INDEX_FILE_NAME_DIGITS and n.isdecimal()]
         files: list[IndexFile] = []
         try:
@@ -104,11 +106,19 @@ class IndexFiles:
             if found != expected:
                 raise DerivedFileError(path, found, "file size", str(expected), str(found))
             return IndexFile(
-                self._fs, path, fd, slot_count=self._slot_count, entry_count=self._entry_count
+                self._fs,
+                path,
+                fd,
+                slot_count=self._slot_count,
+                entry_count=self._entry_count,
+                sums=self._sums_of(path),
             )
         except BaseException:
             self._fs.close(fd)
             raise
+
+    def _sums_of(self, path: str) -> KeySums:
+        return KeySums(self._sums, os.path.basename(path), self._slot_count, self._entry_count)
 
     def _cut(self, hi_position: int, *, is_clean: bool) -> None:
         """Cut the last files until the one that keeps an entry before `hi_position`.
@@ -119,6 +129,8 @@ class IndexFiles:
             last = self.files[-1]
             if not is_clean or last.end_position >= hi_position:
                 last.recover(hi_position)
+            elif not last.has_slots:
+                last.load_slots()
             if last.count > 1:
                 break
             hit("index_files.delete")
@@ -127,6 +139,8 @@ class IndexFiles:
             self._has_new_names = True
         for file in self.files:
             file.check()
+            if not file.has_slots:
+                file.open_sums()
         self.end_position = self.files[-1].end_position if self.files else -1
         self._end_key_count = _ALL_IN  # A cut is between records, so none is in by half.
 
@@ -163,12 +177,14 @@ class IndexFiles:
     def _roll(self, before: IndexFile | None) -> IndexFile:
         self._fs.make_directory(self.directory)
         hit("index_files.roll")
+        path = os.path.join(self.directory, self._next_name())
         file = create_index_file(
             self._fs,
-            os.path.join(self.directory, self._next_name()),
+            path,
             slot_count=self._slot_count,
             entry_count=self._entry_count,
             before=before,
+            sums=self._sums_of(path),
         )
         self._has_new_names = True
         self.files = (*self.files, file)
@@ -226,6 +242,10 @@ class IndexFiles:
                     raise
         return sorted(found)
 
+    def file_at(self, path: str) -> IndexFile | None:
+        """Return the file of a path, unless it is gone."""
+        return next((file for file in self.files if file.path == path), None)
+
     # --- Durability ---
 
     def sync(self) -> None:
@@ -237,6 +257,7 @@ class IndexFiles:
             if self._has_new_names:
                 self._has_new_names = False
                 self._fs.sync_directory(self.directory)
+            self._sums.write()
 
     # --- Cutting ---
 
@@ -278,6 +299,7 @@ class IndexFiles:
             names = self._fs.list_directory(self.directory)
             for name in names:
                 self._fs.unlink(os.path.join(self.directory, name))
+                self._sums.delete(name)
             if os.path.isdir(self.directory):
                 self._fs.sync_directory(self.directory)
 
@@ -287,6 +309,7 @@ class IndexFiles:
             files, self.files = self.files, ()
             for file in files:
                 file.close()
+            self._sums.close()
         self.end_position, self._end_key_count = -1, 0
 
 

@@ -23,7 +23,7 @@ from store.errors import (
 )
 from store.failpoints import hit
 from store.file_system import FileSystem
-from store.ledger_entry import KIND_DATA, KINDS, Link, place_entry, write_header
+from store.ledger_entry import KIND_DATA, KINDS, place_entry, write_header
 from store.ledger_extent import LedgerExtent
 from store.ledger_raw import CheckedEntries, check_entries, part_from
 from store.ledger_reader import Tail
@@ -212,11 +212,7 @@ class Ledger(LedgerExtent):
         """
         if self._unfinished is not None:
             self._finish()
-        if before_index == self._tail.link.entry_index:
-            link, end = self._tail
-        else:
-            link = Link(before_index, self.term_at(before_index), self.chain_crc_at(before_index))
-            end = self.end_of(before_index)
+        link, end = self.tail_at(before_index)
         return check_entries(data, end, link, self.files.file_size_bytes)
 
     def write_raw(self, checked: CheckedEntries, lo_index: int) -> None:

@@ -105,6 +105,7 @@ class LedgerExtent(LedgerReader):
         self.files.truncate(end, dirty_hi)
         self._blanks = tuple(b for b in self._blanks if b[1] <= end)
         self.index.truncate(self._tail.link.entry_index + 1)
+        hit("ledger.after_cut")
 
     def reset(self, first_index: int, position: int, chain_crc: int, term: int) -> None:
         """Replace the log by an empty one behind a snapshot; durable on return.

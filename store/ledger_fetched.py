@@ -16,7 +16,7 @@ from store.file_system import FileSystem
 from store.ledger_damage import DamagedRange, Point, Read
 from store.ledger_entry import chain_of, file_end, place_entry, unpack_header
 from store.ledger_raw import CheckedEntries, check_entries
-from store.mapped_file import TEMPORARY_SUFFIX
+from store.staging import TEMPORARY_SUFFIX
 
 KEPT_DIRECTORY: Final = "damaged"
 KEPT_COUNT_MAX: Final = 16  # Of ours in there; the oldest go first.

@@ -127,3 +127,10 @@ def part_from(checked: CheckedEntries, piece: Piece, index: int) -> tuple[int, i
     units = piece.units[(index - first) * _UNIT :]
     position = fmt.INDEX_UNIT.unpack_from(units)[1]
     return piece.at + position - piece.position, position, units
+
+
+def chain_crc_of(checked: CheckedEntries, index: int) -> int:
+    """Return the chain CRC of one of the entries."""
+    piece = next(piece for piece in checked.pieces if piece.link.entry_index >= index)
+    at, _, _ = part_from(checked, piece, index)
+    return unpack_header(checked.data, at).chain_crc

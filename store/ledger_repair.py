@@ -49,8 +49,9 @@ from store.ledger_fetched import (
 from store.ledger_index import LedgerIndex
 from store.ledger_reader import data_directory, ledger_directory
 from store.ledger_start import StartFile
-from store.mapped_file import TEMPORARY_SUFFIX, create_file
+from store.mapped_file import create_file
 from store.opening import known_good_position, open_marks
+from store.staging import TEMPORARY_SUFFIX, sweep
 
 _FETCHED_NAME: Final = "fetched" + TEMPORARY_SUFFIX
 _HEADER: Final = fmt.ENTRY_HEADER_SIZE_BYTES
@@ -273,9 +274,8 @@ class RepairSession:
         """Make a data file that is missing, or too short, as large as it was: with zeros."""
         fs, size_bytes = self._fs, self._config.file_size_bytes
         if not os.path.exists(path):
-            if os.path.exists(path + TEMPORARY_SUFFIX):  # Left by a repair that was killed.
-                fs.unlink(path + TEMPORARY_SUFFIX)
             fs.make_directory(os.path.dirname(path))
+            sweep(fs, os.path.dirname(path))  # Left by a repair that was killed.
             create_file(fs, os.path.dirname(path), position, size_bytes, warm_up=False).close()
         elif os.path.getsize(path) < size_bytes:
             fd = fs.open(path)

@@ -6,8 +6,7 @@ is mapped; sealed files are read with `pread`, so a bad sector is an exception a
 (fault-matrix section 6). Views pin the file: a file that is deleted or closed under a view loses
 its name at once and its map with the last view. Source: RocketMQ DefaultMappedFile.
 
-Invariant: position <= flushed <= committed <= wrote <= end. Without a write buffer, committed is
-wrote.
+Invariant: position <= flushed <= committed <= wrote <= end. Without a buffer, committed is wrote.
 """
 
 import contextlib
@@ -23,10 +22,10 @@ from store import page_memory
 from store.errors import ClosedError, LayoutError, PositionRangeError
 from store.failpoints import hit
 from store.file_system import FileSystem
+from store.staging import stage, staged_path
 from store.zeros import CHUNK_SIZE_BYTES, ZEROS, zero_range
 
 _WARM_UP_SYNC_BYTES: Final = 16 * CHUNK_SIZE_BYTES  # As RocketMQ: small bursts beside log syncs.
-TEMPORARY_SUFFIX: Final = ".allocating"
 
 
 class View:
@@ -390,7 +389,8 @@ class PreparedFile:
     __slots__ = ("_fd", "_fs", "_temporary", "path", "position", "size_bytes")
 
     def __init__(self, fs: FileSystem, path: str, position: int, size_bytes: int, fd: int) -> None:
-        self._fs, self._fd, self._temporary = fs, fd, path + TEMPORARY_SUFFIX
+        self._fs, self._fd = fs, fd
+        self._temporary = staged_path(*os.path.split(path))
         self.path, self.position, self.size_bytes = path, position, size_bytes
 
     def publish(self, buffer: memoryview | None = None, *, is_durable: bool = True) -> MappedFile:
@@ -431,7 +431,7 @@ def prepare_file(
     StoreFullError or FileSystemError; nothing is left behind in either case.
     """
     path = os.path.join(directory, fmt.file_name(position))
-    temporary = path + TEMPORARY_SUFFIX
+    temporary = stage(fs, directory, fmt.file_name(position))
     fd = fs.open(temporary, create=True)
     prepared = PreparedFile(fs, path, position, size_bytes, fd)
     try:

@@ -15,10 +15,11 @@ from store import format as fmt
 from store.errors import LayoutError, PositionRangeError
 from store.failpoints import hit
 from store.file_system import FileSystem
-from store.mapped_file import TEMPORARY_SUFFIX, MappedFile, View, create_file, open_file
+from store.mapped_file import MappedFile, View, create_file, open_file
+from store.staging import aside_directory, aside_path, sweep
 
-ASIDE_SUFFIX: Final = ".aside"
-"""Of a whole file that is not part of the sequence any more, and kept for a while."""
+_FORMER_ASIDE_SUFFIX: Final = ".aside"
+"""Earlier versions kept files that left the sequence beside it, under this suffix."""
 
 
 class FileSource(Protocol):
@@ -89,9 +90,8 @@ class MappedFileQueue:
         """
         assert not self.files, "loaded twice"
         self._fs.make_directory(self.directory)
+        sweep(self._fs, self.directory)
         names = self._fs.list_directory(self.directory)
-        for name in [n for n in names if n.endswith(TEMPORARY_SUFFIX)]:
-            self._fs.unlink(os.path.join(self.directory, name))
         names = [n for n in names if len(n) == fmt.FILE_NAME_DIGITS and n.isdecimal()]
         if names and os.path.getsize(os.path.join(self.directory, names[-1])) == 0:
             self._fs.unlink(os.path.join(self.directory, names.pop()))
@@ -271,6 +271,7 @@ class MappedFileQueue:
         """Unmap the files that are complete and durable; only the active one stays mapped."""
         for file in self.files[:-1]:
             if file.flushed_position == file.end_position:
+                hit("mapped_file_queue.seal")
                 file.seal()
 
     # --- Cutting ---
@@ -381,24 +382,30 @@ class MappedFileQueue:
         self._fs.sync_directory(self.directory)
 
     def set_first_aside(self) -> None:
-        """Take all files but the last out of the sequence, durably, and keep them under names that
-        are none of the sequence; `delete_aside` removes them.
+        """Take all files but the last out of the sequence, durably, and keep them in a directory
+        beside it; `delete_aside` removes them.
 
         The oldest go first: no gap is ever there. Raises FileSystemError or SyncFailedError: stop.
         """
         with self._sync_lock:
+            aside = aside_directory(self.directory)
+            self._fs.make_directory(aside)
             while len(self.files) > 1:
                 first = self.files[0]
-                self._fs.rename(first.path, first.path + ASIDE_SUFFIX)
+                self._fs.rename(first.path, aside_path(first.path))
                 self.files = self.files[1:]
                 first.close()
+            self._fs.sync_directory(aside)
             self._fs.sync_directory(self.directory)
 
     def delete_aside(self) -> None:
         """Delete what was set aside. Any thread. Raises FileSystemError: repeat it."""
-        names = self._fs.list_directory(self.directory)
-        for name in [name for name in names if name.endswith(ASIDE_SUFFIX)]:
-            self._fs.unlink(os.path.join(self.directory, name))
+        aside = aside_directory(self.directory)
+        for name in self._fs.list_directory(aside):
+            self._fs.unlink(os.path.join(aside, name))
+        for name in self._fs.list_directory(self.directory):
+            if name.endswith(_FORMER_ASIDE_SUFFIX):
+                self._fs.unlink(os.path.join(self.directory, name))
 
     def close(self) -> None:
         """Close all files; views that are open stay valid. Syncs nothing."""

@@ -28,7 +28,7 @@ from store.errors import (
 )
 from store.failpoints import hit
 from store.file_system import FileSystem
-from store.mapped_file import TEMPORARY_SUFFIX
+from store.staging import TEMPORARY_SUFFIX
 
 META_SIZE_BYTES_MAX: Final = 1024 * 1024  # Meta is small; a large one is a mistake of its owner.
 _HEADER: Final = re.compile(
@@ -139,6 +139,7 @@ class MetaFile:
                 self._fs.unlink(temporary)
             raise
         self._fs.sync_directory(self._directory)
+        hit("meta_file.after_rename")
 
     def _read(self, path: str, parity: int) -> tuple[int, dict[str, Json] | CorruptionError]:
         """Return (generation, payload, or what is wrong with it).

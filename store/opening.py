@@ -19,6 +19,7 @@ from store.commit_log import CommitLog
 from store.commit_log_recovery import recover_commit_log
 from store.config import StoreConfig
 from store.consume_queues import ConsumeQueues
+from store.derived_guard import DerivedGuard
 from store.dispatch import Dispatcher
 from store.durable_mark import UNKNOWN_COUNT, DurableMark, Mark
 from store.errors import DerivedFileError, LayoutError, QueueOrderError
@@ -69,6 +70,8 @@ class Recovery:
     """How much of the log had to be dispatched again."""
     derived_rebuilt: bool
     """Whether queues and index were built anew from the start of the log."""
+    was_adopted: bool = False
+    """Whether another program wrote the directory, RocketMQ for one, and it is ours from now on."""
 
 
 @dataclass(slots=True)
@@ -80,6 +83,8 @@ class OpenedLog:
     scanned_size_bytes: int
     cut_size_bytes: int
     cut_reason: str
+    was_adopted: bool = False
+    """See Recovery."""
 
 
 def is_replica_directory(root: str) -> bool:
@@ -129,8 +134,9 @@ def open_log(
 ) -> OpenedLog:
     """Open the log of either container and cut its torn tail.
 
-    `commit_log` is what a plain log is opened as.
-    Raises CorruptionError for damage in what was known to be good; nothing is changed then.
+    `commit_log` is what a plain log is opened as. Raises CorruptionError for damage in what was
+    known to be good, and TailNotCutError for the torn tail of a log that RocketMQ wrote; nothing is
+    changed then.
     """
     known_good = known_good_position(mark, last_run)
     if config.container == "ledger":
@@ -149,10 +155,11 @@ def open_log(
             report.cut_size_bytes,
             report.cut_reason,
         )
+    is_adopting = mark == Mark() and _is_foreign(fs, root, config, last_run)
     log = commit_log(fs, root, config, source)
     log.files.load()
     try:
-        found = recover_commit_log(fs, log, known_good)
+        found = recover_commit_log(fs, log, known_good, may_cut=not is_adopting)
     except BaseException:
         log.close()
         raise
@@ -163,6 +170,7 @@ def open_log(
         found.end_position - found.lo,
         found.cut_size_bytes,
         found.cut_reason,
+        is_adopting,
     )
 
 
@@ -173,13 +181,15 @@ def open_derived(
     mark: Mark,
     last_run: LastRun,
     progress: Progress,
+    counters: StoreCounters,
     *,
     hi_position: int,
-) -> tuple[Dispatcher, int, bool]:
+    must_rebuild: bool = False,
+) -> tuple[DerivedGuard, int, bool]:
     """Bring queues and index up to `hi_position` of the log.
 
-    Returns (dispatcher, bytes of the log dispatched again, whether everything was rebuilt). Derived
-    files are never trusted over the log: what is damaged or does not fit is dropped and built anew.
+    Returns (who guards them, bytes of the log dispatched again, whether everything was rebuilt).
+    Derived files are never trusted over the log: what is damaged is put right or built anew.
     """
     if last_run.page_cache_lost:
         lo, item_count = mark.dispatched_durable_position, mark.dispatched_durable_item_count
@@ -187,8 +197,10 @@ def open_derived(
         lo, item_count = mark.dispatched_position, mark.dispatched_item_count
     hi = max(hi_position, log.min_position)
     assert lo <= hi <= log.max_position, f"built to {lo} of {hi}, the log ends {log.max_position}"
-    is_rebuilt = lo < log.min_position  # Records are gone that may never have been built.
+    # Records are gone that may never have been built, or another program built.
+    is_rebuilt = must_rebuild or lo < log.min_position
     dispatcher = Dispatcher(log, queues, index, dispatched_position=lo)
+    guard = DerivedGuard(log, dispatcher, counters)
     try:
         # A rebuild must find the files as they are: they tell the offsets of silent queues.
         if not is_rebuilt:
@@ -197,13 +209,14 @@ def open_derived(
             index.recover(lo, is_clean=last_run.was_clean)
             is_rebuilt = item_count not in (UNKNOWN_COUNT, dispatcher.built().item_count)
         if not is_rebuilt:
+            guard.check_opened()
             _catch_up(dispatcher, hi, progress)
     except (DerivedFileError, QueueOrderError):
         is_rebuilt = True
     if is_rebuilt:
         lo = log.min_position
         dispatcher.rebuild(lambda done, total: progress("rebuild", done, total), hi_position=hi)
-    return dispatcher, dispatcher.dispatched_position - lo, is_rebuilt
+    return guard, dispatcher.dispatched_position - lo, is_rebuilt
 
 
 def _catch_up(dispatcher: Dispatcher, hi: int, progress: Progress) -> None:
@@ -284,10 +297,32 @@ def newest_unix_ms(log: CommitLog | Ledger, file: RetainedFile, hi_position: int
     return None
 
 
-def open_marks(fs: FileSystem, root: str, config: StoreConfig) -> DurableMark:
-    """Open the durable mark. Raises LayoutError when it is missing beside a log."""
-    names = fs.list_directory(log_directory(root, config))
-    is_empty = not any(name.isdecimal() for name in names)
+def _is_foreign(fs: FileSystem, root: str, config: StoreConfig, last_run: LastRun) -> bool:
+    """Say whether a plain log lies here that no store of ours has opened to the end.
+
+    RocketMQ wrote it, or an adoption was interrupted; then its marks say nothing. `boot_id` is
+    ours, comes before the first append, and RocketMQ does not know it.
+    """
+    if config.container != "commit_log" or last_run.was_ever_opened or is_replica_directory(root):
+        return False
+    return _has_log(fs, root, config)
+
+
+def _has_log(fs: FileSystem, root: str, config: StoreConfig) -> bool:
+    return any(name.isdecimal() for name in fs.list_directory(log_directory(root, config)))
+
+
+def open_marks(
+    fs: FileSystem, root: str, config: StoreConfig, last_run: LastRun | None = None
+) -> DurableMark:
+    """Open the durable mark. Raises LayoutError when it is missing beside a log of ours.
+
+    With the `last_run` of a store that RocketMQ wrote it is made: nothing is known to be good then.
+    """
+    is_adopting = last_run is not None and _is_foreign(fs, root, config, last_run)
     return DurableMark.open(
-        fs, root, interval_ms=config.durable_mark_interval_ms, log_is_empty=is_empty
+        fs,
+        root,
+        interval_ms=config.durable_mark_interval_ms,
+        log_is_empty=is_adopting or not _has_log(fs, root, config),
     )

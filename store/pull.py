@@ -14,12 +14,14 @@ from typing import Final, NamedTuple
 from store import format as fmt
 from store.config import KIB, MIB
 from store.consume_queue import ConsumeQueue
-from store.errors import ClosedError, DerivedFileError, PositionRangeError
+from store.errors import ClosedError, CorruptionError, DerivedFileError, PositionRangeError
 from store.log import RecordLog
 
 SCAN_COUNT_MAX: Final = 800  # Units looked at with a tag filter, at least: 16,000 bytes of them.
 _GAP_SIZE_BYTES_MAX: Final = 16 * KIB  # Reading over such a gap is cheaper than a second read.
 _READ_SIZE_BYTES_MAX: Final = 8 * MIB
+_CLUSTER_SIZE_BYTES_MAX: Final = _READ_SIZE_BYTES_MAX + fmt.ENTRY_SIZE_BYTES_MAX
+"""No records that are read at once, with what lies between them, are larger."""
 _UNITS_AT_ONCE: Final = 512  # Of a queue, read with one call where single ones are wanted.
 # Size, queue id, queue offset, physical offset.
 _IDENTITY: Final = struct.Struct(">i8xi4xqq")
@@ -90,17 +92,26 @@ def pull(
         return PullResult(PullStatus.OFFSET_OVERFLOW_BADLY, hi, lo, hi)
     scan_count = max_count if tags_codes is None else max(max_count, SCAN_COUNT_MAX)
     scan_hi = min(hi, offset + scan_count)
-    try:
-        units = queue.read_units(offset, scan_hi)
-    except PositionRangeError:  # Expired or truncated beside this pull.
-        return _moved(log, queue, offset)
-    chosen, next_offset = _choose(units, offset, max_count, max_bytes, tags_codes)
-    if not chosen.offsets:
-        return PullResult(PullStatus.NO_MATCHED_MESSAGE, next_offset, lo, hi)
-    try:
-        data = _read(log, queue, chosen)
-    except (PositionRangeError, ClosedError):
-        return _moved(log, queue, offset)
+    # Without a filter each unit is compared with its record, and so needs no other proof.
+    is_proof_needed = tags_codes is not None
+    while True:
+        try:
+            units = queue.read_units(offset, scan_hi, is_proof_needed=is_proof_needed)
+        except PositionRangeError:  # Expired or truncated beside this pull.
+            return _moved(log, queue, offset)
+        chosen, next_offset = _choose(units, offset, max_count, max_bytes, tags_codes)
+        if not chosen.offsets:
+            return PullResult(PullStatus.NO_MATCHED_MESSAGE, next_offset, lo, hi)
+        try:
+            data = _read(log, queue, chosen)
+        except (PositionRangeError, ClosedError, CorruptionError, DerivedFileError) as error:
+            if not is_proof_needed:
+                is_proof_needed = True  # It may be the units that are wrong.
+                continue
+            if isinstance(error, CorruptionError | DerivedFileError):
+                raise
+            return _moved(log, queue, offset)
+        break
     return PullResult(PullStatus.FOUND, next_offset, lo, hi, data, len(chosen.offsets))
 
 
@@ -169,6 +180,8 @@ def _read(log: RecordLog, queue: ConsumeQueue, chosen: _Chosen) -> bytes:
         hi = _cluster_hi(positions, sizes_bytes, lo)
         first, end = positions[lo], positions[hi - 1] + sizes_bytes[hi - 1]
         is_whole = sum(sizes_bytes[lo:hi]) == end - first
+        if not 0 < end - first <= _CLUSTER_SIZE_BYTES_MAX:
+            raise _no_record(queue, chosen.offsets[lo], f"{end - first} bytes at {first}")
         try:
             data = log.read(first, end - first)
         except PositionRangeError:
@@ -210,6 +223,11 @@ def _whole_hi(positions: list[int], sizes_bytes: list[int], lo: int) -> int:
     while i < len(positions) and positions[i] == positions[i - 1] + sizes_bytes[i - 1]:
         i += 1
     return i
+
+
+def _no_record(queue: ConsumeQueue, offset: int, found: str) -> DerivedFileError:
+    field = f"size of the record of offset {offset}"
+    return DerivedFileError(queue.directory, 0, field, "that of a record", found)
 
 
 def _check(data: bytes, queue: ConsumeQueue, chosen: _Chosen, lo: int, hi: int) -> None:

@@ -11,7 +11,13 @@ from store.commit_log import CommitLog
 from store.config import StoreConfig
 from store.consume_queue import ConsumeQueue
 from store.consume_queues import ConsumeQueues
-from store.errors import CorruptionError, PositionRangeError, RecordFormatError
+from store.derived_guard import DerivedGuard
+from store.errors import (
+    CorruptionError,
+    DerivedFileError,
+    PositionRangeError,
+    RecordFormatError,
+)
 from store.index_files import IndexFiles
 from store.ledger import Ledger
 from store.mapped_file import View
@@ -38,6 +44,7 @@ class Reads:
 
     config: StoreConfig
     log: CommitLog | Ledger
+    _guard: DerivedGuard
     _queues: ConsumeQueues
     _index: IndexFiles
 
@@ -67,10 +74,12 @@ class Reads:
 
         Sees everything appended before the call. At least one record if there is any; `tags` are
         tag hashes (`store.message.tags_code`), and the caller compares the tag itself. Raises
-        CorruptionError, FileSystemError, ClosedError.
+        CorruptionError, DerivedDamageError, FileSystemError, ClosedError.
         """
         self._catch_up()
         queue = self._queues.get(topic.encode(), queue_id)
+        if queue is None or offset >= queue.max_offset:
+            self._queues.inner_batches.check(topic.encode(), queue_id, offset)
         return pull(
             self.log, queue, offset, max_count=max_count, max_bytes=max_size_bytes, tags_codes=tags
         )
@@ -95,6 +104,7 @@ class Reads:
     def _queue(self, topic: str, queue_id: int, offset: int) -> ConsumeQueue:
         queue = self._queues.get(topic.encode(), queue_id)
         if queue is None:
+            self._queues.inner_batches.check(topic.encode(), queue_id, offset)
             raise PositionRangeError("queue offset", offset, 0, 0)
         return queue
 
@@ -169,16 +179,25 @@ class Reads:
         pause, behind each record that was read.
         """
         self._catch_up()
-        positions = self._index.lookup(
-            topic, key, begin_unix_ms=lo_unix_ms, end_unix_ms=hi_unix_ms, count_max=max_count
-        )
-        for position in reversed(positions):
+        for position in reversed(self._positions(topic, key, lo_unix_ms, hi_unix_ms, max_count)):
             if position < self.log.min_position:
                 return
             message = self.message_at(position)
             in_time = lo_unix_ms <= message.store_unix_ms < hi_unix_ms
             is_found = message.topic == topic and key in message.keys and in_time
             yield message if is_found else None
+
+    def _positions(
+        self, topic: str, key: str, lo_unix_ms: int, hi_unix_ms: int, max_count: int
+    ) -> list[int]:
+        """Look a key up in the index; what is damaged there is put right, or an error."""
+        times = {"begin_unix_ms": lo_unix_ms, "end_unix_ms": hi_unix_ms}
+        for _ in self._index.files:  # Each of them may have to be put right.
+            try:
+                return self._index.lookup(topic, key, count_max=max_count, **times)
+            except DerivedFileError as error:
+                self._guard.met(error)
+        return self._index.lookup(topic, key, count_max=max_count, **times)
 
     def offset_by_time(
         self, topic: str, queue_id: int, unix_ms: int, boundary: Boundary = Boundary.LOWER
@@ -192,6 +211,7 @@ class Reads:
         self._catch_up()
         queue = self._queues.get(topic.encode(), queue_id)
         if queue is None:
+            self._queues.inner_batches.check(topic.encode(), queue_id, 0)
             return 0
         return offset_by_time(
             queue,
@@ -213,7 +233,10 @@ class Reads:
         """
         self._catch_up()
         queue = self._queues.get(topic.encode(), queue_id)
-        return (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
+        if queue is None:
+            self._queues.inner_batches.check(topic.encode(), queue_id, 0)
+            return 0, 0
+        return queue.min_offset, queue.max_offset
 
     def take_grown(self) -> set[tuple[bytes, int]]:
         """Return (topic, queue id) of the queues that grew since the last call.
@@ -223,11 +246,23 @@ class Reads:
         return self._queues.take_grown()
 
     def queues(self) -> list[QueueInfo]:
-        """Return every queue with its range of offsets, sorted; sees all that was appended."""
+        """Return every queue with its range of offsets, sorted; sees all that was appended.
+
+        Not those of `inner_batch_topics`.
+        """
         self._catch_up()
         return sorted(
             QueueInfo(q.topic, q.queue_id, q.min_offset, q.max_offset) for q in self._queues
         )
+
+    def inner_batch_topics(self) -> list[str]:
+        """Return the topics that cannot be read here: RocketMQ wrote inner batches to them.
+
+        Pulls, look-ups by offset or time, and appends raise an InnerBatchError for them. A look-up
+        by key finds the records, each as RocketMQ wrote it: with its messages in one body.
+        """
+        self._catch_up()
+        return sorted(topic.decode() for topic in self._queues.inner_batches.topics.copy())
 
     def _read_record(self, position: int) -> bytes:
         room = self._room_at(position)

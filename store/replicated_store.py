@@ -15,10 +15,12 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from store.commit_log import CommitLog
+from store.derived_guard import AT_ONCE_SIZE_BYTES_MAX, DerivedScrubber
 from store.dispatch import Unit
 from store.errors import (
     BusyError,
     ClosedError,
+    DerivedFileError,
     PositionRangeError,
     StoreError,
     SyncFailedError,
@@ -104,6 +106,31 @@ class ReplicatedStore(Store):
     def scrubber(self) -> Scrubber:
         """Return what reads the sealed part of the log again; for one thread at a time."""
         return scrubber_of(self._replicated, self._visible_position)
+
+    def derived_scrubber(self) -> DerivedScrubber:
+        """Return what compares queues and index with the log; for one thread at a time."""
+        return DerivedScrubber(self._guard, self._replicated, self._visible_position)
+
+    def serve_on_loop(self, tell: Callable[[str], None]) -> None:
+        """From now on no reader waits for more of the log than a moment; it gets a retryable
+        DerivedDamageError instead, for `mend_derived`. `tell`, on any thread, gets what people
+        should know of damage in derived files."""
+        self._guard.listen(tell)
+        self._guard.units.at_once_size_bytes_max = AT_ONCE_SIZE_BYTES_MAX
+
+    def stop_mending(self) -> None:
+        """Let `mend_unknown`, `mend_derived` and passes end soon, with a ClosedError."""
+        self._guard.stop()
+
+    def mend_unknown(self) -> None:
+        """Compare with the log what has no checksums; see `DerivedGuard.mend_unknown`."""
+        self._check_open()
+        self._guard.mend_unknown()
+
+    def mend_derived(self, error: DerivedFileError) -> None:
+        """Put right what a reader met, beside everything else; see `DerivedGuard.mend`."""
+        self._check_open()
+        self._guard.mend(error)
 
     # --- Room ---
 

@@ -276,7 +276,6 @@ class Retention:
         The state is that of the last round: it recovers by itself with the next one.
         """
         if self.state is DiskState.FULL:
-            self._counters.store_full_count += 1
             needed = self.policy.needed_free_bytes(self._spare_file_count())
             by_ratio = int(self.usage.total_bytes * (1 - self.policy.full_ratio)) + 1
             raise StoreFullError(self._path, max(needed, by_ratio), self.usage.free_bytes)

@@ -20,7 +20,13 @@ from typing import ClassVar
 from store import format as fmt
 from store.commit_log import CommitLog
 from store.cut_file import CutFile, write_cut_file
-from store.errors import CorruptionError, FileSystemError, StoreError, SyncFailedError
+from store.errors import (
+    CorruptionError,
+    FileSystemError,
+    PositionRangeError,
+    StoreError,
+    SyncFailedError,
+)
 from store.failpoints import hit
 from store.log import AppendResult
 from store.opening import SHIPPED_META_NAME
@@ -107,7 +113,10 @@ class ShippedStore(ReplicatedStore):
         log, newest = self.shipped, 0
         for queue in self._queues:
             if queue.max_offset > queue.min_offset:
-                position, size_bytes, _ = queue.unit(queue.max_offset - 1)
+                # A wrong one leads to another record, or to none: no proof is needed.
+                hi = queue.max_offset
+                unit = queue.read_units(hi - 1, hi, is_proof_needed=False)
+                position, size_bytes, _ = fmt.CONSUME_QUEUE_UNIT.unpack(unit)
                 if position < log.min_position:
                     continue  # Expired, and not yet cut off the queue.
                 newest = max(newest, self._store_unix_ms_at(position, size_bytes))
@@ -128,8 +137,8 @@ class ShippedStore(ReplicatedStore):
         try:
             data = log.read(position, size_bytes)
             log.check(position, data)
-        except (CorruptionError, FileSystemError):  # The scrubber and readers report it.
-            return 0
+        except (CorruptionError, FileSystemError, PositionRangeError):
+            return 0  # The scrubber and readers report it.
         return store_timestamp(data)
 
     # --- Cutting ---

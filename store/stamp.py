@@ -16,6 +16,7 @@ from store import format as fmt
 from store.alike import alike_count, integers, is_column, put_column
 from store.config import StoreConfig
 from store.errors import LimitExceededError, RecordFormatError
+from store.inner_batches import InnerBatches
 from store.message import check_topic, encode_host, property_crc_digits, record_layout
 
 QueueKey = tuple[bytes, int]  # Topic, queue id.
@@ -39,6 +40,9 @@ class Stamper:
         self._known_topics: set[bytes] = set()  # Names that passed check_topic.
         self.next_offsets: dict[QueueKey, int] = {}
         """Next queue offset of each queue; absent is 0. Rebuilt from the queues at start."""
+
+        self.inner_batches: InnerBatches | None = None
+        """Topics that take no records: nobody could read them."""
 
     def publish(self, updates: dict[QueueKey, int]) -> None:
         """Raise the queue offsets, once the batch is in the log and not before."""
@@ -65,7 +69,7 @@ class Stamper:
                 self._refuse(batch, at)
             size_bytes, magic, crc, its_queue_id, sys_flag, body_size_bytes = unpack_head(batch, at)
             end = at + size_bytes
-            plain = magic == 0xDAA320A7 and not sys_flag & 0x30 and stamp
+            plain = magic == 0xDAA320A7 and not sys_flag & 0xB0 and stamp
             if plain:  # The order of the tests keeps every read inside of the record.
                 body_at = at + 88
                 body_hi = body_at + body_size_bytes
@@ -77,7 +81,7 @@ class Stamper:
                     topic_hi + 2 + (batch[topic_hi] << 8 | batch[topic_hi + 1])
                 ):
                     self._refuse(batch, at)
-            else:  # V2, an IPv6 host, or no record.
+            else:  # V2, an IPv6 host, an inner batch, or no record.
                 body_at, body_hi, topic_at, topic_hi = self._find_parts(batch, at)
             if body_hi - body_at > body_limit or end - topic_hi > 32769:
                 self._refuse_size(body_hi - body_at, end - topic_hi - 2)
@@ -119,7 +123,10 @@ class Stamper:
         """Check the topic of a queue; return the queue's next offset."""
         if key[0] not in self._known_topics:
             self._learn_topic(key[0])
-        return updates.get(key, self.next_offsets.get(key, 0))
+        offset = updates.get(key, self.next_offsets.get(key, 0))
+        if self.inner_batches is not None:
+            self.inner_batches.check(*key, offset)
+        return offset
 
     def _learn_topic(self, topic: bytes) -> None:
         check_topic(topic)
@@ -141,6 +148,9 @@ class Stamper:
                 "IPv6 (flag 0x20)" if self._store_v6 else "IPv4 (no flag 0x20)",
                 "IPv6" if found_v6 else "IPv4",
             )
+        if layout.sys_flag & fmt.SYS_FLAG_INNER_BATCH:  # It would count as several in its queue.
+            flag = f"{layout.sys_flag & 0xFFFFFFFF:#x}"
+            raise RecordFormatError(at + fmt.SYS_FLAG_AT, "sys flag", "no inner batch (0x80)", flag)
         return layout.body_at, layout.body_hi, layout.topic_at, layout.topic_hi
 
     def _stamp_hosts(

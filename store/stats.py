@@ -62,9 +62,13 @@ class StoreCounters:
         "busy_count",
         "deleted_file_count",
         "deleted_for_room_count",
+        "derived_damage_count",
+        "derived_mended_key_count",
+        "derived_mended_unit_count",
         "dispatch_failed_count",
         "flush_request_count",
         "flush_timeout_count",
+        "inner_batch_count",
         "memory_lock_failed_count",
         "pool_empty_count",
         "prepare_failed_count",
@@ -95,6 +99,12 @@ class StoreCounters:
         self.memory_lock_failed_count = 0  # Warning: memory that mlock refused.
         self.deleted_file_count = 0  # Retention.
         self.deleted_for_room_count = 0  # Retention. Of these: those that had not expired.
+        # Whoever meets it: two at once may count as one.
+        self.derived_damage_count = 0  # Blocks of queues and index files that were wrong.
+        self.derived_mended_unit_count = 0  # Units of queues that were put right.
+        self.derived_mended_key_count = 0  # Entries and slots of index files that were.
+        # Dispatcher. Records of topics with inner batches; a rebuild counts them again.
+        self.inner_batch_count = 0
         self.dispatch_failed_count = 0  # Readers and upkeep. Rounds that the full disk stopped.
 
     def on_put(self, record_count: int, size_bytes: int, duration_us: int) -> None:
@@ -132,6 +142,8 @@ class StoreGauges:
     lock_held_ms_max: int = 0
     lock_contended_count: int = 0
     lock_timeout_count: int = 0
+    inner_batch_topic_count: int = 0
+    """Topics that cannot be read here, since RocketMQ wrote inner batches to them."""
     disk_state: str = "ok"
     disk_used_ratio: float = 0.0
 
@@ -187,6 +199,11 @@ class StoreStats:
             found.append(f"{count} files got no write buffer; raise transient_pool_size")
         if count := self.counters["dispatch_failed_count"]:
             found.append(f"{count} times the queues could not grow on the full disk; free space")
+        if count := self.gauges.inner_batch_topic_count:
+            found.append(
+                f"{count} topics have inner batches of RocketMQ (queue.type=BatchCQ), which are "
+                f"kept and cannot be read here; read them with RocketMQ"
+            )
         if self.gauges.disk_state != "ok":
             found.append(
                 f"the disk is {self.gauges.disk_used_ratio:.0%} used ({self.gauges.disk_state}); "

@@ -141,37 +141,35 @@ class Store(Reads):
         self._put_lock = make_put_lock(config.put_lock, config.put_lock_timeout_ms)
         self._run_marker = RunMarker(fs, root)
         last_run = self._run_marker.last_run()
+        names_durable, counters = not self._meta_name, self.counters
         files, self._warm_up, self._pooled, self._pool = make_files(
-            fs,
-            root,
-            config,
-            self.counters,
-            self._on_fatal,
-            makes_names_durable=not self._meta_name,
+            fs, root, config, counters, self._on_fatal, makes_names_durable=names_durable
         )
-        self._mark = open_marks(fs, root, config)
+        self._mark = open_marks(fs, root, config, last_run)
         undo.callback(self._mark.close)
         mark = self._mark.mark
         opened = open_log(fs, root, config, files, mark, last_run, self._commit_log)
-        log = opened.log
-        self.log = log
+        self.log = log = opened.log
         undo.callback(log.close)
         if opened.end_position < max(mark.durable_position, mark.dispatched_position):
             self._mark.lower(opened.end_position, self._last_index(opened.end_position))
-        self._queues = ConsumeQueues(fs, root, config)
+        self._queues, self._index = ConsumeQueues(fs, root, config), IndexFiles(fs, root, config)
         undo.callback(self._queues.close)
-        self._index = IndexFiles(fs, root, config)
         undo.callback(self._index.close)
-        self._dispatcher, again, rebuilt = open_derived(
+        self._guard, again, rebuilt = open_derived(
             self._queues,
             self._index,
             log,
             self._mark.mark,
             last_run,
             progress,
+            counters,
             hi_position=self._readable_position(log),
+            must_rebuild=opened.was_adopted,
         )
+        self._dispatcher = self._guard.dispatcher
         log.stamper.next_offsets = self._queues.next_offsets()
+        log.stamper.inner_batches = self._queues.inner_batches
         self.recovery: Final = Recovery(
             was_clean=last_run.was_clean,
             same_boot=last_run.same_boot,
@@ -182,6 +180,7 @@ class Store(Reads):
             cut_reason=opened.cut_reason,
             dispatched_size_bytes=again,
             derived_rebuilt=rebuilt,
+            was_adopted=opened.was_adopted,
         )
         self._checkpoint = Checkpoint.open(fs, root)
         undo.callback(self._checkpoint.close)
@@ -255,8 +254,8 @@ class Store(Reads):
                 # The max rule: a clock that steps back does not take the log's time back.
                 now = max(self._clock(), self._last_store_unix_ms)
                 result = self.log.append(batch, now_unix_ms=now)
-                if now != self._last_store_unix_ms:
-                    self._note_time()  # Once a millisecond, and not once an append.
+                if now != self._last_store_unix_ms:  # Once a millisecond, and not once an append.
+                    self._note_time()
                     self._last_store_unix_ms = now
                 self._last_end_position = result.end_position
             finally:
@@ -300,7 +299,6 @@ class Store(Reads):
         self._flush.request(end_position, callback)
 
     def _note_time(self) -> None:
-        """Say up to which position and store time the appends have come."""
         self._times.note(self._last_end_position, self._last_store_unix_ms)
 
     def _count_failure(self, error: StoreError) -> None:
@@ -419,6 +417,7 @@ class Store(Reads):
                 lock_held_ms_max=lock.held_ms_max,
                 lock_contended_count=lock.contended_count,
                 lock_timeout_count=lock.timeout_count,
+                inner_batch_topic_count=len(self._queues.inner_batches.topics),
                 disk_state=self._retention.state.value,
                 disk_used_ratio=self._retention.usage.used_ratio,
             ),
@@ -470,8 +469,8 @@ class Store(Reads):
                 self._flush.stop()
             if self._pool:
                 self._pool.close()
-            cause = self._on_fatal.cause
-            if cause is not None:  # A second sync could succeed, and what it promised be lost.
+            # A second sync could succeed, and what it promised be lost.
+            if (cause := self._on_fatal.cause) is not None:
                 raise SyncFailedError(self.root, errno.EIO) from cause
             self._finish()
             self._run_marker.mark_closed()  # Last: what failed above leaves a crashed directory.

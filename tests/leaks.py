@@ -21,6 +21,8 @@ import psutil
 import pytest
 import uvloop
 
+from store.spare_descriptors import SPARE
+
 PATIENCE_S: Final = 20.0
 _POLL_S: Final = 0.05
 _POLLER: Final = "_poll_wrapper"
@@ -102,7 +104,9 @@ def left_since(before: Held, patience_s: float) -> list[str]:
 
 @pytest.fixture(scope="session")
 def libraries_in_use() -> None:
-    """Let gRPC, uvloop and multiprocessing open what they keep for the life of the process."""
+    """Let gRPC, uvloop, multiprocessing and the store open what they keep for the life of the
+    process."""
+    SPARE.fill()
     resource_tracker.ensure_running()
     uvloop.run(_stop_a_server())
 

@@ -145,7 +145,7 @@ async def _run(plan: Plan, options: Options, artifacts: Path) -> int:
     if grows(summary):
         click.echo("  FAILED   I16: nodes grow from scenario to scenario")
         return 1
-    return 1 if summary.failed else 0
+    return 1 if summary.failed or summary.late else 0
 
 
 if __name__ == "__main__":

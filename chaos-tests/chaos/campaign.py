@@ -18,8 +18,9 @@ from random import Random
 from types import TracebackType
 from typing import Final, Self
 
+from chaos.calibration import QUIET, Machine, calibrate
 from chaos.cluster import ChaosCluster
-from chaos.errors import NotPossibleHereError, NotSoError
+from chaos.errors import NotPossibleHereError, NotSoError, unless_demanded
 from chaos.profile import Mode, Options, Profile
 from chaos.scenario import SCENARIOS, Scenario
 from chaos.shim import compile_shim
@@ -42,6 +43,8 @@ class Campaign:
     show: Show
     results: list[Result] = field(default_factory=list)
     toxiproxy_version: str = ""
+    machine: Machine = QUIET
+    """As it was measured last, before a cluster was started."""
     began_s: float = field(default_factory=time.monotonic)
     _root: Path = field(init=False)
     _server: Toxiproxy = field(init=False)
@@ -89,9 +92,10 @@ class Campaign:
         result = Result(scenario, seed)
         try:
             cluster = await asyncio.to_thread(self._cluster_for, scenario)
-            result = await Trial(scenario, cluster, self.options, seed, topic).run()
+            slowness = self.machine.slowness
+            result = await Trial(scenario, cluster, self.options, seed, topic, slowness).run()
         except NotPossibleHereError as reason:
-            result.verdict, result.why = "skipped", str(reason)
+            result.verdict, result.why = unless_demanded(reason)
         except NotSoError as reason:
             result.verdict, result.why = "failed", str(reason)
         self.results.append(result)
@@ -121,6 +125,8 @@ class Campaign:
         return self._cluster
 
     def _start(self, profile: Profile) -> ChaosCluster:
+        self.machine = calibrate(self._root)
+        self.show(f"chaos-tests: this machine is {self.machine}")
         directory = self._root / f"cluster-{self._trial_count}"
         cluster = ChaosCluster(directory, profile, self._server, self._shim, self.options.mode)
         self._cluster = cluster  # So that it is closed whatever happens now.

@@ -35,6 +35,7 @@ WINDOW_COUNT: Final = 20
 READ_COUNT_MAX: Final = 64
 _DURABILITY: Final = {
     Claim.QUORUM_DISK: Durability.QUORUM_DURABLE,
+    Claim.COPIES_DISK: Durability.QUORUM_DURABLE,  # Of five nodes two or three: no less is lost.
     Claim.QUORUM_MEMORY: Durability.REPLICATED,
     Claim.LEADER_DISK: Durability.APPENDED,
 }
@@ -75,7 +76,10 @@ class Clients:
         self.acked_count += 1
         self.acked_values[queue].add(value)
         name, offset = queue_name(queue), receipt.queue_offset
-        self.places[value] = Place(receipt.term, receipt.position, name, offset)
+        is_copied = receipt.durability is not Claim.LEADER_DISK
+        self.places[value] = Place(
+            receipt.term, receipt.position, name, offset, is_copied, receipt.is_duplicate
+        )
         self.last_index = max(self.last_index, receipt.index)
         if receipt.term > self.highest_term:
             self.highest_term = receipt.term

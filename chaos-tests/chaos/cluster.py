@@ -5,12 +5,13 @@ scenarios or load. Nodes tell each other and their clients only the addresses of
 asked past them, so it is known while everything is cut.
 """
 
+import json
 import shutil
 from pathlib import Path
 from typing import Final
 
 from chaos.disks import Ballast, Disks
-from chaos.links import CLIENTS, Links
+from chaos.links import CLIENTS, Links, asking
 from chaos.profile import Mode, Profile
 from chaos.shim import Shim
 from chaos.target import Target
@@ -41,6 +42,7 @@ class ChaosCluster(Target):
             replication=mode.value,
             relay=self.links.relay,
         )
+        _lead_askers_through_proxies(local, self.links)
         super().__init__(local, _lead_clients_through_proxies(local, self.links))
         self._ballast: dict[int, Ballast] = {}
         for node in self.node_ids:
@@ -86,6 +88,23 @@ class ChaosCluster(Target):
         """Take the files away, too."""
         self.disks.close()
         shutil.rmtree(self.directory)
+
+
+def _lead_askers_through_proxies(local: LocalCluster, links: Links) -> None:
+    """A node without a replica of the name server asks those of others at their client ports."""
+    nodes = {local.address(node): node for node in local.node_ids}
+    for node in local.node_ids:
+        path = local.node_directory(node) / "node.toml"
+        lines = path.read_text("utf-8").splitlines(keepends=True)
+        for at, line in enumerate(lines):
+            name, _, value = line.partition(" = ")
+            if name == "nameserver_servers":
+                asked = [
+                    f"{HOST}:{links.relay(asking(node), nodes[one], int(one.rpartition(':')[2]))}"
+                    for one in json.loads(value)
+                ]
+                lines[at] = f"{name} = {json.dumps(asked)}\n"
+        path.write_text("".join(lines), "utf-8")
 
 
 def _lead_clients_through_proxies(local: LocalCluster, links: Links) -> str:

@@ -1,4 +1,14 @@
-"""What may go wrong with a run itself, as opposed to what a run finds."""
+"""What may go wrong with a run itself, as opposed to what a run finds.
+
+A fault that cannot be made here is one that was not tried. A person may go on without it; where a
+machine decides (`CI` is set) that is a failure.
+"""
+
+import os
+from typing import Final
+
+CI_VARIABLE: Final = "CI"
+_NO: Final = ("", "0", "false", "no")
 
 
 class ChaosError(Exception):
@@ -15,8 +25,21 @@ class ChaosError(Exception):
 
 
 class NotPossibleHereError(Exception):
-    """This machine does not allow the fault: the scenario is skipped, by name, with this reason."""
+    """This machine does not allow the fault: the scenario is skipped, by name, with this reason,
+    or fails where all faults are demanded."""
 
 
 class NotSoError(Exception):
     """Something that had to become true did not: the scenario fails."""
+
+
+def is_all_demanded() -> bool:
+    """Whether what cannot be made here is a failure."""
+    return os.environ.get(CI_VARIABLE, "").lower() not in _NO
+
+
+def unless_demanded(reason: NotPossibleHereError) -> tuple[str, str]:
+    """Return verdict and words for a scenario that cannot be run here."""
+    if is_all_demanded():
+        return "failed", f"{CI_VARIABLE} is set, and a fault cannot be injected here: {reason}"
+    return "skipped", str(reason)

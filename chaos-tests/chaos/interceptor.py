@@ -32,12 +32,24 @@ class Interceptor:
         rule = {"late": 1.0, "late_ms": late_ms}
         self._write({f"{source}>{target}": rule for source, target in links})
 
+    def flip(self, links: Iterable[tuple[int, int]], chance: float) -> None:
+        """Flip a bit in some of what is sent on these links."""
+        self._write({f"{source}>{target}": {"flip": chance} for source, target in links})
+
+    def hold_loop(self, node: int, duration_ms: int) -> None:
+        """Hold the event loop of a node once, for so long."""
+        self._write({f"hold {node}": {"loop_ms": duration_ms}})
+
+    def hold_interpreter(self, node: int, duration_ms: int) -> None:
+        """Keep the interpreter's lock of a node once, for so long: no thread of it runs."""
+        self._write({f"hold {node}": {"lock_ms": duration_ms}})
+
     def clear(self) -> None:
         """Let messages through again."""
         self._path.unlink(missing_ok=True)
 
     def counts(self) -> Counter[str]:
-        """What all nodes did so far: `dropped`, `doubled`, `late`, `flipped`."""
+        """What all nodes did so far: `dropped`, `doubled`, `late`, `flipped`, `held`."""
         found: Counter[str] = Counter()
         for path in self._path.parent.glob(f"{self._path.name}.*"):
             # Beside them lies, for a moment, what a node is about to rename.

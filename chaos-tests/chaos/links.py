@@ -1,4 +1,5 @@
-"""Every link of a cluster: one proxy for each ordered pair of nodes, one from clients to each node.
+"""Every link of a cluster: one proxy for each ordered pair of nodes, one from clients to each node,
+and from each node that has no replica of the name server to those that have one.
 
 Owns what it means to cut, slow or break a link in one direction or both; must not know why. A node
 dials every peer, so the bytes from a to b go upstream through a>b and downstream through b>a.
@@ -14,6 +15,11 @@ CLIENTS: Final = 0
 Pair = tuple[int, int]
 
 
+def asking(node: int) -> int:
+    """Stands for a node as one that asks the name server, as the source of a link."""
+    return -node
+
+
 class Links:
     """The proxies of one cluster."""
 
@@ -23,7 +29,7 @@ class Links:
 
     def relay(self, source: int, target: int, port: int) -> int:
         """Put a proxy before a port; return its own. What `LocalCluster.create` asks for."""
-        name = f"{'clients' if source == CLIENTS else source}>{target}"
+        name = f"{_name_of(source)}>{target}"
         found = self._proxies[source, target] = self._server.create(name, port)
         return found.port
 
@@ -111,7 +117,13 @@ class Links:
 
     def all_pairs(self, *, with_clients: bool = False) -> list[Pair]:
         """All links between nodes, and to them."""
-        return [pair for pair in self._proxies if with_clients or pair[0] != CLIENTS]
+        return [
+            pair for pair in self._proxies if pair[0] > 0 or (with_clients and pair[0] == CLIENTS)
+        ]
+
+    def to_nameserver(self, *nodes: int) -> list[Pair]:
+        """The links on which these nodes ask the name server; none of one that has a replica."""
+        return [pair for pair in self._proxies if pair[0] in map(asking, nodes)]
 
     def of_clients(self, *nodes: int) -> list[Pair]:
         """The links from clients to these nodes, or to all."""
@@ -126,3 +138,9 @@ class Links:
         counts = self._server.byte_counts()
         names = {self._proxies[pair].name for pair in pairs}
         return {key: value for key, value in counts.items() if key[0] in names}
+
+
+def _name_of(source: int) -> str:
+    if source == CLIENTS:
+        return "clients"
+    return str(source) if source > 0 else f"asking-{-source}"

@@ -2,8 +2,9 @@
 
 Owns the rule: of the receipts of one epoch those that are gone are the last ones, without a hole,
 each lies in a range that some replica reports as lost, and a report that calls itself exact counts
-them, no more and no less. What is left of the history without them is then judged as always; of
-reads, which may have seen what was lost later, only that it had been sent.
+them, no more and no less. A receipt that says that others hold a message too is never lost,
+whichever way the group replicates now. What is left of the history without them is then judged as
+always; of reads, which may have seen what was lost later, only that it had been sent.
 """
 
 from collections import Counter, defaultdict
@@ -27,6 +28,10 @@ class Place:
     position: int
     queue: str
     offset: int
+    is_copied: bool = False
+    """The receipt said that others hold it as well."""
+    is_duplicate: bool = False
+    """The receipt is that of a later attempt, perhaps by a later master."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +76,11 @@ def find_losses(
         if not gone:
             continue
         lost.update(value for _, value in gone)
+        problems += [
+            f"I19: {value!r} of epoch {term} is lost, and its receipt says that others hold it"
+            for _, value in gone
+            if places[value].is_copied
+        ]
         first = min(gone)[0]
         kept = [value for position, value in found if position > first and value in left]
         if kept:

@@ -1,65 +1,76 @@
-"""How slow this machine is while a scenario runs, and what a deadline means on it (I15).
+"""How much of this machine others take while a scenario runs.
 
-Owns the measure: a fixed piece of work on a thread, timed again and again, against what it takes on
-a machine of two quiet cores. Twice the time is half the pace, and every deadline is twice as long;
-a machine that is faster gets no shorter ones. Must not know what is waited for.
+Owns the measure: what all cores did, without what this run, its nodes and its proxies did. The work
+of nodes is never taken for a slow machine: a node that wastes time would else excuse itself. Must
+not know what is waited for.
 """
 
-import asyncio
-import hashlib
+import contextlib
 import time
-from types import TracebackType
-from typing import Final, Self
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
 
-QUIET_MS: Final = 12.0
-_PIECE: Final = bytes(1 << 20)
-_PIECE_COUNT: Final = 20
-_PAUSE_S: Final = 1.0
+import psutil
+
+IDLE_SHARE_MIN: Final = 0.15
+"""With more than this of the cores idle nobody waits for one, whatever others do."""
+STRANGE_SHARE_MAX: Final = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Seconds of processor time up to a moment."""
+
+    at_s: float
+    busy_s: float
+    """Of all cores and everybody."""
+    idle_s: float
+    own_s: float
+    """Of this process and all its children, those that have ended among them."""
+
+    @classmethod
+    def take(cls, pids: Iterable[int] = ()) -> "Sample":
+        """Look at the machine now; `pids` are ours, too, though no children of this process."""
+        cpu = psutil.cpu_times()
+        idle_s = cpu.idle + getattr(cpu, "iowait", 0.0)
+        # Guests are counted among users as well; stolen time is somebody's outside.
+        busy_s = cpu.user + cpu.system + sum(
+            getattr(cpu, name, 0.0) for name in ("nice", "irq", "softirq", "steal")
+        )  # fmt: skip
+        return cls(time.monotonic(), busy_s, idle_s, _own_s(pids))
+
+
+def slowness_between(before: Sample, after: Sample) -> float:
+    """How much longer work takes than on a machine without others; 1 at least."""
+    all_s = after.busy_s - before.busy_s + after.idle_s - before.idle_s
+    if all_s <= 0:
+        return 1.0
+    if (after.idle_s - before.idle_s) / all_s > IDLE_SHARE_MIN:
+        return 1.0
+    strange_s = (after.busy_s - before.busy_s) - (after.own_s - before.own_s)
+    return 1.0 / (1.0 - min(STRANGE_SHARE_MAX, max(0.0, strange_s / all_s)))
 
 
 class Pace:
-    """The pace while its `async with` lasts."""
+    """The pace since this was made."""
 
-    def __init__(self) -> None:
-        self._spans_ms: list[float] = []
-        self._task: asyncio.Task[None] | None = None
-
-    async def __aenter__(self) -> Self:
-        self._task = asyncio.create_task(self._run())
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        assert self._task is not None, "entered"
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
-
-    async def _run(self) -> None:
-        while True:
-            self._spans_ms.append(await asyncio.to_thread(_work_ms))
-            await asyncio.sleep(_PAUSE_S)
+    def __init__(self, pids: Iterable[int] = ()) -> None:
+        """`pids` are of nodes that another command has started."""
+        self._pids = tuple(pids)
+        self._before = Sample.take(self._pids)
 
     @property
     def slowness(self) -> float:
-        """How much longer everything may take, 1 at least: what one in ten pieces exceeded."""
-        return slowness_of(self._spans_ms)
+        """Up to now."""
+        return slowness_between(self._before, Sample.take(self._pids))
 
 
-def slowness_of(spans_ms: list[float]) -> float:
-    """Judge the times of pieces of work."""
-    if not spans_ms:
-        return 1.0
-    return max(1.0, sorted(spans_ms)[int(0.9 * len(spans_ms))] / QUIET_MS)
-
-
-def _work_ms() -> float:
-    """Time one piece; hashing lets the interpreter lock go, so our own loop is no hindrance."""
-    began = time.perf_counter()
-    hashed = hashlib.sha256(usedforsecurity=False)
-    for _ in range(_PIECE_COUNT):
-        hashed.update(_PIECE)
-    return (time.perf_counter() - began) * 1000
+def _own_s(pids: Iterable[int]) -> float:
+    me = psutil.Process()
+    found = 0.0
+    for pid in {me.pid, *(child.pid for child in me.children(recursive=True)), *pids}:
+        with contextlib.suppress(psutil.Error):
+            one = psutil.Process(pid).cpu_times()
+            found += one.user + one.system + one.children_user + one.children_system
+    return found

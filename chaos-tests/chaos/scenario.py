@@ -16,6 +16,7 @@ from chaos.cluster import ChaosCluster
 from chaos.errors import NotSoError
 from chaos.load import Load
 from chaos.profile import Mode, Options, Profile
+from chaos.receipts import Moment, strays
 from chaos.recorder import Event, Recorder, now_ns
 from chaos.target import Target
 from deploy.local import NodeState
@@ -52,10 +53,14 @@ class Context:
     fault_counts: dict[str, int] = field(default_factory=dict)
     proofs: list[str] = field(default_factory=list)
     failovers: list[Failover] = field(default_factory=list)
+    restarts_ms: list[float] = field(default_factory=list)
+    """From the start of a node that was killed until it is ready."""
     notes: list[FaultNote] = field(default_factory=list)
     """What weakens receipts, for the checker."""
     violations: list[str] = field(default_factory=list)
     """What a checker of the scenario's own found."""
+    factor: float = 1.0
+    """By how much longer things may take on this machine, as for the gates."""
 
     @property
     def cluster(self) -> ChaosCluster:
@@ -154,6 +159,13 @@ class Context:
     def leader_lost(self) -> None:
         """From now on no leader serves, until the first receipt of a later term."""
         self.failovers.append(Failover(self.load.clients.highest_term, now_ns()))
+
+    def none_acked(self, what: str, moment: Moment, *, only_term: bool = False) -> None:
+        """Nothing was acknowledged that could not be. Raises NotSoError."""
+        clients = self.load.clients
+        found = strays(self.recorder.operations, clients.places, moment, only_term=only_term)
+        self.demand_none([f"{what}: {one}" for one in found])
+        self.proofs.append(f"{what}: no receipt of a call that began then")
 
     def prove(self, what: str, is_so: object) -> None:
         """Something shows that the fault bit. Raises NotSoError if not."""

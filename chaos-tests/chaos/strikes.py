@@ -4,11 +4,14 @@ Owns how a leader is killed, held or cut off and comes back; must not know what 
 meanwhile. For scenarios that are about the work, and strike several times while it lasts.
 """
 
+import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from chaos.errors import NotSoError
 from chaos.profile import Mode
-from chaos.scenario import Context
+from chaos.scenario import DEADLINE_S, Context
+from quorumlog.errors import QuorumlogError
 
 CUT_S: Final = 2.0
 """How long a master is cut from its slaves: it goes on being master."""
@@ -59,6 +62,20 @@ async def cut_leader_off(x: Context) -> None:
         x.prove("the cut swallowed bytes", True)
         await x.do(links.join, pairs)
     await x.do(x.cluster.wait_ready)
+
+
+async def lead(x: Context, node: int) -> None:
+    """Have a node lead; it may be refused while it has not caught up."""
+    admin, deadline = x.load.clients.client.admin, time.monotonic() + DEADLINE_S
+    give = admin.transfer_leadership if x.options.mode is Mode.RAFT else admin.ha_promote
+    while await x.leader() != node:
+        try:
+            await give(node)
+        except QuorumlogError as error:
+            x.recorder.note("admin", f"let {node} lead: {error}")
+            if time.monotonic() >= deadline:
+                raise NotSoError(f"node {node} does not come to lead: {error}") from error
+    await x.acked(100)
 
 
 async def strike_while(

@@ -8,6 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from chaos.gates import FACTOR_MAX, gates_of, late_in_run
+from chaos.gates import shown as shown_gates
+from chaos.profile import Mode
 from chaos.trial import Result
 
 GROWN_COUNT_MIN: Final = 3
@@ -63,8 +66,12 @@ class Summary:
     anomalies: int
     failovers: Percentiles | None
     recoveries: Percentiles | None
+    restarts: Percentiles | None
     slowness: float
     """Of the machine, at its worst."""
+    gates: str
+    late: tuple[str, ...]
+    """What the run as a whole was too slow in."""
     memory_mib: Percentiles | None
     """Of nodes at the ends of scenarios, without what they map."""
     growth_mib: Percentiles | None
@@ -98,7 +105,10 @@ class Summary:
             sum(len(result.violations) for result in results),
             Percentiles.of([ms for result in results for ms in result.failovers_ms]),
             Percentiles.of([r.recovery_ms for r in results if r.recovery_ms is not None]),
+            Percentiles.of([ms for result in results for ms in result.restarts_ms]),
             max((result.slowness for result in results), default=1.0),
+            shown_gates(results, gates_of(Mode(mode))),
+            tuple(late_in_run(results, gates_of(Mode(mode)))),
             Percentiles.of([b / 2**20 for r in results for b in r.memory_size_bytes.values()]),
             Percentiles.of(growth_mib(results)),
         )
@@ -132,7 +142,10 @@ class Summary:
             ("failover", str(self.failovers or "none")
              + (f" ({self.failovers.count})" if self.failovers else "")),
             ("recovery", str(self.recoveries or "none")),
-            ("machine", f"{self.slowness:.1f} times slower than a quiet one, at its worst"),
+            ("ready after a kill", str(self.restarts or "none")),
+            ("machine", f"{self.slowness:.2f} times slower than a quiet one, at its worst"
+             + (": measured under load" if self.slowness > FACTOR_MAX else "")),
+            ("gates", self.gates),
             ("memory of a node", _mib(self.memory_mib)),
             ("its growth a scenario", _mib(self.growth_mib)),
         ]  # fmt: skip
@@ -141,7 +154,7 @@ class Summary:
         """All of it as text."""
         width = max(len(name) for name, _ in self.rows())
         lines = [f"  {name:<{width}}  {value}" for name, value in self.rows()]
-        lines += [f"  FAILED   {name}" for name in self.failed]
+        lines += [f"  FAILED   {name}" for name in (*self.failed, *self.late)]
         lines += [f"  skipped  {name}: {why}" for name, why in self.skipped.items()]
         return "\n".join(lines)
 

@@ -20,6 +20,7 @@ from chaos.shim import Shim
 from chaos.usage import Usage
 from deploy.local import LINK_FAULTS_FILE, LocalCluster, LocalError, NodeState
 from deploy.local_metrics import metric_of
+from deploy.local_nodes import ask
 
 READY_TIMEOUT_S: Final = 60.0
 _POLL_S: Final = 0.03
@@ -163,6 +164,16 @@ class Target:
         for shim in self.shims.values():
             shim.clear()
         self.start()
+
+    def wait_answering(self, timeout_s: float = READY_TIMEOUT_S) -> None:
+        """Wait until the processes of all nodes run and answer, ready or not: what a node does with
+        its directory comes later."""
+        deadline = time.monotonic() + timeout_s
+        for state in self.local.status():
+            while ask(state.http_address, "/status") is None:
+                if time.monotonic() >= deadline:
+                    raise NotSoError(f"node {state.node_id} does not answer after {timeout_s} s")
+                time.sleep(_POLL_S)
 
     def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> int:
         """Wait until all nodes are ready and one leads; return it."""

@@ -17,6 +17,7 @@ from node.broker.delay.calls import Delay
 from node.broker.freshness import Freshness
 from node.broker.group_settings import GroupSettingsCalls
 from node.broker.groups import Groups
+from node.broker.incarnations import Incarnations
 from node.broker.leader_work import LeaderWork
 from node.broker.lookup import Lookup
 from node.broker.members import Members
@@ -89,11 +90,13 @@ class Broker:
         self._waits = Waits(context)
         self._freshness = Freshness(context, self._waits)
         self._members = Members(context)
-        self._produce = Produce(context)
-        self._pulls = Pulls(context, self._waits, self._freshness)
         self._own_appends = OwnAppends(context)
+        incarnations = Incarnations(context, self._own_appends)
+        self.claim_producer = incarnations.claim_producer
+        self._produce = Produce(context, incarnations.check)
+        self._pulls = Pulls(context, self._waits, self._freshness)
         self._was_ready = False
-        self._leader_works: list[LeaderWork] = []
+        self._leader_works: list[LeaderWork] = [incarnations]
         """What begins and ends with this node's leadership, in this order."""
         self.other_groups: OtherGroups = no_other_groups
 

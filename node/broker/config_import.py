@@ -17,6 +17,7 @@ from node.limits import Limits
 from node.parts.group_settings import GroupSettingsPart, from_json, to_pb
 from node.state import PERMISSION_ALL, State, StateImage
 from node.topic_names import is_of_group, is_reserved
+from node.topic_types import type_of_attributes
 from quorumlog.pb.state_pb2 import Command
 from store.errors import TopicNameError
 from store.message import check_topic
@@ -60,7 +61,13 @@ class Plan:
             if name in files:
                 try:
                     read(files[name])
-                except (ValueError, KeyError, TypeError, AttributeError) as error:
+                except (
+                    ValueError,
+                    KeyError,
+                    TypeError,
+                    AttributeError,
+                    OverflowError,
+                ) as error:
                     self.refusals.append(f"{name}: not such a table: {error!r}")
         if DELAYS in files:
             self.skipped.append(f"{DELAYS}: how far deliveries have come is the log's own")
@@ -87,9 +94,15 @@ class Plan:
             self._warn(TOPICS, name, unused_of_topic(row))
             queue_count = max(row["writeQueueNums"], row["readQueueNums"])
             permission = row["perm"] & PERMISSION_ALL
-            if self._state.topics.get(name) == (queue_count, permission):
+            message_type = type_of_attributes(row.get("attributes"))
+            if self._state.topics.get(name) == (queue_count, permission, message_type):
                 continue
-            put = Command.PutTopic(topic=name, queue_count=queue_count, permission=permission)
+            put = Command.PutTopic(
+                topic=name,
+                queue_count=queue_count,
+                permission=permission,
+                message_type=message_type,
+            )
             self.topic_count += self._try(Command(put_topic=put), TOPICS, name)
 
     def _groups(self, text: str) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 from node.checkpoint_tables import GROUP_DEFAULTS, SETTINGS, TOPIC_DEFAULTS
+from node.topic_types import ATTRIBUTE, TOPIC_TYPES
 
 _READ, _WRITTEN = "readQueueNums", "writeQueueNums"
 _RETRY_POLICY: Final = "groupRetryPolicy"
@@ -18,7 +19,10 @@ _OBEYED: Final = frozenset(SETTINGS.values()) | {_RETRY_POLICY}
 
 def unused_of_topic(row: Mapping[str, Any]) -> str:
     """Return what of a topic is not taken over, or nothing."""
-    found = list(_unlike(TOPIC_DEFAULTS, row, ()))
+    attributes = dict(row.get("attributes") or {})
+    if attributes.get(ATTRIBUTE) in TOPIC_TYPES:
+        del attributes[ATTRIBUTE]
+    found = list(_unlike(TOPIC_DEFAULTS, {**row, "attributes": attributes}, ()))
     if row[_READ] != row[_WRITTEN]:
         smaller = min(_READ, _WRITTEN, key=row.__getitem__)
         found.append(f"{smaller}={row[smaller]}")

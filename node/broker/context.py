@@ -30,7 +30,7 @@ from quorumlog.pb import common_pb2
 from raft.errors import RaftError
 from raft.messages import NO_NODE, NodeId
 from raft.transitions import Role
-from store.errors import CorruptionError
+from store.errors import CorruptionError, DerivedFileError
 from store.ledger import Ledger
 from store.reads import Reads
 
@@ -99,7 +99,7 @@ class Context:
         self.moves: Final = OffsetMoves()
         """What commands under way will do to offsets; every way into the log notes it."""
         self.is_stopped = False
-        self.on_damage: Callable[[CorruptionError], None] = _ignore
+        self.on_damage: Callable[[CorruptionError | DerivedFileError], None] = _ignore
         """Gets what work beside the calls found to be damaged; the calls' own is seen by those."""
 
     @property
@@ -194,7 +194,7 @@ class Context:
             raise BadRequestError(field, expected, repr(name[: limit + 1]))
 
 
-def _ignore(_error: CorruptionError) -> None:
+def _ignore(_error: CorruptionError | DerivedFileError) -> None:
     """Nobody repairs anything."""
 
 

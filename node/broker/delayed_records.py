@@ -177,8 +177,8 @@ class DeliveredRecords:
         self._known: dict[bytes, tuple[str, int, bytes, bytes]] = {}
         """By a tail without its time: topic, queue id, and how it is encoded; the new tail."""
 
-    def of(self, record: bytes) -> tuple[str, int, bytes]:
-        """Return topic, queue id and the record for there. Raises as `delivered`."""
+    def of(self, record: bytes) -> tuple[str, int, bytes, int]:
+        """Return topic, queue id, the record for there, and its due time. Raises as `delivered`."""
         body_hi = fmt.BODY_AT + int.from_bytes(record[fmt.BODY_LENGTH_AT : fmt.BODY_AT], "big")
         tail = record[body_hi:]
         lo = tail.rfind(_DUE_START) + len(_DUE_START)
@@ -186,23 +186,28 @@ class DeliveredRecords:
         is_plain = record[_MAGIC] == _MAGIC_V1 and not record[_LAST_OF_FLAG] & _ANY_V6
         if not is_plain or lo < len(_DUE_START) or hi < 0:
             own, outside = delivered(record)
-            return own.topic, own.queue_id, outside
+            return own.topic, own.queue_id, outside, own.due_unix_ms
         kind = tail[:lo] + tail[hi:]
         found = self._known.get(kind)
         if found is None:
             own, outside = delivered(record)
             if outside[_MAGIC] != _MAGIC_V1:
-                return own.topic, own.queue_id, outside
+                return own.topic, own.queue_id, outside, own.due_unix_ms
             if len(self._known) >= _KNOWN_TAILS_MAX:
                 self._known.clear()
             queue_id = fmt.INT32.pack(own.queue_id)
             self._known[kind] = own.topic, own.queue_id, queue_id, outside[body_hi:]
-            return own.topic, own.queue_id, outside
+            return own.topic, own.queue_id, outside, own.due_unix_ms
         topic, queue_id_number, queue_id, new_tail = found
         size = fmt.INT32.pack(body_hi + len(new_tail))
         start = record[fmt.INT32.size : fmt.QUEUE_ID_AT]
         rest = record[_AFTER_QUEUE_ID:body_hi]
-        return topic, queue_id_number, b"".join((size, start, queue_id, rest, new_tail))
+        due = tail[lo:hi]
+        if not due.isdigit() or len(due) > _TIME_DIGITS_MAX:
+            own, outside = delivered(record)  # Which says what is wrong.
+            return own.topic, own.queue_id, outside, own.due_unix_ms
+        outside = b"".join((size, start, queue_id, rest, new_tail))
+        return topic, queue_id_number, outside, int(due)
 
 
 def undeliverable(record: bytes, reason: str) -> bytes:

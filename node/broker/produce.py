@@ -8,6 +8,7 @@ served, so that the batches of a producer stay in order.
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Final
 
 from node.broker.context import Context
@@ -31,9 +32,10 @@ from node.errors import (
     UnknownTopicError,
 )
 from node.limits import COMMAND_SIZE_BYTES_MAX, DEAD_LETTER_SIZE_BYTES_MAX
+from node.producer_errors import ProducerFencedError
 from node.state import PERMISSION_WRITE
 from node.topic_names import is_reserved
-from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse
+from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse, ProducerIncarnation
 from raft import errors as raft_errors
 from raft.errors import RaftError
 from raft.messages import NO_INDEX
@@ -62,6 +64,11 @@ def own_size_bytes_max(context: Context) -> int:
     return entry - fmt.ENTRY_HEADER_SIZE_BYTES - COMMAND_SIZE_BYTES_MAX
 
 
+def _refuse_names(incarnation: ProducerIncarnation) -> None:
+    """Where nobody can claim a name nobody has one."""
+    raise ProducerFencedError(incarnation.name, incarnation.number, 0)
+
+
 class _Append:
     """One batch and who waits for it."""
 
@@ -69,6 +76,7 @@ class _Append:
         "attached",
         "flight",
         "future",
+        "incarnation",
         "produce",
         "producer_id",
         "queues",
@@ -95,6 +103,7 @@ class _Append:
         self.rider = rider
         self.size_bytes = len(records)
         self.record_count = request.record_count
+        self.incarnation = request.incarnation if request.HasField("incarnation") else None
         self.producer_id = request.producer_id
         self.sequence = request.sequence
         self.timeout_ms = timeout_ms
@@ -131,6 +140,8 @@ class _Append:
             raise BadRequestError("record_count", f"{found}, as in records", f"{self.record_count}")
         if visible_count != prepared.record_count:
             raise BadRequestError("records", "no prepared or rolled back ones", "some")
+        if self.incarnation is not None:
+            self.produce.check_incarnation(self.incarnation)
         rider.check(prepared)
 
     def on_decided(self, decided: "asyncio.Future[Committed]") -> None:
@@ -143,8 +154,14 @@ class _Append:
 class Produce:
     """One per broker."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(
+        self,
+        context: Context,
+        check_incarnation: Callable[[ProducerIncarnation], None] = _refuse_names,
+    ) -> None:
+        """`check_incarnation` refuses a batch of a named producer that has lost its name."""
         self.context: Final = context
+        self.check_incarnation: Final = check_incarnation
         self._loop = asyncio.get_running_loop()
         self._encoder = CommandEncoder(context.store.config.store_host)
         self._sequences: Sequences[_Append] = Sequences(context)

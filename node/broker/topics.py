@@ -17,8 +17,9 @@ from node.errors import (
     UnknownTopicError,
 )
 from node.limits import LARGE_RECORD_SIZE_BYTES
-from node.state import PERMISSION_ALL, SYSTEM_TOPICS
+from node.state import PERMISSION_ALL, SYSTEM_TOPICS, Topic
 from node.topic_names import is_reserved
+from node.topic_types import MIXED, TOPIC_TYPES
 from quorumlog.pb.admin_pb2 import (
     CreateTopicRequest,
     DeleteTopicRequest,
@@ -58,6 +59,9 @@ class Topics:
         if request.permission & ~PERMISSION_ALL:
             expected = "a sum of 2 (write) and 4 (read)"
             raise BadRequestError("permission", expected, str(request.permission))
+        if request.message_type and request.message_type not in TOPIC_TYPES:
+            expected = f"one of {', '.join(TOPIC_TYPES)}"
+            raise BadRequestError("message_type", expected, repr(request.message_type[:64]))
         context.check_leads()
         old = context.state.topics.get(name)
         if old is not None and request.must_be_new:
@@ -73,9 +77,11 @@ class Topics:
             queue_count=queue_count,
             permission=permission,
             must_be_new=request.must_be_new,
+            message_type=request.message_type,
         )
         await self._commands.submit(Command(put_topic=put))
-        return TopicInfo(topic=name, queue_count=queue_count, permission=permission)
+        message_type = request.message_type or (old.message_type if old else MIXED)
+        return _info(name, Topic(queue_count, permission, message_type))
 
     async def delete_topic(self, request: DeleteTopicRequest) -> DeleteTopicResponse:
         """Forget a topic. Its records stay in the log until retention deletes them."""
@@ -95,10 +101,7 @@ class Topics:
         if request.with_system:
             topics.update(SYSTEM_TOPICS)
         return ListTopicsResponse(
-            topics=[
-                TopicInfo(topic=name, queue_count=topic.queue_count, permission=topic.permission)
-                for name, topic in sorted(topics.items())
-            ]
+            topics=[_info(name, topic) for name, topic in sorted(topics.items())]
         )
 
     async def describe_topic(self, request: DescribeTopicRequest) -> DescribeTopicResponse:
@@ -106,8 +109,7 @@ class Topics:
         context, name = self._context, request.topic
         context.check_leads()
         topic = context.topic(name)
-        info = TopicInfo(topic=name, queue_count=topic.queue_count, permission=topic.permission)
-        response = DescribeTopicResponse(info=info)
+        response = DescribeTopicResponse(info=_info(name, topic))
         for queue_id in range(topic.queue_count):
             if queue_id % _AT_ONCE == _AT_ONCE - 1:
                 await asyncio.sleep(0)
@@ -127,3 +129,12 @@ class Topics:
                 )
             )
         return response
+
+
+def _info(name: str, topic: Topic) -> TopicInfo:
+    return TopicInfo(
+        topic=name,
+        queue_count=topic.queue_count,
+        permission=topic.permission,
+        message_type=topic.message_type,
+    )

@@ -98,7 +98,11 @@ class HaAdmin:
         found = [] if ready.is_good else [ready.reason]
         state = node.driver.machine.state
         if state.replica.standing is Standing.JOINING:
-            found.append("its disk was empty: it counts once the master found that safe")
+            lost = node.lives.lost
+            why = (
+                f"its disk is an old copy of what it held: {lost}" if lost else "its disk was empty"
+            )
+            found.append(f"{why}; it counts once the master found that safe")
         error = node.driver.save_error
         if error is not None:
             found.append(f"it takes part in nothing until it can write what it promises: {error}")

@@ -102,16 +102,17 @@ class AppliedState:
                 return
         self.machine.apply(self.applied, self._log.dispatched)
 
-    def cut(self, lo: int, hi: int, epoch: int) -> CutFile:
+    def cut(
+        self, lo: int, hi: int, epoch: int, on_aside: Callable[[CutFile], None] = lambda _: None
+    ) -> None:
         """Do the effect `Cut`: `HaLog.cut`, and the state as it was at `lo` or before."""
-        aside = self._log.cut(lo, hi, epoch)
+        self._log.cut(lo, hi, epoch, on_aside)
         if self.is_missing or self.applied > lo:
             # What could not be read now, `apply` takes over later.
             with contextlib.suppress(StoreFullError, FileSystemError):
                 self._begin()
         else:
             self.machine.forget_ahead()
-        return aside
 
     # --- What it begins with ---
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import deque
+from collections.abc import Callable, Mapping
 from typing import Final, Protocol, cast
 
-from node.ha.wire import DownParser, HaFrameError, UpParser
+from node.ha.wire import DownParser, HaChecksumError, HaFrameError, UpParser, encode
 from node.ha.wire import Frame as HaFrame
-from node.handshake import PeerInfo
+from node.handshake import CloseCode, PeerInfo
 from node.peer_connection import Side, Traffic
 from node.wire import (
     HANDSHAKE_KINDS,
@@ -24,6 +25,7 @@ from node.wire import (
     FrameParser,
     encode_head,
 )
+from raft.lives import Known
 from raft.messages import NO_NODE, NodeId
 
 QUEUED_SIZE_BYTES_MAX: Final = 16 << 20
@@ -42,7 +44,9 @@ class ConnectionOwner(Protocol):
         self, connection: HaConnection, kind: FrameKind, header: bytes
     ) -> None: ...
     def on_frame(self, connection: HaConnection, frame: HaFrame) -> bool: ...
-    def on_bad_bytes(self, connection: HaConnection, detail: str) -> None: ...
+    def on_bad_bytes(
+        self, connection: HaConnection, detail: str, code: CloseCode | None = None
+    ) -> None: ...
     def on_too_much(self, connection: HaConnection) -> None: ...
     def on_lost(self, connection: HaConnection) -> None: ...
 
@@ -57,8 +61,12 @@ class HaConnection(asyncio.Protocol):
         self.side, self.to = side, to
         self.info: PeerInfo | None = None
         """The peer, from the end of the handshake on."""
+        self.is_checked = False
+        """Both sides can, so frames carry checks in both directions. Known with `info`."""
         self.nonce: bytes | int | None = None
         """What the other side has to sign."""
+        self.asked: Mapping[NodeId, Known] = {}
+        """What was remembered of nodes when the other side was asked who it is."""
         self.traffic = Traffic()
         self.close_code: str | None = None
         """Why this side closed it. None: it is open, or the other side or the network did."""
@@ -75,6 +83,8 @@ class HaConnection(asyncio.Protocol):
         """Whole ones that the owner did not take yet: none, or reading is paused."""
         self._queue: list[bytes] = []
         self._queue_size_bytes = 0
+        self.harm: Callable[[list[bytes]], list[bytes]] | None = None
+        """What a test does to the bytes on their way out, from the end of the handshake on."""
 
     @property
     def queued_size_bytes(self) -> int:
@@ -89,10 +99,11 @@ class HaConnection(asyncio.Protocol):
         assert self.info is not None, "nobody proved who it is"
         return self.info.node_id
 
-    def open(self, info: PeerInfo, traffic: Traffic) -> None:
+    def open(self, info: PeerInfo, traffic: Traffic, *, is_checked: bool) -> None:
         """The handshake is done. Nothing more is read before `begin`."""
         assert self._transport is not None, "a handshake without a socket"
         self.info, self.traffic = info, traffic
+        self.is_checked = self._parser.is_checked = is_checked
         self._transport.pause_reading()
         if not self.opened.done():
             self.opened.set_result(True)
@@ -128,6 +139,10 @@ class HaConnection(asyncio.Protocol):
         self.traffic.sent_size_bytes += len(data)
         if self.queued_size_bytes > QUEUED_SIZE_BYTES_MAX:
             self._owner.on_too_much(self)
+
+    def send_frame(self, frame: HaFrame) -> None:
+        """Queue a frame, in the dialect of this connection."""
+        self.send(encode(frame, is_checked=self.is_checked))
 
     def send_handshake(self, kind: FrameKind, header: bytes) -> None:
         """Queue a frame of the handshake."""
@@ -189,7 +204,9 @@ class HaConnection(asyncio.Protocol):
         try:
             frames = self._parser.feed(data)
         except HaFrameError as error:
-            self._owner.on_bad_bytes(self, str(error))
+            is_changed = isinstance(error, HaChecksumError)
+            code = CloseCode.BAD_CHECKSUM if is_changed else None
+            self._owner.on_bad_bytes(self, str(error), code)
             return
         self.traffic.received_frame_count += len(frames)
         self._frames += frames
@@ -253,6 +270,8 @@ class HaConnection(asyncio.Protocol):
             return
         size_bytes, self._queue_size_bytes = self._queue_size_bytes, 0
         self._queue = []
+        if self.harm is not None:
+            queue = self.harm(queue)
         if len(queue) == 1:
             transport.write(queue[0])
         elif size_bytes <= _JOINED_SIZE_BYTES_MAX:

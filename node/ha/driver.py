@@ -34,15 +34,14 @@ from node.ha.report import HaReport
 from node.ha.types import HaBusyError, Mode, Settings
 from node.ha.types import NotMasterError as MachineNotMasterError
 from node.ha.types import Role as HaRole
-from node.ha.wire import (
-    encode,
-    transfer_head,
-)
+from node.ha.wire import body_check, transfer_head
 from node.sync_requests import SyncRequests
 from raft.errors import BusyError
 from raft.messages import NO_NODE, Index, NodeId, Term
 from raft.transitions import Role
+from store.cut_file import CutFile
 from store.errors import CorruptionError, FileSystemError, StoreFullError
+from store.failpoints import hit
 
 TICK_MS: Final = 100
 _log: Final = structlog.get_logger(component="ha")
@@ -302,12 +301,16 @@ class HaDriver:
             self.log.write_raw(position, body)
             self._has_unsynced = True
         if fx.send:
+            hit("ha_driver.before_send")
             self._send(fx.send)
+            hit("ha_driver.after_send")
         for close in fx.close:
             self._close(close)
         if fx.confirm is not None:
+            hit("ha_driver.before_confirm")
             self._confirm = fx.confirm
         if fx.resolved:
+            hit("ha_driver.before_decide")
             self._callers.decide(fx.resolved)
         if fx.reads:
             self._callers.confirm_reads(self._confirm)
@@ -339,20 +342,24 @@ class HaDriver:
     def _cut(self, cut: Cut, loss: LossReport) -> None:
         assert (loss.lo, loss.hi) == cut, f"a cut of {cut} with {loss}"
         counted = count_loss(self.log, loss)  # Now: the bytes are still there.
-        file = self.applied.cut(cut.lo, cut.hi, loss.epoch)
+
+        def report(aside: CutFile) -> None:
+            self.losses.note(counted.at(aside.path))
+            self.losses.save()  # Before anything is cut: nobody could say it after a crash.
+
+        self.applied.cut(cut.lo, cut.hi, loss.epoch, report)
         self._callers.cut(cut.lo)
         self._confirm = min(self._confirm, cut.lo)
         self._has_news = True
-        self.losses.note(counted.at(file.path))
 
     def _send(self, items: list[Send | Ship]) -> None:
         """Send frames, and bytes of the log; slaves that are level get the same ones."""
         lo = hi = 0
-        body = b""
+        body = check = b""
         for item in items:
             connection = _sender(item.link)
             if isinstance(item, Send):
-                connection.send(encode(item.frame))
+                connection.send_frame(item.frame)
                 continue
             if (lo, hi) != (item.lo, item.hi):
                 try:
@@ -361,9 +368,13 @@ class HaDriver:
                     # What is damaged must not look replicated; the operator sees it in the log.
                     self.intake.close(connection, str(error))
                     continue
-                lo, hi = item.lo, item.hi
-            connection.send(transfer_head(item.head, len(body)))
+                lo, hi, check = item.lo, item.hi, b""
+            is_checked = connection.is_checked
+            connection.send(transfer_head(item.head, len(body), is_checked=is_checked))
             connection.send(body)
+            if is_checked:
+                check = check or body_check(body)
+                connection.send(check)
 
     def _close(self, close: Close) -> None:
         connection = _sender(close.link)
@@ -420,7 +431,9 @@ class HaDriver:
         self._apply_error = None
         if self._confirm > applied.applied:
             try:
+                hit("ha_driver.before_apply")
                 applied.apply(self._confirm)
+                hit("ha_driver.after_apply")
                 self._has_news = True
             except (StoreFullError, FileSystemError) as error:
                 self.apply_retry_count += 1

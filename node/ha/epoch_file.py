@@ -136,8 +136,11 @@ class BindingFile:
         """Replace the state. Raises BindingRefusedError if it went back; nothing changed then."""
         if self._state is not None:
             check_binding(self._state.bound, state.bound)
-        if state == self._state:
-            return
+        if state != self._state:
+            self.lower(state)
+
+    def lower(self, state: ReplicaState) -> None:
+        """Replace the state, whatever it was: for a group that is stopped as a whole."""
         payload = state.bound._asdict() | {
             "standing": state.standing.value,
             "incarnation": state.incarnation,

@@ -19,6 +19,7 @@ def on_bind(s: State, link: Link, frame: Bind) -> None:
     """Accept an epoch, or answer with the one that forbids it."""
     if frame.binding.master_id != link.peer:
         raise HaProtocolError(f"replica {link.peer} binds for {frame.binding.master_id}")
+    s.check_epoch(frame.binding.number)
     link.owed += 1
     try:
         check_binding(s.bound, frame.binding)
@@ -67,6 +68,9 @@ def on_reply(s: State, link: Link, frame: HandshakeReply) -> None:
     if receiver is None or receiver.link != link.id:
         return
     receiver.heard_ms = s.now_ms
+    if frame.last_epoch > s.bound.number:
+        # Who is followed is bound to the same epoch, or to mine while I am a candidate.
+        raise HaProtocolError(f"a log of epoch {frame.last_epoch}, bound to {s.bound.number}")
     point = receiver.on_reply(frame, s.epochs, s.end, s.log.min_position)
     theirs = receiver.epochs
     assert theirs is not None

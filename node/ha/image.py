@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from node.ha.sender import HaProtocolError
 from node.ha.types import EpochStart
+from node.json_text import read_json
 from node.state import StateImage
 from node.state_image import decode_image, encode_image
 from store.checksum import crc32c
@@ -57,7 +58,7 @@ def decode(data: bytes) -> Image:
         raise HaProtocolError("the checksum of an image is wrong")
     header_hi = _HEADER_AT + _U32.unpack_from(data, len(_MAGIC))[0]
     try:
-        found = json.loads(data[_HEADER_AT:header_hi])
+        found = read_json(data[_HEADER_AT:header_hi])
         begin, epoch = int(found["begin"]), EpochStart(*map(int, found["epoch"]))
         rows = found["next_offsets"]
         next_offsets = {(str(topic).encode("ascii"), int(i)): int(o) for topic, i, o in rows}

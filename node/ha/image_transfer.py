@@ -15,7 +15,7 @@ import structlog
 from node.errors import ShuttingDownError
 from node.ha.connection import HaConnection
 from node.ha.sender import HaProtocolError
-from node.ha.wire import ImagePiece, ImageRequest, encode
+from node.ha.wire import ImagePiece, ImageRequest
 
 IMAGE_SIZE_BYTES_MAX: Final = 128 << 20
 """The state has 64 MiB at most, and the queues' offsets come on top."""
@@ -53,7 +53,7 @@ class ImageSender:
             if connection.closed.done() or connection.close_code is not None:
                 return
             piece = ImagePiece(len(data), at, data[at : at + PIECE_SIZE_BYTES])
-            connection.send(encode(piece))
+            connection.send_frame(piece)
         _log.info("sent an image of the state", to=connection.peer, size_bytes=len(data))
 
     def forget(self, connection: HaConnection) -> None:
@@ -87,7 +87,7 @@ class ImageReceiver:
         if self.source is not connection:
             self._data = bytearray()
         self.source, self._asked_ms = connection, now_ms
-        connection.send(encode(ImageRequest()))
+        connection.send_frame(ImageRequest())
 
     def ask_one(self, connections: Sequence[HaConnection], now_ms: int) -> None:
         """Ask one of these, and the next one if nothing comes from it."""

@@ -12,7 +12,7 @@ from node.ha.effects import LossReport, Send
 from node.ha.epochs import Epochs, Rank
 from node.ha.sender import HaProtocolError, Sender
 from node.ha.state import Link, Read, State
-from node.ha.types import Binding, Mode, PromotionError, Role, Standing
+from node.ha.types import EPOCH_END, Binding, Mode, PromotionError, Role, Standing
 from node.ha.wire import Ack, Admit, Bind, Bound, Handshake, Hello
 
 
@@ -33,6 +33,11 @@ def check_promotion(s: State, number: int) -> None:
     """Raise PromotionError if this replica cannot begin this epoch."""
     if s.replica.standing is not Standing.FULL:
         raise PromotionError(f"replica {s.me} has a new disk and does not count yet")
+    if number >= EPOCH_END:
+        raise PromotionError(
+            f"epoch {number} is the end of all epochs; stop all nodes of the group and lower them "
+            f"together with 'qlog term'"
+        )
     if number <= s.bound.number:
         raise PromotionError(f"epoch {number} is not above {s.bound.number}, which is bound")
 
@@ -94,6 +99,7 @@ def on_hello(s: State, link: Link, frame: Hello) -> None:
 
 def on_bound(s: State, link: Link, frame: Bound) -> None:
     """Count a promise, or learn of a newer epoch."""
+    s.check_epoch(max(frame.binding.number, frame.last_epoch))
     link.answered += 1
     s.highest_seen = max(s.highest_seen, frame.binding.number)
     if s.role is Role.SLAVE:

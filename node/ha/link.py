@@ -9,10 +9,12 @@ there are few of them at a time.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 import ssl
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from random import Random
 from typing import Final, Protocol
 
@@ -20,7 +22,9 @@ from node import handshake
 from node.ha.connection import HaConnection
 from node.ha.wire import Frame
 from node.handshake import CloseCode, LinkIdentity, PeerInfo, RefusedError
-from node.link_types import LinkLimits, LinkStats, PeerStats
+from node.link_faults import LinkFaults
+from node.link_types import LinkLimits, LinkStats, NoLives, PeerLives, PeerStats
+from node.lives_codec import LivesFormatError
 from node.peer_connection import Side, Traffic
 from node.quiet_log import QuietLog
 from node.wire import FrameKind
@@ -60,6 +64,8 @@ class _Peer:
         self.dropped_full_count = 0
         self.last_trouble = ""
         self.version = ""
+        self.is_tried = False
+        """It was met, or could not be reached, since the start of the link."""
 
 
 class HaLink:
@@ -74,12 +80,14 @@ class HaLink:
         *,
         server_tls: ssl.SSLContext | None = None,
         client_tls: ssl.SSLContext | None = None,
+        lives: PeerLives | None = None,
         limits: LinkLimits = _LIMITS,
     ) -> None:
         """`peers` may contain this node. `last_index` is what a handshake says of the own log:
         NO_INDEX from a disk that never promised anything."""
         self.identity = identity
         self._handler, self._last_index, self._limits = handler, last_index, limits
+        self._lives, self._tried = lives or NoLives(), asyncio.Event()
         self._server_tls, self._client_tls = server_tls, client_tls
         self._loop = asyncio.get_running_loop()
         self._random = Random()
@@ -94,6 +102,7 @@ class HaLink:
         self._closed_counts: dict[str, int] = {}
         self._accepted_count = 0
         self._is_stopping = False
+        self._faults = LinkFaults.from_environment(identity.node_id, self._random)
 
     # --- The outside ---
 
@@ -117,6 +126,14 @@ class HaLink:
             self._run(self._dial(peer))
         return int(listener.getsockname()[1])
 
+    async def wait_tried(self) -> None:
+        """Return once each peer was met or could not be reached, or its time is over."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._limits.first_meeting_ms_max / 1000):
+                while not all(peer.is_tried for peer in self._peers.values()):
+                    self._tried.clear()
+                    await self._tried.wait()
+
     def close(self, connection: HaConnection, reason: str) -> None:
         """End a connection because the machine wants it. It is dialled again if this side had."""
         self._end(connection, CloseCode.PROTOCOL_ERROR, reason, is_asked=True)
@@ -139,6 +156,8 @@ class HaLink:
     async def stop(self) -> None:
         """Close all sockets. The handler is not called any more."""
         self._is_stopping = True
+        if self._faults is not None:
+            self._faults.stop()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -158,6 +177,7 @@ class HaLink:
         while True:
             if await self._dial_once(peer):
                 pause_ms = self._limits.reconnect_ms_min
+            self._note_tried(peer)
             await asyncio.sleep(pause_ms * self._random.uniform(0.5, 1.0) / 1000)
             pause_ms = min(2 * pause_ms, self._limits.reconnect_ms_max)
 
@@ -209,6 +229,7 @@ class HaLink:
         self._strangers[connection] = self._loop.call_later(
             timeout_s, self._end, connection, CloseCode.TIMEOUT, _NOT_IN_TIME
         )
+        connection.asked = self._lives.remembered()
         connection.nonce, header = handshake.challenge()
         connection.send_handshake(FrameKind.CHALLENGE, header)
 
@@ -235,10 +256,12 @@ class HaLink:
     def on_frame(self, connection: HaConnection, frame: Frame) -> bool:
         return self._is_stopping or self._handler.on_frame(connection, frame)
 
-    def on_bad_bytes(self, connection: HaConnection, detail: str) -> None:
+    def on_bad_bytes(
+        self, connection: HaConnection, detail: str, code: CloseCode | None = None
+    ) -> None:
         is_known = connection.info is not None
-        code = CloseCode.PROTOCOL_ERROR if is_known else CloseCode.GARBAGE
-        self._end(connection, code, detail)
+        what = CloseCode.PROTOCOL_ERROR if is_known else CloseCode.GARBAGE
+        self._end(connection, code or what, detail)
 
     def on_too_much(self, connection: HaConnection) -> None:
         if connection.info is not None and (peer := self._peers.get(connection.info.node_id)):
@@ -260,18 +283,30 @@ class HaLink:
         nonce, info = handshake.check_hello(
             self.identity, header, challenge_nonce=connection.nonce, peers=self._peers
         )
+        lost = self._judge(connection, info)
         welcome = handshake.welcome(
-            self.identity, to=info.node_id, nonce=nonce, last_index=self._last_index()
+            self.identity,
+            to=info.node_id,
+            nonce=nonce,
+            last_index=self._last_index(),
+            lives=self._lives.tell(info.node_id),
         )
         connection.send_handshake(FrameKind.WELCOME, welcome)
+        if lost:
+            raise RefusedError(CloseCode.OLD_COPY, lost)
         self._strangers.pop(connection).cancel()
         self._open(connection, info)
 
     def _answer_challenge(self, connection: HaConnection, header: bytes) -> None:
         if connection.nonce is not None:
             raise RefusedError(CloseCode.PROTOCOL_ERROR, "a second Challenge")
+        connection.asked = self._lives.remembered()
         connection.nonce, answer = handshake.hello(
-            self.identity, header, to=connection.to, last_index=self._last_index()
+            self.identity,
+            header,
+            to=connection.to,
+            last_index=self._last_index(),
+            lives=self._lives.tell(connection.to),
         )
         connection.send_handshake(FrameKind.HELLO, answer)
 
@@ -281,14 +316,32 @@ class HaLink:
         info = handshake.check_welcome(
             self.identity, header, to=connection.to, nonce=connection.nonce
         )
+        lost = self._judge(connection, info)
+        if lost:
+            raise RefusedError(CloseCode.OLD_COPY, lost)
         self._open(connection, info)
+
+    def _judge(self, connection: HaConnection, info: PeerInfo) -> str:
+        """Return why a replica that began with an old copy of its disk gets no connection."""
+        try:
+            return self._lives.judge(info.node_id, info.lives, connection.asked)
+        except LivesFormatError as error:
+            raise RefusedError(CloseCode.GARBAGE, str(error)) from error
+
+    def _note_tried(self, peer: _Peer) -> None:
+        peer.is_tried = True
+        self._tried.set()
 
     def _open(self, connection: HaConnection, info: PeerInfo) -> None:
         peer = self._peers[info.node_id]
-        connection.open(info, peer.traffic)
+        is_checked = info.checked_frames and self.identity.checked_frames
+        connection.open(info, peer.traffic, is_checked=is_checked)
         peer.handshake_count += 1
+        self._note_tried(peer)
         peer.version = info.version
         peer.connections.append(connection)
+        if self._faults is not None:
+            connection.harm = partial(self._faults.harmed, info.node_id)
         self._handler.on_open(connection)
 
     # --- The end of connections ---

@@ -300,18 +300,18 @@ class HaLog:
 
     # --- Cutting and beginning ---
 
-    def cut(self, lo: int, hi: int, epoch: int) -> CutFile:
+    def cut(self, lo: int, hi: int, epoch: int, on_aside: Callable[[CutFile], None]) -> None:
         """Move [lo, hi), the end of the log, into a file aside, and cut the log. Durable on return.
 
         Call `AppliedState.cut` instead, which does this and what the state needs. `epoch` is the
-        last of what is cut (`LossReport.epoch`). Waits for the disk. Raises StoreFullError or
-        FileSystemError (nothing was cut: repeat it before anything else), SyncFailedError: stop.
+        last of what is cut (`LossReport.epoch`). `on_aside` is called between the two. Waits for
+        the disk. Raises StoreFullError or FileSystemError, also of `on_aside` (nothing was cut:
+        repeat it before anything else), SyncFailedError: stop.
         """
         self._checked = None
-        aside = self.store.set_aside(lo, hi, epoch)
+        on_aside(self.store.set_aside(lo, hi, epoch))
         self.store.cut(lo)
         self.may_begin = lo == 0
-        return aside
 
     def set_all_aside(self) -> None:
         """Set the whole log aside: who ships has deleted what comes next. `begin_at` follows.
@@ -347,6 +347,13 @@ class HaLog:
         """Replace the replica's state; durable on return. Raises as `BindingFile.save`."""
         self._binding.save(state)
         self.replica, self.is_new = state, False
+
+    def lower_binding(self, bound: Binding) -> None:
+        """Go back to an epoch, of a group that is stopped as a whole (node.term_change). Durable on
+        return; errors as MetaFile.save."""
+        state = self.replica._replace(bound=bound)
+        self._binding.lower(state)
+        self.replica = state
 
     def save_epochs(self, epochs: Epochs) -> None:
         """Replace the epochs; durable on return. Raises as `EpochFile.save`."""

@@ -1,8 +1,8 @@
 """What a replica knows to be lost after changes of masters, kept for people.
 
-Owns the file `haLosses` and its limit; must not know how a loss comes about. A report is written
-after the bytes were set aside, so a crash between the two loses the report and never the bytes:
-`cut/` still has them.
+Owns the file `haLosses` and its limit; must not know how a loss comes about. A report is durable
+when the bytes are aside and before any of them is cut, so a crash in between makes the same cut
+once more, and the same report: the first one counts, since that process had seen what was acked.
 """
 
 from __future__ import annotations
@@ -66,7 +66,11 @@ class LossFile:
         self._is_saved = True
 
     def note(self, loss: Loss) -> None:
-        """Add a loss; `save` follows."""
+        """Add a loss, unless it is known; `save` follows."""
+        if any(
+            (one.epoch, one.lo, one.hi) == (loss.epoch, loss.lo, loss.hi) for one in self.losses
+        ):
+            return
         self.losses = [*self.losses, loss][-LOSS_COUNT_MAX:]
         self._is_saved = False
 

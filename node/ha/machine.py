@@ -16,7 +16,7 @@ from node.ha import follower, leader
 from node.ha.effects import Effects, LinkId, LogView, Send
 from node.ha.epoch_file import ReplicaState
 from node.ha.epochs import Epochs
-from node.ha.sender import HaProtocolError
+from node.ha.sender import EpochJumpError, HaProtocolError
 from node.ha.state import Link, State
 from node.ha.types import (
     NO_REPLICA,
@@ -199,7 +199,7 @@ class Machine:
         """Time passes, on a clock that never goes back."""
 
         def run(s: State) -> None:
-            s.now_ms = now_ms
+            s.pass_time(now_ms)
             follower.tick(s)
             leader.tick(s)
             leader.evaluate(s)
@@ -224,8 +224,9 @@ class Machine:
             if master_id != s.me:
                 return
             try:
+                s.check_epoch(number)
                 leader.promote(s, nonce, number)
-            except PromotionError:
+            except (PromotionError, EpochJumpError):
                 s.counts["advice_refused"] += 1
 
         return self._do(run)
@@ -242,6 +243,18 @@ class Machine:
             s.step_down(reason)
             for link in s.downs():
                 s.close(link, reason)
+
+        return self._do(run)
+
+    def lose_memory(self, incarnation: int) -> Effects:
+        """This disk was found to be an old copy: count for nothing until all of it is there again
+        (fault-matrix H11), under a new incarnation. Every link is made anew."""
+
+        def run(s: State) -> None:
+            s.step_down("this disk is an old copy")
+            s.forget(incarnation)
+            for link in list(s.links.values()):
+                s.close(link, "this disk is an old copy")
 
         return self._do(run)
 

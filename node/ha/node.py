@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final, cast
@@ -18,6 +19,7 @@ from node import metrics
 from node.broker import Broker, BrokerIdentity
 from node.broker.context import LogKind
 from node.broker.seam import BrokerDriver
+from node.derived_care import DerivedCare
 from node.environment import store_host
 from node.errors import NodeError
 from node.founding import Verdict
@@ -31,6 +33,7 @@ from node.ha.gathering import Gathering
 from node.ha.link import HaLink
 from node.ha.log import HaLog
 from node.ha.losses import LossFile
+from node.ha.memory import HaMemory
 from node.ha.samples import ha_samples
 from node.ha.types import Mode, Settings, Standing
 from node.ha.upkeep import Upkeep
@@ -38,6 +41,7 @@ from node.health import Phase
 from node.nameserver.ha_broker import HaBroker
 from node.node import Node
 from node.scrub import Scrub
+from node.term_seal import epoch_warnings, refuse_epoch_end, refuse_if_sealed
 from node.tls import TlsFiles, client_context, server_context
 from quorumlog.pb import common_pb2
 from raft.messages import NO_INDEX, Index, NodeId
@@ -57,6 +61,7 @@ class HaNode(Node):
     admin: HaAdmin
     maintenance: Upkeep
     losses: LossFile
+    memory: HaMemory
     gathering: Gathering
 
     @property
@@ -74,6 +79,7 @@ class HaNode(Node):
     async def open_store(self) -> None:
         """Open the log and the newest checkpoint that fits it."""
         settings = self.settings
+        refuse_if_sealed(settings.directory)
 
         def open_log() -> HaLog:
             return HaLog.open(
@@ -89,6 +95,9 @@ class HaNode(Node):
 
         # On a thread, so that probes are answered meanwhile; afterwards it belongs to the loop.
         self.log = await asyncio.to_thread(open_log)
+        refuse_epoch_end(str(settings.directory), self.log.replica.bound.number)
+        self.memory = HaMemory(self.log)
+        self.lives.open(self.fs, str(settings.directory), settings.cluster_id, self.memory)
         self.health.enter(Phase.STARTING, "applying the log")
         self.applied = await asyncio.to_thread(AppliedState, self.log, self.fs, self.limits)
         self.machine = self.applied.machine
@@ -113,6 +122,7 @@ class HaNode(Node):
             self._last_index,
             server_tls=server_context(tls) if tls is not None else None,
             client_tls=client_context(tls) if tls is not None else None,
+            lives=self.lives,
         )
 
     async def found(self) -> None:
@@ -121,8 +131,12 @@ class HaNode(Node):
         A replica that joins has forgotten what it promised: it counts for nothing until the master
         has found that safe (docs/decisions/0020).
         """
-        if not self.log.is_new:
-            return
+        if self.log.is_new:
+            await self._found_or_join()
+        # One of them may know that this disk is an old copy: nothing is promised before.
+        await self.link.wait_tried()
+
+    async def _found_or_join(self) -> None:
         gathering = self.gathering
         while gathering.verdict is Verdict.WAIT:
             missing = ", ".join(map(str, gathering.missing))
@@ -130,7 +144,8 @@ class HaNode(Node):
             await gathering.changed()
         is_founder = gathering.verdict is Verdict.FOUND
         standing = Standing.FULL if is_founder else Standing.JOINING
-        incarnation = secrets.randbits(63)
+        # Higher than that of a disk that this one replaces.
+        incarnation = int(time.time()) << 20 | secrets.randbits(20)
         state = self.log.replica._replace(standing=standing, incarnation=incarnation)
         self.log.save_state(state)
         _log.info("founds a group" if is_founder else "joins a group as a replica without memory")
@@ -166,7 +181,7 @@ class HaNode(Node):
         self.driver.add_listener(self.health.refresh)
         self.driver.add_role_listener(self._on_role)
         self.health.watch(self.driver)
-        self.maintenance = Upkeep(self.log, self.applied, self.driver, self.fail_stop)
+        self.maintenance = Upkeep(self.log, self.applied, self.driver, self.fail_stop, self.on_met)
         self.scrub = Scrub(
             self.log.store.scrubber(),
             settings.scrub_interval_ms,
@@ -174,7 +189,13 @@ class HaNode(Node):
             self.on_damage,
             self.fail_stop,
         )
+        self.derived = DerivedCare(
+            self.log.store, settings.scrub_interval_ms, self.on_damage, self.fail_stop
+        )
+        self.broker.context.on_damage = self.on_met
         self.admin = HaAdmin(self)
+        self.memory.driver = self.driver
+        self.lives.start()
         self.gathering.attach(self.driver.intake)
 
     def beside_nameserver(self) -> HaBroker:
@@ -247,6 +268,10 @@ class HaNode(Node):
             return str(peer.peer_address)
         return self.peer_address if node == self.settings.node_id else ""
 
+    def warnings(self) -> tuple[str, ...]:
+        """Add what the epoch says."""
+        return (*super().warnings(), *epoch_warnings(self.log.replica.bound.number))
+
     def replica_status(self) -> dict[str, Any]:
         """Return what the machine says, positions in the place of indexes."""
         driver, report = self.driver, self.driver.report()
@@ -264,4 +289,6 @@ class HaNode(Node):
     def replica_samples(self) -> Iterator[metrics.Sample]:
         """Yield those of the machine and the driver."""
         yield from ha_samples(self.driver)
-        yield from metrics.scrub_samples(self.scrub.stats())
+        yield from metrics.lives_samples(self.lives)
+        yield from metrics.scrub_samples(self.scrub.stats(), self.derived.stats())
+        yield from metrics.derived_samples(self.derived.stats())

@@ -39,8 +39,8 @@ def ha_samples(driver: HaDriver) -> Iterator[Sample]:
             label = (str(slave.replica_id),)
             yield "follower_match_index", label, slave.acked - 1
             yield "ha_slave_lag_bytes", label, slave.lag_size_bytes
-    for name in ("cuts", "cut_size_bytes", "bindings_refused", "promises_refused", "violations"):
-        yield _NAMES[name], (), stats.get(name, 0)
+    for name, metric in _NAMES.items():
+        yield metric, (), stats.get(name, 0)
     refused = stats.get("advice_refused", 0) + driver.promotion.advice_refused_count
     yield "ha_advice_refused", (), refused
     yield "ha_waits_for_room", (), driver.intake.no_room_count
@@ -54,4 +54,5 @@ _NAMES = {
     "bindings_refused": "ha_bindings_refused",
     "promises_refused": "ha_promises_refused",
     "violations": "ha_violations",
+    "epoch_jumps": "ha_epoch_jumps",
 }

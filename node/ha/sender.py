@@ -27,6 +27,20 @@ class HaProtocolError(HaError):
         return f"{self.detail}; the link is closed, the peer will dial again"
 
 
+class EpochJumpError(HaProtocolError):
+    """A peer showed an epoch that no promotions explain. Refused before it was bound or noted."""
+
+    code = "ha.epoch_jump"
+
+    def __init__(self, found: int, limit: int) -> None:
+        HaError.__init__(self, found, limit)
+        self.found, self.limit = found, limit
+        self.detail = (
+            f"epoch {found} is too far ahead, at most {limit} is taken now (look at who can reach "
+            f"the peer port)"
+        )
+
+
 class Sender:
     """A stream on one link. Made when its handshake came."""
 

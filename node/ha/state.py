@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections import Counter, deque
 from typing import Final, NamedTuple
 
+from node.ha.ceiling import EpochCeiling
 from node.ha.copies import Admission, Copies, Waiters
 from node.ha.effects import Close, Effects, LinkId, LogView, RoleChange
 from node.ha.epoch_file import ReplicaState
 from node.ha.epochs import Epochs
 from node.ha.receiver import Receiver
-from node.ha.sender import Sender
+from node.ha.sender import EpochJumpError, Sender
 from node.ha.types import NO_REPLICA, Binding, Mode, Role, Settings, Standing
 from node.ha.wire import Bound, Handshake
 
@@ -105,7 +106,10 @@ class State:
         self.acked_before = end if was_async_master else 0
         """An earlier process acknowledged what was durable here, all but what was under way."""
         self.highest_seen = replica.bound.number
+        """Invariant: below EPOCH_END."""
         self.now_ms = 0
+        self.ceiling = EpochCeiling(self.highest_seen)
+        """How far ahead the epoch of a peer or of an advice may be."""
         self.fx = Effects()
         self.counts: Counter[str] = Counter()
 
@@ -148,9 +152,25 @@ class State:
             if link.sender is not None:
                 self.close(link, "bound to another epoch")
 
+    def check_epoch(self, number: int) -> None:
+        """Raise EpochJumpError for an epoch of a peer that is too far ahead; nothing changed."""
+        if self.ceiling.refuses(number):
+            self.counts["epoch_jumps"] += 1
+            raise EpochJumpError(number, self.ceiling.limit)
+
+    def pass_time(self, now_ms: int) -> None:
+        """Set the time."""
+        self.now_ms = now_ms
+        self.ceiling.pass_time(now_ms, self.highest_seen)
+
     def admit(self) -> None:
         """Count from now on."""
         self.replica = self.replica._replace(standing=Standing.FULL)
+        self.fx.state = self.replica
+
+    def forget(self, incarnation: int) -> None:
+        """Count no more, like a replica with a new disk."""
+        self.replica = self.replica._replace(standing=Standing.JOINING, incarnation=incarnation)
         self.fx.state = self.replica
 
     def change_role(self, role: Role, reason: str) -> None:

@@ -24,6 +24,7 @@ from node.maintenance import say_deleted
 from store.errors import (
     BusyError,
     CorruptionError,
+    DerivedFileError,
     FileSystemError,
     PositionRangeError,
     StoreError,
@@ -33,7 +34,8 @@ from store.errors import (
 ROUND_MS: Final = 1_000
 CHECKPOINT_INTERVAL_MS: Final = 5_000
 """How old a checkpoint may be while something changes: what a restart has to apply again."""
-_POSTPONED: Final = (StoreFullError, FileSystemError, BusyError, CorruptionError)
+_DAMAGE: Final = (CorruptionError, DerivedFileError)
+_POSTPONED: Final = (StoreFullError, FileSystemError, BusyError, *_DAMAGE)
 _Result = TypeVar("_Result")
 _log: Final = structlog.get_logger(component="maintenance")
 
@@ -42,10 +44,16 @@ class Upkeep:
     """Runs rounds until it is stopped. Belongs to the running loop."""
 
     def __init__(
-        self, log: HaLog, applied: AppliedState, driver: HaDriver, fail_stop: FailStop
+        self,
+        log: HaLog,
+        applied: AppliedState,
+        driver: HaDriver,
+        fail_stop: FailStop,
+        on_damage: Callable[[CorruptionError | DerivedFileError], None],
     ) -> None:
+        """`on_damage` gets what a step found to be damaged; the step is tried again."""
         self._log, self._applied, self._driver = log, applied, driver
-        self._fail_stop = fail_stop
+        self._fail_stop, self._on_damage = fail_stop, on_damage
         self._loop = asyncio.get_running_loop()
         self._thread = ThreadPoolExecutor(1, "maintenance")
         self._task: asyncio.Task[None] | None = None
@@ -96,6 +104,8 @@ class Upkeep:
         try:
             await work()
         except _POSTPONED as error:
+            if isinstance(error, _DAMAGE):
+                self._on_damage(error)
             if str(error) != self._trouble:  # Once, and not in every round of a full disk.
                 self._trouble = str(error)
                 _log.warning("postponed", step=name, error=str(error))

@@ -8,6 +8,12 @@ tells a request from a reply where both have one state. RocketMQ uses states 0 t
     i4 state  i4 bodySize  body  u4 CRC-32C of all before
 
 64 HELLO, 65 BIND, 66 BOUND, 67 ADMIT, 68 a request for an image of the state, 69 a piece of one.
+
+RocketMQ's frames have no checksum, and a flipped bit in an ack would be believed, too (fault-matrix
+N16). So two nodes whose handshakes both say `checked_frames` speak a stream with checks: behind the
+head of each frame, which is all that has a fixed place, follows the CRC-32C of the head, and behind
+a body of variable size the CRC-32C of the body. Our own frames keep the one they have at the end. A
+flipped size is found at once like that, and not when the bytes it promises have come.
 """
 
 from __future__ import annotations
@@ -24,6 +30,9 @@ EPOCH_COUNT_MAX: Final = 1000
 TRANSFER_SIZE_BYTES_MAX: Final = 8 << 20
 """Body of one transfer that is accepted; the largest record fits."""
 GROUP_SIZE_BYTES_MAX: Final = 255
+POSITION_MAX: Final = 1 << 60
+"""A gigabyte a second for 36 years. A higher one that was noted, such as a readers' limit, would
+never be reached by a log."""
 
 _STATE_HANDSHAKE: Final = 1
 _STATE_TRANSFER: Final = 2
@@ -59,6 +68,12 @@ class HaFrameError(HaError):
 
     def __str__(self) -> str:
         return f"{self.detail}; the link is closed, check what speaks at the other end"
+
+
+class HaChecksumError(HaFrameError):
+    """Bytes changed on their way. Nothing was changed; close the link, the peer dials again."""
+
+    code = "ha.checksum"
 
 
 class Handshake(NamedTuple):
@@ -150,9 +165,10 @@ DownFrame: TypeAlias = HandshakeReply | Transfer | Bind | Admit | ImagePiece
 Frame: TypeAlias = UpFrame | DownFrame
 
 
-def transfer_head(frame: Transfer, body_size_bytes: int) -> bytes:
-    """Encode the 36 bytes in front of a body that is sent from the mapping without a copy."""
-    return _TRANSFER.pack(
+def transfer_head(frame: Transfer, body_size_bytes: int, *, is_checked: bool = False) -> bytes:
+    """Encode what is in front of a body that is sent from the mapping without a copy: 36 bytes, and
+    4 of check. With `is_checked` the `body_check` of the body has to follow it."""
+    head = _TRANSFER.pack(
         _STATE_TRANSFER,
         body_size_bytes,
         frame.position,
@@ -160,22 +176,45 @@ def transfer_head(frame: Transfer, body_size_bytes: int) -> bytes:
         frame.epoch_start,
         frame.confirm,
     )
+    return head + body_check(head) if is_checked else head
 
 
-def encode(frame: Frame) -> bytes:
-    """Encode any frame."""
+def body_check(data: bytes) -> bytes:
+    """Return the check of a head or a body. Slaves that are level share that of a body."""
+    return _CRC.pack(crc32c(data))
+
+
+def encode(frame: Frame, *, is_checked: bool = False) -> bytes:
+    """Encode any frame; with `is_checked` for a peer that reads a stream with checks."""
     match frame:
         case Handshake(replica_id, is_from_last_file, is_learner):
-            return _HANDSHAKE.pack(_STATE_HANDSHAKE, is_from_last_file, is_learner, replica_id)
+            head = _HANDSHAKE.pack(_STATE_HANDSHAKE, is_from_last_file, is_learner, replica_id)
+            return head + body_check(head) if is_checked else head
         case Ack(position):
-            return _ACK.pack(_STATE_TRANSFER, position)
+            head = _ACK.pack(_STATE_TRANSFER, position)
+            return head + body_check(head) if is_checked else head
         case HandshakeReply(end, last_epoch, epochs):
             assert len(epochs) <= EPOCH_COUNT_MAX, f"{len(epochs)} epochs"
             size_bytes = _EPOCH.size * len(epochs)
             head = _REPLY.pack(_STATE_HANDSHAKE, size_bytes, end, last_epoch)
-            return head + b"".join(_EPOCH.pack(*epoch) for epoch in epochs)
+            body = b"".join(_EPOCH.pack(*epoch) for epoch in epochs)
+            return head + body_check(head) + body + body_check(body) if is_checked else head + body
         case Transfer():
-            return transfer_head(frame, len(frame.body)) + bytes(frame.body)
+            body = bytes(frame.body)
+            head = transfer_head(frame, len(body), is_checked=is_checked)
+            return head + body + body_check(body) if is_checked else head + body
+        case _:
+            data = _encode_own(frame)
+            return _with_head_check(data) if is_checked else data
+
+
+def _with_head_check(data: bytes) -> bytes:
+    head = data[: _PREFIX.size]
+    return head + body_check(head) + data[_PREFIX.size :]
+
+
+def _encode_own(frame: Hello | Bind | Bound | Admit | ImageRequest | ImagePiece) -> bytes:
+    match frame:
         case Hello(replica_id, incarnation, group):
             name = group.encode()
             assert len(name) <= GROUP_SIZE_BYTES_MAX, f"the name of group {group!r} is too long"
@@ -211,9 +250,11 @@ class _Parser:
 
     _states: ClassVar[frozenset[int]]
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_checked: bool = False) -> None:
         self._buffer = bytearray()
         self._broken = False
+        self.is_checked = is_checked
+        """The stream has checks. Set before the first byte."""
 
     @property
     def held_size_bytes(self) -> int:
@@ -240,20 +281,48 @@ class _Parser:
             raise HaFrameError(f"state {state} is unknown or not for this direction")
         return state
 
+    def _head_size_bytes(self, layout: struct.Struct) -> int:
+        """Return how much of the frame is its head, with its check, if that is there and right;
+        0: read more. Raises HaChecksumError."""
+        buffer, size_bytes = self._buffer, layout.size
+        if not self.is_checked:
+            return size_bytes if len(buffer) >= size_bytes else 0
+        if len(buffer) < size_bytes + _CRC.size:
+            return 0
+        self._verify(bytes(buffer[:size_bytes]), size_bytes, "head")
+        return size_bytes + _CRC.size
+
+    def _body(self, head_size_bytes: int, size_bytes: int) -> tuple[int, bytes] | None:
+        """Return the size of the frame and its body; None: read more. Raises HaChecksumError."""
+        end = head_size_bytes + size_bytes
+        whole = end + _CRC.size if self.is_checked else end
+        if len(self._buffer) < whole:
+            return None
+        body = bytes(memoryview(self._buffer)[head_size_bytes:end])
+        if self.is_checked:
+            self._verify(body, end, "body")
+        return whole, body
+
     def _own_body(self) -> tuple[int, bytes] | None:
         """Return size and body of one of our own frames; None: read more."""
-        if len(self._buffer) < _PREFIX.size:
+        head_size_bytes = self._head_size_bytes(_PREFIX)
+        if not head_size_bytes:
             return None
         state, size_bytes = _PREFIX.unpack_from(self._buffer)
         is_piece = state == _STATE_IMAGE_PIECE
         if not 0 <= size_bytes <= (_PIECE_SIZE_BYTES_MAX if is_piece else _OWN_SIZE_BYTES_MAX):
             raise HaFrameError(f"body of {size_bytes} bytes in a frame of state {state}")
-        end = _PREFIX.size + size_bytes
+        end = head_size_bytes + size_bytes
         if len(self._buffer) < end + _CRC.size:
             return None
-        if crc32c(bytes(self._buffer[:end])) != _CRC.unpack_from(self._buffer, end)[0]:
-            raise HaFrameError(f"the checksum of a frame of state {state} is wrong")
-        return end + _CRC.size, bytes(self._buffer[_PREFIX.size : end])
+        body = bytes(self._buffer[head_size_bytes:end])
+        self._verify(bytes(self._buffer[: _PREFIX.size]) + body, end, "frame")
+        return end + _CRC.size, body
+
+    def _verify(self, data: bytes, check_at: int, what: str) -> None:
+        if crc32c(data) != _CRC.unpack_from(self._buffer, check_at)[0]:
+            state = int.from_bytes(self._buffer[:4], "big", signed=True)
+            raise HaChecksumError(f"the checksum of a {what} of state {state} is wrong")
 
 
 class UpParser(_Parser):
@@ -270,23 +339,23 @@ class UpParser(_Parser):
         return frames
 
     def _take(self, frames: list[UpFrame]) -> int:
-        buffer = self._buffer
         match self._state():
             case 0:
                 return 0
             case 1:
-                if len(buffer) < _HANDSHAKE.size:
+                whole = self._head_size_bytes(_HANDSHAKE)
+                if not whole:
                     return 0
-                _, last_file, learner, replica_id = _HANDSHAKE.unpack_from(buffer)
+                _, last_file, learner, replica_id = _HANDSHAKE.unpack_from(self._buffer)
                 if last_file not in (0, 1) or learner not in (0, 1):
                     raise HaFrameError(f"flags {last_file}, {learner} of a handshake, not 0 or 1")
                 frames.append(Handshake(replica_id, bool(last_file), bool(learner)))
-                return _HANDSHAKE.size
+                return whole
             case 2:
-                if len(buffer) < _ACK.size:
-                    return 0
-                frames.append(Ack(_ACK.unpack_from(buffer)[1]))
-                return _ACK.size
+                whole = self._head_size_bytes(_ACK)
+                if whole:
+                    frames.append(Ack(_ACK.unpack_from(self._buffer)[1]))
+                return whole
             case state:
                 found = self._own_body()
                 if found is None:
@@ -334,32 +403,41 @@ class DownParser(_Parser):
                 return size_bytes
 
     def _take_reply(self, frames: list[DownFrame]) -> int:
-        buffer = self._buffer
-        if len(buffer) < _REPLY.size:
+        head_size_bytes = self._head_size_bytes(_REPLY)
+        if not head_size_bytes:
             return 0
-        _, size_bytes, end, last_epoch = _REPLY.unpack_from(buffer)
+        _, size_bytes, end, last_epoch = _REPLY.unpack_from(self._buffer)
         if not 0 <= size_bytes <= EPOCH_COUNT_MAX * _EPOCH.size or size_bytes % _EPOCH.size:
             raise HaFrameError(f"epochs of {size_bytes} bytes in a handshake reply")
-        whole: int = _REPLY.size + size_bytes
-        if len(buffer) < whole:
+        found = self._body(head_size_bytes, size_bytes)
+        if found is None:
             return 0
-        found = _EPOCH.iter_unpack(bytes(buffer[_REPLY.size : whole]))
-        frames.append(HandshakeReply(end, last_epoch, tuple(EpochStart(*item) for item in found)))
+        whole, body = found
+        epochs = tuple(EpochStart(*item) for item in _EPOCH.iter_unpack(body))
+        _check_positions(end, *(epoch.start for epoch in epochs))
+        frames.append(HandshakeReply(end, last_epoch, epochs))
         return whole
 
     def _take_transfer(self, frames: list[DownFrame]) -> int:
-        buffer = self._buffer
-        if len(buffer) < _TRANSFER.size:
+        head_size_bytes = self._head_size_bytes(_TRANSFER)
+        if not head_size_bytes:
             return 0
-        _, size_bytes, position, epoch, epoch_start, confirm = _TRANSFER.unpack_from(buffer)
+        _, size_bytes, position, epoch, epoch_start, confirm = _TRANSFER.unpack_from(self._buffer)
         if not 0 <= size_bytes <= TRANSFER_SIZE_BYTES_MAX:
             raise HaFrameError(f"transfer of {size_bytes} bytes, limit {TRANSFER_SIZE_BYTES_MAX}")
-        whole: int = _TRANSFER.size + size_bytes
-        if len(buffer) < whole:
+        _check_positions(position, epoch_start, confirm)
+        found = self._body(head_size_bytes, size_bytes)
+        if found is None:
             return 0
-        body = bytes(memoryview(buffer)[_TRANSFER.size : whole])
+        whole, body = found
         frames.append(Transfer(position, epoch, epoch_start, confirm, body))
         return whole
+
+
+def _check_positions(*found: int) -> None:
+    for position in found:
+        if position > POSITION_MAX:
+            raise HaFrameError(f"position {position}, at most {POSITION_MAX} can be")
 
 
 def _unpack(layout: struct.Struct, body: bytes) -> tuple[int, ...]:
@@ -396,5 +474,6 @@ def _bound(body: bytes) -> Bound:
     number, master, nonce, epoch, end, confirm, known, standing, inc = _unpack(_BOUND, body)
     if standing not in (Standing.FULL.value, Standing.JOINING.value):
         raise HaFrameError(f"standing {standing} is unknown")
+    _check_positions(end, confirm, known)
     binding = Binding(number, master, nonce)
     return Bound(binding, epoch, end, confirm, known, Standing(standing), inc)

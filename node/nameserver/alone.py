@@ -18,6 +18,7 @@ from node.config_load import ConfigError, Problem, load
 from node.config_types import Address
 from node.environment import tls_files
 from node.errors import NodeError
+from node.exposure import exposures
 from node.fail_stop import (
     EXIT_BAD_CONFIG,
     EXIT_BAD_DATA,
@@ -28,7 +29,9 @@ from node.fail_stop import (
 from node.nameserver.calls import NameServerCalls
 from node.nameserver.errors import FilesDamagedError
 from node.nameserver.service import NameServerService
+from node.nameserver.vouching import Vouching
 from node.node_file import remove_node_file, write_node_file
+from node.private_files import make_private
 from node.services.calls import Calls
 from node.services.methods import nameserver_handlers
 from node.services.server import GrpcServer, PortTakenError
@@ -49,7 +52,8 @@ def load_settings(file: str | None, flags: Mapping[str, Any]) -> Settings:
     except ConfigError as error:
         if "node_id" not in [problem.key for problem in error.problems]:
             raise
-        settings = load(file, {**flags, "node_id": "1"}).settings
+        # It is none of the nodes of `peers`, whom it only has to know.
+        settings = load(file, {**flags, "node_id": "1", "join": "true"}).settings
     if settings.nameserver() is None:
         what, do = "nothing would run", "name an IP address and a port for the other replicas"
         raise ConfigError((Problem("nameserver_listen", "off", "default", what, do),))
@@ -59,7 +63,7 @@ def load_settings(file: str | None, flags: Mapping[str, Any]) -> Settings:
 def run(settings: Settings) -> int:
     """Serve until told to stop, or until the replica cannot go on; return the exit code."""
     logs.configure(settings.log_level, settings.log_format, bound={"node": "nameserver"})
-    settings.directory.mkdir(parents=True, exist_ok=True)
+    make_private(settings.directory)
     lock = DirectoryLock(FileSystem(), str(settings.directory))
     try:
         lock.acquire()
@@ -72,7 +76,8 @@ def run(settings: Settings) -> int:
 
 
 async def _live(settings: Settings) -> int:
-    service = NameServerService(settings.nameserver(), None)
+    vouching = Vouching.of(settings, is_alone=True)
+    service = NameServerService(settings.nameserver(), None, vouching=vouching)
     server = GrpcServer(rpc_count_max=settings.rpc_count_max)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -95,6 +100,9 @@ async def _live(settings: Settings) -> int:
     service.start()
     await server.set_serving(True)
     _log.info("listening", **found)
+    for one in exposures(settings):
+        if one.setting == "listen":  # It opens no other of them.
+            _log.warning("strangers could misuse a port", port=one.setting, what=str(one))
     await _either(stop.wait(), service.ended())
     code = _exit_code(service.failure) if not stop.is_set() else EXIT_OK
     await server.stop(CALL_GRACE_MS)

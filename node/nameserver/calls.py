@@ -31,7 +31,6 @@ from node.nameserver.service import NameServerService
 from quorumlog.pb import nameserver_pb2 as pb
 
 _UNCONFIRMED: Final = frozenset({"heartbeat", "unregister"})
-_FROM_BROKERS: Final = _UNCONFIRMED | {"register", "alter_in_sync"}
 
 
 class NameServerCalls:
@@ -74,6 +73,11 @@ class NameServerCalls:
             node_id=broker.broker_id if broker is not None else 0,
             group=broker.group if broker is not None else "",
             problem=registration.problem if registration is not None else "",
+            refused_reports=service.vouching.refused_count,
+            group_problems=[
+                pb.GroupProblem(group=group, problem=problem)
+                for group, problem in sorted(service.watch.problems.items())
+            ],
         )
 
     async def topic_route(self, request: pb.TopicRouteRequest) -> pb.TopicRouteResponse:
@@ -84,6 +88,8 @@ class NameServerCalls:
             found = server.look(lambda directory: groups(directory, now_ms))
             return pb.TopicRouteResponse(shares=[_share(share) for share in found])
         routed = server.look(lambda directory: route(directory, request.topic, now_ms))
+        # Clients follow it: nothing of another cluster, whoever may have told the directory.
+        routed = routed.of_cluster(service.vouching.cluster_id)
         return pb.TopicRouteResponse(
             shares=[_share(share) for share in routed.shares],
             rocketmq_json=json.dumps(routed.rocketmq_json()),
@@ -120,13 +126,17 @@ class NameServerCalls:
         return pb.DeleteValueResponse()
 
     async def report(self, request: pb.ReportRequest) -> pb.ReportResponse:
-        """Carry out what a node without a replica says, and tell it what a replica would know."""
+        """Carry out what a node without a replica says, and tell it what a replica would know.
+
+        Raises what `Vouching.believed` does: anybody can send this.
+        """
         service, own = self._service, request.group
-        server, result = service.server, b""
+        server, vouching, result = service.server, service.vouching, b""
         if request.command:
-            command = _reported(request.command)
+            command = vouching.believed(request, service.highest_epoch)
             is_beat = command["op"] in _UNCONFIRMED
             found = await (server.report(command) if is_beat else self._confirmed(command))
+            vouching.note(found)
             result = json.dumps(found.snapshot()).encode()
         known, now_ms = dict(request.known_topics), service.trusted_ms
 
@@ -139,11 +149,13 @@ class NameServerCalls:
             return pb.ReportResponse(
                 result=result,
                 leader=server.leader,
-                groups=other_groups(directory, own, now_ms, wanted),
+                groups=other_groups(directory, vouching.cluster_id, own, now_ms, wanted),
                 topics_versions={
                     name: version_of(other) for name, other in directory.groups.items()
                 },
                 own_group=json.dumps(snapshot).encode() if snapshot is not None else b"",
+                challenge=vouching.challenge(),
+                own_problem=service.watch.problems.get(own, ""),
             )
 
         return server.look(read)
@@ -164,18 +176,6 @@ class NameServerCalls:
         if result.reason == "unknown_key":
             raise ValueNotFoundError(namespace, key)
         raise DirectoryRefusedError(result.reason, result.detail)
-
-
-def _reported(encoded: bytes) -> Command:
-    """Read a command that a node may send. Raises BadRequestError."""
-    try:
-        command = json.loads(encoded)
-    except (ValueError, RecursionError) as error:
-        raise BadRequestError("command", "JSON", f"{len(encoded)} other bytes") from error
-    if not isinstance(command, dict) or command.get("op") not in _FROM_BROKERS:
-        expected = f"one of {', '.join(sorted(_FROM_BROKERS))}"
-        raise BadRequestError("command", expected, repr(encoded[:64]))
-    return command
 
 
 def _share(share: GroupRoute) -> pb.TopicShare:

@@ -11,7 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from node.nameserver.directory import Command, Directory, unregister_command
+from node.nameserver.directory import (
+    Command,
+    Directory,
+    forget_group_command,
+    unregister_command,
+)
 from node.nameserver.groups import Broker, Group
 from node.nameserver.routes import alive_brokers
 
@@ -42,14 +47,23 @@ class FailoverWatch:
         """By group: the highest epoch that nobody serves yet, and since when."""
 
     def commands(self, directory: Directory, now_ms: int, nonce: str) -> list[Command]:
-        """Return what to send now: removals first, then a master for each group without one."""
+        """Return what to send now: removals first, then a master for each group without one.
+
+        A group whose numbers are nobody's is forgotten instead, whoever put them there: its brokers
+        register again with their own, and then it can be given a master.
+        """
         found: list[Command] = []
         for group, broker in expired(directory, now_ms):
             found.append(unregister_command(group.name, broker.broker_id, broker.start_ms))
         for name in sorted(directory.groups):
             group = directory.groups[name]
+            if group.is_unfounded(directory.limits):
+                found.append(forget_group_command(name, group.epoch_highest))
+                continue
             if group.kind != "ha" or self._must_wait(group, now_ms):
                 continue
+            if group.is_exhausted(directory.limits):
+                continue  # `watch` says so.
             silence_ms = directory.limits.master_silence_ms
             command = propose_master(group, now_ms, silence_ms, nonce)
             if command is not None:

@@ -158,4 +158,9 @@ def _told(command: Command) -> str:
     if command["op"] == "elect":
         group, number = command["group"], command["number"]
         return f"broker {command['master_id']} of {group} gets epoch {number}"
+    if command["op"] == "forget_group":
+        return (
+            f"group {command['group']} is forgotten and learned anew: none of its brokers is near "
+            f"epoch {command['expected_epoch']}"
+        )
     return str(command["op"])

@@ -13,6 +13,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from node.json_text import read_json
 from node.nameserver.fields import (
     Refusal,
     Result,
@@ -25,7 +26,7 @@ from node.nameserver.fields import (
 )
 from node.nameserver.groups import Group
 from node.nameserver.limits import DirectoryLimits
-from node.nameserver.reports import Binding, parse_log_end, parse_report
+from node.nameserver.reports import Binding, BrokerReport, parse_log_end, parse_report
 from store.meta_file import Json
 
 COMMAND_SIZE_BYTES_MAX: Final = 2 * 1024 * 1024
@@ -51,6 +52,7 @@ class Directory:
             "heartbeat": self._heartbeat,
             "unregister": self._unregister,
             "expire": self._expire,
+            "forget_group": self._forget_group,
             "elect": self._elect,
             "alter_in_sync": self._alter_in_sync,
             "put_pair": self._put_pair,
@@ -111,15 +113,40 @@ class Directory:
 
     def _register(self, command: Command) -> dict[str, Json]:
         report = parse_report(command, self.limits)
+        self._check_address(report)
         known = self.groups.get(report.group)
-        if known is None and len(self.groups) >= self.limits.group_count_max:
-            raise Refusal("too_many_groups", f"at most {self.limits.group_count_max} groups")
+        if known is not None and not known.brokers:
+            # Nobody of it is there, so whoever was first may have been wrong about what it is.
+            is_same = (known.cluster, known.kind) == (report.cluster, report.kind)
+            known = known if is_same else None
+        left_out = self._left_out_for(report.group)
         before = known.topics_size_bytes if known is not None else 0
         self._check_room(report.topics_size_bytes - before)
         group = known or Group(report.group, report.cluster, report.kind)
         values = group.register(report, self.limits)
+        if left_out is not None:
+            del self.groups[left_out]
         self.groups[report.group] = group
         return values
+
+    def _check_address(self, report: BrokerReport) -> None:
+        """A broker is found at its address only: two groups at one would get each other's calls."""
+        for group in self.groups.values():
+            for broker in group.brokers.values() if group.name != report.group else ():
+                if broker.address == report.address:
+                    raise Refusal(
+                        "address_taken",
+                        f"{report.address} is that of broker {broker.broker_id} of {group.name}",
+                    )
+
+    def _left_out_for(self, name: str) -> str | None:
+        """Return which group makes room for another one: one without brokers. Raises Refusal."""
+        if name in self.groups or len(self.groups) < self.limits.group_count_max:
+            return None
+        for other in sorted(self.groups):
+            if not self.groups[other].brokers:
+                return other
+        raise Refusal("too_many_groups", f"at most {self.limits.group_count_max} groups")
 
     def _heartbeat(self, command: Command) -> dict[str, Json]:
         self.group(command.get("group")).heartbeat(
@@ -127,6 +154,7 @@ class Directory:
             an_integer(command.get("now_ms"), "now_ms"),
             an_integer(command.get("epoch"), "epoch"),
             parse_log_end(command.get("log_end")),
+            self.limits,
         )
         return {}
 
@@ -146,6 +174,15 @@ class Directory:
             self._forget_if_empty(group)
         return {"expired": expired}
 
+    def _forget_group(self, command: Command) -> dict[str, Json]:
+        group = self.group(command.get("group"))
+        if an_integer(command.get("expected_epoch"), "expected_epoch") != group.epoch_highest:
+            raise Refusal("changed", f"{group.epoch_highest} is the highest epoch: look again")
+        if not group.is_unfounded(self.limits):
+            raise Refusal("founded", f"brokers of {group.name} report epochs near its highest")
+        del self.groups[group.name]
+        return {}
+
     def _elect(self, command: Command) -> dict[str, Json]:
         names = self.limits.name_size_chars_max
         nonce = a_text(command.get("nonce"), "nonce", names, may_be_empty=False)
@@ -160,6 +197,7 @@ class Directory:
             an_integer(command.get("requester"), "requester"),
             ids(command.get("members"), "members", self.limits.broker_count_max),
             _expected(command),
+            self.limits,
         )
         return {"in_sync_version": version}
 
@@ -254,6 +292,11 @@ def unregister_command(group: str, broker_id: int, start_ms: int) -> dict[str, J
     return {"op": "unregister", "group": group, "broker_id": broker_id, "start_ms": start_ms}
 
 
+def forget_group_command(group: str, epoch_highest: int) -> dict[str, Json]:
+    """Return the command that forgets a group whose numbers are nobody's (`is_unfounded`)."""
+    return {"op": "forget_group", "group": group, "expected_epoch": epoch_highest}
+
+
 def read_back_command() -> dict[str, Json]:
     """Return the command that changes nothing and answers what became of the one with its id."""
     return {"op": "read_back"}
@@ -273,8 +316,8 @@ def _decoded(encoded: bytes) -> Command:
     if len(encoded) > COMMAND_SIZE_BYTES_MAX:
         raise Refusal("too_large", f"a command has at most {COMMAND_SIZE_BYTES_MAX} bytes")
     try:
-        found = json.loads(encoded)
-    except (ValueError, RecursionError):
+        found = read_json(encoded)
+    except ValueError:
         raise Refusal("malformed", "the command is not JSON") from None
     return an_object(found, "command")
 

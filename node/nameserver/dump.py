@@ -13,6 +13,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from node.json_text import read_json
 from node.nameserver.errors import FilesDamagedError
 from node.nameserver.fields import Refusal, an_integer, an_object, exactly
 from node.nameserver.journal import Entry
@@ -69,7 +70,7 @@ def read_dump(fs: FileSystem, path: str) -> Dump:
     if len(body) != int(head[3]) or f"{crc32c(body):08x}" != head[4].decode():
         raise FilesDamagedError(path, "its size or its checksum does not fit")
     try:
-        found = an_object(json.loads(body), "dump")
+        found = an_object(read_json(body), "dump")
         before_last, last = (
             _entry_of(entry) for entry in exactly(found.get("entries"), "entries", 2)
         )

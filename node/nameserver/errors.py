@@ -50,6 +50,24 @@ class FilesDamagedError(NodeError):
         )
 
 
+class TwoHistoriesError(FilesDamagedError):
+    """A leader contradicts what is committed here: two histories were acked. Nothing was cut, and
+    this replica says no more."""
+
+    code = "nameserver.two_histories"
+
+    def __init__(self, path: str, index: int, committed_index: int) -> None:
+        NodeError.__init__(self, path, index, committed_index)
+        self.path, self.index, self.committed_index = path, index, committed_index
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}: a leader contradicts entry {self.index}, and {self.committed_index} is "
+            f"committed here; keep this directory, stop all replicas and choose whose history "
+            f"stays (operations.md, 'A replica of the name server without memory')"
+        )
+
+
 class ReplicaFailedError(NodeError):
     """This replica of the name server has stopped because of a fault. Restart the node."""
 
@@ -74,6 +92,36 @@ class NameServerOffError(NodeError):
             "this node has no replica of the name server; ask another node, or set "
             "nameserver_listen and restart it"
         )
+
+
+class UnprovenReportError(NodeError):
+    """A report about a broker does not prove that its sender holds the secret of the cluster, or
+    its proof is too old or was taken before. Nothing changed."""
+
+    code, status = "nameserver.unproven", "PERMISSION_DENIED"
+
+    def __init__(self, found: str) -> None:
+        super().__init__(found)
+        self.found = found
+
+    def __str__(self) -> str:
+        return (
+            f"a report {self.found}; give all nodes of the cluster, and name servers that run "
+            f"alone, the same secret_file and cluster_id"
+        )
+
+
+class NotVouchedError(NodeError):
+    """A report says of a broker what this process has no reason to believe. Nothing changed."""
+
+    code, status = "nameserver.not_vouched", "PERMISSION_DENIED"
+
+    def __init__(self, found: str, remedy: str) -> None:
+        super().__init__(found, remedy)
+        self.found, self.remedy = found, remedy
+
+    def __str__(self) -> str:
+        return f"a report {self.found}; {self.remedy}"
 
 
 class DirectoryRefusedError(NodeError):

@@ -13,13 +13,18 @@ from quorumlog.pb.log_pb2 import GroupRoute, NodeAddress, TopicRoute
 
 
 def other_groups(
-    directory: Directory, own: str, now_ms: int, wanted: Callable[[Group], Iterable[str]]
+    directory: Directory,
+    cluster_id: str,
+    own: str,
+    now_ms: int,
+    wanted: Callable[[Group], Iterable[str]],
 ) -> list[GroupRoute]:
-    """Return all groups that live at this time but one, each with the topics wanted of it."""
+    """Return all groups of a cluster that live at this time but one, each with the topics wanted
+    of it. Clients follow what they are told here, so no group of another cluster is."""
     return [
         _route(share, directory.groups[share.group], wanted(directory.groups[share.group]))
         for share in groups(directory, now_ms)
-        if share.group != own
+        if share.group != own and share.cluster == cluster_id
     ]
 
 

@@ -6,7 +6,9 @@ time comes with each command, and only makes differences.
 
 Epochs of an HA group (rule C2): a number belongs to the first (master id, nonce) that it was seen
 with, and a new number is above every number that any broker has ever reported. The brokers bind
-numbers durably themselves, so what is written here is advice even when it is wrong.
+numbers durably themselves, so what is written here is advice even when it is wrong. Numbers rise by
+bounded jumps, and one that no broker is near (`is_unfounded`) is a reason to forget the group: it
+would keep all others from being elected.
 """
 
 from dataclasses import dataclass, field, replace
@@ -85,6 +87,7 @@ class Group:
     def register(self, report: BrokerReport, limits: DirectoryLimits) -> dict[str, Json]:
         """Take in a full report and return what the broker should know."""
         self._check_identity(report, limits)
+        self._check_numbers(report, limits)
         bindings = self._bindings_with(report, limits)
         if report.role == "master":
             self._check_master(report, bindings)
@@ -119,10 +122,17 @@ class Group:
         }
 
     def heartbeat(
-        self, broker_id: int, start_ms: int, now_ms: int, epoch: int, log_end: LogEnd
+        self,
+        broker_id: int,
+        start_ms: int,
+        now_ms: int,
+        epoch: int,
+        log_end: LogEnd,
+        limits: DirectoryLimits,
     ) -> None:
         """Note that a broker lives."""
         broker = self._process(broker_id, start_ms)
+        self._check_epoch(epoch, limits)
         self._count_report(broker_id)
         self.brokers[broker_id] = replace(
             broker,
@@ -171,13 +181,20 @@ class Group:
                 f"epoch {number} is not above {self.epoch_highest}, the highest that is known",
                 epoch_highest=self.epoch_highest,
             )
+        if number > limits.epoch_max:
+            raise Refusal("epoch_exhausted", f"{limits.epoch_max} is the last epoch of a group")
+        self._check_epoch(number, limits)
         if wanted.master_id not in self.brokers:
             raise Refusal("unknown_broker", f"broker {wanted.master_id} has not registered")
         self.epochs = _newest({**self.epochs, number: wanted}, limits.epoch_count_max)
         self.epoch_highest = number
 
     def alter_in_sync(
-        self, requester: int, members: tuple[int, ...], expected: tuple[int, int]
+        self,
+        requester: int,
+        members: tuple[int, ...],
+        expected: tuple[int, int],
+        limits: DirectoryLimits,
     ) -> int:
         """Replace the in-sync set for the master of the highest epoch; return the new version."""
         self._check_expected(expected)
@@ -194,6 +211,8 @@ class Group:
             raise Refusal("too_few_copies", f"{self.copy_count} copies are needed for an ack")
         if members == self.in_sync:
             raise Refusal("unchanged", "this is the in-sync set already")
+        if self.in_sync_version >= limits.epoch_max:
+            raise Refusal("version_exhausted", f"{limits.epoch_max} is the last version of a set")
         self.in_sync, self.in_sync_version = members, self.in_sync_version + 1
         return self.in_sync_version
 
@@ -201,6 +220,48 @@ class Group:
     def must_be_remembered(self) -> bool:
         """Whether the group is kept without brokers: its numbers must not be given out again."""
         return bool(self.brokers) or (self.kind == "ha" and self.epoch_highest > 0)
+
+    def is_exhausted(self, limits: DirectoryLimits) -> bool:
+        """Whether there is no number left for another master."""
+        return self.kind == "ha" and self.epoch_highest >= limits.epoch_max
+
+    def is_unfounded(self, limits: DirectoryLimits) -> bool:
+        """Whether its numbers are far from all that its brokers report, so that they are nobody's.
+
+        Forgetting the group is safe: numbers are advice, and its brokers register again at once.
+        """
+        if not self.brokers:
+            return False
+        founded = max(broker.epoch for broker in self.brokers.values())
+        is_ahead = self.epoch_highest > founded + limits.epoch_lead_max
+        return is_ahead or self.in_sync_version > limits.epoch_max
+
+    def _check_numbers(self, report: BrokerReport, limits: DirectoryLimits) -> None:
+        for number in (report.epoch, *report.bindings):
+            self._check_epoch(number, limits)
+        highest = max(limits.epoch_first_max, self.in_sync_version + limits.epoch_jump_max)
+        if report.in_sync_version > min(highest, limits.epoch_max):
+            raise Refusal(
+                "version_too_high",
+                f"version {report.in_sync_version} of an in-sync set is too far above "
+                f"{self.in_sync_version}, the last one that is known",
+                in_sync_version=self.in_sync_version,
+            )
+
+    def _check_epoch(self, number: int, limits: DirectoryLimits) -> None:
+        is_raft, known = self.kind == "raft", self.epoch_highest
+        highest = known + (limits.term_jump_max if is_raft else limits.epoch_jump_max)
+        if known == 0 or not self.brokers:
+            # Nobody is there who could have said better.
+            highest = max(highest, limits.term_max if is_raft else limits.epoch_first_max)
+        highest = min(highest, limits.term_max if is_raft else limits.epoch_max)
+        if number > highest:
+            raise Refusal(
+                "epoch_too_high",
+                f"epoch {number} is above {highest}, too far from {self.epoch_highest}, the "
+                f"highest that is known of group {self.name}",
+                epoch_highest=self.epoch_highest,
+            )
 
     def _check_identity(self, report: BrokerReport, limits: DirectoryLimits) -> None:
         if (report.cluster, report.kind) != (self.cluster, self.kind):

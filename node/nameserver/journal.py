@@ -18,9 +18,9 @@ import os
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, NamedTuple
 
-from node.nameserver.errors import FilesDamagedError
+from node.nameserver.errors import FilesDamagedError, TwoHistoriesError
 from node.nameserver.fields import Refusal, a_list, a_text, an_integer
 from store.checksum import crc32c
 from store.errors import StoreError
@@ -41,6 +41,17 @@ COMMIT_SAVE_SECONDS: Final = 10
 """How often the commit index is written: a hint that makes a restart without a quorum useful."""
 
 
+class Own(NamedTuple):
+    """What a replica is, beside its log (`lives`). A file of an earlier build has none of it."""
+
+    life: int = 0
+    """Starts of this directory."""
+    incarnation: int = 0
+    """Grows with each loss of memory that was found out."""
+    is_joining: bool = False
+    """It has no memory, and counts for nothing."""
+
+
 class Journal:
     """The journal. One thread; PySyncObj gives the names of the methods in camel case."""
 
@@ -49,6 +60,7 @@ class Journal:
         self._fs, self._directory = fs, directory
         self._path = os.path.join(directory, _NAME)
         self._address, self._members = address, sorted(members)
+        self._own = Own()
         self._meta = MetaFile(fs, directory, "term")
         self._term, self._vote, self._commit_index = 0, "", 1
         self._entries: list[Entry] = []
@@ -71,6 +83,21 @@ class Journal:
         return self._end_position
 
     @property
+    def members(self) -> list[str]:
+        """Addresses of all replicas, in order."""
+        return self._members
+
+    @property
+    def own(self) -> Own:
+        """What this replica is."""
+        return self._own
+
+    def set_own(self, own: Own) -> None:
+        """Note what this replica is; `sync` makes it durable."""
+        self._own = own
+        self._is_meta_dirty = True
+
+    @property
     def first_index(self) -> int:
         """Of the oldest entry that is kept; 0 when there is none."""
         return self._entries[0][1] if self._entries else 0
@@ -86,6 +113,14 @@ class Journal:
             return None
         at = index - self._entries[0][1]
         return self._entries[at][2] if 0 <= at < len(self._entries) else None
+
+    def covers(self, index: int, term: int) -> bool:
+        """Whether this replica has all that a leader's dump stands for: what it holds, or what a
+        dump of its own covers. Raises TwoHistoriesError if it contradicts what is committed."""
+        known = self.term_at(index)
+        if known not in (None, term) and index <= self._commit_index:
+            raise TwoHistoriesError(self._path, index, self._commit_index)
+        return known == term or index < self.first_index
 
     def trim_to(self, index: int, term: int) -> None:
         """Drop what a dump up to this entry covers, as a compaction does that was cut short.
@@ -156,10 +191,7 @@ class Journal:
             return
         index = self._entries[at][1]
         if index <= self._commit_index:
-            raise FilesDamagedError(
-                self._path,
-                f"a leader contradicts entry {index}, and {self._commit_index} is committed",
-            )
+            raise TwoHistoriesError(self._path, index, self._commit_index)
         del self._entries[at:]
         self._must_rewrite = True
 
@@ -212,6 +244,11 @@ class Journal:
             self._term = an_integer(payload.get("term"), "term")
             self._vote = a_text(payload.get("vote"), "vote", _ADDRESS_SIZE_CHARS_MAX)
             self._commit_index = an_integer(payload.get("commit_index"), "commit_index")
+            self._own = Own(
+                an_integer(payload.get("life", 0), "life"),
+                an_integer(payload.get("incarnation", 0), "incarnation"),
+                payload.get("is_joining", False) is True,
+            )
         except (StoreError, Refusal) as error:
             raise FilesDamagedError(self._directory, str(error)) from error
         if (address, members) != (self._address, self._members):
@@ -229,6 +266,7 @@ class Journal:
             "term": self._term,
             "vote": self._vote,
             "commit_index": min(self._commit_index, max(1, self.last_index)),
+            **self._own._asdict(),
         }
         self._meta.save(payload)
         while self._meta.generation < _GENERATION_MIN:

@@ -1,19 +1,19 @@
-"""Every private name of PySyncObj 0.3.17 that we use, and nothing else (rule C9).
+"""Every private name of PySyncObj 0.3.17 that we use, with `library_wire` (rule C9).
 
-Owns the object that PySyncObj replicates, its transport and its connections: our journal in place
-of the library's, a dump without pickle, unpickling that can make plain values only, bounded frames,
-no strangers. Must not know asyncio or what a command says. All of it runs on one thread.
+Owns the object that PySyncObj replicates: our journal in place of the library's, a dump without
+pickle, and who may stand for election (`lives`). Must not know asyncio or what a command says. All
+of it runs on one thread.
 
 Only this exact version was read line by line; `check_version` refuses any other.
 """
 
-import hmac
+import math
 import os
 import socket
-import struct
 import time
-import zlib
 from _socket import inet_ntop
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -25,11 +25,13 @@ import pysyncobj.transport
 import pysyncobj.version
 
 from node.nameserver import messages
-from node.nameserver.dump import Dump, index_and_term, read_dump, write_dump
+from node.nameserver.dump import Dump, read_dump, write_dump
 from node.nameserver.errors import FilesDamagedError, LibraryVersionError
 from node.nameserver.fields import Result
 from node.nameserver.journal import Entry, Journal
-from node.nameserver.plain import no_files, plain_dumps, plain_loads
+from node.nameserver.library_wire import Connection, Transport
+from node.nameserver.lives import ReplicaLives
+from node.nameserver.plain import plain_dumps, refuse_loads
 from store.file_system import FileSystem
 from store.meta_file import Json
 
@@ -40,18 +42,11 @@ socket.inet_ntop = inet_ntop
 VERSION: Final = "0.3.17"
 DUMP_NAME: Final = "dump"
 
-HANDSHAKE_SIZE_BYTES_MAX: Final = 4 * 1024
-"""A frame of somebody who has not said who it is."""
-FRAME_SIZE_BYTES_MAX: Final = 32 * 1024 * 1024
-"""A frame of a replica, and what it may unpack to: a batch of entries, with room."""
-STRANGER_COUNT_MAX: Final = 16
-"""Connections that have not yet said who they are. More are closed at once."""
-STRANGER_SECONDS_MAX: Final = 5.0
-
 REGULAR: Final = b"\x00"
 NO_OP: Final = b"\x01"
 _FIRST_ENTRY: Final[Entry] = (NO_OP, 1, 0)
-_LENGTH: Final = struct.Struct("i")
+_FOLLOWER: Final = 0
+"""The library's number of that state."""
 
 
 class Machine(Protocol):
@@ -87,6 +82,8 @@ class Timing:
     election_max_s: float = 1.0
     fallback_s: float = 1.5
     """An isolated leader believes in itself for so long."""
+    meet_s: float = 1.0
+    """A replica that starts waits for the others at most so long: they may know better of it."""
 
 
 JOURNAL_SIZE_BYTES_MAX: Final = 8 * 1024 * 1024
@@ -95,6 +92,8 @@ JOURNAL_ENTRY_COUNT_MAX: Final = 2_000
 """Likewise: some minutes of heartbeats, and half a megabyte."""
 COMMAND_COUNT_MAX: Final = 1_024
 """Commands that wait for a turn of the library's thread. More are refused."""
+ASK_BACK_SECONDS: Final = 1.0
+"""How often a replica without memory asks whether it is back."""
 _NEVER_SECONDS: Final = 10**9
 _SILENCE_SECONDS: Final = 3.5
 """A connection that is silent for so long is closed; several heartbeats."""
@@ -106,195 +105,12 @@ def check_version() -> None:
         raise LibraryVersionError(VERSION, str(pysyncobj.version.VERSION))
 
 
-class _Connection(pysyncobj.tcp_connection.TcpConnection):  # type: ignore[misc]
-    """A connection that holds a bounded amount of what a peer sends."""
-
-    _TcpConnection__readBuffer: bytes
-    recvLastTimestamp: int  # noqa: N815
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.frame_size_bytes_max = HANDSHAKE_SIZE_BYTES_MAX
-        self.since_s = time.monotonic()
-        super().__init__(*args, **kwargs)
-
-    def connect(self, host: str, port: int) -> bool:
-        """Dial; the library forgets the socket of a dial that fails at once."""
-        is_begun = bool(super().connect(host, port))
-        if not is_begun:
-            self.disconnect()
-        return is_begun
-
-    def _TcpConnection__processRead(self) -> bool:  # noqa: N802
-        if len(self._TcpConnection__readBuffer) > self.frame_size_bytes_max:
-            return False
-        read = pysyncobj.tcp_connection.TcpConnection._TcpConnection__processRead
-        return bool(read(self))
-
-    def _TcpConnection__processParseMessage(self) -> Any:  # noqa: N802
-        buffer = self._TcpConnection__readBuffer
-        if len(buffer) < _LENGTH.size:
-            return None
-        (size_bytes,) = _LENGTH.unpack_from(buffer)
-        if not 0 < size_bytes <= self.frame_size_bytes_max:
-            self.disconnect()
-            return None
-        end = _LENGTH.size + size_bytes
-        if len(buffer) < end:
-            return None
-        try:
-            message = self._opened(buffer[_LENGTH.size : end])
-        except Exception:  # noqa: BLE001 - whatever a stranger's bytes cause, they are refused
-            self.disconnect()
-            return None
-        self._TcpConnection__readBuffer = buffer[end:]
-        return message
-
-    def _opened(self, data: bytes) -> Any:
-        if self.encryptor:
-            sent_s = self.encryptor.extract_timestamp(data)
-            if sent_s < self.recvLastTimestamp:
-                raise ValueError("an old frame")
-            self.recvLastTimestamp = sent_s
-            data = self.encryptor.decrypt(data)
-        unpacking = zlib.decompressobj()
-        packed = unpacking.decompress(data, FRAME_SIZE_BYTES_MAX)
-        if not unpacking.eof:
-            raise ValueError("a frame that unpacks to too much")
-        message = plain_loads(packed)
-        if self.recvRandKey:
-            key, message = message
-            if not isinstance(key, bytes) or not hmac.compare_digest(key, self.recvRandKey):
-                raise ValueError("a frame of another connection")
-        return message
-
-
-class _Transport(pysyncobj.transport.TCPTransport):  # type: ignore[misc]
-    """Talks to members only; what leaves is durable, what arrives is checked."""
-
-    _ready: bool
-
-    def __init__(self, replica: "Replica", self_node: Any, other_nodes: Any) -> None:
-        self._replica = replica
-        self.refused_count = 0
-        self._is_skipping = False
-        super().__init__(replica, self_node, other_nodes)
-
-    def setOnUtilityMessageCallback(self, message: str, callback: Any) -> None:  # noqa: N802
-        """Take none: whoever can connect could change members or leaders with them."""
-
-    def send(self, node: Any, message: messages.Message) -> bool:
-        """Send what rests on the journal after the journal is durable."""
-        replica = self._replica
-        if replica.failure is not None:
-            return False
-        replica.sync()
-        if message["type"] == "next_node_idx":
-            message = {**message, "term": replica.raftCurrentTerm}
-        return bool(super().send(node, message))
-
-    def _onIncomingMessageReceived(self, conn: Any, message: object) -> None:  # noqa: N802
-        if self._syncObj.encryptor and not conn.sendRandKey:
-            is_welcome = isinstance(message, bytes) and len(message) == 32
-        else:
-            is_welcome = isinstance(message, str) and self._may_dial(message)
-        if not is_welcome:
-            self._refuse(conn)
-            return
-        if isinstance(message, str):
-            conn.frame_size_bytes_max = FRAME_SIZE_BYTES_MAX
-            earlier = self._connections.pop(self._nodeAddrToNode[message], None)
-            if earlier is not None:
-                earlier.disconnect()
-        super()._onIncomingMessageReceived(conn, message)
-
-    def _may_dial(self, address: str) -> bool:
-        """Whether this is a member that dials us; of two, the one with the larger address does."""
-        node = self._nodeAddrToNode.get(address)
-        return node is not None and not self._shouldConnect(node)
-
-    def _onOutgoingConnected(self, conn: Any) -> None:  # noqa: N802
-        conn.frame_size_bytes_max = FRAME_SIZE_BYTES_MAX
-        super()._onOutgoingConnected(conn)
-
-    def _onOutgoingMessageReceived(self, conn: Any, message: object) -> None:  # noqa: N802
-        if isinstance(message, bytes) and len(message) == 32:
-            super()._onOutgoingMessageReceived(conn, message)
-        else:
-            self._refuse(conn)
-
-    def _onNewIncomingConnection(self, conn: Any) -> None:  # noqa: N802
-        if len(self._unknownConnections) >= STRANGER_COUNT_MAX:
-            self._refuse(conn)
-            return
-        super()._onNewIncomingConnection(conn)
-
-    def _onMessageReceived(self, node: Any, message: object) -> None:  # noqa: N802
-        if not messages.is_sound(message):
-            self._refuse(self._connections[node])
-            return
-        assert isinstance(message, dict)
-        replica = self._replica
-        if replica.failure is not None:
-            return
-        if message["type"] == "next_node_idx":
-            last_index = replica.journal.last_index
-            answer = messages.current_answer(message, replica.raftCurrentTerm, last_index)
-            if answer is not None:
-                super()._onMessageReceived(node, answer)
-        elif message["type"] == "append_entries":
-            self._on_append(node, message)
-        else:
-            super()._onMessageReceived(node, message)
-
-    def _on_append(self, node: Any, message: messages.Message) -> None:
-        replica = self._replica
-        chunk = message.get("serialized")
-        if message["term"] >= replica.raftCurrentTerm and chunk is not None:
-            data, is_first, _ = chunk
-            if self._skips_dump(node, data, is_first=is_first):
-                return
-        message, keeps_tail = messages.verified_append(message, replica.journal)
-        if keeps_tail:
-            with replica.journal.keeping_tail():
-                super()._onMessageReceived(node, message)
-        else:
-            super()._onMessageReceived(node, message)
-
-    def _skips_dump(self, node: Any, data: bytes, *, is_first: bool) -> bool:
-        """Whether a part belongs to a dump of what we have: installing it would take us back."""
-        if is_first:
-            self._is_skipping = False
-            stands_for = index_and_term(data)
-            if stands_for is not None:
-                index, term = stands_for
-                self._is_skipping = self._replica.journal.term_at(index) == term
-            if self._is_skipping:
-                answer = {"type": "next_node_idx", "next_node_idx": index + 1}
-                self.send(node, {**answer, "reset": True, "success": True})
-        return self._is_skipping
-
-    def _onTick(self) -> None:  # noqa: N802
-        oldest_s = time.monotonic() - STRANGER_SECONDS_MAX
-        for conn in [conn for conn in self._unknownConnections if conn.since_s < oldest_s]:
-            self._refuse(conn)
-        # The library closes its listener for good when one accept fails.
-        if self._ready and self._server._TcpServer__fileno is None:
-            self._ready = False
-        super()._onTick()
-
-    def _refuse(self, conn: Any) -> None:
-        self.refused_count += 1
-        self._unknownConnections.discard(conn)
-        conn.disconnect()
-
-
 def _harden() -> None:
     """Put ours in the place of the library's, once for the process."""
-    pysyncobj.pickle.loads = plain_loads
     pysyncobj.pickle.dumps = plain_dumps
-    pysyncobj.pickle.load = pysyncobj.pickle.dump = no_files
-    pysyncobj.transport.TcpConnection = _Connection
-    pysyncobj.tcp_server.TcpConnection = _Connection
+    pysyncobj.pickle.loads = pysyncobj.pickle.load = pysyncobj.pickle.dump = refuse_loads
+    pysyncobj.transport.TcpConnection = Connection
+    pysyncobj.tcp_server.TcpConnection = Connection
 
 
 class Replica(pysyncobj.SyncObj):  # type: ignore[misc]
@@ -325,9 +141,11 @@ class Replica(pysyncobj.SyncObj):  # type: ignore[misc]
         self.journal = Journal(fs, directory, address, members)
         try:
             self._fit_to_dump()
+            self.lives = ReplicaLives(fs, directory, address, self.journal, meet_s=timing.meet_s)
+            self._is_held, self._must_tell, self._next_ask_s = False, False, 0.0
             others = [member for member in members if member != address]
             conf = self._conf(address, password, timing)
-            super().__init__(address, others, conf, transportClass=_Transport)
+            super().__init__(address, others, conf, transportClass=Transport)
         except BaseException:
             self.journal.abandon()
             self._close_leftovers()
@@ -385,12 +203,85 @@ class Replica(pysyncobj.SyncObj):  # type: ignore[misc]
 
     def tick(self, timeout_s: float) -> None:
         """Do what is due, then wait for something to happen. Raises what must end this replica."""
+        self._hold()
         self.doTick(timeout_s)
         if self.failure is not None:
             raise self.failure
         self.sync()
+        if self._must_tell or self.lives.is_due():
+            self.lives.save()
+            self._SyncObj__transport.tell_all()
+            self._must_tell = False
+        self._ask_back()
         if self.journal.size_bytes > JOURNAL_SIZE_BYTES_MAX:
             self.forceLogCompaction()
+
+    def _hold(self) -> None:
+        """See that it stands for election only if it may. Any append moves its deadline."""
+        if not self.lives.takes_part:
+            self._SyncObj__raftElectionDeadline = math.inf
+            self._is_held = True
+        elif self._is_held:
+            wait_s = self._SyncObj__generateRaftTimeout()
+            self._SyncObj__raftElectionDeadline = time.monotonic() + wait_s
+            self._is_held = False
+
+    def _ask_back(self) -> None:
+        """Without memory: hand in the entry that ends it, once a leader knows that we have none."""
+        now_s, leader = time.monotonic(), self.leader_address
+        if self.lives.is_joining and self.lives.has_told(leader) and now_s >= self._next_ask_s:
+            self._next_ask_s = now_s + ASK_BACK_SECONDS
+            self._applyCommand(NO_OP + self.lives.marker, None)
+
+    def may_say(self, member: str, message: messages.Message) -> bool:
+        """Whether a message may leave: who has no memory says nothing that others count."""
+        kind = message["type"]
+        if kind == "apply_command":
+            is_marker = message["command"] == NO_OP + self.lives.marker
+            return not is_marker or self.lives.has_told(member)
+        if kind == "next_node_idx":
+            return self.lives.has_met
+        return kind == "apply_command_response" or self.lives.takes_part
+
+    def may_hear(self, member: str, message: messages.Message) -> bool:
+        """Whether a message may reach the Raft. Commands may: they are no votes."""
+        kind = message["type"]
+        if kind in ("apply_command", "apply_command_response"):
+            return True
+        if kind == "next_node_idx":
+            return self.lives.has_met
+        may_take = self.lives.has_met if kind == "append_entries" else self.lives.takes_part
+        return may_take and self.lives.counts(member)
+
+    def step_down(self) -> None:
+        """Lead no more, and follow nobody yet."""
+        self._SyncObj__setState(_FOLLOWER)
+        self._SyncObj__raftLeader = None
+
+    def forget_acks(self, node: Any) -> None:
+        """A member has no memory of what it acked."""
+        if node in self._SyncObj__raftMatchIndex:
+            self._SyncObj__raftMatchIndex[node] = 0
+
+    @contextmanager
+    def without_news_of(self, node: Any) -> Iterator[None]:
+        """Let a message of a member not count as one of a quorum's."""
+        times = self._SyncObj__lastResponseTime
+        before_s = times.get(node)
+        yield
+        if before_s is not None:
+            times[node] = before_s
+
+    def connected_nodes(self) -> tuple[Any, ...]:
+        """Return the members that are connected."""
+        return tuple(self._SyncObj__connectedNodes)
+
+    @property
+    def hasQuorum(self) -> bool:  # noqa: N802
+        """Whether those who count and are connected, and this one, are a majority. Any thread."""
+        lives = self.lives
+        count = sum(lives.counts(node.id) for node in self.connected_nodes())
+        return 2 * (count + (not lives.is_joining)) > len(self.journal.members)
 
     def sync(self) -> None:
         """Make the journal durable; a failure is remembered, so that nothing leaves any more."""
@@ -437,9 +328,13 @@ class Replica(pysyncobj.SyncObj):  # type: ignore[misc]
         if self.failure is not None:
             self.journal.abandon()
         try:
-            self.destroy()
+            if self.failure is None:
+                self.lives.save()
         finally:
-            self._close_leftovers()
+            try:
+                self.destroy()
+            finally:
+                self._close_leftovers()
 
     def _close_leftovers(self) -> None:
         """Close what the library leaves open: a socket, half a dump, the pipe that wakes us."""
@@ -457,6 +352,9 @@ class Replica(pysyncobj.SyncObj):  # type: ignore[misc]
 
     def _SyncObj__doApplyCommand(self, command: bytes) -> Result | None:  # noqa: N802
         """Apply an entry. The library would repeat one that raises for ever."""
+        if self.lives.is_joining and command == NO_OP + self.lives.marker:
+            self.lives.become_full()
+            self._must_tell = True
         return self._machine.apply(command[1:]) if command[:1] == REGULAR else None
 
     def _write_dump(self, path: str, entries: tuple[Entry, Entry, object]) -> None:

@@ -7,6 +7,9 @@ directory, so they are equal on all replicas and change with a release only.
 from dataclasses import dataclass
 from typing import Final
 
+from node.ha.types import EPOCH_END
+from raft.ceiling import TERM_END, TERM_JUMP_MAX
+
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
 
@@ -29,6 +32,24 @@ class DirectoryLimits:
     """Replicated: brokers of one group."""
     epoch_count_max: int = 32
     """Replicated: bindings of epochs kept for one group; the highest number is always known."""
+    epoch_max: int = EPOCH_END - 1
+    """Replicated: the last epoch of an HA group, as its replicas have it, and the last version of
+    an in-sync set."""
+    epoch_first_max: int = 1 << 30
+    """Replicated: what the first report of an HA group may name, since a directory that lost
+    everything learns from it (rule C1). A billion elections are left whatever it is."""
+    epoch_jump_max: int = 1 << 24
+    """Replicated: how far above what the directory knows of an HA group a report may be. Whoever
+    comes first may have slept through the group's whole life: a failover a minute for 30 years."""
+    epoch_lead_max: int = 512
+    """Replicated: how far the highest number of a group may be above what its brokers report.
+    Beyond it the number came from nobody who is there, so the group is forgotten and learned anew.
+    Half of what its replicas take at once (`node.ha.ceiling`), so they follow what is given out."""
+    term_max: int = TERM_END - 1
+    """Replicated: the last term of a Raft group, as its nodes have it."""
+    term_jump_max: int = TERM_JUMP_MAX
+    """Replicated: how far above what the directory knows of a Raft group a report may be. Such a
+    group elects by itself, so its first report may name any term."""
     state_size_bytes_max: int = 1 * MIB
     """Replicated: topics and key-value pairs, as counted by `size_bytes`. Small enough to be sent
     whole (rule C1); 10,000 topics with names of 40 characters need 0.8 MiB."""

@@ -18,7 +18,7 @@ BATCH_SIZE_BYTES: Final = 16 * 1024 * 1024
 """Entries of one message; a command is always smaller, so one is never sent in parts."""
 CHUNK_SIZE_BYTES: Final = 64 * 1024
 """Of a dump on its way."""
-_ENTRY_COUNT_MAX: Final = 100_000
+ENTRY_COUNT_MAX: Final = 100_000
 
 
 def is_sound(message: object) -> bool:
@@ -57,6 +57,12 @@ def verified_append(message: Message, journal: Journal) -> tuple[Message, bool]:
     }, not rest
 
 
+def held_by_leader(message: Message) -> int | None:
+    """Return up to where the leader that sends an append holds its log durably, as it says."""
+    index = message.get("prevLogIdx")
+    return None if index is None else index + len(message.get("entries", ()))
+
+
 def current_answer(message: Message, term: int, last_index: int) -> Message | None:
     """Return a follower's answer as this leader may take it; None when it is of another term."""
     if message["term"] != term:
@@ -92,7 +98,7 @@ def _is_append(message: Message) -> bool:
     entries = message.get("entries")
     if not _is_number(index) or not _is_number(term) or not isinstance(entries, list):
         return False
-    if len(entries) > _ENTRY_COUNT_MAX:
+    if len(entries) > ENTRY_COUNT_MAX:
         return False
     return all(_is_entry(entry, index + 1 + at) for at, entry in enumerate(entries))
 

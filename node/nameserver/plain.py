@@ -1,37 +1,200 @@
-"""Pickles of plain values only, in place of those that PySyncObj would read and write.
+"""Plain values in the form that PySyncObj sends them, read without a pickle machine.
 
-Owns what may come off the wire; must not know the library. A pickle that names a class or a
-function can run code, so it is refused whoever sent it.
+Owns what may come off the wire of the replicas; must not know the library or what a message means.
+The form is what `pickle.dumps(value, 4)` writes of numbers, texts, bytes and containers of them, so
+replicas of earlier versions understand it and are understood. Reading is ours: a pickle machine
+runs what names a function, and one instruction of five bytes makes it allocate 32 GiB, also before
+anybody has said who he is. Here every instruction makes at most what its own bytes hold, how many
+values there may be is the caller's to say, and an instruction that no replica writes is refused.
 """
 
 import pickle
-from io import BytesIO
-from typing import Any
+import struct
+from collections.abc import Callable
+from typing import Any, Final
+
+_INTEGER_SIZE_BYTES_MAX: Final = 8
+_DEPTH_MAX: Final = 16
+"""Containers that are open at once; messages have four."""
+_U16: Final = struct.Struct("<H")
+_U32: Final = struct.Struct("<I")
+_U64: Final = struct.Struct("<Q")
+_I32: Final = struct.Struct("<i")
+_F64: Final = struct.Struct(">d")
 
 
-class PlainUnpickler(pickle.Unpickler):
-    """Makes numbers, texts, bytes and containers of them; names no class and no function."""
-
-    def find_class(self, module_name: str, global_name: str, /) -> Any:
-        """Refuse: with any name a message could run code."""
-        raise pickle.UnpicklingError(f"{module_name}.{global_name} is not a plain value")
-
-    def persistent_load(self, pid: Any) -> Any:
-        """Refuse."""
-        raise pickle.UnpicklingError("a plain value has no persistent ids")
+class NotPlainError(ValueError):
+    """Bytes are no plain value, or one of too many parts. Nothing of it was used."""
 
 
-def plain_loads(data: bytes) -> Any:
-    """Unpickle plain values. Raises UnpicklingError for anything that names a class."""
-    return PlainUnpickler(BytesIO(data)).load()
+def plain_loads(data: bytes, value_count_max: int) -> Any:
+    """Read a value of at most so many parts, containers included. Raises NotPlainError.
+
+    Memory stays within a small multiple of the size of `data` and of `value_count_max`.
+    """
+    reader = _Reader(data, value_count_max)
+    try:
+        return reader.read()
+    except (IndexError, struct.error, UnicodeDecodeError, TypeError) as error:
+        raise NotPlainError(f"byte {reader.position} of {len(data)}: {error}") from error
 
 
 def plain_dumps(found: object, protocol: object = None) -> bytes:
-    """Pickle plain values, in a form that `plain_loads` reads."""
+    """Write plain values, in a form that `plain_loads` reads."""
     del protocol  # The library's own, 2, needs a function to make bytes.
     return pickle.dumps(found, 4)
 
 
-def no_files(*_: object) -> None:
-    """Refuse: the library would write its own dumps."""
-    raise pickle.UnpicklingError("no file of the name server is a pickle")
+def refuse_loads(*_: object) -> None:
+    """Stand in the place of the library's own reading, which nothing of ours calls."""
+    raise NotPlainError("nothing that a replica reads goes through a pickle machine")
+
+
+class _Reader:
+    """Builds one value. Used once."""
+
+    def __init__(self, data: bytes, value_count_max: int) -> None:
+        self.position = 0
+        self._data = data
+        self._left_count = value_count_max
+        self._stack: list[Any] = []
+        self._outer: list[list[Any]] = []
+        """What stood on the stack at each open mark."""
+        self._memo: list[Any] = []
+        """Texts and bytes by number. None for a container: no replica refers to one again, and
+        one that holds itself could be made that way."""
+
+    def read(self) -> Any:
+        if self._take(2) != b"\x80\x04":
+            raise NotPlainError("the first bytes are not those of a value")
+        while (step := self._take(1)) != pickle.STOP:
+            instruction = _INSTRUCTIONS.get(step)
+            if instruction is None:
+                raise NotPlainError(f"byte {self.position - 1}: no replica writes {step!r}")
+            instruction(self)
+        if len(self._stack) != 1 or self._outer or self.position != len(self._data):
+            raise NotPlainError(f"byte {self.position}: that is not the end of one value")
+        return self._stack[0]
+
+    def _take(self, size_bytes: int) -> bytes:
+        end = self.position + size_bytes
+        if end > len(self._data):
+            raise NotPlainError(f"byte {self.position}: {size_bytes} more should follow")
+        taken = self._data[self.position : end]
+        self.position = end
+        return taken
+
+    def _number(self, form: struct.Struct) -> Any:
+        return form.unpack(self._take(form.size))[0]
+
+    def _push(self, value: object) -> None:
+        if not self._left_count:
+            raise NotPlainError(f"byte {self.position}: a value of too many parts")
+        self._left_count -= 1
+        self._stack.append(value)
+
+    # --- Instructions ---
+
+    def _frame(self) -> None:
+        size_bytes = self._number(_U64)  # A hint for those who read from a file.
+        if size_bytes > len(self._data) - self.position:
+            raise NotPlainError(f"byte {self.position}: {size_bytes} more should follow")
+
+    def _memoize(self) -> None:
+        top = self._stack[-1]
+        self._memo.append(top if isinstance(top, str | bytes) else None)
+
+    def _again(self, form: struct.Struct | None) -> None:
+        number = self._take(1)[0] if form is None else self._number(form)
+        found = self._memo[number]
+        if found is None:
+            raise NotPlainError(f"byte {self.position}: a container for the second time")
+        self._push(found)
+
+    def _long(self) -> None:
+        size_bytes = self._take(1)[0]
+        if size_bytes > _INTEGER_SIZE_BYTES_MAX:
+            raise NotPlainError(f"byte {self.position}: an integer of {size_bytes} bytes")
+        self._push(int.from_bytes(self._take(size_bytes), "little", signed=True))
+
+    def _mark(self) -> None:
+        if len(self._outer) == _DEPTH_MAX:
+            raise NotPlainError(f"byte {self.position}: more than {_DEPTH_MAX} containers deep")
+        self._outer.append(self._stack)
+        self._stack = []
+
+    def _marked(self) -> list[Any]:
+        """Close the last mark and return what follows it."""
+        found, self._stack = self._stack, self._outer.pop()
+        return found
+
+    def _tuple(self, count: int | None) -> None:
+        if count is None:
+            found = self._marked()
+        else:
+            found = [self._stack.pop() for _ in range(count)][::-1]
+        self._push(tuple(found))
+
+    def _extend(self, found: list[Any]) -> None:
+        if not isinstance(self._stack[-1], list):
+            raise NotPlainError(f"byte {self.position}: items of no list")
+        self._stack[-1].extend(found)
+
+    def _update(self, found: list[Any]) -> None:
+        table = self._stack[-1]
+        if not isinstance(table, dict) or len(found) % 2:
+            raise NotPlainError(f"byte {self.position}: items of no table")
+        if not all(isinstance(key, str) for key in found[::2]):
+            # The hash of a tuple in tuples that are deep enough is the end of the process.
+            raise NotPlainError(f"byte {self.position}: a key that is no text")
+        table.update(zip(found[::2], found[1::2], strict=True))
+
+
+_Instruction = Callable[[_Reader], None]
+
+
+def _sized(form: struct.Struct | None, make: Callable[[bytes], object]) -> _Instruction:
+    """Return the instruction that makes a text or bytes behind a size of one byte, or of a form."""
+
+    def instruction(reader: _Reader) -> None:
+        size_bytes = reader._take(1)[0] if form is None else reader._number(form)
+        reader._push(make(reader._take(size_bytes)))
+
+    return instruction
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "surrogatepass")
+
+
+_INSTRUCTIONS: Final[dict[bytes, _Instruction]] = {
+    pickle.FRAME: _Reader._frame,
+    pickle.MEMOIZE: _Reader._memoize,
+    pickle.BINGET: lambda reader: reader._again(None),
+    pickle.LONG_BINGET: lambda reader: reader._again(_U32),
+    pickle.NONE: lambda reader: reader._push(None),
+    pickle.NEWTRUE: lambda reader: reader._push(True),
+    pickle.NEWFALSE: lambda reader: reader._push(False),
+    pickle.BININT1: lambda reader: reader._push(reader._take(1)[0]),
+    pickle.BININT2: lambda reader: reader._push(reader._number(_U16)),
+    pickle.BININT: lambda reader: reader._push(reader._number(_I32)),
+    pickle.LONG1: _Reader._long,
+    pickle.BINFLOAT: lambda reader: reader._push(reader._number(_F64)),
+    pickle.SHORT_BINBYTES: _sized(None, bytes),
+    pickle.BINBYTES: _sized(_U32, bytes),
+    pickle.SHORT_BINUNICODE: _sized(None, _text),
+    pickle.BINUNICODE: _sized(_U32, _text),
+    pickle.EMPTY_TUPLE: lambda reader: reader._push(()),
+    pickle.TUPLE1: lambda reader: reader._tuple(1),
+    pickle.TUPLE2: lambda reader: reader._tuple(2),
+    pickle.TUPLE3: lambda reader: reader._tuple(3),
+    pickle.TUPLE: lambda reader: reader._tuple(None),
+    pickle.EMPTY_LIST: lambda reader: reader._push([]),
+    pickle.APPEND: lambda reader: reader._extend([reader._stack.pop()]),
+    pickle.APPENDS: lambda reader: reader._extend(reader._marked()),
+    pickle.EMPTY_DICT: lambda reader: reader._push({}),
+    pickle.SETITEM: lambda reader: reader._update([reader._stack.pop() for _ in range(2)][::-1]),
+    pickle.SETITEMS: lambda reader: reader._update(reader._marked()),
+    pickle.MARK: _Reader._mark,
+}
+"""What the machine's own writer makes of plain values, and nothing else."""

@@ -13,21 +13,40 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeVar, cast
 
 import grpc
+from google.protobuf.message import DecodeError
 
-from node.errors import NodeError
+from node.errors import BadRequestError, NodeError
+from node.json_text import read_json
 from node.nameserver.directory import Command, Directory
-from node.nameserver.errors import ChangeUnknownError, NoQuorumError
+from node.nameserver.errors import (
+    ChangeUnknownError,
+    NoQuorumError,
+    NotVouchedError,
+    UnprovenReportError,
+)
 from node.nameserver.fields import Refusal, Result
 from node.nameserver.groups import Group
+from node.nameserver.proofs import CHALLENGE_AGE_MS_MAX, Prover
 from node.quiet_log import QuietLog
+from node.services.calls import ERROR_TRAILER
+from quorumlog.pb import common_pb2, nameserver_pb2_grpc
 from quorumlog.pb import nameserver_pb2 as pb
-from quorumlog.pb import nameserver_pb2_grpc
 from quorumlog.pb.log_pb2 import GroupRoute, TopicRoute
 
 TIMEOUT_MS: Final = 2_000
 POLL_PERIOD_MS_MAX: Final = 2_000
 """What changed elsewhere is known here after it, also when there is nothing to say."""
 ANSWER_SIZE_BYTES_MAX: Final = 16 * 1024 * 1024
+_CHALLENGE_AGE_S_MAX: Final = CHALLENGE_AGE_MS_MAX / 3_000
+"""An older one is not used: the server would refuse it soon."""
+_UNPROVEN: Final = "unproven"
+_NOT_BELIEVED: Final = {
+    UnprovenReportError.code: _UNPROVEN,
+    NotVouchedError.code: "not_vouched",
+    BadRequestError.code: "bad_request",
+}
+"""Codes of errors that are answers: this broker is not believed there."""
+_DETAIL_SIZE_CHARS_MAX: Final = 1_000
 _QUIET_MS: Final = 60_000
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", ANSWER_SIZE_BYTES_MAX),
@@ -45,11 +64,19 @@ class _Line:
     that for his own end. So one that failed is used for nothing new, and closed behind its last
     call."""
 
-    __slots__ = ("call_count", "channel")
+    __slots__ = ("call_count", "challenge", "challenged_s", "channel")
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self.channel = channel
         self.call_count = 0
+        self.challenge = b""
+        """What the server wants a proof about; empty: none, or it is an older one."""
+        self.challenged_s: float | None = None
+        """When it said so; None: it was not asked yet."""
+
+    def is_challenged(self, now_s: float) -> bool:
+        """Whether what it wants proven is new enough to be proven."""
+        return self.challenged_s is not None and now_s - self.challenged_s < _CHALLENGE_AGE_S_MAX
 
 
 class RemoteDirectory:
@@ -61,12 +88,14 @@ class RemoteDirectory:
         group: str,
         poll_period_ms: int,
         credentials: grpc.ChannelCredentials | None = None,
+        prover: Prover | None = None,
     ) -> None:
+        """`prover` signs what this node says, where the cluster has a secret."""
         self._servers, self._at = tuple(servers), 0
         assert self._servers, "there is nobody to ask"
         self._group = group
         self._poll_period_s = min(POLL_PERIOD_MS_MAX, poll_period_ms) / 1000
-        self._credentials = credentials
+        self._credentials, self._prover = credentials, prover
         self._line: _Line | None = None
         self._quiet = QuietLog(_log, interval_ms=_QUIET_MS, monotonic_s=time.monotonic)
         self._directory = Directory()
@@ -75,6 +104,9 @@ class RemoteDirectory:
         self._topics: dict[str, tuple[str, dict[str, TopicRoute]]] = {}
         """Of the other groups: version, and topics by name."""
         self.leader = ""
+        self.own_problem = ""
+        """Why the group of this node has no master, as a server sees it; empty: it has, or nobody
+        answers."""
         self.failure_count = 0
 
     async def run(self) -> None:
@@ -93,12 +125,14 @@ class RemoteDirectory:
             await line.channel.close()
 
     async def change(self, command: Command, *, timeout_ms: int = TIMEOUT_MS) -> Result:
-        """Carry out a command and return what was confirmed.
+        """Carry out a command and return what was confirmed, or why this node is not believed.
 
         Raises NoQuorumError (not applied) or ChangeUnknownError.
         """
-        result = await self._ask(command, timeout_ms)
-        assert result is not None, "a command has a result"
+        result = await self._say(command, timeout_ms)
+        if self._prover is not None and result.reason == _UNPROVEN:
+            # A server that was started again wants something else proven.
+            result = await self._say(command, timeout_ms)
         return result
 
     async def report(self, command: Command, *, timeout_ms: int = TIMEOUT_MS) -> Result:
@@ -120,6 +154,13 @@ class RemoteDirectory:
             found.append(answer)
         return found
 
+    async def _say(self, command: Command, timeout_ms: int) -> Result:
+        if self._prover is not None and not self._connected().is_challenged(time.monotonic()):
+            await self._ask(None, timeout_ms)
+        result = await self._ask(command, timeout_ms)
+        assert result is not None, "a command has a result"
+        return result
+
     async def _ask(self, command: Command | None, timeout_ms: int) -> Result | None:
         request = pb.ReportRequest(
             group=self._group,
@@ -127,12 +168,18 @@ class RemoteDirectory:
             known_topics={name: version for name, (version, _) in self._topics.items()},
         )
         line = self._connected()
+        if command is not None and self._prover is not None:
+            self._prover.seal(request, line.challenge)
         stub = cast(Any, nameserver_pb2_grpc).NameServerServiceStub(line.channel)
         line.call_count += 1
         try:
-            return self._learn(await stub.Report(request, timeout=timeout_ms / 1000))
+            answer = await stub.Report(request, timeout=timeout_ms / 1000)
+            line.challenge, line.challenged_s = answer.challenge, time.monotonic()
+            return self._learn(answer)
         except grpc.aio.AioRpcError as error:
             self._failed(line)
+            if command is not None and (refused := _refusal(error)) is not None:
+                return refused
             if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and command is not None:
                 raise ChangeUnknownError("sent to another process", timeout_ms) from error
             raise NoQuorumError(timeout_ms) from error
@@ -159,13 +206,13 @@ class RemoteDirectory:
         self.failure_count += 1
         if line is self._line:  # Else somebody else has turned to the next one.
             self._at += 1
-            self.leader, self._line = "", None
+            self.leader, self.own_problem, self._line = "", "", None
 
     def _learn(self, answer: pb.ReportResponse) -> Result | None:
         """Keep what an answer says. Raises Refusal or ValueError when it makes no sense."""
-        result = Result.restored(json.loads(answer.result)) if answer.result else None
+        result = Result.restored(read_json(answer.result)) if answer.result else None
         if answer.own_group:
-            group = Group.restored(json.loads(answer.own_group), self._directory.limits)
+            group = Group.restored(read_json(answer.own_group), self._directory.limits)
             self._directory.groups = {group.name: group}
         others: dict[str, GroupRoute] = {}
         for route in answer.groups:
@@ -176,5 +223,19 @@ class RemoteDirectory:
             others[name] = route
         self._others = others
         self._topics = {name: self._topics[name] for name in others}
-        self.leader = answer.leader
+        self.leader, self.own_problem = answer.leader, answer.own_problem
         return result
+
+
+def _refusal(error: grpc.aio.AioRpcError) -> Result | None:
+    """Return what a server said that does not believe this node; None for any other failure."""
+    for key, value in error.trailing_metadata() or ():
+        if key == ERROR_TRAILER and isinstance(value, bytes):
+            try:
+                said = common_pb2.Error.FromString(value)
+            except DecodeError:
+                return None
+            reason = _NOT_BELIEVED.get(said.code)
+            detail = said.message[:_DETAIL_SIZE_CHARS_MAX]
+            return None if reason is None else Result(False, reason, detail)
+    return None

@@ -208,11 +208,6 @@ class NameServer:
         """Return the replicated state as it is: on every replica the same, once it is level."""
         return self._machine.snapshot()
 
-    def note_heard(self) -> None:
-        """Take in who has reported lately, for replicas that nobody asks anything."""
-        with self._machine.lock:
-            self._heard.note(self._machine.directory)
-
     def route(self, topic: str, now_ms: int) -> Route:
         """Return where a topic lives, as this replica knows it. Needs no quorum."""
         return self.look(lambda directory: route(directory, topic, now_ms))
@@ -255,7 +250,9 @@ class NameServer:
             return NameServerStatus(state, "", 0, 0, 0, 0, 0, *counts, 0, str(failure or ""))
         leader = self.leader
         state = "no_leader"
-        if leader:
+        if replica.lives.is_joining:
+            state = "joining"
+        elif leader:
             state = "leader" if leader == self._settings.address else "follower"
         return NameServerStatus(
             state,
@@ -267,6 +264,8 @@ class NameServer:
             replica.journal.size_bytes,
             *counts,
             replica.refused_count,
+            replica.lives.problem,
+            len(replica.lives.refused),
         )
 
     async def _attempt(

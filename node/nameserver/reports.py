@@ -156,7 +156,7 @@ def parse_report(command: Mapping[str, Json], limits: DirectoryLimits) -> Broker
         bindings=parse_bindings(command.get("bindings"), limits),
         in_sync=ids(command.get("in_sync"), "in_sync", limits.broker_count_max),
         in_sync_version=integer("in_sync_version"),
-        copy_count=integer("copy_count", 1),
+        copy_count=an_integer(command.get("copy_count"), "copy_count", 1, limits.broker_count_max),
         topics_version=(
             an_integer(version[0], "topics_version"),
             an_integer(version[1], "topics_version"),

@@ -5,7 +5,7 @@ directory. A broker that is silent is left out by the time of the question, so a
 the routes even when nobody can commit its removal.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from node.nameserver.directory import Directory
@@ -45,6 +45,11 @@ class Route:
     shares: tuple[GroupRoute, ...]
     order: str = ""
     """`broker:queues;...` when the configuration names a fixed order."""
+
+    def of_cluster(self, cluster_id: str) -> "Route":
+        """Return the shares of the groups of one cluster."""
+        shares = tuple(share for share in self.shares if share.cluster == cluster_id)
+        return replace(self, shares=shares)
 
     def rocketmq_json(self) -> dict[str, Json]:
         """Return TopicRouteData; the master is broker 0 there."""

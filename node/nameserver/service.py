@@ -8,7 +8,8 @@ only the replica, and the status says why.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from node.config import Settings
@@ -23,10 +24,13 @@ from node.nameserver.errors import (
     ReplicaFailedError,
 )
 from node.nameserver.group_routes import other_groups
+from node.nameserver.proofs import Prover
 from node.nameserver.registration import Access, Registration
 from node.nameserver.settings import NameServerSettings
 from node.nameserver.status import NameServerStatus
 from node.nameserver.trusted_time import TrustedTime
+from node.nameserver.vouching import Vouching
+from node.nameserver.watch import GroupWatch, sights
 from node.tls import grpc_client_credentials
 from quorumlog.pb.log_pb2 import GroupRoute
 from store.errors import SyncFailedError
@@ -57,13 +61,16 @@ class NameServerService:
         broker: LocalBroker | None,
         *,
         remote: "RemoteDirectory | None" = None,
+        vouching: Vouching,
         restart_pause_ms: int = RESTART_PAUSE_MS,
     ) -> None:
         """Without a broker it runs alone. `remote` is asked without settings, and as long as the
-        replica cannot run."""
+        replica cannot run. `vouching` says whose reports are believed here."""
         self.settings: Final = settings
         self.broker: Final = broker
         self._remote: Final = remote
+        self.vouching: Final = vouching
+        self.watch: Final = GroupWatch()
         self.trusted_time: Final = TrustedTime()
         self.registration: Registration | None = None
         self.restart_count = 0
@@ -73,16 +80,21 @@ class NameServerService:
         self._task: asyncio.Task[None] | None = None
 
     @classmethod
-    def of(cls, settings: Settings, broker: LocalBroker) -> Self:
-        """Return the one of a node."""
-        own = settings.nameserver()
+    def of(
+        cls,
+        settings: Settings,
+        broker: LocalBroker,
+        members: Callable[[], Mapping[int, tuple[str, str]]],
+    ) -> Self:
+        """Return the one of a node; `members` as in `Vouching.of`."""
+        own, vouching = settings.nameserver(), Vouching.of(settings, members)
         servers = settings.nameserver_servers
         if own is not None:
             # The nodes of its group have replicas, too, or know who has.
             peers = settings.peers.items()
             servers = tuple(peer.address for n, peer in peers if n != settings.node_id)
         if not servers:
-            return cls(own, broker)
+            return cls(own, broker, vouching=vouching)
         from node.nameserver.remote import RemoteDirectory
 
         tls = tls_files(settings)
@@ -91,8 +103,9 @@ class NameServerService:
             broker.group,
             broker.heartbeat_period_ms // 4,
             None if tls is None else grpc_client_credentials(tls),
+            Prover(secret, settings.cluster_id) if (secret := settings.secret()) else None,
         )
-        return cls(own, broker, remote=remote)
+        return cls(own, broker, remote=remote, vouching=vouching)
 
     # --- Life ---
 
@@ -155,10 +168,26 @@ class NameServerService:
 
     @property
     def problem(self) -> str:
-        """What a person should look at; empty: nothing."""
-        if self._failure is not None:
-            return f"name server: {self._failure}"
-        return ""
+        """What a person should look at, of the replica and of this node's group; empty: nothing."""
+        failure, status = self._failure, self.status()
+        found = [] if failure is None else [f"name server: {failure}"]
+        if status is not None and status.state == "joining":
+            found.append(f"name server: {status.failure}")
+        if self.broker is not None:
+            if self._server is not None:
+                found.append(self.watch.problems.get(self.broker.group, ""))
+            elif self._remote is not None:
+                found.append(self._remote.own_problem)
+        return "; ".join(filter(None, found))
+
+    def highest_epoch(self) -> int:
+        """Return the highest epoch of the broker's group that its node or the directory knows."""
+        broker = self.broker
+        if broker is None:
+            return 0
+        own = broker.report(unix_ms(), with_topics=False).epoch
+        group = self.server.look(lambda directory: directory.groups.get(broker.group))
+        return own if group is None else max(own, group.epoch_highest)
 
     @property
     def trusted_ms(self) -> int:
@@ -173,7 +202,10 @@ class NameServerService:
         if server is None:
             return [] if self._remote is None else self._remote.other_groups(topics)
         wanted, own, now_ms = tuple(topics), self.broker.group, self.trusted_ms
-        return server.look(lambda directory: other_groups(directory, own, now_ms, lambda _: wanted))
+        cluster_id = self.vouching.cluster_id
+        return server.look(
+            lambda directory: other_groups(directory, cluster_id, own, now_ms, lambda _: wanted)
+        )
 
     # --- The life of the replica ---
 
@@ -192,6 +224,7 @@ class NameServerService:
                 self._note(error)
             finally:
                 self._server = None
+                self.watch.clear()
                 if server is not None:
                     await server.stop()
             is_final = isinstance(self._failure, _FINAL)
@@ -231,8 +264,10 @@ class NameServerService:
 
     async def _watch(self, server: "NameServer") -> None:
         while server.is_running:
-            self.trusted_time.note(unix_ms(), has_leader=bool(server.leader))
-            server.note_heard()
+            has_leader = bool(server.leader)
+            self.trusted_time.note(unix_ms(), has_leader=has_leader)
+            seen = server.look(partial(sights, now_ms=self.trusted_ms))
+            self.watch.note(seen, has_leader=has_leader)
             await asyncio.sleep(WATCH_PERIOD_MS / 1000)
         raise server.failure or ReplicaFailedError("its thread ended")
 

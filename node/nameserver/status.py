@@ -6,7 +6,7 @@ Types only; must not load PySyncObj, since a node without a replica has a status
 from dataclasses import dataclass
 from typing import Final
 
-STATES: Final = ("leader", "follower", "no_leader", "stopped", "failed")
+STATES: Final = ("leader", "follower", "no_leader", "joining", "stopped", "failed")
 IN_FLIGHT_COUNT_MAX: Final = 256
 """Commands that wait for an answer. Above it `node.busy`."""
 
@@ -30,6 +30,9 @@ class NameServerStatus:
     refused_count: int
     """Connections closed because of what they sent."""
     failure: str = ""
+    """Why it has stopped, or counts for nothing."""
+    old_copy_count: int = 0
+    """Replicas that are connected, began with an old copy, and have not said yet that they know."""
 
     @classmethod
     def without_replica(cls, state: str, failure: str) -> "NameServerStatus":

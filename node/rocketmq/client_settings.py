@@ -52,7 +52,7 @@ def answer(
             for topic in asked.publishing.topics:
                 topic_name(topic)
             settings.publishing.max_body_size = body_size_bytes_max
-            settings.publishing.validate_message_type = False
+            settings.publishing.validate_message_type = True
             policy = pb.RetryPolicy(
                 max_attempts=SEND_ATTEMPT_COUNT, exponential_backoff=_PRODUCER_BACKOFF
             )

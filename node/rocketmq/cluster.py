@@ -13,6 +13,7 @@ from node.broker.context import Context
 from node.broker.seam import OtherGroups
 from node.rocketmq.statuses import RefusedError
 from node.state import PERMISSION_WRITE
+from node.topic_types import MIXED
 from quorumlog.pb.rocketmq_pb2 import Code
 from raft.messages import NO_NODE, NodeId
 
@@ -40,6 +41,8 @@ class Share(NamedTuple):
     group: str
     queue_count: int
     permission: int
+    message_type: str
+    """MIXED for a topic of another group: the node there refuses what it does not take."""
     places: tuple[Place, ...]
     """Those that are up, as far as is known, by number."""
 
@@ -118,14 +121,15 @@ class Cluster:
         own = self._context.state.topic(topic)
         if own is not None:
             places = tuple(self._own_places())
-            found.append(Share(self.own_group, own.queue_count, own.permission, places))
+            share = Share(self.own_group, own.queue_count, own.permission, own.message_type, places)
+            found.append(share)
         for other in self._other_groups((topic,)):
             places = tuple(
                 Place(node.node_id, node.address, node.node_id == other.leader_id)
                 for node in sorted(other.nodes, key=lambda node: node.node_id)
             )
             found += [
-                Share(other.group, row.queue_count, row.permission, places)
+                Share(other.group, row.queue_count, row.permission, MIXED, places)
                 for row in other.topics
                 if row.topic == topic
             ]

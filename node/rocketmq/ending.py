@@ -1,19 +1,21 @@
 """The end of transactions and of delays: EndTransaction, orphans, RecallMessage.
 
 Owns the way between the ids of the protocol and the broker's. Producers of the protocol have no
-group, so the topic of a half message stands for one. Whoever leads asks the producers that are
-connected to it; clients open a stream to each node that their routes name (protocol section 9).
+group, so the topic of a half message stands for one. The leader asks; most clients open a stream to
+each node that their routes name, and some keep one to their access point alone (protocol section
+9), so every node holds a place among the askers for the producers that are connected to it.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
-from typing import Final, Protocol
+from collections.abc import AsyncIterator, Iterator
+from typing import Final, NamedTuple, Protocol
 
 import structlog
 
 from node.rocketmq import handles
 from node.rocketmq.clients import Clients
-from node.rocketmq.cluster import Cluster
+from node.rocketmq.cluster import Cluster, Leader
+from node.rocketmq.forwarding import Forwarding
 from node.rocketmq.messages import from_record
 from node.rocketmq.names import topic_name
 from node.rocketmq.statuses import OK, RefusedError
@@ -26,7 +28,7 @@ from store.message import decode_message
 LOOK_S: Final = 1.0
 """How often it is looked which producers are there."""
 TOPIC_COUNT_MAX: Final = 1_024
-"""Topics whose producers are asked. Transactions of others wait until there is room."""
+"""Topics, of all groups, whose producers are asked. Those of others wait until there is room."""
 _POSITION_MAX: Final = (1 << 63) - 1
 _CHECKER: Final = "rocketmq"
 
@@ -51,15 +53,25 @@ class Ends(Protocol):
     ) -> delay_pb2.CancelDelayedResponse: ...
 
 
+class _Check(NamedTuple):
+    """A place among the askers of one group's leader."""
+
+    task: asyncio.Task[None]
+    leader: Leader
+
+
 class Ending:
     """One per gateway."""
 
-    def __init__(self, cluster: Cluster, clients: Clients, broker: Ends) -> None:
+    def __init__(
+        self, cluster: Cluster, clients: Clients, broker: Ends, forwarding: Forwarding
+    ) -> None:
         self._cluster = cluster
+        self._forwarding = forwarding
         self._clients = clients
         self._broker = broker
-        self._checks: dict[str, asyncio.Task[None]] = {}
-        """By topic."""
+        self._checks: dict[tuple[str, str], _Check] = {}
+        """By broker group and topic."""
         self._timer: asyncio.TimerHandle | None = None
         self.asked_total = 0
 
@@ -88,57 +100,100 @@ class Ending:
         await self._broker.cancel_delayed(delay_pb2.CancelDelayedRequest(message_id=held_id))
         return pb.RecallMessageResponse(status=OK, message_id=message_id)
 
-    # --- Orphans: the work of who leads ---
+    # --- Orphans: asked by the leader of each group, passed on by every node ---
 
     def begin(self) -> None:
-        """Be part of `LeaderWork`."""
-        self._look()
+        """See LeaderWork: this node asks by itself from now on."""
+        self.look()
 
     def end(self) -> None:
-        """Be part of `LeaderWork`."""
+        """See LeaderWork: another node asks; the next look finds it."""
+        for key, check in list(self._checks.items()):
+            if check.leader.is_here:
+                self._drop(key)
+
+    def stop(self) -> None:
+        """Let go of all places among the askers."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        for task in self._checks.values():
-            task.cancel()
-        self._checks.clear()
+        for key in list(self._checks):
+            self._drop(key)
 
-    def _look(self) -> None:
-        """Hold a place among the askers for each topic that has a producer here."""
-        self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
+    def watch(self) -> None:
+        """A client has a stream here: look soon."""
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(LOOK_S, self.look)
+
+    def look(self) -> None:
+        """Hold a place at the leader of each group for each topic that has a producer here.
+
+        Looks again after a second as long as any client has a stream here.
+        """
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._clients.stream_count:
+            self.watch()
         # Clients name what they like, and places are few.
-        wanted = {name for name in self._clients.producer_topics() if self._cluster.is_topic(name)}
-        for topic in [topic for topic in self._checks if topic not in wanted]:
-            self._checks.pop(topic).cancel()
-        for topic in wanted:
-            if topic not in self._checks and len(self._checks) < TOPIC_COUNT_MAX:
-                task = self._checks[topic] = asyncio.create_task(self._check(topic))
+        wanted = {
+            (group, name): leader
+            for name in sorted(self._clients.producer_topics())
+            for group, leader in self._leaders(name)
+        }
+        for key, check in list(self._checks.items()):
+            if wanted.get(key) != check.leader:
+                self._drop(key)
+        for key, leader in wanted.items():
+            if key not in self._checks and len(self._checks) < TOPIC_COUNT_MAX:
+                task = asyncio.create_task(self._check(key, leader))
+                self._checks[key] = _Check(task, leader)
                 task.add_done_callback(_tell)
 
-    async def _check(self, topic: str) -> None:
-        request = transaction_pb2.CheckTransactionsRequest(producer_group=topic, client_id=_CHECKER)
+    def _leaders(self, topic: str) -> Iterator[tuple[str, Leader]]:
+        """Yield each group that has a topic, and who leads it."""
         try:
-            async for check in self._broker.check_transactions(request):
+            groups = [share.group for share in self._cluster.shares(topic)]
+        except RefusedError:
+            return  # There is no such topic.
+        for group in groups:
+            leader = self._cluster.leader_of(group)
+            if leader is not None:
+                yield group, leader
+
+    def _drop(self, key: tuple[str, str]) -> None:
+        self._checks.pop(key).task.cancel()
+
+    async def _check(self, key: tuple[str, str], leader: Leader) -> None:
+        group, topic = key
+        request = transaction_pb2.CheckTransactionsRequest(producer_group=topic, client_id=_CHECKER)
+        if leader.is_here:
+            checks = self._broker.check_transactions(request)
+        else:
+            checks = self._forwarding.questions(leader.address, request)
+        try:
+            async for check in checks:
                 if check.record_count:
-                    await self._ask_when_there_is_room(topic, check)
+                    await self._ask_when_there_is_room(group, topic, check)
         finally:
-            if self._checks.get(topic) is asyncio.current_task():
-                del self._checks[topic]  # The next look begins again.
+            found = self._checks.get(key)
+            if found is not None and found.task is asyncio.current_task():
+                del self._checks[key]  # The next look begins again.
 
     async def _ask_when_there_is_room(
-        self, topic: str, check: transaction_pb2.TransactionCheck
+        self, group: str, topic: str, check: transaction_pb2.TransactionCheck
     ) -> None:
         """Ask. Meanwhile the broker has little room for more questions, and counts none beyond."""
-        while not self._ask(topic, check):  # noqa: ASYNC110 - nobody tells of room.
+        while not self._ask(group, topic, check):  # noqa: ASYNC110 - nobody tells of room.
             await asyncio.sleep(LOOK_S)
 
-    def _ask(self, topic: str, check: transaction_pb2.TransactionCheck) -> bool:
+    def _ask(self, group: str, topic: str, check: transaction_pb2.TransactionCheck) -> bool:
         """Ask one producer; say whether one could be. Nobody answers? Then it is asked again later.
 
         When the last producer goes, so does the place among the askers.
         """
         message = from_record(decode_message(check.records), topic)
-        handle = handles.Handle(self._cluster.own_group, str(check.transaction_id))
+        handle = handles.Handle(group, str(check.transaction_id))
         orphan = pb.RecoverOrphanedTransactionCommand(message=message, transaction_id=str(handle))
         command = pb.TelemetryCommand(recover_orphaned_transaction_command=orphan)
         is_asked = self._clients.ask(topic, command)

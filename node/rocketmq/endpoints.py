@@ -5,21 +5,34 @@ address makes some clients unusable (protocol section 7).
 """
 
 import ipaddress
+from collections.abc import Iterable
 
 from node.config_types import Address
 from quorumlog.pb import rocketmq_pb2 as pb
 
 
-def endpoints_of(address: str) -> pb.Endpoints:
-    """Return host:port as the one address of an endpoint."""
+def endpoints_of(address: str, others: Iterable[str] = ()) -> pb.Endpoints:
+    """Return host:port as an endpoint, with `others` to turn to when it does not answer.
+
+    The others are given only if all are IPv4 addresses: no client takes several names of hosts.
+    """
     found = Address.parse(address)
+    scheme = _scheme_of(found)
+    endpoints = pb.Endpoints(
+        scheme=scheme, addresses=[pb.Address(host=found.host, port=found.port)]
+    )
+    more = [Address.parse(other) for other in others]
+    if all(_scheme_of(one) == pb.AddressScheme.IPv4 for one in (found, *more)):
+        endpoints.addresses.extend(pb.Address(host=one.host, port=one.port) for one in more)
+    return endpoints
+
+
+def _scheme_of(address: Address) -> pb.AddressScheme:
     try:
-        version = ipaddress.ip_address(found.host).version
+        version = ipaddress.ip_address(address.host).version
     except ValueError:
-        scheme = pb.AddressScheme.DOMAIN_NAME
-    else:
-        scheme = pb.AddressScheme.IPv4 if version == 4 else pb.AddressScheme.IPv6
-    return pb.Endpoints(scheme=scheme, addresses=[pb.Address(host=found.host, port=found.port)])
+        return pb.AddressScheme.DOMAIN_NAME
+    return pb.AddressScheme.IPv4 if version == 4 else pb.AddressScheme.IPv6
 
 
 def check_endpoints(endpoints: pb.Endpoints) -> bool:

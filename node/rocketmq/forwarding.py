@@ -26,8 +26,10 @@ from node.ha.errors import NotMasterError
 from node.rocketmq.cluster import Cluster
 from node.rocketmq.statuses import RefusedError
 from quorumlog.pb.rocketmq_pb2 import Code
+from quorumlog.pb.transaction_pb2 import CheckTransactionsRequest, TransactionCheck
 
 SERVICE: Final = "apache.rocketmq.v2.MessagingService"
+_CHECK_TRANSACTIONS: Final = "/quorumlog.v1.TransactionService/CheckTransactions"
 HOPS_HEADER: Final = "x-quorumlog-hops"
 HOP_COUNT_MAX: Final = 3
 """A call that was sent on so often is refused: those who were asked disagree about who leads."""
@@ -187,6 +189,24 @@ class Forwarding:
         try:
             async for data in answer:
                 yield data
+        except grpc.aio.AioRpcError as error:
+            raise _not_reached(address, error) from error
+        finally:
+            answer.cancel()
+
+    async def questions(
+        self, address: str, request: CheckTransactionsRequest
+    ) -> AsyncIterator[TransactionCheck]:
+        """Yield what the leader at an address asks producers. Raises RefusedError."""
+        method = self._channel(address).unary_stream(
+            _CHECK_TRANSACTIONS,
+            request_serializer=CheckTransactionsRequest.SerializeToString,
+            response_deserializer=TransactionCheck.FromString,
+        )
+        answer: Any = method(request)
+        try:
+            async for check in answer:
+                yield check
         except grpc.aio.AioRpcError as error:
             raise _not_reached(address, error) from error
         finally:

@@ -101,6 +101,7 @@ class Receiving:
             tags=wanted.tags,
             sql=wanted.sql,
             is_fifo=True,
+            is_one_of_each=True,  # Push consumers handle what one answer holds in parallel.
             attempt_id=request.attempt_id,
         )
 

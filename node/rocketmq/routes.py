@@ -4,7 +4,8 @@ Owns the mapping (protocol section 7). Each node of a broker group is a broker o
 the number 0, since every node takes every call: clients ask for a route twice a minute at most, and
 turn to a broker of another name when one does not answer. Which queue a client names is a hint that
 nobody follows, and clients spread their calls over queues: so whoever leads has many of them and
-the others queue 0 alone, and most calls come to the leader at once.
+the others queue 0 alone, and most calls come to the leader at once. A broker lists its own address
+first and then those of the other nodes, for clients that take them.
 """
 
 from typing import Final
@@ -14,19 +15,33 @@ from node.rocketmq.endpoints import check_endpoints, endpoints_of
 from node.rocketmq.names import group_name, topic_name
 from node.rocketmq.statuses import OK, RefusedError
 from node.state import PERMISSION_READ
+from node.topic_types import MIXED, TOPIC_TYPES
 from quorumlog.pb import rocketmq_pb2 as pb
 from quorumlog.pb.rocketmq_pb2 import Code, MessageType, Permission
 
 ANY_QUEUE: Final = -1
+_TAKES_ADDRESSES: Final = frozenset({"JAVA", "GO", "PYTHON"})
+"""Languages, as their official client calls itself in the header of a call (Go's is not the name
+in the protocol), that turn to the next address of a broker when one does not answer.
+An ordered message is bound to one broker of a route, so nothing else helps it before the client
+asks for the route again. The client for Node.js (1.0.8) cannot read several addresses, the others
+were not tried."""
 LEADER_QUEUE_COUNT_MIN: Final = 14
 """Of three nodes, 14 of 16 calls go to the leader without a hop."""
 _DOT: Final = "."
-_MESSAGE_TYPES: Final = (
-    MessageType.NORMAL,
-    MessageType.FIFO,
-    MessageType.DELAY,
-    MessageType.TRANSACTION,
-)
+_MESSAGE_TYPES: Final = {
+    "NORMAL": (MessageType.NORMAL,),
+    "FIFO": (MessageType.FIFO,),
+    "DELAY": (MessageType.DELAY,),
+    "TRANSACTION": (MessageType.TRANSACTION,),
+    MIXED: (
+        MessageType.NORMAL,
+        MessageType.FIFO,
+        MessageType.DELAY,
+        MessageType.TRANSACTION,
+    ),
+}
+assert set(_MESSAGE_TYPES) == set(TOPIC_TYPES)
 _PERMISSIONS: Final = {
     0: Permission.NONE,
     2: Permission.WRITE,
@@ -38,17 +53,27 @@ _PERMISSIONS: Final = {
 class Routes:
     """One per gateway."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+    def __init__(self, cluster: Cluster, *, lists_others: bool = True) -> None:
+        """With `lists_others` a broker has the addresses of its group, for clients that take them.
 
-    def query_route(self, request: pb.QueryRouteRequest) -> pb.QueryRouteResponse:
-        """Return all queues of a topic, in an order that stays the same."""
+        Not with TLS: a client compares the certificate with all addresses as one name.
+        """
+        self._cluster = cluster
+        self._takes_addresses = _TAKES_ADDRESSES if lists_others else frozenset[str]()
+
+    def query_route(
+        self, request: pb.QueryRouteRequest, language: str = ""
+    ) -> pb.QueryRouteResponse:
+        """Return all queues of a topic, in an order that stays the same.
+
+        `language` is the client's own word for what it is written in.
+        """
         self._check(request.endpoints)
         name = topic_name(request.topic, for_reading=True)
         response = pb.QueryRouteResponse(status=OK)
         for share in self._cluster.shares(name):
             for place in share.places:
-                broker = _broker(share, place)
+                broker = self._broker(share, place, language)
                 least = LEADER_QUEUE_COUNT_MIN if len(share.places) > 1 else 1
                 for queue_id in range(max(share.queue_count, least) if place.is_leader else 1):
                     response.message_queues.append(
@@ -57,12 +82,14 @@ class Routes:
                             id=queue_id,
                             permission=_PERMISSIONS[share.permission],
                             broker=broker,
-                            accept_message_types=_MESSAGE_TYPES,
+                            accept_message_types=_MESSAGE_TYPES[share.message_type],
                         )
                     )
         return response
 
-    def query_assignment(self, request: pb.QueryAssignmentRequest) -> pb.QueryAssignmentResponse:
+    def query_assignment(
+        self, request: pb.QueryAssignmentRequest, language: str = ""
+    ) -> pb.QueryAssignmentResponse:
         """Return what a push consumer receives from: any queue of each broker, for every member.
 
         Members compete for messages, so there is nothing to share out.
@@ -77,13 +104,20 @@ class Routes:
                     topic=request.topic,
                     id=ANY_QUEUE,
                     permission=_PERMISSIONS[share.permission],
-                    broker=_broker(share, place),
-                    accept_message_types=_MESSAGE_TYPES,
+                    broker=self._broker(share, place, language),
+                    accept_message_types=_MESSAGE_TYPES[share.message_type],
                 )
                 response.assignments.append(pb.Assignment(message_queue=queue))
         if not response.assignments:
             raise RefusedError(Code.FORBIDDEN, f"topic {name!r} may not be read")
         return response
+
+    def _broker(self, share: Share, place: Place, language: str) -> pb.Broker:
+        name = f"{share.group}{_DOT}{place.node_id}"
+        others: list[str] = []
+        if language in self._takes_addresses:
+            others = [other.address for other in share.places if other.node_id != place.node_id]
+        return pb.Broker(name=name, id=0, endpoints=endpoints_of(place.address, others))
 
     @staticmethod
     def _check(endpoints: pb.Endpoints) -> None:
@@ -95,8 +129,3 @@ class Routes:
 def group_of_broker(name: str) -> str:
     """Return the broker group that a broker of a route stands for; empty for no name."""
     return name.rpartition(_DOT)[0]
-
-
-def _broker(share: Share, place: Place) -> pb.Broker:
-    name = f"{share.group}{_DOT}{place.node_id}"
-    return pb.Broker(name=name, id=0, endpoints=endpoints_of(place.address))

@@ -16,6 +16,7 @@ from node.rocketmq.messages import check_message, to_record, type_of, unix_ms
 from node.rocketmq.names import topic_name
 from node.rocketmq.statuses import OK, RefusedError, common, status_of
 from node.state import PERMISSION_WRITE
+from node.topic_types import takes
 from quorumlog.pb import rocketmq_pb2 as pb
 from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse
 from quorumlog.pb.rocketmq_pb2 import Code, MessageType
@@ -107,6 +108,7 @@ class Sending:
 
     async def _append(self, topic: str, message: pb.Message) -> pb.SendResultEntry:
         system, kind = message.system_properties, type_of(message)
+        self._check_type(topic, MessageType.Name(kind))
         queue_id = self._queue(topic, system.message_group)
         record = to_record(message, topic, queue_id, self._context.store.config.store_host)
         request = AppendRequest(records=record, record_count=1)
@@ -137,6 +139,13 @@ class Sending:
             held_id = (receipt.store_host + fmt.TIMESTAMP.pack(held)).hex().upper()
             entry.recall_handle = str(handles.Handle(own_group, f"{held_id}.{system.message_id}"))
         return entry
+
+    def _check_type(self, topic: str, message_type: str) -> None:
+        """Refuse a message that its topic does not take. Source: the validator of RocketMQ."""
+        taken = self._context.topic(topic).message_type
+        if not takes(taken, message_type):
+            text = f"topic {topic!r} takes {taken} messages, this one is {message_type}"
+            raise RefusedError(Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, text)
 
     def _queue(self, topic: str, message_group: str) -> int:
         """Return the queue of this node's group that takes a message."""

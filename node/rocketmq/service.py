@@ -36,6 +36,7 @@ from quorumlog.pb.rocketmq_pb2 import Code
 from raft.messages import NodeId
 
 _NAME: Final = "MessagingService"
+_LANGUAGE_HEADER: Final = "x-mq-language"
 _LOST: Final = {
     "SendMessage": Code.MASTER_PERSISTENCE_TIMEOUT,
     "ForwardMessageToDeadLetterQueue": Code.PROXY_TIMEOUT,
@@ -79,12 +80,12 @@ class RocketMq:
         self._cluster = Cluster(context, broker.other_groups, is_connected)
         self.forwarding: Final = Forwarding(self._cluster, credentials)
         self.renewals: Final = Renewals(self.clients, broker.pop)
-        self._routes = Routes(self._cluster)
+        self._routes = Routes(self._cluster, lists_others=credentials is None)
         limit = body_size_bytes_max(context, batch_size_bytes_max(context))
         on_failure = partial(self._failed, f"{_NAME}/SendMessage")
         self._sending = Sending(context, self._cluster, broker, limit, on_failure)
         self._receiving = Receiving(self._cluster, broker.pop, self.renewals)
-        self.ending: Final = Ending(self._cluster, self.clients, broker)
+        self.ending: Final = Ending(self._cluster, self.clients, broker, self.forwarding)
         on_failure = partial(self._failed, f"{_NAME}/Telemetry")
         self._telemetry = Telemetry(self.clients, self._settings, on_failure)
         self._methods: Final = self._table()
@@ -103,6 +104,7 @@ class RocketMq:
 
     async def stop(self) -> None:
         """Let go of everything that is held for clients."""
+        self.ending.stop()
         await self.renewals.stop()
         await self.forwarding.stop()
 
@@ -110,8 +112,8 @@ class RocketMq:
         handle = _group_of_handle
         sending, receiving, ending = self._sending, self._receiving, self.ending
         rows: dict[str, tuple[Answer, Where | None]] = {
-            "QueryRoute": (_plain(self._routes.query_route), None),
-            "QueryAssignment": (_plain(self._routes.query_assignment), None),
+            "QueryRoute": (_told_language(self._routes.query_route), None),
+            "QueryAssignment": (_told_language(self._routes.query_assignment), None),
             "Heartbeat": (self._heartbeat, None),
             "SendMessage": (_awaited(sending.send_message), sending.group_of),
             "AckMessage": (self._ack, None),
@@ -207,6 +209,7 @@ class RocketMq:
         self._calls.counters.begun[name] += 1
         try:
             caller = self._admit("Telemetry", b"", context)
+            self.ending.watch()
             async for command in self._telemetry.serve(caller.client_id, requests):
                 yield command.SerializeToString()
         except Exception as error:  # noqa: BLE001 - all of them are told to the client.
@@ -297,11 +300,11 @@ def _parse(kind: type[Any], data: bytes) -> Any:
         raise RefusedError(Code.BAD_REQUEST, text) from error
 
 
-def _plain(run: Callable[[Any], Any]) -> Answer:
-    """Make an answer of a function of the request alone."""
+def _told_language(run: Callable[[Any, str], Any]) -> Answer:
+    """Make an answer of a function of the request and the client's language."""
 
-    async def answered(_: Caller, request: Any) -> Any:
-        return run(request)
+    async def answered(caller: Caller, request: Any) -> Any:
+        return run(request, caller.headers.get(_LANGUAGE_HEADER, ""))
 
     return answered
 

@@ -20,7 +20,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from node.errors import BadRequestError
 from node.failures import describe, to_pb
-from store.errors import CorruptionError, SyncFailedError
+from store.errors import CorruptionError, DerivedFileError, SyncFailedError
 
 ERROR_TRAILER: Final = "quorumlog-error-bin"
 DETAILS_LENGTH_MAX: Final = 1_024
@@ -62,7 +62,7 @@ class Calls:
     def __init__(
         self,
         on_fatal: Fatal,
-        on_damage: Callable[[CorruptionError], None] = lambda _error: None,
+        on_damage: Callable[[CorruptionError | DerivedFileError], None] = lambda _error: None,
     ) -> None:
         """`on_fatal` gets an error after which the process must end; it normally never returns.
         `on_damage` gets what a read found to be damaged."""
@@ -142,7 +142,7 @@ class Calls:
         """Count a failure, log it if nobody foresaw it, and end the process if it must end."""
         if isinstance(error, AssertionError | SyncFailedError):
             self._on_fatal(error)
-        if isinstance(error, CorruptionError):
+        if isinstance(error, CorruptionError | DerivedFileError):
             self._on_damage(error)
         code = describe(error).code
         self.counters.failed[name, code] += 1

@@ -73,6 +73,7 @@ def handlers(
         "QueryByKey": broker.query_by_key,
         "QueueOffsets": broker.queue_offsets,
         "OffsetByTime": broker.offset_by_time,
+        "ClaimProducer": broker.claim_producer,
         "Route": broker.route,
     }
     consumer: dict[str, Method] = {

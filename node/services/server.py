@@ -10,10 +10,15 @@ from typing import Final
 import grpc
 from google.protobuf.descriptor import ServiceDescriptor
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from node.config_types import Address
+from node.services.bounded import Bounds
+from node.services.connection_cut import cut_connection, traffic_of
 from node.services.gate import Gate
+from node.services.half_sent import HalfSent
+from node.services.request_watch import RequestWatch
+from node.services.response_watch import ResponseWatch
 
 MIB: Final = 1 << 20
 REQUEST_SIZE_BYTES_MAX: Final = 4 * MIB + 64 * 1024
@@ -23,6 +28,12 @@ RESPONSE_SIZE_BYTES_MAX: Final = 16 * MIB
 STREAM_COUNT_MAX: Final = 1_024
 """Calls at once on one connection; gRPC makes the client wait above it."""
 METADATA_SIZE_BYTES_MAX: Final = 16 * 1024
+CONNECTION_COUNT_MAX: Final = 16_384
+"""Above it new ones are closed at once: each costs a descriptor, and peers and probes need some."""
+HANDSHAKE_MS_MAX: Final = 10_000
+"""For TLS and the first words of HTTP/2; then a connection that is silent is closed."""
+IDLE_MS_MAX: Final = 600_000
+"""A connection without a call is closed after it; a client dials again when it has one."""
 KEEPALIVE_MS: Final = 30_000
 """A connection that says nothing is asked whether it lives; a half-open one ends a little later."""
 KEEPALIVE_TIMEOUT_MS: Final = 10_000
@@ -36,6 +47,11 @@ OPTIONS: Final = (
     ("grpc.max_send_message_length", RESPONSE_SIZE_BYTES_MAX),
     ("grpc.max_concurrent_streams", STREAM_COUNT_MAX),
     ("grpc.max_metadata_size", METADATA_SIZE_BYTES_MAX),
+    # A compressed message takes memory that nobody counts (`half_sent`); bodies may be compressed.
+    ("grpc.compression_enabled_algorithms_bitset", 1),
+    ("grpc.max_allowed_incoming_connections", CONNECTION_COUNT_MAX),
+    ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS_MAX),
+    ("grpc.max_connection_idle_ms", IDLE_MS_MAX),
     ("grpc.keepalive_time_ms", KEEPALIVE_MS),
     ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
     ("grpc.keepalive_permit_without_calls", 1),
@@ -73,7 +89,14 @@ class GrpcServer:
         self._server = grpc.aio.server(options=OPTIONS, maximum_concurrent_rpcs=rpc_count_max)
         self._health = health.aio.HealthServicer()
         self._names: tuple[str, ...] = ()
-        self._gate = Gate()
+        half = HalfSent(lambda: traffic_of(self._port))
+        self.requests: Final = RequestWatch(half, self._cut)
+        self.responses: Final = ResponseWatch(self._cut)
+        self._gate = Gate(Bounds(self.requests, self.responses))
+        self._port = 0
+
+    def _cut(self, peer: str) -> bool:
+        return cut_connection(peer, self._port)
 
     def bind(self, address: Address, credentials: grpc.ServerCredentials | None = None) -> int:
         """Take an address; return the port. Raises PortTakenError."""
@@ -86,14 +109,16 @@ class GrpcServer:
             raise PortTakenError(
                 "listen", str(address), "in use, or not of this machine"
             ) from error
-        return int(port)
+        self._port = int(port)
+        return self._port
 
     async def open(self, services: Iterable[ServiceDescriptor]) -> None:
         """Answer at the address that was taken. Health says NOT_SERVING at first."""
         self._names = tuple(service.full_name for service in services)
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._gate)
         shown = (*self._names, health.SERVICE_NAME, reflection.SERVICE_NAME)
-        reflection.enable_server_reflection(shown, self._server)
+        answers = reflection.aio.ReflectionServicer(shown)
+        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(answers, self._gate)
         self._server.add_generic_rpc_handlers((self._gate,))
         await self.set_serving(False)
         await self._server.start()

@@ -93,6 +93,10 @@ COMMANDS = {
         "quorumlog.cli.serve:serve", "Run one node, until it gets SIGTERM or SIGINT."
     ),
     "store": LazyCommand("quorumlog.cli.store:store", "Look into a store directory, offline."),
+    "term": LazyCommand(
+        "quorumlog.cli.term:term",
+        "Lower an absurd term on the stopped nodes of a group, all of them together.",
+    ),
     "top": LazyCommand(
         "quorumlog.cli.top:top", "Watch all nodes: role, term, indexes, lag, rates."
     ),

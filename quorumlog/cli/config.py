@@ -14,7 +14,7 @@ from quorumlog.cli.errors import ExitCode
 from quorumlog.cli.output import Format, output_option, print_rows
 from quorumlog.cli.settings import as_cli_error, settings_options
 
-_PROBLEM_COLUMNS = ("key", "value", "origin", "what", "suggestion")
+_PROBLEM_COLUMNS = ("severity", "key", "value", "origin", "what", "suggestion")
 
 
 @click.group()
@@ -32,25 +32,43 @@ def check(file: str | None, output: Format, **flags: Any) -> int:
     """Find everything that is wrong with the settings.
 
     Looks at FILE (or the one that QUORUMLOG_CONFIG names), the environment and the options, as
-    `qlog serve` would; opens no directory and no port.
+    `qlog serve` would; opens no directory and no port. A listening port that a stranger could
+    misuse is a warning: the node starts, and says the same.
 
     \b
     Examples:
       qlog config check node.toml
       qlog config check node.toml -o json | jq '.[].suggestion'
 
-    Ends with 0 when nothing is wrong and with 1 when something is.
+    Ends with 0 when nothing is wrong, warnings or not, and with 1 when something is.
     """
     problems: list[dict[str, object]] = []
+    warnings: list[dict[str, object]] = []
     try:
-        load(file, flags)
+        warnings = _warnings(load(file, flags))
     except ConfigError as error:
-        problems = [problem._asdict() for problem in error.problems]
+        problems = [{"severity": "error", **problem._asdict()} for problem in error.problems]
     if output is Format.TABLE and not problems:
-        click.echo("nothing is wrong")
-    else:
-        print_rows(problems, output, columns=_PROBLEM_COLUMNS)
+        click.echo("nothing is wrong" + (", but strangers could misuse:" if warnings else ""))
+    if problems or warnings or output is not Format.TABLE:
+        print_rows(problems + warnings, output, columns=_PROBLEM_COLUMNS)
     return ExitCode.FINDINGS if problems else ExitCode.OK
+
+
+def _warnings(loaded: Loaded) -> list[dict[str, object]]:
+    from node.exposure import exposures
+
+    return [
+        {
+            "severity": "warning",
+            "key": one.setting,
+            "value": str(one.address),
+            "origin": loaded.origins[one.setting],
+            "what": f"{one.who} {one.how}",
+            "suggestion": one.remedy,
+        }
+        for one in exposures(loaded.settings)
+    ]
 
 
 @config.command()

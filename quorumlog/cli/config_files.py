@@ -85,23 +85,12 @@ def import_files(
 
     Ends with 0, or with 1 when something forbids it; then nothing was changed.
     """
-    files = {}
-    for name in _NAMES:
-        path = directory / name
-        if path.exists():
-            files[name] = path.read_text("utf-8")
+    files = _read(directory)
     if not files:
         raise CliError(
             f"{directory} has none of the tables",
             "they are " + ", ".join(_NAMES),
             "name the config directory of a broker, or one that 'qlog config-files export' wrote",
-        )
-    size_bytes = sum(len(text.encode()) for text in files.values())
-    if size_bytes > _SIZE_BYTES_MAX:
-        raise CliError(
-            f"the tables have {size_bytes} bytes",
-            f"one import takes {_SIZE_BYTES_MAX}, because it happens as a whole",
-            "import topics.json and subscriptionGroup.json first, then offsets in parts",
         )
 
     async def act() -> "ConfigImport":
@@ -130,3 +119,32 @@ def import_files(
     else:
         print_record(record, output)
     return ExitCode.FINDINGS if found.refusals else ExitCode.OK
+
+
+def _read(directory: Path) -> dict[str, str]:
+    """Return the text of each table that is there. Raises CliError for what is no such file."""
+    files: dict[str, str] = {}
+    size_bytes = 0
+    for name in _NAMES:
+        path = directory / name
+        if not path.exists():
+            continue
+        if not path.is_file():  # A pipe would be waited for.
+            raise _unreadable(path, "it is no file")
+        size_bytes += path.stat().st_size
+        if size_bytes > _SIZE_BYTES_MAX:
+            raise CliError(
+                f"the tables have {size_bytes} bytes or more",
+                f"one import takes {_SIZE_BYTES_MAX}, because it happens as a whole",
+                "import topics.json and subscriptionGroup.json first, then offsets in parts",
+            )
+        try:
+            files[name] = path.read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise _unreadable(path, str(error)) from error
+    return files
+
+
+def _unreadable(path: Path, why: str) -> CliError:
+    do = "name the config directory of a broker, or one that 'qlog config-files export' wrote"
+    return CliError(f"{path} cannot be read", why, do)

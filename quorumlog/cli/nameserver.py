@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _STATUS_COLUMNS = (
     "server", "node_id", "group", "state", "address", "leader", "term", "commit_index",
     "applied_index", "journal_size_bytes", "directory_size_bytes", "directory_size_bytes_max",
-    "refused_connections", "is_encrypted", "failure", "problem",
+    "refused_connections", "refused_reports", "is_encrypted", "failure", "problem",
 )  # fmt: skip
 _SHORT_COLUMNS = (
     "server", "node_id", "group", "state", "address", "leader", "term", "commit_index", "failure",
@@ -40,6 +40,8 @@ _BROKER_COLUMNS = (
 @click.option("--config", "file", metavar="FILE", help="Settings in TOML, as of a node.")
 @click.option("--directory", metavar="DIR", help="Where its files are kept; for it alone.")
 @click.option("--listen", metavar="HOST:PORT", help="Client service (gRPC).")
+@click.option("--cluster-id", metavar="NAME", help="Of the nodes that it serves.")
+@click.option("--secret-file", metavar="FILE", help="Holds the secret of these nodes.")
 @click.option("--nameserver-listen", metavar="IP:PORT", help="For the other replicas.")
 @click.option("--nameserver-members", metavar="IP:PORT,...", help="All replicas, this one too.")
 @click.option("--nameserver-secret-file", metavar="FILE", help="Holds the replicas' password.")
@@ -50,11 +52,14 @@ def nameserver(file: str | None, **flags: Any) -> int:
     Without a command it runs until it gets SIGTERM or SIGINT. Nodes have a replica inside when
     their setting nameserver_listen says so; this is for a machine that holds no log. Settings may
     also come from the file and the environment, as those of `qlog serve` do; without a password
-    only loopback addresses are allowed.
+    only loopback addresses are allowed. Nodes that have no replica tell it where they are, and are
+    believed when they have the same secret-file and cluster-id; without a secret, only those that
+    the file names as `peers` of `group`.
 
     \b
     Examples:
       qlog nameserver --directory ns3 --listen 127.0.0.1:8083 --nameserver-listen 127.0.0.1:9876
+        --cluster-id orders --secret-file node.secret
       qlog nameserver --config nameserver.toml
       qlog nameserver status
       qlog nameserver route orders -o json
@@ -88,15 +93,18 @@ async def _connected(server: str | None) -> "AsyncIterator[NameServers]":
 def status(server: str | None, output: Format) -> int:
     """Show every replica and every group that is known.
 
-    state is leader, follower, no_leader, stopped, failed, off (the node has no replica) or down;
-    failure says why. problem says why the directory does not know that node as it is.
+    state is leader, follower, no_leader, joining (it counts for nothing), stopped, failed, off (the
+    node has no replica) or down; failure says why. problem says why the directory does not know
+    that node as it is. problems has the groups that can elect nobody, or have had no master for
+    15 s, and why.
 
     \b
     Keys of -o json:
-      leader, healthy, replicas, groups
+      leader, healthy, problems, replicas, groups
+      problems: by group, a text
       replicas: server, node_id, group, state, address, leader, term, commit_index, applied_index,
         journal_size_bytes, directory_size_bytes, directory_size_bytes_max, refused_connections,
-        is_encrypted, failure, problem
+        refused_reports, is_encrypted, failure, problem
       groups: group, kind, cluster, master_id, epoch, read_queue_count, write_queue_count,
         permission, brokers (as those of 'qlog nameserver route'), in_sync
 
@@ -105,7 +113,7 @@ def status(server: str | None, output: Format) -> int:
       qlog nameserver status
       qlog nameserver status -o json | jq .leader
 
-    Ends with 0 when there is a leader and every replica runs, else with 1.
+    Ends with 0 when there is a leader, every replica runs and no group has a problem, else with 1.
     """
 
     async def ask() -> "tuple[list[ReplicaStatus], list[TopicShare]]":
@@ -116,19 +124,22 @@ def status(server: str | None, output: Format) -> int:
 
     replicas, groups = run(ask())
     leader = next((one.leader for one in replicas if one.leader), None)
+    problems = {group: text for one in replicas for group, text in one.group_problems.items()}
     is_healthy = leader is not None and all(
         one.state in ("leader", "follower", "off") for one in replicas
     )
+    is_healthy = is_healthy and not problems
     rows = [_replica_row(one) for one in replicas]
     if output is Format.TABLE:
-        print_record({"leader": leader, "healthy": is_healthy}, output)
+        shown = "; ".join(text for _, text in sorted(problems.items()))
+        print_record({"leader": leader, "healthy": is_healthy, "problems": shown or None}, output)
         click.echo()
         short = [{key: row[key] for key in _SHORT_COLUMNS} for row in rows]
         print_rows(short, output, columns=_SHORT_COLUMNS)
         click.echo()
         _print_brokers(groups)
     else:
-        found = {"leader": leader, "healthy": is_healthy, "replicas": rows}
+        found = {"leader": leader, "healthy": is_healthy, "problems": problems, "replicas": rows}
         print_record({**found, "groups": [_share_row(group) for group in groups]}, output)
     return ExitCode.OK if is_healthy else ExitCode.FINDINGS
 

@@ -110,7 +110,7 @@ def parse_json_lines(lines: list[bytes], *, first_line: int, name: str) -> Itera
             continue
         try:
             yield _from_json(json.loads(line))
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise CliError(
                 f"line {number} of {name} is no message: {error}",
                 f"each line must be a JSON object with a text as body; known: {sorted(_JSON_KEYS)}",

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from quorumlog.lookup import TopicSizes
 
 _PERMISSIONS = {"rw": 6, "r": 4, "w": 2}
-_COLUMNS = ("topic", "queue_count", "permission")
+_COLUMNS = ("topic", "queue_count", "permission", "message_type")
+_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")
 
 
 @click.group()
@@ -31,6 +32,12 @@ def topic() -> None:
 @click.option(
     "--permission", type=click.Choice(list(_PERMISSIONS)), help="Who may: read, write or both."
 )
+@click.option(
+    "--type",
+    "message_type",
+    type=click.Choice(_TYPES, case_sensitive=False),
+    help="Which messages RocketMQ's clients may send to it; MIXED, all, by default.",
+)
 @click.option("--exist-ok", is_flag=True, help="Be content if it exists; its queues may grow.")
 @server_option
 @output_option
@@ -38,6 +45,7 @@ def create(
     name: str,
     queue_count: int | None,
     permission: str | None,
+    message_type: str | None,
     exist_ok: bool,
     server: str | None,
     output: Format,
@@ -49,13 +57,14 @@ def create(
 
     \b
     Keys of -o json:
-      topic, queue_count (of all groups), permission (rw, r or w), shares
+      topic, queue_count (of all groups), permission (rw, r or w), message_type, shares
       shares: group, queue_count, permission
 
     \b
     Examples:
       qlog topic create orders
       qlog topic create orders --queues 8 --exist-ok
+      qlog topic create payments --type fifo
       qlog topic create archive --permission r --exist-ok -o json
     """
 
@@ -66,6 +75,7 @@ def create(
                 queue_count=queue_count or 0,
                 permission=_PERMISSIONS[permission] if permission else 0,
                 must_be_new=not exist_ok,
+                message_type=message_type or "",
             )
 
     made = run(act())
@@ -83,7 +93,7 @@ def list_topics(with_system: bool, server: str | None, output: Format) -> int:
 
     \b
     Keys of -o json:
-      topic, queue_count, permission, shares
+      topic, queue_count, permission, message_type, shares
 
     \b
     Examples:
@@ -114,7 +124,7 @@ def describe(name: str, server: str | None, output: Format) -> int:
 
     \b
     Keys of -o json:
-      topic, queue_count, permission, shares, message_count, queues
+      topic, queue_count, permission, message_type, shares, message_count, queues
       queues: group, queue_id, min_offset, max_offset, message_count, last_store_unix_ms
 
     \b
@@ -220,6 +230,7 @@ def _topic_row(info: "TopicInfo | TopicDescription") -> dict[str, object]:
         "topic": info.topic,
         "queue_count": info.queue_count,
         "permission": names.get(info.permission, str(info.permission)),
+        "message_type": info.message_type,
         "shares": [
             {
                 "group": share.group,

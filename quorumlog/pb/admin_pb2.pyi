@@ -19,26 +19,30 @@ MEMBER_CHANGE_PROMOTE: MemberChange
 MEMBER_CHANGE_REMOVE: MemberChange
 
 class CreateTopicRequest(_message.Message):
-    __slots__ = ("topic", "queue_count", "permission", "must_be_new")
+    __slots__ = ("topic", "queue_count", "permission", "must_be_new", "message_type")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_COUNT_FIELD_NUMBER: _ClassVar[int]
     PERMISSION_FIELD_NUMBER: _ClassVar[int]
     MUST_BE_NEW_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_TYPE_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queue_count: int
     permission: int
     must_be_new: bool
-    def __init__(self, topic: _Optional[str] = ..., queue_count: _Optional[int] = ..., permission: _Optional[int] = ..., must_be_new: _Optional[bool] = ...) -> None: ...
+    message_type: str
+    def __init__(self, topic: _Optional[str] = ..., queue_count: _Optional[int] = ..., permission: _Optional[int] = ..., must_be_new: _Optional[bool] = ..., message_type: _Optional[str] = ...) -> None: ...
 
 class TopicInfo(_message.Message):
-    __slots__ = ("topic", "queue_count", "permission")
+    __slots__ = ("topic", "queue_count", "permission", "message_type")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_COUNT_FIELD_NUMBER: _ClassVar[int]
     PERMISSION_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_TYPE_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queue_count: int
     permission: int
-    def __init__(self, topic: _Optional[str] = ..., queue_count: _Optional[int] = ..., permission: _Optional[int] = ...) -> None: ...
+    message_type: str
+    def __init__(self, topic: _Optional[str] = ..., queue_count: _Optional[int] = ..., permission: _Optional[int] = ..., message_type: _Optional[str] = ...) -> None: ...
 
 class DeleteTopicRequest(_message.Message):
     __slots__ = ("topic",)

@@ -25,7 +25,7 @@ PULL_STATUS_OFFSET_TOO_SMALL: PullStatus
 PULL_STATUS_OFFSET_TOO_BIG: PullStatus
 
 class AppendRequest(_message.Message):
-    __slots__ = ("records", "record_count", "producer_id", "sequence", "timeout_ms", "cluster_id", "has_delayed", "transaction", "consumed")
+    __slots__ = ("records", "record_count", "producer_id", "sequence", "timeout_ms", "cluster_id", "has_delayed", "transaction", "consumed", "incarnation")
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     RECORD_COUNT_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -35,6 +35,7 @@ class AppendRequest(_message.Message):
     HAS_DELAYED_FIELD_NUMBER: _ClassVar[int]
     TRANSACTION_FIELD_NUMBER: _ClassVar[int]
     CONSUMED_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
     records: bytes
     record_count: int
     producer_id: int
@@ -44,7 +45,32 @@ class AppendRequest(_message.Message):
     has_delayed: bool
     transaction: _transaction_pb2.HalfMessages
     consumed: _transaction_pb2.ConsumedOffsets
-    def __init__(self, records: _Optional[bytes] = ..., record_count: _Optional[int] = ..., producer_id: _Optional[int] = ..., sequence: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., cluster_id: _Optional[str] = ..., has_delayed: _Optional[bool] = ..., transaction: _Optional[_Union[_transaction_pb2.HalfMessages, _Mapping]] = ..., consumed: _Optional[_Union[_transaction_pb2.ConsumedOffsets, _Mapping]] = ...) -> None: ...
+    incarnation: ProducerIncarnation
+    def __init__(self, records: _Optional[bytes] = ..., record_count: _Optional[int] = ..., producer_id: _Optional[int] = ..., sequence: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., cluster_id: _Optional[str] = ..., has_delayed: _Optional[bool] = ..., transaction: _Optional[_Union[_transaction_pb2.HalfMessages, _Mapping]] = ..., consumed: _Optional[_Union[_transaction_pb2.ConsumedOffsets, _Mapping]] = ..., incarnation: _Optional[_Union[ProducerIncarnation, _Mapping]] = ...) -> None: ...
+
+class ProducerIncarnation(_message.Message):
+    __slots__ = ("name", "number")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    number: int
+    def __init__(self, name: _Optional[str] = ..., number: _Optional[int] = ...) -> None: ...
+
+class ClaimProducerRequest(_message.Message):
+    __slots__ = ("name", "cluster_id")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    cluster_id: str
+    def __init__(self, name: _Optional[str] = ..., cluster_id: _Optional[str] = ...) -> None: ...
+
+class ClaimProducerResponse(_message.Message):
+    __slots__ = ("number", "index")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    index: int
+    def __init__(self, number: _Optional[int] = ..., index: _Optional[int] = ...) -> None: ...
 
 class AppendResponse(_message.Message):
     __slots__ = ("error", "term", "index", "position", "store_unix_ms", "durability", "synced_by", "queues", "store_host", "is_duplicate", "record_count", "commit_us", "positions", "due_unix_ms")

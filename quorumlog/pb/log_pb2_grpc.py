@@ -74,6 +74,11 @@ class LogServiceStub:
                 request_serializer=quorumlog_dot_v1_dot_log__pb2.OffsetByTimeRequest.SerializeToString,
                 response_deserializer=quorumlog_dot_v1_dot_log__pb2.OffsetByTimeResponse.FromString,
                 _registered_method=True)
+        self.ClaimProducer = channel.unary_unary(
+                '/quorumlog.v1.LogService/ClaimProducer',
+                request_serializer=quorumlog_dot_v1_dot_log__pb2.ClaimProducerRequest.SerializeToString,
+                response_deserializer=quorumlog_dot_v1_dot_log__pb2.ClaimProducerResponse.FromString,
+                _registered_method=True)
         self.Route = channel.unary_unary(
                 '/quorumlog.v1.LogService/Route',
                 request_serializer=quorumlog_dot_v1_dot_log__pb2.RouteRequest.SerializeToString,
@@ -137,6 +142,13 @@ class LogServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ClaimProducer(self, request, context):
+        """Become the last incarnation of a producer with a name: appends of those before are refused.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Route(self, request, context):
         """Nodes, leader and queue counts: what a client needs to find its way.
         """
@@ -186,6 +198,11 @@ def add_LogServiceServicer_to_server(servicer, server):
                     servicer.OffsetByTime,
                     request_deserializer=quorumlog_dot_v1_dot_log__pb2.OffsetByTimeRequest.FromString,
                     response_serializer=quorumlog_dot_v1_dot_log__pb2.OffsetByTimeResponse.SerializeToString,
+            ),
+            'ClaimProducer': grpc.unary_unary_rpc_method_handler(
+                    servicer.ClaimProducer,
+                    request_deserializer=quorumlog_dot_v1_dot_log__pb2.ClaimProducerRequest.FromString,
+                    response_serializer=quorumlog_dot_v1_dot_log__pb2.ClaimProducerResponse.SerializeToString,
             ),
             'Route': grpc.unary_unary_rpc_method_handler(
                     servicer.Route,
@@ -409,6 +426,33 @@ class LogService:
             '/quorumlog.v1.LogService/OffsetByTime',
             quorumlog_dot_v1_dot_log__pb2.OffsetByTimeRequest.SerializeToString,
             quorumlog_dot_v1_dot_log__pb2.OffsetByTimeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ClaimProducer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quorumlog.v1.LogService/ClaimProducer',
+            quorumlog_dot_v1_dot_log__pb2.ClaimProducerRequest.SerializeToString,
+            quorumlog_dot_v1_dot_log__pb2.ClaimProducerResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -12,7 +12,7 @@ class NameServerStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class NameServerStatusResponse(_message.Message):
-    __slots__ = ("state", "address", "leader", "members", "term", "commit_index", "applied_index", "journal_size_bytes", "directory_size_bytes", "directory_size_bytes_max", "refused_connections", "failure", "is_encrypted", "node_id", "group", "problem")
+    __slots__ = ("state", "address", "leader", "members", "term", "commit_index", "applied_index", "journal_size_bytes", "directory_size_bytes", "directory_size_bytes_max", "refused_connections", "failure", "is_encrypted", "node_id", "group", "problem", "refused_reports", "group_problems")
     STATE_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     LEADER_FIELD_NUMBER: _ClassVar[int]
@@ -29,6 +29,8 @@ class NameServerStatusResponse(_message.Message):
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_REPORTS_FIELD_NUMBER: _ClassVar[int]
+    GROUP_PROBLEMS_FIELD_NUMBER: _ClassVar[int]
     state: str
     address: str
     leader: str
@@ -45,7 +47,17 @@ class NameServerStatusResponse(_message.Message):
     node_id: int
     group: str
     problem: str
-    def __init__(self, state: _Optional[str] = ..., address: _Optional[str] = ..., leader: _Optional[str] = ..., members: _Optional[_Iterable[str]] = ..., term: _Optional[int] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., journal_size_bytes: _Optional[int] = ..., directory_size_bytes: _Optional[int] = ..., directory_size_bytes_max: _Optional[int] = ..., refused_connections: _Optional[int] = ..., failure: _Optional[str] = ..., is_encrypted: _Optional[bool] = ..., node_id: _Optional[int] = ..., group: _Optional[str] = ..., problem: _Optional[str] = ...) -> None: ...
+    refused_reports: int
+    group_problems: _containers.RepeatedCompositeFieldContainer[GroupProblem]
+    def __init__(self, state: _Optional[str] = ..., address: _Optional[str] = ..., leader: _Optional[str] = ..., members: _Optional[_Iterable[str]] = ..., term: _Optional[int] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., journal_size_bytes: _Optional[int] = ..., directory_size_bytes: _Optional[int] = ..., directory_size_bytes_max: _Optional[int] = ..., refused_connections: _Optional[int] = ..., failure: _Optional[str] = ..., is_encrypted: _Optional[bool] = ..., node_id: _Optional[int] = ..., group: _Optional[str] = ..., problem: _Optional[str] = ..., refused_reports: _Optional[int] = ..., group_problems: _Optional[_Iterable[_Union[GroupProblem, _Mapping]]] = ...) -> None: ...
+
+class GroupProblem(_message.Message):
+    __slots__ = ("group", "problem")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    problem: str
+    def __init__(self, group: _Optional[str] = ..., problem: _Optional[str] = ...) -> None: ...
 
 class TopicRouteRequest(_message.Message):
     __slots__ = ("topic",)
@@ -151,7 +163,7 @@ class DeleteValueResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class ReportRequest(_message.Message):
-    __slots__ = ("group", "command", "known_topics")
+    __slots__ = ("group", "command", "known_topics", "challenge", "nonce", "proof")
     class KnownTopicsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -162,13 +174,19 @@ class ReportRequest(_message.Message):
     GROUP_FIELD_NUMBER: _ClassVar[int]
     COMMAND_FIELD_NUMBER: _ClassVar[int]
     KNOWN_TOPICS_FIELD_NUMBER: _ClassVar[int]
+    CHALLENGE_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    PROOF_FIELD_NUMBER: _ClassVar[int]
     group: str
     command: bytes
     known_topics: _containers.ScalarMap[str, str]
-    def __init__(self, group: _Optional[str] = ..., command: _Optional[bytes] = ..., known_topics: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    challenge: bytes
+    nonce: bytes
+    proof: bytes
+    def __init__(self, group: _Optional[str] = ..., command: _Optional[bytes] = ..., known_topics: _Optional[_Mapping[str, str]] = ..., challenge: _Optional[bytes] = ..., nonce: _Optional[bytes] = ..., proof: _Optional[bytes] = ...) -> None: ...
 
 class ReportResponse(_message.Message):
-    __slots__ = ("result", "leader", "groups", "topics_versions", "own_group")
+    __slots__ = ("result", "leader", "groups", "topics_versions", "own_group", "challenge", "own_problem")
     class TopicsVersionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -181,9 +199,13 @@ class ReportResponse(_message.Message):
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     TOPICS_VERSIONS_FIELD_NUMBER: _ClassVar[int]
     OWN_GROUP_FIELD_NUMBER: _ClassVar[int]
+    CHALLENGE_FIELD_NUMBER: _ClassVar[int]
+    OWN_PROBLEM_FIELD_NUMBER: _ClassVar[int]
     result: bytes
     leader: str
     groups: _containers.RepeatedCompositeFieldContainer[_log_pb2.GroupRoute]
     topics_versions: _containers.ScalarMap[str, str]
     own_group: bytes
-    def __init__(self, result: _Optional[bytes] = ..., leader: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[_log_pb2.GroupRoute, _Mapping]]] = ..., topics_versions: _Optional[_Mapping[str, str]] = ..., own_group: _Optional[bytes] = ...) -> None: ...
+    challenge: bytes
+    own_problem: str
+    def __init__(self, result: _Optional[bytes] = ..., leader: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[_log_pb2.GroupRoute, _Mapping]]] = ..., topics_versions: _Optional[_Mapping[str, str]] = ..., own_group: _Optional[bytes] = ..., challenge: _Optional[bytes] = ..., own_problem: _Optional[str] = ...) -> None: ...

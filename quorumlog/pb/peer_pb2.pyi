@@ -15,7 +15,7 @@ class Challenge(_message.Message):
     def __init__(self, protocol: _Optional[int] = ..., nonce: _Optional[bytes] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol", "cluster_id", "group", "node_id", "to_node_id", "version", "auth", "address", "nonce", "last_index", "file_size_bytes")
+    __slots__ = ("protocol", "cluster_id", "group", "node_id", "to_node_id", "version", "auth", "address", "nonce", "last_index", "file_size_bytes", "checked_frames", "lives", "lives_auth")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
@@ -27,6 +27,9 @@ class Hello(_message.Message):
     NONCE_FIELD_NUMBER: _ClassVar[int]
     LAST_INDEX_FIELD_NUMBER: _ClassVar[int]
     FILE_SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CHECKED_FRAMES_FIELD_NUMBER: _ClassVar[int]
+    LIVES_FIELD_NUMBER: _ClassVar[int]
+    LIVES_AUTH_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     cluster_id: str
     group: str
@@ -38,21 +41,82 @@ class Hello(_message.Message):
     nonce: int
     last_index: int
     file_size_bytes: int
-    def __init__(self, protocol: _Optional[int] = ..., cluster_id: _Optional[str] = ..., group: _Optional[str] = ..., node_id: _Optional[int] = ..., to_node_id: _Optional[int] = ..., version: _Optional[str] = ..., auth: _Optional[bytes] = ..., address: _Optional[str] = ..., nonce: _Optional[int] = ..., last_index: _Optional[int] = ..., file_size_bytes: _Optional[int] = ...) -> None: ...
+    checked_frames: bool
+    lives: bytes
+    lives_auth: bytes
+    def __init__(self, protocol: _Optional[int] = ..., cluster_id: _Optional[str] = ..., group: _Optional[str] = ..., node_id: _Optional[int] = ..., to_node_id: _Optional[int] = ..., version: _Optional[str] = ..., auth: _Optional[bytes] = ..., address: _Optional[str] = ..., nonce: _Optional[int] = ..., last_index: _Optional[int] = ..., file_size_bytes: _Optional[int] = ..., checked_frames: _Optional[bool] = ..., lives: _Optional[bytes] = ..., lives_auth: _Optional[bytes] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("node_id", "version", "auth", "address", "last_index")
+    __slots__ = ("node_id", "version", "auth", "address", "last_index", "checked_frames", "lives", "lives_auth")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     AUTH_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     LAST_INDEX_FIELD_NUMBER: _ClassVar[int]
+    CHECKED_FRAMES_FIELD_NUMBER: _ClassVar[int]
+    LIVES_FIELD_NUMBER: _ClassVar[int]
+    LIVES_AUTH_FIELD_NUMBER: _ClassVar[int]
     node_id: int
     version: str
     auth: bytes
     address: str
     last_index: int
-    def __init__(self, node_id: _Optional[int] = ..., version: _Optional[str] = ..., auth: _Optional[bytes] = ..., address: _Optional[str] = ..., last_index: _Optional[int] = ...) -> None: ...
+    checked_frames: bool
+    lives: bytes
+    lives_auth: bytes
+    def __init__(self, node_id: _Optional[int] = ..., version: _Optional[str] = ..., auth: _Optional[bytes] = ..., address: _Optional[str] = ..., last_index: _Optional[int] = ..., checked_frames: _Optional[bool] = ..., lives: _Optional[bytes] = ..., lives_auth: _Optional[bytes] = ...) -> None: ...
+
+class Life(_message.Message):
+    __slots__ = ("life", "nonce", "start_term", "start_last_index", "term", "last_index", "standing", "incarnation", "joined", "past")
+    LIFE_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    START_TERM_FIELD_NUMBER: _ClassVar[int]
+    START_LAST_INDEX_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    LAST_INDEX_FIELD_NUMBER: _ClassVar[int]
+    STANDING_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    JOINED_FIELD_NUMBER: _ClassVar[int]
+    PAST_FIELD_NUMBER: _ClassVar[int]
+    life: int
+    nonce: int
+    start_term: int
+    start_last_index: int
+    term: int
+    last_index: int
+    standing: int
+    incarnation: int
+    joined: int
+    past: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, life: _Optional[int] = ..., nonce: _Optional[int] = ..., start_term: _Optional[int] = ..., start_last_index: _Optional[int] = ..., term: _Optional[int] = ..., last_index: _Optional[int] = ..., standing: _Optional[int] = ..., incarnation: _Optional[int] = ..., joined: _Optional[int] = ..., past: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class KnownLife(_message.Message):
+    __slots__ = ("node_id", "life", "nonce", "incarnation", "term", "acked_term", "acked", "committed")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    LIFE_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    ACKED_TERM_FIELD_NUMBER: _ClassVar[int]
+    ACKED_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_FIELD_NUMBER: _ClassVar[int]
+    node_id: int
+    life: int
+    nonce: int
+    incarnation: int
+    term: int
+    acked_term: int
+    acked: int
+    committed: int
+    def __init__(self, node_id: _Optional[int] = ..., life: _Optional[int] = ..., nonce: _Optional[int] = ..., incarnation: _Optional[int] = ..., term: _Optional[int] = ..., acked_term: _Optional[int] = ..., acked: _Optional[int] = ..., committed: _Optional[int] = ...) -> None: ...
+
+class Lives(_message.Message):
+    __slots__ = ("own", "known")
+    OWN_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_FIELD_NUMBER: _ClassVar[int]
+    own: Life
+    known: _containers.RepeatedCompositeFieldContainer[KnownLife]
+    def __init__(self, own: _Optional[_Union[Life, _Mapping]] = ..., known: _Optional[_Iterable[_Union[KnownLife, _Mapping]]] = ...) -> None: ...
 
 class Goodbye(_message.Message):
     __slots__ = ("code", "message")
@@ -115,7 +179,7 @@ class VoteRequest(_message.Message):
     def __init__(self, term: _Optional[int] = ..., vote_term: _Optional[int] = ..., last_index: _Optional[int] = ..., last_term: _Optional[int] = ..., pre: _Optional[bool] = ..., transfer: _Optional[bool] = ..., recovery: _Optional[bool] = ...) -> None: ...
 
 class VoteReply(_message.Message):
-    __slots__ = ("term", "vote_term", "granted", "pre", "recovery", "refusal", "leader")
+    __slots__ = ("term", "vote_term", "granted", "pre", "recovery", "refusal", "leader", "diverged")
     TERM_FIELD_NUMBER: _ClassVar[int]
     VOTE_TERM_FIELD_NUMBER: _ClassVar[int]
     GRANTED_FIELD_NUMBER: _ClassVar[int]
@@ -123,6 +187,7 @@ class VoteReply(_message.Message):
     RECOVERY_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
     LEADER_FIELD_NUMBER: _ClassVar[int]
+    DIVERGED_FIELD_NUMBER: _ClassVar[int]
     term: int
     vote_term: int
     granted: bool
@@ -130,7 +195,8 @@ class VoteReply(_message.Message):
     recovery: bool
     refusal: int
     leader: int
-    def __init__(self, term: _Optional[int] = ..., vote_term: _Optional[int] = ..., granted: _Optional[bool] = ..., pre: _Optional[bool] = ..., recovery: _Optional[bool] = ..., refusal: _Optional[int] = ..., leader: _Optional[int] = ...) -> None: ...
+    diverged: bool
+    def __init__(self, term: _Optional[int] = ..., vote_term: _Optional[int] = ..., granted: _Optional[bool] = ..., pre: _Optional[bool] = ..., recovery: _Optional[bool] = ..., refusal: _Optional[int] = ..., leader: _Optional[int] = ..., diverged: _Optional[bool] = ...) -> None: ...
 
 class AppendEntries(_message.Message):
     __slots__ = ("term", "prev_index", "prev_term", "hi", "runs", "commit", "round", "configurations", "admitted", "prev_chain_crc")
@@ -157,7 +223,7 @@ class AppendEntries(_message.Message):
     def __init__(self, term: _Optional[int] = ..., prev_index: _Optional[int] = ..., prev_term: _Optional[int] = ..., hi: _Optional[int] = ..., runs: _Optional[_Iterable[_Union[TermRun, _Mapping]]] = ..., commit: _Optional[int] = ..., round: _Optional[int] = ..., configurations: _Optional[_Iterable[_Union[ConfigurationAt, _Mapping]]] = ..., admitted: _Optional[int] = ..., prev_chain_crc: _Optional[int] = ...) -> None: ...
 
 class AppendReply(_message.Message):
-    __slots__ = ("term", "match", "refusal", "refused_prev", "hint_last", "hint_runs", "round", "standing", "incarnation")
+    __slots__ = ("term", "match", "refusal", "refused_prev", "hint_last", "hint_runs", "round", "standing", "incarnation", "diverged")
     TERM_FIELD_NUMBER: _ClassVar[int]
     MATCH_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
@@ -167,6 +233,7 @@ class AppendReply(_message.Message):
     ROUND_FIELD_NUMBER: _ClassVar[int]
     STANDING_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    DIVERGED_FIELD_NUMBER: _ClassVar[int]
     term: int
     match: int
     refusal: int
@@ -176,7 +243,8 @@ class AppendReply(_message.Message):
     round: int
     standing: int
     incarnation: int
-    def __init__(self, term: _Optional[int] = ..., match: _Optional[int] = ..., refusal: _Optional[int] = ..., refused_prev: _Optional[int] = ..., hint_last: _Optional[int] = ..., hint_runs: _Optional[_Iterable[_Union[TermRun, _Mapping]]] = ..., round: _Optional[int] = ..., standing: _Optional[int] = ..., incarnation: _Optional[int] = ...) -> None: ...
+    diverged: bool
+    def __init__(self, term: _Optional[int] = ..., match: _Optional[int] = ..., refusal: _Optional[int] = ..., refused_prev: _Optional[int] = ..., hint_last: _Optional[int] = ..., hint_runs: _Optional[_Iterable[_Union[TermRun, _Mapping]]] = ..., round: _Optional[int] = ..., standing: _Optional[int] = ..., incarnation: _Optional[int] = ..., diverged: _Optional[bool] = ...) -> None: ...
 
 class InstallSnapshot(_message.Message):
     __slots__ = ("term", "meta", "round", "size_bytes", "crc")

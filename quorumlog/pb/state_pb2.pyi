@@ -10,18 +10,20 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Command(_message.Message):
-    __slots__ = ("put_topic", "delete_topic", "commit_offsets", "delete_group", "producer_batch", "put_member", "take_delayed", "cancel_delayed", "put_group", "mark_resent", "begin_transaction", "check_transactions", "end_transaction", "pop_take", "pop_settle", "pop_hide")
+    __slots__ = ("put_topic", "delete_topic", "commit_offsets", "delete_group", "producer_batch", "put_member", "take_delayed", "cancel_delayed", "put_group", "mark_resent", "begin_transaction", "check_transactions", "end_transaction", "pop_take", "pop_settle", "pop_hide", "claim_producer")
     class PutTopic(_message.Message):
-        __slots__ = ("topic", "queue_count", "permission", "must_be_new")
+        __slots__ = ("topic", "queue_count", "permission", "must_be_new", "message_type")
         TOPIC_FIELD_NUMBER: _ClassVar[int]
         QUEUE_COUNT_FIELD_NUMBER: _ClassVar[int]
         PERMISSION_FIELD_NUMBER: _ClassVar[int]
         MUST_BE_NEW_FIELD_NUMBER: _ClassVar[int]
+        MESSAGE_TYPE_FIELD_NUMBER: _ClassVar[int]
         topic: str
         queue_count: int
         permission: int
         must_be_new: bool
-        def __init__(self, topic: _Optional[str] = ..., queue_count: _Optional[int] = ..., permission: _Optional[int] = ..., must_be_new: _Optional[bool] = ...) -> None: ...
+        message_type: str
+        def __init__(self, topic: _Optional[str] = ..., queue_count: _Optional[int] = ..., permission: _Optional[int] = ..., must_be_new: _Optional[bool] = ..., message_type: _Optional[str] = ...) -> None: ...
     class DeleteTopic(_message.Message):
         __slots__ = ("topic",)
         TOPIC_FIELD_NUMBER: _ClassVar[int]
@@ -59,6 +61,13 @@ class Command(_message.Message):
         record_count: int
         size_bytes: int
         def __init__(self, producer_id: _Optional[int] = ..., sequence: _Optional[int] = ..., record_count: _Optional[int] = ..., size_bytes: _Optional[int] = ...) -> None: ...
+    class ClaimProducer(_message.Message):
+        __slots__ = ("name", "number")
+        NAME_FIELD_NUMBER: _ClassVar[int]
+        NUMBER_FIELD_NUMBER: _ClassVar[int]
+        name: str
+        number: int
+        def __init__(self, name: _Optional[str] = ..., number: _Optional[int] = ...) -> None: ...
     class PutMember(_message.Message):
         __slots__ = ("node_id", "address", "peer_address")
         NODE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -148,6 +157,7 @@ class Command(_message.Message):
     POP_TAKE_FIELD_NUMBER: _ClassVar[int]
     POP_SETTLE_FIELD_NUMBER: _ClassVar[int]
     POP_HIDE_FIELD_NUMBER: _ClassVar[int]
+    CLAIM_PRODUCER_FIELD_NUMBER: _ClassVar[int]
     put_topic: Command.PutTopic
     delete_topic: Command.DeleteTopic
     commit_offsets: Command.CommitOffsets
@@ -164,4 +174,5 @@ class Command(_message.Message):
     pop_take: _pop_pb2.PopTake
     pop_settle: _pop_pb2.PopSettle
     pop_hide: _pop_pb2.PopHide
-    def __init__(self, put_topic: _Optional[_Union[Command.PutTopic, _Mapping]] = ..., delete_topic: _Optional[_Union[Command.DeleteTopic, _Mapping]] = ..., commit_offsets: _Optional[_Union[Command.CommitOffsets, _Mapping]] = ..., delete_group: _Optional[_Union[Command.DeleteGroup, _Mapping]] = ..., producer_batch: _Optional[_Union[Command.ProducerBatch, _Mapping]] = ..., put_member: _Optional[_Union[Command.PutMember, _Mapping]] = ..., take_delayed: _Optional[_Union[Command.TakeDelayed, _Mapping]] = ..., cancel_delayed: _Optional[_Union[Command.CancelDelayed, _Mapping]] = ..., put_group: _Optional[_Union[Command.PutGroup, _Mapping]] = ..., mark_resent: _Optional[_Union[Command.MarkResent, _Mapping]] = ..., begin_transaction: _Optional[_Union[Command.BeginTransaction, _Mapping]] = ..., check_transactions: _Optional[_Union[Command.CheckTransactions, _Mapping]] = ..., end_transaction: _Optional[_Union[Command.EndTransaction, _Mapping]] = ..., pop_take: _Optional[_Union[_pop_pb2.PopTake, _Mapping]] = ..., pop_settle: _Optional[_Union[_pop_pb2.PopSettle, _Mapping]] = ..., pop_hide: _Optional[_Union[_pop_pb2.PopHide, _Mapping]] = ...) -> None: ...
+    claim_producer: Command.ClaimProducer
+    def __init__(self, put_topic: _Optional[_Union[Command.PutTopic, _Mapping]] = ..., delete_topic: _Optional[_Union[Command.DeleteTopic, _Mapping]] = ..., commit_offsets: _Optional[_Union[Command.CommitOffsets, _Mapping]] = ..., delete_group: _Optional[_Union[Command.DeleteGroup, _Mapping]] = ..., producer_batch: _Optional[_Union[Command.ProducerBatch, _Mapping]] = ..., put_member: _Optional[_Union[Command.PutMember, _Mapping]] = ..., take_delayed: _Optional[_Union[Command.TakeDelayed, _Mapping]] = ..., cancel_delayed: _Optional[_Union[Command.CancelDelayed, _Mapping]] = ..., put_group: _Optional[_Union[Command.PutGroup, _Mapping]] = ..., mark_resent: _Optional[_Union[Command.MarkResent, _Mapping]] = ..., begin_transaction: _Optional[_Union[Command.BeginTransaction, _Mapping]] = ..., check_transactions: _Optional[_Union[Command.CheckTransactions, _Mapping]] = ..., end_transaction: _Optional[_Union[Command.EndTransaction, _Mapping]] = ..., pop_take: _Optional[_Union[_pop_pb2.PopTake, _Mapping]] = ..., pop_settle: _Optional[_Union[_pop_pb2.PopSettle, _Mapping]] = ..., pop_hide: _Optional[_Union[_pop_pb2.PopHide, _Mapping]] = ..., claim_producer: _Optional[_Union[Command.ClaimProducer, _Mapping]] = ...) -> None: ...

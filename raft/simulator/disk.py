@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from random import Random
 
 from node.effects import Payload
-from raft.errors import HardStateNotSavedError, PeerProtocolError
+from raft.errors import ForeignChainError, HardStateNotSavedError, PeerProtocolError
 from raft.messages import (
     NO_INDEX,
     AppendRequest,
@@ -126,7 +126,7 @@ class Disk:
         image.entries.append(entry)
         self._write(Write(index, [entry]))
 
-    def check_raw(self, message: AppendRequest, payload: Payload) -> None:
+    def check_raw(self, message: AppendRequest, payload: Payload, held: Index) -> None:
         assert isinstance(payload, list), f"payload {payload!r}"
         if not payload or payload[0].index != message.prev_index + 1:
             raise PeerProtocolError(message.sender, "the payload begins elsewhere")
@@ -141,6 +141,14 @@ class Disk:
             before = chain_of(before, entry.term, entry.kind, entry.body)
             if before != entry.chain:
                 raise PeerProtocolError(message.sender, f"digest of {entry.index} is wrong")
+        if held > message.prev_index:
+            here, there = self.memory.chain_at(held), payload[held - payload[0].index].chain
+            if here != there:
+                detail = f"entries through {held} differ from those here"
+                raise ForeignChainError(message.sender, detail, held, there)
+
+    def chain_at(self, index: Index) -> int | None:
+        return self.memory.chain_at(index)
 
     def write_raw(self, lo: Index, hi: Index, payload: Payload, payload_lo: Index) -> None:
         assert isinstance(payload, list), f"payload {payload!r}"
@@ -313,6 +321,15 @@ class Disk:
         self.pending.clear()
         self.durable = Image(initial)
         self.memory = Image(initial)
+        self.bad.clear()
+        self.former.clear()
+
+    def put_back(self, image: Image) -> None:
+        """Replace everything by an earlier image of this disk."""
+        self.done_id = self.sync_id()
+        self.pending.clear()
+        self.durable = image.copy()
+        self.memory = image.copy()
         self.bad.clear()
         self.former.clear()
 

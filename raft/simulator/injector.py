@@ -28,7 +28,15 @@ if TYPE_CHECKING:
 NODE_COUNT_MAX = 8
 _RECOVERY_ELECTIONS = 8
 """Time-outs to wait for a leader after all have lost power."""
-_NOT_WITH_TOTAL_LOSS = ("wipe", "add_node", "promote", "remove", "bit_flip", "old_sector")
+_NOT_WITH_TOTAL_LOSS = (
+    "wipe",
+    "old_disk",
+    "add_node",
+    "promote",
+    "remove",
+    "bit_flip",
+    "old_sector",
+)
 """After a loss that has no bound the rest must be kept, and by those who were there."""
 
 
@@ -188,7 +196,7 @@ class Injector:
         if node is None:
             return False
         disk = node.disk
-        if disk.bad and disk.is_tail_damaged():
+        if (disk.bad and disk.is_tail_damaged()) or node.acquaintance.is_copy:
             return False
         return disk.durable.hard_state.standing is disk.memory.hard_state.standing is Standing.FULL
 
@@ -204,6 +212,29 @@ class Injector:
             node.wipe()
             self._world.coverage.hit("node_wiped")
             self._restart_after(fault, node)
+
+    def _do_backup(self, node: Process, _fault: Fault) -> None:
+        node.acquaintance.keep()
+
+    def _do_old_disk(self, node: Process, fault: Fault) -> None:
+        """The disk comes back as it was at an earlier time, and all others know better."""
+        acquaintance, backups = node.acquaintance, node.acquaintance.backups
+        if self._world.options.is_rolling:
+            return  # A process of the older version tells no life, and judges nobody.
+        if node.status is Status.DOWN or not backups or not self.is_dispensable(node):
+            return
+        backup = backups[fault.number % len(backups)]
+        is_full = backup.image.hard_state.standing is Standing.FULL
+        if not is_full or node.disk.memory.hard_state.standing is not Standing.FULL:
+            return
+        if not atlas.may_lose(self._world, node):
+            return
+        if not acquaintance.is_known_to_all(backup):
+            self._world.coverage.hit("old_copy_withheld")
+            return
+        node.put_back(backup)
+        self._world.coverage.hit("old_copy_put_back")
+        self._restart_after(fault, node)
 
     # Clocks.
 

@@ -94,7 +94,8 @@ def _bootstrap(world: World) -> Configuration:
 
 
 def _is_full(node: Process) -> bool:
-    return not node.disk.bad and node.disk.memory.hard_state.standing is Standing.FULL
+    standing = node.disk.memory.hard_state.standing
+    return not node.disk.bad and standing is Standing.FULL and not node.acquaintance.is_copy
 
 
 def _draw_quorum(world: World, random: Random) -> list[NodeId]:
@@ -271,6 +272,7 @@ def _is_equal(world: World, members: list[NodeId]) -> bool:
     return all(
         node.is_up
         and not node.disk.bad
+        and not node.acquaintance.is_copy
         and node.applied == last
         and node.disk.memory.last_index == last
         and node.disk.memory.chain_at(last) == leader.disk.memory.chain_at(last)

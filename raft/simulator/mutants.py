@@ -9,9 +9,17 @@ random runs, name the directed test that kills them.
 
 from __future__ import annotations
 
-from raft.simulator import mutants_disk, mutants_operation, mutants_replication
+from raft.simulator import (
+    mutants_disk,
+    mutants_lives,
+    mutants_operation,
+    mutants_replication,
+)
 from raft.simulator.mutation import Mutant
 
 MUTANTS: tuple[Mutant, ...] = (
-    mutants_replication.MUTANTS + mutants_operation.MUTANTS + mutants_disk.MUTANTS
+    mutants_replication.MUTANTS
+    + mutants_operation.MUTANTS
+    + mutants_disk.MUTANTS
+    + mutants_lives.MUTANTS
 )

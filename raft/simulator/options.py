@@ -48,6 +48,10 @@ DISK_KINDS = ("bit_flip", "old_sector", "full_disk")
 """Drawn apart from the others, so that seeds without them stayed what they were."""
 
 
+COPY_KINDS = ("backup", "backup", "old_disk")
+"""Drawn apart, too."""
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """Everything about a run except its fault plan. Drawn from the seed, then perhaps shrunk."""
@@ -113,6 +117,9 @@ class Options:
     relapses: bool = False
     """With `total_loss`: nodes lose power again under the leader that was elected after all did.
     Entries travel alone then, so that catching up takes a while, and other faults are rarer."""
+
+    copy_kinds: tuple[str, ...] = ()
+    """Disks are copied, and come back as they were."""
 
     @property
     def election_us(self) -> int:
@@ -203,6 +210,7 @@ def draw(seed: int, event_count_max: int) -> Options:
         cas_share=later.choice((0.0, 0.0, 0.2, 0.6)),
         hint_every=later.choice((0, 1, 8)) if disk_share else 0,
         relapses=later.random() < 0.7,
+        copy_kinds=COPY_KINDS if later.random() < 0.3 else (),
     )
     if not options.total_loss or not options.relapses:
         return options

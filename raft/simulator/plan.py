@@ -38,6 +38,9 @@ def draw_plan(options: Options) -> list[Fault]:
     if options.is_rolling:
         faults += _draw_kinds(options, ("roll",), 0xB011_F00D)
         faults.sort(key=lambda fault: fault.at_us)
+    if options.copy_kinds:
+        faults += _draw_kinds(options, options.copy_kinds, 0xC0B1_F00D)
+        faults.sort(key=lambda fault: fault.at_us)
     if options.total_loss and options.relapses:
         rarely = replace(options, fault_gap_us=_RELAPSE_ELECTIONS * options.election_us)
         faults += _draw_kinds(rarely, ("relapse",), 0x4E1A_F00D)

@@ -29,6 +29,7 @@ from raft.messages import (
 )
 from raft.ready import InitialState, recovering_state
 from raft.simulator import repair
+from raft.simulator.acquaintance import Acquaintance, Backup
 from raft.simulator.disk import Disk
 from raft.simulator.image import Image
 from raft.simulator.machine import StateMachine
@@ -59,6 +60,7 @@ class Process:
     """A replica and the machine it runs on."""
 
     __slots__ = (
+        "acquaintance",
         "disk",
         "epoch",
         "ghosts",
@@ -107,6 +109,7 @@ class Process:
         self.sync_factor = 1
         self.sync_fails = False
         self.repair: repair.Repair | None = None
+        self.acquaintance = Acquaintance(self)
         self.promised_term: Term = 0
         # What the referee last saw.
         self.seen_term: Term = 0
@@ -166,6 +169,7 @@ class Process:
         world.push(world.now + first, self.on_tick, self.epoch, None, None)
         if world.trace is not None:
             world.note(f"{self} starts at {self.disk.memory.hard_state}")
+        self.acquaintance.begin()
 
     def stop(self) -> None:
         """The process ends without a word; the disk is as the caller leaves it."""
@@ -197,7 +201,16 @@ class Process:
         self.stop()
         self.ghosts += [self.disk.durable, self.disk.memory]
         self.disk.wipe(self.world.empty_disk())
+        self.acquaintance.wipe()
         self.promised_term = 0
+
+    def put_back(self, backup: Backup) -> None:
+        """The disk is replaced by an old copy of itself (fault-matrix D18)."""
+        self.stop()
+        self.ghosts += [self.disk.durable, self.disk.memory]
+        self.disk.put_back(backup.image)
+        self.acquaintance.put_back(backup)
+        self.promised_term = backup.image.hard_state.term
 
     def read_damage(self) -> None:
         """A read met damage: note what is committed, end, and start again to be repaired."""
@@ -258,10 +271,13 @@ class Process:
             self.missed_ticks += 1
             return
         self.replica.tick()
+        self.acquaintance.on_tick(self.replica.core.state.now)
         self.settle()
 
     def receive(self, link: Link, outgoing: Outgoing) -> None:
         """A message arrives."""
+        if not self.acquaintance.lets_in(self.world.nodes[link.sender]):
+            return
         message = outgoing.message
         kind: type = type(message)
         if kind in repair.KINDS:

@@ -69,6 +69,8 @@ class Referee:
         """Compare a node with what it was and with the others."""
         state = node.replica.core.state
         role, term = state.role, state.term
+        if state.standing is Standing.DIVERGED:
+            raise InvariantError("I5", f"{node} was contradicted in what it has committed")
         if term != node.seen_term or role is not node.seen_role:
             self._on_role(node, term, role)
         disk = node.disk

@@ -39,6 +39,7 @@ class World:
     __slots__ = (
         "_empty_disks",
         "_heap",
+        "_nonces",
         "_sequence",
         "_sync_delays",
         "_values",
@@ -105,6 +106,7 @@ class World:
         self.process_numbers = 0
         self._values = 0
         self._empty_disks = 0
+        self._nonces = 0
         self.reads = Reads()
         self.cells = Cells()
         self.nodes: dict[NodeId, Process] = {}
@@ -176,9 +178,18 @@ class World:
 
     def empty_disk(self) -> InitialState:
         """Return the state of an empty disk, told apart from every earlier one by its number."""
-        self._empty_disks += 1
         # With room for the losses of power that a disk goes through in its life.
-        return joining_state(incarnation=1000 * self._empty_disks)
+        return joining_state(incarnation=self.new_incarnation())
+
+    def new_incarnation(self) -> int:
+        """Return a number for a node that begins without memory, above all before."""
+        self._empty_disks += 1
+        return 1000 * self._empty_disks
+
+    def new_nonce(self) -> int:
+        """Return what tells one process from all others."""
+        self._nonces += 1
+        return self._nonces
 
     def members(self) -> list[NodeId]:
         """Return all nodes there are, in order."""

@@ -30,9 +30,11 @@ from store.fsck.meta import (
     read_trust,
     stray_files,
 )
+from store.fsck.node_files import check_node_files
 from store.fsck.queues import QueueCheck
 from store.fsck.records import DerivedCheck
-from store.fsck.types import Finding, Part, Progress, Severity, no_progress
+from store.fsck.types import Finding, Notice, Part, Progress, Severity, no_progress
+from store.inner_batches import topics_of
 from store.ledger_entry import check_run
 from store.ledger_start import LOG_FROM_ZERO, LogStart
 
@@ -72,6 +74,8 @@ class Check:
         self.walk: LogWalk | None = None
         self.last_index = -1
         """Last good entry of a ledger."""
+        self.notices: list[Notice] = []
+        """What is no finding, and people should know."""
         names = self.fs.list_directory(os.path.join(root, self.layout.log_directory))
         is_empty = not any(name.isdecimal() for name in names)
         self.trust: Trust
@@ -140,6 +144,7 @@ class Check:
             yield from self._early
             if not self.is_resetting:
                 yield from self._check_log(progress)
+            yield from check_node_files(self.fs, self.root)
             yield from stray_files(self.fs, self.root, self.layout)
         finally:
             self.descriptors.close()
@@ -172,6 +177,7 @@ class Check:
                 yield event
         progress("derived", 0, 1)
         yield from derived.finish()
+        self.notices = derived.notices()
         yield from self._check_end(walk.end_position, derived.newest_unix_ms, has_damage=has_damage)
         progress("derived", 1, 1)
 
@@ -198,7 +204,8 @@ class Check:
             required_position=trust.required_position,
             is_clean=trust.is_clean,
         )
-        return DerivedCheck(queues, index, self.data.place, self._log_severity)
+        without_queues = topics_of(self.fs, self.root)
+        return DerivedCheck(queues, index, self.data.place, self._log_severity, without_queues)
 
     def _log_severity(self, position: int) -> Severity:
         is_known = position < self.trust.known_good_position

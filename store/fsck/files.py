@@ -18,7 +18,7 @@ from store.errors import FileSystemError, LockedError
 from store.file_system import FileSystem
 from store.fsck.types import Finding, Part, Severity
 from store.identity import FLOCK, LOCK_NAME, DirectoryLock
-from store.mapped_file import TEMPORARY_SUFFIX
+from store.staging import is_unfinished
 
 OPEN_FILES_MAX: Final = 128
 SCAN_SIZE_BYTES: Final = MIB
@@ -64,6 +64,10 @@ class ReadOnlyFileSystem(FileSystem):
     def rename(self, source: str, target: str) -> None:
         """Refuse."""
         raise AssertionError(f"rename to {target} in a read-only check")
+
+    def remove_directory(self, path: str) -> None:
+        """Refuse."""
+        raise AssertionError(f"removal of {path} in a read-only check")
 
     def unlink(self, path: str) -> None:
         """Refuse."""
@@ -272,6 +276,6 @@ class Segments:
 
 def odd_file(path: str, part: Part) -> Finding:
     """Name a file that does not belong where it is."""
-    if path.endswith(TEMPORARY_SUFFIX):
+    if is_unfinished(path):
         return Finding(path, 0, "file", "none", "left over", Severity.LEFT_OVER, part)
     return Finding(path, 0, "file", "none of this name", "one", Severity.UNKNOWN, part)

@@ -35,11 +35,14 @@ from store.opening import (
     is_replica_directory,
     known_good_position,
 )
+from store.staging import ASIDE_DIRECTORY, STAGING_DIRECTORY
+from store.sum_files import DIRECTORY as SUMS_DIRECTORY
 
 DAMAGED_DIRECTORY: Final = "damaged"
 # What RocketMQ keeps beside the parts that we have (0.3): left alone.
 ROCKETMQ_NAMES: Final = frozenset(
     {
+        "abort.bak",  # Every start of a broker leaves one.
         "config",
         "consumequeue_ext",
         "batchconsumequeue",
@@ -57,17 +60,24 @@ OUR_NAMES: Final = frozenset(
         COMMIT_LOG_DIRECTORY,
         QUEUE_DIRECTORY,
         INDEX_DIRECTORY,
+        SUMS_DIRECTORY,
         durable_mark.FILE_NAME,
         checkpoint.FILE_NAME,
         ABORT_NAME,
+        ASIDE_DIRECTORY,
         BOOT_ID_NAME,
         LOCK_NAME,
+        STAGING_DIRECTORY,
         DAMAGED_DIRECTORY,
         f"{REPLICA_META_NAME}.0",
         f"{REPLICA_META_NAME}.1",
         f"{SHIPPED_META_NAME}.0",
         f"{SHIPPED_META_NAME}.1",
         CUT_DIRECTORY,
+        "lives.0",
+        "lives.1",
+        "lives.0.damaged",
+        "lives.1.damaged",
         "haBinding.0",  # As the node names them, these too.
         "haBinding.1",
         "haLosses.0",
@@ -78,6 +88,8 @@ OUR_NAMES: Final = frozenset(
         "nameserver",
         "node.json",
         "damage-found",
+        "term-seal",
+        "term-seal.tmp",
     }
 )
 _DUMP: Final = re.compile(r"dump-[0-9]+-[0-9]+\.txt")
@@ -254,7 +266,7 @@ def read_starts(
         path = os.path.join(root, name)
         if os.path.exists(path):
             data, _ = _read_file(fs, path, 1 << 16)
-            problem = _meta_problem(data, parity)
+            problem = meta_problem(data, parity)
             if problem is None:
                 payloads.append(parity)
             else:
@@ -280,7 +292,7 @@ def _start_finding(path: str, at: int, field: str, expected: str, found: str) ->
     return Finding(path, at, field, expected, found, Severity.REPAIRABLE, Part.START)
 
 
-def _meta_problem(data: bytes, parity: int) -> tuple[int, str, str, str] | None:
+def meta_problem(data: bytes, parity: int) -> tuple[int, str, str, str] | None:
     """Say what is wrong with one generation of a meta file; see `store.meta_file`."""
     header = _META_HEADER.match(data)
     if header is None:
@@ -325,6 +337,7 @@ def parse_start(data: bytes) -> LogStart | None:
 
 def stray_files(fs: FileSystem, root: str, layout: Layout) -> Iterator[Finding]:
     """Name what is in the root, or beside a ledger's data, and belongs to nobody."""
+    yield from _unfinished_files(fs, root, STAGING_DIRECTORY)
     for name in fs.list_directory(root):
         is_known = name in OUR_NAMES | ROCKETMQ_NAMES or _DUMP.fullmatch(name)
         if not is_known and name not in layout.containers:
@@ -340,8 +353,15 @@ def stray_files(fs: FileSystem, root: str, layout: Layout) -> Iterator[Finding]:
         "currterm.bak",
         "checkpoint",
         "checkpoint.bak",
+        STAGING_DIRECTORY,
     }
     known |= {f"{START_NAME}.0", f"{START_NAME}.1"}
+    yield from _unfinished_files(fs, root, f"{directory}/{STAGING_DIRECTORY}")
     for name in fs.list_directory(os.path.join(root, directory)):
         if name not in known:
             yield odd_file(f"{directory}/{name}", Part.DIRECTORY)
+
+
+def _unfinished_files(fs: FileSystem, root: str, directory: str) -> Iterator[Finding]:
+    for name in fs.list_directory(os.path.join(root, directory)):
+        yield odd_file(f"{directory}/{name}", Part.DIRECTORY)

@@ -31,6 +31,7 @@ from store.fsck.types import (
     Severity,
     no_progress,
 )
+from store.inner_batches import is_inner_batch
 from store.ledger_entry import unpack_header
 from store.record_tail import TailReader
 
@@ -361,7 +362,8 @@ def _count(data: bytes, tails: TailReader, queues: dict[tuple[str, int], tuple[i
         queue_id = fmt.INT32.unpack_from(data, at + fmt.QUEUE_ID_AT)[0]
         offset = fmt.OFFSETS.unpack_from(data, at + fmt.QUEUE_OFFSET_AT)[0]
         flags = fmt.INT32.unpack_from(data, at + fmt.SYS_FLAG_AT)[0]
-        if tail is not None and not flags & fmt.TRANSACTION_PREPARED:
+        is_hidden = flags & fmt.TRANSACTION_PREPARED or is_inner_batch(data, at)
+        if tail is not None and not is_hidden:
             key = (tail[0].decode("ascii"), queue_id)
             lo, hi = queues.get(key, (offset, offset))
             # Only what adjoins: an offset that jumps is damaged itself.

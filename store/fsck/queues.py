@@ -7,7 +7,7 @@ the log's container. Memory: a few numbers for each queue. Sources: storage-form
 """
 
 import os
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Container, Generator, Iterator
 from typing import Final
 
 from store import format as fmt
@@ -190,8 +190,9 @@ class QueueCheck:
 
     # --- The end ---
 
-    def finish(self) -> Iterator[Finding]:
-        """Check what is on disk and not of a record of the log."""
+    def finish(self, passed_over: Container[bytes]) -> Iterator[Finding]:
+        """Check what is on disk and not of a record of the log; nothing of the topics
+        `passed_over`."""
         directory = os.path.join(self._root, DIRECTORY)
         for topic in self._fs.list_directory(directory):
             path = f"{DIRECTORY}/{topic}"
@@ -199,6 +200,8 @@ class QueueCheck:
                 yield Finding(
                     path, 0, "rebuild", "completed", "unfinished", Severity.DERIVED, Part.QUEUE
                 )
+            elif topic.encode() in passed_over:
+                continue
             elif not os.path.isdir(os.path.join(directory, topic)):
                 yield odd_file(path, Part.QUEUE)
             else:

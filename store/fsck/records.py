@@ -14,7 +14,8 @@ from store.config import MIB
 from store.fsck.index import IndexCheck, Key
 from store.fsck.log import Bad, Records
 from store.fsck.queues import QueueCheck
-from store.fsck.types import Finding, Part, Severity
+from store.fsck.types import Finding, Notice, Part, Severity
+from store.inner_batches import is_inner_batch
 from store.record_check import store_timestamp
 from store.record_tail import TailReader
 
@@ -34,14 +35,18 @@ class DerivedCheck:
         index: IndexCheck,
         place: Callable[[int], tuple[str, int]],
         log_severity: Callable[[int], Severity],
+        without_queues: set[bytes],
     ) -> None:
-        """`place`: file and byte of a position of the log; `log_severity`: of damage there."""
+        """`place`: file and byte of a position of the log; `log_severity`: of damage there.
+        `without_queues`: topics with inner batches, as far as they are known; grows."""
         self._queues, self._index = queues, index
         self._place, self._log_severity = place, log_severity
         self._tails = TailReader()
         self._units: dict[tuple[str, int], list[tuple[int, bytes]]] = {}
         self._keys: list[Key] = []
         self._collected_bytes = 0
+        self._without_queues = without_queues
+        self._passed_over: dict[bytes, int] = {}
         self.newest_unix_ms = 0
         """Latest store time of all records."""
 
@@ -66,7 +71,10 @@ class DerivedCheck:
             else:
                 topic, _, tags_code, hashes = tail
                 transaction = flags & fmt.SYS_FLAG_TRANSACTION_MASK
-                if not transaction & fmt.TRANSACTION_PREPARED:  # Nor rolled back.
+                if flags & fmt.SYS_FLAG_INNER_BATCH and is_inner_batch(data, at):
+                    self._without_queues.add(topic)
+                    self._pass_over(topic, 1)
+                elif not transaction & fmt.TRANSACTION_PREPARED:  # Nor rolled back.
                     key = (topic.decode("ascii"), queue_id)
                     unit = (offset, _UNIT.pack(position, size_bytes, tags_code))
                     self._units.setdefault(key, []).append(unit)
@@ -83,8 +91,14 @@ class DerivedCheck:
         units, keys = self._units, self._keys
         self._units, self._keys, self._collected_bytes = {}, [], 0
         for (topic, queue_id), collected in units.items():
+            if topic.encode() in self._without_queues:
+                self._pass_over(topic.encode(), len(collected))
+                continue
             yield from self._queues.put(topic, queue_id, collected)
         yield from self._index.put(keys)
+
+    def _pass_over(self, topic: bytes, count: int) -> None:
+        self._passed_over[topic] = self._passed_over.get(topic, 0) + count
 
     def damage(self, bad: Bad) -> Iterator[Finding]:
         """The log has bytes that are no good between the records before and those to come."""
@@ -95,8 +109,15 @@ class DerivedCheck:
     def finish(self) -> Iterator[Finding]:
         """Compare the rest, and check that nothing else is there."""
         yield from self.compare()
-        yield from self._queues.finish()
+        yield from self._queues.finish(self._without_queues)
         yield from self._index.finish()
+
+    def notices(self) -> list[Notice]:
+        """Return what is whole and cannot be read; for after `finish`."""
+        return [
+            Notice(topic.decode(), self._passed_over.get(topic, 0))
+            for topic in sorted(self._without_queues)
+        ]
 
     def _bad_topic(self, position: int) -> Finding:
         path, at = self._place(position)

@@ -42,9 +42,9 @@ from store.index_files import IndexFiles
 from store.ledger import Ledger
 from store.ledger_start import LOG_FROM_ZERO, StartFile
 from store.ledger_start import NAME as START_NAME
-from store.mapped_file import TEMPORARY_SUFFIX
 from store.opening import is_replica_directory, log_directory, open_log
 from store.record_check import store_timestamp
+from store.staging import TEMPORARY_SUFFIX, is_unfinished, stage
 
 _CHUNK_SIZE_BYTES: Final = MIB
 
@@ -209,9 +209,7 @@ class _Repair:
             return
         self._aside(action.path, action.zero_lo, action.zero_hi)
         self._aside(action.path, size_bytes, os.stat(path).st_size)
-        fs, temporary = self.fs, path + TEMPORARY_SUFFIX
-        if os.path.exists(temporary):
-            fs.unlink(temporary)
+        fs, temporary = self.fs, stage(self.fs, *os.path.split(path))
         fd = fs.open(temporary, create=True)
         try:
             fs.allocate(fd, temporary, size_bytes)
@@ -265,7 +263,7 @@ class _Repair:
         path = os.path.join(self.root, action.path)
         if not os.path.isfile(path):
             return
-        if path.endswith(TEMPORARY_SUFFIX):
+        if is_unfinished(path):
             self.fs.unlink(path)
             self.fs.sync_directory(os.path.dirname(path))
         else:

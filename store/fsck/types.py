@@ -49,6 +49,8 @@ class Part(enum.StrEnum):
     START = "start"
     CHECKPOINT = "checkpoint"
     DIRECTORY = "directory"
+    NODE = "node"
+    """What a node promised, its state and its name server: the files beside the log."""
 
 
 class Finding(NamedTuple):
@@ -70,6 +72,22 @@ class Finding(NamedTuple):
         return (
             f"{self.path} byte {self.at}: {self.field} is {self.found}, expected {self.expected} "
             f"({self.severity})"
+        )
+
+
+class Notice(NamedTuple):
+    """A topic that RocketMQ wrote inner batches to: whole, kept, and not readable here.
+
+    `record_count`: how many records of it the log has, inner batches or not.
+    """
+
+    topic: str
+    record_count: int
+
+    def __str__(self) -> str:
+        return (
+            f"inner batches of RocketMQ: {self.record_count} records of topic {self.topic} "
+            f"(queue.type=BatchCQ) are whole, kept, and not readable here"
         )
 
 

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from chaos.losses import Place, find_losses
+from chaos.scenarios.failovers import misstated
 
 from quorumlog.ha_types import HaLoss
 from raft.errors import Outcome
@@ -130,3 +131,25 @@ def test_what_was_read_had_been_sent_also_where_it_was_lost_later() -> None:
         assert [found.rule for found in check_values([*sent, phantom])] == ["phantom"]
         refused = read(kind, "v3", 9)
         assert [found.rule for found in check_values([*sent, refused])] == ["aborted_read"]
+
+
+def test_what_others_were_said_to_hold_is_never_lost() -> None:
+    places = {**PLACES, "v6": replace(PLACES["v6"], is_copied=True)}
+    assert not find_losses(places, [drain()], []).problems
+    problems = find_losses(places, [drain(5, 6, 7)], [REPORTED]).problems
+    assert len(problems) == 1
+    assert "'v6' of epoch 1 is lost, and its receipt says that others hold it" in problems[0]
+
+
+def test_a_receipt_that_claims_another_mode_is_found() -> None:
+    sync, alone = Place(1, 0, "q0", 0, is_copied=True), Place(1, 0, "q0", 0)
+    assert not misstated({"a": sync}, {1: "sync"})
+    assert not misstated({"a": alone}, {1: "async"})
+    assert not misstated({"a": sync}, {2: "async"}), "of an epoch that nobody looked at"
+    assert "others hold it" in misstated({"a": sync}, {1: "async"})[0]
+    assert "the master alone" in misstated({"a": alone}, {1: "sync"})[0]
+    # A later master acks again what it has, and speaks for itself; an earlier one cannot.
+    again = replace(alone, is_duplicate=True)
+    assert not misstated({"a": again}, {1: "sync", 2: "async"})
+    assert misstated({"a": again}, {0: "async", 1: "sync"})
+    assert misstated({"a": replace(again, is_copied=True)}, {1: "async", 2: "async"})

@@ -13,6 +13,8 @@ from chaos import power
 from chaos.errors import NotPossibleHereError
 from chaos.shim import Call, Shim, compile_shim
 
+from tests import missing
+
 pytestmark = pytest.mark.slow
 TIMEOUT_S = 60
 
@@ -73,7 +75,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     try:
         return compile_shim(tmp_path_factory.mktemp("shim"))
     except NotPossibleHereError as reason:
-        pytest.skip(str(reason))
+        missing.injector(reason)
 
 
 @pytest.fixture

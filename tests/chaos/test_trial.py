@@ -1,6 +1,7 @@
 """Trials on a real cluster in which something is wrong that must not pass, one after the other."""
 
 import asyncio
+import itertools
 import os
 import signal
 import time
@@ -11,9 +12,10 @@ from dataclasses import replace
 import pytest
 from chaos import trial
 from chaos.errors import NotSoError
+from chaos.gates import Gates
 from chaos.profile import Options, Profile
 from chaos.scenario import ALL_MODES, Body, Context, Scenario
-from chaos.scenarios import disk, network
+from chaos.scenarios import disk, messages
 from chaos.target import Target
 from chaos.trial import Result, Trial
 
@@ -72,8 +74,7 @@ def test_an_end_that_was_asked_for_passes_and_a_slow_one_does_not(
     assert (result.verdict, result.why) == ("passed", "")
     assert len(result.failovers_ms) == 1
     assert len(result.memory_size_bytes) == 3
-    monkeypatch.setattr(trial, "FAILOVER_S_MAX", 0.001)
-    monkeypatch.setattr(trial, "RECOVERY_S_MAX", 0.001)
+    monkeypatch.setattr(trial, "gates_of", lambda _: Gates(0.001, 0.001, 0.001, 0.001))
     result = run(target, body)
     assert result.verdict == "failed"
     assert [text[:4] for text in result.violations] == ["I15:", "I15:"]
@@ -92,8 +93,11 @@ def test_disks_with_room_and_links_that_change_nothing_prove_nothing(
         counts = dict.fromkeys(x.target.node_ids, 0.0)
         assert not await x.do(disk.leader_refuses, x, counts)
         monkeypatch.setattr(x.target.interceptor, "set", lambda **_: None)
-        monkeypatch.setattr(x.target.interceptor, "counts", lambda: Counter(flipped=9))
-        await network.flipped_bits(x)
+        said = itertools.count(0, 9)
+        monkeypatch.setattr(x.target.interceptor, "counts", lambda: Counter(flipped=next(said)))
+        await messages.flipped_bits(x)
 
     result = run(target, body)
-    assert result.why == "the fault did not bite: not so: 0 frames were refused"
+    assert (
+        result.why == "the fault did not bite: not so: 0 frames of all were refused, 9 were changed"
+    )

@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import chaos.scenarios  # noqa: F401  Registers them.
-import pytest
 from chaos.__main__ import GROWN_MIN, GROWTH_MIB_MAX, grows
-from chaos.pace import QUIET_MS, slowness_of
 from chaos.scenario import SCENARIOS
 from chaos.summary import Summary
-from chaos.trial import FAILOVER_S_MAX, RECOVERY_S_MAX, Result, too_late
+from chaos.trial import Result
 from chaos.usage import (
     DELETED_SLACK,
     NAMELESS_SLACK,
@@ -101,21 +99,3 @@ def test_nodes_that_grow_from_scenario_to_scenario_are_found() -> None:
     # Who lived through one scenario or two shows nothing.
     assert not grows(summary([some(memory_size_bytes={7: at << 30}) for at in (1, 2)]))
     assert run(5 * MIB).growth_mib is not None
-
-
-def test_a_deadline_that_is_missed_is_found() -> None:
-    assert too_late(some(), 1.0) == []
-    just = some(failovers_ms=[FAILOVER_S_MAX * 1000], recovery_ms=RECOVERY_S_MAX * 1000)
-    assert too_late(just, 1.0) == []
-    late = some(failovers_ms=[FAILOVER_S_MAX * 1000 + 1], recovery_ms=RECOVERY_S_MAX * 1000 + 1)
-    found = too_late(late, 1.0)
-    assert [text[:4] for text in found] == ["I15:", "I15:"]
-    assert "from the loss of a leader" in found[0]
-    assert "after the faults" in found[1]
-    assert too_late(late, 1.5) == []
-
-
-def test_a_slow_machine_has_more_time_and_a_fast_one_no_less() -> None:
-    assert slowness_of([]) == slowness_of([QUIET_MS / 3] * 9) == 1.0
-    assert slowness_of([QUIET_MS * 4] * 10) == pytest.approx(4.0)
-    assert slowness_of([QUIET_MS] * 99 + [QUIET_MS * 50]) == 1.0

@@ -29,6 +29,7 @@ def test_problems_are_rows_and_exit_code_1(tmp_path: Path) -> None:
     assert result.exit_code == 1
     assert json.loads(result.stdout) == [
         {
+            "severity": "error",
             "key": "flsh",
             "value": "1",
             "origin": f"{file}:3",
@@ -36,6 +37,7 @@ def test_problems_are_rows_and_exit_code_1(tmp_path: Path) -> None:
             "suggestion": "did you mean flush?",
         },
         {
+            "severity": "error",
             "key": "log_level",
             "value": "loud",
             "origin": "flag --log-level",
@@ -43,6 +45,34 @@ def test_problems_are_rows_and_exit_code_1(tmp_path: Path) -> None:
             "suggestion": "use debug or info or warning or error",
         },
     ]
+
+
+def test_a_port_that_a_stranger_could_misuse_is_a_warning(tmp_path: Path) -> None:
+    file = tmp_path / "node.toml"
+    secret = tmp_path / "secret"
+    secret.write_text("0123456789abcdef")
+    secret.chmod(0o600)
+    file.write_text(
+        'node_id = 1\ndirectory = "d"\nadvertise = "a:1"\nlisten = "0.0.0.0:8081"\n'
+        f'peer_listen = "0.0.0.0:40911"\nsecret_file = "{secret}"\n'
+    )
+    result = run("check", str(file), "-o", "json")
+    (row,) = json.loads(result.stdout)
+    assert result.exit_code == 0
+    assert (row["severity"], row["key"], row["origin"]) == ("warning", "listen", f"{file}:4")
+    assert "may read, append and administer in clear text" in row["what"]
+    shown = run("check", str(file)).stdout
+    assert shown.startswith("nothing is wrong, but strangers could misuse:\n")
+
+    file.write_text(file.read_text().replace("secret_file", "#"))
+    result = run("check", str(file), "-o", "json")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)[0]["key"] == "peer_listen + secret_file"
+
+    word = "anyone-who-can-dial-may-be-a-node"
+    result = run("check", str(file), "--unproven-peers", word, "-o", "json")
+    assert result.exit_code == 0
+    assert [row["key"] for row in json.loads(result.stdout)] == ["peer_listen", "listen"]
 
 
 def test_show_names_every_setting_and_its_origin(tmp_path: Path) -> None:

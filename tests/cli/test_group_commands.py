@@ -1,6 +1,7 @@
 """Settings and progress of groups, dead letters, tables of RocketMQ, and the list of nodes."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -140,6 +141,22 @@ def test_tables_come_and_go(qlog: Qlog, tmp_path: Path, topic: str) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
     assert len(qlog("config-files", "import", empty, code=3).stderr.splitlines()) == 3
+
+
+def test_tables_that_are_none_are_refused_by_name(qlog: Qlog, tmp_path: Path) -> None:
+    deep = tmp_path / "topics.json"
+    deep.write_text("[" * 100_000 + "]" * 100_000)
+    refused = qlog.json("config-files", "import", tmp_path, code=1)
+    assert "nested more than 64 deep" in refused["refusals"][0]
+    deep.write_bytes(b"\xff\xfe")
+    assert "cannot be read" in qlog("config-files", "import", tmp_path, code=3).stderr
+    deep.unlink()
+    os.mkfifo(deep)  # Would be waited for.
+    assert "it is no file" in qlog("config-files", "import", tmp_path, code=3).stderr
+    deep.unlink()
+    with deep.open("wb") as file:
+        file.truncate(1 << 40)
+    assert "one import takes" in qlog("config-files", "import", tmp_path, code=3).stderr
 
 
 def test_the_nodes_are_listed_with_their_rates(qlog: Qlog) -> None:

@@ -109,6 +109,7 @@ def test_json_lines_take_what_consume_writes(tmp_path: Path) -> None:
     [
         ("no json", "Expecting value"),
         ("[1]", "a JSON object is needed"),
+        ('{"body": ' + "[" * 100_000, "recursion"),
         ("{}", "body is missing"),
         ('{"body": 1}', "body is missing or no text"),
         ('{"body": "*", "body_encoding": "base64"}', "no base64"),

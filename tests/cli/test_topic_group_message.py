@@ -19,7 +19,8 @@ def produce(qlog: Qlog, tmp_path: Path, topic: str, text: str, *options: object)
 def test_a_topic_from_create_to_delete(qlog: Qlog, tmp_path: Path) -> None:
     made = qlog.json("topic", "create", "life", "--queues", 2)
     share = {"group": "g0", "queue_count": 2, "permission": "rw"}
-    assert made == {"topic": "life", "queue_count": 2, "permission": "rw", "shares": [share]}
+    expected = {"topic": "life", "queue_count": 2, "permission": "rw", "message_type": "MIXED"}
+    assert made == {**expected, "shares": [share]}
     again = qlog("topic", "create", "life", code=3)
     assert len(again.stderr.splitlines()) == 3
     assert "life" in again.stderr

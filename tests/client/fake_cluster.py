@@ -134,10 +134,10 @@ class Node(log_pb2_grpc.LogServiceServicer, consumer_pb2_grpc.ConsumerServiceSer
         await self.gate.wait()
         cluster = self.cluster
         cluster.routes_total += 1
-        if request.cluster_id and request.cluster_id != CLUSTER_ID:
+        if request.cluster_id not in ("", CLUSTER_ID, cluster.cluster_id):
             await abort(context, error("node.wrong_cluster"))
         response = log_pb2.RouteResponse(
-            cluster_id=CLUSTER_ID,
+            cluster_id=cluster.cluster_id,
             node_id=self.node_id,
             term=cluster.terms.get(self.node_id, cluster.term),
             leader_id=cluster.beliefs.get(self.node_id, cluster.leader_id),
@@ -350,6 +350,7 @@ class FakeCluster:
 
     def __init__(self, count: int, *, group: str = "", first_id: int = 1) -> None:
         self.group = group
+        self.cluster_id = CLUSTER_ID
         self.neighbours: list[FakeCluster] = []  # Groups that nodes tell of.
         self.nodes = {i: Node(self, i) for i in range(first_id, first_id + count)}
         self.batch_size_bytes_max = 4 << 20

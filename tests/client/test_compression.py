@@ -24,7 +24,7 @@ from quorumlog.compression import (
 from quorumlog.errors import CorruptRecordError, InvalidRequestError, TooLargeError
 from quorumlog.message import Message, OutgoingMessage
 from quorumlog.outgoing import Shaping, entries_of, entry_of
-from quorumlog.producer import ProducerOptions
+from quorumlog.producer_options import ProducerOptions
 from store.message import decode_message
 
 KINDS = {"zlib": ZLIB, "lz4": LZ4, "zstd": ZSTD}

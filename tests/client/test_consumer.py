@@ -2,11 +2,14 @@
 
 import asyncio
 import datetime
+from typing import Any
 
 import pytest
 
 import quorumlog
-from quorumlog import Message, errors
+from quorumlog import Message, Queue, errors
+from quorumlog.fetching import Fetcher, FetchOptions, Inbox
+from quorumlog.message import MessageBatch
 from quorumlog.pb import log_pb2
 from store.message import encode_message
 from tests.client.fake_cluster import FakeCluster, fake_cluster, until
@@ -305,5 +308,27 @@ def test_what_is_fetched_ahead_is_bounded() -> None:
             await consumer.close()
             with pytest.raises(errors.ClosedError):
                 await anext(consumer)
+
+    asyncio.run(scenario())
+
+
+def test_a_replica_that_lags_behind_the_end_is_asked_to_wait() -> None:
+    """It was asked again and again at once, else."""
+
+    class Lagging:
+        def __init__(self) -> None:
+            self.waits: list[int] = []
+
+        async def pull(self, queue: Queue, offset: int, *_: Any, **how: Any) -> MessageBatch:
+            self.waits.append(how["wait_ms"])
+            assert len(self.waits) < 5, "asked again and again"
+            end = 3 if how["wait_ms"] else offset
+            return MessageBatch("t", 0, offset, end, 0, 3, 0, 1, 0, False, [], queue)
+
+    async def scenario() -> None:
+        reads: Any = Lagging()
+        fetcher = Fetcher(reads, Queue("t", 0), 0, FetchOptions(), Inbox(), end_offset=3)
+        await asyncio.wait_for(fetcher._task, 10)
+        assert reads.waits == [0, FetchOptions().wait_ms]
 
     asyncio.run(scenario())

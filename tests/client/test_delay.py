@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
+from quorumlog.batch import Entry, size_bytes_of, topic_template
 from quorumlog.delay import HAS_DELAYED, HELD_SIZE_BYTES, all_with_wish, with_wish
+from quorumlog.delivery import Batch
 from quorumlog.errors import (
     DelayedGoneError,
     InvalidRequestError,
@@ -15,6 +17,7 @@ from quorumlog.errors import (
 )
 from quorumlog.message import OutgoingMessage
 from quorumlog.pb import common_pb2, log_pb2
+from quorumlog.retry import Deadline
 
 
 @pytest.mark.parametrize(
@@ -86,3 +89,18 @@ def test_errors_have_their_families(code: str, family: type[Exception]) -> None:
     error = from_pb(pb)
     assert type(error) is family
     assert error.outcome is Outcome.NOT_APPLIED
+
+
+def test_a_receipt_of_a_held_message_has_no_queue_offset_yet() -> None:
+    batch = Batch(Deadline(1_000), lambda _: None, is_atomic=True)
+    entries: list[Entry] = [(topic_template("orders"), 0, None, b"x", b"", 0, 0)] * 2
+    batch.add_all(entries, sum(map(size_bytes_of, entries)))
+    batch.encode(lambda _: 1, lambda _: 0)
+    batch.acknowledge(
+        log_pb2.AppendResponse(
+            record_count=2, positions=[700, 900], due_unix_ms=[5, 6], store_host=bytes(8)
+        )
+    )
+    receipts = [batch.receipt(i) for i in range(2)]
+    found = [(r.queue_offset, r.position, r.due_unix_ms) for r in receipts]
+    assert found == [(-1, 700, 5), (-1, 900, 6)]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import quorumlog
-from quorumlog import Message, errors
+from quorumlog import Message, Queue, errors
 from quorumlog.group import GroupConsumer
 from quorumlog.redelivery import Redelivery
 from tests.client.fake_cluster import FakeCluster, fake_cluster, until
@@ -264,6 +264,37 @@ def test_a_message_handed_out_while_another_is_given_back_is_not_processed(
             (third,) = await take(consumer, 1)
             await consumer.retry_later(third)
             assert consumer._processed() == {("orders", 0): 3}
+            await consumer.close(is_processed=False)
+
+    asyncio.run(scenario())
+
+
+def test_giving_back_some_of_a_batch_does_not_process_the_rest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The offset behind the whole batch would lose the others, should the member die."""
+
+    async def scenario() -> None:
+        sent: list[dict[Queue, int]] = []
+
+        async def give_back(*_: object, offsets: dict[Queue, int], **__: object) -> Redelivery:
+            sent.append(offsets)
+            return Redelivery(1, 0)
+
+        monkeypatch.setattr("quorumlog.redelivery.Redeliveries.give_back", give_back)
+        async with fake_cluster() as cluster, connect(cluster) as client:
+            cluster.topics["orders"] = 1
+            await client.producer().send_batch("orders", [b"0", b"1", b"2"], queue_id=0)
+            consumer = client.group_consumer("g", "orders", commit_interval_ms=60_000)
+            batch = await consumer.next_batch()
+            assert batch is not None
+            assert len(batch.messages) == 3
+            await consumer.retry_later(batch.messages[1:])
+            await consumer.retry_later(batch.messages[0])
+            assert consumer._processed() == {("orders", 0): 0}
+            await consumer.retry_later(batch.messages)
+            assert consumer._processed() == {("orders", 0): 3}
+            assert sent == [{}, {}, {Queue("orders", 0): 3}]
             await consumer.close(is_processed=False)
 
     asyncio.run(scenario())

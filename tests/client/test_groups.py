@@ -67,9 +67,11 @@ def test_a_group_that_is_gone_is_left_out_until_it_is_back(
             member = client.group_consumer("g", "orders")
             await member.start()
             assert len(member.assignment()) == 8
+            (kept,) = [tasks for group, tasks in member._keeping.items() if group.name == "g1"]
             await stop(groups["g1"])
             groups["g0"].neighbours = []
             await until(lambda: client.groups == ("g0",))
+            await until(lambda: all(task.done() for task in kept))
             await until(lambda: {q.group for q in member.assignment()} == {"g0"})
             waiting = asyncio.create_task(client.producer().send("orders", b"later", group="g1"))
             await start(groups["g1"])

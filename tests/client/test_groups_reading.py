@@ -172,3 +172,26 @@ def test_the_status_of_a_cluster_has_all_nodes_of_all_groups() -> None:
             assert (groups["g0"].leader_id, groups["g1"].leader_id) == (1, 3)
 
     asyncio.run(scenario())
+
+
+def test_numbers_of_queues_name_one_of_several_groups_or_nothing() -> None:
+    async def scenario() -> None:
+        async with fake_groups("g0", "g1") as groups, connect(groups) as client:
+            producer = client.producer()
+            for group in groups:
+                for body in (b"0", b"1"):
+                    await producer.send("orders", body, queue_id=0, group=group)
+            async with client.pull_consumer("orders") as consumer:
+                got = [await anext(consumer) for _ in range(4)]
+                assert {message.group for message in got} == {"g0", "g1"}
+                with pytest.raises(errors.InvalidRequestError, match="queue_offsets"):
+                    consumer.offsets()
+                await consumer.seek(0, 1)  # A number is that of the first group.
+                again = await anext(consumer)
+                assert (again.group, again.body) == ("g0", b"1")
+                assert consumer.queue_offsets()[Queue("orders", 0, "g1")] == 2
+            async with client.pull_consumer("orders", queues=[Queue("orders", 0, "g1")]) as one:
+                await anext(one)
+                assert one.offsets() == {0: 1}
+
+    asyncio.run(scenario())

@@ -68,6 +68,39 @@ def test_atomic_batches_that_no_other_group_can_take_keep_their_order(
     asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
+def test_a_batch_that_leaves_a_group_stays_one_and_one_with_a_queue_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Both were made while there was one group; then one message with a queue binds its batch."""
+    monkeypatch.setattr("quorumlog.lanes.WATCH_MS", 60_000)
+
+    async def scenario() -> None:
+        async with fake_groups("g0", "g1", "g2") as groups, connect(groups) as client:
+            await client.route("orders")
+            producer = client.producer()
+            await stop(groups["g0"])
+            lanes = producer._lanes
+            lanes.only = lane = lanes.home
+            free = [await producer.enqueue("orders", b"f%d" % i) for i in range(8)]
+            lane.close_open()
+            bound = [await producer.enqueue("orders", b"b0")]
+            bound.append(await producer.enqueue("orders", b"b1", queue_id=3))
+            lane.close_open()
+            lanes.only = None
+            lane.group.is_away = True
+            lanes._move(lane)
+            lane.group.is_away = False
+            moved = await asyncio.gather(*(delivery.receipt() for delivery in free))
+            assert len({(receipt.group, receipt.index) for receipt in moved}) == 1
+            assert moved[0].group != "g0"
+            await start(groups["g0"])
+            stayed = await asyncio.gather(*(delivery.receipt() for delivery in bound))
+            assert {receipt.group for receipt in stayed} == {"g0"}
+            assert stayed[1].queue_id == 3
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
 @pytest.mark.slow
 def test_a_group_that_is_cut_off_after_a_pause_is_left_soon(
     monkeypatch: pytest.MonkeyPatch,

@@ -315,3 +315,16 @@ def test_a_refusal_for_good_carries_the_words_of_the_node() -> None:
             assert (await producer.send("orders", b"2")).index == 0
 
     asyncio.run(scenario())
+
+
+def test_a_producer_with_nothing_to_do_is_not_stuck_and_holds_nothing() -> None:
+    async def scenario() -> None:
+        async with fake_cluster() as cluster, connect(cluster) as client:
+            producer = client.producer()
+            for i in range(3):
+                await producer.send("orders", b"%d" % i)
+            assert [lane.sender.stuck_ms for lane in producer._lanes] == [0]
+            assert not producer._unfinished, "what is acknowledged is let go"
+            assert producer.stats().held_size_bytes == 0
+
+    asyncio.run(scenario())

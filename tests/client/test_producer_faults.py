@@ -11,6 +11,7 @@ import quorumlog
 from quorumlog import errors
 from quorumlog.errors import Outcome
 from quorumlog.pb import common_pb2
+from quorumlog.retry import Backoff
 from store.message import decode_message
 from tests.client.fake_cluster import (
     BREAK_AFTER,
@@ -235,8 +236,51 @@ def test_a_forgotten_producer_does_not_repeat_what_may_be_stored() -> None:
             cluster.script.actions.append(apply_forget_and_break)
             with pytest.raises(errors.OutcomeUnknownError):
                 await producer.send("orders", b"0001", queue_id=0)
-            await producer.send("orders", b"0002", queue_id=0)
+            receipt = await producer.send("orders", b"0002", queue_id=0)
+            assert receipt.attempts == 1, "under another name, which nobody has to forget first"
             check_once_and_in_order(cluster, 3)
+
+    asyncio.run(scenario())
+
+
+def pauses_of(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Instead of pausing, note how many pauses in a row there were before."""
+    pauses: list[int] = []
+
+    async def pause(self: Backoff, _: float = 0) -> None:
+        pauses.append(self.count)
+        self.count += 1
+
+    monkeypatch.setattr("quorumlog.append_stream.Backoff.pause", pause)
+    return pauses
+
+
+def test_pauses_are_short_again_after_a_receipt(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        pauses = pauses_of(monkeypatch)
+        async with fake_cluster() as cluster, connect(cluster) as client:
+            busy = error("node.busy", retryable=True)
+            cluster.script.actions.extend([busy, busy, None] * 3)
+            producer = client.producer()
+            for i in range(3):
+                await producer.send("orders", b"%04d" % i, queue_id=0)
+            assert pauses == [0, 1] * 3
+            check_once_and_in_order(cluster, 3)
+
+    asyncio.run(scenario())
+
+
+def test_what_is_refused_for_good_costs_those_behind_it_no_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario() -> None:
+        pauses = pauses_of(monkeypatch)
+        async with fake_cluster() as cluster, connect(cluster) as client:
+            cluster.script.actions.append(error("node.topic_not_writable"))
+            results = await send_all(client.producer(batch_count_max=1), 5)
+            assert isinstance(results[0], errors.PermissionDeniedError)
+            assert cluster.bodies() == [b"%04d" % i for i in range(1, 5)]
+            assert pauses == []
 
     asyncio.run(scenario())
 

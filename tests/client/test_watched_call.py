@@ -1,6 +1,7 @@
 """A call whose node was given up while its answer was on the way."""
 
 import asyncio
+import gc
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -40,3 +41,34 @@ def test_an_answer_counts_that_comes_while_others_are_asked(
         assert refused.value.outcome is Outcome.NOT_APPLIED
 
     asyncio.run(work())
+
+
+def test_a_call_that_fails_as_its_caller_is_cancelled_leaves_nothing_to_complain_of() -> None:
+    troubles: list[dict[str, Any]] = []
+
+    async def work() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, found: troubles.append(found))
+        is_down = asyncio.Event()
+
+        class FailingCalls(calls.Calls):
+            async def once(self, *_: Any, **__: Any) -> Any:
+                await is_down.wait()
+                raise UnavailableError("the stream was removed")
+
+        failing = FailingCalls(cast(Router, SimpleNamespace()))
+        node = cast(Node, SimpleNamespace(address="127.0.0.1:1"))
+        caller = asyncio.create_task(
+            failing._watched(node, "log", "Append", None, Deadline(30_000), 0)
+        )
+        for _ in range(3):
+            await asyncio.sleep(0)
+        is_down.set()
+        for _ in range(2):  # The call has failed, and its caller does not know yet.
+            await asyncio.sleep(0)
+        caller.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await caller
+
+    asyncio.run(work())
+    gc.collect()
+    assert troubles == []

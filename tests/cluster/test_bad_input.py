@@ -3,8 +3,11 @@
 import asyncio
 import contextlib
 import os
+import pickle
 import resource
 import socket
+import sys
+import zlib
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from random import Random
@@ -23,6 +26,7 @@ from quorumlog.errors import (
     UnknownTopicError,
     WrongClusterError,
 )
+from quorumlog.nameserver import NameServers
 from quorumlog.pb import common_pb2, log_pb2, log_pb2_grpc
 from tests.cluster.conftest import running
 from tests.cluster.workload import TOPIC, Workload, prove
@@ -127,10 +131,100 @@ def test_garbage_at_every_port(tmp_path: Path, run: Run) -> None:
                 peers = {member.node_id: member.peer_address for member in members}
                 for address in (state.address, state.http_address, peers[state.node_id]):
                     await asyncio.to_thread(throw, port_of(address))
+            for address in await nameserver_addresses(cluster):
+                await asyncio.to_thread(throw, port_of(address))
             await load.acked(50)
             for node, size_bytes in before.items():
                 assert resident_size_bytes(cluster, node) < size_bytes + 64 * MIB
             await prove(cluster, client, await load.stop())
+
+    run(work())
+
+
+async def nameserver_addresses(cluster: LocalCluster) -> tuple[str, ...]:
+    """Where the replicas of the name server talk to each other."""
+    async with NameServers(cluster.bootstrap) as names:
+        (members,) = {replica.members for replica in await names.status()}
+    assert len(members) == len(cluster.node_ids), members
+    return members
+
+
+def hostile_frames(random: Random, made: Path) -> Iterator[bytes]:
+    """What a stranger may send to the port of the name server's replicas, in whatever framing.
+
+    Lengths that are none, and bodies that a pickle machine would carry out: they make a file.
+    """
+    for length in (0, 1, 4, -1, -(1 << 31), (1 << 31) - 1, 1 << 30, 64 * MIB):
+        for order in (sys.byteorder, "big"):
+            prefix = length.to_bytes(4, order, signed=True)
+            yield prefix
+            yield prefix + random.randbytes(64)
+    call = pickle.dumps(Maker(str(made)))
+    nested = b"(" * 50_000
+    for body in (call, zlib.compress(call), nested, zlib.compress(bytes(8 * MIB)), b"\x80\x05."):
+        for order in (sys.byteorder, "big"):
+            yield len(body).to_bytes(4, order) + body
+    for _ in range(50):
+        body = random.randbytes(random.choice((1, 10, 300, 4_000)))
+        yield len(body).to_bytes(4, sys.byteorder) + body
+
+
+class Maker:
+    """Unpickled without care, it makes a file."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return open, (self._path, "w")
+
+
+def test_hostile_frames_at_the_name_servers_port(tmp_path: Path, run: Run) -> None:
+    """Nothing is carried out, nobody is kept out, and the replicas go on as they were."""
+    seed = int.from_bytes(os.urandom(4), "big")
+    print(f"seed {seed}")
+    random, made = Random(seed), tmp_path / "made"
+
+    def throw(address: tuple[str, int]) -> None:
+        for frame in hostile_frames(random, made):
+            with socket.create_connection(address, timeout=5) as link, contextlib.suppress(OSError):
+                link.sendall(frame)
+                link.settimeout(0.01)
+                link.recv(100)  # It is looked at before the connection ends.
+
+    async def agree(cluster: LocalCluster, value: str) -> None:
+        """A change is made, and known to each replica."""
+        async with NameServers(cluster.bootstrap) as names:
+            await names.put("space", "key", value)
+        for node_id in cluster.node_ids:
+            async with NameServers(cluster.address(node_id)) as one, asyncio.timeout(30):
+                while await one.get("space", "key") != value:  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+
+    async def work() -> None:
+        async with running(tmp_path / "c") as (cluster, client):
+            await agree(cluster, "before")
+            addresses = await nameserver_addresses(cluster)
+            pids = {state.node_id: state.pid for state in cluster.status()}
+            before = {node: resident_size_bytes(cluster, node) for node in cluster.node_ids}
+            silent = []
+            try:
+                for address in addresses:
+                    # More than are heard at once; they say nothing, or half of something.
+                    for word in (b"", b"\x10", b"\x10\x00\x00\x00half") * 10:
+                        silent.append(socket.create_connection(port_of(address), timeout=5))
+                        silent[-1].sendall(word)
+                    await asyncio.to_thread(throw, port_of(address))
+                await agree(cluster, "beside them")
+            finally:
+                for link in silent:
+                    link.close()
+            await agree(cluster, "after")
+            assert not made.exists(), "a stranger's frame was carried out"
+            assert {state.node_id: state.pid for state in cluster.status()} == pids
+            for node, size_bytes in before.items():
+                assert resident_size_bytes(cluster, node) < size_bytes + 64 * MIB
+            await still_serves(client)
 
     run(work())
 

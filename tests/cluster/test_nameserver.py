@@ -20,10 +20,12 @@ from quorumlog import Client
 from quorumlog.errors import UnavailableError
 from quorumlog.nameserver import NameServers, ReplicaStatus, TopicShare
 from tests.cluster.conftest import running
+from tests.cluster.forgery import refusal, registration
 from tests.cluster.workload import DEADLINE_S, QUEUE_COUNT, TOPIC, Workload, prove
 
 pytestmark = pytest.mark.slow
 Run = Callable[[Coroutine[Any, Any, None]], None]
+CLUSTER_ID = "served"
 PROGRAM = "from quorumlog.cli import main; main(prog_name='qlog')"
 
 
@@ -128,7 +130,11 @@ def test_faults_of_the_name_server_stop_no_append(tmp_path: Path, run: Run) -> N
 
 @contextmanager
 def name_servers(directory: Path) -> Iterator[tuple[list[str], list["subprocess.Popen[bytes]"]]]:
-    """Three replicas in processes of their own; their client services."""
+    """Three replicas in processes of their own, for nodes with a secret; their client services."""
+    secret = directory / "secret"
+    secret.write_text("0123456789abcdef0123456789abcdef\n")
+    secret.chmod(0o600)
+    secret.chmod(0o600)
     ports = free_ports(6)
     members = ",".join(f"127.0.0.1:{port}" for port in ports[:3])
     started = [
@@ -139,6 +145,7 @@ def name_servers(directory: Path) -> Iterator[tuple[list[str], list["subprocess.
                 *("--nameserver-listen", f"127.0.0.1:{port}"),
                 *("--nameserver-members", members),
                 *("--listen", f"127.0.0.1:{service}"),
+                *("--cluster-id", CLUSTER_ID, "--secret-file", str(secret)),
             ],
             env={k: v for k, v in os.environ.items() if not k.startswith("QUORUMLOG_")},
             stderr=subprocess.DEVNULL,
@@ -157,10 +164,17 @@ def test_name_servers_of_their_own_freeze_and_a_dead_broker_leaves_the_routes(
     tmp_path: Path, run: Run
 ) -> None:
     async def work(services: list[str], processes: list["subprocess.Popen[bytes]"]) -> None:
-        settings = {"nameserver_listen": "off", "nameserver_servers": services}
+        settings = {
+            "nameserver_listen": "off",
+            "nameserver_servers": services,
+            "cluster_id": CLUSTER_ID,
+            "secret_file": str(tmp_path / "secret"),
+        }
         async with running(tmp_path / "c", settings=settings) as (cluster, client):
             async with Workload(client) as load, NameServers(services) as names:
                 await share_of(names, 1, 2, 3)
+                forged = registration(cluster=CLUSTER_ID)
+                assert refusal(services[0], forged) == "nameserver.unproven"
                 for process in processes[1:]:
                     process.send_signal(signal.SIGSTOP)
                 await states(names, "no_leader")

@@ -16,7 +16,7 @@ TOPIC_QUEUE_COUNT: Final = 4
 
 @pytest.fixture(scope="session")
 def _installed() -> None:
-    """Both clients, of the versions that the tests name."""
+    """The clients for Python and Node.js, of the versions that `official/` pins."""
     subprocess.run([str(ROOT / "deploy" / "official_clients")], check=True, timeout=600)
 
 

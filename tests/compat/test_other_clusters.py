@@ -74,6 +74,7 @@ def test_nodes_that_demand_tls_and_a_key(tmp_path: Path) -> None:
     files = authority.files("node")
     keys = tmp_path / "keys"
     keys.write_text(f"# access keys\n{KEY} {SECRET}\n")
+    keys.chmod(0o600)
     settings = SETTINGS | {
         "tls_certificate_file": str(files.certificate),
         "tls_key_file": str(files.key),

@@ -62,6 +62,7 @@ class Authority:
                 serialization.NoEncryption(),
             )
         )
+        key_path.chmod(0o600)
         return TlsFiles(certificate_path, key_path, self.path)
 
 
@@ -89,6 +90,7 @@ def tls_settings(directory: Path) -> tuple[Authority, dict[str, object]]:
     files = authority.files("node")
     secret = directory / "secret"
     secret.write_text("0123456789abcdef\n")
+    secret.chmod(0o600)
     return authority, {
         "file_size_bytes": "8MiB",
         "secret_file": str(secret),

@@ -10,7 +10,7 @@ from raft.messages import (
     TermRun,
 )
 from raft.ready import EntryKind
-from store.mapped_file import TEMPORARY_SUFFIX
+from store.staging import TEMPORARY_SUFFIX
 from tests.node.ledger_cluster import CLUSTER, open_log
 from tests.store.records import batch, numbers
 

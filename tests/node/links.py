@@ -34,12 +34,14 @@ LIMITS = LinkLimits(
 """Short times, so that tests are short. Nothing here may depend on being fast enough."""
 
 
-def run(work: Coroutine[Any, Any, None], loop: str = "uvloop") -> None:
+def run(
+    work: Coroutine[Any, Any, None], loop: str = "uvloop", *, deadline_s: float = DEADLINE_S
+) -> None:
     """Run a test's coroutine; what reaches the loop's exception handler fails the test."""
     troubles: list[dict[str, Any]] = []
     with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
         runner.get_loop().set_exception_handler(lambda _, context: troubles.append(context))
-        runner.run(asyncio.wait_for(work, DEADLINE_S))
+        runner.run(asyncio.wait_for(work, deadline_s))
     assert not troubles, f"the loop's exception handler was called: {troubles}"
 
 
@@ -70,7 +72,8 @@ class Node:
     """A link and what its handler was told."""
 
     def __init__(self, node: NodeId, limits: LinkLimits = LIMITS, **options: Any) -> None:
-        changes = {key: options.pop(key) for key in list(options) if not key.endswith("_tls")}
+        of_link = {key for key in options if key.endswith("_tls") or key == "lives"}
+        changes = {key: options.pop(key) for key in list(options) if key not in of_link}
         self.node_id = node
         self.frames: list[tuple[NodeId, Frame]] = []
         self.events: list[tuple[object, ...]] = []

@@ -380,6 +380,8 @@ def test_who_waits_for_room_learns_that_another_node_leads(tmp_path: Path) -> No
             node.driver.is_holding = True
             futures = [node.broker.append_nowait(request(n, n + 1)) for n in range(4)]
             node.driver.lose()
+            stats = node.broker.stats()
+            assert (stats.parked_append_count, stats.parked_append_size_bytes) == (0, 0)
             node.driver.decide(0)
             found = await asyncio.gather(*futures, return_exceptions=True)
             assert [type(error) for error in found] == (
@@ -403,5 +405,22 @@ def test_a_log_full_of_undecided_entries_makes_callers_wait(tmp_path: Path) -> N
             node.driver.release()
             await asyncio.gather(first, second)
             assert await stored(node) == [1, 2]
+
+    run(work())
+
+
+def test_a_small_batch_does_not_overtake_a_large_one_that_waits_for_room(tmp_path: Path) -> None:
+    limits = replace(Limits(), in_flight_size_bytes_max=2 * len(record(0)))
+
+    async def work() -> None:
+        async with node_at(tmp_path, limits=limits) as node:
+            node.driver.is_holding = True
+            asked = [request(0, 1), request(1, 3), request(3, 4)]
+            futures = [node.broker.append_nowait(one) for one in asked]
+            stats = node.broker.stats()
+            assert (stats.in_flight_count, stats.parked_append_count) == (1, 2)
+            node.driver.release()
+            await asyncio.gather(*futures)
+            assert await stored(node) == [0, 1, 2, 3]
 
     run(work())

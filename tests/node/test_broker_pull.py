@@ -419,3 +419,33 @@ def test_a_filtered_pull_waits_for_a_match(tmp_path: Path) -> None:
             assert found.next_offset == 5
 
     run(work())
+
+
+def test_as_many_tags_may_be_asked_for_as_the_limit_says(tmp_path: Path) -> None:
+    limits = replace(Limits(), pull_tag_count_max=2)
+
+    async def work() -> None:
+        async with node_at(tmp_path, limits=limits) as node:
+            await node.append(0, 1)
+            assert (await pull(node, tags=["a", "b"])).status == NO_MATCHED
+            with pytest.raises(errors.BadRequestError, match="at most 2"):
+                await pull(node, tags=["a", "b", "c"])
+
+    run(work())
+
+
+def test_a_read_that_waits_to_be_confirmed_is_an_audience(tmp_path: Path) -> None:
+    """The driver applies at once what somebody waits for."""
+
+    async def work() -> None:
+        async with node_at(tmp_path) as node:
+            assert not node.broker.has_waiting_readers()
+            node.driver.is_cut_off = True
+            reading = asyncio.create_task(pull(node, consistency=LINEARIZABLE))
+            await eventually(lambda: len(node.driver.barriers) == 1)
+            assert node.broker.has_waiting_readers()
+            node.driver.barriers[0].set_result(node.driver.applied_index)
+            await reading
+            assert not node.broker.has_waiting_readers()
+
+    run(work())

@@ -189,10 +189,29 @@ def test_a_power_loss_at_each_step_leaves_one_generation_or_the_other(tmp_path: 
     assert loaded(images[-1])[1] == NEW, "what was saved is durable"
 
 
+def test_renames_that_a_crash_left_are_finished_before_the_next_generation(
+    tmp_path: Path,
+) -> None:
+    """That one writes under the same temporary names, and may not get far."""
+    files = saved(tmp_path, OLD)
+    stopped = pytest.raises(OSError, match="failpoint")
+    with failpoints.armed("state_checkpoint.before_rename=EIO@1"), stopped:
+        files.save(NEW, 2)
+    files, image = loaded(tmp_path)
+    assert image == NEW
+    assert not list((tmp_path / "config").glob("*.json.tmp")), "each file has its name"
+    newer = NEW._replace(applied_index=70, versions=Versions(9, 9, 9, 9, 9))
+    stopped = pytest.raises(OSError, match="failpoint")
+    with failpoints.armed("state_checkpoint.before_manifest=EIO"), stopped:
+        files.save(newer, 3)
+    assert loaded(tmp_path)[1] == NEW
+
+
 def test_each_failing_call_leaves_the_old_one_or_stops_the_node(tmp_path: Path) -> None:
     probe = saved(tmp_path / "probe", OLD)
     passes = calls_of(lambda: probe.save(NEW, 2))
     assert {"fs.open", "fs.write", "fs.sync", "fs.rename", "fs.sync_directory"} <= set(passes)
+    again_count = 0
     for name, count in passes.items():
         for nth in range(1, count + 1):
             root = tmp_path / f"{name}{nth}"
@@ -205,6 +224,8 @@ def test_each_failing_call_leaves_the_old_one_or_stops_the_node(tmp_path: Path) 
             if not isinstance(caught.value, SyncFailedError):
                 files.save(NEW, 3)
                 assert loaded(root)[1] == NEW, "a later attempt gets through"
+                again_count += 1
+    assert again_count >= 3, "not every failure stops the node"
 
 
 def test_every_damaged_file_is_refused(tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ def test_everything_wrong_is_said_at_once_with_its_place_and_a_suggestion(tmp_pa
         ({"heartbeat_ms": "80"}, "heartbeat_ms", "see docs/configuration.md"),
         ({"disk_full_ratio": "1.5"}, "disk_full_ratio", "see docs/configuration.md"),
         (
-            {"tls_key_file": __file__},
+            {"tls_certificate_file": __file__},
             "tls_certificate_file + tls_key_file",
             "set both or none",
         ),
@@ -181,6 +181,7 @@ def test_variables_of_others_are_not_refused() -> None:
 def test_a_secret_that_can_be_guessed_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "secret"
     file.write_text("  123456789012345\n")
+    file.chmod(0o600)
     found = problems(secret_file=str(file))
     assert [(p.key, p.what) for p in found] == [
         ("secret_file", "the secret has 15 bytes, 16 are needed")
@@ -244,7 +245,10 @@ def test_the_page_is_current_and_names_every_setting() -> None:
 
 def test_the_example_of_the_page_is_good(tmp_path: Path) -> None:
     file = tmp_path / "node.toml"
-    file.write_text(EXAMPLE)
+    secret = tmp_path / "secret"
+    secret.write_text("0123456789abcdef")
+    secret.chmod(0o600)
+    file.write_text(EXAMPLE.replace("/etc/quorumlog/secret", str(secret)))
     assert load(file, {}, {}).settings.voters == (1, 2, 3)
 
 
@@ -262,6 +266,7 @@ def test_the_name_server_is_off_unless_it_listens() -> None:
 def test_the_password_of_the_name_server_is_in_a_file(tmp_path: Path) -> None:
     file = tmp_path / "secret"
     file.write_text("0123456789abcdef0123456789abcdef\n")
+    file.chmod(0o600)
     members = "10.0.0.1:9876, 10.0.0.2:9876"
     found = settings(
         nameserver_listen="10.0.0.1:9876",

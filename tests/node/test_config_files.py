@@ -12,6 +12,7 @@ from node.broker.config_import import GROUPS, NAMES, OFFSETS, TOPICS
 from node.errors import NodeError, TopicNotReadableError
 from node.group_errors import AlreadyResentError
 from node.limits import Limits
+from node.state import Topic
 from quorumlog.pb.admin_pb2 import CreateTopicRequest
 from quorumlog.pb.common_pb2 import Delays, GroupSettings
 from quorumlog.pb.consumer_pb2 import CommitOffsetsRequest, GroupOffset, HeartbeatRequest
@@ -96,7 +97,7 @@ async def test_files_as_rocketmq_writes_them_are_read(tmp_path: Path) -> None:
         assert (done.topic_count, done.group_count, done.offset_count) == (1, 1, 3)
         state = node.machine.state
         assert state.groups == {"GID_A": {"TopicTest": {0: 2, 1: 3}, "%RETRY%GID_A": {0: 0}}}
-        assert state.topics["%RETRY%GID_A"] == (1, 6)
+        assert state.topics["%RETRY%GID_A"] == Topic(1, 6)
 
 
 @on_loop
@@ -120,8 +121,7 @@ async def test_what_a_row_asks_for_in_vain_is_said_of_each_topic_and_group(tmp_p
         GROUPS: json.dumps({"dataVersion": {"counter": 1}, "subscriptionGroupTable": groups}),
     }
     said = [
-        "topics.json: fifo: has no effect here: "
-        'attributes={"cleanup.policy":"DELETE","message.type":"FIFO"}, order=true',
+        'topics.json: fifo: has no effect here: attributes={"cleanup.policy":"DELETE"}, order=true',
         "topics.json: narrow: has no effect here: readQueueNums=2",
         "subscriptionGroup.json: other: has no effect here: "
         'consumeTimeoutMinute=30, groupRetryPolicy={"type":"EXPONENTIAL"}',
@@ -155,6 +155,11 @@ async def test_an_answer_says_how_many_more_warnings_there_are(tmp_path: Path) -
         ({"other.json": "{}"}, "not one of"),
         ({TOPICS: "{"}, "not such a table"),
         ({TOPICS: "[]"}, "not such a table"),
+        ({TOPICS: "[" * 100_000 + "]" * 100_000}, "nested more than 64 deep"),
+        ({GROUPS: '{"a":' * 2_000 + "1" + "}" * 2_000}, "nested more than 64 deep"),
+        ({OFFSETS: "[" * 65 + "]" * 65}, "nested more than 64 deep"),
+        ({TOPICS: '{"topicConfigTable":{"a":{"perm":6,"writeQueueNums":1e999}}}'}, "not such a"),
+        ({OFFSETS: '{"offsetTable":{"orders@g":{0:1e999}}}'}, "not such a table"),
         ({TOPICS: '{"topicConfigTable":{"a":{}}}'}, "not such a table"),
         ({TOPICS: topics_of(**{"no name": 1})}, "no name"),
         ({TOPICS: topics_of(orders=3)}, "can only grow"),

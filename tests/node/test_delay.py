@@ -29,6 +29,7 @@ from quorumlog.pb.transaction_pb2 import HalfMessages
 from store import format as fmt
 from store.errors import (
     CorruptionError,
+    DerivedFileError,
     LimitExceededError,
     RecordFormatError,
     StoreFullError,
@@ -398,6 +399,25 @@ async def test_only_the_leader_cancels_and_knows(tmp_path: Path) -> None:
 
 
 @on_loop
+async def test_one_delivery_at_a_time_delivers_everything(tmp_path: Path) -> None:
+    limits = replace(Limits(), delivery_in_flight_count_max=1, delivery_count_max=1)
+    async with node_at(tmp_path, limits=limits) as node:
+        await send(node, *(delayed(n, DELAY="1") for n in range(3)))
+        await move(node, NOW + 1_000)
+        assert bodies(node) == [0, 1, 2]
+
+
+@on_loop
+async def test_a_message_comes_although_nothing_else_happens(tmp_path: Path) -> None:
+    """The leader looks at the clock by itself."""
+    async with node_at(tmp_path) as node:
+        await send(node, delayed(7, DELAY="1"))
+        await settle(node)
+        node.clock.now_ms = NOW + 1_000
+        await until(lambda: bodies(node) == [7], "the clock")
+
+
+@on_loop
 async def test_a_delivery_that_finds_no_room_is_tried_again(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         await send(node, delayed(1, DELAY="1"), delayed(2, DELAY="1"))
@@ -415,7 +435,7 @@ async def test_one_that_cannot_be_read_does_not_hold_up_the_others_and_is_tried_
 ) -> None:
     async with node_at(tmp_path) as node:
         await send(node, *(delayed(n, TIMER_DELAY_MS="10") for n in range(3)))
-        damaged: list[CorruptionError] = []
+        damaged: list[CorruptionError | DerivedFileError] = []
         node.broker.context.on_damage = damaged.append
         store = node.log.store
         read = store.records_at

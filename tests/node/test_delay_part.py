@@ -192,3 +192,17 @@ def test_damaged_bits_are_an_error() -> None:
 def test_nothing_is_written_down_before_there_is_something() -> None:
     assert "delay" not in State(SMALL_LIMITS).image().parts
     assert DelayPart(SMALL_LIMITS, NOTHING).queues[0].floor == 0
+
+
+def test_all_below_a_floor_is_what_was_added_one_by_one() -> None:
+    for floor in (1, 5, CHUNK_OFFSETS - 1, CHUNK_OFFSETS, CHUNK_OFFSETS + 3):
+        added = GoneOffsets()
+        added.add(0, floor)
+        found = GoneOffsets.below(floor)
+        assert found.content() == added.content()
+        assert found.count == floor
+        assert floor - 1 in found
+        assert floor not in found
+        found.add(floor, floor + 1)
+        added.add(floor, floor + 1)
+        assert found.content() == added.content()

@@ -136,9 +136,9 @@ async def test_no_more_is_read_than_one_entry_delivers(
             sizes_bytes[-1] += len(found)
             return found
 
-        def counted(dues: Sequence[Due], state: State) -> Delivery:
+        def counted(dues: Sequence[Due], state: State, now_unix_ms: int) -> Delivery:
             sizes_bytes.append(0)
-            return of(dues, state)
+            return of(dues, state, now_unix_ms)
 
         monkeypatch.setattr(store, "records_at", records_at)
         monkeypatch.setattr(deliveries, "of", counted)

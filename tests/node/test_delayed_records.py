@@ -66,8 +66,8 @@ def test_a_message_comes_out_as_it_went_in(
     assert (own, outside) == (Held(topic, 3, DUE), record)
     fast = DeliveredRecords()
     later = scheduled(record, DUE + 1, level=level)
-    for again in (inside, later, inside):
-        assert fast.of(again) == (topic, 3, record)
+    for again, due_ms in ((inside, DUE), (later, DUE + 1), (inside, DUE)):
+        assert fast.of(again) == (topic, 3, record, due_ms)
 
 
 def test_a_wish_is_gone_once_it_is_fulfilled_but_the_time_that_was_asked_for_stays() -> None:

@@ -2,16 +2,20 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from node.driver import Driver
+from node.effects import Effects
 from node.errors import NotReadyError, OutcomeUnknownError, ReadFailedError, ShuttingDownError
 from node.ledger_log import Prepared
 from node.sync_requests import SYNC_REQUEST_COUNT_MAX
+from raft.config import RaftConfig
 from raft.errors import NotLeaderError, TransferRefusedError
 from raft.membership import Change, ChangeKind
+from raft.messages import NO_INDEX
 from raft.transitions import Role
 from store.errors import RecordFormatError, StoreError, StoreFullError
 from tests.node.drivers import DriverCluster, accept, drivers
@@ -46,7 +50,7 @@ def test_appends_reach_every_replica_and_receipts_say_who_has_it(tmp_path: Path)
             for node_id in cluster.nodes:
                 assert stored(cluster, node_id) == list(range(60))
             logs = [node.log for node in cluster.nodes.values()]
-            assert len({log.chain_crc_at(log.last_index) for log in logs}) == 1
+            assert len({log.chain_at(log.last_index) for log in logs}) == 1
 
     run(work())
 
@@ -107,7 +111,10 @@ def test_a_follower_applies_at_once_for_an_audience_and_with_a_tick(tmp_path: Pa
             await eventually(lambda: follower.commit_index == before + 2, "the second")
             assert follower.applied_index == before + 1
             follower._on_tick()
-            await eventually(lambda: follower.applied_index == before + 2, "a tick")
+            assert follower._tick_timer is not None
+            follower._tick_timer.cancel()  # Ticks that go on would make it a candidate.
+            follower._turn()
+            assert follower.applied_index == before + 2
 
     run(work())
 
@@ -378,5 +385,115 @@ def test_a_slow_disk_gets_few_syncs_for_many_appends(
                 real(done)
             committed = await asyncio.gather(*pending)
             assert all(leader.node_id in one.synced_by for one in committed)
+
+    run(work())
+
+
+def test_the_next_tick_is_due_an_interval_behind_this_one(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with drivers(tmp_path, 1) as cluster:
+            driver, now = await cluster.leader(), asyncio.get_running_loop().time()
+            assert driver._tick_timer is not None
+            driver._tick_timer.cancel()
+            driver._tick_interval_s, driver._next_tick_s = 600.0, now
+            driver._on_tick()
+            assert driver._tick_timer.when() == now + 600
+            driver._tick_timer.cancel()
+            driver._next_tick_s = now - 6000
+            driver._on_tick()
+            assert driver._next_tick_s >= now, "what was missed is not caught up with"
+
+    run(work())
+
+
+def test_who_listens_for_roles_hears_of_a_hand_over(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with drivers(tmp_path) as cluster:
+            leader = await cluster.leader()
+            await cluster.settled()
+            heard: list[Role] = []
+            leader.add_role_listener(lambda change: heard.append(change.role))
+            leader.transfer_leadership()
+            await eventually(lambda: leader.role is Role.FOLLOWER, "the hand-over")
+            assert Role.FOLLOWER in heard
+
+    run(work())
+
+
+def test_what_is_acked_goes_on_without_ticks_however_little_a_turn_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = partial(RaftConfig, apply_entry_count_max=2)
+    monkeypatch.setattr("tests.node.drivers.RaftConfig", few)
+
+    async def work() -> None:
+        async with drivers(tmp_path, 1) as cluster:
+            leader = await cluster.leader()
+            await cluster.settled()
+            stop_ticks(cluster)
+            pending = [leader.append(batch(n, n + 1), accept) for n in range(20)]
+            await eventually(lambda: all(one.done() for one in pending), "all of them")
+            assert leader.applied_index == leader.last_index
+
+    run(work())
+
+
+def test_a_sync_that_ends_at_once_begins_no_turn_within_the_turn(tmp_path: Path) -> None:
+    """What the first one was told to do would come after what the second one does."""
+
+    async def work() -> None:
+        async with drivers(tmp_path, 1, flush="async") as cluster:
+            leader = await cluster.leader()
+            real, depth, deepest = leader._carry_out, 0, 0
+
+            def carry_out(effects: Effects, *, is_last: bool) -> None:
+                nonlocal depth, deepest
+                depth += 1
+                deepest = max(deepest, depth)
+                real(effects, is_last=is_last)
+                depth -= 1
+
+            leader._carry_out = carry_out  # type: ignore[method-assign]
+            await append(leader, 0, 1)
+            assert deepest == 1
+
+    run(work())
+
+
+def test_a_loss_that_raft_tells_of_stays_known(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with drivers(tmp_path, 1) as cluster:
+            leader = await cluster.leader()
+            assert leader.loss_from == NO_INDEX
+            effects = Effects()
+            effects.loss_from = 3
+            leader._carry_out(effects, is_last=True)
+            leader._carry_out(Effects(), is_last=True)
+            assert leader.loss_from == 3
+
+    run(work())
+
+
+def test_a_leader_without_room_asks_once_in_a_while_for_a_successor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        async with drivers(tmp_path) as cluster:
+            leader = await cluster.leader()
+            asked: list[int] = []
+
+            def refuse(node: int) -> None:
+                asked.append(node)
+                raise TransferRefusedError(node, "it is too far behind")
+
+            def full(data: bytes) -> Prepared:
+                raise StoreFullError(str(tmp_path), 4096, 0)
+
+            monkeypatch.setattr(leader.replica, "transfer_leadership", refuse)
+            monkeypatch.setattr(leader.log, "prepare", full)
+            for _ in range(3):
+                with pytest.raises(StoreFullError):
+                    leader.append(batch(1, 2), accept)
+            assert len(asked) == 1
 
     run(work())

@@ -3,10 +3,11 @@ durable."""
 
 from __future__ import annotations
 
-from node.flush_queue import FLUSH_COUNT_MAX
+from node.flush_queue import FLUSH_COUNT_MAX, FlushQueue
 from raft.messages import AppendReply
-from tests.raft.builders import append, payload_of
-from tests.raft.cluster import Cluster
+from raft.ready import HardState
+from tests.raft.builders import append, append_reply, payload_of
+from tests.raft.cluster import Cluster, config_of
 
 COUNT = 3 * FLUSH_COUNT_MAX
 
@@ -67,3 +68,26 @@ def test_truncation_moves_a_folded_ticket_back() -> None:
     assert cluster.state(2).synced <= 1
     cluster.sync(2)
     assert cluster.state(2).synced == 2
+
+
+def test_promises_of_a_core_that_is_no_more_are_never_sent() -> None:
+    """Those of this turn and those that wait for a sync."""
+    flushes = FlushQueue(config_of(2))
+    flushes.hold(append_reply(2, 1, 1, match=0))
+    ticket = flushes.open(0, 1, HardState(1, 0))
+    flushes.hold(append_reply(2, 3, 1, match=1))
+
+    flushes.forget_promises()
+
+    later = flushes.open(1, 1, HardState(1, 0))
+    assert flushes.take(ticket)[1] == []
+    assert flushes.take(later)[1] == []
+    assert flushes.held_count == 0
+
+
+def test_an_ack_of_another_memory_does_not_stand_for_the_one_before() -> None:
+    flushes = FlushQueue(config_of(2))
+    acks = [append_reply(2, 1, 1, match=at, incarnation=at // 2) for at in range(4)]
+    for ack in acks:
+        flushes.hold(ack)
+    assert flushes.held == [acks[1], acks[3]], "each ack includes those of its memory before it"

@@ -131,6 +131,12 @@ def test_the_checkpoint_is_the_table_that_rocketmq_keeps(tmp_path: Path) -> None
     assert document["subscriptionGroupTable"]["others"]["retryMaxTimes"] == 16
 
 
+@pytest.mark.parametrize("row", [[], [["is_orderly", True]], None, 3])
+def test_what_are_no_settings_is_refused_by_name(row: Any) -> None:
+    with pytest.raises(TypeError, match="not the settings of a group"):
+        GroupSettingsPart(SMALL_LIMITS, PartImage(1, {"readers": row}))
+
+
 def test_a_change_of_settings_alone_is_saved(tmp_path: Path) -> None:
     state, files = state_with_all(), opened(tmp_path)
     files.save(state.image(), 1)

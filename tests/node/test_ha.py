@@ -5,6 +5,8 @@ and in the simulator; here they are seen through brokers, files and sockets.
 """
 
 import asyncio
+import dataclasses
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +60,22 @@ def test_fence_before_serving(tmp_path: Path) -> None:
             assert await two.seen() == list(range(5)), "the longest log of the fence"
             receipt = await two.append(5, 6)
             assert (receipt.term, tuple(receipt.synced_by)) == (two.driver.term, (2, 3))
+
+    run(work())
+
+
+def test_nothing_of_a_crashed_node_goes_on(tmp_path: Path) -> None:
+    """What would still write into its directory would write over what its next life promised."""
+
+    async def work() -> None:
+        before, threads = asyncio.all_tasks(), set(threading.enumerate())
+        async with group(tmp_path) as world:
+            await world.nodes[1].append(0, 1)
+            for node in world.nodes.values():
+                await node.lives.save()
+        assert asyncio.all_tasks() == before
+        left = {thread.name for thread in set(threading.enumerate()) - threads}
+        assert {name.partition("_")[0] for name in left} <= {"asyncio", "uvloop"}, "of the loop"
 
     run(work())
 
@@ -134,7 +152,10 @@ def test_readers_stop_at_the_confirm_offset(tmp_path: Path) -> None:
             # Read your own writes at a slave, by the index of the receipt.
             pull = PullRequest(topic="orders", offset=3, at_least_index=receipt.index)
             pull.consistency = common_pb2.CONSISTENCY_LOCAL
-            assert (await two.broker.pull(pull)).record_count == 2
+            pull.with_entries = True
+            found = await two.broker.pull(pull)
+            assert found.record_count == 2
+            assert not found.entry_indexes, "this log has no entries to tell of"
 
     run(work())
 
@@ -386,3 +407,18 @@ def test_losses_are_kept_up_to_a_limit(tmp_path: Path) -> None:
     again = LossFile(FileSystem(), str(tmp_path))
     assert again.losses == losses.losses
     assert (len(again.losses), again.losses[0].lo) == (LOSS_COUNT_MAX, 2)
+
+
+def test_a_loss_is_told_once_and_as_who_saw_it_first(tmp_path: Path) -> None:
+    """A crash between the report and the cut makes the same cut again, by a process that did not
+    see what was acked."""
+    losses = LossFile(FileSystem(), str(tmp_path))
+    first = Loss(1, 2, 100, 900, 800, True, 7, 6, "cut/a")
+    losses.note(first)
+    losses.save()
+    again = LossFile(FileSystem(), str(tmp_path))
+    again.note(dataclasses.replace(first, unix_ms=5, acked_hi=900, is_exact=False))
+    assert again.losses == [first]
+    again.note(dataclasses.replace(first, epoch=3))
+    again.note(dataclasses.replace(first, hi=901))
+    assert len(again.losses) == 3

@@ -214,7 +214,7 @@ def test_a_slave_behind_what_its_master_keeps_begins_anew(tmp_path: Path) -> Non
             directory = tmp_path / "n3"
             assert old == aside_in(directory), "kept until a checkpoint has the state"
             await three.maintenance._checkpoint()
-            assert not list(directory.glob("commitlog/*.aside"))
+            assert not list(directory.glob("aside/*"))
             await two.crash()
             await one.append(900, 901)
             await one.crash()
@@ -227,7 +227,7 @@ def test_a_slave_behind_what_its_master_keeps_begins_anew(tmp_path: Path) -> Non
 
 def aside_in(directory: Path) -> bytes:
     """What was set aside of a log, files in order."""
-    found = [path.read_bytes() for path in sorted(directory.glob("commitlog/*.aside"))]
+    found = [path.read_bytes() for path in sorted(directory.glob("aside/*"))]
     found += [path.read_bytes()[48:] for path in sorted(directory.glob("cut/*.cut"))]
     return b"".join(found)
 

@@ -14,6 +14,7 @@ from node.fail_stop import EXIT_BAD_CONFIG, EXIT_BAD_DATA, EXIT_TRY_LATER
 from node.health import Health, Phase
 from node.lifecycle import exit_code_of, is_ours
 from node.services.server import PortTakenError
+from node.term_seal import SealedError, TermEndError
 from node.tls import TlsFileError
 from raft.transitions import Role
 from store.errors import CorruptionError, LayoutError, LockedError, StoreFullError, TopicNameError
@@ -93,6 +94,8 @@ def test_an_error_is_one_line_with_its_traceback(lines: io.StringIO) -> None:
         (CorruptionError("f", 1, "crc", "1", "2"), EXIT_BAD_DATA),
         (LayoutError("d", "x", "y"), EXIT_BAD_DATA),
         (IdentityMismatchError("d", "node", "1", "2"), EXIT_BAD_DATA),
+        (SealedError("d"), EXIT_BAD_DATA),
+        (TermEndError("d", "term", 1 << 63), EXIT_BAD_DATA),
         (LockedError("d", "process 1"), EXIT_TRY_LATER),
         (StoreFullError("d", 2, 1), EXIT_TRY_LATER),
         (PortTakenError("listen", "a:1", "in use"), EXIT_TRY_LATER),

@@ -12,6 +12,7 @@ from chaos.shim import Call, Shim, compile_shim
 from quorumlog.pb import log_pb2
 from store.fatal import EXIT_SYNC_FAILED
 from store.message import encode_message
+from tests import missing
 from tests.node.processes import NodeClient, SingleNode, wait_for
 
 pytestmark = pytest.mark.slow
@@ -23,7 +24,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     try:
         return compile_shim(tmp_path_factory.mktemp("shim"))
     except NotPossibleHereError as reason:
-        pytest.skip(str(reason))
+        missing.injector(reason)
 
 
 @pytest.fixture

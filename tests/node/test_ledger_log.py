@@ -25,9 +25,9 @@ from store.errors import (
 from store.pull import PullStatus
 from store.replica_store import ReplicaStore
 from store.store import Store
-from tests.node.ledger_cluster import CONFIG, crash, open_log
+from tests.node.ledger_cluster import CONFIG, crash, open_log, sync
 from tests.node.ledger_logs import VOTERS, data_image, new_log, put, queue_numbers, reopen
-from tests.store.records import batch
+from tests.store.records import PAGE, batch
 
 # --- What a node is ---
 
@@ -50,7 +50,7 @@ def test_an_empty_disk_founds_or_joins_once(tmp_path: Path) -> None:
         assert log.load().configurations == ()
     with open_log(tmp_path / "b") as log:
         assert log.load().hard_state == HardState(0, 0, Standing.JOINING, 7)
-        assert log.incarnation == 7
+        assert log.hard_state.incarnation == 7
 
 
 def test_a_directory_of_another_node_or_cluster_is_refused(tmp_path: Path) -> None:
@@ -97,6 +97,20 @@ def test_entries_of_a_newer_term_than_was_saved_raise_it_without_a_vote(tmp_path
     with open_log(tmp_path) as log:
         assert log.load().hard_state == HardState(4, 0)
     with open_log(tmp_path) as log:
+        assert log.load().hard_state == HardState(4, 0)
+
+
+def test_a_newer_term_that_cannot_be_saved_lets_nobody_have_the_log(tmp_path: Path) -> None:
+    log = new_log(tmp_path)
+    log.save_hard_state(HardState(2, 1))
+    crash(log)
+    log = open_log(tmp_path)
+    put(log, 0, 3, term=4)
+    crash(log)
+    full = failpoints.armed("meta_file.before_rename=ENOSPC")
+    with full, pytest.raises(OSError, match="failpoint"):
+        open_log(tmp_path)
+    with open_log(tmp_path) as log:  # Nobody holds the directory.
         assert log.load().hard_state == HardState(4, 0)
 
 
@@ -283,6 +297,33 @@ def test_configurations_of_the_log_are_found_again(tmp_path: Path) -> None:
         assert log.load().configurations == tuple(expected)
 
 
+def test_a_configuration_that_begins_the_log_is_found_again(tmp_path: Path) -> None:
+    """What lies before it was deleted, and a node without it counts votes of the wrong members."""
+    changed = Configuration(VOTERS, (4,)), Configuration(VOTERS, (5,))
+    log = new_log(tmp_path)
+    files = log.store.ledger.files
+    put(log, 0, 3)
+    while files.files[-1].free_bytes > 2 * PAGE:
+        put(log, 3, 6, size_bytes=PAGE // 4)
+    while len(files.files) == 1:
+        log.append(log.last_index + 1, 1, EntryKind.CONFIGURATION, changed[log.last_index % 2])
+    first_index, (before, begun) = log.last_index, log.load().configurations[-2:]
+    assert begun.index == first_index
+    sync(log)
+    log.dispatch(first_index + 1)
+    log.store.maintain()
+    log.store._expired_position = files.files[1].position
+    deletion = log.plan_deletion(first_index)
+    assert deletion is not None
+    assert deletion.write_start()
+    assert deletion.forget()
+    deletion.remove()
+    log.close()
+    with reopen(tmp_path, first_index) as log:
+        assert log.store.ledger.first_index == first_index
+        assert log.load().configurations == (before, begun)
+
+
 def test_a_configuration_that_cannot_be_noted_is_not_written(tmp_path: Path) -> None:
     log = new_log(tmp_path)
     with failpoints.armed("fs.write=ENOSPC"), pytest.raises(StoreFullError):
@@ -306,7 +347,7 @@ def test_a_configuration_that_was_noted_is_written_on_a_full_disk(
         raise StoreFullError("/disk/raft.0", 400, 0)
 
     with monkeypatch.context() as disk:
-        disk.setattr(log._node_file._meta, "save", no_byte)
+        disk.setattr(log.node_file._meta, "save", no_byte)
         assert not log.has_room_for(1000, [4])
         assert log.has_room_for(1000, [2])
         put(log, 3, 6, term=2)

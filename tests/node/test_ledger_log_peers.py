@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from raft.errors import PeerProtocolError
+from raft.errors import ForeignChainError, PeerProtocolError
 from raft.messages import (
     AppendRequest,
     Configuration,
@@ -15,6 +15,7 @@ from raft.messages import (
 from raft.ready import EntryKind
 from store import failpoints
 from store.errors import (
+    CorruptionError,
     StoreError,
 )
 from tests.node.ledger_cluster import Clock, crash, sync
@@ -53,8 +54,8 @@ def test_a_follower_becomes_equal_across_files(tmp_path: Path) -> None:
         lo = step_hi
     assert data_image(follower) == data_image(leader)
     assert follower.load().runs == leader.load().runs
-    assert follower.chain_crc_at(50) == leader.chain_crc_at(50)
-    assert follower.chain_crc_at(500) is None
+    assert follower.chain_at(50) == leader.chain_at(50)
+    assert follower.chain_at(500) is None
     follower.dispatch(hi)
     assert queue_numbers(follower) == list(range(number))
     for index in (1, 40, hi):
@@ -113,6 +114,54 @@ def test_bytes_that_are_not_what_the_message_says_are_refused(tmp_path: Path) ->
     follower.check_raw(good, raw)
     follower.write_raw(0, 5, raw, 0)
     assert follower.load().configurations[-1] == news[0]
+    leader.close()
+    follower.close()
+
+
+def test_another_history_under_the_same_terms_is_refused(tmp_path: Path) -> None:
+    """Two leaders of one term wrote it; what differs first is named, however much was sent."""
+    leader, other = new_log(tmp_path / "a"), new_log(tmp_path / "b", 2)
+    for lo in range(0, 30, 3):
+        put(leader, lo, lo + 3, term=1, size_bytes=2000)
+    ship(leader, other, 0, 4)
+    put(other, 50, 51, term=1)
+    for lo in range(60, 90, 3):
+        put(other, lo, lo + 3, term=1, size_bytes=2000)
+    before = data_image(other)
+
+    for lo, hi in ((0, 10), (2, 7), (4, 5), (4, 10)):
+        raw = leader.read_raw(lo, hi)
+        with pytest.raises(ForeignChainError, match="the log through entry 4 is") as caught:
+            other.check_raw(append_request(leader, lo, hi), raw, hi - 1)
+        assert (caught.value.index, caught.value.found) == (4, leader.chain_at(4))
+    other.check_raw(append_request(leader, 1, 4), leader.read_raw(1, 4), 3)
+    assert data_image(other) == before
+    assert leader.chain_at(3) == other.chain_at(3)
+    assert leader.chain_at(4) != other.chain_at(4)
+    assert leader.chain_at(10) is None
+    leader.close()
+    other.close()
+
+
+@pytest.mark.parametrize("at", [8, 20, 36])  # Index, term, chain.
+def test_a_bit_that_flipped_is_no_other_history(tmp_path: Path, at: int) -> None:
+    leader, follower = new_log(tmp_path / "a"), new_log(tmp_path / "b", 2)
+    for lo in range(0, 30, 3):
+        put(leader, lo, lo + 3)
+    ship(leader, follower, 0, 10)
+    position = follower.position_of(4)
+    path = Path(follower.store.ledger.files.files[0].path)
+    with path.open("r+b") as file:
+        file.seek(position + at)
+        [byte] = file.read(1)
+        file.seek(position + at)
+        file.write(bytes([byte ^ 1]))
+
+    assert follower.chain_at(4) is None, "it vouches for nothing"
+    for lo, hi in ((5, 7), (3, 5)):
+        with pytest.raises(CorruptionError):
+            follower.check_raw(append_request(leader, lo, hi), leader.read_raw(lo, hi), hi - 1)
+    assert follower.chain_at(9) == leader.chain_at(9)
     leader.close()
     follower.close()
 

@@ -2,10 +2,13 @@
 
 import asyncio
 import json
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
+from node.held import hold_interpreter, hold_thread
 from node.link_faults import ENVIRONMENT_VARIABLE
 from node.wire import FrameKind
 from tests.node.links import Node, eventually, nodes, run
@@ -80,7 +83,7 @@ def test_a_flipped_bit_of_a_header_ends_the_connection(rules: Path) -> None:
 
             def refused() -> bool:
                 one.link.send(2, FrameKind.APPEND, b"header")
-                return two.closed_counts.get("protocol_error", 0) > 2
+                return two.closed_counts.get("protocol_error", 0) > 0
 
             await eventually(refused)
             assert not two.frames, "a frame without a payload is covered by its checksum"
@@ -88,3 +91,47 @@ def test_a_flipped_bit_of_a_header_ends_the_connection(rules: Path) -> None:
             await sent_until(one, two, 1)
 
     run(work())
+
+
+def test_a_node_is_held_once_and_says_so(rules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[tuple[str, int]] = []
+    monkeypatch.setattr("node.link_faults.hold_thread", lambda ms: held.append(("loop", ms)))
+    monkeypatch.setattr("node.link_faults.hold_interpreter", lambda ms: held.append(("lock", ms)))
+
+    def hold(rule: dict[str, dict[str, int]]) -> None:
+        temporary = rules.with_suffix(".tmp")
+        temporary.write_text(json.dumps(rule))
+        temporary.replace(rules)
+
+    async def work() -> None:
+        async with nodes(Node(1)):
+            hold({"hold 1": {"loop_ms": 700}, "hold 2": {"loop_ms": 1}})
+            assert await counted(rules, "held") == 1
+            hold({"hold 1": {"lock_ms": 900}})
+            await eventually(lambda: len(held) == 2)
+            assert held == [("loop", 700), ("lock", 900)]
+
+    run(work())
+
+
+def test_who_keeps_the_interpreter_lets_no_other_thread_run() -> None:
+    longest_s = 0.0
+    done = threading.Event()
+
+    def tick() -> None:
+        nonlocal longest_s
+        before = time.perf_counter()
+        while not done.is_set():
+            now = time.perf_counter()
+            longest_s, before = max(longest_s, now - before), now
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    try:
+        hold_thread(200)
+        assert longest_s < 0.15, "the other thread ran"
+        hold_interpreter(200)
+    finally:
+        done.set()
+        thread.join()
+    assert longest_s >= 0.19, "the other thread ran"

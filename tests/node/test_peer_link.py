@@ -8,7 +8,7 @@ import pytest
 
 from node.handshake import CloseCode
 from node.peer_connection import PeerConnection
-from node.wire import PAYLOAD_SIZE_BYTES_MAX, FrameKind
+from node.wire import PAYLOAD_SIZE_BYTES_MAX, FrameKind, encode_head
 from tests.node.links import (
     LIMITS,
     LOOPS,
@@ -224,6 +224,30 @@ def test_silence_is_broken_by_pings_and_a_hung_peer_is_dropped(loop: str) -> Non
 
     def _say_nothing(kind: FrameKind, header: bytes, payload: bytes = b"") -> None:
         pass
+
+    run(work(), loop)
+
+
+def test_who_sends_a_frame_over_a_thin_link_hears_that_its_peer_lives(loop: str) -> None:
+    async def work() -> None:
+        async with nodes(Node(1), acquainted=False) as (one,), raw_to(one) as raw:
+            one.link.set_peers({1: ("127.0.0.1", one.port), 2: ("127.0.0.1", 1)})
+            await raw.shake_hands(identity(2), to=1)
+            frame = encode_head(FrameKind.APPEND, b"", 1000) + bytes(1000)
+            await raw.put(frame[:100])
+            kinds = []
+            for at in range(100, 130):  # One byte for each sign of life: it is never silent itself.
+                heard = await raw.next_frame()
+                assert heard is not None
+                kinds.append(heard[0])
+                await raw.put(frame[at : at + 1])
+            assert kinds.count(FrameKind.PONG) >= 10
+            await raw.put(frame[130:])
+            await eventually(lambda: one.frames)
+            assert one.frames[0][1][0] is FrameKind.APPEND
+            # Whole frames alone are no reason to speak: two that are idle would never be quiet.
+            while (await raw.next_frame()) != (FrameKind.PING, b"", b""):
+                pass
 
     run(work(), loop)
 

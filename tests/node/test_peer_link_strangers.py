@@ -466,6 +466,21 @@ def test_every_field_of_a_handshake_is_signed() -> None:
             )
 
 
+@pytest.mark.parametrize(("size_bytes", "is_taken"), [(0, True), (1 << 20, True), (1, False)])
+def test_a_peer_of_before_names_no_size_of_files_and_is_taken(
+    size_bytes: int, is_taken: bool
+) -> None:
+    nonce, challenge = handshake.challenge()
+    other = replace(identity(2), file_size_bytes=size_bytes)
+    _, header = handshake.hello(other, challenge, to=1, last_index=5)
+    if is_taken:
+        _, info = handshake.check_hello(identity(1), header, challenge_nonce=nonce, peers={2, 3})
+        assert info.node_id == 2
+    else:
+        with pytest.raises(RefusedError, match="log files of 1 B"):
+            handshake.check_hello(identity(1), header, challenge_nonce=nonce, peers={2, 3})
+
+
 def test_fields_cannot_be_shifted_into_each_other() -> None:
     assert sign(b"s", "x", "ab", "c") != sign(b"s", "x", "a", "bc")
     assert sign(b"s", "x", "a") != sign(b"s", "y", "a")

@@ -15,7 +15,7 @@ from quorumlog.pb.common_pb2 import GroupSettings
 from quorumlog.pb.log_pb2 import AppendRequest, PullRequest
 from quorumlog.pb.pop_pb2 import ReceiveRequest
 from quorumlog.pb.retry_pb2 import SetGroupSettingsRequest
-from store.errors import CorruptionError
+from store.errors import CorruptionError, DerivedFileError
 from store.message import encode_message
 from store.pull import PullResult
 from tests.node.broker_fakes import Fixture, expire_some, node_at
@@ -80,7 +80,7 @@ def test_a_dead_one_that_cannot_be_read_does_not_hold_up_the_others_and_is_told(
             await retries(node, 0)
             await send(node, "1", "2", "3")
             await receive(node)
-            damaged: list[CorruptionError] = []
+            damaged: list[CorruptionError | DerivedFileError] = []
             node.broker.context.on_damage = damaged.append
             store = node.log.store
             pull = store.pull
@@ -351,6 +351,38 @@ def test_an_attempt_that_is_repeated_gets_the_same_messages(tmp_path: Path) -> N
 
 
 # --- FIFO ---
+
+
+def test_one_of_each_hands_out_one_message_of_a_message_group_and_leaves_others_free(
+    tmp_path: Path,
+) -> None:
+    async def work() -> None:
+        async with node_at(tmp_path) as node:
+            await send(node, "a1", "a2", "1", "b1", "2", "b2")
+            how = {"is_fifo": True, "is_one_of_each": True}
+            first = await receive(node, **how)
+            assert bodies(first) == ["a1", "1", "b1", "2"]
+            assert await receive(node, **how) == [], "their groups have a message in flight"
+            assert await ack(node, *[one for one in first if one.body in {"a1", "1"}]) == 0
+            assert bodies(await receive(node, **how)) == ["a2"]
+            await send(node, "3")
+            assert bodies(await receive(node, **how)) == ["3"], "2 is in flight, and no matter"
+            pass_time(node, 1_000)
+            assert bodies(await receive(node, **how)) == ["a2", "b1", "2", "3"], "due again"
+
+    run(work())
+
+
+def test_one_of_each_does_not_count_for_a_group_that_is_set_to_be_orderly(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with node_at(tmp_path) as node:
+            change = SetGroupSettingsRequest(group=GROUP, settings=GroupSettings(is_orderly=True))
+            await node.broker.group_settings.set_group_settings(change)
+            await send(node, "a1", "a2", "1", "2")
+            found = await receive(node, is_fifo=True, is_one_of_each=True)
+            assert bodies(found) == ["a1", "a2", "1", "2"]
+
+    run(work())
 
 
 def test_none_of_a_message_group_is_handed_out_while_an_earlier_one_is_in_flight(

@@ -10,11 +10,15 @@ from node import errors
 from node.broker.pop.handles import Handle, encode_handle
 from node.failures import describe
 from node.limits import Limits
+from node.parts.pop import PopPart
 from node.pop_errors import StaleHandleError
 from quorumlog.pb.admin_pb2 import DeleteGroupRequest, DeleteTopicRequest
+from quorumlog.pb.common_pb2 import GroupSettings
 from quorumlog.pb.consumer_pb2 import CommitOffsetsRequest, GroupOffset
 from quorumlog.pb.pop_pb2 import AckRequest, DescribePopRequest
-from tests.node.broker_fakes import node_at, request
+from quorumlog.pb.retry_pb2 import SetGroupSettingsRequest
+from tests.node.broker_fakes import expire_some, node_at, request
+from tests.node.delayed import on_loop
 from tests.node.links import eventually, run
 from tests.node.pop_calls import (
     GROUP,
@@ -202,5 +206,42 @@ def test_who_does_not_lead_says_so_and_lets_nobody_wait(tmp_path: Path) -> None:
             node.driver.lead()
             assert window(node) is not None
             assert await ack(node, one) == 0
+
+    run(work())
+
+
+@on_loop
+async def test_deliveries_of_a_leader_whose_clock_is_behind_are_newer_all_the_same(
+    tmp_path: Path,
+) -> None:
+    """Else a handle of before could be the name of another delivery."""
+    async with node_at(tmp_path) as node:
+        await send(node, "a", "b")
+        await ask(node, max_count=1)
+        part = node.machine.state.part(PopPart)
+        before = part.last_generation
+        node.broker.pop._receives._last_generation = 0  # As of a leader that has just begun.
+        node.clock.now_ms -= 500_000
+        await ask(node, max_count=1)
+        [window] = part.windows.values()
+        first, second = (item.generation for item in window.items.values())
+        assert first == before
+        assert second > before
+
+
+def test_a_dead_one_that_expires_before_it_is_moved_is_only_taken_out(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with node_at(tmp_path) as node:
+            settings = GroupSettings(retry_count_max=0)
+            await node.broker.group_settings.set_group_settings(
+                SetGroupSettingsRequest(group=GROUP, settings=settings)
+            )
+            await node.append(0, 2)
+            assert len(await receive(node, 2)) == 2
+            await expire_some(node)
+            pass_time(node, 1_000)
+            await eventually(lambda: not part(node).windows)
+            assert f"%DLQ%{GROUP}" not in node.machine.state.topics
+            assert node.broker.pop.stats().dead_total == 0
 
     run(work())

@@ -9,7 +9,7 @@ import pytest
 from node.broker.pop import held
 from node.pop_errors import QueueHeldError
 from quorumlog.pb.pop_pb2 import DescribePopRequest
-from store.errors import CorruptionError
+from store.errors import CorruptionError, DerivedFileError
 from tests.node.broker_fakes import Fixture, node_at
 from tests.node.links import eventually
 from tests.node.pop_calls import GROUP, ack, ask, bodies, part, pass_time, receive, send
@@ -57,7 +57,7 @@ async def held_reasons(node: Fixture) -> dict[int, str]:
 @on_loop
 async def test_only_the_queue_with_the_damage_waits_and_says_so(tmp_path: Path) -> None:
     async with damaged_at(tmp_path) as node:
-        told: list[CorruptionError] = []
+        told: list[CorruptionError | DerivedFileError] = []
         node.broker.context.on_damage = told.append
         found = await receive(node)
         assert sorted(bodies(found)) == ["a0", "a1", "a2", "a3"], "what lies before it, too"

@@ -1,9 +1,11 @@
 """Pop: a look at queues is short, however long they are, and nothing that grew is overlooked."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 from node.broker.pop.taking import EFFORT_MAX, WAITING_MAX
+from node.limits import Limits
 from quorumlog.pb.log_pb2 import AppendRequest
 from store.message import encode_message
 from tests.node.broker_fakes import Fixture, node_at
@@ -125,5 +127,18 @@ def test_a_queue_that_grew_beside_others_with_nothing_to_take_is_not_overlooked(
             await _tagged(node, *(("no", "b", q) for q in range(31)), ("yes", "a", 31))
             assert bodies(await asked) == ["yes"]
             assert loop.time() - begun_s < 25, "it was woken, and not timed out"
+
+    run(work())
+
+
+def test_a_look_finds_as_many_small_messages_as_are_asked_for(tmp_path: Path) -> None:
+    """Each read costs effort, so what lies together is read at once."""
+
+    async def work() -> None:
+        limits = replace(Limits(), pop_receive_count_max=EFFORT_MAX)
+        async with node_at(tmp_path, limits=limits, file_size_bytes=1024 * 1024) as node:
+            count = EFFORT_MAX // 2
+            await _tagged(node, *((f"{n}", "a", 0) for n in range(count)))
+            assert bodies(await receive(node, count)) == [f"{n}" for n in range(count)]
 
     run(work())

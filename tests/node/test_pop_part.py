@@ -94,11 +94,11 @@ def items(state: State) -> dict[int, InFlight]:
 
 def test_a_take_a_second_one_and_what_is_done_move_the_offset_of_the_group() -> None:
     state = made(taken(1, 3, 5, waiting=(4,), next_offset=7))
-    assert items(state) == {
-        3: InFlight(1, 1, 101, 7),
-        4: InFlight(0, 0, 0, 7),
-        5: InFlight(1, 1, 101, 7),
-    }
+    assert list(items(state).items()) == [
+        (3, InFlight(1, 1, 101, 7)),
+        (4, InFlight(0, 0, 0, 7)),
+        (5, InFlight(1, 1, 101, 7)),
+    ], "by offset, whether handed out or waiting"
     assert state.groups == {"g": {"a": {0: 3}}}
     assert state.apply_command(taken(2, 7, expected=7, again=((3, 1), (4, 0))), 0) is None
     assert items(state)[3] == InFlight(2, 2, 102, 7)
@@ -114,6 +114,20 @@ def test_a_take_a_second_one_and_what_is_done_move_the_offset_of_the_group() -> 
 def test_only_the_delivery_that_is_named_is_hidden() -> None:
     state = made(taken(1, 0), hidden(0, 1, 500), hidden(0, 9, 700), hidden(3, 1, 700))
     assert items(state) == {0: InFlight(1, 1, 500, 7)}
+
+
+def test_the_earliest_moment_of_a_window_stays_with_a_later_take() -> None:
+    """What comes back is looked for from then on: too late would hold the first one back."""
+    state = made(taken(1, 0), taken(50, 1, expected=1))
+    assert [item.visible_unix_ms for item in items(state).values()] == [101, 150]
+    assert state.part(PopPart).windows["g", "a", 0].earliest_unix_ms == 101
+
+
+def test_a_queue_just_beyond_the_last_one_is_unknown() -> None:
+    state = made()
+    refusal = state.apply_command(taken(1, 0, queue_id=2), 0)
+    assert isinstance(refusal, UnknownQueueError)
+    assert state.part(PopPart).windows == {}
 
 
 def test_a_take_that_comes_too_late_changes_nothing() -> None:
@@ -208,6 +222,24 @@ def test_however_commands_are_cut_and_images_restored_the_bytes_are_equal(
     assert encode_image(cut.image()) == encode_image(whole.image())
     counted = sum(len(window.items) for window in whole.part(PopPart).windows.values())
     assert whole.part(PopPart).in_flight_count == counted
+
+
+@pytest.mark.parametrize("is_from_file", [False, True])
+def test_a_restored_image_goes_on_after_the_newest_generation(
+    is_from_file: bool, tmp_path: Path
+) -> None:
+    """Of a leader that begins again with smaller ones a handle of before could match anew."""
+    image = made(taken(41, 0), settled((0, 41))).image()
+    if is_from_file:
+        files = CheckpointFiles(FileSystem(), str(tmp_path))
+        files.load()
+        files.save(image, 1)
+        loaded = files.load()
+        assert loaded is not None
+        image = loaded
+    restored = State(LIMITS, decode_image(encode_image(image)))
+    assert restored.part(PopPart).last_generation == 41
+    assert encode_image(restored.image()) == encode_image(image)
 
 
 def test_an_image_is_not_changed_by_later_commands() -> None:

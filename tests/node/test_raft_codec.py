@@ -8,6 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.raft_codec import (
+    INCARNATION_MAX,
+    INDEX_MAX,
     MEMBER_COUNT_MAX,
     RUN_COUNT_MAX,
     TERM_MAX,
@@ -16,7 +18,6 @@ from node.raft_codec import (
     decode_install,
     encode,
     encode_install,
-    prev_chain_crc,
 )
 from node.wire import FrameKind
 from quorumlog.pb import peer_pb2 as pb
@@ -39,7 +40,7 @@ from raft.messages import (
 )
 
 _END = ("g", 2, 1)
-_INDEXES = st.integers(0, 1 << 40)
+_INDEXES = st.integers(0, 1 << 40) | st.integers(INDEX_MAX - 100, INDEX_MAX - 90)
 _ROUNDS = st.integers(0, (1 << 64) - 1)
 _NODES = st.integers(1, (1 << 32) - 1)
 
@@ -97,7 +98,7 @@ def _append_replies(draw: st.DrawFn) -> AppendReply:
         draw(_runs(7, 60, term)),
         draw(_ROUNDS),
         draw(st.sampled_from(Standing)),
-        draw(_ROUNDS),
+        draw(st.integers(0, INCARNATION_MAX)),
     )
 
 
@@ -195,10 +196,9 @@ def test_a_snapshot_announces_its_state() -> None:
 
 @pytest.mark.parametrize("crc", [None, 0, 0xFFFFFFFF])
 def test_an_append_may_carry_the_chain_of_the_entry_before(crc: int | None) -> None:
-    message = AppendRequest(*_END, 5, 8, 4, 9, (), 8, 1, (), 0)
-    kind, header = encode(message, prev_chain_crc=crc)
+    message = AppendRequest(*_END, 5, 8, 4, 9, (), 8, 1, (), 0, crc)
+    kind, header = encode(message)
     assert _decode(kind, header) == message
-    assert prev_chain_crc(header) == crc
 
 
 def _append(**fields: Any) -> pb.AppendEntries:
@@ -257,6 +257,24 @@ _BAD: list[tuple[str, FrameKind, Protobuf, str]] = [
         "configuration of voters",
     ),
     ("match", _R, _reply(match=-2), "match is -2"),
+    ("huge match", _R, _reply(match=INDEX_MAX + 1), "match is 1152921504606846977, not within"),
+    ("huge hint", _R, _reply(hint_last=(1 << 63) - 1), "hint_last is 9223372036854775807"),
+    ("huge commit", _A, _append(commit=INDEX_MAX + 1), "commit is"),
+    ("huge prev_index", _A, _append(prev_index=(1 << 63) - 1), "prev_index is"),
+    ("huge hi", _A, _append(prev_index=INDEX_MAX, hi=INDEX_MAX + 1), "hi is"),
+    ("incarnation", _R, _reply(incarnation=INCARNATION_MAX + 1), "incarnation 1099511627777"),
+    (
+        "huge last index",
+        _Q,
+        pb.VoteRequest(term=5, vote_term=5, last_index=INDEX_MAX + 1, last_term=5),
+        "last_index is",
+    ),
+    (
+        "huge snapshot index",
+        FrameKind.INSTALL_SNAPSHOT,
+        _snapshot(index=INDEX_MAX + 1),
+        "index is 1152921504606846977",
+    ),
     ("refusal", _R, _reply(refusal=Refusal.OLD_LOG), "refusal 3"),
     ("unknown refusal", _R, _reply(refusal=99), "refusal 99"),
     ("standing", _R, _reply(standing=3), "standing 3"),
@@ -265,6 +283,12 @@ _BAD: list[tuple[str, FrameKind, Protobuf, str]] = [
         _R,
         _reply(hint_runs=[pb.TermRun(index=5, term=2), pb.TermRun(index=6, term=2)]),
         r"term run \(6, 2\) after \(5, 2\)",
+    ),
+    (
+        "hint index order",
+        _R,
+        _reply(hint_runs=[pb.TermRun(index=6, term=1), pb.TermRun(index=6, term=2)]),
+        r"term run \(6, 2\) after \(6, 1\)",
     ),
     (
         "many hints",
@@ -305,4 +329,6 @@ def test_an_impossible_field_is_refused_by_name(
 def test_the_cases_above_differ_from_good_ones() -> None:
     _decode(_A, _append(configurations=[_members([1, 2], [3])]).SerializeToString())
     _decode(_R, _reply().SerializeToString())
+    last_run = pb.TermRun(index=INDEX_MAX, term=TERM_MAX)
+    _decode(_R, _reply(term=TERM_MAX, hint_runs=[last_run]).SerializeToString())
     _decode(FrameKind.INSTALL_SNAPSHOT, _snapshot().SerializeToString())

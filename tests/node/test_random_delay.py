@@ -24,6 +24,7 @@ from quorumlog.pb.log_pb2 import AppendResponse
 from raft.transitions import Role
 from store import format as fmt
 from store.message import message_id
+from tests import seeds
 from tests.node.broker_fakes import Fixture, node_at
 from tests.node.delayed import bodies, delayed, on_loop, request_of, settle
 
@@ -223,9 +224,10 @@ class Walk:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [*range(6), seeds.FRESH])
 @on_loop
-async def test_nothing_is_lost_doubled_or_early(tmp_path: Path, seed: int) -> None:
+async def test_nothing_is_lost_doubled_or_early(tmp_path: Path, seed: int | str) -> None:
+    seed = seeds.chosen(seed, "tests/node/test_random_delay.py -k fresh")
     async with node_at(tmp_path, limits=LIMITS, topics={"orders": 2, "bills": 2}) as node:
         walk = Walk(node, seed)
         for _ in range(150):

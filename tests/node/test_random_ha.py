@@ -9,10 +9,6 @@ deterministic, but the faults are drawn from it.
 
 import asyncio
 import contextlib
-import errno
-import os
-import shutil
-import threading
 from collections import defaultdict
 from pathlib import Path
 from random import Random
@@ -21,7 +17,6 @@ from typing import Any
 import pytest
 
 from node.errors import DuplicateExpiredError, NodeError, OutOfSequenceError, UnknownProducerError
-from node.ha.errors import PromotionLostError, PromotionRefusedError, PromotionTimeoutError
 from node.ha.types import HaError
 from node.state import COMMAND_TOPIC
 from node.state_image import encode_image
@@ -36,81 +31,22 @@ from quorumlog.pb.log_pb2 import (
 from quorumlog.pb.state_pb2 import Command
 from raft.errors import RaftError
 from store import format as fmt
-from store.errors import FileSystemError, Outcome, StoreError, StoreFullError
-from store.file_system import FileSystem
+from store.errors import Outcome, StoreError
 from store.message import Message, encode_message
-from tests.node.ha.ha_nodes import HaNodes, WholeHaNode
+from tests import seeds
+from tests.node.ha.ha_faults import Faults, RandomGroup
+from tests.node.ha.ha_nodes import WholeHaNode
 from tests.node.links import eventually, run
-from tests.store.power_loss import PowerLossFileSystem
 from tests.store.records import messages
 
 TOPIC, QUEUES = "orders", 3
 FILE = 1 << 16
+THIS = "tests/node/test_random_ha.py"
 FAULTS_S = 2.0
+RUN_S = 120.0
+"""A run takes 4 s on two idle cores. Beside 13 to 28 processes that want to run, 48 runs took up to
+26 s and 5 of them more than 20 s; one turn of the loop, which three nodes share, took up to 5 s."""
 Refused = (NodeError, StoreError, RaftError, HaError)
-NotPromoted = (PromotionLostError, PromotionRefusedError, PromotionTimeoutError, NodeError)
-
-
-class Machine(PowerLossFileSystem):
-    """The disk of one machine: it may be slow, full, or without power."""
-
-    def __init__(self) -> None:
-        super().__init__(self._before_call)
-        self.is_full, self.pause_s = False, 0.0
-        self._loop_thread = threading.current_thread()
-
-    def _before_call(self, name: str) -> None:
-        if name == "sync" and threading.current_thread() is not self._loop_thread:
-            threading.Event().wait(self.pause_s)
-
-    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> int:
-        if create and self.is_full:
-            raise StoreFullError(path, 1, 0)
-        return super().open(path, create=create, read_only=read_only)
-
-    def write_at(self, fd: int, path: str, position: int, data: bytes | memoryview) -> None:
-        if self.is_full and position + len(data) > os.fstat(fd).st_size:
-            raise StoreFullError(path, len(data), 0)
-        super().write_at(fd, path, position, data)
-
-    def allocate(self, fd: int, path: str, size_bytes: int) -> None:
-        if self.is_full:
-            raise FileSystemError("allocate", path, errno.ENOSPC)
-        super().allocate(fd, path, size_bytes)
-
-
-class RandomGroup(HaNodes):
-    """A group whose machines fail."""
-
-    def __init__(self, root: Path, seed: int, replication: str) -> None:
-        super().__init__(root, 3, replication, 2)
-        self.random = Random(seed)
-        self.machines: dict[int, Machine] = {}
-        self._life = 0
-
-    def file_system(self, node_id: int) -> FileSystem:
-        return self.machines.setdefault(node_id, Machine())
-
-    @property
-    def up(self) -> list[WholeHaNode]:
-        return [node for node in self.nodes.values() if node.is_up]
-
-    async def restart(self, node_id: int, **changes: Any) -> WholeHaNode:
-        self.machines[node_id].is_full = False  # On a full disk it would not start.
-        return await super().restart(node_id, **changes)
-
-    async def lose_power(self, node: WholeHaNode) -> None:
-        """What was not synced may be there or not."""
-        node_id, root = node.settings.node_id, node.settings.directory
-        self._life += 1
-        image = root.with_name(f"image{self._life}")
-        self.machines[node_id].build_image(str(root), str(image), self.random)
-        await node.crash()
-        shutil.rmtree(root)
-        image.rename(root)
-        (root / "boot_id").write_text("of before\n")
-        machine = self.machines[node_id] = Machine()
-        machine.adopt(str(root))
 
 
 class History:
@@ -265,110 +201,6 @@ class Clients:
                         )
 
 
-class Faults:
-    """What goes wrong, drawn from the seed."""
-
-    def __init__(self, world: RandomGroup) -> None:
-        self.world, self.random = world, world.random
-        self.names = ("crash", "power", "power", "cut", "promote", "advise", "slow", "full", "full")
-        self.counts = dict.fromkeys(self.names, 0)
-        self._promotions: set[asyncio.Task[None]] = set()
-
-    async def run(self, seconds: float) -> None:
-        loop, random = asyncio.get_running_loop(), self.random
-        end = loop.time() + seconds
-        while loop.time() < end:
-            self.world.check_alive()
-            await asyncio.sleep(random.random() * 0.15)
-            name = random.choice(self.names)
-            self.counts[name] += 1
-            await getattr(self, f"_{name}")()
-            if random.random() < 0.4:
-                self._mend()
-            if not self.world.masters() and random.random() < 0.7:
-                await self._promote()
-        await self.heal()
-
-    def _mend(self) -> None:
-        self.world.heal()
-        for machine in self.world.machines.values():
-            machine.is_full, machine.pause_s = False, 0.0
-
-    async def heal(self) -> None:
-        self._mend()
-        for node_id, node in self.world.nodes.items():
-            if not node.is_up:
-                await self.world.restart(node_id)
-        for task in list(self._promotions):
-            task.cancel()
-        await asyncio.gather(*self._promotions, return_exceptions=True)
-        async with asyncio.timeout(15):
-            while not any(node.is_master for node in self.world.up):
-                self.world.check_alive()
-                with contextlib.suppress(*NotPromoted):
-                    await self.random.choice(self.world.up).driver.promote(1500)
-        # A number that was offered to two keeps one of them out until there is a higher one.
-        highest = max(node.driver.term for node in self.world.up)
-        (master,) = [node for node in self.world.up if node.is_master][-1:]
-        master.driver.advise(highest + 1, master.settings.node_id, 1)
-
-    async def _restart_some(self) -> None:
-        await asyncio.sleep(self.random.random() * 0.2)
-        for node_id, node in self.world.nodes.items():
-            if not node.is_up and self.random.random() < 0.8:
-                await self.world.restart(node_id)
-
-    def _victims(self) -> list[WholeHaNode]:
-        up = self.world.up
-        return self.random.sample(up, min(len(up), self.random.choice((1, 1, 1, 2, 3))))
-
-    async def _crash(self) -> None:
-        for node in self._victims():
-            await node.crash()
-        await self._restart_some()
-
-    async def _power(self) -> None:
-        for node in self._victims():
-            await self.world.lose_power(node)
-        await self._restart_some()
-
-    async def _cut(self) -> None:
-        if self.random.random() < 0.5:
-            self.world.isolate(self.random.choice((1, 2, 3)))
-        else:
-            for gate in self.random.sample(list(self.world.gates.values()), 2):
-                gate.shut()
-
-    async def _promote(self) -> None:
-        """One, or two at the same time."""
-        for node in self.random.sample(self.world.up, min(len(self.world.up), 2)):
-            task = asyncio.ensure_future(self._promote_one(node))
-            self._promotions.add(task)
-            task.add_done_callback(self._promotions.discard)
-            if self.random.random() < 0.6:
-                return
-
-    async def _promote_one(self, node: WholeHaNode) -> None:
-        with contextlib.suppress(*NotPromoted):
-            await node.driver.promote(500)
-
-    async def _advise(self) -> None:
-        """Old, equal and high numbers, one of them to several, also with one nonce."""
-        number = max((node.driver.term for node in self.world.up), default=1)
-        number += self.random.choice((-1, 0, 1, 1, 1, 5))
-        for node in self._victims():
-            node.driver.advise(number, node.settings.node_id, self.random.randrange(2))
-
-    async def _slow(self) -> None:
-        self.world.machines[self.random.choice((1, 2, 3))].pause_s = 0.05
-
-    async def _full(self) -> None:
-        """Mostly when masters change, which then cannot be written down."""
-        self.world.machines[self.random.choice((1, 2, 3))].is_full = True
-        if self.random.random() < 0.7:
-            await self._promote()
-
-
 def log_of(node: WholeHaNode) -> bytes:
     log, at = node.log, 0
     data = b""
@@ -434,6 +266,7 @@ def check(world: RandomGroup, history: History) -> str:
                         history.counts["half"] += 1
                 offset = history.see(queue_id, pulled.data, offset)
         places = found
+    epochs = nodes[0].driver.machine.state.epochs
     missing: dict[int, list[int]] = defaultdict(list)
     kept: dict[int, int] = defaultdict(int)
     losses = [loss for node in nodes for loss in node.losses.losses]
@@ -442,7 +275,9 @@ def check(world: RandomGroup, history: History) -> str:
             kept[term] = max(kept[term], end)
             continue
         assert not history.is_sync, f"{body!r} was acked and is not there, or elsewhere"
-        assert body not in places, f"{body!r} is at {places[body]}, acked at {queue_id}/{offset}"
+        # An attempt before it, of which nobody knew, may be back with the log of another master.
+        found_in = {epochs.at(log[at].position).number for at in places_in_log[body]}
+        assert term not in found_in, f"{body!r} at {places[body]}, acked at {queue_id}/{offset}"
         missing[term].append(end)
         assert any(x.lo < end <= x.hi for x in losses), f"{body!r}, to {end}, nobody reported"
     for term, ends in missing.items():
@@ -481,11 +316,15 @@ async def attempt(root: Path, seed: int, replication: str, seconds: float = FAUL
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("seed", "replication"), [(1, "sync_master"), (2, "async_master")])
+@pytest.mark.parametrize("replication", ["sync_master", "async_master"])
+@pytest.mark.parametrize("seed", [1, seeds.FRESH])
 def test_what_was_promised_holds_under_random_faults(
-    tmp_path: Path, seed: int, replication: str
+    tmp_path: Path, seed: int | str, replication: str
 ) -> None:
-    async def work() -> None:
-        print(f"seed {seed}, {replication}:", await attempt(tmp_path, seed, replication))
+    this = f"{THIS}::test_what_was_promised_holds_under_random_faults[{seed}-{replication}]"
+    number = seeds.chosen(seed, f"'{this}'")
 
-    run(work())
+    async def work() -> None:
+        print(f"seed {number}, {replication}:", await attempt(tmp_path, number, replication))
+
+    run(work(), deadline_s=RUN_S)

@@ -28,6 +28,7 @@ from quorumlog.pb.retry_pb2 import (
     SetGroupSettingsRequest,
 )
 from store.message import decode_message
+from tests import seeds
 from tests.node.broker_fakes import Fixture, node_at, request
 from tests.node.delayed import on_loop, settle
 
@@ -210,10 +211,10 @@ def check_images(node: Fixture, random: Random) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", [*range(8), seeds.FRESH])
 @on_loop
-async def test_whoever_leads_each_message_moves_once(tmp_path: Path, seed: int) -> None:
-    random = Random(seed)
+async def test_whoever_leads_each_message_moves_once(tmp_path: Path, seed: int | str) -> None:
+    random = Random(seeds.chosen(seed, "tests/node/test_random_retry.py -k fresh"))
     async with node_at(tmp_path / "n", topics={"orders": 1}, limits=LIMITS) as node:
         await node.broker.append(request(0, COUNT))
         settings = GroupSettings(retry_count_max=2, retry_delays=Delays(delay_ms=[1_000, 3_000]))

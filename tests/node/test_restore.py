@@ -14,13 +14,16 @@ from deploy.local import LocalCluster
 from node.checkpoint_files import CheckpointDamagedError
 from node.config import Settings
 from node.config_load import load
+from node.directory_copy import StrangeFileError
 from node.directory_owner import IdentityMismatchError
 from node.errors import NodeError
+from node.hard_state import NodeFile
 from node.ledger_log import LedgerLog
 from node.limits import Limits
 from node.restore import WORK_SUFFIX, RestoreError, restore
 from node.snapshot import build_snapshot, encode_snapshot
 from node.state_machine import StateMachine
+from node.term_seal import read_seal, seal
 from quorumlog.pb import admin_pb2 as pb
 from quorumlog.pb import log_pb2
 from raft.errors import RaftError
@@ -28,6 +31,7 @@ from raft.messages import SnapshotMeta
 from store.durable_mark import SLOT_AT, decode_slot
 from store.errors import LockedError, StoreError
 from store.failpoints import armed, census
+from store.file_system import FileSystem
 from store.fsck.inspect import inspect
 from store.message import encode_message
 from tests.node.processes import (
@@ -112,6 +116,20 @@ def test_it_leads_alone_under_a_new_name_and_number(backup: Path, tmp_path: Path
         assert client.append("orders", b"new").queues[0].first_offset == 3
         nodes = client.log.Route(log_pb2.RouteRequest()).nodes
         assert [n.node_id for n in nodes] == [7]
+
+
+def test_a_forged_term_and_a_seal_stay_behind(backup: Path, tmp_path: Path) -> None:
+    """The other way back from a term at the end of its range, and from one that is just absurd."""
+    node_file = NodeFile(FileSystem(), str(backup))
+    hard_state = node_file.load_any().hard_state
+    node_file.save_hard_state(hard_state._replace(term=(1 << 63) - 1, vote=1))
+    seal(FileSystem(), backup)
+    found = restore(backup, settings_for(tmp_path / "data"))
+    assert read_seal(tmp_path / "data") is None
+    node = restored_node(tmp_path / "data")
+    with node, node.client() as client:
+        assert found.last_term < client.status().term < found.last_term + 10
+        assert client.pull("orders", consistency=1).record_count == 3
 
 
 def test_the_old_name_is_refused_by_the_new_directory(backup: Path, tmp_path: Path) -> None:
@@ -356,6 +374,44 @@ def test_places_that_overlap_are_refused(backup: Path, tmp_path: Path) -> None:
             restore(backup, settings_for(target))
     assert tree(backup) == before
     assert set(os.listdir(tmp_path)) == {"backup", "link"}
+
+
+@pytest.mark.parametrize("place", ["raft.1", "config/other", "consumequeue/more"])
+@pytest.mark.parametrize("kind", ["file", "directory", "pipe", "dead link", "own file"])
+def test_a_backup_has_files_only(backup: Path, tmp_path: Path, place: str, kind: str) -> None:
+    """A link brought in what lies elsewhere, for others to read; a pipe was waited for."""
+    secret = tmp_path / "secret"
+    secret.mkdir(0o700)
+    (secret / "key").write_text("not of this backup")
+    (secret / "key").chmod(0o600)
+    to = {
+        "file": secret / "key",
+        "directory": secret,
+        "dead link": tmp_path / "nothing",
+        "own file": backup / "raft.0",
+    }
+    (backup / place).parent.mkdir(exist_ok=True)
+    (backup / place).unlink(missing_ok=True)
+    if kind == "pipe":
+        os.mkfifo(backup / place)
+    else:
+        (backup / place).symlink_to(to[kind])
+    before = set(os.listdir(tmp_path))
+    with pytest.raises(StrangeFileError, match="only files and directories are copied") as caught:
+        restore(backup, settings_for(tmp_path / "new"))
+    assert caught.value.path == str(backup / place)
+    assert caught.value.kind == ("a pipe" if kind == "pipe" else "a link")
+    assert set(os.listdir(tmp_path)) == before
+
+
+def test_what_is_restored_is_for_its_user_alone(backup: Path, tmp_path: Path) -> None:
+    for path in backup.rglob("*"):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    restore(backup, settings_for(tmp_path / "new"))
+    modes = {path: path.stat().st_mode & 0o777 for path in (tmp_path / "new").rglob("*")}
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
+    assert {mode for path, mode in modes.items() if path.is_dir()} == {0o700}
+    assert {mode for path, mode in modes.items() if path.is_file()} == {0o600}
 
 
 def test_who_comes_second_leaves_the_first_alone(

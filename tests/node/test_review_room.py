@@ -112,7 +112,7 @@ def test_a_follower_that_cannot_note_new_members_stays_and_learns_of_them_later(
             full = next(driver for driver in cluster.up if driver is not leader)
             before = full.last_index
             with monkeypatch.context() as disk:
-                disk.setattr(full.log._node_file._meta, "save", no_byte)
+                disk.setattr(full.log.node_file._meta, "save", no_byte)
                 await leader.change_member(Change(ChangeKind.ADD_LEARNER, 9))
                 await eventually(lambda: full.dropped_for_room_count > 0, "a dropped append")
                 assert (full.last_index, full.leader_id) == (before, leader.node_id)
@@ -131,7 +131,7 @@ def test_a_leader_that_cannot_note_new_members_refuses_them(
             leader = await cluster.leader()
             last = leader.last_index
             with monkeypatch.context() as disk:
-                disk.setattr(leader.log._node_file._meta, "save", no_byte)
+                disk.setattr(leader.log.node_file._meta, "save", no_byte)
                 with pytest.raises(ChangeRefusedError, match="no room"):
                     leader.change_member(Change(ChangeKind.ADD_LEARNER, 9))
                 assert (leader.role, leader.last_index) == (Role.LEADER, last)

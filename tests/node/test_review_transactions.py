@@ -9,7 +9,7 @@ from node.broker.transactions.producers import SHARES
 from node.errors import NotLeaderError
 from node.limits import Limits
 from quorumlog.pb.transaction_pb2 import TRANSACTION_OUTCOME_GIVEN_UP
-from store.errors import CorruptionError
+from store.errors import CorruptionError, DerivedFileError
 from tests.node.broker_fakes import Fixture, node_at
 from tests.node.links import eventually
 from tests.node.transaction_calls import begun, on_loop, part, producer, question, round_of
@@ -123,9 +123,9 @@ async def test_a_question_that_is_larger_than_the_limit_is_asked_alone(tmp_path:
             assert (await question(stream)).transaction_id == large
 
 
-def damage(node: Fixture, transaction_id: int) -> list[CorruptionError]:
+def damage(node: Fixture, transaction_id: int) -> list[CorruptionError | DerivedFileError]:
     """Have one transaction be damaged on this node's disk; return what will be found."""
-    ends, found = node.broker._transactions._ends, list[CorruptionError]()
+    ends, found = node.broker._transactions._ends, list[CorruptionError | DerivedFileError]()
     whole = ends.half_messages
 
     def half_messages(known: object) -> bytes:

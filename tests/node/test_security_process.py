@@ -63,6 +63,7 @@ def test_certificates_and_the_secret_are_renewed_node_by_node(tmp_path: Path) ->
     authority, given = tls_settings(tmp_path)
     secret, files = tmp_path / "new-secret", authority.files("renewed")
     secret.write_text("fedcba9876543210\n")
+    secret.chmod(0o600)
     changes = {
         "secret_file": secret,
         "tls_certificate_file": files.certificate,
@@ -110,6 +111,7 @@ def test_a_node_with_another_secret_or_file_size_is_kept_out(tmp_path: Path) -> 
         cluster.stop(odd)
         other = tmp_path / "other"
         other.write_text("another secret of some length")
+        other.chmod(0o600)
         file = cluster.node_directory(odd) / "node.toml"
         file.write_text(file.read_text().replace(str(given["secret_file"]), str(other)))
         cluster.start(odd)

@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from node.ledger_log import LedgerLog
+from node.received_snapshot import ReceivedSnapshot
 from node.snapshot import (
     Snapshot,
     SnapshotFormatError,
@@ -16,9 +18,12 @@ from node.snapshot import (
 )
 from raft.messages import Configuration, ConfigurationAt, SnapshotMeta
 from raft.ready import EntryKind, HardState
-from store.errors import PositionRangeError
+from store import failpoints
+from store.errors import FileSystemError, PositionRangeError
+from store.file_system import FileSystem
 from store.ledger_extent import Deletion
 from store.retention import DELETE_COUNT_MAX
+from store.stamp import QueueKey
 from tests.node.ledger_cluster import CONFIG, crash, open_log, sync
 from tests.node.ledger_logs import (
     data_image,
@@ -90,7 +95,8 @@ def test_a_snapshot_survives_its_bytes() -> None:
 
 def test_bytes_that_are_no_snapshot_are_refused() -> None:
     data = encode_snapshot(snapshot_of(state=b"state"))
-    wrong = [b"", data[:20], data[:-1], data + b"\0", b"X" + data[1:]]
+    wrong = [data[:size_bytes] for size_bytes in range(len(data))]
+    wrong += [data + b"\0", b"X" + data[1:]]
     wrong += [data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :] for at in range(len(data))]
     wrong.append(encode_snapshot(snapshot_of(state_index=40)))
     late = ConfigurationAt(42, MEMBERS.configuration)
@@ -98,6 +104,56 @@ def test_bytes_that_are_no_snapshot_are_refused() -> None:
     for bad in wrong:
         with pytest.raises(SnapshotFormatError, match="fetch it again"):
             decode_snapshot(bad)
+
+
+class NotingFileSystem(FileSystem):
+    """Notes what makes a change of names, and what makes it durable."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[str] = []
+
+    def rename(self, source: str, target: str) -> None:
+        self.calls.append("rename")
+        super().rename(source, target)
+
+    def unlink(self, path: str) -> None:
+        self.calls.append("unlink")
+        super().unlink(path)
+
+    def sync_directory(self, path: str) -> None:
+        self.calls.append("sync")
+        super().sync_directory(path)
+
+
+def test_each_step_of_an_installation_is_durable_when_it_returns(tmp_path: Path) -> None:
+    """After a power loss a name of before would let the log and the state differ."""
+    fs = NotingFileSystem()
+    received = ReceivedSnapshot(fs, str(tmp_path))
+    assert received.load() is None
+    snapshot = snapshot_of()
+    data = encode_snapshot(snapshot)
+    steps = (partial(received.stage, data, snapshot), received.mark_installed, received.forget)
+    for step in steps:
+        fs.calls.clear()
+        step()
+        assert fs.calls[-2:] in (["rename", "sync"], ["unlink", "sync"])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_half_a_received_snapshot_is_removed_and_never_staged(tmp_path: Path) -> None:
+    received = ReceivedSnapshot(FileSystem(), str(tmp_path))
+    snapshot = snapshot_of()
+    data = encode_snapshot(snapshot)
+    received.write(data)
+    [half] = tmp_path.iterdir()
+    with failpoints.armed("fs.write=EIO"), pytest.raises(FileSystemError):
+        received.write(encode_snapshot(snapshot_of(state=b"other")))
+    received.stage(data, snapshot)
+    assert ReceivedSnapshot(FileSystem(), str(tmp_path)).load() == snapshot
+    half.write_bytes(data[:9])
+    assert ReceivedSnapshot(FileSystem(), str(tmp_path)).load() == snapshot
+    assert not half.exists()
 
 
 # --- Building and installing ---
@@ -185,6 +241,22 @@ def test_what_is_gone_or_not_committed_is_not_built(leader: LedgerLog) -> None:
     for index in (leader.base_index - 1, leader.store.dispatched_index + 1):
         with pytest.raises(PositionRangeError):
             build_snapshot(leader.store, SnapshotMeta(index, 1, MEMBERS), b"", 10**6)
+
+
+def test_nothing_is_built_of_entries_that_go_while_offsets_are_counted(
+    leader: LedgerLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The offsets would be those of another place."""
+    store, count = leader.store, leader.store.next_offsets_at
+
+    def count_beside_a_deletion(position: int) -> dict[QueueKey, int]:
+        found = count(position)
+        delete_files(leader, 2)
+        return found
+
+    monkeypatch.setattr(store, "next_offsets_at", count_beside_a_deletion)
+    with pytest.raises(PositionRangeError, match="snapshot index"):
+        build_snapshot(store, SnapshotMeta(3, 1, MEMBERS), STATE, 3)
 
 
 def test_a_state_is_offered_until_it_was_restored(leader: LedgerLog, tmp_path: Path) -> None:

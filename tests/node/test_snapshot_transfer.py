@@ -112,6 +112,17 @@ class Pair:
         return queued
 
 
+def test_a_receiver_has_limits_also_where_nobody_gave_it_any() -> None:
+    received: list[bytes] = []
+    receiver = SnapshotReceiver("group", 2, lambda _, state: received.append(state))
+    too_large = encode_install(message(), size_bytes=(64 << 20) + 1, crc=0)
+    with pytest.raises(PeerProtocolError, match="at most 67108864 are taken"):
+        receiver.on_frame(1, FrameKind.INSTALL_SNAPSHOT, too_large, memoryview(b""))
+    empty = encode_install(message(), size_bytes=0, crc=crc32c(b""))
+    receiver.on_frame(1, FrameKind.INSTALL_SNAPSHOT, empty, memoryview(b""))
+    assert received == [b""]
+
+
 @pytest.mark.parametrize("size_bytes", [0, 1, 99, 100, 101, 200, 5000, 10_000])
 def test_a_state_arrives_whole(size_bytes: int) -> None:
     pair = Pair(random.Random(size_bytes).randbytes(size_bytes))

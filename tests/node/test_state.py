@@ -154,8 +154,10 @@ def test_addresses_are_replaced_and_removed() -> None:
     state = state_after(put_member(1, "h:1", "h:2"), put_member(2, "h:3"), put_member(1, "h:5"))
     assert state.members == {1: Member("h:5", ""), 2: Member("h:3", "")}
     refuse(state, put_member(3, "h:7"), LimitReachedError)
+    before = state.image()
     assert state.apply_command(put_member(1, ""), 0) is None
     assert set(state.members) == {2}
+    assert state.image().versions.members == before.versions.members + 1, "it is to be saved"
 
 
 # --- All ---

@@ -117,6 +117,22 @@ def test_a_queue_without_its_commands_is_a_broken_invariant(store: Store) -> Non
         machine.apply(1, 2)
 
 
+def test_a_machine_that_listens_needs_no_way_through_the_queue(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = machine_of(store)
+    machine.listen(store._dispatcher)
+    append(store, [[put_topic("a")], [put_topic("b")]])
+    store.pull("orders", 0, 0)  # Dispatches all there is.
+
+    def pull(*_: object, **__: object) -> None:
+        raise AssertionError("a command was pulled")
+
+    monkeypatch.setattr(store, "pull", pull)
+    machine.apply(0, 2)
+    assert set(machine.state.topics) == {"a", "b"}
+
+
 @pytest.mark.slow
 @settings(max_examples=60)
 @given(ENTRIES, ENTRIES, st.data())

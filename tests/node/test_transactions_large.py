@@ -11,6 +11,7 @@ from node.errors import BusyError, NodeError, UnknownTopicError
 from node.limits import Limits
 from node.transaction_errors import TransactionTooLargeError
 from quorumlog.pb.admin_pb2 import DeleteTopicRequest
+from store.errors import LimitExceededError
 from tests.node.broker_fakes import Fixture, node_at
 from tests.node.links import eventually
 from tests.node.transaction_calls import begun, ended, halves, on_loop, part, stored
@@ -34,6 +35,20 @@ async def test_a_transaction_has_a_limit_of_messages(tmp_path: Path) -> None:
         assert (node.log.last_index, len(part(node).open)) == (before, 0)
         await ended(node, await begun(node, 0, 3))
         assert len(await stored(node)) == 3
+
+
+@on_loop
+async def test_a_transaction_may_be_as_large_as_the_limit_says(tmp_path: Path) -> None:
+    async with node_at(tmp_path / "n") as node:
+        before = node.log.last_index
+        with pytest.raises(LimitExceededError) as caught:
+            await node.broker.append(halves(0, 1, size_bytes=20_000))
+        too_much = caught.value.size_bytes - caught.value.limit_bytes
+        with pytest.raises(LimitExceededError):
+            await node.broker.append(halves(0, 1, size_bytes=20_000 - too_much + 1))
+        assert node.log.last_index == before
+        await ended(node, await begun(node, 0, 1, size_bytes=20_000 - too_much))
+        assert len(await stored(node)) == 1
 
 
 @on_loop

@@ -172,3 +172,27 @@ def test_the_layout() -> None:
     data = encode((FrameKind.VOTE_REPLY, b"AB", b"xyz"))
     assert data[:10] == bytes.fromhex("0000000d 11 000006") + b"AB"
     assert (len(data), data[-3:]) == (4 + 0x0D, b"xyz")
+
+
+def test_a_frame_as_large_as_the_limit_is_taken_and_one_byte_more_is_not() -> None:
+    limit = 64
+    for more, is_taken in ((0, True), (1, False)):
+        frame = (FrameKind.APPEND, b"", b"")
+        room = limit + 4 - len(encode(frame)) + more
+        frame = (FrameKind.APPEND, b"", bytes(room))
+        parser = FrameParser(length_max=limit)
+        if is_taken:
+            assert put(parser, encode(frame)) == [frame]
+        else:
+            with pytest.raises(FrameError):
+                put(parser, encode(frame))
+
+
+def test_a_parser_knows_whether_a_frame_is_cut_off() -> None:
+    """A connection that ends between two frames ended well."""
+    parser, data = FrameParser(), encode((FrameKind.PING, b"head", b"body"))
+    found = [parser.is_amid_frame]
+    for part in (data[:-1], data[-1:]):
+        put(parser, part)
+        found.append(parser.is_amid_frame)
+    assert found == [False, True, False]

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import itertools
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -29,7 +29,7 @@ from node.wire import FrameKind
 from raft.config import RaftConfig
 from raft.messages import NodeId
 from store.config import StoreConfig
-from store.errors import CorruptionError
+from store.errors import CorruptionError, DerivedFileError
 from store.file_system import FileSystem
 from tests.node.ledger_cluster import CLUSTER, crash, open_log
 from tests.node.links import LIMITS, eventually
@@ -175,13 +175,21 @@ class WholeNode:
         await self.link.stop()
         crash(self.log)
 
-    async def upkeep(self, *, expired_count: int = 0) -> None:
-        """One round of maintenance, as if the oldest files had expired. Ends with a crash."""
+    async def upkeep(
+        self,
+        *,
+        expired_count: int = 0,
+        before: "Callable[[WholeNode], None]" = lambda _node: None,
+    ) -> None:
+        """One round of maintenance, as if the oldest files had expired. Ends with a crash.
+
+        `before` is called when these files are about to be deleted.
+        """
         with contextlib.suppress(asyncio.CancelledError):
             async with self._upkeep_lock:
-                await self._spawn(self._upkeep(expired_count))
+                await self._spawn(self._upkeep(expired_count, before))
 
-    async def _upkeep(self, expired_count: int) -> None:
+    async def _upkeep(self, expired_count: int, before: "Callable[[WholeNode], None]") -> None:
         if not self.is_up:
             return
         maintenance, store = self.maintenance, self.log.store
@@ -190,6 +198,7 @@ class WholeNode:
         files = store.ledger.files.files
         count = min(expired_count, len(files) - 1)
         if count > 0:
+            before(self)
             store._expired_position = files[count - 1].end_position
             await maintenance._step("retention", maintenance._delete_expired)
 
@@ -203,7 +212,7 @@ class WholeNode:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def _on_damage(self, error: CorruptionError) -> None:
+    def _on_damage(self, error: CorruptionError | DerivedFileError) -> None:
         self.fatal(error)
 
 

@@ -10,11 +10,13 @@ import pipeline
 from pipeline.columns import record_batch
 from pipeline.errors import OptionError
 from pipeline.segments import parse_options, read_piece
+from pipeline.segments_check import check_range
 from pipeline.segments_log import open_sealed
-from store.errors import CorruptionError, LockedError
+from store.errors import CorruptionError, InnerBatchError, LockedError
 from store.message import encode_message
 from store.replica_store import ReplicaStore
 from store.store import Store
+from tests.store.foreign_logs import BATCHES, inner_batch, plain, write_log
 from tests.store.fsck_stores import (
     flip,
     fsck_config,
@@ -128,6 +130,24 @@ def test_system_topics_are_shown_to_who_asks(tmp_path: Path) -> None:
     assert [row["topic"] for row in rows_of(tmp_path / "s")] == ["orders", "rmq"]
     asked = rows_of(tmp_path / "s", topics=frozenset({"rmq_sys_quorumlog"}))
     assert [row["body"] for row in asked] == [b"rmq_sys_quorumlog"]
+
+
+def test_an_inner_batch_ends_the_job_unless_other_topics_are_named(tmp_path: Path) -> None:
+    """One row would stand for several messages; and an audit takes none of it for damage."""
+    root, config = tmp_path / "store", fsck_config("commit_log")
+    records = [inner_batch(0, 3), plain("orders", 0), plain(BATCHES, 3), inner_batch(4, 2)]
+    write_log(root, config, [*records, plain("orders", 1)])
+    with open_store(root, config):
+        pass
+    with pytest.raises(InnerBatchError, match="batches/0 offset 0"):
+        rows_of(root)
+    rows = rows_of(root, topics=frozenset({"orders"}))
+    assert [row["queue_offset"] for row in rows] == [0, 1]
+    log = open_sealed(str(root))
+    for lo, hi in log.pieces(1 << 20, log.end_position):
+        report = check_range(log, lo, hi, [0, log.end_position])
+        assert report.findings == []
+        assert {run.topic for run in report.runs} == {"orders"}
 
 
 def test_damage_names_file_and_byte(root: Path, tmp_path: Path) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import zlib
 from typing import NamedTuple
 
 from node.effects import Payload
-from raft.errors import HardStateNotSavedError, PeerProtocolError
+from raft.errors import ForeignChainError, HardStateNotSavedError, PeerProtocolError
 from raft.messages import (
     NO_INDEX,
     NO_TERM,
@@ -138,10 +139,19 @@ class MemoryLog:
         self.operations.append(f"append {index}@{term}")
         self.entries.append(StoredEntry(index, term, kind, body))
 
-    def check_raw(self, message: AppendRequest, payload: Payload) -> None:
+    def check_raw(self, message: AppendRequest, payload: Payload, held: Index) -> None:
         assert isinstance(payload, tuple)
         if [entry.index for entry in payload] != list(range(message.prev_index + 1, message.hi)):
             raise PeerProtocolError(message.sender, "payload does not cover the range")
+        for entry in payload[: held - message.prev_index]:
+            if entry != self.entries[entry.index - self.base_index - 1]:
+                raise ForeignChainError(message.sender, "another one", entry.index, entry.body)
+
+    def chain_at(self, index: Index) -> int | None:
+        if self.base_index > NO_INDEX or index > self.last_index:
+            return None  # A cut log does not know what it was made of.
+        entries = self.entries[: index + 1]
+        return zlib.crc32(repr([(entry.term, entry.body) for entry in entries]).encode())
 
     def write_raw(self, lo: Index, hi: Index, payload: Payload, payload_lo: Index) -> None:
         assert isinstance(payload, tuple)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from raft.errors import PeerProtocolError
-from raft.messages import NO_INDEX, AppendReply, AppendRequest, Refusal
+from raft.follower import truncate_from
+from raft.messages import NO_INDEX, AppendReply, AppendRequest, Refusal, Standing
 from raft.ready import InitialState
 from tests.raft.builders import append, payload_of
 from tests.raft.cluster import Cluster, state_of
@@ -39,7 +40,7 @@ def compacted(base: tuple[int, int], count: int = 2) -> InitialState:
 def test_prev_below_compaction_is_not_zero() -> None:
     cluster = Cluster(states={2: compacted((9, 2))})
     # A forged or confused sender claims term 0 at a compacted index, where nothing is known.
-    reply = receive(cluster, append(1, 2, 5, prev=(4, 0), terms=[5, 5, 5, 5, 5, 5, 5, 5, 5]))
+    reply = receive(cluster, append(1, 2, 5, prev=(4, 0), terms=[2, 2, 2, 2, 2, 5, 5, 5, 5]))
 
     assert cluster.state(2).log.last_index == 11
     assert cluster.nodes[2].log.terms() == [3, 3]
@@ -49,8 +50,10 @@ def test_prev_below_compaction_is_not_zero() -> None:
 def test_prev_at_the_compaction_point_is_compared() -> None:
     cluster = Cluster(states={2: compacted((9, 2))})
 
-    assert receive(cluster, append(1, 2, 5, prev=(9, 1), terms=[5])).refusal is Refusal.NO_MATCH
     assert receive(cluster, append(1, 2, 5, prev=(9, 2), terms=[3])).match == 10
+    reply = receive(cluster, append(1, 2, 5, prev=(9, 1), terms=[5]))
+    assert reply.standing is Standing.DIVERGED, "what a snapshot covers is committed"
+    assert reply.match == NO_INDEX
 
 
 @pytest.mark.parametrize("prev", [(2, 1), (2, 4), (3, 3), (9, 3)])
@@ -99,6 +102,22 @@ def test_repeated_append_never_shortens() -> None:
     assert "truncate" not in " ".join(cluster.nodes[2].log.operations)
 
 
+def test_a_new_leader_hears_of_the_sync_of_what_an_earlier_one_sent() -> None:
+    """Nothing is written for the new leader, and its ack has to wait for the disk all the same."""
+    cluster = follower([1])
+    cluster.nodes[2].syncs_at_once = False
+    for leader, term in ((1, 5), (3, 6)):
+        message = append(leader, 2, term, prev=(0, 1), terms=[5])
+        cluster.receive(2, message, payload_of(message))
+    assert not any(isinstance(m, AppendReply) and m.match == 1 for m in cluster.sent)
+
+    cluster.sync(2)
+
+    reply = cluster.sent[-1]
+    assert isinstance(reply, AppendReply)
+    assert (reply.to, reply.term, reply.match) == (3, 6, 1)
+
+
 def test_conflict_is_cut_at_the_first_difference() -> None:
     cluster = follower([1, 2, 2, 3, 3])
 
@@ -118,14 +137,22 @@ def test_only_missing_entries_are_written() -> None:
     assert cluster.nodes[2].log.operations[-2:] == ["write 2..2", "sync"]
 
 
-def test_truncating_committed_stops_node() -> None:
+def test_what_is_committed_is_never_cut() -> None:
+    """R11; more of what follows is in test_divergence."""
     cluster = follower([1, 2, 2], commit=1)
-    message = append(1, 2, 5, prev=(0, 1), terms=[5])
 
-    with pytest.raises(AssertionError, match="committed through 1"):
-        cluster.receive(2, message, payload_of(message))
+    reply = receive(cluster, append(1, 2, 5, prev=(0, 1), terms=[5]))
 
+    assert reply.standing is Standing.DIVERGED
     assert cluster.nodes[2].log.terms() == [1, 2, 2]
+
+
+def test_truncating_committed_stops_node() -> None:
+    """R11: the second guard, behind the comparison with the leader."""
+    cluster = follower([1, 2, 2], commit=1)
+
+    with pytest.raises(AssertionError, match="asked to drop 1, committed through 1"):
+        truncate_from(cluster.state(2), 1)
 
 
 def test_commit_bounded_by_verified_index() -> None:

@@ -141,6 +141,16 @@ TestLogView = LogViewMachine.TestCase
 TestLogView.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 
 
+def test_agreement_with_an_older_entry_where_this_log_begins() -> None:
+    """A follower kept an entry that was never committed where the leader has compacted."""
+    view = LogView()
+    view.append(3, 8)
+    view.compact_to(5)
+    assert view.agreement(5, ((4, 2),)) == 4
+    assert view.agreement(6, ((5, 2),)) == 4
+    assert view.agreement(5, ((4, 3),)) == 5
+
+
 @pytest.mark.parametrize(
     ("last_index", "runs"),
     [
@@ -187,3 +197,11 @@ def test_large_indexes_and_terms_are_as_good_as_small_ones(large: int) -> None:
     conflict = other.first_conflict(small, small + 3, runs)
     assert one.first_conflict(large, large + 3, lifted) == conflict + shift
     assert one.agreement(large + 2, lifted) == other.agreement(small + 2, runs) + shift
+
+
+def test_a_hint_for_what_was_compacted_says_where_the_log_begins() -> None:
+    view = LogView()
+    view.reset(5, 2)
+    view.append(3, 2)
+    assert view.hint(4, count_max=8) == (5, ())
+    assert view.hint(6, count_max=8) == (6, ((6, 3),))

@@ -10,7 +10,7 @@ import itertools
 
 import pytest
 
-from raft.errors import ChangeRefusedError, NotLeaderError
+from raft.errors import BusyError, ChangeRefusedError, NotLeaderError
 from raft.membership import Change, ChangeKind, changed
 from raft.messages import (
     NO_INDEX,
@@ -173,6 +173,26 @@ def test_configuration_survives_compaction() -> None:
     assert core.state.log.base_index == 2
 
 
+def test_compaction_below_a_newer_configuration_keeps_the_one_of_then() -> None:
+    """A snapshot there has to say who the members were, and a cut of the newer one goes back."""
+    cluster = Cluster()
+    cluster.elect(1)
+    for body in "ab":
+        cluster.propose(1, body)
+    cluster.deliver()
+    core = cluster.nodes[1].core
+    core.snapshot_durable(core.snapshot_meta_at(2))
+    before = core.state.configurations[-1]
+    change(cluster, 1, ChangeKind.REMOVE, 3)
+    newer = core.state.configurations[-1]
+    assert newer.index == 3
+
+    core.compact_to(2)
+
+    assert core.state.configurations == [before, newer]
+    assert core.snapshot_meta_at(2).configuration_at == before
+
+
 def test_learner_votes_are_answered_not_counted_unless_voter() -> None:
     cluster = Cluster(voters=(1, 2, 3), learners=(4,))
 
@@ -201,6 +221,19 @@ def test_learner_never_campaigns() -> None:
     cluster = Cluster(voters=(1, 2, 3), learners=(4,))
     cluster.elect(1)
     cluster.isolate(4)
+
+    cluster.tick(4, 10 * ELECTION_TICKS)
+
+    assert (cluster.role(4), cluster.state(4).term) == (Role.FOLLOWER, 1)
+
+
+def test_learner_that_knows_one_uncommitted_configuration_never_campaigns() -> None:
+    """It joined just now: the entry that names it is all it has, and there is none before."""
+    members = ConfigurationAt(0, Configuration((1, 2, 3), (4,)))
+    learner = state_of([1], term=1)._replace(configurations=(members,))
+    cluster = Cluster(learners=(4,), states={4: learner})
+    assert cluster.state(4).commit < 0
+    assert cluster.state(4).standing is Standing.FULL
 
     cluster.tick(4, 10 * ELECTION_TICKS)
 
@@ -241,6 +274,44 @@ def test_only_a_caught_up_learner_is_promoted() -> None:
     cluster.tick_all(3 * HEARTBEAT_TICKS)
     change(cluster, 1, ChangeKind.PROMOTE, 4)
     assert cluster.state(1).voters == (1, 2, 3, 4)
+
+
+def test_a_change_that_nobody_could_wait_for_is_not_appended() -> None:
+    cluster = Cluster(waiter_count_max=1)
+    cluster.elect(1)
+    cluster.isolate(1)
+    cluster.propose(1, "a", waiter="somebody")
+    last = cluster.state(1).log.last_index
+    with pytest.raises(BusyError, match="waiting proposals"):
+        cluster.nodes[1].replica.propose_change(Change(ChangeKind.REMOVE, 3), "another one")
+    assert cluster.state(1).log.last_index == last
+    assert cluster.state(1).voters == (1, 2, 3)
+
+
+@pytest.mark.parametrize(("lag", "is_promoted"), [(2, True), (3, False)])
+def test_a_learner_may_lag_as_far_as_the_limit_says(lag: int, is_promoted: bool) -> None:
+    cluster = Cluster(learners=(4,), promote_lag_entry_count_max=2)
+    cluster.elect(1)
+    progress = cluster.state(1).progress[4]
+    progress.match = cluster.state(1).log.last_index - lag
+    if is_promoted:
+        change(cluster, 1, ChangeKind.PROMOTE, 4)
+        assert cluster.state(1).voters == (1, 2, 3, 4)
+    else:
+        with pytest.raises(ChangeRefusedError, match="it is 3 entries behind, at most 2"):
+            change(cluster, 1, ChangeKind.PROMOTE, 4)
+
+
+def test_a_learner_whose_memory_is_in_doubt_is_not_promoted() -> None:
+    """It has all entries, as far as it says; what it promised before is what nobody knows."""
+    cluster = Cluster(learners=(4,))
+    cluster.elect(1)
+    match = cluster.state(1).log.last_index
+    doubtful = append_reply(4, 1, 1, match=match, standing=Standing.RECOVERING, incarnation=1)
+    cluster.receive(1, doubtful)
+    with pytest.raises(ChangeRefusedError, match="memory is in doubt"):
+        change(cluster, 1, ChangeKind.PROMOTE, 4)
+    assert cluster.state(1).voters == (1, 2, 3)
 
 
 def test_silent_learner_is_not_promoted() -> None:

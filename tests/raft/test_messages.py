@@ -37,6 +37,15 @@ def test_foreign_cluster_rejected(message: Message) -> None:
     assert cluster.sent == []
 
 
+@pytest.mark.parametrize("prev_index", [-2, -(2**62)])
+def test_append_before_the_first_index_is_refused(prev_index: int) -> None:
+    cluster = Cluster()
+    message = append(2, 1, 9, prev=(prev_index, 0))
+    with pytest.raises(PeerProtocolError, match="append of"):
+        cluster.receive(1, message)
+    assert cluster.state(1).term == 0
+
+
 EXAMPLES: list[RaftError] = [
     errors.NotLeaderError(3),
     errors.TransferringError(2),

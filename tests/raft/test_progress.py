@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from raft.errors import BusyError
 from raft.log_view import LogView
-from raft.messages import NO_INDEX, AppendReply, AppendRequest, Refusal
+from raft.messages import NO_INDEX, AppendReply, AppendRequest, InstallSnapshot, Refusal
 from raft.progress import Progress, ProgressState
 from tests.raft.builders import append_reply
 from tests.raft.cluster import ELECTION_TICKS, HEARTBEAT_TICKS, Cluster, state_of
@@ -25,6 +25,97 @@ def flying_cluster(count: int, **limits: Any) -> Cluster:
     for at in range(count):
         cluster.propose(1, at)
     return cluster
+
+
+@pytest.mark.parametrize("state", list(ProgressState))
+def test_follower_that_lost_its_memory_is_probed(state: ProgressState) -> None:
+    """Whatever was on its way to it before: not until a snapshot's time is up, not blindly."""
+    progress = Progress(2, next_index=5, now=0)
+    progress.match, progress.round, progress.admitted, progress.is_paused = 3, 9, 4, True
+    progress.state = state
+
+    progress.restart(incarnation=7)
+
+    assert (progress.state, progress.is_paused) == (ProgressState.PROBE, False)
+    assert (progress.match, progress.round, progress.admitted) == (NO_INDEX, 0, 0)
+    assert (progress.incarnation, progress.is_counted) == (7, False)
+
+
+def test_one_snapshot_is_under_way_however_much_is_proposed() -> None:
+    cluster = Cluster()
+    cluster.elect(1)
+    cluster.isolate(3)
+    for body in "abcd":
+        cluster.propose(1, body)
+    cluster.deliver()
+    core = cluster.nodes[1].core
+    core.snapshot_durable(core.snapshot_meta_at(core.state.applied))
+    core.compact_to(core.state.applied)
+    cluster.nodes[1].log.cut(core.state.applied)
+    core.state.progress[3].become_probe()
+    cluster.sent.clear()
+
+    cluster.tick(1, HEARTBEAT_TICKS)
+    assert core.state.progress[3].state is ProgressState.SNAPSHOT
+    for body in "ef":
+        cluster.propose(1, body)
+        cluster.deliver()
+
+    assert len([m for m in cluster.sent if isinstance(m, InstallSnapshot)]) == 1
+
+
+def right_below_a_compacted_log() -> tuple[Cluster, Progress]:
+    """A leader whose log begins behind entry 3, the next one of node 3."""
+    cluster = Cluster()
+    cluster.elect(1)
+    cluster.isolate(3)
+    for body in "abcd":
+        cluster.propose(1, body)
+    cluster.deliver()
+    core = cluster.nodes[1].core
+    core.snapshot_durable(core.snapshot_meta_at(3))
+    core.compact_to(3)
+    cluster.nodes[1].log.cut(3)
+    progress = core.state.progress[3]
+    progress.become_probe()
+    progress.next = 3
+    progress.become_replicate()
+    return cluster, progress
+
+
+def test_a_follower_right_below_a_compacted_log_gets_a_snapshot() -> None:
+    """Its next entry is the last one that is gone: nothing of it can be measured any more."""
+    cluster, progress = right_below_a_compacted_log()
+
+    cluster.propose(1, "e")
+
+    assert progress.state is ProgressState.SNAPSHOT
+
+
+def test_a_heartbeat_that_finds_a_compacted_log_sends_the_snapshot_once() -> None:
+    cluster, progress = right_below_a_compacted_log()
+    cluster.sent.clear()
+
+    cluster.tick(1, HEARTBEAT_TICKS)
+
+    assert progress.state is ProgressState.SNAPSHOT
+    assert len([m for m in cluster.sent if isinstance(m, InstallSnapshot)]) == 1
+
+
+def test_an_answer_that_confirms_nothing_new_leaves_a_follower_probed() -> None:
+    """The ack of a heartbeat: what the follower holds is as unknown as before."""
+    cluster = flying_cluster(4)
+    state = cluster.state(1)
+    progress = state.progress[3]
+    progress.become_probe()
+    progress.next = state.log.last_index
+
+    found = []
+    for match in (progress.match, progress.next - 1):
+        cluster.receive(1, append_reply(3, 1, state.term, match=match))
+        found.append(progress.state)
+
+    assert found == [ProgressState.PROBE, ProgressState.REPLICATE]
 
 
 @pytest.mark.parametrize("state", list(ProgressState))

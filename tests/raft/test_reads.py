@@ -23,7 +23,7 @@ def test_no_read_before_own_term_commit() -> None:
     assert cluster.state(1).commit == -1
 
     cluster.read(1, 7)
-    cluster.receive(1, append_reply(2, 1, 1, match=-1, round_id=99))
+    cluster.receive(1, append_reply(2, 1, 1, match=-1, round_id=cluster.state(1).round))
     assert cluster.nodes[1].reads == []
 
     cluster.tick(1, HEARTBEAT_TICKS)
@@ -84,6 +84,33 @@ def test_echo_of_an_earlier_leadership_confirms_nothing() -> None:
     cluster.read(1, 7)
 
     assert 7 not in [read.read_id for read in cluster.nodes[1].reads]
+
+
+def test_echo_of_a_node_without_memory_confirms_nothing() -> None:
+    """Node 1 leads for itself only: 2 was elected with the vote of 3 and acked another entry. Then
+    3 lost its disk and with it that vote; what it says now to node 1 proves no leadership."""
+    cluster = Cluster()
+    cluster.elect(1)
+    cluster.isolate(1)
+    cluster.elect(2)
+    cluster.propose(2, "acked by the leader of today")
+    cluster.deliver()
+    assert cluster.state(2).commit == 2
+    cluster.crash(3)
+    cluster.isolate(2)
+    cluster.cuts -= {(1, 3), (3, 1)}
+    cluster.restart(3, wiped=True)
+    cluster.tick(1, HEARTBEAT_TICKS)
+    cluster.deliver()
+    assert cluster.role(1) is Role.LEADER
+    assert not cluster.state(1).progress[3].is_counted
+
+    cluster.read(1, 7)
+    cluster.tick(1, HEARTBEAT_TICKS)
+    cluster.deliver()
+
+    assert cluster.state(1).progress[3].round == cluster.state(1).round, "it echoed the round"
+    assert cluster.nodes[1].reads == []
 
 
 def test_equal_read_ids_are_two_reads() -> None:
@@ -235,12 +262,17 @@ def test_lease_ends_before_anyone_else_can_lead(drift: int, ticks: int) -> None:
     cluster.isolate(1)
     state = cluster.state(1)
     began = state.round_ticks[-1][1]
+    asked, served = [], []
     for read_id in range(2 * ELECTION_TICKS):
         if cluster.role(1) is Role.LEADER:
             cluster.read(1, read_id)
-            served = read_id in [read.read_id for read in cluster.nodes[1].reads]
-            assert served is (state.now - began < ticks)
+            asked.append(state.now - began)
+            if read_id in [read.read_id for read in cluster.nodes[1].reads]:
+                served.append(state.now - began)
         cluster.tick(1)
+    assert served == [tick for tick in asked if tick < ticks]
+    assert served, "it had a lease"
+    assert asked[-1] >= ticks, "it was asked when that was over"
 
 
 def test_lease_is_over_when_ticks_of_the_others_come_right_behind() -> None:
@@ -280,6 +312,22 @@ def test_hand_over_ends_leases_for_the_term() -> None:
     cluster.read(1, 7)
 
     assert cluster.nodes[1].reads == []
+
+
+def test_leases_are_back_in_the_term_after_a_hand_over() -> None:
+    cluster = leased_cluster()
+    cluster.nodes[1].core.transfer_leadership(2)
+    cluster.settle(1)
+    cluster.deliver()
+    assert cluster.role(2) is Role.LEADER
+    cluster.elect(1)
+    cluster.tick(1, HEARTBEAT_TICKS)
+    cluster.deliver()
+    cluster.isolate(1)
+
+    cluster.read(1, 7)
+
+    assert [read.read_id for read in cluster.nodes[1].reads] == [7]
 
 
 def test_restarted_node_keeps_its_promise_of_silence() -> None:

@@ -10,6 +10,7 @@ import pytest
 from raft.errors import CompactionRefusedError
 from raft.messages import (
     NO_INDEX,
+    NO_NODE,
     AppendReply,
     Configuration,
     ConfigurationAt,
@@ -69,6 +70,31 @@ def test_install_replaces_state_log_and_membership() -> None:
     assert (state.voters, state.learners) == ((1, 2, 3), (8,))
     assert cluster.nodes[2].applied == ["state through 7"]
     assert acks(cluster) == [7]
+
+
+def test_a_snapshot_of_a_second_leader_ends_the_term() -> None:
+    """One of the two has lost a vote: neither may lead on, and nothing is taken of the second."""
+    cluster = Cluster(states={2: state_of([1, 1], term=3)})
+    cluster.receive(2, append(1, 2, 3, prev=(1, 1)))
+
+    cluster.receive(2, install(3, 2, 3, meta(7, 2)))
+
+    state = cluster.state(2)
+    assert (state.term, state.leader, state.vote) == (4, NO_NODE, NO_NODE)
+    assert (state.log.base_index, state.log.last_index) == (NO_INDEX, 1)
+
+
+def test_answers_leave_at_once_when_the_snapshot_is_durable() -> None:
+    """Nothing new has to be written before: the sync of the snapshot itself opens the gate."""
+    cluster = Cluster(states={2: state_of([1, 1], term=3)})
+    cluster.receive(2, install(1, 2, 3, meta(7, 2)))
+    assert cluster.state(2).snapshot_gate == NO_INDEX
+    cluster.nodes[2].syncs_at_once = False
+    cluster.sent.clear()
+
+    cluster.receive(2, append(1, 2, 3, prev=(7, 2), round_id=5))
+
+    assert acks(cluster) == [7], "a heartbeat is answered without a sync"
 
 
 def test_ack_of_a_snapshot_waits_for_its_sync() -> None:

@@ -6,9 +6,9 @@ import pytest
 
 from raft.errors import NotLeaderError, TransferRefusedError, TransferringError
 from raft.membership import Change, ChangeKind
-from raft.messages import CampaignNow, VoteRequest
+from raft.messages import NO_NODE, CampaignNow, Standing, VoteRequest
 from raft.transitions import Role
-from tests.raft.builders import campaign_now
+from tests.raft.builders import append_reply, campaign_now
 from tests.raft.cluster import ELECTION_TICKS, HEARTBEAT_TICKS, Cluster, state_of
 
 
@@ -102,6 +102,31 @@ def test_far_behind_target_is_refused() -> None:
         transfer(cluster, 1, 3)
 
 
+def test_target_whose_memory_is_in_doubt_is_refused() -> None:
+    """It may have acked what it lost: elected, it would begin without that."""
+    cluster = Cluster()
+    cluster.elect(1)
+    match = cluster.state(1).log.last_index
+    doubtful = append_reply(3, 1, 1, match=match, standing=Standing.RECOVERING, incarnation=1)
+    cluster.receive(1, doubtful)
+    with pytest.raises(TransferRefusedError, match="memory is in doubt"):
+        transfer(cluster, 1, 3)
+    assert not any(isinstance(m, CampaignNow) for m in cluster.sent)
+
+
+def test_a_long_log_is_no_lag() -> None:
+    cluster = Cluster(transfer_lag_entry_count_max=2)
+    cluster.elect(1)
+    for at in range(6):
+        cluster.propose(1, at)
+    cluster.deliver()
+
+    transfer(cluster, 1, 3)
+    cluster.deliver()
+
+    assert cluster.leaders() == [3]
+
+
 def test_second_transfer_is_refused_while_one_runs() -> None:
     cluster = Cluster()
     cluster.elect(1)
@@ -144,6 +169,23 @@ def test_preferred_leader_takes_over_when_it_is_well() -> None:
     cluster.restart(3)
     cluster.tick_all(10 * ELECTION_TICKS)
     assert cluster.leaders() == [3]
+
+
+def test_preferred_leader_that_is_far_behind_is_not_tried_and_nothing_breaks() -> None:
+    """It answers; the hand-over would be refused, and a refusal in a tick would end the node."""
+    cluster = Cluster(preferred_leader=3, transfer_lag_entry_count_max=1)
+    cluster.elect(1)
+    for node in cluster.nodes.values():
+        node.syncs_at_once = True
+    progress = cluster.state(1).progress[3]
+    progress.match = cluster.state(1).log.last_index - 2
+    cluster.state(1).preferred_next_tick = 0
+    progress.contact_tick = cluster.state(1).now
+
+    cluster.tick(1, HEARTBEAT_TICKS)
+
+    assert cluster.leaders() == [1]
+    assert cluster.state(1).transferee == NO_NODE
 
 
 def test_preferred_leader_is_not_tried_again_at_once() -> None:

@@ -80,6 +80,13 @@ def reach(old: Role, reason: str) -> Cluster:
     elif reason == "vote granted":
         cluster.state(1).vote = NO_NODE
         cluster.receive(1, vote_request(2, 1, term, last=(9, 1)))
+    elif reason == "two leaders in one term":
+        if old is Role.FOLLOWER:
+            cluster.receive(1, append(2, 1, term, prev=(0, 1)))
+        cluster.receive(1, append(3, 1, term, prev=(0, 1)))
+    elif reason == "memory lost":
+        cluster.nodes[1].replica.lose_memory(7)
+        cluster.settle(1)
     elif reason == "leader of this term seen":
         cluster.receive(1, append(2, 1, term, prev=(0, 1)))
     elif reason == "refused by a quorum":

@@ -9,7 +9,7 @@ import pytest
 from raft.log_view import LogView
 from raft.messages import Refusal, VoteReply, VoteRequest
 from raft.transitions import Role
-from tests.raft.builders import vote_reply, vote_request
+from tests.raft.builders import append, vote_reply, vote_request
 from tests.raft.cluster import ELECTION_TICKS, Cluster, state_of
 
 
@@ -39,6 +39,38 @@ def test_vote_is_durable_before_reply() -> None:
     cluster.sync(2)
     assert cluster.nodes[2].log.durable_hard_state[:2] == (1, 1)
     assert [reply.granted for reply in replies(cluster)] == [True]
+
+
+def test_vote_in_a_known_term_is_durable_before_reply() -> None:
+    """The term was on the disk before; the vote alone is new."""
+    cluster = Cluster(states={2: state_of([1], term=5)})
+    cluster.nodes[2].syncs_at_once = False
+
+    cluster.receive(2, vote_request(1, 2, 5, last=(0, 1)))
+
+    assert cluster.state(2).vote == 1
+    assert replies(cluster) == []
+    cluster.sync(2)
+    assert cluster.nodes[2].log.durable_hard_state[:2] == (5, 1)
+    assert [reply.granted for reply in replies(cluster)] == [True]
+
+
+def test_own_vote_does_not_count_when_an_older_hard_state_is_durable() -> None:
+    """The sync that ends wrote what was so before the campaign."""
+    cluster = Cluster(voters=(1, 2))
+    node = cluster.nodes[1]
+    cluster.receive(1, append(2, 1, 3))
+    before = node.core.state.hard_state()
+    start_campaign(cluster, 1)
+    state = node.core.state
+    state.votes.clear()
+    state.is_hard_state_durable = False
+
+    node.core.hard_state_stable(before)
+
+    assert state.votes == {}, "nothing says that its vote for itself is on the disk"
+    node.core.hard_state_stable(state.hard_state())
+    assert state.votes == {1: True}
 
 
 def test_refusal_of_a_new_term_waits_for_the_term_to_be_durable() -> None:

@@ -269,6 +269,12 @@ class Transcript:
         log.truncate_from(int(options["from"]))
         log.sync()
 
+    def do_old_copy(self, words: list[str], options: dict[str, str]) -> None:
+        """A node was told by another one that its disk is an old copy (raft.lives)."""
+        node = int(words[0])
+        self.c.nodes[node].replica.lose_memory(int(options["incarnation"]))
+        self.c.settle(node)
+
     def do_disk(self, words: list[str], _: dict[str, str]) -> None:
         node = self.c.nodes[int(words[0])]
         node.log.fails_hard_state = words[1] == "full"

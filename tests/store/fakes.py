@@ -17,6 +17,22 @@ from store.message import encode_message
 FIRST_UNIX_MS = 1_700_000_000_000
 
 
+class CountingFileSystem(FileSystem):
+    """Knows which descriptors are open."""
+
+    def __init__(self) -> None:
+        self.open_fds: set[int] = set()
+
+    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> int:
+        fd = super().open(path, create=create, read_only=read_only)
+        self.open_fds.add(fd)
+        return fd
+
+    def close(self, fd: int) -> None:
+        self.open_fds.remove(fd)
+        super().close(fd)
+
+
 class MemoryLog:
     """A `RecordLog` whose records are laid out as in files of `file_size_bytes`.
 
@@ -169,9 +185,9 @@ class Derived:
 
 
 def tree(root: Path) -> dict[str, bytes]:
-    """All files below a directory with their bytes."""
+    """All files below a directory with their bytes, but for checksums of derived files."""
     return {
         str(path.relative_to(root)): path.read_bytes()
         for path in sorted(root.rglob("*"))
-        if path.is_file()
+        if path.is_file() and "checksums" not in path.parts
     }

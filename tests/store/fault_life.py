@@ -30,6 +30,7 @@ from store.errors import (
     StoreFullError,
     SyncFailedError,
 )
+from store.spare_descriptors import SPARE
 from store.store import Store
 from tests.store.crash_check import (
     FILE,
@@ -247,6 +248,7 @@ def run_case(root: Path, container: Container, variant: Variant, fault: str) -> 
     config = fault_config(container, variant)
     life = Life(str(root), config, variant, History(container == "ledger"), fault)
     life.history.kept_size_bytes_min = FILE
+    SPARE.fill()  # Else they are opened with the first directory that is synced.
     before = open_descriptors(), set(threading.enumerate())
     failpoints.arm(fault)
     try:

@@ -98,15 +98,17 @@ def contents(root: Path, config: StoreConfig) -> dict[str, list[int]]:
 def files_of(root: Path) -> list[str]:
     """Name every file whose bytes a check looks at, below the root."""
     names = [str(p.relative_to(root)) for p in sorted(root.rglob("*")) if p.is_file()]
+    names = [n for n in names if not n.startswith("checksums/")]  # They decide nothing.
     return [n for n in names if n not in ("lock", "boot_id", "abort")]
 
 
 def tree(root: Path) -> dict[str, bytes]:
-    """Every file with its bytes, without the lock, whose content is who held it last."""
+    """Every file with its bytes, without the lock, whose content is who held it last, and without
+    the checksums of derived files, which decide nothing."""
     return {
         str(p.relative_to(root)): p.read_bytes()
         for p in sorted(root.rglob("*"))
-        if p.is_file() and p.name != "lock"
+        if p.is_file() and p.name != "lock" and "checksums" not in p.parts
     }
 
 

@@ -3,8 +3,8 @@
 The double for the seam `store.file_system` (fault-matrix 10.3, injector `pl`). Every call goes to
 real files; beside them it remembers, per file, the bytes at the last sync, and, per directory, the
 names at the last directory sync. An image holds all that was synced, plus any subset of the 4 KiB
-pages written since (one of them torn at a 512 byte sector), plus any prefix of the directory
-operations since.
+pages written since (one of them torn at a 512 byte sector), plus any prefix of each directory's
+operations since. A rename into another directory is in it as a whole, or with the new name only.
 """
 
 import os
@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
+from typing import NamedTuple
 
 from store.file_system import FileSystem
 
@@ -31,19 +32,45 @@ class _Node:
     def current(self) -> bytes:
         if self.final is not None:
             return self.final
-        with open(self.path, "rb") as file:
-            return file.read()
+        try:
+            with open(self.path, "rb") as file:
+                return file.read()
+        except FileNotFoundError:  # Of a file beside the seam (store.sum_files): gone, or back.
+            return self.synced
+
+
+class _Arrival(NamedTuple):
+    """The other half of a rename into another directory: it comes first, or with this half."""
+
+    directory: "_Directory"
+    name: str
+    node: _Node
+
+
+class _Change(NamedTuple):
+    name: str
+    node: _Node | None
+    after: _Arrival | None = None
 
 
 @dataclass
 class _Directory:
     names: dict[str, _Node] = field(default_factory=dict)
     durable: dict[str, _Node] = field(default_factory=dict)
-    pending: list[tuple[str, _Node | None]] = field(default_factory=list)
+    pending: list[_Change] = field(default_factory=list)
+    kept_count: int = 0
+    """How many of the pending changes the image that is being built has."""
 
-    def change(self, name: str, node: _Node | None) -> None:
-        self.pending.append((name, node))
+    def change(self, name: str, node: _Node | None, after: _Arrival | None = None) -> None:
+        self.pending.append(_Change(name, node, after))
         _apply(self.names, name, node)
+
+    def has(self, name: str, node: _Node) -> bool:
+        """Whether the image that is being built has, or had, this file under this name."""
+        if self.durable.get(name) is node:
+            return True
+        kept = self.pending[: self.kept_count]
+        return any(change.name == name and change.node is node for change in kept)
 
 
 def _apply(names: dict[str, _Node], name: str, node: _Node | None) -> None:
@@ -125,6 +152,9 @@ class PowerLossFileSystem(FileSystem):
         with self._lock:
             super().sync_directory(path)
             directory = self._directories.setdefault(os.path.abspath(path), _Directory())
+            for change in directory.pending:
+                if change.after is not None:  # One transaction: the arrival is durable with it.
+                    change.after.directory.durable[change.after.name] = change.after.node
             directory.durable = dict(directory.names)
             directory.pending.clear()
 
@@ -133,14 +163,13 @@ class PowerLossFileSystem(FileSystem):
         with self._lock:
             directory, old = self._directory(source)
             other, new = self._directory(target)
-            assert directory is other, "a rename across directories is not modelled"
-            if new in directory.names:  # A power loss may bring it back.
-                directory.names[new].final = directory.names[new].current()
+            if new in other.names:  # A power loss may bring it back.
+                other.names[new].final = other.names[new].current()
             super().rename(source, target)
             node = directory.names[old]
             node.path = os.path.abspath(target)
-            directory.change(new, node)
-            directory.change(old, None)
+            other.change(new, node)
+            directory.change(old, None, None if directory is other else _Arrival(other, new, node))
 
     def unlink(self, path: str) -> None:
         self.before_call("unlink")
@@ -161,15 +190,19 @@ class PowerLossFileSystem(FileSystem):
 
     def _build_image(self, root: str, image: str, random: Random, share: Share | None) -> None:
         os.makedirs(image)
+        for directory in self._directories.values():
+            kept = random.choice([0, len(directory.pending), random.randint(0, 1000)])
+            directory.kept_count = min(kept, len(directory.pending))
         for path in [root, *(e.path for e in _directories_below(root))]:
             target = os.path.join(image, os.path.relpath(path, root))
             os.makedirs(target, exist_ok=True)
             directory = self._directories.get(path, _Directory())
             names = dict(directory.durable)
-            kept = random.choice([0, len(directory.pending), random.randint(0, 1000)])
-            for name, node in directory.pending[: min(kept, len(directory.pending))]:
-                _apply(names, name, node)
-            self.dropped_name_count += max(0, len(directory.pending) - kept)
+            for change in directory.pending[: directory.kept_count]:
+                after = change.after
+                if after is None or after.directory.has(after.name, after.node):
+                    _apply(names, change.name, change.node)
+            self.dropped_name_count += len(directory.pending) - directory.kept_count
             for name, node in names.items():
                 content = self._content(
                     node, random, None if share is None else share(os.path.join(path, name))

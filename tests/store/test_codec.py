@@ -8,13 +8,16 @@ from typing import NamedTuple
 
 import pytest
 
+from store import format as fmt
 from store import ledger_verify
+from store.checksum import crc32c
 from store.ledger import Ledger
 from store.ledger_entry import (
     KIND_NO_OP,
     Link,
     Problem,
     Run,
+    chain_of,
     check_blank,
     check_entry,
     check_run,
@@ -181,4 +184,22 @@ def test_a_wrong_link_refuses_a_good_entry(tmp_path: Path) -> None:
     for position, end in ((at + 1, FILE), (at, at + 49 + 7)):
         assert check_entry(data, position, link, file_end_position=end) is not None
     assert check_entry(data, at, link, file_end_position=at + 49 + 8) is None
+    ledger.append_entry(KIND_NO_OP, 2, b"y")
+    problem = check_entry(ledger.read_range(1, 3, FILE), at, link, file_end_position=FILE)
+    assert problem is not None
+    assert problem.found.startswith("2 in"), "two entries are not one"
     ledger.close()
+
+
+def test_a_well_chained_entry_whose_two_sizes_differ_is_refused() -> None:
+    """Who chains it can be a peer; readers of the body take the second size."""
+    body, before = b"abc", Link(4, 2, 77)
+    for size_bytes, body_size_bytes in ((51, 2), (52, 3), (50, 3)):
+        values = (1, size_bytes, 5, 2, 100, KIND_NO_OP)
+        crc = crc32c((body + bytes(9))[: size_bytes - 48])
+        header = fmt.ENTRY_HEADER.pack(*values, 0, crc, body_size_bytes)
+        header = fmt.ENTRY_HEADER.pack(*values, chain_of(77, header), crc, body_size_bytes)
+        run = check_run(header + body + bytes(9), 100, before, file_end_position=FILE)
+        assert run.end == 0
+        assert run.problem is not None
+        assert run.problem.field == "size"

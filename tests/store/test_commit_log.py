@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store import failpoints
+from store import commit_log_recovery, failpoints
 from store import format as fmt
 from store.commit_log import CommitLog
 from store.commit_log_recovery import RecoveryReport, recover_commit_log
@@ -23,6 +23,7 @@ from store.errors import (
     StoreFullError,
 )
 from store.file_system import FileSystem
+from store.mapped_file import MappedFile
 from store.message import encode_message
 from tests.store.power_loss import PowerLossFileSystem
 from tests.store.records import BORN, PAGE, batch, numbers, record, small_config
@@ -310,3 +311,34 @@ def test_power_loss_keeps_all_that_was_synced(tmp_path: Path, seed: int) -> None
     assert len(found) >= synced_count
     assert log.flushed_position == log.max_position == report.end_position
     log.close()
+
+
+def test_records_larger_than_a_read_are_found_and_a_cut_short_one_ends_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The walk looks at more where no record is whole, and never at the same bytes again."""
+    log, _ = open_log(tmp_path)
+    ends = [append(log, n, n + 1, size_bytes=2000) for n in range(6)]
+    log.close()
+    read, reads = MappedFile.read, []
+
+    def counted(file: MappedFile, position: int, size_bytes: int) -> bytes:
+        reads.append(position)
+        assert len(reads) < 100, "the walk does not get on"
+        return read(file, position, size_bytes)
+
+    monkeypatch.setattr(commit_log_recovery, "_READ_SIZE_BYTES", 600)
+    monkeypatch.setattr(MappedFile, "read", counted)
+    log, report = open_log(tmp_path)
+    assert (report.record_count, report.end_position) == (6, ends[-1])
+    log.close()
+
+
+def test_what_was_read_before_a_cut_is_not_taken_for_checked_behind_it(log: CommitLog) -> None:
+    ends = [append(log, n, n + 3) for n in range(0, 9, 3)]
+    log.checked.trusted_position = ends[2]
+    read_at = log.checked.generation
+    log.truncate(ends[0])
+    log.checked.add(0, ends[1], read_at)
+    assert not log.checked.covers(0, ends[1]), "those bytes are gone"
+    assert log.checked.covers(ends[0], ends[2]), "what is written there from now on is trusted"

@@ -13,6 +13,8 @@ from store.descriptor_cache import DescriptorCache
 from store.errors import DerivedFileError, PositionRangeError, QueueOrderError
 from store.file_system import FileSystem
 from store.message import decode_message
+from store.staging import staged_path
+from store.sum_files import SumFiles
 from tests.store.vectors import RECORD, UNIT
 
 SIZE = 100
@@ -20,7 +22,9 @@ SIZE = 100
 
 def environment(root: Path, units_per_file: int = 10) -> QueueEnvironment:
     fs = FileSystem()
-    return QueueEnvironment(fs, str(root), units_per_file, DescriptorCache(fs, 512))
+    return QueueEnvironment(
+        fs, str(root), units_per_file, DescriptorCache(fs, 512), SumFiles(str(root), "units")
+    )
 
 
 def make(root: Path, units_per_file: int = 10, queue_id: int = 0) -> ConsumeQueue:
@@ -303,10 +307,12 @@ def test_a_missing_file_in_the_middle_is_damage(tmp_path: Path) -> None:
 
 def test_left_overs_of_a_creation_are_removed(tmp_path: Path) -> None:
     put(make(tmp_path), 0, 10)
-    left = path(tmp_path, 10).with_suffix(".allocating")
-    left.write_bytes(b"half")
+    name = path(tmp_path, 10).name
+    of_an_earlier_version = path(tmp_path, 10).with_suffix(".allocating")
+    of_an_earlier_version.write_bytes(b"half")
+    left = Path(staged_path(str(tmp_path), name, part="0-"))
     queue = reopened(tmp_path, 10 * SIZE)
-    assert not left.exists()
+    assert not of_an_earlier_version.exists()
     left.write_bytes(b"half")
     put(queue, 10, 11)
     assert not left.exists()

@@ -15,6 +15,7 @@ from store.descriptor_cache import DescriptorCache
 from store.errors import DerivedFileError, PositionRangeError, StoreError, SyncFailedError
 from store.failpoints import armed, census
 from store.file_system import FileSystem
+from store.sum_files import SumFiles
 from tests.store.fakes import tree
 from tests.store.power_loss import PowerLossFileSystem
 from tests.store.records import small_config
@@ -82,7 +83,9 @@ def test_a_set_of_many_queues_keeps_few_files_open(tmp_path: Path) -> None:
 
 def test_a_queue_takes_little_memory(tmp_path: Path) -> None:
     fs = FileSystem()
-    environment = QueueEnvironment(fs, str(tmp_path), 10, DescriptorCache(fs, 512))
+    environment = QueueEnvironment(
+        fs, str(tmp_path), 10, DescriptorCache(fs, 512), SumFiles(str(tmp_path), "units")
+    )
     tracemalloc.start()
     try:
         kept = [ConsumeQueue(environment, "orders", n) for n in range(1000)]
@@ -247,6 +250,39 @@ def test_a_rebuild_that_did_not_complete_is_noticed(tmp_path: Path) -> None:
         make(tmp_path, position=500)
     queues.complete_rebuild()
     assert make(tmp_path, position=500).next_offsets() == {(b"t", 0): 5}
+
+
+def test_a_rebuild_leaves_no_deleted_file_open(tmp_path: Path) -> None:
+    """Its room on the disk would not be free."""
+    queues = make(tmp_path)
+    put(queues, b"orders", 0, 0, 25)
+    assert len(queues.descriptors) > 0
+    queues.begin_rebuild(1 << 62, {})
+    assert len(queues.descriptors) == 0
+
+
+def test_a_topic_that_got_inner_batches_leaves_no_directory(tmp_path: Path) -> None:
+    """RocketMQ would load it as a queue; what somebody else put there stays."""
+    queues = make(tmp_path)
+    for topic in (b"batches", b"others", b"orders"):
+        put(queues, topic, 0, 0, 3)
+    (tmp_path / "consumequeue/others/notes").write_text("keep")
+    queues.inner_batches.add(b"batches")
+    queues.inner_batches.add(b"others")
+    queues.begin_rebuild(1 << 62)
+    found = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("consumequeue/*/*")}
+    assert found == {"consumequeue/orders/0", "consumequeue/others/notes"}
+    assert not (tmp_path / "consumequeue/batches").exists()
+
+
+def test_silent_queues_go_on_but_for_topics_of_inner_batches(tmp_path: Path) -> None:
+    queues = make(tmp_path)
+    queues.inner_batches.add(b"batches")
+    offsets = {(b"batches", 0): 7, (b"orders", 0): 4, (b"orders", 12): 25}
+    queues.begin_rebuild(1 << 62, offsets)
+    put(queues, b"orders", 0, 0, 2)
+    queues.restore_silent_queues()
+    assert queues.next_offsets() == {(b"orders", 0): 2, (b"orders", 12): 25}
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -15,6 +15,7 @@ from store.consume_queue import ConsumeQueue, QueueEnvironment
 from store.descriptor_cache import DescriptorCache
 from store.errors import FileSystemError, StoreFullError
 from store.file_system import FileSystem
+from store.sum_files import SumFiles
 from tests.store.crash_check import FILE, crash_config, open_store
 from tests.store.power_loss import PowerLossFileSystem
 from tests.store.records import batch
@@ -75,7 +76,9 @@ def units(lo: int, hi: int) -> bytes:
 def test_a_cut_also_zeros_what_a_failed_put_left(tmp_path: Path) -> None:
     """The units were there, nobody counted them, and a cut had nothing to do."""
     fs = FileSystem()
-    environment = QueueEnvironment(fs, str(tmp_path), 20, DescriptorCache(fs, 512))
+    environment = QueueEnvironment(
+        fs, str(tmp_path), 20, DescriptorCache(fs, 512), SumFiles(str(tmp_path), "units")
+    )
     queue = ConsumeQueue(environment, "orders", 0)
     queue.put(0, units(0, 5), may_begin_late=False)
     with failpoints.armed("fs.rename=ENOSPC"), pytest.raises(StoreFullError):

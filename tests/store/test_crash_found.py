@@ -22,6 +22,7 @@ from store.store import Store
 from store.warm_up import WarmUp
 from tests.store.crash_check import FILE, crash_config, must_not_die, open_store
 from tests.store.flush_fakes import DEADLINE_S, RULES, Answers, Clock, FakeLog, never
+from tests.store.listing import names
 from tests.store.power_loss import PowerLossFileSystem
 from tests.store.records import PAGE, batch, record
 
@@ -266,7 +267,7 @@ def test_a_spare_file_that_cannot_be_removed_does_not_keep_the_others(tmp_path: 
         assert warm_up._condition.wait_for(lambda: warm_up.ready_count == 3, DEADLINE_S)
     with failpoints.armed("fs.unlink=EIO"), pytest.raises(FileSystemError):
         warm_up.stop()
-    assert len(os.listdir(tmp_path)) == 1
+    assert len(names(tmp_path)) == 1
     assert len(os.listdir("/proc/self/fd")) == before
 
 

@@ -8,22 +8,7 @@ import pytest
 from store.descriptor_cache import DescriptorCache, affordable_count
 from store.errors import FileSystemError
 from store.file_system import FileSystem
-
-
-class CountingFileSystem(FileSystem):
-    """Knows which descriptors are open."""
-
-    def __init__(self) -> None:
-        self.open_fds: set[int] = set()
-
-    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> int:
-        fd = super().open(path, create=create, read_only=read_only)
-        self.open_fds.add(fd)
-        return fd
-
-    def close(self, fd: int) -> None:
-        self.open_fds.remove(fd)
-        super().close(fd)
+from tests.store.fakes import CountingFileSystem
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """The durable mark: never ahead of the data, never lost, exact after a kill (S06)."""
 
 import os
+import struct
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,12 +11,15 @@ from random import Random
 import pytest
 
 from store import failpoints
-from store.durable_mark import FILE_NAME, DurableMark, Mark
+from store.checksum import crc32c
+from store.durable_mark import FILE_NAME, DurableMark, Mark, decode_slot
 from store.errors import CorruptionError, LayoutError, StoreError, SyncFailedError
 from store.file_system import FileSystem
 from store.flush import FlushService
 from store.flush_schedule import FlushRules
 from store.mapped_file_queue import MappedFileQueue
+from store.marks import MarkKeeper
+from tests.store.fakes import CountingFileSystem
 from tests.store.power_loss import PAGE, PowerLossFileSystem
 
 FS = FileSystem()
@@ -335,6 +339,32 @@ def test_the_mark_is_synced_once_an_interval_and_at_close(tmp_path: Path) -> Non
     assert calls["durable_mark.write"] == 3
 
 
+def test_the_mark_is_synced_once_everybody_was_told(tmp_path: Path) -> None:
+    """Who keeps it asks for that after each round: a power loss takes one interval at most."""
+    mark = DurableMark.open(FS, str(tmp_path), interval_ms=1000, log_is_empty=True)
+    keeper = MarkKeeper(mark, lambda position: position // 10)
+    synced = []
+    for now_ms in (5000, 5999, 6000):
+        keeper.on_synced(now_ms)
+        with failpoints.census() as calls:
+            keeper.on_settled(now_ms)
+        synced.append(calls.get("fs.sync", 0))
+    assert synced == [1, 0, 1]
+    mark.close()
+
+
+def test_a_slot_whose_fields_contradict_each_other_is_none() -> None:
+    """Its checksum is right, so no disk did it: an opening must not trip over it."""
+
+    def slot(*fields: int) -> bytes:
+        body = struct.pack(">IIqqqqqqq", 0x514C4D31, 0, 5, *fields)
+        return body + struct.pack(">I", crc32c(body))
+
+    assert decode_slot(slot(100, 9, 50, 40, -1, -1), 0) == (5, Mark(100, 9, 50, 40))
+    for fields in ((-1, 9, 50, 40), (100, -2, 50, 40), (100, 9, 50, -1), (100, 9, 40, 50)):
+        assert decode_slot(slot(*fields, -1, -1), 0) is None
+
+
 def test_interval_0_syncs_each_mark(tmp_path: Path) -> None:
     mark = DurableMark.open(FS, str(tmp_path), interval_ms=0, log_is_empty=True)
     with failpoints.census() as calls:
@@ -402,8 +432,10 @@ def test_a_failed_sync_of_the_mark_is_raised(tmp_path: Path) -> None:
 
 
 def test_a_creation_that_fails_leaves_no_marks(tmp_path: Path) -> None:
+    fs = CountingFileSystem()
     for failpoint in ("fs.write=ENOSPC", "fs.sync=EIO", "fs.rename=EIO"):
         with failpoints.armed(failpoint), pytest.raises(StoreError):
-            reopen(tmp_path, log_is_empty=True)
+            DurableMark.open(fs, str(tmp_path), interval_ms=1000, log_is_empty=True)
         assert not (tmp_path / FILE_NAME).exists()
+        assert not fs.open_fds
     assert reopen(tmp_path, log_is_empty=True) == Mark()

@@ -19,13 +19,16 @@ EXAMPLES: list[StoreError] = [
     errors.ClosedError("store"),
     errors.LockedError("store/lock", "process 7"),
     errors.LayoutError("store/commitlog/0", "16384 bytes", "5 bytes"),
+    errors.TailNotCutError("store/commitlog", 1024, 77),
     errors.CorruptionError("store/commitlog/0", 8, "body CRC", "00000001", "00000002"),
     errors.ForeignEntryError(7, 36, "chain CRC", "00000001", "00000002"),
     errors.SnapshotNeededError("store/dledger-n0/start.0", "the header is torn"),
     errors.DamageWiderError(7, 9, 4096),
     errors.PositionRangeError("position", 9, 0, 8),
     errors.QueueOrderError("orders", 3, 10, 12),
+    errors.InnerBatchError("batches", 0, 17),
     errors.DerivedFileError("store/consumequeue/orders/3/0", 20, "unit", "size 9", "size 8"),
+    errors.DerivedDamageError("store/consumequeue/orders/3/0", 20, "units of 0 to 9", (0, 10)),
 ]
 
 

@@ -1,6 +1,7 @@
 """The flush thread: truncation, stopping, timed flush and commit."""
 
 import errno
+import itertools
 import threading
 
 import pytest
@@ -209,6 +210,23 @@ def test_the_timer_flushes_what_nobody_asked_for() -> None:
     assert log.sync_count == 0, "not before the interval"
     clock.now_ms += 500
     service.run_round()
+    assert log.flushed_position == 4 * 4096
+
+
+def test_the_thread_begins_a_round_by_itself_when_the_timer_is_due() -> None:
+    """With flush=async nobody asks: without it nothing would be durable before the store closes."""
+    log, clock = FakeLog(is_free=True), Clock()
+    looks = itertools.count()
+
+    def monotonic_ns() -> int:
+        assert next(looks) < 100, "the thread waits on although a flush is due"
+        return clock()
+
+    service = FlushService(log, ASYNC, on_fatal=never, monotonic_ns=monotonic_ns)
+    log.append(4 * 4096)
+    clock.now_ms += 500
+    assert service._wait_for_work()
+    assert service.run_round()
     assert log.flushed_position == 4 * 4096
 
 

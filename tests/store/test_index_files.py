@@ -199,6 +199,7 @@ def test_sync_covers_every_file_once(tmp_path: Path) -> None:
     with census() as counts:
         index.sync()
         index.sync()
+    del counts["sum_files.write"]  # Checksums are never synced.
     assert counts == {"fs.sync": 3, "fs.sync_directory": 1}
     put(index, 25, 26)
     with census() as counts:
@@ -271,6 +272,7 @@ def test_after_a_crash_everything_is_synced_again(tmp_path: Path) -> None:
         index = make(tmp_path, position=250, is_clean=is_clean)
         with census() as counts:
             index.sync()
+        counts.pop("sum_files.write", None)  # Checksums are never synced.
         assert counts == ({} if is_clean else {"fs.sync": 3, "fs.sync_directory": 1})
 
 

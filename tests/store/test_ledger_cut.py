@@ -17,9 +17,12 @@ from store.errors import (
     StoreError,
     SyncFailedError,
 )
+from store.file_system import FileSystem
 from store.ledger import Ledger
 from store.ledger_entry import KIND_NO_OP
+from store.ledger_start import FIELDS
 from store.ledger_verify import verify_range
+from store.meta_file import MetaFile
 from tests.store.ledgers import (
     FILE,
     add,
@@ -187,6 +190,26 @@ def test_a_log_that_lost_all_behind_retention_goes_on_where_others_expect_it(
     ledger.close()
 
 
+def test_a_cut_behind_retention_keeps_what_is_before_it(tmp_path: Path) -> None:
+    """The log begins in a file that is gone; only a cut of its very first entry goes back there."""
+    ledger = new_ledger(tmp_path)
+    grow(ledger, Random(4), 2 * FILE + 3000)
+    ledger.delete_first()
+    cut = ledger.last_index - 2
+    kept = [ledger.entry(n) for n in range(ledger.first_index, cut)]
+    assert kept, "there is something to keep"
+
+    ledger.truncate_from(cut, commit_index=cut - 1)
+
+    assert ledger.last_index == cut - 1
+    assert [ledger.entry(n) for n in range(ledger.first_index, cut)] == kept
+    ledger.sync()
+    ledger.close()
+    ledger, _ = open_ledger(tmp_path, kept[-1].position, durable_index=cut - 2)
+    assert [ledger.entry(n) for n in range(ledger.first_index, cut)] == kept
+    ledger.close()
+
+
 def test_retention_deletes_index_files_that_nobody_needs(tmp_path: Path) -> None:
     ledger = new_ledger(tmp_path)
     while ledger.max_position < 2 * FILE + 9000:
@@ -217,6 +240,28 @@ def test_a_log_whose_first_files_or_start_are_missing_is_refused(tmp_path: Path)
     data_file(tmp_path, FILE).unlink()
     with pytest.raises(LayoutError, match=f"{fmt.file_name(FILE)} as the first file"):
         open_ledger(tmp_path)
+    for path in data_file(tmp_path).parent.iterdir():
+        path.unlink()
+    with pytest.raises(LayoutError, match=f"{fmt.file_name(FILE)} as the first file"):
+        open_ledger(tmp_path)
+
+
+def test_a_start_that_is_no_number_is_refused(tmp_path: Path) -> None:
+    ledger = new_ledger(tmp_path)
+    grow(ledger, Random(5), 2 * FILE)
+    ledger.delete_first()
+    ledger.close()
+    directory = tmp_path / "dledger-n0"
+    start = MetaFile(FileSystem(), str(directory), "start")
+    good = start.load(must_exist=True)
+    assert good is not None
+    for name in FIELDS:
+        for wrong in ("7", None, -2):
+            start.save({**good, name: wrong})
+            with pytest.raises(CorruptionError, match=f"start: {name}"):
+                open_ledger(tmp_path)
+    start.save(good)
+    open_ledger(tmp_path)[0].close()
 
 
 # --- Snapshots ---

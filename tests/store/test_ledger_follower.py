@@ -65,6 +65,22 @@ def test_a_raw_run_may_fill_several_index_files(ledger: Ledger, tmp_path: Path) 
     follower.close()
 
 
+@pytest.mark.parametrize("call", [2, 3])
+def test_raw_entries_without_room_for_all_their_files_leave_the_log_as_it_was(
+    ledger: Ledger, tmp_path: Path, call: int
+) -> None:
+    """A part of them would be in the log, and whoever shipped them was told that nothing is."""
+    grow(ledger, Random(2), 2 * FILE)
+    follower = new_ledger(tmp_path / "follower")
+    raw = ledger.read_entries(0, ledger.last_index + 1)
+    with failpoints.armed(f"fs.allocate=ENOSPC@{call}"), pytest.raises(StoreFullError):
+        follower.append_raw(raw)
+    assert (follower.last_index, follower.max_position) == (-1, 0)
+    assert follower.append_raw(raw) == (0, ledger.last_index)
+    assert image(tmp_path / "follower") == image(tmp_path)
+    follower.close()
+
+
 def test_a_follower_refuses_every_flipped_bit_and_writes_nothing(
     ledger: Ledger, tmp_path: Path
 ) -> None:

@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -20,7 +21,8 @@ from store.errors import (
     SyncFailedError,
 )
 from store.ledger import Ledger
-from store.ledger_entry import KIND_NO_OP, Link
+from store.ledger_damage import DamagedRange, Point
+from store.ledger_entry import KIND_NO_OP, Link, encode_entry
 from store.ledger_mend import damage_of
 from store.ledger_verify import verify_range
 from store.replica_store import ReplicaStore
@@ -146,6 +148,70 @@ def test_wrong_entries_are_refused_and_nothing_is_written(opened: Open) -> None:
     assert image(wreck.root) == before
     opened.fix(5, 6, good)
     check_whole(opened)
+
+
+def test_entries_that_fit_the_one_before_and_not_the_one_behind_are_refused(opened: Open) -> None:
+    """Another leader's entry of the same size: whole, well chained, and not the one of this log.
+    Only what lies behind tells, and the end of the log where nothing does."""
+    wreck, ledger = opened.wreck, opened.ledger
+    last = ledger.last_index
+    for index in (5, last):
+        spot, entry = wreck.spots[index], ledger.entry(index)
+        body = bytes([entry.body[0] ^ 1]) + bytes(entry.body[1:])
+        before = Link(index - 1, entry.term, ledger.entry(index - 1).chain_crc)
+        other = encode_entry(entry.kind, before, spot.position, body)
+        assert len(other) == len(wreck.raw(index, index + 1))
+        wreck.flip(spot.position + 50)
+        damaged = image(wreck.root)
+        with pytest.raises((ForeignEntryError, DamageWiderError)):
+            opened.fix(index, index + 1, other)
+        assert image(wreck.root) == damaged, "nothing was written"
+        opened.fix(index, index + 1, wreck.raw(index, index + 1))
+    check_whole(opened)
+
+
+def test_the_blank_of_a_file_is_written_again(opened: Open) -> None:
+    """No entry lies in it, so nothing has to be fetched; what was there is kept aside."""
+    wreck = opened.wreck
+    before = next(
+        spot
+        for spot, following in pairwise(wreck.spots)
+        if following.position // FILE > spot.position // FILE
+    )
+    size_bytes = FILE - before.end % FILE
+    wreck.write(before.end, b"\xa5" * size_bytes)
+
+    report = opened.store.repair_range(before.index + 1, before.index + 1, b"")
+
+    assert report.entry_count == 0
+    assert Path(report.kept_path).read_bytes() == b"\xa5" * size_bytes
+    check_whole(opened)
+    assert image(wreck.root) == image(wreck.intact)
+
+
+def test_what_was_damaged_is_kept_aside(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And no more of it than the limit says; the oldest goes first."""
+    monkeypatch.setattr(ledger_fetched, "KEPT_COUNT_MAX", 2)
+    wreck, kept = opened.wreck, opened.wreck.root / "damaged"
+    pairs = pairwise(wreck.spots)
+    in_files = [spot.index for before, spot in pairs if before.end == spot.position]
+    for count, index in enumerate(in_files[:3], 1):
+        spot = wreck.spots[index]
+        wreck.flip(spot.position + 50)
+        damaged = wreck.data(spot.position).read_bytes()[spot.position % FILE :][: spot.size_bytes]
+        report = opened.store.repair_range(index, index + 1, wreck.raw(index, index + 1))
+        assert Path(report.kept_path).read_bytes() == damaged
+        assert len(list(kept.iterdir())) == min(count, 2)
+    check_whole(opened)
+
+
+def test_a_range_without_an_end_is_covered_when_its_last_byte_is() -> None:
+    before = Link(3, 1, 7)
+    damaged = DamagedRange(4, 9, 100, 1000, before, 50, None, "all of it")
+    assert ledger_fetched.covers(damaged, Point(1000, Link(8, 1, 0)))
+    assert ledger_fetched.covers(damaged, Point(1200, Link(9, 1, 0)))
+    assert not ledger_fetched.covers(damaged, Point(999, Link(8, 1, 0)))
+    assert not ledger_fetched.covers(damaged, Point(1000, Link(7, 1, 0)))
 
 
 def test_a_repair_that_fails_half_way_is_repeated(opened: Open) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from store import failpoints
 from store.errors import LayoutError, StoreError
+from store.file_system import FileSystem
 from store.ledger import Ledger
 from store.ledger_entry import KIND_NO_OP, Entry
 from store.ledger_verify import verify_range
@@ -108,6 +109,31 @@ def test_a_blank_without_an_entry_behind_it_is_taken_back(tmp_path: Path) -> Non
     assert (ledger.max_position, ledger.last_index) == (end, last.entry_index)
     assert report.cut_size_bytes > 0
     assert ledger.append_entry(KIND_NO_OP, ledger.term, b"").position == end
+    ledger.close()
+
+
+class FewReads(FileSystem):
+    """Refuses to read for ever."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.left = count
+
+    def read_at(self, fd: int, path: str, at: int, size_bytes: int) -> bytes:
+        self.left -= 1
+        assert self.left > 0, "the opening does not come to an end"
+        return super().read_at(fd, path, at, size_bytes)
+
+
+@pytest.mark.parametrize("spare", [8, 30, 47])
+def test_a_file_whose_end_was_not_filled_yet_ends_the_log(tmp_path: Path, spare: int) -> None:
+    """Too little is left for another entry, and the blank was never written."""
+    ledger = new_ledger(tmp_path)
+    ledger.append_entry(KIND_NO_OP, 1, bytes(FILE - 48 - spare))
+    ledger.close()
+    ledger, report = open_ledger(tmp_path, FILE - spare, fs=FewReads(100))
+    assert (ledger.max_position, report.cut_size_bytes) == (FILE - spare, 0)
+    assert ledger.append_entry(KIND_NO_OP, 1, b"").position == FILE
     ledger.close()
 
 

@@ -22,11 +22,17 @@ from store.errors import (
     SnapshotNeededError,
     StoreError,
 )
+from store.format import (
+    BLANK_SIZE_BYTES_MIN,
+    ENTRY_BLANK,
+    ENTRY_MAGIC_BLANK,
+    ENTRY_SIZE_BYTES_MAX,
+)
 from store.fsck.check import Check
 from store.fsck.layout import Given
 from store.fsck.ranges import damaged_ranges
 from store.fsck.types import no_progress
-from store.ledger_damage import DamagedRange
+from store.ledger_damage import DamagedRange, DamageWalk, Goal, Point
 from store.ledger_entry import KIND_NO_OP, Link, encode_entry
 from store.ledger_fetched import KEPT_COUNT_MAX
 from store.ledger_repair import RepairSession, find_damage, repair
@@ -199,6 +205,21 @@ def test_the_blank_at_a_file_end_needs_no_peer(wreck: Wreck) -> None:
     check_repaired(wreck)
 
 
+def test_a_blank_that_any_entry_would_have_fitted_into_is_damage() -> None:
+    """Each of its bytes is as it must be, but nobody writes one so early."""
+    room, start = ENTRY_SIZE_BYTES_MAX + BLANK_SIZE_BYTES_MIN, Link(-1, 0, 0)
+
+    def reason(file_size_bytes: int) -> str:
+        data = ENTRY_BLANK.pack(ENTRY_MAGIC_BLANK, file_size_bytes).ljust(file_size_bytes, b"\0")
+        goal = Goal(file_size_bytes, -1)
+        walk = DamageWalk(lambda at, size: data[at : at + size], file_size_bytes, goal)
+        problem = walk.next_run(Point(0, start)).problem
+        return "" if problem is None else f"{problem.field}: {problem.expected}"
+
+    assert reason(room) == ""
+    assert reason(room + 1) == f"blank: {room} bytes at most"
+
+
 def test_entries_next_to_each_other_are_one_range(wreck: Wreck) -> None:
     lo, hi = wreck.spots[6], wreck.spots[9]
     wreck.flip(lo.position + 60)  # A body, a header and a body.
@@ -264,6 +285,16 @@ def test_a_log_that_began_behind_a_snapshot(tmp_path: Path, position: int) -> No
     assert (damaged.lo_index, damaged.position) == (100, position)
     assert wreck.find() == []
     assert wreck.is_equal()
+
+
+def test_files_with_other_names_are_no_part_of_the_log(wreck: Wreck) -> None:
+    """Names as long as ours, and numbers that are shorter."""
+    data = wreck.data(0).parent
+    for name in ("x" * 20, "12345", "0" * 19 + "x"):
+        (data / name).write_bytes(b"somebody's")
+    assert wreck.find() == []
+    for name in ("x" * 20, "12345", "0" * 19 + "x"):
+        (data / name).unlink()
 
 
 def test_an_open_store_and_foreign_files_are_refused(wreck: Wreck) -> None:

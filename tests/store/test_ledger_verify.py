@@ -156,3 +156,53 @@ def test_a_log_that_is_being_written_can_be_checked(log: Damaged) -> None:
         log.ledger.append_entry(KIND_NO_OP, log.ledger.term, bytes(3000))
     assert first.path == str(data_file(log.root))
     assert list(steps) == []
+
+
+def test_an_entry_that_nobody_asked_for_is_no_finding_when_the_index_is_mute(log: Damaged) -> None:
+    """Without the index the walk reads on behind the range; what it meets there is left out."""
+    log.write(index_file(log.root), 19 * 32, bytes(32))
+    path, at = log.place(21)
+    log.flip(path, at + 37)
+    log.write(index_file(log.root), 20 * 32, bytes(32))
+    assert [f.field for f in verify_range(log.ledger, 0, 21)] == ["index unit of entry 19"]
+
+
+def test_a_file_that_takes_several_reads_is_good(
+    log: Damaged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("store.ledger_verify._READ_SIZE_BYTES", FILE // 4)
+    assert log.findings() == []
+
+
+def test_the_size_of_the_body_alone_tells_where_the_next_entry_is(log: Damaged) -> None:
+    for index in (5, 9):
+        path, at = log.place(index)
+        log.flip(path, at + 6)
+    log.write(index_file(log.root), 5 * 32, bytes(32))
+    found = log.findings()
+    assert [f.path for f in found] == [str(data_file(log.root))] * 2
+    assert at <= found[1].at < at + 48, "the walk went on right behind the first one"
+
+
+def test_two_neighbours_without_a_place_in_the_index_leave_the_rest_of_their_file(
+    log: Damaged,
+) -> None:
+    first_path, first_at = log.place(5)
+    later_path, later_at = log.place(log.ledger.index_at_position(FILE) + 3)
+    path, at = log.place(6)
+    log.flip(first_path, first_at + 60)
+    log.flip(path, at)
+    log.write(index_file(log.root), 6 * 32, bytes(32))
+    log.flip(later_path, later_at + 3)
+    found = log.findings()
+    assert found[0].path == str(first_path)
+    assert first_at <= found[0].at < at
+    assert found[-1].path == str(later_path), "and the next file is checked"
+
+
+def test_a_size_that_leads_to_a_later_entry_is_not_believed(log: Damaged) -> None:
+    sizes = [log.ledger.header(index).size_bytes for index in (5, 6)]
+    log.write(index_file(log.root), 5 * 32 + 12, sum(sizes).to_bytes(4, "big"))
+    path, at = log.place(5)
+    log.flip(path, at + 60)
+    assert len(log.findings()) == 1, "the entry behind it is found by its own size"

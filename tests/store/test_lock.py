@@ -133,7 +133,7 @@ def marker(path: Path, boot_id: str = "boot-1") -> RunMarker:
 
 def test_a_directory_that_was_never_used_is_clean(tmp_path: Path) -> None:
     last = marker(tmp_path).last_run()
-    assert last == LastRun(was_clean=True, same_boot=False)
+    assert last == LastRun(was_clean=True, same_boot=False, was_ever_opened=False)
     assert not last.page_cache_lost
 
 

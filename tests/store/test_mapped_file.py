@@ -16,8 +16,9 @@ from store.errors import (
     SyncFailedError,
 )
 from store.file_system import FileSystem
-from store.mapped_file import TEMPORARY_SUFFIX, MappedFile, create_file
+from store.mapped_file import MappedFile, create_file
 from store.mapped_file_queue import MappedFileQueue
+from store.staging import TEMPORARY_SUFFIX
 
 SIZE = 8192
 FS = FileSystem()
@@ -136,6 +137,17 @@ def test_a_cut_removes_later_files_and_zeroes_the_rest(tmp_path: Path, position:
     queue.close()
 
 
+def test_a_file_that_was_sealed_is_written_again_after_a_cut(tmp_path: Path) -> None:
+    queue = new_queue(tmp_path)
+    fill(queue, 2)
+    queue.sync()
+    queue.seal_complete()
+    queue.truncate(100)
+    assert queue.files[-1].append(b"again") == 100
+    assert queue.read(98, 7) == b"\1\1again"
+    queue.close()
+
+
 def test_reset_starts_a_new_sequence(tmp_path: Path) -> None:
     queue = new_queue(tmp_path)
     fill(queue, 2)
@@ -212,3 +224,24 @@ def test_a_failed_sync_moves_no_mark(tmp_path: Path) -> None:
     assert caught.value.outcome.value == "unknown"
     assert queue.flushed_position == 0
     queue.close()
+
+
+def test_what_an_opening_finds_is_durable_before_anybody_reads_it(tmp_path: Path) -> None:
+    """The bytes of a process that was killed may be in the page cache only: recovery accepts them,
+    and a power loss after that would take them away."""
+    synced: list[str] = []
+
+    class NotingFileSystem(FileSystem):
+        def sync(self, fd: int, path: str) -> None:
+            synced.append(path)
+            super().sync(fd, path)
+
+    queue = new_queue(tmp_path)
+    fill(queue, 2)
+    queue.close()
+    again = MappedFileQueue(NotingFileSystem(), str(tmp_path), SIZE)
+    again.load()
+    assert sorted(synced) == [str(tmp_path / name) for name in names(tmp_path)]
+    again.close()
+    with failpoints.armed("fs.sync=EIO"), pytest.raises(SyncFailedError):
+        MappedFileQueue(FS, str(tmp_path), SIZE).load()

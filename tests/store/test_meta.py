@@ -17,8 +17,8 @@ from store.errors import (
     SyncFailedError,
 )
 from store.file_system import FileSystem
-from store.mapped_file import TEMPORARY_SUFFIX
 from store.meta_file import META_SIZE_BYTES_MAX, Json, MetaFile
+from store.staging import TEMPORARY_SUFFIX
 from tests.store.power_loss import PowerLossFileSystem
 
 FS = FileSystem()

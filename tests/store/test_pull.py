@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from store import format as fmt
 from store.consume_queue import ConsumeQueue
-from store.errors import DerivedFileError, FileSystemError, PositionRangeError
+from store.errors import DerivedDamageError, DerivedFileError, FileSystemError, PositionRangeError
 from store.failpoints import armed
 from store.message import decode_message, tags_code
 from store.pull import SCAN_COUNT_MAX, PullResult, PullStatus, pull, read_at
@@ -178,6 +178,10 @@ def test_a_unit_that_lies_is_damage(tmp_path: Path, wrong: str) -> None:
     else:
         fmt.CONSUME_QUEUE_UNIT.pack_into(data, 5 * 20, *units[wrong])
         path.write_bytes(data)
+    if wrong != "log":  # All units of the block have one checksum.
+        with pytest.raises(DerivedDamageError, match="offsets 0 to 19"):
+            pull(log, queue_of(derived), 0, 5, MIB)
+        queue_of(derived).sums.open(20)  # As of a directory without checksums.
     assert offsets(pull(log, queue_of(derived), 0, 5, MIB)) == [0, 1, 2, 3, 4]
     for offset in (0, 5):
         with pytest.raises(DerivedFileError, match="offset 5"):

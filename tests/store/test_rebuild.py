@@ -150,6 +150,7 @@ def test_an_interrupted_rebuild_starts_again(tmp_path: Path) -> None:
     with census() as counts:
         derived.dispatcher.rebuild()
     expected = tree(tmp_path / "census")
+    del counts["sum_files.write"]  # Checksums that cannot be written stop nobody.
     points = [(name, nth) for name, count in counts.items() for nth in {1, count // 2 + 1, count}]
     for number, (name, nth) in enumerate(points):
         root = tmp_path / str(number)

@@ -27,6 +27,7 @@ from store.fsck.repair import apply
 from store.fsck.types import Severity
 from store.ledger_entry import KIND_NO_OP
 from store.mapped_file_queue import InlineFiles, MappedFileQueue
+from store.meta_file import MetaFile
 from store.replica_store import ReplicaStore
 from store.warm_up import WarmUp
 from tests.store.fsck_stores import findings, given_sizes
@@ -71,7 +72,9 @@ def crash(store: ReplicaStore) -> None:
 
 def note_replica(root: Path) -> None:
     """What a node keeps beside the store, as far as the store knows of it."""
-    (root / "raft.0").write_bytes(b"of the node")
+    meta = MetaFile(FileSystem(), str(root), "raft")
+    meta.load(must_exist=False)
+    meta.save({"of": "the node"})
 
 
 # --- Room ---
@@ -436,3 +439,12 @@ def test_a_repair_shows_nobody_what_was_not_committed(tmp_path: Path) -> None:
         assert found_numbers(store) == list(range(24))
         store.dispatch_to(ends[-1])
         assert found_numbers(store) == list(range(60))
+
+
+def test_a_pass_over_derived_files_ends_soon_when_it_is_stopped(store: ReplicaStore) -> None:
+    end = put(store, 0, 30)
+    store.dispatch_to(end)
+    scrubber = store.derived_scrubber()
+    store.stop_mending()
+    with pytest.raises(ClosedError):
+        scrubber.step()

@@ -8,15 +8,14 @@ import pytest
 from store import failpoints
 from store.errors import FileSystemError, StoreError, StoreFullError, SyncFailedError
 from store.file_system import FileSystem
-from store.mapped_file import TEMPORARY_SUFFIX, create_file, prepare_file
+from store.mapped_file import create_file, prepare_file
 from store.mapped_file_queue import MappedFileQueue
+from store.staging import STAGING_DIRECTORY
+from tests.store.fakes import CountingFileSystem
+from tests.store.listing import names
 
 SIZE = 8192
 FS = FileSystem()
-
-
-def names(path: Path) -> list[str]:
-    return sorted(entry.name for entry in path.iterdir())
 
 
 @pytest.mark.parametrize("warm_up", [False, True])
@@ -57,7 +56,7 @@ def test_a_disk_that_fills_up_during_warm_up_leaves_nothing(tmp_path: Path, fail
 def test_a_crash_while_a_file_is_made_leaves_nothing_that_looks_like_one(tmp_path: Path) -> None:
     prepared = prepare_file(FS, str(tmp_path), 0, SIZE, warm_up=True)
     assert prepared is not None
-    assert names(tmp_path) == ["00000000000000000000" + TEMPORARY_SUFFIX]
+    assert names(tmp_path) == [f"{STAGING_DIRECTORY}/00000000000000000000"]
     queue = MappedFileQueue(FS, str(tmp_path), SIZE)
     queue.load()
     assert names(tmp_path) == []
@@ -85,7 +84,7 @@ def test_a_cancelled_file_is_removed(tmp_path: Path) -> None:
         return True
 
     assert prepare_file(FS, str(tmp_path), 0, SIZE, warm_up=True, is_cancelled=is_cancelled) is None
-    assert asked == [["00000000000000000000" + TEMPORARY_SUFFIX]]
+    assert asked == [[f"{STAGING_DIRECTORY}/00000000000000000000"]]
     assert names(tmp_path) == []
 
 
@@ -104,4 +103,36 @@ def test_a_file_that_cannot_be_deleted_stays_in_the_queue(tmp_path: Path) -> Non
     queue = MappedFileQueue(FS, str(tmp_path), SIZE)
     queue.load()
     assert queue.min_position == SIZE, "no gap"
+    queue.close()
+
+
+def test_a_file_that_somebody_removed_by_hand_is_let_go(tmp_path: Path) -> None:
+    """Its bytes stay on the disk as long as it is open, and that somebody wanted room."""
+    fs = CountingFileSystem()
+    queue = MappedFileQueue(fs, str(tmp_path), SIZE)
+    queue.load()
+    for _ in range(3):
+        queue.roll().append(b"x" * SIZE)
+    queue.sync()
+    open_count = len(fs.open_fds)
+    (tmp_path / names(tmp_path)[0]).unlink()
+    queue.detach_first(1)
+    queue.delete_detached()
+    assert len(fs.open_fds) == open_count - 1
+    queue.close()
+
+
+def test_all_files_but_the_last_are_set_aside_and_deleted_later(tmp_path: Path) -> None:
+    queue = MappedFileQueue(FS, str(tmp_path / "log"), SIZE)
+    (tmp_path / "log").mkdir()
+    queue.load()
+    for _ in range(3):
+        queue.roll().append(b"x" * SIZE)
+    queue.sync()
+    queue.set_first_aside()
+    assert [file.position for file in queue.files] == [2 * SIZE]
+    assert len(names(tmp_path / "aside")) == 2, "their bytes are kept"
+    assert names(tmp_path / "log") == [f"{2 * SIZE:020d}"]
+    queue.delete_aside()
+    assert names(tmp_path / "aside") == []
     queue.close()

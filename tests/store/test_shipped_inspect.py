@@ -9,7 +9,9 @@ import pytest
 
 from store import cut_file
 from store.errors import CorruptionError
+from store.file_system import FileSystem
 from store.fsck.inspect_cut import RECORDS_SHOWN, inspect_cut
+from store.meta_file import MetaFile
 from tests.store.fsck_stores import findings, given_sizes
 from tests.store.records import batch
 from tests.store.shipped_stores import CONFIG, open_store, put
@@ -92,6 +94,9 @@ def test_a_check_of_a_replica_finds_nothing_wrong(tmp_path: Path) -> None:
         put(store, 303, 306)
         store.dispatch_to(end)
         assert store.prepare(batch(0, 1))
-    for name in ("haReplica.0", "haBinding.0", "haLosses.1", "epochFileCheckpoint"):
-        (tmp_path / "s" / name).write_bytes(b"of the node")
+    for name in ("haReplica", "haBinding", "haLosses"):
+        meta = MetaFile(FileSystem(), str(tmp_path / "s"), name)
+        meta.load(must_exist=False)
+        meta.save({"of": "the node"})
+    (tmp_path / "s" / "epochFileCheckpoint").write_bytes(b"1\n0\n1-0\n")
     assert findings(tmp_path / "s", given_sizes(CONFIG)) == []

@@ -13,8 +13,9 @@ from store import format as fmt
 from store.commit_log import CommitLog
 from store.errors import CorruptionError, RecordFormatError, StoreError, StoreFullError
 from store.file_system import FileSystem
-from store.mapped_file import MappedFile
+from store.mapped_file import MappedFile, prepare_file
 from store.message import encode_message
+from store.shipped_log import ShippedLog
 from store.shipped_store import ShippedStore
 from tests.store.records import BORN, PAGE, batch, record
 from tests.store.shipped_stores import (
@@ -294,3 +295,46 @@ def test_garbage_is_found_when_it_is_read_and_not_before(tmp_path: Path) -> None
             assert 0 < hi <= FILE
             with pytest.raises(StoreError):
                 log.read_raw(0, hi)
+
+
+# --- A log that begins elsewhere ---
+
+
+class NamesLater:
+    """Makes files whose names the taker makes durable, and notes in which order that is done."""
+
+    def __init__(self, directory: Path) -> None:
+        self.fs = NotingFileSystem()
+        self._directory = str(directory)
+
+    def take(self, position: int) -> MappedFile:
+        prepared = prepare_file(self.fs, self._directory, position, FILE, warm_up=False)
+        assert prepared is not None
+        return prepared.publish(is_durable=False)
+
+
+class NotingFileSystem(FileSystem):
+    """Notes which files got their names, and which directories were made durable."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[str] = []
+
+    def rename(self, source: str, target: str) -> None:
+        super().rename(source, target)
+        self.calls.append(target)
+
+    def sync_directory(self, path: str) -> None:
+        super().sync_directory(path)
+        self.calls.append(path)
+
+
+def test_the_file_that_a_log_begins_with_is_durable_on_return(tmp_path: Path) -> None:
+    """Else a power loss could leave queues of a log that has no file."""
+    source = NamesLater(tmp_path / "commitlog")
+    log = ShippedLog(source.fs, str(tmp_path), CONFIG, source)
+    log.files.load()
+    log.begin_at(3 * FILE)
+    assert source.fs.calls[-2:] == [log.files.files[0].path, log.files.directory]
+    assert (log.min_position, log.end_position) == (3 * FILE, 3 * FILE)
+    log.close()

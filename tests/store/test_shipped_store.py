@@ -13,13 +13,16 @@ from store.errors import (
     CorruptionError,
     FileSystemError,
     LayoutError,
+    PositionRangeError,
     StoreError,
     StoreFullError,
     SyncFailedError,
 )
 from store.file_system import FileSystem
+from store.retention import DiskState
 from store.shipped_store import ShippedStore
 from store.store import Store
+from tests.store.fakes import CountingFileSystem
 from tests.store.records import BORN, PAGE, batch
 from tests.store.shipped_stores import (
     CONFIG,
@@ -113,6 +116,25 @@ def test_a_damaged_store_time_is_given_to_no_record(tmp_path: Path) -> None:
         assert prepared.store_unix_ms == BORN
         with pytest.raises(CorruptionError):
             store.pull("orders", 3, 0)
+
+
+@pytest.mark.parametrize(
+    "error", [FileSystemError("read", "/log", 5), PositionRangeError("position", 9, 0, 1)]
+)
+def test_a_record_that_cannot_be_read_keeps_no_replica_from_being_master(
+    store: ShippedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: StoreError
+) -> None:
+    store._clock = lambda: 5_000_000
+    filled(store, 9)
+    with open_store(tmp_path / "slave") as slave:
+        ship(store, slave)
+        slave._clock = lambda: 4_000_000
+
+        def read(position: int, size_bytes: int) -> bytes:
+            raise error
+
+        monkeypatch.setattr(slave.shipped, "read", read)
+        assert slave._store_unix_ms_at(0, 100) == 0
 
 
 def test_store_times_do_not_step_back_behind_another_replica(
@@ -293,6 +315,23 @@ def test_damage_of_a_file_that_was_set_aside_is_told(store: ShippedStore, tmp_pa
     assert list(read_cut_file(fs, str(path)))
 
 
+def test_files_that_were_set_aside_are_closed(tmp_path: Path) -> None:
+    def read(position: int, size_bytes: int) -> bytes:
+        return bytes(size_bytes)
+
+    def no_byte(position: int, size_bytes: int) -> bytes:
+        raise FileSystemError("read", "/log", 5)
+
+    fs, root = CountingFileSystem(), str(tmp_path)
+    cut = cut_file.write_cut_file(fs, root, epoch=1, lo=7, hi=99, read=read, now_unix_ms=1)
+    assert not fs.open_fds, "it was written"
+    with pytest.raises(FileSystemError):
+        cut_file.write_cut_file(fs, root, epoch=2, lo=7, hi=99, read=no_byte, now_unix_ms=1)
+    assert not fs.open_fds, "it could not be written"
+    assert list(read_cut_file(fs, cut.path)) == [(7, bytes(92))]
+    assert not fs.open_fds, "it was read"
+
+
 def test_only_so_many_are_kept(store: ShippedStore, tmp_path: Path) -> None:
     times = iter(range(1_000, 2_000))
     store._clock = lambda: next(times)
@@ -312,6 +351,19 @@ def test_half_a_file_never_has_the_name(store: ShippedStore, tmp_path: Path) -> 
     assert [path.suffix for path in directory.iterdir()] == [".allocating"]
     take_away(store, ends[5])
     assert [path.suffix for path in directory.iterdir()] == [".cut"]
+
+
+def test_files_that_retention_took_are_deleted_before_all_is_set_aside(store: ShippedStore) -> None:
+    """A crash must find no gap behind them."""
+    ends = filled(store, 90)
+    store.dispatch_to(ends[-1])
+    sync(store)
+    files = store.shipped.files
+    detached = files.detach_first(2)
+    store.set_all_aside(1)
+    assert not files.has_detached
+    assert not any(Path(file.path).exists() for file in detached)
+    assert store.shipped.end_position == store.shipped.files.files[-1].position
 
 
 # --- Where an empty log begins ---
@@ -346,6 +398,29 @@ def test_an_empty_log_begins_where_another_one_does(store: ShippedStore, tmp_pat
         with open_store(tmp_path / f"slave{number}") as slave:
             assert slave.queue_range("orders", 7) == (5, 5)
             assert found_numbers(slave) == list(range(lo, hi))
+
+
+def test_a_log_that_began_elsewhere_is_missed_when_it_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mark says so when `begin_at` returns, not only after the next sync of the log."""
+    has_begun = threading.Event()
+    with open_store(tmp_path / "s") as store:
+        run_round = store._flush.run_round
+
+        def run_later(*, thorough: bool = False) -> bool:
+            assert has_begun.wait(60)
+            return run_round(thorough=thorough)
+
+        monkeypatch.setattr(store._flush, "run_round", run_later)
+        store.begin_at(3 * FILE, {})
+        image = killed(tmp_path / "s", tmp_path / "image")
+        has_begun.set()
+    for file in (image / "commitlog").iterdir():
+        file.unlink()
+    (image / "boot_id").write_text("another-boot\n")
+    with pytest.raises(CorruptionError, match="log end"):
+        open_store(image)
 
 
 @pytest.mark.parametrize("step", ["before_begin", "before_offsets"])
@@ -392,3 +467,29 @@ def test_a_log_whose_files_are_gone_is_no_empty_log(tmp_path: Path) -> None:
     for _ in range(2):
         with pytest.raises(CorruptionError, match="log end"):
             open_store(tmp_path / "s")
+
+
+def test_a_full_disk_refuses_an_append_before_anything_is_written(tmp_path: Path) -> None:
+    with open_store(tmp_path) as store:
+        put(store, 0, 3)
+        end = store.shipped.end_position
+        store._retention.state = DiskState.FULL
+        with pytest.raises(StoreFullError):
+            store.prepare(batch(3, 6))
+        assert store.shipped.end_position == end
+        assert store.counters.store_full_count == 1
+        store._retention.state = DiskState.OK
+        put(store, 3, 6)
+
+
+def test_an_append_is_no_older_than_what_another_replica_wrote(tmp_path: Path) -> None:
+    """Store times rise along the log, whatever the clocks of two masters say."""
+    with open_store(tmp_path / "a") as source, open_store(tmp_path / "b") as target:
+        put(source, 0, 3)
+        ship(source, target)
+        target.find_offsets()
+        source._clock = lambda: BORN + 90_000
+        put(source, 3, 6)
+        ship(source, target)
+        prepared = target.prepare(batch(6, 9))
+        assert prepared.store_unix_ms == BORN + 90_000

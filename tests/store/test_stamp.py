@@ -177,5 +177,32 @@ def test_the_property_crc_covers_the_whole_record() -> None:
     assert check_records(patched_without_crc(), 4096, require_property_crc=True).end == 0
 
 
+def test_each_of_many_records_that_look_alike_gets_its_property_crc() -> None:
+    """The short way for records of one shape knows no CRC of properties."""
+    data = b"".join(encode_message("t", 0, b"%04d" % n, property_crc=True) for n in range(40))
+    patched, stamped = stamp(data, Stamper(StoreConfig(property_crc=True)))
+    assert stamped[1] == list(range(40))
+    checked = check_records(patched, 4096, require_property_crc=True)
+    assert (checked.problem, checked.end) == (None, len(patched))
+
+
+def test_properties_as_long_as_two_bytes_can_say_are_taken() -> None:
+    data = encode_message("t", 0, b"x", {"a": "x" * 32_764})
+    patched, _ = stamp(data)
+    assert check_records(patched, 4096).end == len(data)
+
+
+def test_a_property_crc_that_is_cut_short_leaves_what_follows_alone() -> None:
+    """Its name is there, and no room for its value: the digits would go into the next record."""
+    name, room = fmt.PROPERTY_CRC_PREFIX, fmt.PROPERTY_CRC_SIZE_BYTES
+    data = encode_message("t", 0, b"x", {"a" * (len(name) - 1): "1234"})
+    at = len(data) - len(name) - 5
+    assert data[at : at + len(name) - 1] == b"a" * (len(name) - 1)
+    data = data[:at] + name + data[at + len(name) :]
+    assert len(data) - at < room
+    with pytest.raises(RecordFormatError, match="room for the property CRC"):
+        stamp(data, Stamper(StoreConfig(property_crc=True)))
+
+
 def patched_without_crc() -> bytes:
     return stamp(GOOD)[0]

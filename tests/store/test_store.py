@@ -1,7 +1,9 @@
 """The store as a whole, in both containers: append, crash, reopen, read by every way there is."""
 
+import shutil
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -10,6 +12,7 @@ import pytest
 from store import failpoints
 from store.config import StoreConfig
 from store.dispatch import Built
+from store.durable_mark import Mark
 from store.errors import (
     BusyError,
     ClosedError,
@@ -188,6 +191,25 @@ def test_a_torn_tail_is_cut_and_reported(tmp_path: Path, config: StoreConfig) ->
         assert read_all(store) == list(range(21))
 
 
+def test_a_torn_tail_is_cut_before_anything_was_ever_durable(
+    tmp_path: Path, config: StoreConfig
+) -> None:
+    """The marks say as little as those of a log that RocketMQ wrote, and this one is ours."""
+    never = replace(config, flush="async", flush_interval_ms=1_000_000, flush_least_pages=1 << 20)
+    store = open_store(tmp_path, never)
+    store.put(batch(0, 3))
+    assert store._mark.mark == Mark()
+    end, file = store.log.max_position, store.log.files.files[-1]
+    with open(file.path, "r+b") as data:
+        data.seek(end)
+        data.write(b"\xff" * 100)
+    copy = shutil.copytree(tmp_path, tmp_path.with_name(f"{tmp_path.name}-killed"))
+    store.close()
+    with open_store(copy, never) as store:
+        assert store.recovery.cut_size_bytes == 100
+        assert read_all(store) == [0, 1, 2]
+
+
 def test_damage_below_the_durable_mark_refuses_to_open(tmp_path: Path, config: StoreConfig) -> None:
     with open_store(tmp_path, config) as store:
         store.put(batch(0, 20))
@@ -361,6 +383,7 @@ def test_a_taken_put_lock_is_busy_after_its_time(tmp_path: Path, kind: str) -> N
 def test_retention_deletes_whole_files_and_moves_every_start(
     tmp_path: Path, clock: Clock, config: StoreConfig
 ) -> None:
+    config = replace(config, index_slot_count=16, index_entry_count=60)  # So that some go, too.
     with open_store(tmp_path, config, clock) as store:
         for lo in range(0, 600, 30):
             store.put(batch(lo, lo + 30))
@@ -379,6 +402,9 @@ def test_retention_deletes_whole_files_and_moves_every_start(
         result = store.pull("orders", 0, info.min_offset, max_count=1000)
         assert numbers(result.data)[0] == info.min_offset
         assert store.messages_by_key("orders", "key0000") == []
+        copy = shutil.copytree(tmp_path, tmp_path.with_name(f"{tmp_path.name}-killed"))
+    with open_store(copy, config, clock) as store:
+        assert not store.recovery.derived_rebuilt, "what was deleted is not missed after a crash"
     with open_store(tmp_path, config, clock) as store:
         assert store.queues() == [info]
         assert store.put(batch(600, 601)).queue_offsets == [600]

@@ -19,10 +19,12 @@ from store.errors import (
     SyncFailedError,
 )
 from store.file_system import FileSystem
-from store.mapped_file import TEMPORARY_SUFFIX, prepare_file
+from store.mapped_file import prepare_file
 from store.mapped_file_queue import MappedFileQueue
+from store.staging import STAGING_DIRECTORY
 from store.stats import StoreCounters
 from store.warm_up import WarmUp
+from tests.store.listing import names
 
 SIZE = 8192
 DEADLINE_S = 30
@@ -102,11 +104,11 @@ class Warmed:
             assert self.source._condition.wait_for(lambda: self.source._resting, DEADLINE_S)
 
     def names(self) -> list[str]:
-        return sorted(entry.name for entry in self.path.iterdir())
+        return names(self.path)
 
 
 def name(number: int, *, is_temporary: bool = False) -> str:
-    return f"{number * SIZE:020d}" + (TEMPORARY_SUFFIX if is_temporary else "")
+    return f"{STAGING_DIRECTORY}/" * is_temporary + f"{number * SIZE:020d}"
 
 
 def test_files_are_ready_ahead_and_not_in_the_directory_listing_of_the_log(tmp_path: Path) -> None:
@@ -185,7 +187,7 @@ def test_a_file_that_somebody_waits_for_is_not_warmed(tmp_path: Path) -> None:
     taker.join(DEADLINE_S)
     warmed.await_ready(1)
     warmed.source.stop()
-    assert warmed.fs.written == {name(1, is_temporary=True)}, "nobody waits for the second one"
+    assert warmed.fs.written == {f"{tmp_path.name}-{name(1)}"}, "nobody waits for the second one"
 
 
 def test_a_taker_that_waits_too_long_is_told_busy_and_may_come_again(tmp_path: Path) -> None:

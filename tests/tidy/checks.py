@@ -152,6 +152,54 @@ def sleeping_tests(source: Source) -> Iterator[Finding]:
             yield source.found(node, "sleep", "wait for the event, or use a clock of the test")
 
 
+SKIPPING_FILE = "tests/missing.py"
+_SKIPPING = re.compile(r"pytest[.](skip|importorskip|xfail|mark[.](skip|skipif|xfail))$")
+
+
+def skipping_tests(source: Source) -> Iterator[Finding]:
+    """Find what skips a test, or expects it to fail, but for the one place that knows when."""
+    if not source.is_in("tests") or source.path == SKIPPING_FILE:
+        return
+    for node, name in _references(source.tree):
+        if _SKIPPING.match(name):
+            yield source.found(
+                node, "skip", f"{name}; say what is missing with {SKIPPING_FILE}, or mend it"
+            )
+
+
+def doubtful_tests(source: Source) -> Iterator[Finding]:
+    """Find tests that may pass without a look at anything: all they assert is within an `if` of
+    which the other branch asserts nothing, or in an `except`."""
+    if not source.is_in("tests"):
+        return
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name[:5] == "test_":
+            found = [is_sure for statement in node.body for is_sure in _assertions(statement)]
+            if found and not any(found):
+                yield source.found(node, "doubt", f"{node.name} asserts nothing in some cases")
+
+
+def _assertions(node: ast.AST, *, is_sure: bool = True) -> Iterator[bool]:
+    """Yield for each assertion whether it is reached whatever the conditions say."""
+    if isinstance(node, ast.Assert) or (
+        isinstance(node, ast.With | ast.AsyncWith)
+        and any("pytest.raises" in ast.unparse(item.context_expr) for item in node.items)
+    ):
+        yield is_sure
+    if isinstance(node, ast.If):
+        branches = [
+            [found for statement in branch for found in _assertions(statement)]
+            for branch in (node.body, node.orelse)
+        ]
+        is_in_both = all(any(branch) for branch in branches)
+        for branch in branches:
+            yield from (is_sure and is_in_both and found for found in branch)
+        return
+    is_sure = is_sure and not isinstance(node, ast.ExceptHandler)
+    for child in ast.iter_child_nodes(node):
+        yield from _assertions(child, is_sure=is_sure)
+
+
 def global_randomness(source: Source) -> Iterator[Finding]:
     """Find functions of the module `random` in raft/ and store/: only a seeded Random repeats."""
     if not source.is_in("raft", "store"):
@@ -199,6 +247,8 @@ SOURCE_CHECKS: tuple[Callable[[Source], Iterator[Finding]], ...] = (
     flush_calls,
     fsync_calls,
     sleeping_tests,
+    skipping_tests,
+    doubtful_tests,
     global_randomness,
     print_calls,
     swallowed_errors,

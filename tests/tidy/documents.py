@@ -24,6 +24,8 @@ _NAME_WITH_UNIT = re.compile(
 _TOML_KEY = re.compile(r"^([a-z_]+) = ", re.MULTILINE)
 _ANCHOR = re.compile(r"\]\(([^)#\s]*)#([^)\s]+)\)")
 _FILE = re.compile(r"`([\w/]+\.(?:py|txt))`")
+_TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
+_PENDING = re.compile(r"pending (tests/[\w/]+\.py)")
 _FILE_NAMES = ("py", "json", "toml")
 
 
@@ -149,3 +151,25 @@ def _wrong_words(words: list[str], main: click.Group) -> Iterator[str]:
     for word in words:
         if re.match("--?[a-z]", word) and word.split("=")[0] not in known:
             yield f"{path} has no option {word}"
+
+
+def wrong_tests(path: str, text: str, tests: Mapping[str, Collection[str]]) -> Iterator[Finding]:
+    """Find lines of tables with a column `test` that name no test, or one that is not there, or a
+    file as pending that is there. `tests` has the functions of each file of tests."""
+    has_tests = False
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.startswith("|"):
+            has_tests = False
+        elif re.search(r"\| test \|$", line):
+            has_tests = True
+        elif has_tests and not line.startswith("|---"):
+            column = line.rstrip("|").rpartition("|")[2]
+            named, pending = _TEST.findall(column), _PENDING.findall(column)
+            if not named and not pending:
+                yield Finding(path, number, "test", "no test")
+            for file, name in named:
+                if name not in tests.get(file, ()):
+                    yield Finding(path, number, "test", f"{file}::{name}")
+            for file in pending:
+                if file in tests:
+                    yield Finding(path, number, "test", f"{file} is there: name the test")

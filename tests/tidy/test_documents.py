@@ -34,6 +34,7 @@ WRITTEN = [
     "docs/format.md",
     "docs/guarantees.md",
     "docs/operations.md",
+    "docs/threat-model.md",
 ]
 DECISIONS = "docs/decisions/"
 INTERNAL = "node.internal"
@@ -132,6 +133,20 @@ def test_links_to_sections_lead_there() -> None:
     assert not findings, "\n".join(["", *map(str, findings)])
 
 
+def test_tests_of_the_threat_model_exist() -> None:
+    """A line without a test is a hope."""
+    tests = {}
+    for name in repository.files():
+        if re.fullmatch(r"tests/.*test_\w+\.py", name):
+            parts = ast.walk(ast.parse(text(name)))
+            functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+            tests[name] = {part.name for part in parts if isinstance(part, functions)}
+    assert len(tests) > 100
+    page = "docs/threat-model.md"
+    findings = list(documents.wrong_tests(page, text(page), tests))
+    assert not findings, "\n".join(["", *map(str, findings)])
+
+
 def details(findings: Iterator[Finding]) -> list[str]:
     return [finding.detail for finding in findings]
 
@@ -155,6 +170,27 @@ def test_a_planted_link_to_no_section_is_found() -> None:
     text = "[x](#one) [x](#at-3-am-x) [x](../b.md#two) [x](c.md#x) [x](#two)\n[x](../b.md#one)"
     found = [*documents.missing_anchors("docs/a.md", text, texts)]
     assert [(f.line, f.detail) for f in found] == [(1, "#two"), (2, "../b.md#one")]
+
+
+def test_a_planted_line_without_a_test_is_found() -> None:
+    lines = [
+        "| who | test |",
+        "|---|---|",
+        "| a | `tests/a.py::test_x` |",
+        "| b | `tests/a.py::test_y` |",
+        "| c | |",
+        "| d | pending tests/b.py::test_z |",
+        "| e | pending tests/a.py::test_x |",
+        "",
+        "| who | what |",
+        "| f | g |",
+    ]
+    found = [*documents.wrong_tests("a.md", "\n".join(lines), {"tests/a.py": {"test_x"}})]
+    assert [(f.line, f.detail) for f in found] == [
+        (4, "tests/a.py::test_y"),
+        (5, "no test"),
+        (7, "tests/a.py is there: name the test"),
+    ]
 
 
 def test_planted_labels_are_found() -> None:

@@ -47,6 +47,24 @@ def test_lines_are_short() -> None:
 
 
 FUNCTION_OF_70_LINES = "def f():\n" + "    x = 1\n" * 69
+TRY = """
+def test_f():
+    try:
+        f()
+    except OSError:
+        {}
+    {}
+"""
+ELIF = """
+def test_f():
+    if a:
+        assert x
+    elif b:
+        with pytest.raises(OSError):
+            f()
+    else:
+        {}
+"""
 HANDLER = "try:\n    f()\nexcept {}:\n    {}\n"
 
 PLANTED = [
@@ -68,6 +86,13 @@ PLANTED = [
     (checks.fsync_calls, "node/a.py", "import os as system\nsystem.fsync(fd)\n"),
     (checks.sleeping_tests, "tests/a.py", "import time\ntime.sleep(1)\n"),
     (checks.sleeping_tests, "tests/a.py", "def f():\n    from time import sleep\n    sleep(1)\n"),
+    (checks.skipping_tests, "tests/a.py", "import pytest\npytest.skip('no')\n"),
+    (checks.skipping_tests, "tests/a.py", "import pytest\n@pytest.mark.skipif(True)\ndef f(): ..."),
+    (checks.skipping_tests, "tests/a.py", "from pytest import importorskip as i\ni('numpy')\n"),
+    (checks.skipping_tests, "tests/a.py", "import pytest\nx = pytest.mark.xfail(strict=True)\n"),
+    (checks.doubtful_tests, "tests/a.py", "def test_f():\n    if x:\n        assert y\n"),
+    (checks.doubtful_tests, "tests/a.py", TRY.format("assert g()", "pass")),
+    (checks.doubtful_tests, "tests/a.py", ELIF.format("pass")),
     (checks.global_randomness, "raft/a.py", "import random\nrandom.random()\n"),
     (checks.global_randomness, "store/a.py", "from random import choice\nchoice(x)\n"),
     (checks.print_calls, "node/a.py", "print('x')\n"),
@@ -87,6 +112,12 @@ ALLOWED = [
     (checks.fsync_calls, "tests/a.py", "import os\nos.fsync(1)\n"),
     (checks.fsync_calls, "store/a.py", "import os\nos.fdatasync(1)\n"),
     (checks.sleeping_tests, "tests/a.py", "import time\ntime.monotonic()\nsleep = 1\n"),
+    (checks.skipping_tests, "tests/missing.py", "import pytest\npytest.skip('no')\n"),
+    (checks.skipping_tests, "tests/a.py", "import pytest\n@pytest.mark.slow\ndef f(): ..."),
+    (checks.doubtful_tests, "tests/a.py", "def test_f():\n    if x:\n        f()\n    assert y\n"),
+    (checks.doubtful_tests, "tests/a.py", "def test_f():\n    check(x)\n"),
+    (checks.doubtful_tests, "tests/a.py", TRY.format("pass", "assert g()")),
+    (checks.doubtful_tests, "tests/a.py", ELIF.format("assert z")),
     (checks.global_randomness, "raft/a.py", "import random\nrandom.Random(7).random()\n"),
     (checks.global_randomness, "tests/a.py", "import random\nrandom.random()\n"),
     (checks.print_calls, "bench/a.py", "print('x')\n"),

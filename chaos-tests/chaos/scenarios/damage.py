@@ -3,23 +3,30 @@
 Owns the damage. What it may touch is the directory of a node that does not run.
 """
 
+import asyncio
 import shutil
+import time
 from pathlib import Path
 from typing import Final
 
 from chaos.ends import EXIT_BAD_DATA
-from chaos.profile import Profile
-from chaos.scenario import HA, RAFT, Context, scenario
+from chaos.errors import NotSoError
+from chaos.log_files import durable_mark, end_position, log_files, newest, written_size
+from chaos.profile import Mode, Profile
+from chaos.receipts import Moment
+from chaos.recorder import now_ns
+from chaos.scenario import DEADLINE_S, HA, RAFT, Context, scenario
 from chaos.scenarios.membership import CHANGED, addresses, change, is_voter
 from chaos.scenarios.process import ROLLING, restart
 
+OWN: Final = Profile(is_own=True)
 FIVE_SMALL: Final = Profile(node_count=5, settings=ROLLING.settings)
+_TAIL_SIZE_BYTES: Final = 200
+"""Less than one entry: what the last sync covered."""
+WITHOUT_S: Final = 5.0
+"""Several elections."""
 _LEVEL_SIZE_BYTES: Final = 128 << 10
 """Of the newest file: its first half is behind everything that is under way."""
-
-
-def _log_files(data: Path) -> list[Path]:
-    return sorted(p for p in data.glob("dledger-*/data/*") if p.name.isdecimal())
 
 
 def _flip(path: Path, places: list[int]) -> None:
@@ -31,17 +38,17 @@ def _flip(path: Path, places: list[int]) -> None:
             file.write(bytes([byte ^ 0x10]))
 
 
-@scenario("bit-flips", "D5 D7", modes=RAFT)
+@scenario("bit-flips", "D5", modes=RAFT)
 async def bit_flips(x: Context) -> None:
     """Bits of a follower's log are flipped while it is down: found, refetched, never cut."""
     node = await x.follower()
     # The file that is being written: it alone is walked when the node starts. What is flipped in
     # an older one is found when it is read.
-    while (await x.do(_newest, x, node))[1] < 128 << 10:
+    while (await x.do(newest, x.cluster.data_directory(node)))[1] < 128 << 10:
         await x.acked(200)
     await x.do(x.cluster.kill, node)
     x.inject("kill", f"node {node}")
-    path, written = await x.do(_newest, x, node)
+    path, written = await x.do(newest, x.cluster.data_directory(node))
     places = sorted(x.random.sample(range(written // 2), 5))
     x.inject("flip", f"{len(places)} bits of node {node}, at {places}", count=len(places))
     await x.do(_flip, path, places)
@@ -52,37 +59,46 @@ async def bit_flips(x: Context) -> None:
     x.prove("the damage was repaired", True)
 
 
-def _newest(x: Context, node: int) -> tuple[Path, int]:
-    """The last log file with something in it, and how much that is."""
-    sizes = [(path, _written_size(path)) for path in _log_files(x.cluster.data_directory(node))]
-    return max((found for found in sizes if found[1]), default=sizes[0])
-
-
-def _written_size(path: Path) -> int:
-    return len(path.read_bytes().rstrip(b"\0"))
-
-
-@scenario("derived-files", "D8")
-async def derived_files(x: Context) -> None:
-    """Queues and key index of a follower are damaged or lost while it is down: rebuilt."""
-    node = await x.follower()
-    await x.do(x.cluster.kill, node)
-    x.inject("kill", f"node {node}")
-    data = x.cluster.data_directory(node)
-    queues = [path for path in (data / "consumequeue").rglob("0*") if path.is_file()]
-    chosen = x.random.sample(queues, min(4, len(queues)))
-    for at, path in enumerate(chosen):
-        if at % 2:
-            await x.do(path.unlink)
-        else:
-            await x.do(_flip, path, [3, 25])
-    await x.do(shutil.rmtree, data / "index", ignore_errors=True)
-    x.inject("damage", f"{len(chosen)} queue files and the index of node {node}", count=5)
-    await x.do((data / "checkpoint").unlink, missing_ok=True)
-    x.inject("lose", f"the checkpoint of node {node}")
-    await restart(x, node)
+@scenario("tail-flips", "D7", modes=RAFT)
+async def tail_flips(x: Context) -> None:
+    """The synced end of a follower's log is damaged, and the only other node that has it is away:
+    it is neither cut off nor voted away, and comes back when that one does."""
+    leader = await x.leader()
+    behind, victim = x.random.sample([n for n in x.cluster.node_ids if n != leader], 2)
+    x.inject("kill", f"node {behind}, which misses what follows")
+    await x.do(x.cluster.kill, behind)
+    data = x.cluster.data_directory(victim)
+    while (await x.do(newest, data))[1] < _LEVEL_SIZE_BYTES:
+        await x.acked(200)
+    await x.acked(100)
+    term = await x.term()
+    for node in (leader, victim):
+        x.inject("kill", f"node {node}")
+        await x.do(x.cluster.kill, node)
+    dead_ns, end = now_ns(), await x.do(end_position, x.cluster.data_directory(leader))
+    mark = await x.do(durable_mark, data)
+    path = max(one for one in log_files(data) if int(one.name) < mark.durable_position)
+    lo, hi = int(path.name), mark.durable_position
+    assert hi - lo > _TAIL_SIZE_BYTES, f"the mark {hi} is at the beginning of {path}"
+    places = x.random.sample(range(hi - lo - _TAIL_SIZE_BYTES, hi - lo), 3)
+    x.inject("flip", f"{places} of {path.name} of node {victim}, durable to {hi}", count=3)
+    await x.do(_flip, path, places)
+    damaged = path.read_bytes()[: hi - lo]
+    await x.do(x.cluster.start, behind, victim)
+    await x.until(f"node {victim} says what it found", _says, x, victim, 0, "damage")
+    await x.linger(WITHOUT_S)
+    states = await x.do(x.cluster.status)
+    x.prove("nobody leads", not any(state.role == "leader" for state in states.values()))
+    x.none_acked("without who has the end", Moment(dead_ns, term, end))
+    x.prove("nothing is cut off or changed", path.read_bytes()[: hi - lo] == damaged)
+    found = await x.do(durable_mark, data)
+    x.prove(f"the mark is {found.durable_position}", found.durable_position >= hi)
+    before = x.cluster.local.log_path(victim).stat().st_size
+    await x.do(x.cluster.start, leader)
+    await x.until(f"node {victim} repairs itself", _says, x, victim, before, "repaired")
+    x.prove(f"node {victim} repaired itself", True)
+    await x.do(x.cluster.wait_ready)
     await x.acked()
-    x.prove("files were damaged", len(chosen) > 1)
 
 
 @scenario("lost-file", "D9", profile=ROLLING, modes=RAFT)
@@ -92,7 +108,7 @@ async def lost_file(x: Context) -> None:
     node = await x.follower()
     await x.do(x.cluster.kill, node)
     x.inject("kill", f"node {node}")
-    files = [path for path in _log_files(x.cluster.data_directory(node)) if _written_size(path)]
+    files = [path for path in log_files(x.cluster.data_directory(node)) if written_size(path)]
     assert len(files) > 2, f"the log has grown to {files} only"
     lost, zeroed = files[0], files[1]
     good = lost.read_bytes(), zeroed.read_bytes()
@@ -123,7 +139,7 @@ async def bit_flips_two(x: Context) -> None:
             half = written // 4
             place = half // 2 if is_same else x.random.randrange(at * half, (at + 1) * half)
             x.inject("flip", f"a bit at {place} of {name}, node {node}")
-            path = next(p for p in _log_files(x.cluster.data_directory(node)) if p.name == name)
+            path = next(p for p in log_files(x.cluster.data_directory(node)) if p.name == name)
             await x.do(_flip, path, [place])
         await x.acked()
         before = [x.cluster.local.log_path(node).stat().st_size for node in nodes]
@@ -139,14 +155,14 @@ async def _kill_level(x: Context, nodes: list[int]) -> tuple[str, int]:
     It alone is walked when they start. A node that is behind, as one is after its repair, would
     choose a file that another one has closed long ago, whose damage is found when it is read.
     """
-    newest: list[tuple[Path, int]] = []
+    found: list[tuple[Path, int]] = []
 
     def are_level() -> bool:
         for node in nodes:
             x.cluster.pause(node)
-        newest[:] = [_newest(x, node) for node in nodes]
-        is_one = len({path.name for path, _ in newest}) == 1
-        if is_one and min(written for _, written in newest) >= _LEVEL_SIZE_BYTES:
+        found[:] = [newest(x.cluster.data_directory(node)) for node in nodes]
+        is_one = len({path.name for path, _ in found}) == 1
+        if is_one and min(written for _, written in found) >= _LEVEL_SIZE_BYTES:
             return True
         for node in nodes:
             x.cluster.resume(node)
@@ -156,7 +172,7 @@ async def _kill_level(x: Context, nodes: list[int]) -> tuple[str, int]:
     for node in nodes:
         await x.do(x.cluster.kill, node)
         x.inject("kill", f"node {node}")
-    return newest[0][0].name, min(written for _, written in newest)
+    return found[0][0].name, min(written for _, written in found)
 
 
 def _says(x: Context, node: int, lo: int, words: str) -> bool:
@@ -173,7 +189,7 @@ async def misplaced_bytes(x: Context) -> None:
     for what in ("an old sector", "a write that landed elsewhere", "a short file"):
         await x.do(x.cluster.kill, node)
         x.inject("kill", f"node {node}")
-        path, written = await x.do(_newest, x, node)
+        path, written = await x.do(newest, x.cluster.data_directory(node))
         good = await x.do(path.read_bytes)
         to = written // 2 // 512 * 512
         if what == "a short file":
@@ -224,22 +240,13 @@ async def lost_vote(x: Context) -> None:
 @scenario("wiped-disk", "D18", profile=CHANGED, modes=RAFT)
 async def wiped_disk(x: Context) -> None:
     """A voter comes up with an empty disk: it counts for nothing until it is a new member."""
-    node, admin, where = await x.follower(), x.load.clients.client.admin, await addresses(x)
+    node, where = await x.follower(), await addresses(x)
     await _wipe(x, node)
     await x.acked(200)
     # It may have voted before, and nobody knows for whom.
     await x.until("it is up", x.cluster.is_up, node)
-    standing = ""
-    while standing != "joining":
-        standing = (await admin.node_status(node)).standing
-    x.prove("with an empty disk it is joining", True)
-    await change(x, f"remove {node}", admin.remove_member, node)
-    address, peer_address = where[node]
-    await change(
-        x, f"add {node}", admin.add_learner, node, address=address, peer_address=peer_address
-    )
-    await change(x, f"promote {node}", admin.promote, node)
-    x.prove("it is a voter again, as one that is new", await is_voter(x, node))
+    await _joins(x, node)
+    await _begin_anew(x, node, where)
 
 
 @scenario("wiped-slave", "H11", modes=HA)
@@ -296,8 +303,8 @@ def _has_level(x: Context, node: int) -> bool:
     return states[node].is_ready and found is not None and found >= wanted
 
 
-@scenario("old-backup", "D18", modes=RAFT)
-async def old_backup(x: Context) -> None:
+@scenario("cloned-disk", "D18", modes=RAFT)
+async def cloned_disk(x: Context) -> None:
     """Nobody's directory may be another's: a node with a copy of another one's does not start."""
     leader = await x.leader()
     node, other = [found for found in x.cluster.node_ids if found != leader]
@@ -316,3 +323,70 @@ async def old_backup(x: Context) -> None:
     await x.do(aside.rename, data)
     await restart(x, node)
     await x.acked()
+
+
+@scenario("old-backup", "D18 H11", profile=OWN, modes=frozenset({Mode.RAFT, Mode.SYNC_MASTER}))
+async def old_backup(x: Context) -> None:
+    """A node comes up on its own earlier backup, while the only others that could know are one
+    that missed what came since, and one that is down: it is never counted for what it forgot."""
+    leader = await x.leader()
+    behind, victim = x.random.sample([n for n in x.cluster.node_ids if n != leader], 2)
+    data, where = x.cluster.data_directory(victim), await _addresses(x)
+    backup = data.with_name("data-backup")
+    await x.do(x.cluster.stop, victim)
+    await x.do(shutil.copytree, data, backup)
+    await restart(x, victim)
+    await x.acked(50)
+    x.inject("kill", f"node {behind}, which misses what follows")
+    await x.do(x.cluster.kill, behind)
+    await x.acked(300)
+    term = await x.term()
+    for node in (leader, victim):
+        x.inject("kill", f"node {node}")
+        await x.do(x.cluster.kill, node)
+    dead_ns, reads = now_ns(), x.load.clients.read_count
+    await x.do(shutil.rmtree, data)
+    await x.do(backup.rename, data)
+    x.inject("old-backup", f"node {victim} has its own directory of before")
+    await x.do(x.cluster.start, behind, victim)
+    await x.until("both are up", lambda: all(map(x.cluster.is_up, (behind, victim))))
+    await x.linger(WITHOUT_S)
+    states = await x.do(x.cluster.status)
+    x.prove("nobody leads", not any(state.role == "leader" for state in states.values()))
+    x.none_acked("with the old copy", Moment(dead_ns, term))
+    x.prove("no linearizable read is answered", x.load.clients.read_count == reads)
+    await x.do(x.cluster.start, leader)
+    await x.until("the one that has everything leads", lambda: x.cluster.leader() == leader)
+    x.prove("nobody died of it", all(map(x.cluster.local.is_alive, x.cluster.node_ids)))
+    await x.acked(200)
+    if x.options.mode is Mode.RAFT:
+        await _joins(x, victim)
+        await _begin_anew(x, victim, where)
+    await x.do(x.cluster.wait_ready)
+    await x.until("all of it is there", _has_level, x, victim)
+
+
+async def _addresses(x: Context) -> dict[int, tuple[str, str]]:
+    return await addresses(x) if x.options.mode is Mode.RAFT else {}
+
+
+async def _joins(x: Context, node: int) -> None:
+    """Wait until a node says that it has no memory it could be counted with."""
+    admin, deadline = x.load.clients.client.admin, time.monotonic() + DEADLINE_S
+    while (found := (await admin.node_status(node)).standing) != "joining":
+        if time.monotonic() >= deadline:
+            raise NotSoError(f"node {node} is {found}, not joining")
+        await asyncio.sleep(0.1)
+    x.prove(f"node {node} is joining", True)
+
+
+async def _begin_anew(x: Context, node: int, where: dict[int, tuple[str, str]]) -> None:
+    """Who is known to have lost memory counts again only as a new member."""
+    admin = x.load.clients.client.admin
+    address, peer_address = where[node]
+    await change(x, f"remove {node}", admin.remove_member, node)
+    await change(
+        x, f"add {node}", admin.add_learner, node, address=address, peer_address=peer_address
+    )
+    await change(x, f"promote {node}", admin.promote, node)
+    x.prove(f"node {node} is a voter again", await is_voter(x, node))

@@ -1,38 +1,108 @@
 """Nodes that die at a named step of their work (fault-matrix P2, P7).
 
-Owns which steps are passed under load, by mode. Each of them is hit in each run of its scenario:
-the node is started with the point armed, and its death proves that it came by.
+Owns which steps are passed under load, by the words of row P2 and by mode. Each of them is hit in
+each run of its scenario: the node is started with the point armed, and its death proves that it
+came by.
 """
 
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
 from chaos.ends import EXIT_BROKEN, KILLED
 from chaos.errors import NotSoError
+from chaos.losses import reported
 from chaos.profile import Mode
-from chaos.scenario import RAFT, Context, scenario
-from chaos.scenarios.membership import FORGETFUL, behind_retention
+from chaos.scenario import DEADLINE_S, RAFT, Context, scenario
+from chaos.scenarios.master_slave import lose_by_lagging
+from chaos.scenarios.membership import (
+    CHANGED,
+    FORGETFUL,
+    addresses,
+    behind_retention,
+    change,
+    is_voter,
+)
 from chaos.scenarios.process import ROLLING, restart
 from quorumlog.errors import QuorumlogError
-from store.mapped_file import TEMPORARY_SUFFIX
+from store.staging import TEMPORARY_SUFFIX
 
-_CALLS: Final = (
+CALLS: Final = (
     "fs.sync", "fs.rename", "fs.open", "fs.allocate", "fs.write", "fs.unlink", "fs.sync_directory",
     "fs.map",
 )  # fmt: skip
-_PASSES: Final = {"fs.sync": (20, 60), "fs.sync_directory": (4, 16)}
+"""Writes and syncs of every kind, whoever makes them."""
+PASSES: Final[Mapping[str, tuple[int, int]]] = {
+    "fs.sync": (20, 60), "fs.sync_directory": (4, 16), "peer_connection.before_send": (20, 200),
+    "peer_connection.after_send": (20, 200), "sync_requests.before_durable": (20, 200),
+    "state_machine.before_apply": (20, 200), "state_machine.after_apply": (20, 200),
+    "ha_driver.before_send": (20, 200), "ha_driver.after_send": (20, 200),
+    "ha_driver.before_apply": (2, 50), "ha_driver.after_apply": (2, 50),
+}  # fmt: skip
 """Of what comes at once and often; a log makes few names."""
-_STEPS: Final = (
-    "flush.after_sync", "flush.before_tell", "mapped_file_queue.roll", "meta_file.before_rename",
-    "durable_mark.write", "consume_queue.write", "dispatch.before_mark",
-    "state_checkpoint.before_manifest", "state_checkpoint.before_rename",
-)  # fmt: skip
-_OF_RAFT: Final = ("ledger.before_append", "ledger.after_append")
-_OF_SLAVES: Final = ("shipped_log.before_append", "shipped_log.after_append")
-_OF_SNAPSHOTS: Final = (
-    "snapshot.before_stage", "snapshot.staged", "snapshot.before_installed", "snapshot.installed",
-    "replica_store.before_reset", "ledger.before_reset",
-)  # fmt: skip
-_OF_CUTS: Final = ("replica_store.before_cut", "ledger.before_cut")
+STEPS: Final[Mapping[str, tuple[str, ...]]] = {
+    "sync": ("flush.after_sync", "flush.before_tell"),
+    "dispatch": ("dispatch.before_queues", "consume_queue.write", "dispatch.before_index",
+                 "dispatch.before_mark"),
+    "truncate": ("mapped_file.truncate",),
+    "roll": ("mapped_file_queue.roll",),
+    "seal": ("mapped_file_queue.seal",),
+    "snapshot write": ("state_checkpoint.before_manifest",),
+    "snapshot rename": ("state_checkpoint.before_rename",),
+    "meta replace": ("meta_file.before_rename", "meta_file.after_rename", "durable_mark.write"),
+}  # fmt: skip
+"""What every mode does."""
+STEPS_OF_RAFT: Final[Mapping[str, tuple[str, ...]]] = {
+    "write": ("ledger.before_append", "ledger.after_append"),
+    "send": ("peer_connection.before_send", "peer_connection.after_send"),
+    "commit": ("sync_requests.before_durable",),
+    "apply": ("state_machine.before_apply", "state_machine.after_apply"),
+}
+STEPS_OF_LEADERS: Final[Mapping[str, tuple[str, ...]]] = {
+    "commit": ("callers.before_answer", "callers.after_answer"),
+}
+STEPS_OF_HA: Final[Mapping[str, tuple[str, ...]]] = {
+    "send": ("ha_driver.before_send", "ha_driver.after_send"),
+    "commit": ("ha_driver.before_confirm",),
+    "apply": ("ha_driver.before_apply", "ha_driver.after_apply"),
+}
+STEPS_OF_SLAVES: Final[Mapping[str, tuple[str, ...]]] = {
+    "write": ("shipped_log.before_append", "shipped_log.after_append"),
+}
+STEPS_OF_MASTERS: Final[Mapping[str, tuple[str, ...]]] = {
+    "commit": ("ha_driver.before_decide",),
+}
+LOG_CUT: Final = "mapped_file_queue.delete"
+STEPS_OF_SNAPSHOTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "snapshot rename": ("snapshot.before_stage", "snapshot.staged"),
+    "snapshot install": ("replica_store.before_reset", "ledger.before_reset",
+                         "snapshot.before_installed", "snapshot.installed"),
+    "log cut": (LOG_CUT,),
+}  # fmt: skip
+"""In the order in which one installation passes them."""
+STEPS_OF_CUTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "truncate": ("replica_store.before_cut", "ledger.before_cut",
+                 "ledger.after_cut"),
+}  # fmt: skip
+STEPS_OF_LOSSES: Final[Mapping[str, tuple[str, ...]]] = {
+    "truncate": ("cut_file.before_rename", "shipped_store.before_queues",
+                 "shipped_store.before_cut"),
+}  # fmt: skip
+"""In the order in which an old master passes them as it cuts what only it had."""
+STEPS_OF_CHANGES: Final[Mapping[str, tuple[str, ...]]] = {
+    "membership phases": (
+        "log_configurations.noted", "admin.before_change", "admin.after_change",
+        "log_configurations.before_note", "admin.after_change", "log_configurations.noted",
+    ),
+}  # fmt: skip
+"""Of removal, adding and promotion, twice. Each is one entry (raft/membership.py): asked for, noted
+where it will be, written, sent."""
+
+
+def _points(*steps: Mapping[str, tuple[str, ...]]) -> list[str]:
+    return [point for one in steps for points in one.values() for point in points]
 
 
 async def _die_at(x: Context, node: int, point: str, nth: int) -> None:
@@ -45,27 +115,71 @@ async def _die_at(x: Context, node: int, point: str, nth: int) -> None:
 
 @scenario("kill-at-failpoints", "P2", profile=ROLLING)
 async def kill_at_failpoints(x: Context) -> None:
-    """A node dies at a named step of its work, at each of them once."""
-    await _die_at_each(x, *_STEPS, *(_OF_RAFT if x.options.mode is Mode.RAFT else _OF_SLAVES))
+    """A node dies at each named step of keeping the log and what is derived from it."""
+    await _die_at_each(x, _points(STEPS))
+
+
+@scenario("kill-in-turns", "P2", profile=ROLLING)
+async def kill_in_turns(x: Context) -> None:
+    """A node dies at each named step of a turn: write, send, commit, apply, answer."""
+    is_raft = x.options.mode is Mode.RAFT
+    await _die_at_each(x, _points(STEPS_OF_RAFT if is_raft else STEPS_OF_HA))
+    if not is_raft:
+        await _die_at_each(x, _points(STEPS_OF_SLAVES), is_slave=True)
+    for point in _points(STEPS_OF_LEADERS if is_raft else STEPS_OF_MASTERS):
+        await _die_leading(x, point)
 
 
 @scenario("kill-at-calls", "P2", profile=ROLLING)
 async def kill_at_calls(x: Context) -> None:
     """A node dies as it calls the file system, at each kind of call once."""
-    await _die_at_each(x, *_CALLS)
+    await _die_at_each(x, CALLS)
 
 
-async def _die_at_each(x: Context, *points: str) -> None:
-    for point in x.random.sample(points, len(points)):
-        is_slaves = point in _OF_SLAVES
-        victim = await x.follower() if is_slaves else x.random.choice(x.cluster.node_ids)
-        nth = x.random.randrange(*_PASSES.get(point, (1, 2)))
+async def _die_at_each(x: Context, points: Sequence[str], *, is_slave: bool = False) -> None:
+    """A few one after the other on the same node, which goes from each death into the next."""
+    drawn = x.random.sample(points, len(points))
+    for at in range(0, len(drawn), _DEATHS_OF_ONE):
+        victim = await x.follower() if is_slave else x.random.choice(x.cluster.node_ids)
         await x.do(x.cluster.stop, victim)
-        if point == "fs.unlink":
-            await x.do(_leave_over, x, victim)
-        await _die_at(x, victim, point, nth)
-        await x.acked(50)
+        for point in drawn[at : at + _DEATHS_OF_ONE]:
+            if point == "fs.unlink":
+                await x.do(_leave_over, x, victim)
+            await _die_at(x, victim, point, x.random.randrange(*PASSES.get(point, (1, 2))))
+            await x.acked(50)
         await restart(x, victim)
+
+
+_DEATHS_OF_ONE: Final = 4
+
+
+async def _armed_leader(x: Context, node: int, point: str) -> None:
+    """Have a node lead that was started with a point armed; it may die as soon as it does."""
+    await x.do(x.cluster.stop, node)
+    await x.do(x.cluster.start, node, failpoints=point)
+    await x.until(f"node {node} is up", x.cluster.is_up, node)
+    admin = x.load.clients.client.admin
+    give = admin.transfer_leadership if x.options.mode is Mode.RAFT else admin.ha_promote
+    x.cluster.may_end(node, KILLED)
+    x.leader_lost()
+    deadline = time.monotonic() + DEADLINE_S
+    while x.cluster.local.is_alive(node) and await x.do(x.cluster.leader) != node:
+        if time.monotonic() >= deadline:
+            raise NotSoError(f"node {node} does not come to lead")
+        with contextlib.suppress(QuorumlogError):  # It lags, or is dead before it can say so.
+            await give(node)
+        await asyncio.sleep(0.05)
+
+
+async def _die_leading(x: Context, point: str) -> None:
+    """A node dies at a step that only who leads comes to."""
+    victim = await x.follower()
+    x.inject("failpoint", f"{point}, node {victim}, which leads")
+    await _armed_leader(x, victim, f"{point}=kill@1")
+    await x.do(x.cluster.wait_ended, victim, KILLED)
+    x.prove(f"node {victim} died at {point}", True)
+    await x.acked(50)
+    await restart(x, victim)
 
 
 def _leave_over(x: Context, node: int) -> None:
@@ -82,19 +196,70 @@ def _leave_over(x: Context, node: int) -> None:
 
 @scenario("kill-in-snapshots", "P2 M5", profile=FORGETFUL, modes=RAFT, pause_s=0.005)
 async def kill_in_snapshots(x: Context) -> None:
-    """A follower dies while it installs a snapshot, at two steps drawn; later it gets it whole."""
-    for point in x.random.sample(_OF_SNAPSHOTS, 2):  # Until one is needed takes half a minute.
-        node = await behind_retention(x)
-        await _die_at(x, node, point, 1)
-        await x.acked(50)
-        await restart(x, node)
+    """A follower dies at each step of the installation of one snapshot, and then has it whole; a
+    node dies as it cuts the beginning of its log."""
+    victim = x.random.choice(x.cluster.node_ids)
+    await x.do(x.cluster.stop, victim)
+    await _die_at(x, victim, LOG_CUT, 1)
+    await restart(x, victim)
+    await x.acked(50)
+    node = await behind_retention(x)
+    for point in _points(STEPS_OF_SNAPSHOTS):
+        if point != LOG_CUT:
+            await _die_at(x, node, point, 1)
+    await x.acked(50)
+    await restart(x, node)
+
+
+@scenario("kill-in-changes", "P2 M1", profile=CHANGED, modes=RAFT)
+async def kill_in_changes(x: Context) -> None:
+    """The leader dies at each phase of a change of members: it is done or not, and can be done."""
+    admin, known = x.load.clients.client.admin, await addresses(x)
+    points = iter(_points(STEPS_OF_CHANGES))
+    for _ in range(2):
+        node = await x.follower()
+
+        # Who died may have done it: a client that asks again is told only that it cannot be done.
+        async def remove(node: int = node) -> None:
+            if node in await addresses(x):
+                await admin.remove_member(node)
+
+        async def add(node: int = node, where: tuple[str, str] = known[node]) -> None:
+            if node not in await addresses(x):
+                await admin.add_learner(node, address=where[0], peer_address=where[1])
+
+        async def promote_it(node: int = node) -> None:
+            if not await is_voter(x, node):
+                await admin.promote(node)
+
+        for what, call in (("remove", remove), ("add", add), ("promote", promote_it)):
+            await _die_changing(x, f"{what} {node}", call, node, next(points))
+        x.prove(f"node {node} is a voter again", await is_voter(x, node))
+
+
+async def _die_changing(
+    x: Context, what: str, call: Callable[[], Awaitable[None]], node: int, point: str
+) -> None:
+    """The leader dies at a step of a change; what is left of the change is done afterwards."""
+    leader = await x.leader()
+    victim = x.random.choice([n for n in x.cluster.node_ids if n not in (node, leader)])
+    await _armed_leader(x, victim, f"{point}=kill@1")
+    x.inject("failpoint", f"{point}, node {victim}, amid: {what}")
+    changing = asyncio.ensure_future(change(x, what, call))
+    await x.do(x.cluster.wait_ended, victim, KILLED)
+    x.prove(f"node {victim} died at {point} amid: {what}", True)
+    await changing
+    await x.acked(50)
+    # Who is no member, or a learner, is not ready.
+    await x.do(x.cluster.start, victim)
+    await x.until(f"node {victim} is up", x.cluster.is_up, victim)
 
 
 @scenario("kill-in-cuts", "P2 N1", modes=RAFT)
 async def kill_in_cuts(x: Context) -> None:
     """An old leader dies while it cuts off what was never committed, and cuts it the next time."""
     links, admin = x.cluster.links, x.load.clients.client.admin
-    for point in _OF_CUTS:
+    for point in _points(STEPS_OF_CUTS):
         victim = await x.follower()
         await x.do(x.cluster.stop, victim)
         await x.do(x.cluster.start, victim, failpoints=f"{point}=kill@1")
@@ -115,6 +280,19 @@ async def kill_in_cuts(x: Context) -> None:
         x.prove(f"node {victim} died at {point}", True)
         await restart(x, victim)
         await x.acked(50)
+
+
+@scenario("kill-in-losses", "P2 H6", modes=frozenset({Mode.ASYNC_MASTER}))
+async def kill_in_losses(x: Context) -> None:
+    """An old master dies at each step of setting aside and cutting what nobody else had."""
+    known = set(await reported(x.load.clients.client))
+    master = await lose_by_lagging(x)
+    for point in _points(STEPS_OF_LOSSES):
+        await _die_at(x, master, point, 1)
+    await restart(x, master)
+    await x.acked(50)
+    losses = set(await reported(x.load.clients.client)) - known
+    x.prove(f"{len(losses)} losses are reported", losses)
 
 
 @scenario("assertion", "P7", profile=ROLLING, modes=RAFT)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -10,13 +11,20 @@ from typing import Final, ParamSpec
 from chaos.clients import LOG_QUEUES
 from chaos.errors import NotSoError
 from chaos.profile import Profile
+from chaos.recorder import Recorder, now_ns
 from chaos.scenario import DEADLINE_S, RAFT, Context, scenario
 from quorumlog.errors import QuorumlogError
+from raft.errors import Outcome
+from raft.simulator.history import Kind
 
 _Arguments = ParamSpec("_Arguments")
+ELECTION_MS_MAX: Final = 1_000
+"""By default: time-outs are drawn from 500 to 1000 ms. A transfer has no more."""
 CHANGED: Final = Profile(node_count=5, is_own=True)
 """A failure leaves members behind that nobody expects."""
-PATIENT: Final = Profile(node_count=5, is_own=True, settings=(("election_min_ms", "3s"),))
+PATIENT: Final = Profile(
+    node_count=5, is_own=True, settings=(("election_min_ms", "3s"),), patience_s=2.5
+)
 """Nobody is elected while links are being cut."""
 FORGETFUL: Final = Profile(
     settings=(
@@ -31,28 +39,52 @@ FORGETFUL: Final = Profile(
 
 @scenario("transfers", "M4", modes=RAFT)
 async def transfers(x: Context) -> None:
-    """Leadership is handed from node to node under load, and once to one that sleeps."""
-    admin, moved = x.load.clients.client.admin, 0
+    """Leadership is handed from node to node under load, and once to one that sleeps: each time it
+    is done, or given up, within the longest time-out of an election."""
+    moved = 0
     for _ in range(6):
         old = await x.leader()
         target = x.random.choice([node for node in x.cluster.node_ids if node != old])
         x.inject("transfer", f"from {old} to {target}")
-        try:
-            await admin.transfer_leadership(target)
-        except QuorumlogError as error:
-            x.recorder.note("admin", f"transfer: {error}")
+        await _transferred(x, target)
         moved += await x.leader() == target
         await x.acked(100)
     x.prove(f"leadership moved {moved} times", moved > 2)
-    sleeper = await x.follower()
+    leader, sleeper = await x.leader(), await x.follower()
     async with x.fault("transfer", f"to node {sleeper}, which sleeps"):
         await x.do(x.cluster.pause, sleeper)
-        try:
-            await admin.transfer_leadership(sleeper)
-        except QuorumlogError as error:
-            x.recorder.note("admin", f"transfer: {error}")
+        await _transferred(x, sleeper)
+        x.prove("the leader stayed", await x.leader() == leader)
         await x.acked(100)
         await x.do(x.cluster.resume, sleeper)
+
+
+async def _transferred(x: Context, target: int) -> None:
+    """Ask for a transfer, and again while it is refused; appends wait for no longer than an
+    election's time-out at a time."""
+    clients, began_ns = x.load.clients, now_ns()
+    try:
+        await clients.client.admin.transfer_leadership(target)
+    except QuorumlogError as error:
+        x.recorder.note("admin", f"transfer: {error}")
+    await x.acked(50)
+    bound_ms, found_ms = ELECTION_MS_MAX * x.factor, longest_pause_ms(x.recorder, began_ns)
+    x.prove(f"no receipts for {found_ms:.0f} ms, at most {bound_ms:.0f}", 0 < found_ms <= bound_ms)
+
+
+def longest_pause_ms(recorder: Recorder, since_ns: int) -> float:
+    """The longest time without a receipt, from a moment up to now."""
+    at_ns = [since_ns, now_ns()]
+    at_ns += [
+        one.return_ns
+        for one in recorder.operations
+        if one.kind in (Kind.APPEND, Kind.PUT)
+        and one.outcome is Outcome.APPLIED
+        and one.return_ns is not None
+        and one.return_ns > since_ns
+    ]
+    at_ns.sort()
+    return max(after - before for before, after in itertools.pairwise(at_ns)) / 1e6
 
 
 @scenario("snapshot", "M5 M6", profile=FORGETFUL, modes=RAFT, pause_s=0.005)

@@ -6,7 +6,11 @@ import signal
 from typing import Final
 
 from chaos.ends import KILLED
-from chaos.profile import Profile
+from chaos.interceptor import Interceptor
+from chaos.log_files import end_position
+from chaos.profile import Mode, Profile
+from chaos.receipts import Moment
+from chaos.recorder import now_ns
 from chaos.scenario import RAFT, Context, scenario
 
 ROLLING: Final = Profile(
@@ -19,6 +23,13 @@ async def _kill(x: Context, node: int, what: str) -> None:
     x.inject("kill", f"{what}, node {node}")
     await x.do(x.cluster.kill, node)
     x.prove(f"node {node} died of SIGKILL", x.cluster.local.exit_code(node) == KILLED)
+
+
+async def recover(x: Context, node: int) -> None:
+    """Start a node that was killed with nothing else wrong; how long it takes is shown."""
+    began_ns = now_ns()
+    await restart(x, node)
+    x.restarts_ms.append((now_ns() - began_ns) / 1e6)
 
 
 async def restart(x: Context, *nodes: int) -> None:
@@ -40,7 +51,7 @@ async def kill_leader(x: Context) -> None:
         await _kill(x, old, "the leader")
         await x.new_leader(old)
         await x.acked()
-        await restart(x, old)
+        await recover(x, old)
 
 
 @scenario("kill-follower", "P1 N14")
@@ -51,18 +62,21 @@ async def kill_follower(x: Context) -> None:
         await _kill(x, victim, "a follower")
         await x.acked()
         x.prove("the leader stayed", await x.leader() == leader)
-        await restart(x, victim)
+        await recover(x, victim)
 
 
 @scenario("kill-majority", "P1")
 async def kill_majority(x: Context) -> None:
     """The leader and a follower die at once; nothing is acked until one is back."""
     old, other = await x.leader(), await x.follower()
+    is_raft, term = x.options.mode is Mode.RAFT, await x.term()
     await asyncio.gather(_kill(x, old, "of a majority"), _kill(x, other, "of a majority"))
-    before = x.load.clients.acked_count
-    await x.linger(1.0)
-    # What the leader had committed just before may still be told.
-    x.prove("no quorum, no receipts", x.load.clients.acked_count - before < 5)
+    dead_ns = now_ns()
+    # What the leader had decided just before may still be told, and all of that is in its log.
+    end = await x.do(end_position, x.cluster.data_directory(old)) if is_raft else None
+    await x.linger(2.0)
+    x.none_acked("no quorum", Moment(dead_ns, term, end))
+    x.prove("nobody leads", not await x.do(x.cluster.leader))
     await restart(x, old, other)
     await x.acked()
 
@@ -128,12 +142,25 @@ async def pause_follower(x: Context) -> None:
 
 @scenario("stutter", "P6 P10")
 async def stutter(x: Context) -> None:
-    """Every node in turn is held for 1 to 2 s, then the leader gets a tenth of the time."""
-    for node in x.cluster.node_ids:
-        async with x.fault("hold", f"node {node}"):
-            await x.do(x.cluster.pause, node)
-            await x.linger(1.0, 2.0)
-            await x.do(x.cluster.resume, node)
+    """Every node's event loop, then its interpreter is held for 1 to 5 s; then the leader gets a
+    tenth of the time."""
+    links, term = x.cluster.interceptor, await x.term()
+    for what, hold in (("loop", links.hold_loop), ("interpreter", links.hold_interpreter)):
+        # The leader comes last: it may be another one afterwards.
+        leader = await x.leader()
+        for node in [*(other for other in x.cluster.node_ids if other != leader), leader]:
+            held, duration_ms = links.counts()["held"], x.random.randrange(1_500, 5_000)
+            async with x.fault("hold", f"the {what} of node {node} for {duration_ms} ms"):
+                began_ns = now_ns()
+                await x.do(hold, node, duration_ms)
+                # It says so once it can again: its loop, which was held, writes it down.
+                await x.until("it was held", _has_held_more, links, held)
+                took_ms = (now_ns() - began_ns) / 1e6
+                await x.acked(50)
+            await x.do(x.cluster.wait_ready)
+            x.prove(f"the {what} of node {node} was held: it spoke after {took_ms:.0f} ms",
+                    took_ms >= duration_ms)  # fmt: skip
+    x.prove("elections are few", await x.term() - term <= 4)
     leader, before, term = await x.leader(), x.load.clients.acked_count, await x.term()
     async with x.fault("starve", f"node {leader} runs 10 ms of each 100"):
         for _ in range(30):
@@ -144,6 +171,10 @@ async def stutter(x: Context) -> None:
     x.prove("acks went on", x.load.clients.acked_count > before)
     await x.acked()
     x.prove("the number of terms is bounded", await x.term() - term <= 6)
+
+
+def _has_held_more(links: Interceptor, before: int) -> bool:
+    return links.counts()["held"] > before
 
 
 @scenario("abort", "P7")

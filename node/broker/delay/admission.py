@@ -75,6 +75,7 @@ class Admission:
             sequence=request.sequence,
             timeout_ms=request.timeout_ms,
             cluster_id=request.cluster_id,
+            incarnation=request.incarnation if request.HasField("incarnation") else None,
         )
 
         def check(_prepared: Prepared) -> None:

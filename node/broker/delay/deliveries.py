@@ -22,6 +22,7 @@ from quorumlog.pb.state_pb2 import Command
 from store import format as fmt
 from store.errors import (
     CorruptionError,
+    DerivedFileError,
     LimitExceededError,
     PositionRangeError,
     RecordFormatError,
@@ -60,8 +61,11 @@ class Deliveries:
         self._size_bytes_max = size_bytes_max
         self._delivered = DeliveredRecords()
 
-    def of(self, dues: Sequence[Due], state: State) -> Delivery:
-        """Return an entry of messages that are due; those that were cancelled are passed over."""
+    def of(self, dues: Sequence[Due], state: State, now_unix_ms: int) -> Delivery:
+        """Return an entry of messages that are due; those that were cancelled are passed over.
+
+        The record has the last word on when it is due: one that is later is left for then.
+        """
         gone = state.part(DelayPart).queues
         dues = [due for due in dues if due.offset not in gone[due.queue]]
         by_queue, left = _by_queue(dues), list[Due]()
@@ -79,7 +83,11 @@ class Deliveries:
             if record is None:
                 missing_count += 1
             else:
-                record, is_delivered = self._for_delivery(record, state)
+                record, is_delivered, due_unix_ms = self._for_delivery(record, state)
+                if due_unix_ms > max(now_unix_ms, due.due_unix_ms):
+                    _log.error("a delayed message is not due yet", message=due, due=due_unix_ms)
+                    left.append(due._replace(due_unix_ms=due_unix_ms))
+                    continue
                 undeliverable_count += not is_delivered
                 parts.append(record)
             taken.append(due)
@@ -153,19 +161,21 @@ class Deliveries:
             _log.error("a delayed message is not in the log any more", message=due)
         except StoreError as error:
             unreadable[due] = None
-            if isinstance(error, CorruptionError):
+            if isinstance(error, CorruptionError | DerivedFileError):
                 self._context.on_damage(error)
             _log.warning("a delayed message cannot be read", message=due, error=str(error))
 
-    def _for_delivery(self, record: bytes, state: State) -> tuple[bytes, bool]:
-        """Return the record to write, and whether it goes where it should."""
+    def _for_delivery(self, record: bytes, state: State) -> tuple[bytes, bool, int]:
+        """Return the record to write, whether it goes where it should, and when it is due."""
         try:
-            topic, queue_id, moved = self._delivered.of(record)
+            topic, queue_id, moved, due_unix_ms = self._delivered.of(record)
         except (RecordFormatError, LimitExceededError) as error:
             _log.error("a held record does not say where it belongs", error=str(error))
-            return undeliverable(record, "no delayed message"), False
+            return undeliverable(record, "no delayed message"), False, 0
         reason = _why_not(state.topics.get(topic), queue_id)
-        return (moved, True) if reason is None else (undeliverable(record, reason), False)
+        if reason is None:
+            return moved, True, due_unix_ms
+        return undeliverable(record, reason), False, due_unix_ms
 
     def _records(self, queue: int, dues: Sequence[Due]) -> list[bytes]:
         topic, queue_id = HOLDERS[queue]

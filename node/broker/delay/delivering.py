@@ -25,7 +25,7 @@ from node.parts.delay import QUEUE_COUNT, DelayPart
 from quorumlog.pb.state_pb2 import Command
 from raft.messages import NO_INDEX
 from store import format as fmt
-from store.errors import Outcome, StoreError
+from store.errors import CorruptionError, DerivedFileError, Outcome, StoreError
 
 _UNITS_AT_ONCE: Final = 2_000
 """Of a queue, before others get their turn: about 2 ms."""
@@ -155,6 +155,8 @@ class Delivering:
             try:
                 await self._step(leadership)
             except StoreError as error:
+                if isinstance(error, CorruptionError | DerivedFileError):
+                    self._context.on_damage(error)
                 _log.warning("held messages cannot be read", error=str(error))
                 await asyncio.sleep(UNREADABLE_RETRY_MS / 1000)
 
@@ -238,7 +240,7 @@ class Delivering:
         taking = leadership.taking
         unique = {due[1:]: due for due in dues if due[1:] not in taking}
         try:
-            delivery = self._deliveries.of(list(unique.values()), self._context.state)
+            delivery = self._deliveries.of(list(unique.values()), self._context.state, now_ms)
         except StoreError:
             for due in unique.values():
                 leadership.index.add(due)

@@ -16,7 +16,7 @@ from node.state import PERMISSION_ALL
 from node.topic_names import dead_letter_topic
 from quorumlog.pb.pop_pb2 import PopSettle
 from quorumlog.pb.state_pb2 import Command
-from store.errors import CorruptionError, StoreError
+from store.errors import CorruptionError, DerivedFileError, StoreError
 from store.pull import PullStatus
 
 _COUNT_MAX: Final = 64
@@ -51,7 +51,7 @@ class DeadLetters:
                 record = self._read(key, offset)
             except StoreError as error:
                 unreadable = error
-                if isinstance(error, CorruptionError):
+                if isinstance(error, CorruptionError | DerivedFileError):
                     self._context.on_damage(error)
                 continue
             if record is not None:

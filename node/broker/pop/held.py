@@ -56,8 +56,7 @@ class HeldQueues:
         self._held[key] = (str(error), timer)
         self.held_total += 1
         _log.warning("a queue is held", topic=topic, queue_id=queue_id, reason=str(error))
-        if isinstance(error, CorruptionError):
-            self._context.on_damage(error)
+        self._context.on_damage(error)
 
     def forget_all(self) -> None:
         """This node leads no longer."""

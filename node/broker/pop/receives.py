@@ -51,6 +51,7 @@ class _Receive(NamedTuple):
     filter: TagFilter | SqlFilter | None
     attempt_id: str
     starts_at_end: bool
+    is_one_of_each: bool
 
 
 class _Taken(NamedTuple):
@@ -142,16 +143,19 @@ class Receives:
         length, limit = len(request.attempt_id), limits.pop_attempt_id_size_characters_max
         if length > limit:
             raise BadRequestError("attempt_id", f"at most {limit} characters", str(length))
+        is_orderly = settings_of(context, request.group).is_orderly
         return _Receive(
             request.group,
             request.topic,
             request.queue_id,
             min(request.max_count or limits.pop_receive_count_max, limits.pop_receive_count_max),
             request.invisible_ms or limits.pop_invisible_ms_default,
-            request.is_fifo or settings_of(context, request.group).is_orderly,
+            request.is_fifo or is_orderly,
             _filter_of(request),
             request.attempt_id,
             request.start == ReceiveRequest.START_END,
+            # A consumer of an orderly group handles an answer in its order.
+            request.is_fifo and request.is_one_of_each and not is_orderly,
         )
 
     def _queue_ids(self, receive: _Receive, hint: int | None) -> Sequence[int]:
@@ -191,6 +195,7 @@ class Receives:
             receive.starts_at_end,
             settings_of(context, receive.group).retry_count_max + 1,
             shared.unix_ms(),
+            receive.is_one_of_each,
         )
         left_count, left_bytes = receive.max_count, limits.pull_size_bytes_max
         left_effort = EFFORT_MAX

@@ -2,8 +2,9 @@
 
 Owns that choice, and reads the records that it needs; changes nothing. In FIFO order a message
 waits while an earlier one of its message group is in flight and not part of the same receive; those
-without a message group are one group, so a queue without any keeps its order as a whole. Messages
-that have to wait are noted and passed over, so that others behind them can go.
+without a message group are one group, so a queue without any keeps its order as a whole. With
+`is_one_of_each` a receive gets at most one message of a message group, and messages without one are
+free. Messages that have to wait are noted and passed over, so that others behind them can go.
 """
 
 import zlib
@@ -22,6 +23,7 @@ from store.reads import Reads
 from store.record_edit import properties_of, values
 
 _MESSAGE_GROUP: Final = b"__SHARDINGKEY"
+NO_MESSAGE_GROUP: Final = 0
 WAITING_MAX: Final = 512
 """Messages of one window that wait, so that others behind them can go. Each receive looks at them,
 and they count as in flight: queues with one slow message each must not stop all other groups."""
@@ -44,6 +46,12 @@ class Wish(NamedTuple):
     delivery_count_max: int
     """After so many a message is dead."""
     now_unix_ms: int
+    is_one_of_each: bool = False
+    """With `is_fifo`: the receiver handles the messages of one answer beside each other."""
+
+    def is_ordered(self, message_group: int) -> bool:
+        """Return whether messages of this group wait for each other."""
+        return self.is_fifo and (message_group != NO_MESSAGE_GROUP or not self.is_one_of_each)
 
 
 class Given(NamedTuple):
@@ -161,7 +169,7 @@ class Taking:
         """Choose what is due; return whether all of the window was looked at and went in."""
         due: list[tuple[int, InFlight]] = []
         for offset, item in window.items.items():
-            is_blocked = wish.is_fifo and item.message_group in blocked
+            is_blocked = wish.is_ordered(item.message_group) and item.message_group in blocked
             is_due = not item.delivery_count or item.visible_unix_ms <= wish.now_unix_ms
             if is_blocked or not is_due or is_ending(choice.key, offset):
                 blocked.add(item.message_group)
@@ -170,6 +178,8 @@ class Taking:
                 blocked.add(item.message_group)
             else:
                 due.append((offset, item))
+                if wish.is_one_of_each:
+                    blocked.add(item.message_group)
                 if len(due) == count:
                     break
         if not due:
@@ -271,10 +281,12 @@ class Taking:
                 choice.next_offset = offset
                 return
             left -= 1
-            group = message_group_of(record) if wish.is_fifo else 0
-            if wish.is_fifo and group in blocked:
+            group = message_group_of(record) if wish.is_fifo else NO_MESSAGE_GROUP
+            if wish.is_ordered(group) and group in blocked:
                 choice.waiting.append((offset, group))
             else:
+                if wish.is_one_of_each:
+                    blocked.add(group)
                 choice.new.append(Given(offset, 0, 1, group, record))
                 choice.size_bytes += len(record)
 
@@ -289,10 +301,10 @@ def split_records(data: bytes) -> Iterator[bytes]:
 
 
 def message_group_of(record: bytes) -> int:
-    """Return the hash of a message's group, 0 if it names none.
+    """Return the hash of a message's group, NO_MESSAGE_GROUP if it names none.
 
     Two groups with the same hash wait for each other, and nothing worse.
     """
     layout = record_layout(memoryview(record), 0)
     found = values(properties_of(record, layout), (_MESSAGE_GROUP,))
-    return zlib.crc32(found[_MESSAGE_GROUP]) if found else 0
+    return zlib.crc32(found[_MESSAGE_GROUP]) or 1 if found else NO_MESSAGE_GROUP

@@ -102,6 +102,7 @@ class TransactionCalls:
             sequence=request.sequence,
             timeout_ms=request.timeout_ms,
             cluster_id=request.cluster_id,
+            incarnation=request.incarnation if request.HasField("incarnation") else None,
         )
         return self._produce.append(batch, rider)
 

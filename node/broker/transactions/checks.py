@@ -24,7 +24,7 @@ from node.transaction_errors import TransactionEndedError, UnknownTransactionErr
 from quorumlog.pb.state_pb2 import Command
 from quorumlog.pb.transaction_pb2 import TransactionCheck
 from raft.errors import RaftError
-from store.errors import CorruptionError, PositionRangeError, StoreError
+from store.errors import CorruptionError, DerivedFileError, PositionRangeError, StoreError
 
 AT_ONCE: Final = 256
 """Questions of one entry, and transactions looked at before others get their turn."""
@@ -146,7 +146,8 @@ class Checks:
             for known in given_up:
                 try:
                     await self._give_up(known)
-                except CorruptionError as error:  # The others do not wait for the repair.
+                except (CorruptionError, DerivedFileError) as error:
+                    # The others do not wait for the repair.
                     self._context.on_damage(error)
                     postponed.append((now_ms + PAUSE_MS_MAX, known.position))
         except (NodeError, RaftError, StoreError):
@@ -204,7 +205,8 @@ class Checks:
                 made = await self._ends.visible_messages(known)
             except PositionRangeError:  # It is given up as expired in a moment.
                 continue
-            except CorruptionError as error:  # The next question comes after the repair.
+            except (CorruptionError, DerivedFileError) as error:
+                # The next question comes after the repair.
                 self._context.on_damage(error)
                 continue
             question = TransactionCheck(

@@ -34,6 +34,27 @@ class Mutant(NamedTuple):
 
 
 MUTANTS = (
+    Mutant(
+        "an absurd epoch is bound",
+        "state:State.check_epoch",
+        "if self.ceiling.refuses(number):",
+        "if False:",
+        0,
+    ),
+    Mutant(
+        "who was left behind stays behind",
+        "ceiling:EpochCeiling.pass_time",
+        "self.limit if self._was_refused else number",
+        "number",
+        0,
+    ),
+    Mutant(
+        "epochs of a log above the fence",
+        "follower:on_reply",
+        "if frame.last_epoch > s.bound.number:",
+        "if False:",
+        0,
+    ),
     Mutant("ack before sync", "follower:ack", "else s.durable", "else s.end"),
     Mutant(
         "fence too small",
@@ -157,6 +178,9 @@ MUTANTS = (
 
 
 DIRECTED = {
+    "an absurd epoch is bound": "test_a_replica_that_slept_follows_and_steps_have_a_speed",
+    "who was left behind stays behind": "test_a_replica_that_slept_follows_and_steps_have_a_speed",
+    "epochs of a log above the fence": "test_the_epochs_of_a_log_are_not_above_the_fence",
     "copies of an older epoch count": "test_an_ack_below_the_epoch_start_is_no_copy",
     "epochs outlive the log": "test_a_restarted_master_does_not_go_on_in_its_epoch",
     "a new disk counts at once": "test_a_new_disk_is_not_admitted_below_the_limit_of_readers",

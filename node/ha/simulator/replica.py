@@ -15,7 +15,7 @@ from node.ha.epochs import Epochs
 from node.ha.machine import Machine
 from node.ha.simulator.options import RECORD_SIZE_BYTES
 from node.ha.types import Binding, EpochStart, HaError, Standing
-from node.ha.wire import encode, transfer_head
+from node.ha.wire import body_check, encode, transfer_head
 
 if TYPE_CHECKING:
     from node.ha.simulator.world import World
@@ -151,9 +151,10 @@ class Replica:
             assert isinstance(link, int)
             if isinstance(item, Ship):
                 body = bytes(self.log[item.lo : item.hi])
-                data = transfer_head(item.head, len(body)) + body
+                head = transfer_head(item.head, len(body), is_checked=True)
+                data = head + body + body_check(body)
             else:
-                data = encode(item.frame)
+                data = encode(item.frame, is_checked=True)
             self.world.network.send(link, self.id, data)
 
     def _close(self, fx: Effects) -> None:

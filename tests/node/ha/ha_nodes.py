@@ -17,6 +17,7 @@ from node.config_types import Address
 from node.ha.node import HaNode
 from node.ha.types import Role
 from node.nameserver.service import NameServerService
+from node.nameserver.vouching import Vouching
 from node.state_machine import StateMachine
 from quorumlog.pb import common_pb2, log_pb2
 from quorumlog.pb.admin_pb2 import CreateTopicRequest
@@ -115,22 +116,26 @@ class WholeHaNode(HaNode):
         self.world.listens(self.settings.node_id, self.port)
         await self.found()
         self.run_replica()
-        self.nameserver = NameServerService(None, None)
+        self.nameserver = NameServerService(None, None, vouching=Vouching("c", "g0"))
         self.maintenance.start()
         self.driver.start()
         self.is_up = True
 
     async def crash(self) -> None:
-        """Leave as SIGKILL would, between two steps of the maintenance thread."""
+        """Leave as SIGKILL would, between two steps of the threads that write files.
+
+        Nothing of this life may go on: it would write into the directory of the next one."""
         self.is_up = False
         self.world.listens(self.settings.node_id, 0)
         self.driver.stop()
         self.broker.stop()
-        task = self.maintenance._task
-        assert task is not None
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        assert self.maintenance._task is not None
+        tasks = [self.maintenance._task, *self.lives._tasks]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         self.maintenance._thread.shutdown()
+        self.lives._thread.shutdown()
         await self.link.stop()
         store = self.log.store
         store._flush.stop()

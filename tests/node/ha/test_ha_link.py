@@ -94,10 +94,10 @@ def test_each_dials_the_other_and_frames_go_both_ways(loop: str) -> None:
                 Transfer(5, 3, 0, 10),
             ]
             for frame in down:
-                heard_one.accepted().send(encode(frame))
+                heard_one.accepted().send_frame(frame)
             up: list[Frame] = [Hello(1, 7, "g"), Ack(77)]
             for frame in up:
-                heard_one.dialled().send(encode(frame))
+                heard_one.dialled().send_frame(frame)
             await eventually(lambda: len(heard_two.frames) == 5)
             assert [f for side, f in heard_two.frames if side is Side.DIALLED] == down
             ups = [f for side, f in heard_two.frames if side is Side.ACCEPTED]
@@ -117,7 +117,7 @@ def test_who_has_no_room_is_asked_again_and_nothing_is_read_meanwhile() -> None:
             source = heard_one.accepted()
             frames = [Transfer(n, 1, 0, n, b"x" * 60_000) for n in range(200)]
             for frame in frames:
-                source.send(encode(frame))
+                source.send_frame(frame)
             await eventually(lambda: source.queued_size_bytes > 0)
             assert heard_two.frames == []
             heard_two.is_full = False

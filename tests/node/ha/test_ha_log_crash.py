@@ -369,7 +369,7 @@ def test_a_crash_while_an_empty_log_begins_is_made_up_for(parent: Path, had_log:
 def beside(root: Path) -> list[tuple[int, bytes]]:
     """What was set aside, by position."""
     fs = FileSystem()
-    found = [(int(path.stem), path.read_bytes()) for path in root.glob("commitlog/*.aside")]
+    found = [(int(path.name), path.read_bytes()) for path in root.glob("aside/*")]
     for cut in list_cut_files(fs, str(root)):
         found.append((cut.lo, b"".join(data for _, data in read_cut_file(fs, cut.path))))
     return found
@@ -422,7 +422,7 @@ def test_a_crash_while_a_log_goes_aside_loses_nothing_of_it(parent: Path) -> Non
         assert (slave.seen, slave.topics) == (master.seen, master.topics), image.name
         assert slave.checkpoint() == master.log.end
         slave.log.delete_aside()
-        assert not list(image.glob("commitlog/*.aside"))
+        assert not list(image.glob("aside/*"))
         slave.close()
         again = Replica(image, 2)
         assert (again.seen, again.topics) == (master.seen, master.topics), image.name

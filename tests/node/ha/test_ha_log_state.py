@@ -10,7 +10,8 @@ from node.ha.sender import HaProtocolError
 from node.ha.types import EpochStart
 from node.state_image import encode_image
 from store import failpoints
-from store.errors import PositionRangeError, StoreFullError
+from store.cut_file import CutFile
+from store.errors import FileSystemError, PositionRangeError, StoreFullError
 from tests.node.ha.ha_logs import FILE, LIMITS, Replica, log_bytes
 from tests.store.shipped_stores import killed
 
@@ -303,3 +304,88 @@ def test_an_image_that_nobody_needs_any_more_changes_nothing(tmp_path: Path) -> 
         assert slave.topics == master.topics
         again = AppliedState(slave.log, slave.fs, LIMITS)
         assert again.machine.state.topics.keys() == master.topics
+
+
+def test_nothing_is_cut_before_it_is_reported(tmp_path: Path) -> None:
+    """Else a crash in between would lose acked messages without a word."""
+    old, ends = master_at(tmp_path / "m")
+    with old:
+        end, seen = old.log.end, []
+
+        def report(aside: CutFile) -> None:
+            seen.append((aside.lo, aside.hi, old.log.end, Path(aside.path).exists()))
+            if len(seen) == 1:
+                raise FileSystemError("write", "haLosses.0", 28)
+
+        with pytest.raises(FileSystemError):
+            old.state.cut(ends[5], end, 1, report)
+        assert old.log.end == end, "nothing was cut"
+        old.state.cut(ends[5], end, 1, report)
+        assert old.log.end == ends[5]
+        assert seen == [(ends[5], end, end, True)] * 2
+
+
+def test_a_log_that_begins_anew_behind_a_checkpoint_has_no_state_of_it(tmp_path: Path) -> None:
+    """The checkpoint is of this history, but what follows it here was deleted by the master."""
+    master, ends = master_at(tmp_path / "m")
+    with master, Replica(tmp_path / "s", 2) as slave:
+        slave.follow(master, ends[5])
+        slave.confirm()
+        assert slave.checkpoint() == ends[5] < FILE
+        assert slave.topics == names(0, 18)
+        master.fill(60, 120)
+        master.confirm()
+        master.delete_below(FILE)
+        slave.state.take_image(master.state.make_image()(), lambda begin: True)
+        assert (slave.log.min_position, slave.state.is_missing) == (FILE, True)
+        assert (slave.state.applied, slave.topics) == (0, set())
+        slave.follow(master)
+        slave.confirm()
+        assert slave.topics == master.topics
+
+
+def test_a_replica_with_its_state_wants_no_image(tmp_path: Path) -> None:
+    master, _ = master_at(tmp_path / "m")
+    with master:
+        assert not master.state.wants_image
+        master.confirm()
+        assert not master.state.wants_image
+
+
+def test_an_image_serves_once(tmp_path: Path) -> None:
+    """A state that a cut takes away again needs another one, before the next epoch is seen."""
+    with shortened(tmp_path / "m") as first, Replica(tmp_path / "n", 2) as second:
+        parted = first.log.end
+        second.state.take_image(first.state.make_image()())
+        second.follow(first)
+        second.begin_epoch(2)
+        second.fill(300, 330)
+        second.confirm()
+        first.put(120)  # The second one has not heard of it, nor it of the second one.
+        with Replica(tmp_path / "s", 3) as slave:
+            slave.state.take_image(second.state.make_image()())
+            slave.follow(second)
+            slave.confirm()
+            assert (slave.topics, slave.state.is_missing) == (second.topics, False)
+            slave.cut(parted, first)
+            assert slave.log.epochs.last.number == 1
+            assert (slave.state.is_missing, slave.state.wants_image) == (True, True)
+
+
+def test_the_last_image_says_how_an_empty_log_begins(tmp_path: Path) -> None:
+    """The first one came from a master that ended before it shipped anything."""
+    gone, other = shortened(tmp_path / "g"), Replica(tmp_path / "o")
+    with gone, other, Replica(tmp_path / "s", 2) as slave:
+        other.begin_epoch(1)
+        for at in range(0, 120, 3):
+            other.put(at, size_bytes=700)
+        other.confirm()
+        other.delete_below(FILE)
+        slave.state.take_image(gone.state.make_image()())
+        assert (slave.log.end, slave.log.is_empty) == (FILE, True)
+        slave.state.take_image(other.state.make_image()())
+        slave.follow(other)
+        slave.confirm()
+        assert other.seen[0] != gone.seen[0]
+        assert slave.seen == other.seen
+        assert slave.log.store.queue_range("orders", 0) == other.log.store.queue_range("orders", 0)

@@ -11,7 +11,7 @@ import pytest
 from node.ha.simulator.__main__ import main
 from node.ha.simulator.mutants import DIRECTED, MUTANTS, hunt, switched_on
 from node.ha.simulator.world import World
-from tests.node.ha import test_ha_machine, test_ha_slave
+from tests.node.ha import test_epoch_ceiling, test_ha_machine, test_ha_slave
 
 ROOT = Path(__file__).resolve().parents[3]
 QUICK = ("ack before sync", "fence too small", "a number is bound twice")
@@ -76,7 +76,7 @@ def test_planted_faults_are_found(name: str) -> None:
 
 @pytest.mark.parametrize("name", DIRECTED)
 def test_planted_faults_too_rare_for_seeds_are_found_by_a_test(name: str) -> None:
-    found = vars(test_ha_machine) | vars(test_ha_slave)
+    found = vars(test_ha_machine) | vars(test_ha_slave) | vars(test_epoch_ceiling)
     test: Callable[[], None] = found[DIRECTED[name]]
     test()
     mutant = next(m for m in MUTANTS if m.name == name)

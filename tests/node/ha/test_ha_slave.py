@@ -74,19 +74,19 @@ def test_a_log_without_a_common_epoch_goes_aside_as_a_whole() -> None:
 @pytest.mark.parametrize(
     "transfer",
     [
-        Transfer(5, 5, 0, 0, b"x"),  # A gap.
-        Transfer(0, 4, 0, 0, b"x"),  # Another epoch.
-        Transfer(0, 5, 1, 0, b"x"),  # Another start.
-        Transfer(0, 5, 0, 0, bytes(60)),  # Spans the start of epoch 6.
+        Transfer(5, 4, 0, 0, b"x"),  # A gap.
+        Transfer(0, 3, 0, 0, b"x"),  # Another epoch.
+        Transfer(0, 4, 1, 0, b"x"),  # Another start.
+        Transfer(0, 4, 0, 0, bytes(60)),  # Spans the start of epoch 5.
     ],
 )
 def test_bytes_that_do_not_fit_close_the_link(transfer: Transfer) -> None:
     m = follower()
-    m.received("up", HandshakeReply(100, 6, (EpochStart(5, 0), EpochStart(6, 50))))
-    m.received("up", Transfer(0, 5, 0, 0, b""))
+    m.received("up", HandshakeReply(100, 5, (EpochStart(4, 0), EpochStart(5, 50))))
+    m.received("up", Transfer(0, 4, 0, 0, b""))
     state_end = m.stats()["end"]
     if transfer.position == 5:
-        m.received("up", Transfer(0, 5, 0, 0, b"a"))
+        m.received("up", Transfer(0, 4, 0, 0, b"a"))
         state_end = 1
     fx = m.received("up", transfer)
     assert [close.link for close in fx.close] == ["up"]
@@ -97,6 +97,9 @@ def test_bytes_that_do_not_fit_close_the_link(transfer: Transfer) -> None:
     "reply",
     [
         HandshakeReply(100, 6, (EpochStart(5, 0),)),
+        HandshakeReply(
+            100, 6, (EpochStart(6, 0),)
+        ),  # Nobody who is followed is ahead of his fence.
         HandshakeReply(100, 5, (EpochStart(6, 0), EpochStart(5, 9))),
         HandshakeReply(100, 6, (EpochStart(5, 9), EpochStart(6, 9))),
         HandshakeReply(8, 5, (EpochStart(5, 9),)),

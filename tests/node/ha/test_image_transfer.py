@@ -7,7 +7,7 @@ import pytest
 from node.ha.connection import HaConnection
 from node.ha.image_transfer import RETRY_MS, ImageReceiver
 from node.ha.sender import HaProtocolError
-from node.ha.wire import ImagePiece
+from node.ha.wire import Frame, ImagePiece
 
 
 class Connection:
@@ -16,7 +16,7 @@ class Connection:
     def __init__(self) -> None:
         self.sent_count = 0
 
-    def send(self, _data: bytes) -> None:
+    def send_frame(self, _frame: Frame) -> None:
         self.sent_count += 1
 
 

@@ -13,16 +13,17 @@ _keys = count()
 
 
 def ha_report(broker_id: int, **changes: Any) -> BrokerReport:
-    """A broker of the HA group `ha`: a slave, unless said otherwise."""
+    """A broker of the HA group `ha`: a slave, unless said otherwise. Each group has a host."""
+    host = changes.get("group", "ha")
     fields: dict[str, Any] = {
         "cluster": "c",
         "group": "ha",
         "kind": "ha",
         "broker_id": broker_id,
         "start_ms": 1,
-        "address": f"127.0.0.1:{10000 + broker_id}",
+        "address": f"{host}:{10000 + broker_id}",
         "now_ms": NOW_MS,
-        "ha_address": f"127.0.0.1:{20000 + broker_id}",
+        "ha_address": f"{host}:{20000 + broker_id}",
         "copy_count": 2,
     }
     return BrokerReport(**{**fields, **changes})

@@ -27,7 +27,8 @@ def follower(
     own, other, third = addresses or sorted(free_addresses(3))
     directory.mkdir(exist_ok=True)
     machine = Directory()
-    timing = Timing(election_min_s=60.0, election_max_s=61.0)  # It never wants to lead.
+    # It never wants to lead, and waits for nobody.
+    timing = Timing(election_min_s=60.0, election_max_s=61.0, meet_s=0.0)
     replica = replica_of(machine, directory, own, [own, other, third], timing)
     leader = Leader(replica, own, other)
     try:
@@ -53,6 +54,8 @@ class Leader:
         self._replica, self._address, self._own = replica, address, own
         self._socket: socket.socket | None = None
         self._buffer = b""
+        self.told: list[Any] = []
+        """What the follower said of lives."""
         self.connect()
 
     def connect(self) -> None:
@@ -105,6 +108,14 @@ class Leader:
             found += self._read()
         return found
 
+    def listen(self, turns: int) -> list[Any]:
+        """Tick the follower so often and return what it answered, if anything."""
+        found: list[Any] = []
+        for _ in range(turns):
+            self._replica.tick(0.001)
+            found += self._read()
+        return found
+
     def is_refused(self) -> bool:
         """Tick the follower until it hangs up."""
         deadline = time.monotonic() + DEADLINE_S
@@ -130,7 +141,11 @@ class Leader:
             end = 4 + _LENGTH.unpack_from(self._buffer)[0]
             if len(self._buffer) < end:
                 break
-            found.append(plain_loads(zlib.decompress(self._buffer[4:end])))
+            message = plain_loads(zlib.decompress(self._buffer[4:end]), 1_000)
+            if "lives" in message:
+                self.told.append(message)
+            else:
+                found.append(message)
             self._buffer = self._buffer[end:]
         return found
 

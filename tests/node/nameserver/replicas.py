@@ -4,6 +4,7 @@ import asyncio
 import json
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -115,6 +116,23 @@ class ReplicaProcess:
         """Carry out a command."""
         return self.ask("change", command=command, timeout_ms=timeout_ms, **more)
 
+    def memory_peak_size_bytes(self) -> int:
+        """The most memory that it ever had, as the kernel counts it."""
+        assert self._process is not None
+        text = Path(f"/proc/{self._process.pid}/status").read_text()
+        (line,) = (line for line in text.splitlines() if line.startswith("VmHWM:"))
+        return int(line.split()[1]) * 1024
+
+    def hangs_up_on(self, data: bytes) -> bool:
+        """Send a frame to its port as a stranger; return whether it closes the connection."""
+        host, _, port = self.settings["address"].rpartition(":")
+        with socket.create_connection((host, int(port)), timeout=DEADLINE_S) as link:
+            try:
+                link.sendall(struct.pack("i", len(data)) + data)
+                return not link.recv(1)
+            except ConnectionError:
+                return True
+
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to this process only."""
         assert self._process is not None
@@ -174,6 +192,14 @@ def leader_of(replicas: list[ReplicaProcess]) -> ReplicaProcess:
     leader = wait_for("a leader", found)
     assert leader is not None
     return leader
+
+
+def counting(replicas: list[ReplicaProcess]) -> None:
+    """Wait until all count, that is lead or follow."""
+    wanted = ["follower"] * (len(replicas) - 1) + ["leader"]
+    wait_for(
+        "all to count", lambda: sorted(one.ask("status")["state"] for one in replicas) == wanted
+    )
 
 
 def pairs_of(replica: ReplicaProcess) -> dict[str, str]:

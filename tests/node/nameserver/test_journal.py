@@ -12,7 +12,6 @@ from node.nameserver.dump import Dump, index_and_term, read_dump, write_dump
 from node.nameserver.errors import FilesDamagedError
 from node.nameserver.journal import COMMIT_SAVE_SECONDS, Journal
 from node.nameserver.library import REGULAR
-from node.nameserver.plain import plain_loads
 from store.errors import SyncFailedError
 from store.file_system import FileSystem
 
@@ -233,9 +232,3 @@ def test_commands_of_a_member_are_bounded() -> None:
     for size_bytes, is_sound in ((1024, True), (0, False), (2 * 1024 * 1024 + 2, False)):
         message = {"type": "apply_command", "command": b"x" * size_bytes}
         assert messages.is_sound(message) is is_sound
-
-
-def test_pickles_that_name_anything_are_refused() -> None:
-    for text in (b"cos\nsystem\n(S'true'\ntR.", b"cbuiltins\nbytes\n(I9\ntR.", b"Pid\n."):
-        with pytest.raises(Exception, match="plain value"):
-            plain_loads(text)

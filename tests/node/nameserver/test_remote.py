@@ -6,13 +6,17 @@ from typing import Any, cast
 import grpc
 import pytest
 
-from node.nameserver.errors import ChangeUnknownError, NoQuorumError
+from node.failures import to_pb
+from node.nameserver.errors import ChangeUnknownError, NoQuorumError, UnprovenReportError
+from node.nameserver.proofs import Challenges, Prover
 from node.nameserver.remote import RemoteDirectory
+from node.services.calls import ERROR_TRAILER
 from quorumlog.pb import nameserver_pb2 as pb
 from quorumlog.pb import nameserver_pb2_grpc
 
 LEADER = "127.0.0.1:1"
 DEADLINE_S = 30.0
+SECRET = b"0123456789abcdef"
 
 
 class Server(nameserver_pb2_grpc.NameServerServiceServicer):
@@ -22,6 +26,8 @@ class Server(nameserver_pb2_grpc.NameServerServiceServicer):
         self.holds, self.is_mute = asyncio.Event(), False
         self.may_answer = asyncio.Event()
         self.asked_count = 0
+        self.challenges: Challenges | None = None
+        self.said: list[pb.ReportRequest] = []
 
     async def Report(  # noqa: N802 - gRPC's name.
         self, request: pb.ReportRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -32,8 +38,19 @@ class Server(nameserver_pb2_grpc.NameServerServiceServicer):
             await self.may_answer.wait()
         elif self.is_mute:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "no leader")
-        result = b'[true, "", "", {}]'
-        return pb.ReportResponse(leader=LEADER, result=result if request.command else b"")
+        challenges, challenge = self.challenges, b""
+        if challenges is not None:
+            challenge = challenges.current()
+            try:
+                if request.command:
+                    challenges.check(request)
+            except UnprovenReportError as error:
+                trailer = (ERROR_TRAILER, to_pb(error).SerializeToString())
+                context.set_trailing_metadata((trailer,))
+                await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
+        self.said += [request] if request.command else []
+        result = b'[true, "", "", {}]' if request.command else b""
+        return pb.ReportResponse(leader=LEADER, result=result, challenge=challenge)
 
 
 async def started(server: Server) -> tuple[grpc.aio.Server, str]:
@@ -94,6 +111,52 @@ def test_polling_goes_on_whatever_fails_beside_it() -> None:
         finally:
             poll.cancel()
             await asyncio.gather(poll, return_exceptions=True)
+            await remote.close()
+            await grpc_server.stop(None)
+
+    run(work())
+
+
+def test_what_is_said_is_proven_also_after_the_server_was_started_again() -> None:
+    async def work() -> None:
+        server = Server()
+        server.may_answer.set()
+        server.challenges = Challenges(SECRET, "c")
+        grpc_server, address = await started(server)
+        remote = RemoteDirectory([address], "g0", 100, prover=Prover(SECRET, "c"))
+        stranger = RemoteDirectory([address], "g0", 100, prover=Prover(b"another", "c"))
+        silent = RemoteDirectory([address], "g0", 100)
+        try:
+            assert (await remote.change({"op": "x"})).is_accepted
+            server.challenges = Challenges(SECRET, "c")  # Its old challenges are nobody's now.
+            assert (await remote.change({"op": "y"})).is_accepted
+            assert [one.command for one in server.said] == [b'{"op": "x"}', b'{"op": "y"}']
+            for other in (stranger, silent):
+                found = await other.change({"op": "z"})
+                assert (found.is_accepted, found.reason) == (False, "unproven")
+                assert "the same secret_file" in found.detail
+            assert len(server.said) == 2
+        finally:
+            for one in (remote, stranger, silent):
+                await one.close()
+            await grpc_server.stop(None)
+
+    run(work())
+
+
+def test_a_server_of_before_there_were_proofs_takes_what_is_said() -> None:
+    """An upgrade begins with the nodes that have no replica."""
+
+    async def work() -> None:
+        server = Server()
+        server.may_answer.set()
+        grpc_server, address = await started(server)
+        remote = RemoteDirectory([address], "g0", 100, prover=Prover(SECRET, "c"))
+        try:
+            for _ in range(3):
+                assert (await remote.change({"op": "x"})).is_accepted
+            assert server.asked_count == 4, "asked once what it wants proven"
+        finally:
             await remote.close()
             await grpc_server.stop(None)
 

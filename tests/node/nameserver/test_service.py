@@ -16,7 +16,7 @@ from node.errors import BadRequestError
 from node.fail_stop import FailStop
 from node.nameserver import service as service_module
 from node.nameserver.calls import NameServerCalls
-from node.nameserver.directory import expire_command
+from node.nameserver.directory import expire_command, unregister_command
 from node.nameserver.errors import (
     DirectoryRefusedError,
     NameServerOffError,
@@ -25,11 +25,13 @@ from node.nameserver.errors import (
     ValueChangedError,
     ValueNotFoundError,
 )
+from node.nameserver.proofs import Prover
 from node.nameserver.registration import Registration
 from node.nameserver.remote import RemoteDirectory
 from node.nameserver.reports import TopicQueues
 from node.nameserver.service import NameServerService
 from node.nameserver.settings import NameServerSettings
+from node.nameserver.vouching import Vouching
 from node.services.calls import Calls
 from node.services.methods import nameserver_handlers
 from node.services.server import GrpcServer
@@ -39,6 +41,14 @@ from tests.node.nameserver.replicas import run, settings_of, until
 from tests.node.nameserver.test_registration import FakeBroker
 
 LOOPBACK = Address("127.0.0.1", 0)
+SECRET = b"0123456789abcdef"
+
+
+def service_of(settings: Any, broker: FakeBroker | None, **options: Any) -> NameServerService:
+    """A service of the cluster `c`, whose nodes share a secret."""
+    group, own_id = ("", 0) if broker is None else (broker.group, broker.broker_id)
+    vouching = Vouching("c", group, SECRET, own_id=own_id, known=lambda: dict.fromkeys((1, 2), ""))
+    return NameServerService(settings, broker, vouching=vouching, **options)
 
 
 def alone(directory: Path) -> NameServerSettings:
@@ -69,7 +79,7 @@ def names(found: Any) -> dict[str, list[tuple[str, int]]]:
 def test_a_broker_is_known_at_once_and_values_are_kept(tmp_path: Path) -> None:
     async def main() -> None:
         broker = FakeBroker(raft_leader(1, 3))
-        service = NameServerService(alone(tmp_path), broker)
+        service = service_of(alone(tmp_path), broker)
         async with serving(service) as calls:
             registration = service.registration
             assert registration is not None
@@ -78,6 +88,13 @@ def test_a_broker_is_known_at_once_and_values_are_kept(tmp_path: Path) -> None:
             (share,) = answer.shares
             assert (share.group, share.master_id, share.write_queue_count) == ("raft", 1, 4)
             assert json.loads(answer.rocketmq_json)["brokerDatas"][0]["brokerName"] == "raft"
+            foreign = raft_leader(7, 3, "foreign", cluster="other").command()
+            assert (await service.server.change(foreign)).is_accepted
+            (share,) = (await calls.topic_route(pb.TopicRouteRequest(topic="orders"))).shares
+            assert share.group == "raft", "clients are told of their cluster only"
+            assert service.other_groups(["orders"]) == []
+            leave = unregister_command("foreign", 7, 1)
+            assert (await service.server.change(leave)).is_accepted
             everything = await calls.topic_route(pb.TopicRouteRequest())
             assert [s.group for s in everything.shares] == ["raft"]
             assert service.other_groups(["orders"]) == [], "its own group is not another one"
@@ -112,7 +129,7 @@ def test_a_fault_ends_the_replica_alone_and_it_comes_back(
     async def main() -> None:
         settings = alone(tmp_path)
         host, _, port = settings.address.rpartition(":")
-        service = NameServerService(settings, FakeBroker(raft_leader(1, 3)), restart_pause_ms=5)
+        service = service_of(settings, FakeBroker(raft_leader(1, 3)), restart_pause_ms=5)
         with pytest.raises(NameServerOffError):
             _ = service.server
         with socket.create_server((host, int(port))):
@@ -142,10 +159,10 @@ def test_a_fault_ends_the_replica_alone_and_it_comes_back(
 def test_damaged_files_wait_for_a_person(tmp_path: Path) -> None:
     async def main() -> None:
         settings = alone(tmp_path)
-        async with serving(NameServerService(settings, None)):
+        async with serving(service_of(settings, None)):
             pass
         (Path(settings.directory) / "journal").write_bytes(b"x" * 100)
-        service = NameServerService(settings, None, restart_pause_ms=1)
+        service = service_of(settings, None, restart_pause_ms=1)
         service.start()
         await service.ended()
         assert "move the directory away" in str(service.failure)
@@ -160,11 +177,11 @@ def test_while_its_replica_cannot_run_a_node_asks_others(tmp_path: Path) -> None
     async def main() -> None:
         async with served(tmp_path / "a") as (service, address):
             settings = alone(tmp_path / "b")
-            async with serving(NameServerService(settings, None)):
+            async with serving(service_of(settings, None)):
                 pass
             (Path(settings.directory) / "journal").write_bytes(b"x" * 100)
-            remote = RemoteDirectory([address], "far", 20)
-            other = NameServerService(settings, FakeBroker(raft_leader(4, 2, "far")), remote=remote)
+            remote = RemoteDirectory([address], "far", 20, prover=Prover(SECRET, "c"))
+            other = service_of(settings, FakeBroker(raft_leader(4, 2, "far")), remote=remote)
             other.start()
             try:
                 await until("the failure", lambda: "move the directory away" in other.problem)
@@ -184,7 +201,7 @@ def test_while_its_replica_cannot_run_a_node_asks_others(tmp_path: Path) -> None
 
 def test_without_settings_there_is_nothing(tmp_path: Path) -> None:
     async def main() -> None:
-        service = NameServerService(None, FakeBroker(raft_report(1)))
+        service = service_of(None, FakeBroker(raft_report(1)))
         service.start()
         assert (service.status(), service.problem) == (None, "")
         assert service.other_groups(["orders"]) == []
@@ -199,7 +216,7 @@ def test_without_settings_there_is_nothing(tmp_path: Path) -> None:
 @asynccontextmanager
 async def served(directory: Path) -> AsyncIterator[tuple[NameServerService, str]]:
     """A replica beside broker 1 of the group `raft`, and its client service."""
-    service = NameServerService(alone(directory), FakeBroker(raft_leader(1, 3)))
+    service = service_of(alone(directory), FakeBroker(raft_leader(1, 3)))
     server = GrpcServer(rpc_count_max=16)
     address = f"127.0.0.1:{server.bind(LOOPBACK)}"
     calls = Calls(FailStop(directory))
@@ -217,8 +234,10 @@ def test_a_node_without_a_replica_learns_all_that_it_needs_from_another(tmp_path
         async with served(tmp_path) as (service, address):
             more = {**ORDERS, "more": TopicQueues(2, 2, 6)}
             away = FakeBroker(raft_leader(4, 2, "far", topics=more))
-            remote = RemoteDirectory(["127.0.0.1:1", address], "far", 20)
-            other = NameServerService(None, away, remote=remote)
+            remote = RemoteDirectory(
+                ["127.0.0.1:1", address], "far", 20, prover=Prover(SECRET, "c")
+            )
+            other = service_of(None, away, remote=remote)
             other.start()
             try:
                 registration = None
@@ -238,6 +257,13 @@ def test_a_node_without_a_replica_learns_all_that_it_needs_from_another(tmp_path
                 )
                 assert (status.state, status.node_id, status.problem) == ("remote", 4, "")
                 assert remote.failure_count == 1, "of the first address"
+
+                def is_told() -> bool:
+                    service.watch.problems = {"far": "far has no master", "raft": "nor has raft"}
+                    return other.problem == "far has no master"
+
+                await until("what is wrong with its group", is_told)
+                await until("its end", lambda: other.problem == "")
                 await other.leave()
                 assert names(service.other_groups([])) == {}
             finally:
@@ -251,8 +277,8 @@ def test_advice_and_in_sync_sets_travel_to_and_from_another_process(tmp_path: Pa
     async def main() -> None:
         async with served(tmp_path) as (service, address):
             slave = FakeBroker(ha_report(2))
-            remote = RemoteDirectory([address], "ha", 20)
-            other = NameServerService(None, slave, remote=remote)
+            remote = RemoteDirectory([address], "ha", 20, prover=Prover(SECRET, "c"))
+            other = service_of(None, slave, remote=remote)
             other.start()
             try:
                 server = service.server
@@ -278,17 +304,19 @@ def test_advice_and_in_sync_sets_travel_to_and_from_another_process(tmp_path: Pa
 @pytest.mark.slow
 def test_what_only_a_controller_may_say_is_refused_from_a_node(tmp_path: Path) -> None:
     async def main() -> None:
-        async with serving(NameServerService(alone(tmp_path), None)) as calls:
+        async with serving(service_of(alone(tmp_path), None)) as calls:
             for command in (b"{", b"[]", json.dumps(expire_command(1)).encode()):
+                request = pb.ReportRequest(group="g", command=command)
+                Prover(SECRET, "c").seal(request, calls._service.vouching.challenge())
                 with pytest.raises(BadRequestError):
-                    await calls.report(pb.ReportRequest(group="g", command=command))
+                    await calls.report(request)
 
     run(main)
 
 
 def test_a_node_that_reaches_no_name_server_keeps_what_it_knew() -> None:
     async def main() -> None:
-        remote = RemoteDirectory(["127.0.0.1:1"], "raft", 20)
+        remote = RemoteDirectory(["127.0.0.1:1"], "raft", 20, prover=Prover(SECRET, "c"))
         route = pb.ReportResponse(leader="a:1", topics_versions={"far": "1"})
         route.groups.add(group="far", kind="raft", leader_id=4).topics.add(topic="orders")
         remote._learn(route)

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -12,8 +13,11 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from node.rocketmq.access import Access
+from node.rocketmq.cluster import Place, Share
+from node.rocketmq.endpoints import endpoints_of
 from node.rocketmq.forwarding import SERVICE
 from node.rocketmq.renewals import RENEWED_MS
+from node.rocketmq.routes import Routes
 from node.rocketmq.service import RocketMq
 from node.services.calls import Calls
 from quorumlog.pb import rocketmq_pb2 as pb
@@ -467,3 +471,29 @@ def test_nobody_leads_and_the_call_is_held_then_refused(tmp_path: Path) -> None:
             assert (await gateway.send()).status.code == Code.HA_NOT_AVAILABLE
 
     asyncio.run(main())
+
+
+def test_endpoints_name_other_nodes_only_where_all_are_ipv4() -> None:
+    def addresses(*given: str) -> list[str]:
+        found = endpoints_of(given[0], given[1:])
+        return [f"{address.host}:{address.port}" for address in found.addresses]
+
+    assert addresses("127.0.0.1:1", "127.0.0.2:2") == ["127.0.0.1:1", "127.0.0.2:2"]
+    assert addresses("127.0.0.1:1", "two.example:2") == ["127.0.0.1:1"]
+    assert addresses("one.example:1", "127.0.0.2:2") == ["one.example:1"]
+
+
+@pytest.mark.parametrize(
+    ("language", "count"), [("JAVA", 3), ("GO", 3), ("PYTHON", 3), ("NODE_JS", 1)]
+)
+def test_a_broker_lists_its_own_address_first_and_then_its_group(language: str, count: int) -> None:
+    places = tuple(Place(n, f"127.0.0.{n}:8081", n == 2) for n in (1, 2, 3))
+    cluster = SimpleNamespace(shares=lambda _: [Share("g0", 4, 6, "MIXED", places)])
+    routes = Routes(cluster)  # type: ignore[arg-type]  # The one method that it uses.
+    queues = routes.query_route(pb.QueryRouteRequest(topic=TOPIC), language).message_queues
+    first = {q.broker.name: q.broker.endpoints.addresses[0].host for q in queues}
+    assert first == {f"g0.{n}": f"127.0.0.{n}" for n in (1, 2, 3)}
+    assert {len(q.broker.endpoints.addresses) for q in queues} == {count}
+    request = pb.QueryAssignmentRequest(topic=TOPIC, group=GROUP)
+    found = routes.query_assignment(request, language).assignments
+    assert {len(a.message_queue.broker.endpoints.addresses) for a in found} == {count}

@@ -1,0 +1,125 @@
+"""How slow this machine is, measured while no node of a run lives on it.
+
+Owns three fixed measures and what they are on the machine of two quiet cores of which the figures
+are published: a piece of the interpreter's work, done on every core at once; how late a loop wakes
+up; a sync where the nodes will have their files. Nothing of the product runs meanwhile, so a node
+that wastes time cannot make the machine look slow. Must not know gates.
+"""
+
+import asyncio
+import os
+import random
+import statistics
+import tempfile
+import threading
+import time
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+WORK_MS: Final = 5.6
+"""A piece of the interpreter's work on the machine of the published figures."""
+SQUEEZE_MS: Final = 2.1
+"""A piece of compiled work there, on each core at once."""
+WAKE_MS: Final = 0.25
+SYNC_MS: Final = 0.15
+HOP_COUNT: Final = 20
+"""Wake-ups and syncs that a fail-over of about a second has one after the other."""
+_ROUND_COUNT: Final = 40
+_WORK_STEPS: Final = 60_000
+_CORE_COUNT_MAX: Final = 4
+"""What a cluster of a run can use."""
+_SQUEEZED: Final = random.Random(1).randbytes(48 << 10) * 2
+_WAKE_S: Final = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The measures, in milliseconds; each the mean of its rounds."""
+
+    work_ms: float
+    squeeze_ms: float
+    wake_ms: float
+    sync_ms: float
+
+    @property
+    def slowness(self) -> float:
+        """How many times as long as on the quiet machine a fail-over takes here; 1 at least."""
+        work = max(self.work_ms / WORK_MS, self.squeeze_ms / SQUEEZE_MS)
+        late_ms = max(0.0, self.wake_ms - WAKE_MS) + max(0.0, self.sync_ms - SYNC_MS)
+        return max(1.0, work + HOP_COUNT * late_ms / 1000)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.slowness:.2f} times slower than a quiet one (work {self.work_ms:.1f} ms for "
+            f"{WORK_MS}, on all cores {self.squeeze_ms:.1f} for {SQUEEZE_MS}, wake-up "
+            f"{self.wake_ms:.2f} for {WAKE_MS}, sync {self.sync_ms:.2f} for {SYNC_MS})"
+        )
+
+
+QUIET: Final = Machine(WORK_MS, SQUEEZE_MS, WAKE_MS, SYNC_MS)
+
+
+def calibrate(place: Path) -> Machine:
+    """Measure this machine for about half a second; `place` is where nodes have their files.
+
+    Call it while no node runs."""
+    with tempfile.TemporaryDirectory(dir=place) as directory:
+        return Machine(
+            _mean(_work_ms), _mean(_squeeze_ms), asyncio.run(_wake_ms()), _sync_ms(Path(directory))
+        )
+
+
+def _mean(measure: Callable[[], float]) -> float:
+    return statistics.fmean(measure() for _ in range(_ROUND_COUNT))
+
+
+def _work_ms() -> float:
+    began, value, seen = time.perf_counter(), 0, dict[int, int]()
+    for step in range(_WORK_STEPS):
+        seen[step & 1023] = value
+        value = (value * 31 + step) & 0xFFFFFFFF
+    return (time.perf_counter() - began) * 1000
+
+
+def _squeeze_ms() -> float:
+    """Compression lets the interpreter lock go, so threads are on cores of their own."""
+    spans_ms: list[float] = []
+
+    def squeeze() -> None:
+        began = time.perf_counter()
+        zlib.compress(_SQUEEZED, 6)
+        spans_ms.append((time.perf_counter() - began) * 1000)
+
+    count = min(_CORE_COUNT_MAX, os.cpu_count() or 1)
+    threads = [threading.Thread(target=squeeze) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return max(spans_ms)
+
+
+async def _wake_ms() -> float:
+    spans_ms = []
+    for _ in range(_ROUND_COUNT):
+        began = time.perf_counter()
+        await asyncio.sleep(_WAKE_S)
+        spans_ms.append((time.perf_counter() - began - _WAKE_S) * 1000)
+    return statistics.fmean(spans_ms)
+
+
+def _sync_ms(directory: Path) -> float:
+    spans_ms = []
+    fd = os.open(directory / "calibration", os.O_RDWR | os.O_CREAT)
+    try:
+        for at in range(_ROUND_COUNT):
+            os.pwrite(fd, bytes([at]) * 4096, 0)
+            began = time.perf_counter()
+            os.fdatasync(fd)
+            spans_ms.append((time.perf_counter() - began) * 1000)
+    finally:
+        os.close(fd)
+    return statistics.fmean(spans_ms)

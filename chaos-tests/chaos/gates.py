@@ -1,0 +1,113 @@
+"""The times that are promised, and what of a run was later (I15).
+
+Owns the published figures (fault-matrix 11) and how they are applied: each time is divided by the
+factor of its trial, which is how slow the machine was, at least 1 and never more than 2; then the
+median and the 99th percentile of a whole run and the largest of each fault are compared. No setting
+changes a gate. Must not know how anything was measured.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from chaos.profile import Mode
+
+FACTOR_MAX: Final = 2.0
+"""However slow a machine is: beyond it nothing can be said of times, and that is a failure."""
+MEDIAN_COUNT_MIN: Final = 10
+"""Fail-overs of which a median says something: a single election lasts 0.5 to 1 s by chance."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gates:
+    """In seconds, on a machine at factor 1."""
+
+    failover_p50_s: float
+    failover_p99_s: float
+    failover_max_s: float
+    recovery_max_s: float
+
+
+PUBLISHED: Final = Gates(1.0, 2.5, 5.0, 2.0)
+MASTER_SLAVE: Final = Gates(3.0, 5.5, 6.0, 2.0)
+"""Nothing is published for these modes. The name server calls a master dead after 3 s of silence,
+and when its own leader died with the master it elects one before."""
+
+
+def gates_of(mode: Mode) -> Gates:
+    """The gates of a way to replicate."""
+    return PUBLISHED if mode is Mode.RAFT else MASTER_SLAVE
+
+
+def factor_of(slowness: float) -> float:
+    """By how much a time may be longer here."""
+    return min(FACTOR_MAX, max(1.0, slowness))
+
+
+class Times(Protocol):
+    """What is judged of a trial."""
+
+    @property
+    def failovers_ms(self) -> Sequence[float]: ...
+    @property
+    def patience_ms(self) -> float: ...
+    @property
+    def recoveries_ms(self) -> Sequence[float]: ...
+    @property
+    def slowness(self) -> float: ...
+
+
+def late_in_trial(times: Times, gates: Gates) -> list[str]:
+    """What took longer than the largest that is allowed."""
+    factor = factor_of(times.slowness)
+    found = []
+    for ms in times.failovers_ms:
+        bound_s = gates.failover_max_s * factor + times.patience_ms / 1000
+        if ms > bound_s * 1000:
+            what = "from the loss of a leader to a receipt"
+            found.append(f"I15: {ms / 1000:.2f} s {what}, {_bound(bound_s, factor)}")
+    for ms in times.recoveries_ms:
+        bound_s = gates.recovery_max_s * factor
+        if ms > bound_s * 1000:
+            found.append(f"I15: whole after {ms / 1000:.2f} s, {_bound(bound_s, factor)}")
+    return found
+
+
+def late_in_run(trials: Iterable[Times], gates: Gates) -> list[str]:
+    """What the fail-overs of a run are together slower than.
+
+    Those of clusters that are set to wait longer before they elect are judged one by one only.
+    """
+    spans_s = sorted(
+        ms / 1000 / factor_of(times.slowness)
+        for times in trials
+        if not times.patience_ms
+        for ms in times.failovers_ms
+    )
+    if not spans_s:
+        return []
+    count, found = len(spans_s), []
+    p50_s, p99_s = spans_s[(count - 1) // 2], spans_s[min(count - 1, int(0.99 * count))]
+    if count >= MEDIAN_COUNT_MIN and p50_s > gates.failover_p50_s:
+        found.append(_late(f"the median of {count} fail-overs", p50_s, gates.failover_p50_s))
+    if p99_s > gates.failover_p99_s:
+        found.append(_late(f"p99 of {count} fail-overs", p99_s, gates.failover_p99_s))
+    return found
+
+
+def shown(trials: Sequence[Times], gates: Gates) -> str:
+    """The gates of a run and the factors by which they were moved, for people."""
+    factors = sorted(factor_of(times.slowness) for times in trials) or [1.0]
+    return (
+        f"failover p50 {gates.failover_p50_s} s, p99 {gates.failover_p99_s} s, largest "
+        f"{gates.failover_max_s} s, recovery {gates.recovery_max_s} s; times {factors[0]:.2f} to "
+        f"{factors[-1]:.2f} for a slow machine"
+    )
+
+
+def _bound(bound_s: float, factor: float) -> str:
+    return f"at most {bound_s:.2f} s on this machine (factor {factor:.2f})"
+
+
+def _late(what: str, found_s: float, bound_s: float) -> str:
+    return f"I15: {what} is {found_s:.2f} s, at most {bound_s} s; divided by the machine's factors"

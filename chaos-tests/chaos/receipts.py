@@ -1,0 +1,71 @@
+"""Receipts that nobody could give: of calls that began when there was no quorum, or no copies.
+
+Owns the comparison. A call that began before a moment may be answered after it, with what was
+decided before: in a term that was there, at a place that the log of its leader had. One that began
+later may not be acknowledged at all. So nothing has to be tolerated.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from chaos.losses import Place
+from raft.errors import Outcome
+from raft.simulator.history import AppendCall, Kind, Operation, Value
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """From when on nobody could acknowledge anything."""
+
+    at_ns: int
+    term: int
+    """The last in which anything was decided."""
+    end_position: int | None = None
+    """Where the log of who led it ended, if that is known."""
+    until_ns: int | None = None
+    """When it was over; None: it is not yet."""
+
+
+def strays(
+    operations: Iterable[Operation],
+    places: Mapping[Value, Place],
+    moment: Moment,
+    *,
+    only_term: bool = False,
+) -> list[str]:
+    """Return what was acknowledged and could not be.
+
+    `only_term`: another leader may serve in a later term, so only receipts of this one are judged.
+    """
+    found = []
+    for one in operations:
+        if one.kind not in (Kind.APPEND, Kind.PUT) or one.outcome is not Outcome.APPLIED:
+            continue
+        if one.return_ns is None or one.return_ns <= moment.at_ns:
+            continue
+        if moment.until_ns is not None and one.return_ns > moment.until_ns:
+            continue
+        value = one.request.value if isinstance(one.request, AppendCall) else one.request
+        place = places[str(value)]
+        if only_term and place.term > moment.term:
+            continue
+        where = f"{value!r} at {place.position} of term {place.term}"
+        if one.invoke_ns > moment.at_ns:
+            later_ms = (one.invoke_ns - moment.at_ns) / 1e6
+            found.append(f"{where}: the call began {later_ms:.0f} ms after nobody could ack it")
+        elif place.term > moment.term:
+            found.append(f"{where}: nobody led that term, the last was {moment.term}")
+        elif moment.end_position is not None and place.position >= moment.end_position:
+            found.append(f"{where}: the log of its leader ended at {moment.end_position}")
+    return found
+
+
+def acked_count(operations: Iterable[Operation], *, since_ns: int, term: int) -> int:
+    """How many calls that began after a moment were acknowledged in a term."""
+    return sum(
+        one.kind in (Kind.APPEND, Kind.PUT)
+        and one.outcome is Outcome.APPLIED
+        and one.invoke_ns > since_ns
+        and one.term == term
+        for one in operations
+    )

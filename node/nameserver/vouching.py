@@ -1,0 +1,215 @@
+"""Whose word about a broker is believed: the rule for reports that come over the client port.
+
+Owns the rule, the counts of what was refused, and its log lines. Anybody can dial that port, and
+whatever is in the directory is where clients send messages to. So:
+
+- with a secret a report has to prove it (`proofs`), and a node speaks for its own group alone;
+- without one a report may only say what this process knows as well: a node of its own group, at the
+  address that `peers` or the group's own log has, and no epoch that is news here. (The address of a
+  peer link is not compared: people are shown it, and nobody dials it.) That a node leaves is not
+  taken from it: it expires.
+- of its own group a process believes only in nodes that it knows, and about itself only itself.
+
+A report that reaches the directory through a replica's own port was made by that replica's process.
+Must not know what the directory makes of a report.
+"""
+
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Final, Self
+
+from node.config import Settings
+from node.errors import BadRequestError, NodeError
+from node.nameserver.directory import Command
+from node.nameserver.errors import NotVouchedError
+from node.nameserver.fields import Result
+from node.nameserver.proofs import Challenges
+from node.quiet_log import QuietLog
+from quorumlog.pb import nameserver_pb2 as pb
+from store.meta_file import Json
+
+FROM_BROKERS: Final = frozenset({"register", "heartbeat", "unregister", "alter_in_sync"})
+"""What brokers say; the rest is for controllers, who have a replica."""
+NOBODY: Final = 0
+"""The id of no node."""
+_TOO_HIGH: Final = frozenset({"epoch_too_high", "version_too_high", "address_taken", "wrong_group"})
+"""Refusals of the directory that no healthy broker meets."""
+_QUIET_MS: Final = 60_000
+_SECRET: Final = "set the same secret_file on all nodes of the cluster"
+_log: Final = logging.getLogger(__name__)
+
+
+Known = Callable[[], Mapping[int, str]]
+"""What clients dial, of each node of the group of this process; of nobody where none is set."""
+
+
+class Vouching:
+    """One per process. All on the event loop's thread."""
+
+    def __init__(
+        self,
+        cluster_id: str,
+        group: str,
+        secret: bytes = b"",
+        *,
+        own_id: int = NOBODY,
+        known: Known = dict,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`own_id` is that of the broker beside; NOBODY: the name server runs alone."""
+        self.cluster_id: Final = cluster_id
+        self._group, self._own_id, self._known = group, own_id, known
+        self._challenges = (
+            Challenges(secret, cluster_id, monotonic_s=monotonic_s) if secret else None
+        )
+        self._quiet = QuietLog(_log, interval_ms=_QUIET_MS, monotonic_s=monotonic_s)
+        self.refused_counts: dict[str, int] = dict.fromkeys(REASONS, 0)
+        """Reports that were not believed, by REASONS."""
+
+    @classmethod
+    def of(
+        cls,
+        settings: Settings,
+        members: Callable[[], Mapping[int, tuple[str, str]]] = dict,
+        *,
+        is_alone: bool = False,
+    ) -> Self:
+        """Return the one of a process. `members`: the two addresses of each node that the group
+        itself decided on; they override what is configured."""
+
+        def known() -> Mapping[int, str]:
+            found = {node: str(peer.address) for node, peer in settings.peers.items()}
+            for node, (address, _) in members().items():
+                found[node] = address or found.get(node, "")
+            return found
+
+        own_id = NOBODY if is_alone else settings.node_id
+        found = cls(
+            settings.cluster_id, settings.group, settings.secret(), own_id=own_id, known=known
+        )
+        if is_alone and found._challenges is None and not settings.peers:
+            _log.warning("no broker is believed: %s, or peers of one group", _SECRET)
+        return found
+
+    @property
+    def refused_count(self) -> int:
+        """Reports that were not believed, of any reason."""
+        return sum(self.refused_counts.values())
+
+    def challenge(self) -> bytes:
+        """Return what the next proof has to be about; empty without a secret."""
+        return b"" if self._challenges is None else self._challenges.current()
+
+    def believed(self, request: pb.ReportRequest, highest_epoch: Callable[[], int]) -> Command:
+        """Return the command of a report that may be handed to the directory.
+
+        `highest_epoch` is asked for the highest one that this process knows of its group. Raises
+        UnprovenReportError, NotVouchedError, BadRequestError or BusyError, counted and logged.
+        """
+        try:
+            if self._challenges is not None:
+                self._challenges.check(request)  # Before anything of it is read.
+            command = _command_of(request.command)
+            self._check_speaker(request.group, command)
+            if self._challenges is None:
+                self._check_settings(request.group, command)
+                self._check_epochs(command, highest_epoch)
+            return command
+        except NodeError as error:
+            self._refused(error.code.rpartition(".")[2], str(error))
+            raise
+
+    def note(self, result: Result) -> None:
+        """Count and log what the directory refused a broker that was believed."""
+        if result.reason in _TOO_HIGH:
+            self._refused(result.reason, result.detail)
+
+    def _refused(self, reason: str, text: str) -> None:
+        assert reason in self.refused_counts, f"{reason} has no place in the metrics"
+        self.refused_counts[reason] += 1
+        self._quiet.warn(f"a report was refused ({reason})", text)
+
+    def _check_speaker(self, group: str, command: Command) -> None:
+        """Whoever speaks does so for its own group, and knows which cluster it is of."""
+        named = command.get("group")
+        if named != group:
+            found = f"of a node of group {group!r} is about group {named!r:.80}"
+            raise NotVouchedError(found, "a node speaks for its own group only")
+        cluster = command.get("cluster", self.cluster_id)
+        if cluster != self.cluster_id:
+            found = f"is of cluster {cluster!r:.80}, and this is {self.cluster_id!r}"
+            raise NotVouchedError(found, "correct nameserver_servers or cluster_id")
+        broker_id, known = _broker_id(command), self._known()
+        if group != self._group or (self._own_id == NOBODY and not known):
+            return
+        if broker_id == self._own_id:
+            found = f"is about node {broker_id}, which is this one"
+            raise NotVouchedError(found, "it speaks for itself; correct node_id of the other")
+        if broker_id not in known:
+            found = f"is about node {broker_id}, which is no member of group {group!r} here"
+            remedy = "add it with 'qlog cluster members add', or to peers"
+            raise NotVouchedError(found, remedy)
+
+    def _check_settings(self, group: str, command: Command) -> None:
+        """Without a secret a report says what is known, or it is nobody's."""
+        broker_id = _broker_id(command)
+        address = self._known().get(broker_id) if group == self._group else None
+        if not address:
+            found = f"is about broker {broker_id} of group {group!r}, for which nobody vouches"
+            remedy = f"{_SECRET}: without one only the peers of {self._group!r} are believed"
+            raise NotVouchedError(found, remedy)
+        if command["op"] == "unregister":
+            found = f"without a proof takes node {broker_id} out"
+            raise NotVouchedError(found, f"it expires by itself; {_SECRET}")
+        if command["op"] == "register" and command.get("address") != address:
+            said = command.get("address")
+            found = f"has node {broker_id} at {said!r:.200}, and peers has it at {address}"
+            raise NotVouchedError(found, f"make them the same, or {_SECRET}")
+
+    def _check_epochs(self, command: Command, highest_epoch: Callable[[], int]) -> None:
+        """Nobody needs the word of a stranger for an epoch: the group tells its nodes of each."""
+        if self._own_id == NOBODY or command["op"] not in ("register", "heartbeat"):
+            return
+        said = max(_numbers(command), default=0)
+        highest = highest_epoch() if said else 0
+        if said > highest:
+            found = f"names epoch {said}, and the highest known here is {highest}"
+            raise NotVouchedError(found, f"wait until this node has heard of it, or {_SECRET}")
+
+
+REASONS: Final = ("unproven", "not_vouched", "bad_request", "busy", *sorted(_TOO_HIGH))
+"""Why reports are refused, as metrics say it."""
+
+
+def _command_of(encoded: bytes) -> Command:
+    """Read a command that a node may send. Raises BadRequestError."""
+    try:
+        command = json.loads(encoded)
+    except (ValueError, RecursionError) as error:
+        raise BadRequestError("command", "JSON", f"{len(encoded)} other bytes") from error
+    if not isinstance(command, dict) or str(command.get("op")) not in FROM_BROKERS:
+        expected = f"one of {', '.join(sorted(FROM_BROKERS))}"
+        raise BadRequestError("command", expected, repr(encoded[:64]))
+    return command
+
+
+def _broker_id(command: Command) -> int:
+    name = "requester" if command["op"] == "alter_in_sync" else "broker_id"
+    return _integer(command.get(name), name)
+
+
+def _numbers(command: Command) -> list[int]:
+    """Return the epochs that a report names."""
+    bindings = command.get("bindings", [])
+    if not isinstance(bindings, list):
+        raise BadRequestError("bindings", "a list", repr(bindings)[:64])
+    numbers = [entry[0] if isinstance(entry, list) and entry else None for entry in bindings]
+    return [_integer(number, "epoch") for number in (command.get("epoch"), *numbers)]
+
+
+def _integer(found: Json, name: str) -> int:
+    if not isinstance(found, int) or isinstance(found, bool):
+        raise BadRequestError(name, "an integer", repr(found)[:64])
+    return found

@@ -1,0 +1,136 @@
+"""What a person should know of the groups in the directory: who came, and who can elect nobody.
+
+Owns what is remembered between two looks: since when a group has no master, which groups and
+addresses were there before, and the counts and log lines of what changed. Where clients send
+messages follows from the directory, so nothing new in it goes unsaid. Must not know replication or
+who asks.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from node.nameserver.controller import has_master
+from node.nameserver.directory import Directory
+from node.nameserver.groups import Group
+from node.nameserver.routes import alive_brokers
+from node.nameserver.trusted_time import HEARD_AFTER_MS
+
+NO_MASTER_AFTER_MS: Final = 15_000
+"""A group without a master for so long is a problem: three failovers."""
+SETTLE_MS: Final = HEARD_AFTER_MS
+"""After so long with a leader everybody was seen who was there at the start of this process."""
+_AWAY_COUNT_MAX: Final = 64
+"""Brokers of a group that are remembered while they are away."""
+_KNOWN_GROUP_COUNT_MAX: Final = 256
+"""Groups that are remembered, four times as many as may be there; then the one seen least lately
+is news again."""
+_log: Final = logging.getLogger(__name__)
+
+
+class Sight(NamedTuple):
+    """What is to be known of one group at one time."""
+
+    name: str
+    cluster: str
+    addresses: dict[int, str]
+    """Of the brokers that are alive."""
+    has_master: bool
+    stuck: str
+    """Why it can elect nobody, whatever happens; empty: it can."""
+
+
+def sights(directory: Directory, now_ms: int) -> tuple[Sight, ...]:
+    """Return all groups of which a broker is alive at this time."""
+    found = (_sight(group, directory, now_ms) for group in directory.groups.values())
+    return tuple(sight for sight in found if sight.addresses)
+
+
+def _sight(group: Group, directory: Directory, now_ms: int) -> Sight:
+    limits = directory.limits
+    alive = alive_brokers(group, now_ms, limits.broker_expiry_ms)
+    if group.kind == "ha":
+        is_led = has_master(group, now_ms, limits.master_silence_ms)
+    else:
+        is_led = any(broker.broker_id == group.master_id for broker in alive)
+    stuck = ""
+    if group.is_unfounded(limits):
+        stuck = f"epoch {group.epoch_highest} is far above all that its nodes report"
+    elif group.is_exhausted(limits):
+        stuck = f"epoch {group.epoch_highest} is the last one"
+    addresses = {broker.broker_id: broker.address for broker in alive}
+    return Sight(group.name, group.cluster, addresses, is_led, stuck)
+
+
+class GroupWatch:
+    """One per process that has a replica; `note` it at least every second."""
+
+    def __init__(self, *, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic_s = monotonic_s
+        self._addresses: dict[tuple[str, str], dict[int, str]] = {}
+        """By cluster and group: addresses that were seen of its brokers."""
+        self._led_since_s: float | None = None
+        """When a leader was first known."""
+        self._masterless_s: dict[str, float] = {}
+        """Since when a group has no master."""
+        self.problems: dict[str, str] = {}
+        """By group: why it has no master, or can get no other one."""
+        self.groups: tuple[str, ...] = ()
+        """Those alive."""
+        self.new_group_count = self.new_address_count = 0
+        """Since it has settled: groups that came, and brokers at an address that was new."""
+
+    def note(self, seen: tuple[Sight, ...], *, has_leader: bool) -> None:
+        """Take in how the groups are. Without a leader nobody is heard, so nobody is missed."""
+        now_s = self._monotonic_s()
+        self.groups = tuple(sight.name for sight in seen)
+        if has_leader and self._led_since_s is None:
+            self._led_since_s = now_s
+        led_s = 0.0 if self._led_since_s is None else now_s - self._led_since_s
+        self._note_addresses(seen, is_news=led_s >= SETTLE_MS / 1000)
+        before, self._masterless_s = self._masterless_s, {}
+        problems: dict[str, str] = {}
+        for sight in seen if has_leader else ():
+            if not sight.has_master:
+                self._masterless_s[sight.name] = before.get(sight.name, now_s)
+            silent_s = now_s - self._masterless_s.get(sight.name, now_s)
+            if sight.stuck:
+                problems[sight.name] = f"group {sight.name} can elect nobody: {sight.stuck}"
+            elif silent_s >= NO_MASTER_AFTER_MS / 1000:
+                alive = ", ".join(map(str, sorted(sight.addresses)))
+                problems[sight.name] = (
+                    f"group {sight.name} has had no master for {silent_s:.0f} s, as far as the "
+                    f"name server knows; alive: node {alive}"
+                )
+        for name in sorted(problems.keys() - self.problems.keys()):
+            _log.warning("%s", problems[name])
+        for name in sorted(self.problems.keys() - problems.keys()):
+            _log.info("what was said of group %s is over", name)
+        self.problems = problems
+
+    def clear(self) -> None:
+        """Nobody looks any more: nothing is known."""
+        self._masterless_s, self.problems, self.groups = {}, {}, ()
+
+    def _note_addresses(self, seen: tuple[Sight, ...], *, is_news: bool) -> None:
+        level = logging.WARNING if is_news else logging.INFO
+        for sight in seen:
+            key = (sight.cluster, sight.name)
+            before = self._addresses.pop(key, None)
+            # What is away is remembered: to come back is no news.
+            away = dict(list((before or {}).items())[-_AWAY_COUNT_MAX:])
+            self._addresses[key] = {**away, **sight.addresses}
+            if len(self._addresses) > _KNOWN_GROUP_COUNT_MAX:
+                del self._addresses[next(iter(self._addresses))]
+            if before is None:
+                self.new_group_count += is_news
+                where = ", ".join(f"{n} at {a}" for n, a in sorted(sight.addresses.items()))
+                _log.log(level, "broker group %s of cluster %s: %s", sight.name, key[0], where)
+                continue
+            for node, address in sorted(sight.addresses.items()):
+                if before.get(node) != address:
+                    self.new_address_count += is_news
+                    was = before.get(node, "unknown")
+                    text = "broker %d of group %s is at %s, was %s"
+                    _log.log(level, text, node, sight.name, address, was)

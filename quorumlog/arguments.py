@@ -1,0 +1,472 @@
+"""What an argument of a public call may be, and the words for one that may not.
+
+Owns the rule that the signature is the contract: what is handed over must be of the annotated type,
+a number within the range of its name, a text one that can be sent. So nothing reaches a request, a
+batch or a task that others share which cannot be encoded there. Must not know what a call does.
+
+`checked` wraps the public methods of a class. Those that are called once a message look at their
+arguments by themselves (`outgoing`), because the general way costs microseconds: `checks_itself`
+marks them. tests/client/test_arguments.py finds a public method that is neither.
+"""
+
+import enum
+import functools
+import inspect
+import operator
+import os
+import types
+import typing
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Final, Literal, TypeVar
+
+from quorumlog.delivery import Receipt
+from quorumlog.errors import InvalidRequestError, WrongTypeError
+from quorumlog.message import Message, MessageBatch
+from quorumlog.options import Consistency, parse_position
+from quorumlog.queues import Queue
+from quorumlog.retry import TIMEOUT_MS_MAX
+from quorumlog.transaction_types import Decision
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_Class = TypeVar("_Class", bound=type)
+Check = Callable[[str, Any], None]
+"""(name of the parameter, value). Raises InvalidRequestError, WrongTypeError if it is of no use."""
+
+INT32_MAX: Final = (1 << 31) - 1
+UINT32_MAX: Final = (1 << 32) - 1
+INT64_MAX: Final = (1 << 63) - 1
+UINT64_MAX: Final = (1 << 64) - 1
+TEXT_LENGTH_MAX: Final = 4 * 1024 * 1024
+"""Of any text: more does not fit into a request."""
+NAME_LENGTH_MAX: Final = 255
+"""Of topics and groups, the characters that a record has room for."""
+SHOWN_LENGTH_MAX: Final = 80
+"""Of a value in the text of an error."""
+
+RANGES: Final[Mapping[str, tuple[float, float]]] = {
+    # Names of the log.
+    "queue_id": (0, INT32_MAX),
+    "queues": (0, INT32_MAX),
+    "offset": (0, INT64_MAX),
+    "offsets": (0, INT64_MAX),
+    "at_least_index": (0, INT64_MAX),
+    "index": (-1, INT64_MAX),
+    "node_id": (0, UINT32_MAX),
+    "transaction_id": (0, INT64_MAX),
+    "flag": (-INT32_MAX - 1, INT32_MAX),
+    "producer_id": (0, UINT64_MAX),
+    "sequence": (0, UINT64_MAX),
+    # Times.
+    "unix_ms": (0, INT64_MAX),
+    "lo_unix_ms": (0, INT64_MAX),
+    "hi_unix_ms": (0, INT64_MAX),
+    "deliver_at": (0, 1e11),
+    "delay": (0, 1e11),
+    "seconds": (0, 43_200),
+    "invisible": (0.001, 43_200),
+    "wait": (0, 3_600),
+    "timeout_ms": (0, TIMEOUT_MS_MAX),
+    "connect_timeout_ms": (1, TIMEOUT_MS_MAX),
+    "wait_ms": (0, TIMEOUT_MS_MAX),
+    "linger_ms": (0, 60_000),
+    "commit_interval_ms": (10, TIMEOUT_MS_MAX),
+    "check_after_ms": (0, UINT32_MAX),
+    "retry_delays_ms": (0, UINT32_MAX),
+    # Sizes and counts.
+    "level": (1, 18),
+    "queue_count": (0, INT32_MAX),
+    "permission": (0, INT32_MAX),
+    "max_count": (0, INT32_MAX),
+    "max_size_bytes": (0, INT32_MAX),
+    "record_count": (0, UINT32_MAX),
+    "retry_count_max": (0, INT32_MAX),
+    "max_attempts": (1, INT32_MAX),
+    "prefetch": (1, INT32_MAX),
+    "batch_size_bytes_max": (1, INT32_MAX),
+    "batch_count_max": (0, INT32_MAX),
+    "in_flight_max": (1, INT32_MAX),
+    "buffer_size_bytes_max": (1, 1 << 40),
+    "compress_from_size_bytes": (1, INT32_MAX),
+    "held_size_bytes_max": (1, 1 << 40),
+    "held_count_max": (1, INT64_MAX),
+    # Of a cluster for tests.
+    "nodes": (1, 9),
+    "groups": (1, 16),
+}
+"""The least and the largest number by the name of the parameter, which means the same everywhere.
+Narrower ranges are those of single calls and of the nodes."""
+
+LENGTHS: Final[Mapping[str, int]] = {
+    "topic": NAME_LENGTH_MAX,
+    "topics": NAME_LENGTH_MAX,
+    "forbidden_topics": NAME_LENGTH_MAX,
+    "group": NAME_LENGTH_MAX,
+    "broker_group": NAME_LENGTH_MAX,
+    "client_id": NAME_LENGTH_MAX,
+    "cluster_id": NAME_LENGTH_MAX,
+    "message_id": NAME_LENGTH_MAX,
+    "namespace": NAME_LENGTH_MAX,
+    "name": NAME_LENGTH_MAX,
+    "address": NAME_LENGTH_MAX,
+    "peer_address": NAME_LENGTH_MAX,
+    "key": 32_767,
+    "tag": 32_767,
+    "tags": 32_767,
+}
+"""The characters that a text may have, where they are fewer than TEXT_LENGTH_MAX."""
+
+
+# What may be wrong with a value.
+
+
+def shown(value: object) -> str:
+    """Return a value as an error shows it: not all of what is long, and whatever its repr does."""
+    try:
+        text = repr(value)
+    except Exception as error:  # noqa: BLE001 - it is the caller's object.
+        text = f"<{type(value).__name__}, its repr raises {type(error).__name__}>"
+    text = text.encode("utf-8", "backslashreplace").decode()
+    if len(text) > SHOWN_LENGTH_MAX:
+        return f"{text[:SHOWN_LENGTH_MAX]}... ({len(text)} characters)"
+    return text
+
+
+def wrong_type(name: str, value: object, wanted: str) -> WrongTypeError:
+    """Make the error for a value of a type that cannot be used."""
+    return WrongTypeError(f"{name} is {shown(value)}, a {type(value).__name__}; use {wanted}")
+
+
+def check_number(name: str, value: Any) -> None:
+    """Whole numbers, also those of numpy, within the range of their name."""
+    if isinstance(value, bool):
+        raise wrong_type(name, value, "a whole number")
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise wrong_type(name, value, "a whole number") from None
+    _check_range(name, number)
+
+
+def check_real(name: str, value: Any) -> None:
+    """Numbers with or without a fraction, finite, within the range of their name."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise wrong_type(name, value, "a number")
+    _check_range(name, value)
+
+
+def _check_range(name: str, number: float) -> None:
+    lo, hi = RANGES[name]
+    if not lo <= number <= hi:  # Nor is NaN.
+        raise InvalidRequestError(f"{name} is {shown(number)}; use {lo:.15g} to {_plain(hi)}")
+
+
+def _plain(number: float) -> str:
+    return str(number) if isinstance(number, int) else f"{number:.15g}"
+
+
+def check_text(name: str, value: Any) -> None:
+    """Text that can be sent: UTF-8, and not endless."""
+    if not isinstance(value, str):
+        raise wrong_type(name, value, "text")
+    limit = LENGTHS.get(name, TEXT_LENGTH_MAX)
+    if len(value) > limit:
+        raise InvalidRequestError(f"{name} has {len(value)} characters; use {limit} at most")
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidRequestError(
+                f"{name} is {shown(value)}, which is no valid text ({error.reason} at character "
+                f"{error.start}); use what UTF-8 can encode"
+            ) from None
+
+
+def check_path(name: str, value: Any) -> None:
+    """Where a file may be."""
+    if not isinstance(value, str | os.PathLike):
+        raise wrong_type(name, value, "a path")
+    check_text(name, os.fsdecode(value))
+    if "\0" in os.fsdecode(value):
+        raise InvalidRequestError(f"{name} is {shown(value)}; use a path without 0x00")
+
+
+def _check_flag(name: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise wrong_type(name, value, "True or False")
+
+
+def _check_queue(name: str, value: Any) -> None:
+    if not isinstance(value, tuple) or len(value) != 2:
+        raise wrong_type(name, value, "a Queue, or a pair of topic and queue id")
+    check_text("topic", value[0])
+    check_number("queue_id", value[1])
+    if isinstance(value, Queue):
+        check_text("group", value.group)
+
+
+def _check_message(name: str, value: Any) -> None:
+    """Messages that were received; also one that somebody made by hand."""
+    if not isinstance(value, Message):
+        raise wrong_type(name, value, "a message that was received")
+    check_text("topic", value.topic)
+    check_number("queue_id", value.queue_id)
+    check_number("offset", value.queue_offset)
+    check_text("group", value.group)
+    check_text("handle", getattr(value, "handle", ""))
+
+
+def _check_receipt(name: str, value: Any) -> None:
+    if not isinstance(value, Receipt):
+        raise wrong_type(name, value, "a receipt")
+    check_text("message_id", value.message_id)
+    check_text("group", value.group)
+
+
+def _check_batch(name: str, value: Any) -> None:
+    if not isinstance(value, MessageBatch):
+        raise wrong_type(name, value, "a batch that was received")
+    _check_queue("queue", value.queue)
+    check_number("offset", value.first_offset)
+    check_number("offset", value.next_offset)
+
+
+def _check_position(name: str, value: Any) -> None:
+    if not isinstance(value, str):
+        check_number("offset", value)
+    parse_position(value)
+
+
+def _check_consistency(name: str, value: Any) -> None:
+    if not isinstance(value, str | Consistency):
+        raise wrong_type(name, value, "a Consistency or the name of one")
+    Consistency.of(value)
+
+
+def _check_decision(_name: str, value: Any) -> None:
+    Decision.of(value)
+
+
+# From an annotation to a check.
+
+_BY_NAME: Final[Mapping[str, Check]] = {
+    "position": _check_position,
+    "consistency": _check_consistency,
+    "decision": _check_decision,
+    "directory": check_path,
+    "offsets_path": check_path,
+}
+_BY_TYPE: Final[Mapping[Any, Check]] = {
+    int: check_number,
+    float: check_real,
+    str: check_text,
+    bool: _check_flag,
+    Queue: _check_queue,
+    Message: _check_message,
+    MessageBatch: _check_batch,
+    Receipt: _check_receipt,
+}
+_TEXTS: Final = (str, bytes, bytearray, memoryview)
+
+
+def check_for(name: str, annotation: Any) -> Check | None:
+    """Return the check of a parameter by its annotation; None: it may be anything."""
+    options = _options(annotation)
+    if type(None) in options:
+        rest = [option for option in options if option is not type(None)]
+        check = _check_for(name, rest)
+        if check is None:
+            return None
+        return lambda name, value: None if value is None else check(name, value)
+    return _check_for(name, options)
+
+
+def _check_for(name: str, options: Sequence[Any]) -> Check | None:
+    if name in _BY_NAME:
+        return _BY_NAME[name]
+    if Any in options:
+        return None
+    return _one_of([_check_one(name, option) for option in options])
+
+
+def _options(annotation: Any) -> tuple[Any, ...]:
+    """Return what a union is of."""
+    if typing.get_origin(annotation) in (types.UnionType, typing.Union):
+        return typing.get_args(annotation)
+    return (annotation,)
+
+
+def _one_of(checks: Sequence[Check]) -> Check:
+    """What one of the checks takes."""
+    if len(checks) == 1:
+        return checks[0]
+
+    def check(name: str, value: Any) -> None:
+        wanted = []
+        for one in checks:
+            try:
+                one(name, value)
+                return
+            except WrongTypeError as error:
+                about, _, use = str(error).rpartition("; use ")
+                if not about.startswith(f"{name} is {shown(value)}, "):
+                    raise  # Of its kind, but for something in it.
+                wanted.append(use)
+        raise wrong_type(name, value, " or ".join(wanted))
+
+    return check
+
+
+def _check_one(name: str, annotation: Any) -> Check:
+    if annotation in _BY_TYPE:
+        assert annotation not in (int, float) or name in RANGES, f"no range of {name}"
+        return _BY_TYPE[annotation]
+    origin: Any = typing.get_origin(annotation)
+    inner = typing.get_args(annotation)
+    if origin is Literal:
+        return functools.partial(_check_literal, inner)
+    if origin is tuple:
+        return _check_queue
+    if origin is Callable:
+        return _check_function
+    if inspect.isclass(origin) and issubclass(origin, Mapping):
+        of_key, of_value = (check_for(name, one) for one in inner)
+        return functools.partial(_check_mapping, of_key, of_value)
+    if inspect.isclass(origin) and issubclass(origin, Sequence):
+        return functools.partial(_check_each, check_for(name, inner[0]))
+    if origin is not None and not inspect.isclass(origin):
+        raise AssertionError(f"{name}: no check of {annotation}")
+    if inspect.isclass(annotation) and issubclass(annotation, enum.Enum):
+        return functools.partial(_check_class, annotation)
+    assert inspect.isclass(annotation), f"{name}: no check of {annotation}"
+    return functools.partial(_check_class, annotation)
+
+
+def _check_literal(allowed: Sequence[Any], name: str, value: Any) -> None:
+    if not isinstance(value, tuple({type(one) for one in allowed})):
+        raise wrong_type(name, value, " or ".join(map(repr, allowed)))
+    if value not in allowed:
+        choice = ", ".join(map(repr, allowed))
+        raise InvalidRequestError(f"{name} is {shown(value)}; use one of {choice}")
+
+
+def _check_each(each: Check | None, name: str, value: Any) -> None:
+    if isinstance(value, (*_TEXTS, Mapping)) or not isinstance(value, Collection):
+        raise wrong_type(name, value, "a list")
+    if each is not None:
+        for one in value:
+            each(name, one)
+
+
+def _check_mapping(of_key: Check | None, of_value: Check | None, name: str, value: Any) -> None:
+    if not isinstance(value, Mapping):
+        raise wrong_type(name, value, "a dict")
+    for key, other in value.items():
+        if of_key is not None:
+            of_key(name, key)
+        if of_value is not None:
+            of_value(name, other)
+
+
+def _check_class(wanted: type, name: str, value: Any) -> None:
+    if not isinstance(value, wanted):
+        raise wrong_type(name, value, f"a {wanted.__name__}")
+    if issubclass(wanted, Message):
+        _check_message(name, value)
+
+
+def _check_function(name: str, value: Any) -> None:
+    if not callable(value):
+        raise wrong_type(name, value, "a function")
+
+
+def check_fields(made: Any) -> None:
+    """Look at all fields of a dataclass in the same way."""
+    for name, annotation in typing.get_type_hints(type(made)).items():
+        check = check_for(name, annotation)
+        if check is not None:
+            check(name, getattr(made, name))
+
+
+# The wrappers.
+
+
+class Plan:
+    """The checks of one function, made when it is first called: by then all names are known."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self._names: list[str] = []
+        self._rest: str | None = None
+        self._checks: dict[str, Check | None] | None = None
+
+    @property
+    def checks(self) -> dict[str, Check | None]:
+        """By parameter."""
+        if self._checks is None:
+            hints = typing.get_type_hints(self._function)
+            found: dict[str, Check | None] = {}
+            for name, parameter in inspect.signature(self._function).parameters.items():
+                if parameter.kind is parameter.VAR_KEYWORD:
+                    continue  # Handed on to a call that knows their names.
+                if parameter.kind is parameter.VAR_POSITIONAL:
+                    self._rest = name
+                else:
+                    self._names.append(name)
+                found[name] = None if name == "self" else check_for(name, hints.get(name, Any))
+            self._checks = found
+        return self._checks
+
+    def check(self, args: Sequence[Any], named: Mapping[str, Any]) -> None:
+        """Look at the arguments of a call; what does not fit the signature fails by itself."""
+        checks = self.checks
+        for name, value in zip(self._names, args, strict=False):
+            if (check := checks[name]) is not None:
+                check(name, value)
+        if self._rest is not None and (check := checks[self._rest]) is not None:
+            for value in args[len(self._names) :]:
+                check(self._rest, value)
+        for name, value in named.items():
+            if (check := checks.get(name)) is not None:
+                check(name, value)
+
+
+def checked_call(function: _Function) -> _Function:
+    """Have a function look at its arguments before it does anything."""
+    plan = Plan(function)
+    call: Any
+    if inspect.iscoroutinefunction(function):
+
+        async def call(*args: Any, **named: Any) -> Any:
+            plan.check(args, named)
+            return await function(*args, **named)
+    else:
+
+        def call(*args: Any, **named: Any) -> Any:
+            plan.check(args, named)
+            return function(*args, **named)
+
+    functools.update_wrapper(call, function)
+    call.plan = plan
+    return typing.cast(_Function, call)
+
+
+def checked(kind: _Class) -> _Class:
+    """Have all public methods of a class look at their arguments."""
+    for name, value in list(vars(kind).items()):
+        is_public = not name.startswith("_") and inspect.isfunction(value)
+        if not is_public or hasattr(value, "plan") or is_checking_itself(value):
+            continue
+        if len(inspect.signature(value).parameters) > 1:
+            setattr(kind, name, checked_call(value))
+    return kind
+
+
+def checks_itself(function: _Function) -> _Function:
+    """Mark a method that looks at its arguments by itself, or hands them to one that does."""
+    function.checks_itself = True  # type: ignore[attr-defined]
+    return function
+
+
+def is_checking_itself(function: Callable[..., Any]) -> bool:
+    """Say whether a method bears that mark."""
+    return bool(getattr(function, "checks_itself", False))

@@ -1,0 +1,147 @@
+"""The client's half of single reads: a pull, messages by id or key, offsets, routes.
+
+Owns the arguments; must not know how a node is chosen (`reads`). `quorumlog.client.Client` is the
+one subclass.
+"""
+
+from collections.abc import Sequence
+
+from quorumlog.arguments import checked
+from quorumlog.client_parts import Parts
+from quorumlog.delay import CancelledDelay
+from quorumlog.delivery import Receipt
+from quorumlog.message import Message, MessageBatch
+from quorumlog.options import Consistency
+from quorumlog.queues import Queue
+from quorumlog.reads import Freshness, QueueOffsets
+from quorumlog.retry import Deadline
+from quorumlog.routing import Route
+
+
+@checked
+class ReadClient:
+    """Makes single reads."""
+
+    _timeout_ms: int
+
+    def _started(self) -> Parts:
+        raise NotImplementedError
+
+    def _deadline(self) -> Deadline:
+        raise NotImplementedError
+
+    async def pull(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        *,
+        max_count: int = 0,
+        max_size_bytes: int = 0,
+        wait_ms: int = 0,
+        consistency: Consistency | str = Consistency.LEADER,
+        at_least_index: int | None = None,
+        node_id: int | None = None,
+        tags: Sequence[str] = (),
+        sql: str = "",
+        timeout_ms: int | None = None,
+        group: str = "",
+    ) -> MessageBatch:
+        """Read one queue from an offset on, once; at least one message if there is any.
+
+        With `wait_ms` the node waits that long for one. 0 for the limits means the node's own.
+        `group` is the queue's broker group: where none is named, the first one by name is meant.
+        """
+        return await self._started().reads.pull(
+            Queue(topic, queue_id, group),
+            offset,
+            Freshness.of(consistency, at_least_index, node_id),
+            max_count=max_count,
+            max_size_bytes=max_size_bytes,
+            wait_ms=wait_ms,
+            tags=tags,
+            sql=sql,
+            timeout_ms=timeout_ms or self._timeout_ms,
+        )
+
+    async def get_message(
+        self,
+        message_id: str,
+        *,
+        consistency: Consistency | str = Consistency.LEADER,
+        node_id: int | None = None,
+    ) -> Message:
+        """Return the message with that id. Raises NotFoundError."""
+        freshness = Freshness.of(consistency, None, node_id)
+        return await self._started().reads.message(message_id, freshness, self._deadline())
+
+    async def cancel_delayed(self, message: Receipt | str, *, group: str = "") -> CancelledDelay:
+        """As `admin.cancel_delayed`: have a message that was sent with a delay never delivered."""
+        return await self._started().admin.cancel_delayed(message, group=group)
+
+    async def query_by_key(
+        self,
+        topic: str,
+        key: str,
+        *,
+        lo_unix_ms: int = 0,
+        hi_unix_ms: int = 0,
+        max_count: int = 64,
+        consistency: Consistency | str = Consistency.LEADER,
+    ) -> list[Message]:
+        """Return messages that were sent with this key and stored within [lo, hi] (0: no limit)."""
+        return await self._started().reads.by_key(
+            topic,
+            key,
+            lo_unix_ms=lo_unix_ms,
+            hi_unix_ms=hi_unix_ms,
+            max_count=max_count,
+            freshness=Freshness.of(consistency),
+            deadline=self._deadline(),
+        )
+
+    async def queue_offsets(
+        self,
+        topic: str,
+        queues: Sequence[int | Queue] | None = None,
+        *,
+        consistency: Consistency | str = Consistency.LEADER,
+        node_id: int | None = None,
+    ) -> list[QueueOffsets]:
+        """Return the offsets of a topic's queues, all of them if none is named.
+
+        Raises what a broker group says that cannot answer; name queues to leave it out.
+        """
+        reads, deadline = self._started().reads, self._deadline()
+        freshness = Freshness.of(consistency, None, node_id)
+        if queues is None:
+            named, failed = await reads.queues(topic, freshness, deadline)
+            if failed:
+                raise failed[0]
+        else:
+            named = [q if isinstance(q, Queue) else Queue(topic, q) for q in queues]
+        return await reads.queue_offsets(named, freshness, deadline)
+
+    async def offset_by_time(
+        self,
+        topic: str,
+        queue_id: int,
+        unix_ms: int,
+        *,
+        consistency: Consistency | str = Consistency.LEADER,
+        group: str = "",
+    ) -> int:
+        """Return the offset of the first message stored at that time or later."""
+        queue = Queue(topic, queue_id, group)
+        return await self._started().reads.offset_by_time(
+            queue, unix_ms, Freshness.of(consistency), self._deadline()
+        )
+
+    async def route(self, *topics: str) -> Route:
+        """Ask who leads and where topics are; unknown ones are left out."""
+        parts, deadline = self._started(), self._deadline()
+        if topics:
+            await parts.reads.ask_routes(topics, deadline)
+        else:
+            await parts.groups.refresh(deadline)
+        return parts.groups.view(topics)

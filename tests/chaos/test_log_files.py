@@ -1,0 +1,121 @@
+"""What scenarios read from the files of a dead node, and what they compute, is right."""
+
+import json
+from pathlib import Path
+from random import Random
+
+import pytest
+from chaos import cluster
+from chaos.links import CLIENTS, Links, asking
+from chaos.log_files import durable_mark, end_position, log_files, newest
+from chaos.recorder import Recorder
+from chaos.scenarios import derived, resources
+from chaos.scenarios.membership import longest_pause_ms
+
+from deploy.local import LocalCluster
+from raft.simulator.history import AppendCall, Kind, Receipt
+from store.config import StoreConfig
+from store.durable_mark import DurableMark, Mark
+from store.file_system import FileSystem
+from store.index_file import file_size_bytes
+
+
+def test_the_end_of_a_log_is_behind_its_last_byte(tmp_path: Path) -> None:
+    data = tmp_path / "dledger-n0" / "data"
+    data.mkdir(parents=True)
+    (data / "00000000000000000000").write_bytes(b"x" * 4096)
+    (data / "00000000000000004096").write_bytes(b"yz" + bytes(4094))
+    (data / "00000000000000008192").write_bytes(bytes(4096))  # Made ahead.
+    (data / "00000000000000008192.tmp").write_bytes(b"no log file")
+    assert [int(path.name) for path in log_files(tmp_path)] == [0, 4096, 8192]
+    assert newest(tmp_path) == (data / "00000000000000004096", 2)
+    assert end_position(tmp_path) == 4098
+
+
+def test_the_newer_of_two_marks_counts(tmp_path: Path) -> None:
+    fs = FileSystem()
+    mark = DurableMark.create(fs, str(tmp_path), Mark(100, 1), interval_ms=0)
+    mark.close()
+    again = DurableMark.open(fs, str(tmp_path), interval_ms=0, log_is_empty=False)
+    assert durable_mark(tmp_path) == again.mark
+    assert durable_mark(tmp_path).durable_position == 100
+    again.lower(60, 0)
+    assert durable_mark(tmp_path).durable_position == 60
+    again.close()
+
+
+def test_the_longest_time_without_a_receipt_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder()
+    monkeypatch.setattr("chaos.scenarios.membership.now_ns", lambda: 10_000_000)
+    assert longest_pause_ms(recorder, 4_000_000) == 6.0
+    for at_ns in (3_000_000, 5_000_000, 9_000_000):
+        monkeypatch.setattr("chaos.recorder.now_ns", lambda at_ns=at_ns: at_ns)
+        recorder.done(1, Kind.APPEND, "q0", at_ns - 1, AppendCall("a"), Receipt(0))
+    assert longest_pause_ms(recorder, 4_000_000) == 4.0
+
+
+def test_words_of_a_node_without_descriptors_are_those_that_came_since(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("OSError: [Errno 24] Too many open files\n")
+    size_bytes = log.stat().st_size
+    assert resources.is_refused_one(log, 0)
+    assert not resources.is_refused_one(log, size_bytes)
+
+
+def test_bits_are_flipped_in_the_field_that_is_named(tmp_path: Path) -> None:
+    queue = tmp_path / "consumequeue" / "t" / "0"
+    queue.mkdir(parents=True)
+    path = queue / "00000000000000000000"
+    good = b"\x11" * 20 * 50 + bytes(20 * 10)
+    for lo, hi in ((0, 8), (8, 12), (12, 20)):
+        path.write_bytes(good)
+        count = derived.flip_units(tmp_path, "t", lo, hi, Random(7))
+        changed = [
+            at for at, (a, b) in enumerate(zip(good, path.read_bytes(), strict=True)) if a != b
+        ]
+        assert len(changed) == count == derived.DAMAGE_COUNT
+        assert all(lo <= at % 20 < hi and at < 20 * 50 for at in changed)
+
+
+class _Server:
+    """Names proxies and gives them ports."""
+
+    def __init__(self) -> None:
+        self.made: dict[str, int] = {}
+
+    def create(self, name: str, port: int) -> "_Proxy":
+        self.made[name] = port
+        return _Proxy(name, 50_000 + len(self.made))
+
+
+class _Proxy:
+    def __init__(self, name: str, port: int) -> None:
+        self.name, self.port = name, port
+
+
+def test_who_asks_the_name_server_does_it_through_proxies_of_its_own(tmp_path: Path) -> None:
+    server = _Server()
+    links = Links(server)  # type: ignore[arg-type]
+    local = LocalCluster.create(tmp_path / "c", 5, replication="sync_master", relay=links.relay)
+    cluster._lead_askers_through_proxies(local, links)
+    for node in (4, 5):
+        assert links.to_nameserver(node) == [(asking(node), one) for one in (1, 2, 3)]
+        text = (local.node_directory(node) / "node.toml").read_text("utf-8")
+        line = next(line for line in text.splitlines() if line.startswith("nameserver_servers"))
+        told = json.loads(line.partition(" = ")[2])
+        assert told == [f"127.0.0.1:{links.port((asking(node), one))}" for one in (1, 2, 3)]
+    assert not links.to_nameserver(1, 2, 3)
+    # They are no links between nodes, nor of clients.
+    assert all(pair[0] > 0 for pair in links.all_pairs())
+    assert all(pair[0] in (CLIENTS, 1, 2, 3, 4, 5) for pair in links.all_pairs(with_clients=True))
+    assert all(pair[0] > 0 for pair in links.between([4], [1, 2, 3]))
+
+
+def test_the_slots_of_an_index_file_follow_from_its_size() -> None:
+    config = StoreConfig()
+    size_bytes = file_size_bytes(
+        slot_count=config.index_slot_count, entry_count=config.index_entry_count
+    )
+    assert derived.slot_count_of(size_bytes) == config.index_slot_count
+    with pytest.raises(AssertionError, match="an index file"):
+        derived.slot_count_of(size_bytes + 1)

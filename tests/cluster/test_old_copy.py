@@ -1,0 +1,382 @@
+"""A node that comes back on an earlier copy of its own disk, as a backup or a snapshot of a virtual
+machine is (fault-matrix D18): it never votes, and what was acked is never shown as gone."""
+
+import asyncio
+import json
+import shutil
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import quorumlog
+from deploy.local import LocalCluster
+from deploy.local_nodes import NodeState
+from quorumlog.errors import QuorumlogError
+from tests.cluster.conftest import running
+from tests.cluster.workload import TOPIC, History, eventually, read_all, same_logs
+
+pytestmark = pytest.mark.slow
+Run = Callable[[Coroutine[Any, Any, None]], None]
+
+
+class Scene:
+    """A cluster, what was acked, and copies of disks."""
+
+    def __init__(self, cluster: LocalCluster, client: quorumlog.Client, copies: Path) -> None:
+        self.cluster, self.client, self._copies = cluster, client, copies
+        self.history = History()
+
+    async def send(self, count: int) -> None:
+        async with self.client.producer() as producer:
+            for number in range(len(self.history.acked), len(self.history.acked) + count):
+                receipt = await producer.send(TOPIC, b"%08d" % number, queue_id=number % 3)
+                self.history.acked.add(number)
+                self.history.last_index = max(self.history.last_index, receipt.index)
+
+    async def start(self, *node_ids: int, ready: bool = True) -> None:
+        await asyncio.to_thread(self.cluster.start, *node_ids)
+        if ready:
+            for node_id in node_ids:
+                await eventually(f"node {node_id}", partial(self.is_ready, node_id))
+
+    async def stop(self, *node_ids: int) -> None:
+        assert await asyncio.to_thread(self.cluster.stop, *node_ids) == []
+
+    async def hand_over(self, node_id: int) -> None:
+        """Let a node lead, in a new term if it did not; if elections allow it now."""
+        with suppress(QuorumlogError):
+            await self.client.admin.transfer_leadership(node_id)
+
+    async def kill(self, node_id: int) -> None:
+        await asyncio.to_thread(self.cluster.kill, node_id)
+
+    async def caught_up(self, *node_ids: int) -> None:
+        """Wait until these nodes have everything that was acked, and know it."""
+        for node_id in node_ids:
+            what = f"node {node_id} to catch up"
+            await eventually(what, partial(self.has_applied, node_id, self.history.last_index))
+
+    def is_ready(self, node_id: int) -> bool:
+        return self.status(node_id).is_ready
+
+    def is_told(self) -> bool:
+        """Whether a node says that there are two histories."""
+        return any("Two histories" in status.detail for status in self.cluster.status())
+
+    def has_applied(self, node_id: int, index: int) -> bool:
+        applied = self.status(node_id).applied_index
+        return applied is not None and applied >= index
+
+    def copy(self, node_id: int, name: str = "copy") -> None:
+        """Keep what is on a node's disk now."""
+        shutil.copytree(self.cluster.node_directory(node_id), self._copies / name)
+
+    def restore(self, node_id: int, name: str = "copy") -> None:
+        """Put it back."""
+        directory = self.cluster.node_directory(node_id)
+        shutil.rmtree(directory)
+        shutil.copytree(self._copies / name, directory)
+
+    def status(self, node_id: int) -> NodeState:
+        """What /status of a node says."""
+        return next(s for s in self.cluster.status() if s.node_id == node_id)
+
+    async def standing(self, node_id: int) -> str:
+        try:
+            found = await self.client.admin.node_status(node_id)
+        except QuorumlogError:
+            return ""
+        return found.standing
+
+    async def becomes(self, node_id: int, *standings: str) -> None:
+        async with asyncio.timeout(60):
+            while await self.standing(node_id) not in standings:  # noqa: ASYNC110 - of a process.
+                await asyncio.sleep(0.02)
+
+    async def shows_all(self) -> None:
+        """A linearizable read shows each acked message, once."""
+        found = await read_all(self.client, self.history, None)
+        assert sorted(found) == sorted(self.history.acked)
+
+    async def never_shows_less(self, seconds: float) -> None:
+        """For a while every linearizable read fails, or shows all that was acked."""
+        deadline = asyncio.get_running_loop().time() + seconds
+        async with quorumlog.connect(self.cluster.bootstrap, timeout_ms=500) as client:
+            while asyncio.get_running_loop().time() < deadline:
+                try:
+                    found = await read_all(client, History(), None)
+                except (QuorumlogError, TimeoutError):
+                    continue
+                missing = self.history.acked - set(found)
+                assert not missing, f"a linearizable read lacks {len(missing)} acked messages"
+
+    def alive(self) -> None:
+        for node_id in self.cluster.node_ids:
+            assert self.cluster.is_alive(node_id), f"node {node_id} ended"
+
+
+@asynccontextmanager
+async def scene(directory: Path) -> AsyncIterator[Scene]:
+    copies = directory / "copies"
+    copies.mkdir()
+    async with running(directory / "c") as (cluster, client):
+        yield Scene(cluster, client, copies)
+
+
+def test_a_backup_of_an_earlier_life(tmp_path: Path, run: Run) -> None:
+    """A node is restored from its own backup, another one is down: what the node that was down
+    remembers of it keeps the two from going on without what was acked."""
+
+    async def work() -> None:
+        async with scene(tmp_path) as at:
+            await at.send(50)
+            await at.caught_up(1, 2, 3)
+            await at.stop(2)
+            at.copy(2)
+            await at.start(2)
+            await at.caught_up(2)
+            await at.kill(3)
+            await at.send(50)
+            await at.kill(1)
+            await at.kill(2)
+            at.restore(2)
+            await at.start(2, 3, ready=False)
+            await at.becomes(2, "joining")
+            await at.never_shows_less(4.0)
+            await at.start(1)
+            await at.shows_all()
+            at.alive()
+            assert await at.standing(1) == await at.standing(3) == "full"
+
+    run(work())
+
+
+def test_a_copy_of_the_current_life_beside_the_leader(tmp_path: Path, run: Run) -> None:
+    """What a snapshot of a running machine is: it looks like a crash. The leader knows better."""
+
+    async def work() -> None:
+        async with scene(tmp_path) as at:
+            await at.send(50)
+            await at.caught_up(1, 2, 3)
+            leader = await asyncio.to_thread(at.cluster.leader_id)
+            victim, other = sorted({1, 2, 3} - {leader})
+            await asyncio.to_thread(at.cluster.pause, victim)
+            at.copy(victim)
+            await asyncio.to_thread(at.cluster.resume, victim)
+            await at.kill(other)
+            await at.send(50)
+            await at.kill(victim)
+            at.restore(victim)
+            await at.start(victim, ready=False)
+            await at.becomes(victim, "joining")
+            await at.start(other, ready=False)
+            await at.becomes(other, "full")
+            await at.send(10)
+            await at.shows_all()
+            at.alive()
+            assert await at.standing(victim) == "joining"
+
+    run(work())
+
+
+def test_a_copy_of_the_current_life_is_known_by_who_heard_the_leader(
+    tmp_path: Path, run: Run
+) -> None:
+    """The leader that counted the acks is gone, and the third node was told of them."""
+
+    async def work() -> None:
+        async with scene(tmp_path) as at:
+            await at.send(50)
+            await at.caught_up(1, 2, 3)
+            leader = await asyncio.to_thread(at.cluster.leader_id)
+            victim, other = sorted({1, 2, 3} - {leader})
+            await asyncio.to_thread(at.cluster.pause, victim)
+            at.copy(victim)
+            await asyncio.to_thread(at.cluster.resume, victim)
+            await at.send(50)
+            await at.caught_up(1, 2, 3)
+            lives = at.cluster.node_directory(other) / "data"
+
+            def remembers() -> bool:
+                known = saved(lives)["known"].get(str(victim), {})
+                return int(known.get("committed", -1)) >= at.history.last_index
+
+            await eventually("the third node to remember what was acked", remembers)
+            for node_id in (leader, victim, other):
+                await at.kill(node_id)
+            at.restore(victim)
+            await at.start(victim, other, ready=False)
+            await at.becomes(victim, "joining")
+            await at.never_shows_less(2.0)
+            await at.start(leader)
+            await at.shows_all()
+            at.alive()
+
+    run(work())
+
+
+def saved(directory: Path) -> dict[str, Any]:
+    """What the newest generation of the file `lives` says."""
+    newest: dict[str, Any] = {}
+    generation = 0
+    for path in directory.glob("lives.[01]"):
+        head, _, body = path.read_bytes().partition(b"\n")
+        number = int(head.split()[2])
+        if number > generation:
+            generation, newest = number, json.loads(body)
+    return newest
+
+
+def test_two_starts_from_one_copy(tmp_path: Path, run: Run) -> None:
+    """The second start says the number of a life that was seen, and is another one."""
+
+    async def work() -> None:
+        async with scene(tmp_path) as at:
+            await at.send(20)
+            await at.caught_up(1, 2, 3)
+            await at.stop(2)
+            at.copy(2)
+            await at.start(2)
+            await at.stop(2)
+            at.restore(2)
+            await at.start(2, ready=False)
+            await at.becomes(2, "joining")
+            status = await at.client.admin.node_status(2)
+            assert "old copy" in status.detail
+            await at.send(20)
+            await at.shows_all()
+
+    run(work())
+
+
+def test_restarted_peers_remember(tmp_path: Path, run: Run) -> None:
+    """Everybody restarts, the old copy comes last: it is refused all the same."""
+
+    async def work() -> None:
+        async with scene(tmp_path) as at:
+            await at.send(20)
+            await at.caught_up(1, 2, 3)
+            await at.stop(2)
+            at.copy(2)
+            await at.start(2)
+            await at.send(20)
+            await at.stop(1, 2, 3)
+            at.restore(2)
+            await at.start(1, 3)
+            await at.start(2, ready=False)
+            await at.becomes(2, "joining")
+            await at.shows_all()
+
+    run(work())
+
+
+def test_crashes_and_restarts_are_no_old_copies(tmp_path: Path, run: Run) -> None:
+    async def work() -> None:
+        async with scene(tmp_path) as at:
+            for node_id in (1, 2, 3, 2, 1):
+                await at.send(20)
+                await at.kill(node_id)
+                await at.send(20)
+                await at.start(node_id)
+            for node_id in (1, 2, 3):
+                await at.kill(node_id)
+            await at.start(1, 2, 3)
+            await at.send(20)
+            await at.shows_all()
+            assert {await at.standing(node_id) for node_id in (1, 2, 3)} == {"full"}
+
+    run(work())
+
+
+def test_the_way_back_is_that_of_a_learner(tmp_path: Path, run: Run) -> None:
+    """Removed and added again, the restored node catches up from where its copy ends, and votes."""
+
+    async def work() -> None:
+        async with scene(tmp_path) as at:
+            await at.send(20)
+            await at.stop(2)
+            at.copy(2)
+            await at.start(2)
+            await at.send(20)
+            await at.stop(2)
+            at.restore(2)
+            await at.start(2, ready=False)
+            await at.becomes(2, "joining")
+            row = next(m for m in (await at.client.admin.node_status()).members if m.node_id == 2)
+            await at.client.admin.remove_member(2)
+            await at.client.admin.add_learner(2, address=row.address, peer_address=row.peer_address)
+            await at.becomes(2, "full")
+            async with asyncio.timeout(30):
+                while True:
+                    try:
+                        await at.client.admin.promote(2)
+                        break
+                    except QuorumlogError:
+                        await asyncio.sleep(0.05)
+            await at.kill(3)
+            await at.send(20)
+            await at.shows_all()
+            await at.kill(2)
+            await at.start(2, 3)
+            assert await at.standing(2) == "full"
+            await same_logs(at.cluster, at.client)
+
+    run(work())
+
+
+@pytest.mark.parametrize("in_one_term", [True, False])
+def test_a_copy_of_which_nobody_left_knows(tmp_path: Path, run: Run, in_one_term: bool) -> None:
+    """Two nodes, one of them an old copy, go on without what the third one has acked. It cannot be
+    seen then; when the third one is back it keeps its log, stays up and says what it is. Also if
+    the old copy, which voted before, elects the leader of the other history in that very term.
+
+    On a slow machine elections may come out otherwise than `in_one_term` says; what must hold is
+    the same."""
+
+    async def work() -> None:
+        async with scene(tmp_path) as at:
+            await at.send(50)
+            await at.caught_up(1, 2, 3)
+            await at.hand_over(3)
+            await at.stop(2)
+            at.copy(2)
+            await at.kill(3)
+            await at.start(2)
+            if not in_one_term:
+                for node_id in (1, 2, 1):
+                    await at.hand_over(node_id)
+            await at.send(50)
+            await at.caught_up(1, 2)
+            own = at.cluster.node_directory(1) / "data"
+            wanted = at.history.last_index
+            await eventually("node 1 to note it", lambda: saved(own)["committed"] >= wanted)
+            await at.kill(1)
+            await at.kill(2)
+            at.restore(2)
+            # First, so that it mostly is the one to lead, and still is when 2 votes no more.
+            await at.start(3, ready=False)
+            await eventually("node 3 to campaign", lambda: at.status(3).role == "pre_candidate")
+            await at.start(2, 3)
+            other = Scene(at.cluster, at.client, tmp_path)
+            await other.send(5)
+            await at.start(1, ready=False)
+            await eventually("somebody to say it", at.is_told)
+            at.alive()
+            assert not at.is_ready(1)
+            found = await read_all(at.client, at.history, 1)
+            assert sorted(found) == sorted(at.history.acked), "nothing of it is cut"
+            await at.becomes(2, "joining", "diverged")
+            await at.never_shows_less(2.0)
+            await at.stop(1)
+            assert not list(own.glob("dump-*"))
+            await at.start(1, ready=False)
+            await eventually("somebody to say it", at.is_told)
+            at.alive()
+            found = await read_all(at.client, at.history, 1)
+            assert sorted(found) == sorted(at.history.acked), "nothing of it is cut"
+
+    run(work())

@@ -1,0 +1,116 @@
+"""RocketMQ's and DLedger's own stores as programs that read, and extend, a directory of ours.
+
+Owns their jars (bench/peers/install), their compilation and their end. Without Java the tests are
+reported as not run; where CI runs them Java is demanded.
+"""
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from store.config import StoreConfig
+from tests import missing
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+_SOURCES: Final = Path(__file__).resolve().parent / "java"
+_TIMEOUT_S: Final = 120
+_OPENED: Final = ("java.nio", "sun.nio.ch", "jdk.internal.ref")
+"""Packages of Java that both stores reach into; RocketMQ's own scripts open the same."""
+_WORDS: Final = ("read ", "put ", "entry ", "inner ", "wrapped ")
+
+
+class Line(NamedTuple):
+    """A message that a program read or put."""
+
+    what: str
+    queue_id: int
+    offset: int
+    body: str
+
+
+def install() -> str:
+    """Return the class path of both programs; compiles them. Skips without Java, but not in CI."""
+    if not all(map(shutil.which, ("java", "javac", "mvn"))):
+        missing.foreign("no Java and Maven on PATH")
+    command = [str(ROOT / "bench" / "peers" / "install"), "rocketmq"]
+    subprocess.run(command, check=True, timeout=600, capture_output=True)
+    (directory,) = (ROOT / "var").glob("rocketmq-[0-9]*")
+    jars, classes = f"{directory}/lib/*", ROOT / "var" / "compat" / "java"
+    classes.mkdir(parents=True, exist_ok=True)
+    sources = sorted(map(str, _SOURCES.glob("*.java")))
+    subprocess.run(
+        ["javac", "-nowarn", "-cp", jars, "-d", str(classes), *sources], check=True, timeout=300
+    )
+    return f"{classes}:{jars}"
+
+
+def run(class_path: str, program: str, home: Path, *arguments: object) -> list[str]:
+    """Run a program and return what it read or put; it has to get to its end."""
+    ran = subprocess.run(
+        [
+            "java",
+            *(f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in _OPENED),
+            f"-Duser.home={home}",
+            "-cp",
+            class_path,
+            program,
+            *map(str, arguments),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=_TIMEOUT_S,
+        check=False,
+    )
+    said = ran.stdout.splitlines()  # With lines of the log of its libraries between.
+    assert ran.returncode == 0, f"{program}: {said[-3:]}\n{ran.stderr}"
+    assert "done" in said, f"{program}: {said[-3:]}\n{ran.stderr}"
+    return [line for line in said if line.startswith(_WORDS)]
+
+
+def read_and_extend(
+    class_path: str,
+    directory: Path,
+    config: StoreConfig,
+    topic: str,
+    *,
+    queue_count: int,
+    count: int,
+) -> list[Line]:
+    """Have RocketMQ's store read a topic, then append `count` messages to it."""
+    arguments = (*_opening(directory, config), topic, queue_count, count)
+    lines = run(class_path, "StoreCheck", directory.parent, *arguments)
+    return [line_of(line) for line in lines]
+
+
+def read_and_extend_inner_batches(
+    class_path: str,
+    directory: Path,
+    config: StoreConfig,
+    topic: str,
+    batches: str,
+    *,
+    count: int,
+) -> list[Line]:
+    """Have RocketMQ's store read an ordinary topic and one of inner batches, then append `count`
+    records to each."""
+    arguments = (*_opening(directory, config), topic, batches, count)
+    lines = run(class_path, "InnerBatchCheck", directory.parent, *arguments)
+    return [line_of(line) for line in lines]
+
+
+def _opening(directory: Path, config: StoreConfig) -> tuple[object, ...]:
+    """Return what both programs open the directory with."""
+    return (
+        directory,
+        config.file_size_bytes,
+        config.consume_queue_units_per_file * 20,
+        config.index_slot_count,
+        config.index_entry_count,
+    )
+
+
+def line_of(text: str) -> Line:
+    """Read a line of a program."""
+    what, queue_id, offset, body = text.split(" ", 3)
+    return Line(what, int(queue_id), int(offset), body)

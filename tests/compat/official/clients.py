@@ -1,0 +1,120 @@
+"""The official clients that run while a leader is killed: versions, installation, programs.
+
+Owns where each version is pinned and how its program is called. There is one program for each
+language, `java/`, `go/`, `python/` and `node/`, and all do the same:
+
+    produce ENDPOINTS PREFIX COUNT   sends COUNT messages of each kind, to the topic PREFIX-KIND, in
+                                     ten lanes a kind: each sends one after the other, and again
+                                     until it is acknowledged. Ordered messages of a lane have its
+                                     message group. Every seventh transaction is rolled back. Then
+                                     it stays, to be asked about transactions.
+    consume ENDPOINTS PREFIX COUNT   receives from all topics, with a simple and a push consumer for
+                                     a group that is ordinary and one that is set `--orderly`.
+
+Each prints a line of JSON for an event (`ready`, `acked`, `received`, `failed`, `done`) and ends
+when its input does.
+"""
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from tests import missing
+
+HERE: Final = Path(__file__).resolve().parent
+ROOT: Final = HERE.parents[2]
+INSTALLED: Final = ROOT / "var" / "compat"
+PAUSE_MS_MAX: Final = 2_000
+"""Of a message group while its leader dies, for a client that turns to another address itself."""
+NODE_PAUSE_MS_MAX: Final = 50_000
+"""The client for Node.js waits for the dead node itself: a start, and what gRPC waits to dial."""
+_TOOLS: Final = {"Java": ("java", "javac", "mvn"), "Go": ("go",), "Node.js": ("node", "npm")}
+_PARTS: Final = {"Java": "java", "Go": "go", "Python": "python", "Node.js": "node"}
+
+
+class Official(NamedTuple):
+    """A client of one language in one version."""
+
+    language: str
+    version: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.language} {self.version}"
+
+    @property
+    def takes_addresses(self) -> bool:
+        """Whether it takes several addresses of the cluster."""
+        return self.language != "Node.js"
+
+    @property
+    def pause_ms_max(self) -> int:
+        """How long a message group may stand still at most."""
+        return PAUSE_MS_MAX if self.takes_addresses else NODE_PAUSE_MS_MAX
+
+    def install(self) -> None:
+        """Install it as it is pinned. A machine without its language cannot run it: a skip."""
+        lacking = [tool for tool in _TOOLS.get(self.language, ()) if not shutil.which(tool)]
+        if lacking:
+            missing.foreign(f"{self.name} needs {', '.join(lacking)} on PATH")
+        subprocess.run(
+            [str(ROOT / "deploy" / "official_clients"), _PARTS[self.language]],
+            check=True,
+            timeout=900,
+        )
+
+    def environment(self, home: Path) -> dict[str, str]:
+        """Return what its process needs beside its arguments; `home` takes its own log."""
+        match self.language:
+            case "Go":
+                return {"rocketmq.client.logRoot": str(home), "rocketmq.client.enableSsl": "false"}
+            case "Node.js":
+                return {"NODE_PATH": str(INSTALLED / "node" / "node_modules")}
+            case _:
+                return {}
+
+    def command(self, home: Path) -> list[str]:
+        """Return the program without its arguments; `home` takes its own log."""
+        match self.language:
+            case "Java":
+                at = INSTALLED / f"java-{self.version}"
+                return [
+                    "java",
+                    "-Xmx512m",
+                    f"-Duser.home={home}",
+                    "-cp",
+                    f"{at}/classes:{at}/lib/*",
+                    "OfficialClient",
+                ]
+            case "Go":
+                return [str(INSTALLED / "go" / "client")]
+            case "Python":
+                return [str(INSTALLED / "python/bin/python"), str(HERE / "python" / "client.py")]
+            case _:
+                return ["node", str(HERE / "node" / "client.js")]
+
+
+def pinned() -> list[Official]:
+    """Return the clients in the versions that the files of their package managers pin."""
+    java = (HERE / "java" / "pom.xml").read_text("utf-8")
+    lock = json.loads((HERE / "node" / "package-lock.json").read_text("utf-8"))
+    node = lock["packages"]["node_modules/rocketmq-client-nodejs"]["version"]
+    return [
+        Official("Java", _only(r"<client\.older>(.+)</client\.older>", java)),
+        Official("Java", _only(r"<client\.newest>(.+)</client\.newest>", java)),
+        Official("Go", _only(r"rocketmq-clients/golang/v5 v(\S+)", _text("go/go.mod"))),
+        Official("Python", _only(r"^rocketmq-python-client==(\S+)", _text("python/pins.txt"))),
+        Official("Node.js", node),
+    ]
+
+
+def _text(name: str) -> str:
+    return (HERE / name).read_text("utf-8")
+
+
+def _only(pattern: str, text: str) -> str:
+    (found,) = re.findall(pattern, text, re.MULTILINE)
+    return str(found)

@@ -1,0 +1,158 @@
+"""One run of an official client against a cluster whose leader is killed while it sends.
+
+Owns the two processes of the client and the order of events.
+"""
+
+import json
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, Self
+
+from deploy.local import LocalCluster
+from quorumlog.sync import connect
+from tests.compat.official.account import GROUPS, KINDS, Account, account
+from tests.compat.official.clients import Official
+
+START_S: Final = 60.0
+SEND_S: Final = 300.0
+RECEIVE_S: Final = 600.0
+_TYPES: Final = {
+    "ordered": "FIFO",
+    "ordinary": "NORMAL",
+    "delayed": "DELAY",
+    "transactional": "TRANSACTION",
+}
+
+
+class Program:
+    """A client's process and what it said. Use it as a context manager."""
+
+    def __init__(self, client: Official, home: Path, *arguments: str) -> None:
+        home.mkdir(parents=True, exist_ok=True)
+        self._name = f"{client.name} {arguments[0]}"
+        self.events: list[dict[str, Any]] = []
+        self._changed = threading.Condition()
+        self._log = (home / "log").open("ab")
+        self._said = (home / "events.jsonl").open("ab", buffering=0)
+        self._process = subprocess.Popen(
+            [*client.command(home), *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            cwd=home,
+            env={**os.environ, "HOME": str(home), **client.environment(home)},
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._said.write(line)
+            if line.startswith(b"{"):
+                with self._changed:
+                    self.events.append(json.loads(line))
+                    self._changed.notify_all()
+        with self._changed:
+            self.events.append({"event": "ended"})
+            self._changed.notify_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._reader.join()
+        self._process.stdout.close()
+        self._log.close()
+        self._said.close()
+
+    def wait_for(self, is_enough: Callable[[dict[str, Any]], bool], timeout_s: float) -> None:
+        """Show each event, from the first, until one is enough. Fails when the process ends."""
+        deadline, at = time.monotonic() + timeout_s, 0
+        while True:
+            found = self._events_from(at, deadline)
+            assert found, f"{self._name}: not in {timeout_s} s; {at} lines, {self.events[-3:]}"
+            for event in found:
+                assert event["event"] != "ended", f"{self._name} ended: {self.events[-4:]}"
+                if is_enough(event):
+                    return
+            at += len(found)
+
+    def _events_from(self, at: int, deadline: float) -> list[dict[str, Any]]:
+        """Return the events from a number on, as soon as there is one; none at the deadline."""
+        with self._changed:
+            left_s = max(0.0, deadline - time.monotonic())
+            self._changed.wait_for(lambda: len(self.events) > at, left_s)
+            return self.events[at:]
+
+
+class _Received:
+    """Whether every group has everything that was acknowledged."""
+
+    def __init__(self, sent: list[dict[str, Any]]) -> None:
+        kept = {f"{e['kind']}:{e['number']}" for e in sent if e["event"] == "acked" and e["kept"]}
+        self._open = {(group, body) for group in GROUPS for body in kept}
+
+    def __call__(self, event: dict[str, Any]) -> bool:
+        if event["event"] == "received":
+            self._open.discard((event["group"], event["body"]))
+        return not self._open
+
+
+def prepare(cluster: LocalCluster, prefix: str) -> None:
+    """Make a topic of each type, and the groups that are set to be orderly."""
+    with connect(cluster.bootstrap) as client:
+        for kind in KINDS:
+            client.admin.create_topic(f"{prefix}-{kind}", queue_count=4, message_type=_TYPES[kind])
+        for group in GROUPS:
+            if group.endswith("-orderly"):
+                client.admin.set_group_settings(f"{prefix}-{group}", is_orderly=True)
+
+
+def run(client: Official, cluster: LocalCluster, home: Path, count: int) -> Account:
+    """Send, kill the leader half-way, receive everything; return what became of it.
+
+    The leader is dead until all was acknowledged, and back when it is received. The client for
+    Node.js never takes a newer route for sending, so for it the leader comes back at once.
+    """
+    prefix = "".join(c if c.isalnum() else "-" for c in client.name).lower()
+    prepare(cluster, prefix)
+    leader = cluster.leader_id()
+    first = sorted(cluster.node_ids, key=lambda node: node != leader)
+    addresses = [cluster.address(node) for node in first]
+    endpoints = ";".join(addresses) if client.takes_addresses else addresses[-1]
+    arguments = (endpoints, prefix, str(count))
+    ordered = 0
+
+    def is_half_way(event: dict[str, Any]) -> bool:
+        nonlocal ordered
+        if event["event"] == "acked":
+            ordered += event["kind"] == "ordered"
+        return ordered >= count // 2
+
+    with Program(client, home / "produce", "produce", *arguments) as producer:
+        producer.wait_for(lambda event: event["event"] == "ready", START_S)
+        producer.wait_for(is_half_way, SEND_S)
+        killed_at = len(producer.events)
+        cluster.kill(leader)
+        if not client.takes_addresses:
+            cluster.restart(leader)
+        producer.wait_for(lambda event: event["event"] == "done", SEND_S)
+        if client.takes_addresses:
+            cluster.restart(leader)
+        with Program(client, home / "consume", "consume", *arguments) as consumer:
+            consumer.wait_for(lambda event: event["event"] == "ready", START_S)
+            consumer.wait_for(_Received(producer.events), RECEIVE_S)
+            return account(producer.events, consumer.events, killed_at=killed_at)

@@ -1,0 +1,162 @@
+"""RocketMQ's store and DLedger's load what a process of ours left when it was killed.
+
+The real code of both, from the jars of bench/peers/rocketmq/pom.xml.
+"""
+
+import os
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+from typing import Final
+
+import pytest
+
+from deploy.local import LocalCluster
+from quorumlog.sync import connect
+from store.checksum import crc32c
+from store.message import decode_message
+from store.store import Store
+from tests.compat import foreign
+from tests.compat.foreign import Line, line_of
+from tests.compat.log_writer import CONFIG, QUEUE_COUNT, TOPIC
+
+KILL_COUNT: Final = 20
+_HEADER: Final = struct.Struct(">iiqqqiIIi")
+assert _HEADER.size == 48
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def class_path() -> str:
+    return foreign.install()
+
+
+def write_and_kill(directory: Path, line_count: int) -> list[Line]:
+    """Have a process write until it said so many lines, kill it, and return all that it said."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.compat.log_writer", str(directory)],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=foreign.ROOT,
+    )
+    assert process.stdout is not None
+    lines = [process.stdout.readline() for _ in range(line_count)]
+    os.kill(process.pid, signal.SIGKILL)
+    lines += process.stdout.read().splitlines()
+    process.stdout.close()
+    assert process.wait() == -signal.SIGKILL
+    return [line_of(line.rstrip("\n")) for line in lines]
+
+
+def ours(directory: Path) -> list[Line]:
+    """Open a directory with our store and read all of it."""
+    found = []
+    with Store.open(str(directory), CONFIG) as store:
+        for queue_id in range(QUEUE_COUNT):
+            offset = 0
+            while (got := store.pull(TOPIC, queue_id, offset, max_count=500)).record_count:
+                at = 0
+                while at < len(got.data):
+                    message = decode_message(got.data, at)
+                    body = message.body.decode()
+                    found.append(Line("read", queue_id, message.queue_offset, body))
+                    at += message.size_bytes
+                offset = got.next_offset
+    return found
+
+
+def test_rocketmq_loads_reads_and_extends_what_a_kill_left(tmp_path: Path, class_path: str) -> None:
+    """One directory, twenty times: ours writes and is killed, RocketMQ extends it, ours goes on."""
+    directory, seed = tmp_path / "store", 20261123
+    random, known = Random(seed), dict[tuple[int, int], str]()
+    left_ahead = 0
+    for number in range(KILL_COUNT):
+        for line in write_and_kill(directory, random.randrange(1, 600)):
+            assert known.setdefault((line.queue_id, line.offset), line.body) == line.body
+        left_ahead += any((directory / "allocating").iterdir())
+        lines = foreign.read_and_extend(
+            class_path, directory, CONFIG, TOPIC, queue_count=QUEUE_COUNT, count=7
+        )
+        found = {(line.queue_id, line.offset): line.body for line in lines}
+        assert len(found) == len(lines), f"an offset came twice after kill {number} (seed {seed})"
+        assert known.items() <= found.items(), f"acked and not read, kill {number} (seed {seed})"
+        assert sum(line.what == "put" for line in lines) == 7
+        known = found
+        assert {(n.queue_id, n.offset): n.body for n in ours(directory)} == known
+    assert left_ahead, "no kill met a file that was made ahead"
+
+
+def test_a_copy_of_a_live_directory_is_loaded(tmp_path: Path, class_path: str) -> None:
+    directory, copy = tmp_path / "store", tmp_path / "copy"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.compat.log_writer", str(directory)],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=foreign.ROOT,
+    )
+    assert process.stdout is not None
+    lines = [line_of(process.stdout.readline().rstrip("\n")) for _ in range(400)]
+    os.kill(process.pid, signal.SIGSTOP)  # A copy takes one moment, as a snapshot of a disk does.
+    shutil.copytree(directory, copy)
+    process.kill()
+    process.stdout.close()
+    process.wait()
+    read = foreign.read_and_extend(
+        class_path, copy, CONFIG, TOPIC, queue_count=QUEUE_COUNT, count=0
+    )
+    found = {(line.queue_id, line.offset): line.body for line in read}
+    assert {(line.queue_id, line.offset): line.body for line in lines}.items() <= found.items()
+
+
+def test_a_store_of_ours_adopts_what_rocketmq_wrote(tmp_path: Path, class_path: str) -> None:
+    directory = tmp_path / "store"
+    directory.mkdir()
+    written = foreign.read_and_extend(
+        class_path, directory, CONFIG, TOPIC, queue_count=QUEUE_COUNT, count=1_000
+    )
+    assert [n._replace(what="read") for n in sorted(written, key=lambda n: n[1:3])] == ours(
+        directory
+    )
+
+
+def entries(ledger: Path) -> list[str]:
+    """Every entry of a ledger's data files, in the words of LedgerCheck."""
+    found = []
+    for path in sorted(file for file in (ledger / "data").iterdir()):
+        data, at = path.read_bytes(), 0
+        while at + _HEADER.size <= len(data):
+            magic, _, index, term, _, _, _, _, body_size_bytes = _HEADER.unpack_from(data, at)
+            if magic != 1:
+                break  # A blank, or the end of the log.
+            at += _HEADER.size
+            body = data[at : at + body_size_bytes]
+            found.append(f"entry {index} {term} {body_size_bytes} {crc32c(body)}")
+            at += body_size_bytes
+    return found
+
+
+def test_dledger_reads_every_entry_of_a_killed_replica(tmp_path: Path, class_path: str) -> None:
+    settings = {"file_size_bytes": "1MiB", "batch_size_bytes_max": "64KiB"}
+    with LocalCluster.create(tmp_path / "c", settings=settings) as cluster:
+        victim = next(n for n in cluster.node_ids if n != cluster.leader_id())
+        with connect(cluster.bootstrap) as client, client.producer() as producer:
+            client.admin.create_topic(TOPIC, queue_count=QUEUE_COUNT)
+            for number in range(300):
+                producer.send(TOPIC, b"%06d" % number * 2_000)
+            cluster.kill(victim)
+        directory = cluster.node_directory(victim)
+        (ledger,) = directory.rglob("dledger-*")
+        assert any((ledger / "allocating").iterdir()), "a file that was made ahead is there"
+        copy = tmp_path / "copy"
+        shutil.copytree(ledger.parent, copy)
+    index_size_bytes = next((ledger / "index").iterdir()).stat().st_size
+    name = ledger.name.removeprefix("dledger-")
+    sizes = (1 << 20, index_size_bytes)
+    lines = foreign.run(class_path, "LedgerCheck", tmp_path, copy, name, *sizes)
+    expected = entries(copy / ledger.name)
+    assert len(expected) >= 300
+    assert lines == expected

@@ -1,0 +1,34 @@
+"""Official clients: a leader dies while they send, and everything comes, in order.
+
+The newest version of each language, with few messages, since a run takes most of a minute.
+`python -m tests.compat.official --count 2000 --record` is the long run of all; its figures are in
+docs/clients.md. How long a message group stands still is judged there: here the machine runs
+other tests beside, so it only must not wait for the client's next route.
+"""
+
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from deploy.local import LocalCluster
+from tests.compat.official.account import KINDS
+from tests.compat.official.clients import Official, pinned
+from tests.compat.official.run import run
+
+COUNT: Final = 30
+NEWEST: Final = {client.language: client for client in pinned()}.values()
+ROUTE_MS: Final = 25_000
+"""Clients ask for a route every 30 s."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("official", NEWEST, ids=lambda client: client.name.replace(" ", "-"))
+def test_nothing_acknowledged_is_lost_and_order_is_kept(official: Official, tmp_path: Path) -> None:
+    official.install()
+    with LocalCluster.create(tmp_path / "c", settings={"file_size_bytes": "16MiB"}) as cluster:
+        found = run(official, cluster, tmp_path, COUNT)
+    assert found.acked == dict.fromkeys(KINDS, COUNT)
+    assert (found.lost, found.leaked, found.out_of_order, found.early) == (0, 0, 0, 0), found
+    if official.takes_addresses:
+        assert found.pause_ms < ROUTE_MS, found

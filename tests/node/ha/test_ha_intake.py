@@ -1,0 +1,150 @@
+"""What comes from other replicas, and is not for the machine as it came."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from node.ha.connection import HaConnection
+from node.ha.intake import Intake
+from node.ha.log import HaLog, ImageNeededError
+from node.ha.sender import HaProtocolError
+from node.ha.types import Role
+from node.ha.wire import Frame, ImageRequest, Transfer
+from tests.node.links import run
+
+
+class Connection(HaConnection):
+    """Notes what it is asked to send."""
+
+    def __init__(self, node_id: int) -> None:
+        self._node_id = node_id
+        self.sent: list[Frame] = []
+
+    @property
+    def peer(self) -> int:
+        return self._node_id
+
+    def send_frame(self, frame: Frame) -> None:
+        self.sent.append(frame)
+
+
+class Machine:
+    """Notes its inputs."""
+
+    def __init__(self) -> None:
+        self.links: list[Any] = []
+        self.inputs: list[tuple[str, HaConnection]] = []
+        self.state = SimpleNamespace(now_ms=0, end=100, role=Role.SLAVE, downs=lambda: self.links)
+
+    def is_behind(self, connection: HaConnection, position: int) -> bool:
+        return False
+
+    def heard(self, connection: HaConnection) -> None:
+        self.inputs.append(("heard", connection))
+
+    def received(self, connection: HaConnection, frame: Frame) -> None:
+        self.inputs.append(("received", connection))
+
+    def disconnected(self, connection: HaConnection) -> None:
+        self.inputs.append(("disconnected", connection))
+
+
+class Log:
+    """Refuses bytes as it is told."""
+
+    min_position = 50
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+
+    def has_room(self, size_bytes: int) -> bool:
+        return True
+
+    def check_raw(self, position: int, body: bytes) -> None:
+        if self.error is not None:
+            raise self.error
+
+
+class World:
+    """An intake over these."""
+
+    def __init__(self, log: Log) -> None:
+        self.machine = Machine()
+        driver = SimpleNamespace(is_stopped=False, save_error=None, machine=self.machine)
+        driver.input = lambda call: call(self.machine)
+        self.closed: list[tuple[HaConnection, str]] = []
+        link = SimpleNamespace(close=lambda one, reason: self.closed.append((one, reason)))
+
+        async def make_image() -> bytes:
+            return b""
+
+        self.intake = Intake(cast(Any, driver), cast(HaLog, log), cast(Any, None), link, make_image)
+
+    def stream_to(self, peer: int, next_position: int | None, acked: int = 0) -> Connection:
+        """A replica to which the log is streamed."""
+        connection = Connection(peer)
+        sender = SimpleNamespace(next=next_position, acked=acked)
+        self.machine.links.append(SimpleNamespace(id=connection, peer=peer, sender=sender))
+        return connection
+
+
+TRANSFER = Transfer(50, 1, 0, 0, b"bytes")
+
+
+def test_a_master_whose_bytes_need_an_image_first_is_alive_all_the_same() -> None:
+    async def work() -> None:
+        world, master = World(Log(ImageNeededError(50))), Connection(1)
+        assert world.intake.on_frame(master, TRANSFER)
+        assert [type(frame) for frame in master.sent] == [ImageRequest]
+        assert world.machine.inputs == [("heard", master)]
+        assert world.closed == []
+
+    run(work())
+
+
+def test_bytes_that_are_none_end_the_connection() -> None:
+    async def work() -> None:
+        world, master = World(Log(HaProtocolError("no records"))), Connection(1)
+        assert world.intake.on_frame(master, TRANSFER)
+        assert [connection for connection, _ in world.closed] == [master]
+        assert world.closed[0][1].startswith("no records")
+        assert world.machine.inputs == [("disconnected", master)]
+
+    run(work())
+
+
+def test_good_bytes_reach_the_machine() -> None:
+    async def work() -> None:
+        world, master = World(Log()), Connection(1)
+        assert world.intake.on_frame(master, TRANSFER)
+        assert (world.machine.inputs, world.closed) == ([("received", master)], [])
+
+    run(work())
+
+
+@pytest.mark.parametrize(("floor", "needed"), [(0, 60), (60, 60), (61, 80), (80, 80), (81, 100)])
+def test_what_a_slave_lacks_is_needed_unless_it_is_behind_the_floor(
+    floor: int, needed: int
+) -> None:
+    async def work() -> None:
+        world = World(Log())
+        world.stream_to(2, 70, acked=60)
+        world.stream_to(3, 80)
+        world.stream_to(4, None)
+        assert world.intake.needed_position(floor) == needed
+
+    run(work())
+
+
+def test_who_needs_what_was_deleted_is_let_go() -> None:
+    async def work() -> None:
+        world = World(Log())
+        world.stream_to(2, None)
+        behind = world.stream_to(3, 49)
+        world.stream_to(4, 50)
+        world.machine.links.append(SimpleNamespace(id=Connection(5), peer=5, sender=None))
+        world.intake.drop_left_behind()
+        assert [connection for connection, _ in world.closed] == [behind]
+
+    run(work())

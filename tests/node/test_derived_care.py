@@ -1,0 +1,93 @@
+"""What keeps derived files true, in a node: what its passes do about damage of the log itself."""
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from node import metrics
+from node.derived_care import DerivedCare
+from node.scrub import ScrubStats
+from store.derived_guard import DerivedPiece, DerivedScrubber
+from store.errors import CorruptionError, DerivedFileError
+from tests.node.links import eventually, run
+
+
+class Steps:
+    """Be a scrubber of derived files, and the store that has it: a list of what steps come to."""
+
+    size_bytes = 100
+
+    def __init__(self, *outcomes: DerivedPiece | Exception) -> None:
+        self._outcomes = list(outcomes)
+        self.count = 0
+
+    def begin_at(self, share: float) -> None:
+        assert 0 <= share < 1
+
+    def step(self) -> DerivedPiece:
+        self.count += 1
+        found = self._outcomes.pop(0) if self._outcomes else DerivedPiece(100, ends_pass=True)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def derived_scrubber(self) -> DerivedScrubber:
+        return cast(DerivedScrubber, self)
+
+    def serve_on_loop(self, tell: Callable[[str], None]) -> None:
+        pass
+
+    def stop_mending(self) -> None:
+        pass
+
+    def mend_unknown(self) -> None:
+        pass
+
+    def mend_derived(self, error: DerivedFileError) -> None:
+        raise AssertionError(f"nobody met {error}")
+
+
+def test_damage_of_the_log_that_a_pass_meets_is_repaired_and_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The scrub may come too late to see it: what it counts is what both of them found."""
+    monkeypatch.setattr("node.derived_care.ROUND_MS", 1)
+    damage = CorruptionError("00000000000000000000", 258, "body CRC", "DB812D7D", "105DF88E")
+    steps = Steps(damage)
+    told: list[CorruptionError] = []
+    fatal: list[BaseException] = []
+
+    async def work() -> None:
+        care = DerivedCare(steps, 1, told.append, fatal.append)  # type: ignore[arg-type]
+        care.start()
+        await eventually(lambda: care.stats().pass_count >= 2)
+        await care.stop()
+        assert told == [damage]
+        assert care.stats().log_damage_count == 1
+        found: dict[str, Any] = {
+            name: value
+            for name, _, value in metrics.scrub_samples(ScrubStats(0, 0, 2, 0, 0, 0), care.stats())
+        }
+        assert found["scrub_damage"] == 3
+
+    run(work())
+    assert not fatal
+
+
+def test_another_trouble_is_no_damage_of_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("node.derived_care.ROUND_MS", 1)
+    steps = Steps(DerivedFileError("queue", 20, "unit", "one", "another"))
+    told: list[CorruptionError] = []
+    fatal: list[BaseException] = []
+
+    async def work() -> None:
+        care = DerivedCare(steps, 1, told.append, fatal.append)  # type: ignore[arg-type]
+        care.start()
+        await eventually(lambda: care.stats().pass_count >= 1)
+        await care.stop()
+        assert care.stats().log_damage_count == 0
+
+    run(work())
+    assert not told
+    assert not fatal

@@ -1,0 +1,113 @@
+"""Listening ports beyond loopback: what has to be proven there, and what is only named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from node.config import Settings
+from node.config_load import ConfigError, load
+from node.exposure import ANYONE_MAY_BE_A_NODE, exposures, is_loopback
+
+OUTSIDE = "0.0.0.0:40911"
+
+
+def settings(**flags: Any) -> Settings:
+    return load(None, {"node_id": "1", "directory": "d", **flags}, {}).settings
+
+
+def keys_of_problems(**flags: Any) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        settings(**flags)
+    return [problem.key for problem in caught.value.problems]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, str]:
+    for name in ("secret", "certificate", "key", "ca"):
+        (tmp_path / name).write_text("0123456789abcdef0123456789abcdef")
+        (tmp_path / name).chmod(0o600)
+    return {
+        "secret_file": str(tmp_path / "secret"),
+        "tls_certificate_file": str(tmp_path / "certificate"),
+        "tls_key_file": str(tmp_path / "key"),
+        "tls_ca_file": str(tmp_path / "ca"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("127.0.0.1", True),
+        ("127.9.9.9", True),
+        ("::1", True),
+        ("localhost", True),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("", False),
+        ("*", False),
+        ("10.0.0.1", False),
+        ("fe80::1", False),
+        ("node1.example", False),
+        ("localhost.example", False),
+        ("127.0.0.1.example", False),
+    ],
+)
+def test_what_is_loopback(host: str, expected: bool) -> None:
+    assert is_loopback(host) is expected
+
+
+@pytest.mark.parametrize("replication", ["raft", "sync_master", "slave"])
+@pytest.mark.parametrize("listen", [OUTSIDE, "[::]:40911", "10.0.0.1:1", "node1.example:1", ":1"])
+def test_a_peer_port_beyond_loopback_needs_a_proof(listen: str, replication: str) -> None:
+    given = {"peer_listen": listen, "replication": replication, "copies": "1"}
+    assert keys_of_problems(**given) == ["peer_listen + secret_file"]
+
+
+def test_a_secret_or_the_certificates_of_one_ca_are_a_proof(files: dict[str, str]) -> None:
+    assert settings(peer_listen=OUTSIDE, secret_file=files["secret_file"]).secret()
+    tls = {name: path for name, path in files.items() if name != "secret_file"}
+    assert settings(peer_listen=OUTSIDE, **tls).secret() == b""
+    del tls["tls_ca_file"]  # Then who dials proves nothing.
+    assert keys_of_problems(peer_listen=OUTSIDE, **tls) == ["peer_listen + secret_file"]
+
+
+@pytest.mark.parametrize("word", ["true", "1", "yes", "on", "anyone", "refuse", ""])
+def test_no_short_word_opens_the_port(word: str) -> None:
+    found = keys_of_problems(peer_listen=OUTSIDE, unproven_peers=word)
+    assert "unproven_peers" in found
+
+
+def test_the_long_word_opens_it_and_it_is_named_all_the_same() -> None:
+    found = settings(peer_listen=OUTSIDE, unproven_peers=ANYONE_MAY_BE_A_NODE)
+    (one,) = exposures(found)
+    assert one.setting == "peer_listen"
+    assert "speak as a node" in str(one)
+    assert "set secret_file" in one.remedy
+
+
+def test_ports_of_this_machine_alone_need_nothing_and_are_not_named() -> None:
+    assert exposures(settings()) == []
+    assert exposures(settings(peer_listen="[::1]:1", listen="localhost:2")) == []
+
+
+def test_open_ports_are_named_with_what_a_stranger_can_do(files: dict[str, str]) -> None:
+    given = {"listen": "0.0.0.0:1", "advertise": "a:1", "http_listen": "0.0.0.0:2"}
+    client, http = exposures(settings(**given))
+    assert (client.setting, http.setting) == ("listen", "http_listen")
+    assert "administer in clear text" in client.how
+    assert "rocketmq_keys_file" in client.remedy
+    assert "change nothing" in http.how
+    client, _ = exposures(settings(**given, **files))
+    assert "clear text" not in client.how
+    found = exposures(settings(**given, **files, tls_client_auth="true"))
+    assert [one.setting for one in found] == ["http_listen"]
+
+
+def test_clients_whose_certificates_make_them_nodes_are_named(files: dict[str, str]) -> None:
+    del files["secret_file"]
+    (one,) = exposures(settings(peer_listen=OUTSIDE, **files, tls_client_auth="true"))
+    assert (one.setting, one.who) == ("peer_listen", "a client with a certificate of tls_ca_file")
+    assert exposures(settings(peer_listen=OUTSIDE, **files)) == []

@@ -1,0 +1,216 @@
+"""Who is let go for messages that stay half, told from what the kernel counts."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from node.request_errors import StreamSilentError
+from node.services.connection_cut import TcpAddress, Traffic, address_of
+from node.services.half_sent import HalfSent
+from node.services.request_watch import (
+    HALF_SIZE_BYTES_MAX,
+    HALF_TOO_MUCH,
+    HALF_TOO_SLOW,
+    RequestWatch,
+)
+from tests.node.delayed import on_loop
+
+MIB = 1 << 20
+HEAD_SIZE_BYTES = 14
+
+
+class Here:
+    """A watch, a clock, and what the kernel says."""
+
+    def __init__(self) -> None:
+        self.now_s = 1_000.0
+        self.traffic: dict[TcpAddress, Traffic] = {}
+        self.cut: list[str] = []
+        half = HalfSent(lambda: dict(self.traffic))
+        self.watch = RequestWatch(half, self._cut, lambda: self.now_s)
+
+    def _cut(self, peer: str) -> bool:
+        self.cut.append(peer)
+        return True
+
+    def came(self, peer: str, size_bytes: int, sent: int = 0) -> None:
+        address = address_of(peer)
+        assert address is not None
+        was = self.traffic.get(address, Traffic(0, 0))
+        self.traffic[address] = Traffic(was.received + size_bytes, was.sent + sent)
+
+    def look(self, after_s: float) -> None:
+        """Let time pass, in steps, as the timer does."""
+        until_s = self.now_s + after_s
+        while self.now_s < until_s:
+            self.now_s = min(until_s, self.now_s + 5.0)
+            self.watch.look()
+
+
+class Client:
+    """One stream of a peer: what it sends is handed out message by message."""
+
+    def __init__(self, here: Here, peer: str) -> None:
+        self.here, self.name = here, peer
+        self._requests: asyncio.Queue[bytes] = asyncio.Queue()
+        self.taken = 0
+        self.may_take = asyncio.Event()
+        self.may_take.set()
+        self.task = asyncio.create_task(self._take())
+
+    def peer(self) -> str:
+        return self.name
+
+    async def read(self) -> bytes:
+        """A unary request."""
+        return await self._requests.get()
+
+    async def _given(self) -> AsyncIterator[bytes]:
+        while True:
+            yield await self._requests.get()
+
+    async def _take(self) -> None:
+        async for _ in self.here.watch.each(self._given(), self):
+            self.taken += 1
+            await self.may_take.wait()
+
+    async def send(self, data: bytes) -> None:
+        """A whole message."""
+        self.here.came(self.name, len(data) + HEAD_SIZE_BYTES)
+        self._requests.put_nowait(data)
+        await settled()
+
+
+async def settled() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def opened(here: Here, *peers: str) -> list[Client]:
+    found = [Client(here, peer) for peer in peers]
+    await settled()
+    return found
+
+
+async def ended(*clients: Client) -> None:
+    for client in clients:
+        client.task.cancel()
+    await asyncio.gather(*(client.task for client in clients), return_exceptions=True)
+
+
+@on_loop
+async def test_a_message_that_stays_half_ends_its_stream() -> None:
+    here = Here()
+    half, idle = await opened(here, "ipv4:10.0.0.1:1000", "ipv4:10.0.0.2:1000")
+    here.came(half.name, 3 * MIB)
+    here.came(idle.name, 200)
+    here.look(after_s=30)
+    assert not here.watch.given_up.total()
+    assert here.watch.half_size_bytes == 3 * MIB + 200
+    here.look(after_s=10)
+    await settled()
+    assert half.task.done()
+    assert isinstance(half.task.exception(), StreamSilentError)
+    assert not idle.task.done()
+    assert here.watch.given_up[HALF_TOO_SLOW] == 1
+    here.look(after_s=5)
+    assert here.watch.half_size_bytes == 200
+    await ended(half, idle)
+
+
+@on_loop
+async def test_a_stream_that_works_is_let_be() -> None:
+    """HTTP/2 needs bytes of its own, more of them than a message may have."""
+    here = Here()
+    idle, busy, unary = await opened(here, *["ipv6:%5B::1%5D:1000"] * 3)
+    unary.task.cancel()
+    for _ in range(200):
+        for _ in range(10):
+            await busy.send(bytes(1_000))
+        reading = asyncio.create_task(here.watch.whole(unary))
+        await unary.send(bytes(5_000))
+        await reading
+        here.came(busy.name, 9_000, sent=1 << 20)  # Headers, windows, pings.
+        here.look(after_s=0.8)
+        await idle.send(b"")
+    assert busy.taken == 2_000
+    assert not here.watch.given_up.total()
+    assert here.watch.half_size_bytes < 3 * MIB
+    await ended(idle, busy, unary)
+
+
+@on_loop
+async def test_over_the_bound_the_greediest_connection_of_the_greediest_address_goes() -> None:
+    here = Here()
+    large = 4 * MIB
+    few = await opened(here, *["ipv4:10.0.0.1:1000"] * 20)
+    many = await opened(here, *[f"ipv4:10.0.0.2:{1000 + n // 2}" for n in range(60)])
+    for client in few:
+        here.came(client.name, large)
+    for client in many:
+        here.came(client.name, large - MIB)
+    assert 20 * large + 60 * (large - MIB) > HALF_SIZE_BYTES_MAX
+    here.look(after_s=5)
+    await settled()
+    assert not any(client.task.done() for client in few)
+    count = sum(client.task.done() for client in many)
+    assert count == here.watch.given_up[HALF_TOO_MUCH] == 2
+    here.look(after_s=5)
+    assert here.watch.half_size_bytes <= HALF_SIZE_BYTES_MAX
+    assert here.watch.given_up[HALF_TOO_MUCH] == 2
+    await ended(*few, *many)
+
+
+@on_loop
+async def test_a_connection_is_cut_when_nobody_takes_what_came() -> None:
+    """Its client does not read, so the method does not either, and no task waits in the watch."""
+    here = Here()
+    (stuck,) = await opened(here, "ipv4:10.0.0.1:1000")
+    stuck.may_take.clear()
+    await stuck.send(b"x")
+    here.came(stuck.name, HALF_SIZE_BYTES_MAX + MIB)
+    here.look(after_s=20)
+    assert here.cut == []
+    here.look(after_s=20)
+    assert here.cut[0] == stuck.name
+    await ended(stuck)
+
+
+@on_loop
+async def test_another_connection_with_the_same_number_begins_anew() -> None:
+    here = Here()
+    (first,) = await opened(here, "ipv4:10.0.0.1:1000")
+    here.came(first.name, 5 * MIB)
+    here.look(after_s=5)
+    await ended(first)
+    here.traffic.clear()
+    (second,) = await opened(here, first.name)
+    here.came(second.name, 100)
+    here.look(after_s=5)
+    assert here.watch.half_size_bytes == 100
+    here.look(after_s=70)
+    await ended(second)
+    here.look(after_s=70)
+
+
+@pytest.mark.parametrize("peer", ["unix:/run/x", "ipv4:nonsense", "unknown"])
+@on_loop
+async def test_a_peer_without_an_address_is_served(peer: str) -> None:
+    here = Here()
+    (client,) = await opened(here, peer)
+    await client.send(b"x") if address_of(peer) else client._requests.put_nowait(b"x")
+    await settled()
+    here.look(after_s=10)
+    assert client.taken == 1
+    await ended(client)
+
+
+@on_loop
+async def test_many_streams_that_have_only_begun_are_let_be() -> None:
+    here = Here()
+    many = await opened(here, *["ipv4:10.0.0.1:1000"] * 500)
+    here.came("ipv4:10.0.0.1:1000", 500 * 300)
+    here.look(after_s=60)
+    assert not here.watch.given_up.total()
+    await ended(*many)

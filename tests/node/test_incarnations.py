@@ -1,0 +1,135 @@
+"""Names of producers: the last one to claim has it, from the moment its claim is in the log."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from node.errors import BadRequestError, LimitReachedError, NotAppliedError, NotLeaderError
+from node.limits import Limits
+from node.parts.incarnations import IncarnationsPart
+from node.parts.kind import PartImage
+from node.producer_errors import ProducerFencedError
+from node.state import State
+from node.state_image import decode_image, encode_image
+from quorumlog.pb.log_pb2 import AppendRequest, ClaimProducerRequest
+from quorumlog.pb.state_pb2 import Command
+from tests.node.broker_fakes import Fixture, node_at, request
+from tests.node.links import eventually
+from tests.node.transaction_calls import on_loop
+
+
+async def claim(node: Fixture, name: str = "n") -> int:
+    return (await node.broker.claim_producer(ClaimProducerRequest(name=name))).number
+
+
+def batch(lo: int, number: int, *, name: str = "n", producer_id: int = 0) -> AppendRequest:
+    made = request(lo, lo + 1, producer_id=producer_id)
+    made.incarnation.name, made.incarnation.number = name, number
+    return made
+
+
+def numbers_of(node: Fixture) -> dict[str, int]:
+    return node.machine.state.part(IncarnationsPart).numbers
+
+
+@on_loop
+async def test_the_last_one_has_the_name(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        assert (await claim(node), await claim(node, "other")) == (1, 1)
+        await node.broker.append(batch(0, 1))
+        assert await claim(node) == 2
+        with pytest.raises(ProducerFencedError, match=r"incarnation 1 of producer 'n'.*is 2;"):
+            await node.broker.append(batch(1, 1))
+        await node.broker.append(batch(1, 2))
+        await node.broker.append(batch(2, 1, name="other"))
+        await node.broker.append(request(3, 4))
+        for name, number in (("nobody", 0), ("nobody", 1), ("n", 3), ("n", 1 << 63)):
+            with pytest.raises(ProducerFencedError):
+                await node.broker.append(batch(9, number, name=name))
+        assert node.log.store.queue_range("orders", 0) == (0, 4)
+
+
+@on_loop
+async def test_nobody_comes_between_a_claim_in_the_log_and_its_end(tmp_path: Path) -> None:
+    """The claim is written and not decided: what comes later lies behind it, and is refused."""
+    async with node_at(tmp_path) as node:
+        await claim(node)
+        node.driver.is_holding = True
+        before = asyncio.create_task(node.broker.append(batch(0, 1)))
+        await eventually(lambda: len(node.driver.pending) == 1, "it is written")
+        claiming = asyncio.create_task(claim(node))
+        await eventually(lambda: len(node.driver.pending) == 2, "it is written")
+        with pytest.raises(ProducerFencedError):
+            await node.broker.append(batch(1, 1))
+        another = asyncio.create_task(claim(node))
+        await eventually(lambda: len(node.driver.pending) == 3, "it is written")
+        claiming.cancel()  # Whoever gives up does not withdraw it.
+        with pytest.raises(ProducerFencedError):
+            await node.broker.append(batch(1, 2))
+        node.driver.release()
+        assert (await before).record_count == 1, "it lies before the claim"
+        assert await another == 3
+        assert numbers_of(node) == {"n": 3}
+
+
+@on_loop
+async def test_a_repeated_batch_of_an_earlier_one_is_known(tmp_path: Path) -> None:
+    """What is in the log already is answered, whoever has the name by now."""
+    async with node_at(tmp_path) as node:
+        await claim(node)
+        first = await node.broker.append(batch(0, 1, producer_id=7))
+        await claim(node)
+        again = await node.broker.append(batch(0, 1, producer_id=7))
+        assert (again.is_duplicate, again.position) == (True, first.position)
+        following = batch(1, 1, producer_id=7)
+        following.sequence = 1
+        with pytest.raises(ProducerFencedError):
+            await node.broker.append(following)
+
+
+@on_loop
+async def test_a_claim_that_the_log_lost_is_none(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        await claim(node)
+        node.driver.is_holding = True
+        claiming = asyncio.create_task(claim(node))
+        await eventually(lambda: node.driver.pending, "it is written")
+        node.driver.lose()
+        node.driver.decide(0)
+        with pytest.raises(NotAppliedError):
+            await claiming
+        with pytest.raises(NotLeaderError):
+            await claim(node)
+        node.driver.lead()
+        node.driver.is_holding = False
+        await node.broker.append(batch(0, 1))
+        assert await claim(node) == 2
+
+
+@on_loop
+async def test_names_are_bounded_and_one_is_never_forgotten(tmp_path: Path) -> None:
+    limits = Limits(producer_name_count_max=2)
+    async with node_at(tmp_path, limits=limits) as node:
+        for name in ("a", "b", "a"):
+            await claim(node, name)
+        with pytest.raises(LimitReachedError, match="names of producers"):
+            await claim(node, "c")
+        for name in ("", "a b", "x" * 300, "ä"):
+            with pytest.raises(BadRequestError):
+                await claim(node, name)
+        image = node.machine.state.image()
+        again = State(limits, decode_image(encode_image(image)))
+        assert again.part(IncarnationsPart).numbers == {"a": 2, "b": 1}
+        for name, number in (("a", 2), ("c", 1)):
+            command = Command(claim_producer=Command.ClaimProducer(name=name, number=number))
+            assert again.apply_command(command, 0) is not None, "every replica refuses it"
+        assert again.part(IncarnationsPart).numbers == {"a": 2, "b": 1}
+
+
+def test_a_state_without_names_has_no_part_of_it() -> None:
+    """So nodes of before there were names read it."""
+    image = State(Limits()).image()
+    assert "producer_incarnations" not in image.parts
+    with pytest.raises(ValueError, match="unknown form"):
+        IncarnationsPart(Limits(), PartImage(1, {"else": {}}))

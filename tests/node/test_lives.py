@@ -1,0 +1,363 @@
+"""Lives between nodes: what is told in a handshake, who is refused, what is kept on disk."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node import handshake
+from node.handshake import CloseCode, RefusedError
+from node.limits import KNOWN_LIVES_MAX
+from node.lives import Facts, NodeLives
+from node.lives_codec import LivesFormatError, decode_lives, encode_lives
+from node.lives_file import FILE_NAMES, LivesFile, LivesRecord
+from quorumlog.pb import peer_pb2 as pb
+from raft.lives import PAST_MAX, Known, Lives, Told
+from raft.messages import NO_INDEX, Index, Standing
+from store.file_system import FileSystem
+from tests.node.links import DEADLINE_S, Node, eventually, identity, nodes, run
+
+_NUMBER = st.integers(0, (1 << 63) - 1)
+_INDEX = st.integers(NO_INDEX, (1 << 63) - 1)
+_KNOWN = st.builds(Known, _NUMBER, _NUMBER, _NUMBER, _NUMBER, _NUMBER, _INDEX, _INDEX)
+_TOLD = st.builds(
+    Told,
+    *(_NUMBER, _NUMBER, _NUMBER, _INDEX, _NUMBER, _INDEX),
+    st.sampled_from(Standing),
+    *(_NUMBER, _NUMBER),
+    st.lists(_NUMBER, max_size=PAST_MAX).map(tuple),
+)
+
+
+class Disk:
+    """A node's memory, for tests; implements `node.lives.Memory`."""
+
+    def __init__(self, term: int = 3, last_index: Index = 10) -> None:
+        self.life = 0
+        self.found: Facts | None = Facts(term, last_index, Standing.FULL, 0)
+        self.seen: dict[int, Known] = {}
+        self.is_leading = False
+        self.committed_index: Index | None = None
+
+    def begin(self, life: int) -> None:
+        self.life = life
+
+    def facts(self) -> Facts | None:
+        return self.found
+
+    def become_joining(self, incarnation: int) -> None:
+        assert self.found is not None
+        self.found = self.found._replace(standing=Standing.JOINING, incarnation=incarnation)
+
+    def look(self, lives: Lives) -> None:
+        for node, known in self.seen.items():
+            lives.note(node, known)
+
+
+def _fail(error: BaseException) -> None:
+    raise AssertionError from error
+
+
+def opened(directory: Path, node: int, disk: Disk | None = None) -> tuple[NodeLives, Disk]:
+    disk = disk or Disk()
+    directory.mkdir(exist_ok=True)
+    lives = NodeLives(node, _fail)
+    lives.open(FileSystem(), str(directory), "cluster", disk)
+    return lives, disk
+
+
+# --- Bytes ---
+
+
+@given(_TOLD, st.dictionaries(st.integers(1, 1 << 31), _KNOWN, max_size=5))
+def test_what_is_encoded_is_decoded(told: Told, known: dict[int, Known]) -> None:
+    assert decode_lives(encode_lives(told, known)) == (told, known)
+
+
+@given(st.binary(max_size=80))
+def test_any_bytes_are_lives_or_an_error(data: bytes) -> None:
+    try:
+        decode_lives(data)
+    except LivesFormatError:
+        return
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        pb.Lives(own=pb.Life(standing=9)),
+        pb.Lives(own=pb.Life(last_index=-2)),
+        pb.Lives(own=pb.Life(term=1 << 63)),
+        pb.Lives(known=[pb.KnownLife(node_id=0)]),
+        pb.Lives(known=[pb.KnownLife(node_id=1, acked=-2)]),
+        pb.Lives(known=[pb.KnownLife(node_id=n + 1) for n in range(KNOWN_LIVES_MAX + 1)]),
+    ],
+)
+def test_what_is_out_of_range_is_refused(made: pb.Lives) -> None:
+    with pytest.raises(LivesFormatError):
+        decode_lives(made.SerializeToString())
+
+
+def test_the_longest_handshake_fits() -> None:
+    told = Told(1, 2, 3, 4, 5, 6, Standing.FULL, 7, 8, tuple(range(1 << 62, (1 << 62) + PAST_MAX)))
+    lives = encode_lives(told, {1: Known(*[1 << 62] * 7)})
+    _, asked = handshake.challenge()
+    _, header = handshake.hello(identity(1), asked, to=2, last_index=3, lives=lives)
+    assert len(header) < 2048
+
+
+# --- Proofs ---
+
+
+def test_lives_have_a_proof_of_their_own() -> None:
+    """A node of an earlier version does not look at it, and checks what it knows as before."""
+    nonce, asked = handshake.challenge()
+    _, header = handshake.hello(identity(2), asked, to=1, last_index=3, lives=b"\x0a\x00")
+    _, info = handshake.check_hello(identity(1), header, challenge_nonce=nonce, peers={2})
+    assert info.lives == b"\x0a\x00"
+    forged = pb.Hello.FromString(header)
+    forged.lives = b"\x0a\x02\x08\x07"
+    with pytest.raises(RefusedError, match="secrets"):
+        handshake.check_hello(
+            identity(1), forged.SerializeToString(), challenge_nonce=nonce, peers={2}
+        )
+    forged.ClearField("lives")
+    forged.ClearField("lives_auth")
+    old = forged.SerializeToString()
+    assert handshake.check_hello(identity(1), old, challenge_nonce=nonce, peers={2})[1].lives == b""
+
+
+def test_a_welcome_proves_its_lives_to_who_asked() -> None:
+    header = handshake.welcome(identity(2), to=1, nonce=5, last_index=3, lives=b"\x0a\x00")
+    assert handshake.check_welcome(identity(1), header, to=2, nonce=5).lives == b"\x0a\x00"
+    forged = pb.Welcome.FromString(header)
+    forged.lives = b"\x0a\x02\x08\x07"
+    with pytest.raises(RefusedError, match="secrets"):
+        handshake.check_welcome(identity(1), forged.SerializeToString(), to=2, nonce=5)
+
+
+# --- The file ---
+
+
+def test_the_file_says_what_was_saved(tmp_path: Path) -> None:
+    file = LivesFile(FileSystem(), str(tmp_path))
+    assert file.load("cluster", 1) == LivesRecord("cluster", 1)
+    record = LivesRecord("cluster", 1, 3, (9, 8), 7, "why", 5, 7, {2: Known(1, 2, 3, 4, 5, 6, 5)})
+    file.save(record)
+    assert LivesFile(FileSystem(), str(tmp_path)).load("cluster", 1) == record
+
+
+@pytest.mark.parametrize(("cluster", "node"), [("another", 1), ("cluster", 2)])
+def test_what_another_node_remembered_is_not_believed(
+    tmp_path: Path, cluster: str, node: int
+) -> None:
+    """A restore makes another cluster's node of a directory."""
+    file = LivesFile(FileSystem(), str(tmp_path))
+    file.load("cluster", 1)
+    file.save(LivesRecord("cluster", 1, life=9))
+    found = LivesFile(FileSystem(), str(tmp_path)).load(cluster, node)
+    assert found == LivesRecord(cluster, node)
+
+
+def damages() -> Iterator[tuple[str, bytes | None]]:
+    for name in FILE_NAMES:
+        yield name, None
+        yield name, b"garbage"
+
+
+@pytest.mark.parametrize(("name", "content"), list(damages()))
+def test_a_damaged_file_is_no_reason_not_to_start(
+    tmp_path: Path, name: str, content: bytes | None
+) -> None:
+    """The own life is in another file, too; the rest is learned again."""
+    _, disk = opened(tmp_path, 1)
+    if content is None:
+        (tmp_path / name).unlink()
+    else:
+        (tmp_path / name).write_bytes(content)
+    lives, _ = opened(tmp_path, 1, disk)
+    assert lives.own().life == 2
+
+
+def test_a_life_is_raised_with_each_start_and_durable_at_once(tmp_path: Path) -> None:
+    nonces: list[int] = []
+    for life in (1, 2, 3):
+        lives, disk = opened(tmp_path, 1)
+        assert (lives.own().life, disk.life) == (life, life)
+        assert lives.own().past == tuple(reversed(nonces))
+        nonces.append(lives.own().nonce)
+    assert len(set(nonces)) == 3
+
+
+def test_an_earlier_build_in_between_loses_no_life(tmp_path: Path) -> None:
+    """It rewrites the file that it knows, without the life."""
+    opened(tmp_path, 1)
+    opened(tmp_path, 1, Disk())
+    lives, _ = opened(tmp_path, 1, Disk())
+    assert lives.own().life == 3
+
+
+def test_a_node_that_is_part_of_nothing_tells_no_life(tmp_path: Path) -> None:
+    disk = Disk()
+    disk.found = None
+    lives, _ = opened(tmp_path, 1, disk)
+    assert lives.own().life == 0
+    disk.found = Facts(1, 5, Standing.FULL, 0)
+    assert (lives.own().life, lives.own().start_last_index) == (1, 5), "nothing to compare"
+
+
+class HangingDisk(FileSystem):
+    """Its syncs wait until they are let go; notes how many were there at a time."""
+
+    def __init__(self) -> None:
+        self.may_go, self.has_come = threading.Event(), threading.Event()
+        self.may_go.set()
+        self.count = self.count_max = 0
+
+    def sync(self, fd: int, path: str) -> None:
+        self.count += 1
+        self.count_max = max(self.count_max, self.count)
+        self.has_come.set()
+        assert self.may_go.wait(DEADLINE_S)
+        super().sync(fd, path)
+        self.count -= 1
+
+
+def test_a_stop_saves_after_the_save_that_runs(tmp_path: Path) -> None:
+    """Two at a time would write one temporary file, and a torn file is a lost life."""
+
+    async def work() -> None:
+        fs, disk = HangingDisk(), Disk()
+        lives = NodeLives(1, _fail)
+        lives.open(fs, str(tmp_path), "cluster", disk)
+        fs.may_go.clear()
+        fs.has_come.clear()
+        disk.seen[2] = Known(term=3)
+        lives.save_soon()
+        await eventually(fs.has_come.is_set, "a save")
+        disk.seen[2] = Known(term=4)
+        stop = asyncio.ensure_future(lives.stop())
+        for _ in range(100):  # Long enough to begin a second one.
+            await asyncio.sleep(0)
+        fs.may_go.set()
+        await stop
+        assert fs.count_max == 1
+        assert LivesFile(FileSystem(), str(tmp_path)).load("cluster", 1).known[2].term == 4
+
+    run(work())
+
+
+# --- Two nodes ---
+
+
+def test_an_old_copy_is_refused_hears_why_and_comes_in_without_a_vote(tmp_path: Path) -> None:
+    async def work() -> None:
+        one, _ = opened(tmp_path / "1", 1)
+        two, disk = opened(tmp_path / "2", 2)
+        one.judge(2, encode_lives(two.own()._replace(life=5, nonce=55), {}), {})
+        first, second = Node(1, lives=one), Node(2, lives=two)
+        async with nodes(first, second, acquainted=False):
+            first.link.set_peers({2: ("127.0.0.1", second.port)})
+            second.link.set_peers({1: ("127.0.0.1", first.port)})
+            await eventually(lambda: second.link.is_connected(1), "the node to be let in")
+            assert disk.found is not None
+            assert disk.found.standing is Standing.JOINING
+            assert "seen in life 5" in two.lost
+            assert "by node 1" in two.lost
+            await eventually(lambda: not one.refused)
+        for lives in (one, two):
+            await lives.stop()
+        again = LivesFile(FileSystem(), str(tmp_path / "1")).load("cluster", 1)
+        assert again.known[2].incarnation == disk.found.incarnation
+
+    run(work())
+
+
+def test_who_does_not_hear_it_gets_no_connection(tmp_path: Path) -> None:
+    """A node whose disk is full cannot give its vote up; it is refused as long as that is so."""
+
+    class Full(Disk):
+        def become_joining(self, incarnation: int) -> None:
+            pass
+
+    async def work() -> None:
+        one, _ = opened(tmp_path / "1", 1)
+        two, _ = opened(tmp_path / "2", 2, Full())
+        one.judge(2, encode_lives(two.own()._replace(life=5, nonce=55), {}), {})
+        first, second = Node(1, lives=one), Node(2, lives=two)
+        async with nodes(first, second, acquainted=False):
+            first.link.set_peers({2: ("127.0.0.1", second.port)})
+            second.link.set_peers({1: ("127.0.0.1", first.port)})
+            await eventually(lambda: one.refused_count > 3, "refusals")
+            assert not first.link.is_connected(2)
+            assert first.events == []
+            assert first.closed_counts[CloseCode.OLD_COPY] > 0
+            assert "old copy" in one.warnings()[0]
+            await eventually(lambda: first.link.stats().peers[0].last_trouble != "")
+        for lives in (one, two):
+            await lives.stop()
+
+    run(work())
+
+
+def test_peers_that_tell_no_lives_are_connected(tmp_path: Path) -> None:
+    async def work() -> None:
+        one, _ = opened(tmp_path / "1", 1)
+        async with nodes(Node(1, lives=one), Node(2)) as made:
+            assert made[0].link.is_connected(2)
+        await one.stop()
+        assert one.refused_count == 0
+
+    run(work())
+
+
+def test_a_start_waits_for_peers_that_can_be_reached(tmp_path: Path) -> None:
+    """One is there, one refuses the connection; nobody is waited for after that."""
+
+    async def work() -> None:
+        async with nodes(Node(1), Node(2), acquainted=False) as made:
+            made[0].link.set_peers({2: ("127.0.0.1", made[1].port), 3: ("127.0.0.1", 1)})
+            made[1].link.set_peers({1: ("127.0.0.1", made[0].port)})
+            await made[0].link.wait_tried()
+            assert made[0].link.is_connected(2)
+
+    run(work())
+
+
+def test_acks_within_a_life_are_not_held_against_it(tmp_path: Path) -> None:
+    """They may come while a handshake is under way, and are beyond what it says then."""
+
+    async def work() -> None:
+        one, disk = opened(tmp_path / "1", 1)
+        two, theirs = opened(tmp_path / "2", 2)
+        assert one.judge(2, two.tell(1), {}) == ""
+        asked = one.remembered()
+        said = two.tell(1)
+        disk.seen[2] = Known(0, 0, 0, 3, 3, 500, 500)
+        assert one.judge(2, said, asked) == ""
+        assert theirs.found is not None
+        assert "had acked 500" in one.judge(2, said, one.remembered())
+        for lives in (one, two):
+            await lives.stop()
+
+    run(work())
+
+
+def test_a_commit_index_of_an_earlier_incarnation_is_not_believed(tmp_path: Path) -> None:
+    """After a loss of power other entries may lie there."""
+
+    async def work() -> None:
+        lives, disk = opened(tmp_path, 1)
+        disk.committed_index = 7
+        await lives.save()
+        assert opened(tmp_path, 1)[0].committed_index == 7
+        assert disk.found is not None
+        disk.found = disk.found._replace(incarnation=1)
+        assert opened(tmp_path, 1, disk)[0].committed_index == NO_INDEX
+        await lives.stop()
+
+    run(work())

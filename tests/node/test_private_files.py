@@ -1,0 +1,177 @@
+"""What a node makes is for its user alone, and a secret that others can read is refused."""
+
+import os
+import signal
+from pathlib import Path
+
+import grpc
+import pytest
+
+from deploy.local import LocalCluster
+from node.config_load import ConfigError, load
+from node.private_files import make_private, unusable
+from store.fatal import EXIT_SYNC_FAILED
+from tests.node.processes import LOOPBACK_FLAGS, SingleNode, run_to_end
+
+SECRETS = ("secret_file", "nameserver_secret_file", "rocketmq_keys_file")
+
+
+def mode(path: Path) -> int:
+    return path.stat().st_mode & 0o7777
+
+
+def open_ones(root: Path) -> dict[str, str]:
+    """What others can look into below a directory, by name."""
+    found = [path for path in (root, *root.rglob("*")) if not path.is_symlink()]
+    return {str(path.relative_to(root)): f"{mode(path):o}" for path in found if mode(path) & 0o077}
+
+
+@pytest.fixture(autouse=True)
+def _usual_umask() -> object:
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.slow
+def test_all_that_a_node_makes_is_private(tmp_path: Path) -> None:
+    """The log, tables, checkpoints, the file with its ports."""
+    with SingleNode(tmp_path / "data") as node, node.client() as client:
+        client.create_topic("orders")
+        client.append("orders", b"x")
+        assert open_ones(tmp_path / "data") == {}
+        node.stop()
+    assert open_ones(tmp_path / "data") == {}
+
+
+@pytest.mark.slow
+def test_all_of_a_local_cluster_is_private(tmp_path: Path) -> None:
+    with LocalCluster.create(tmp_path / "c", 3) as cluster:
+        assert open_ones(tmp_path / "c") == {}
+        (tmp_path / "c" / "node-2").chmod(0o755)  # As an earlier version left it.
+        cluster.stop(2)
+        cluster.start(2)
+        assert open_ones(tmp_path / "c" / "node-2") == {}
+
+
+@pytest.mark.slow
+def test_a_dump_is_private(tmp_path: Path) -> None:
+    node = SingleNode(tmp_path / "data")
+    node.start({"QUORUMLOG_FAILPOINTS": "fs.sync=EIO@60+"})
+    with node.client() as client:
+
+        def write_until_it_fails() -> None:
+            client.create_topic("orders")
+            for _ in range(1_000):
+                client.append("orders", b"x")
+
+        with pytest.raises(grpc.RpcError):
+            write_until_it_fails()
+    assert node.wait_end() == EXIT_SYNC_FAILED
+    (dump,) = (tmp_path / "data").glob("dump-*.txt")
+    assert mode(dump) == 0o600
+
+
+@pytest.mark.slow
+def test_a_directory_of_an_earlier_version_is_closed(tmp_path: Path) -> None:
+    with SingleNode(tmp_path / "data") as node:
+        node.stop()
+        (tmp_path / "data").chmod(0o755)
+        node.start()
+        assert mode(tmp_path / "data") == 0o700
+        assert "closed the directory to others" in node.log_path.read_text()
+        assert '"mode": "0755"' in node.log_path.read_text()
+        node.signal(signal.SIGTERM)
+        node.wait_end()
+
+
+def test_a_directory_that_cannot_be_closed_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A volume of root with a group of its own, as Kubernetes makes it with fsGroup."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data").chmod(0o2775)
+
+    def refuse(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(Path, "chmod", refuse)
+    make_private(tmp_path / "data")
+    assert mode(tmp_path / "data") == 0o2775
+
+
+@pytest.mark.parametrize(
+    ("file_mode", "uid", "is_taken"),
+    [
+        (0o600, 1000, True),
+        (0o400, 1000, True),
+        (0o640, 1000, False),
+        (0o604, 1000, False),
+        (0o644, 1000, False),
+        (0o620, 1000, False),
+        (0o400, 0, True),
+        (0o440, 0, True),
+        (0o640, 0, True),
+        (0o644, 0, False),
+        (0o660, 0, False),
+    ],
+)
+def test_who_may_read_a_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file_mode: int, uid: int, is_taken: bool
+) -> None:
+    """A file of root may be readable by its group: so it is given to one user."""
+    path = tmp_path / "secret"
+    path.write_text("x" * 40)
+    path.chmod(file_mode)
+    there = path.stat()
+    owned = os.stat_result((*there[:4], uid, *there[5:]))
+    monkeypatch.setattr(Path, "stat", lambda *_args, **_more: owned)
+    monkeypatch.setattr(os, "access", lambda *_: True)
+    found = unusable(path)
+    assert (found is None) is is_taken
+    if found is not None:
+        assert f"mode is {file_mode:04o}" in found.what
+        assert "chmod 600" in found.do
+
+
+@pytest.mark.parametrize("name", SECRETS)
+def test_a_secret_that_others_can_read_is_refused_by_name(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "secret"
+    path.write_text("AKIA " + "x" * 40)
+    more = {"nameserver_listen": "127.0.0.1:9876"} if name.startswith("nameserver") else {}
+    flags = {**LOOPBACK_FLAGS, **more, "directory": str(tmp_path / "data"), name: str(path)}
+    for file_mode in (0o644, 0o606):
+        path.chmod(file_mode)
+        with pytest.raises(ConfigError) as caught:
+            load(None, flags, {})
+        (problem,) = caught.value.problems
+        assert problem.key == name
+        assert f"its mode is {file_mode:04o}" in problem.what
+    path.chmod(0o600)
+    load(None, flags, {})
+
+
+def test_a_secret_that_cannot_be_read_is_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "secret"
+    path.write_text("x" * 40)
+    path.chmod(0o600)
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(ConfigError, match="cannot be read by user"):
+        load(
+            None,
+            {**LOOPBACK_FLAGS, "directory": str(tmp_path / "d"), "secret_file": str(path)},
+            {},
+        )
+
+
+@pytest.mark.slow
+def test_a_node_does_not_start_with_such_a_secret(tmp_path: Path) -> None:
+    path = tmp_path / "secret"
+    path.write_text("x" * 40)
+    path.chmod(0o644)
+    done = run_to_end(tmp_path / "data", secret_file=str(path))
+    assert done.returncode == 78, done.stderr
+    assert "others can read" in done.stderr
+    assert not (tmp_path / "data").exists()

@@ -1,0 +1,230 @@
+"""What a repair makes of a disk that fails, and of being stopped: no files, no links."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from node.fetch import EntryFetcher
+from node.repair import ClosedRepair, LiveRepair, RepairLimits, find_damaged, open_repaired
+from store.errors import (
+    CorruptionError,
+    DamageWiderError,
+    FileSystemError,
+    LayoutError,
+    StoreError,
+    StoreFullError,
+)
+from store.file_system import FileSystem
+from store.ledger_damage import DamagedRange
+from store.ledger_entry import Link
+from store.ledger_fetched import RepairReport
+from tests.node.links import eventually, run
+from tests.store.records import small_config
+
+_QUICK = RepairLimits(retry_ms=1)
+_HOUR = RepairLimits(retry_ms=3_600_000)
+_BLANK = DamagedRange(7, 7, 100, 200, Link(6, 1, 0), 50, None, "the blank is not blank")
+"""Only the end of a file: nothing has to be fetched."""
+_DONE = RepairReport(_BLANK, 0, 6, 100, "")
+_MET = CorruptionError("data/0", 100, "blank", "0", "1")
+_FULL = StoreFullError("data/0", 4096, 0)
+
+
+def _nobody() -> EntryFetcher:
+    return EntryFetcher(cast(Any, None), lambda: ())
+
+
+class Store:
+    """An open store; each call does what is next in `troubles`, then finds all good."""
+
+    def __init__(self, *troubles: StoreError) -> None:
+        self.troubles = list(troubles)
+        self.looks: list[Callable[[], None]] = []
+        """What looks at the damage do before anything else."""
+        self.is_damaged = True
+
+    def damage_of(self, error: CorruptionError) -> list[DamagedRange]:
+        for look in self.looks:
+            look()
+        if self.troubles and not isinstance(self.troubles[0], DamageWiderError):
+            raise self.troubles.pop(0)
+        return [_BLANK] if self.is_damaged else []
+
+    def repair_range(self, lo: int, hi: int, raw_entries: bytes) -> RepairReport:
+        if self.troubles:
+            raise self.troubles.pop(0)
+        self.is_damaged = False
+        return _DONE
+
+
+def _live(
+    store: Store, limits: RepairLimits = _QUICK
+) -> tuple[LiveRepair, list[RepairReport], list[BaseException]]:
+    reports: list[RepairReport] = []
+    fatal: list[BaseException] = []
+    return LiveRepair(store, _nobody(), reports.append, fatal.append, limits), reports, fatal
+
+
+async def _turns() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [_FULL, FileSystemError("read", "data/0", 5), _MET, DamageWiderError(7, 9, 300)],
+    ids=lambda trouble: type(trouble).__name__,
+)
+def test_trouble_of_a_live_repair_passes_and_does_not_end_the_node(trouble: StoreError) -> None:
+    async def work() -> None:
+        live, reports, fatal = _live(Store(trouble))
+        live.on_damage(_MET)
+        await eventually(lambda: fatal or live.stats().waiting_count == 0)
+        assert (fatal, reports) == ([], [_DONE])
+        assert str(trouble) in live.stats().last_trouble
+        assert live.stats().given_up_count == 0
+
+    run(work())
+
+
+def test_a_live_repair_that_waits_for_its_next_attempt_is_stopped_at_once() -> None:
+    async def work() -> None:
+        store = Store(_FULL)
+        live, reports, _ = _live(store, _HOUR)
+        live.on_damage(_MET)
+        await eventually(lambda: live.stats().last_trouble)
+        stopping = asyncio.ensure_future(live.stop())
+        await _turns()
+        assert stopping.done()
+        assert (reports, store.is_damaged) == ([], True)
+
+    run(work())
+
+
+def test_stopping_a_live_repair_waits_for_its_thread() -> None:
+    """The store is closed next."""
+
+    async def work() -> None:
+        begun, go_on, store = threading.Event(), threading.Event(), Store()
+        store.looks = [begun.set, lambda: cast(None, go_on.wait(10))]
+        live, reports, fatal = _live(store)
+        live.on_damage(_MET)
+        await eventually(begun.is_set)
+        stopping = asyncio.ensure_future(live.stop())
+        await _turns()
+        is_done = stopping.done()
+        go_on.set()
+        await stopping
+        assert not is_done
+        assert (reports, fatal, store.is_damaged) == ([], [], True)
+
+    run(work())
+
+
+def test_who_cancels_a_look_hears_so_once_its_thread_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def look(root: str, config: object, *, fs: object) -> list[DamagedRange]:
+        begun.set()
+        go_on.wait(10)
+        return []
+
+    monkeypatch.setattr("node.repair.find_damage", look)
+
+    async def work() -> None:
+        task = asyncio.ensure_future(find_damaged("root", small_config(), FileSystem()))
+        await eventually(begun.is_set)
+        task.cancel()
+        await _turns()
+        is_done = task.done()
+        go_on.set()
+        await asyncio.wait([task])
+        assert not is_done
+        assert task.cancelled()
+
+    run(work())
+
+
+class _Repair:
+    """Has something to do once."""
+
+    def __init__(self) -> None:
+        self.reports = [_DONE]
+
+    async def run(self) -> list[RepairReport]:
+        done, self.reports = self.reports, []
+        return done
+
+
+@pytest.mark.parametrize(
+    "error", [_MET, LayoutError("data", "a file of 8192 bytes", "one of 4096")]
+)
+def test_a_store_that_cannot_be_opened_is_repaired_first(error: StoreError) -> None:
+    async def work() -> None:
+        errors = [error]
+
+        def open_store() -> str:
+            if errors:
+                raise errors.pop()
+            return "open"
+
+        assert await open_repaired(open_store, _Repair()) == ("open", [_DONE])
+        errors = [error, error]
+        with pytest.raises(type(error)):
+            await open_repaired(open_store, _NothingToDo())
+
+    run(work())
+
+
+class _NothingToDo:
+    async def run(self) -> list[RepairReport]:
+        return []
+
+
+class _Session:
+    """All that was fetched is here; the first attempt to write it fails."""
+
+    troubles: list[StoreError]
+    is_complete, damaged = True, _BLANK
+    closed_count = 0
+
+    def __init__(self, root: str, config: object, damaged: DamagedRange, *, fs: object) -> None:
+        pass
+
+    def finish(self) -> RepairReport:
+        if self.troubles:
+            raise self.troubles.pop()
+        return _DONE
+
+    def close(self) -> None:
+        type(self).closed_count += 1
+
+
+@pytest.mark.parametrize("trouble", [_FULL, FileSystemError("write", "data/0", 5)])
+def test_a_closed_repair_waits_until_its_disk_takes_what_was_fetched(
+    trouble: StoreError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_Session, "troubles", [trouble], raising=False)
+    monkeypatch.setattr(_Session, "closed_count", 0)
+    monkeypatch.setattr("node.repair.RepairSession", _Session)
+    monkeypatch.setattr("node.repair.find_damage", lambda root, config, *, fs: [])
+    waits: list[str] = []
+
+    async def work() -> None:
+        repair = ClosedRepair(
+            "root",
+            small_config(),
+            _nobody(),
+            lambda progress: waits.append(progress.waiting_for),
+            limits=_QUICK,
+        )
+        assert await repair.run([_BLANK]) == [_DONE]
+        assert str(trouble) in waits
+        assert _Session.closed_count == 1
+
+    run(work())

@@ -1,0 +1,166 @@
+"""Strangers at the ports of real nodes: absurd terms and epochs, and ports without a proof."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from deploy.local import LocalCluster
+from deploy.local_metrics import metric_of
+from node.exposure import ANYONE_MAY_BE_A_NODE
+from node.ha.types import Binding, Standing
+from node.ha.wire import Bound, Hello, encode
+from node.handshake import LinkIdentity
+from node.raft_codec import encode as encode_message
+from raft.ceiling import TERM_JUMP_MAX
+from raft.messages import (
+    AppendReply,
+    AppendRequest,
+    CampaignNow,
+    Configuration,
+    ConfigurationAt,
+    InstallSnapshot,
+    Message,
+    Refusal,
+    SnapshotMeta,
+    VoteReply,
+    VoteRequest,
+)
+from raft.messages import Standing as RaftStanding
+from tests.node.processes import run_to_end, wait_for
+from tests.node.strangers import Stranger, claims
+
+pytestmark = pytest.mark.slow
+LAST = (1 << 63) - 1
+MEMBERS = ConfigurationAt(-1, Configuration((1, 2, 3)))
+
+
+def peer_address(cluster: LocalCluster, node: int) -> tuple[str, int]:
+    file = cluster.node_directory(node) / "data" / "node.json"
+    host, _, port = json.loads(file.read_text())["peer_address"].rpartition(":")
+    return host, int(port)
+
+
+def term_of(cluster: LocalCluster, node: int) -> int:
+    return int(metric_of(cluster, node, "quorumlog_term"))
+
+
+def absurd_messages() -> dict[str, Message]:
+    """What 50 bytes of a stranger said before they were refused."""
+    ends = ("", 0, 0)
+    return {
+        "vote request": VoteRequest(*ends, LAST, LAST, 9, 9, False, True, False),
+        "pre-vote": VoteRequest(*ends, LAST - 1, LAST, 9, 9, True, False, False),
+        "vote reply": VoteReply(*ends, LAST, 7, False, True, False, Refusal.OLD_TERM, 0),
+        "append": AppendRequest(*ends, LAST, -1, 0, 0, (), -1, 0, (), 0),
+        "append reply": AppendReply(
+            *ends, LAST, -1, Refusal.OLD_TERM, -1, -1, (), 0, RaftStanding.FULL, 0
+        ),
+        "campaign now": CampaignNow(*ends, LAST),
+        "snapshot": InstallSnapshot(*ends, LAST, SnapshotMeta(9, 9, MEMBERS), 0),
+    }
+
+
+def say(address: tuple[str, int], who: LinkIdentity, to: int, message: Message) -> str:
+    """Get in as somebody, say one thing, and return with which code the node ends it."""
+    kind, header = encode_message(message)
+    with Stranger(address, who, to=to) as stranger:
+        stranger.shake_hands()
+        stranger.send(kind, header)
+        return stranger.goodbye()
+
+
+def test_a_cluster_outlives_absurd_terms(tmp_path: Path) -> None:
+    """Without a secret anybody is a node; each kind of message, at each node, and restarts."""
+    with LocalCluster.create(tmp_path / "c", 3) as cluster:
+        leader = cluster.leader_id()
+        before = max(term_of(cluster, node) for node in cluster.node_ids)
+        for node in cluster.node_ids:
+            who = claims(node % 3 + 1, cluster_id=cluster.cluster_id)
+            for name, message in absurd_messages().items():
+                said = say(peer_address(cluster, node), who, node, message)
+                if said == "replaced":  # The peer itself dialled again just then.
+                    said = say(peer_address(cluster, node), who, node, message)
+                assert said == "term_jump", name
+            closed = metric_of(cluster, node, "quorumlog_peer_closed_total", code="term_jump")
+            assert closed == len(absurd_messages())
+            assert "too far ahead" in cluster.log_path(node).read_text()
+        cluster.kill(leader)
+        others = [node for node in cluster.node_ids if node != leader]
+        wait_for("another leader", lambda: cluster.leader_id() in others)
+        cluster.start(leader)
+        cluster.wait_ready()
+        assert max(term_of(cluster, node) for node in cluster.node_ids) < before + 1000
+
+
+def test_a_forged_term_that_is_taken_is_told(tmp_path: Path) -> None:
+    """A jump within the bound is followed by all, and the node says that it cannot be right."""
+    high = TERM_JUMP_MAX - 1000
+    forged = CampaignNow("", 0, 0, high)
+    with LocalCluster.create(tmp_path / "c", 3) as cluster:
+        leader = cluster.leader_id()
+        other = leader % 3 + 1
+        who = claims(leader, cluster_id=cluster.cluster_id)
+        with Stranger(peer_address(cluster, other), who, to=other) as stranger:
+            stranger.shake_hands()
+            stranger.send(*encode_message(forged))
+            wait_for("the jump", lambda: term_of(cluster, leader) > high)
+        cluster.wait_ready()
+        assert high < term_of(cluster, cluster.leader_id()) < high + 1000
+        shown = "; ".join(one.detail for one in cluster.status())
+        assert "no elections explain term" in shown or metric_of(
+            cluster, leader, "quorumlog_store_warnings"
+        )
+
+
+def test_a_master_outlives_absurd_epochs(tmp_path: Path) -> None:
+    settings = {"nameserver_listen": "off"}
+    with LocalCluster.create(
+        tmp_path / "c", 3, replication="sync_master", settings=settings
+    ) as cluster:
+        master = cluster.leader_id()
+        before = term_of(cluster, master)
+        other = master % 3 + 1
+        group = "g0 (master-slave, 2 copies of 1,2,3)"
+        who = claims(other, cluster_id=cluster.cluster_id, group=group)
+        absurd = Bound(Binding((1 << 31) - 1, other, 9), 1, 0, 0, 0, Standing.FULL, 7)
+        for _ in range(3):
+            with Stranger(peer_address(cluster, master), who, to=master) as stranger:
+                stranger.shake_hands()
+                stranger.send_raw(
+                    encode(Hello(other, 7, f"{cluster.cluster_id}/g0"), is_checked=True)
+                )
+                stranger.send_raw(encode(absurd, is_checked=True))
+                stranger.read_to_the_end()
+        wait_for(
+            "the refusals", lambda: metric_of(cluster, master, "quorumlog_ha_epoch_jumps_total")
+        )
+        assert cluster.leader_id() == master
+        assert term_of(cluster, master) < before + 100
+
+
+def test_a_peer_port_without_a_proof_ends_the_start(tmp_path: Path) -> None:
+    done = run_to_end(tmp_path / "data", peer_listen="0.0.0.0:0")
+    assert done.returncode == 78
+    assert "may speak as a node" in done.stderr
+    assert "set secret_file" in done.stderr
+    assert not (tmp_path / "data" / "node.json").exists()
+
+
+def test_a_start_names_every_port_that_a_stranger_could_misuse(tmp_path: Path) -> None:
+    """127.1 is loopback to the system and a name to the rule, so nobody can come in meanwhile."""
+    settings = {"unproven_peers": ANYONE_MAY_BE_A_NODE}
+    with LocalCluster.create(tmp_path / "c", 1, settings=settings) as cluster:
+        cluster.stop(1)
+        file = cluster.node_directory(1) / "node.toml"
+        text = file.read_text()
+        for key in ("peer_listen", "http_listen"):  # gRPC does not take that spelling.
+            text = text.replace(f'\n{key} = "127.0.0.1:', f'\n{key} = "127.1:')
+        file.write_text(text)
+        cluster.start(1)
+        cluster.wait_ready()
+        lines = [line for line in cluster.log_path(1).read_text().splitlines() if "misuse" in line]
+        for key in ("peer_listen", "http_listen"):
+            assert any(f"{key} 127.1:" in line for line in lines), key

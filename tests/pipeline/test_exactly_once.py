@@ -1,0 +1,205 @@
+"""S1 and S2: a partition within a micro-batch, and a task that runs twice at once."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from chaos.cluster import ChaosCluster
+from chaos.errors import NotPossibleHereError
+from chaos.links import CLIENTS
+from chaos.profile import Profile
+from chaos.toxiproxy import Toxiproxy, install
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+import pipeline
+from deploy.local import LocalCluster
+from deploy.local_process import free_ports
+from quorumlog import sync
+from tests import missing
+from tests.pipeline.topics import fill, read, running, sent
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parents[2]
+DEADLINE_S = 600.0
+COUNT = 4_000
+BODY_SIZE_BYTES = 1_000
+TRIGGER_COUNT = 1_000
+PROFILE = Profile(settings=(("batch_size_bytes_max", "1MiB"),))  # As large as the sink's batches.
+LINK_KIB_A_S = 1_500
+"""Slow enough that a micro-batch takes a while, in the middle of which something may happen."""
+
+
+@pytest.fixture
+def master(tmp_path: Path) -> Iterator[str]:
+    """A Spark of two machines: it never starts a copy of a task on the same one."""
+    from pyspark.find_spark_home import _find_spark_home
+
+    (port,) = free_ports(1)
+    address = f"spark://127.0.0.1:{port}"
+    roles = [["master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0"]]
+    for number in (1, 2):
+        role = ["worker.Worker", "--host", f"127.0.0.{number}", "--webui-port", "0"]
+        role += ["--work-dir", str(tmp_path / f"worker-{number}"), "--cores", "1"]
+        roles.append([*role, "--memory", "700M", address])
+    running: list[subprocess.Popen[bytes]] = []
+    try:
+        for name, *arguments in roles:
+            command = [f"{_find_spark_home()}/bin/spark-class", f"org.apache.spark.deploy.{name}"]
+            with (tmp_path / "spark.log").open("ab") as log:
+                running.append(
+                    subprocess.Popen(
+                        [*command, *arguments],
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=log,
+                        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+                        start_new_session=True,
+                    )
+                )
+        yield address
+    finally:
+        for process in reversed(running):
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def test_a_task_that_runs_twice_at_once_leaves_each_row_once(tmp_path: Path, master: str) -> None:
+    """S2: Spark starts a slow task once more; both attempts send the same rows side by side."""
+    with running(tmp_path / "cluster") as (local, client):
+        for topic in ("orders", "copied"):
+            client.admin.create_topic(topic, queue_count=4)
+        fill(client, "orders", 0, COUNT, size_bytes=BODY_SIZE_BYTES)
+        marks = tmp_path / "marks"
+        marks.mkdir()
+        command = [sys.executable, "-m", "tests.pipeline.speculation_process"]
+        done = subprocess.run(
+            [*command, master, local.bootstrap, "orders", "copied", str(marks)],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=DEADLINE_S,
+            env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+        )
+        assert done.returncode == 0, done.stderr[-4_000:]
+        attempts = {path.name for path in marks.iterdir()}
+        assert {"attempt-0", "attempt-1"} <= attempts, "the task did not run twice at once"
+        assert duplicate_count(local) > 0, "the attempts did not send the same"
+        copied = read(client, "copied")
+        assert Counter(m.body for m in copied) == Counter(m.body for m in read(client, "orders"))
+        assert sent(copied) == sent(read(client, "orders"))
+
+
+def duplicate_count(local: LocalCluster) -> float:
+    """Batches that the nodes knew already."""
+    found = 0.0
+    for node in local.status():
+        with urllib.request.urlopen(f"http://{node.http_address}/metrics", timeout=30) as answer:
+            for line in answer.read().decode().splitlines():
+                if line.startswith("quorumlog_append_duplicates_total"):
+                    found += float(line.rpartition(" ")[2])
+    return found
+
+
+@pytest.fixture
+def proxied(tmp_path: Path) -> Iterator[ChaosCluster]:
+    """Three nodes that everybody, clients as well, reaches through Toxiproxy only."""
+    try:
+        program = install()
+    except NotPossibleHereError as reason:
+        missing.injector(reason)
+    with Toxiproxy(program, tmp_path / "toxiproxy.log") as server:
+        cluster = ChaosCluster(tmp_path / "cluster", PROFILE, server, None)
+        try:
+            cluster.start()
+            cluster.wait_ready()
+            yield cluster
+        finally:
+            cluster.close()
+
+
+def test_a_partition_within_a_micro_batch_leaves_each_row_once(
+    spark: SparkSession, proxied: ChaosCluster, tmp_path: Path
+) -> None:
+    """S1: the leader is cut from its peers and from the job while rows are on their way."""
+    pipeline.register(spark)
+    with sync.connect(proxied.bootstrap, timeout_ms=60_000, connect_timeout_ms=60_000) as client:
+        for topic in ("orders", "copied"):
+            client.admin.create_topic(topic, queue_count=4)
+        fill(client, "orders", 0, COUNT, size_bytes=BODY_SIZE_BYTES)
+        links = proxied.links
+        links.add(links.of_clients(), "bandwidth", rate=LINK_KIB_A_S)
+        options = {"servers": proxied.bootstrap, "startingOffsets": "earliest"}
+        rows = spark.readStream.format("quorumlog").options(
+            **options, topic="orders", maxRecordsPerTrigger=str(TRIGGER_COUNT)
+        )
+        writer = rows.load().writeStream.format("quorumlog").trigger(availableNow=True)
+        query = writer.options(
+            servers=proxied.bootstrap,
+            topic="copied",
+            checkpointLocation=str(tmp_path / "checkpoint"),
+        ).start()
+        try:
+            old = proxied.leader()
+            at = wait_for_the_middle_of_a_batch(client, query)
+            cut = [*links.isolate(old), (CLIENTS, old)]
+            links.cut([(CLIENTS, old)])
+            new = wait_for_another_leader(proxied, old)
+            wait_for_more(client, at)
+            assert query.isActive, "it was over before the cut was healed"
+            links.join(cut)
+            links.remove(links.of_clients(), "bandwidth")
+            assert query.awaitTermination(int(DEADLINE_S)), "the query does not end"
+        finally:
+            query.stop()
+        assert query.exception() is None
+        assert new != old
+        assert sum(progress["numInputRows"] for progress in query.recentProgress) >= COUNT
+        proxied.wait_ready()
+        copied = read(client, "copied")
+        assert Counter(m.body for m in copied) == Counter(m.body for m in read(client, "orders"))
+        assert sent(copied) == sent(read(client, "orders"))
+
+
+def count_of(client: sync.Client) -> int:
+    return sum(queue.max_offset for queue in client.queue_offsets("copied"))
+
+
+def wait_for_the_middle_of_a_batch(client: sync.Client, query: StreamingQuery) -> int:
+    """Wait until a micro-batch, not the first one, has sent a part of its rows."""
+    pause, waited_s = threading.Event(), 0.0
+    while waited_s < DEADLINE_S and query.isActive:
+        count = count_of(client)
+        if TRIGGER_COUNT < count < COUNT and count % TRIGGER_COUNT:
+            return count
+        pause.wait(0.02)
+        waited_s += 0.02
+    raise AssertionError(f"no micro-batch was ever in the middle: {query.exception()}")
+
+
+def wait_for_another_leader(cluster: ChaosCluster, old: int) -> int:
+    pause, waited_s = threading.Event(), 0.0
+    while waited_s < DEADLINE_S:
+        leaders = {n for n, s in cluster.status().items() if s.role == "leader" and s.is_ready}
+        if leaders - {old}:
+            return max(leaders - {old})
+        pause.wait(0.1)
+        waited_s += 0.1
+    raise AssertionError("nobody else leads")
+
+
+def wait_for_more(client: sync.Client, count: int) -> None:
+    """Wait until rows arrive at the new leader, while the old one is still cut off."""
+    pause, waited_s = threading.Event(), 0.0
+    while count_of(client) <= count:
+        assert waited_s < DEADLINE_S, "nothing arrives any more"
+        pause.wait(0.1)
+        waited_s += 0.1

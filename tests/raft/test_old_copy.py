@@ -1,0 +1,105 @@
+"""A voter that is told that its disk is an old copy: fed like any other, trusted with nothing."""
+
+from __future__ import annotations
+
+from raft.membership import Change, ChangeKind
+from raft.messages import Refusal, Standing, VoteReply
+from raft.transitions import Role
+from tests.raft.builders import vote_request
+from tests.raft.cluster import ELECTION_TICKS, HEARTBEAT_TICKS, Cluster
+
+INCARNATION = 7
+
+
+def told(cluster: Cluster, node: int) -> None:
+    cluster.nodes[node].replica.lose_memory(INCARNATION)
+    cluster.settle(node)
+
+
+def test_it_is_durable_and_neither_votes_nor_campaigns() -> None:
+    cluster = Cluster()
+    told(cluster, 2)
+    for _ in range(2):
+        assert cluster.state(2).standing is Standing.JOINING
+        assert cluster.state(2).incarnation == INCARNATION
+        cluster.receive(2, vote_request(1, 2, 5, last=(9, 4)))
+        cluster.tick(2, 3 * ELECTION_TICKS)
+        cluster.crash(2)
+        cluster.restart(2)
+
+    assert [m.refusal for m in cluster.sent if isinstance(m, VoteReply)] == [
+        Refusal.NO_STANDING,
+        Refusal.NO_STANDING,
+    ]
+    assert all(isinstance(m, VoteReply) for m in cluster.sent)
+
+
+def test_a_leader_steps_down() -> None:
+    cluster = Cluster()
+    cluster.elect(1)
+    cluster.read(1, 9)
+    told(cluster, 1)
+    assert cluster.role(1) is Role.FOLLOWER
+    assert cluster.nodes[1].reads_failed == [9]
+
+
+def test_a_promise_that_waits_for_a_sync_is_not_made() -> None:
+    cluster = Cluster()
+    cluster.nodes[2].syncs_at_once = False
+    cluster.receive(2, vote_request(3, 2, 4, last=(9, 1)))
+    told(cluster, 2)
+    cluster.sync(2)
+    assert cluster.sent == []
+
+
+def test_a_promise_of_this_turn_is_not_made() -> None:
+    """It does not even wait for a sync yet."""
+    cluster = Cluster()
+    core = cluster.nodes[2].replica.core
+    core.step(vote_request(3, 2, 4, last=(9, 1)))
+    told(cluster, 2)
+    cluster.sync(2)
+    assert cluster.sent == []
+
+
+def test_what_it_acked_before_counts_no_more() -> None:
+    cluster = Cluster()
+    cluster.elect(1)
+    cluster.isolate(2)
+    cluster.propose(1, "a")
+    told(cluster, 3)
+    cluster.deliver()
+    cluster.tick(1, HEARTBEAT_TICKS)
+    cluster.deliver()
+
+    progress = cluster.state(1).progress[3]
+    assert (progress.is_counted, progress.incarnation) == (False, INCARNATION)
+    assert cluster.state(1).commit == 0
+
+
+def test_under_its_number_it_is_admitted_as_a_learner_only() -> None:
+    cluster = Cluster()
+    cluster.elect(1)
+    cluster.propose(1, "a")
+    told(cluster, 3)
+    cluster.tick_all(4 * HEARTBEAT_TICKS)
+    assert cluster.state(3).standing is Standing.JOINING
+    assert cluster.nodes[3].applied == ["a"]
+
+    for kind in (ChangeKind.REMOVE, ChangeKind.ADD_LEARNER):
+        cluster.nodes[1].replica.propose_change(Change(kind, 3))
+        cluster.settle(1)
+        cluster.tick_all(4 * HEARTBEAT_TICKS)
+
+    assert cluster.state(3).standing is Standing.FULL
+
+
+def test_a_full_disk_leaves_it_as_it_was() -> None:
+    """What is not stored is not so; it is told again."""
+    cluster = Cluster()
+    cluster.nodes[2].log.fails_hard_state = True
+    told(cluster, 2)
+    assert cluster.state(2).standing is Standing.FULL
+    cluster.nodes[2].log.fails_hard_state = False
+    told(cluster, 2)
+    assert cluster.state(2).standing is Standing.JOINING

@@ -1,0 +1,215 @@
+"""Bits that flip in queues and key index: every reader gets everything, and it is counted."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from store.config import StoreConfig
+from store.errors import DerivedDamageError
+from store.message import decode_message, encode_message, tags_code
+from store.pull import PullStatus
+from store.store import Store
+from tests.store.fsck_stores import Clock, findings, fsck_config, open_store
+from tests.store.records import BORN
+
+COUNT = 900
+TAGS = ("a", "b", "c")
+CHANGES = {"consume_queue_units_per_file": 700, "index_entry_count": 500, "index_slot_count": 64}
+
+
+@pytest.fixture(params=["commit_log", "ledger"])
+def config(request: pytest.FixtureRequest) -> StoreConfig:
+    return replace(fsck_config(request.param, **CHANGES), file_size_bytes=1 << 16)
+
+
+def fill(store: Store, clock: Clock, lo: int = 0, hi: int = COUNT) -> None:
+    """Records of three tags in one queue, each with a key of its own and one of the ten."""
+    for first in range(lo, hi, 20):
+        clock.unix_ms += 500
+        store.put(
+            b"".join(
+                encode_message(
+                    "orders",
+                    0,
+                    b"%08d" % n,
+                    {"TAGS": TAGS[n % 3], "KEYS": f"key{n} decade{n // 10}"},
+                    born_unix_ms=BORN,
+                )
+                for n in range(first, first + 20)
+            )
+        )
+        if first % 100 == 0:
+            store.maintain()
+
+
+def read(store: Store, tag: str | None, offset: int = 0) -> list[bytes]:
+    """Read the queue to its end, with a filter or without."""
+    codes = None if tag is None else frozenset({tags_code(tag)})
+    bodies: list[bytes] = []
+    while True:
+        found = store.pull("orders", 0, offset, max_count=100, max_size_bytes=1 << 20, tags=codes)
+        if found.status not in (PullStatus.FOUND, PullStatus.NO_MATCHED_MESSAGE):
+            assert found.status is PullStatus.OFFSET_OVERFLOW_ONE
+            return bodies
+        at = 0
+        while at < len(found.data):
+            message = decode_message(found.data, at)
+            bodies.append(message.body)
+            at += message.size_bytes
+        offset = found.next_offset
+
+
+def check_all(store: Store, count: int = COUNT, *, step: int = 7) -> None:
+    """Every message, with and without filters, by key, and by time."""
+    for number, tag in enumerate(TAGS):
+        assert read(store, tag) == [b"%08d" % n for n in range(number, count, 3)]
+    assert read(store, None) == [b"%08d" % n for n in range(count)]
+    for n in range(0, count, step):
+        assert [m.queue_offset for m in store.messages_by_key("orders", f"key{n}")] == [n]
+    for n in range(0, count, 10 * step):
+        found = store.messages_by_key("orders", f"decade{n // 10}")
+        assert [m.queue_offset for m in found] == list(range(n, n + 10))
+        by_time = store.offset_by_time("orders", 0, BORN + 500 * (n // 20 + 1))
+        assert by_time == n // 20 * 20
+    assert store.queue_range("orders", 0) == (0, count)
+
+
+def derived(root: Path) -> list[Path]:
+    found = [*root.glob("consumequeue/*/*/*"), *root.glob("index/*")]
+    return sorted(path for path in found if path.is_file())
+
+
+def flip(path: Path, bit: int) -> None:
+    fd = os.open(path, os.O_RDWR)
+    try:
+        byte = os.pread(fd, 1, bit // 8)[0]
+        os.pwrite(fd, bytes([byte ^ 1 << bit % 8]), bit // 8)
+    finally:
+        os.close(fd)
+
+
+def used_bits(path: Path, random: Random, count: int) -> Iterator[int]:
+    """Bits near bytes that are not zero: of units, headers, slots and entries."""
+    data = path.read_bytes().rstrip(b"\0")
+    for _ in range(count):
+        yield random.randrange(len(data) * 8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
+def test_a_running_store_shows_everything(tmp_path: Path, config: StoreConfig, seed: int) -> None:
+    random, clock = Random(seed), Clock()
+    with open_store(tmp_path, config, clock) as store:
+        fill(store, clock)
+        store.maintain()
+        for path in derived(tmp_path):
+            for bit in used_bits(path, random, 1 + seed % 3):
+                flip(path, bit)
+            check_all(store)
+        counters = store.counters
+        assert counters.derived_damage_count > 0
+        assert counters.derived_mended_unit_count + counters.derived_mended_key_count > 0
+    with open_store(tmp_path, config, clock) as store:
+        check_all(store)
+    # Bits of slots that are in memory were written again when the file was closed, or not at all.
+    assert [f for f in findings(tmp_path) if f.path.startswith("consumequeue")] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("has_sums", [True, False])
+def test_a_store_that_is_opened_shows_everything(
+    tmp_path: Path, config: StoreConfig, seed: int, has_sums: bool
+) -> None:
+    random, clock = Random(seed), Clock()
+    with open_store(tmp_path, config, clock) as store:
+        fill(store, clock)
+    for number in range(len(derived(tmp_path))):
+        path = derived(tmp_path)[number]  # A rebuild gives new names to index files.
+        is_queue = "consumequeue" in path.parts
+        if not has_sums:
+            for sums in (tmp_path / "checksums").rglob("*"):
+                if sums.is_file():
+                    sums.unlink()
+        if is_queue or has_sums:
+            for bit in used_bits(path, random, 1 + (seed + number) % 3):
+                flip(path, bit)
+        with open_store(tmp_path, config, clock) as store:
+            check_all(store, step=31)
+    assert findings(tmp_path) == []
+
+
+@pytest.mark.parametrize("field", ["position", "size", "tags code"])
+def test_each_field_of_a_unit_is_put_right(tmp_path: Path, config: StoreConfig, field: str) -> None:
+    clock = Clock()
+    at = {"position": 7, "size": 11, "tags code": 19}[field]
+    with open_store(tmp_path, config, clock) as store:
+        fill(store, clock)
+        path = tmp_path / "consumequeue/orders/0" / f"{0:020d}"
+        whole = path.read_bytes()
+        flip(path, (20 * 300 + at) * 8)
+        assert read(store, "a") == [b"%08d" % n for n in range(0, COUNT, 3)]
+        assert path.read_bytes() == whole
+        assert store.counters.derived_damage_count == 1
+        assert store.counters.derived_mended_unit_count == 1
+
+
+def test_a_queue_of_another_maker_is_believed_once_it_fits(
+    tmp_path: Path, config: StoreConfig
+) -> None:
+    """RocketMQ wrote to the directory: the checksums are those of before."""
+    clock = Clock()
+    with open_store(tmp_path, config, clock) as store:
+        fill(store, clock)
+    for sums in (tmp_path / "checksums").rglob("*"):
+        if sums.is_file():
+            sums.write_bytes(Random(7).randbytes(sums.stat().st_size))
+    with open_store(tmp_path, config, clock) as store:
+        check_all(store)
+        assert store.counters.derived_mended_unit_count == 0
+        assert store.counters.derived_mended_key_count == 0
+    with open_store(tmp_path, config, clock) as store:
+        check_all(store)
+        assert store.counters.derived_damage_count == 0
+
+
+def test_a_reader_on_a_loop_is_not_kept(tmp_path: Path, config: StoreConfig) -> None:
+    """What needs more of the log than a moment is an error to be tried again, then put right."""
+    clock = Clock()
+    with open_store(tmp_path, config, clock) as store:
+        fill(store, clock)
+        path = tmp_path / "consumequeue/orders/0" / f"{0:020d}"
+        flip(path, 20 * 300 * 8 + 60)
+        store._guard.units.at_once_size_bytes_max = 10
+        with pytest.raises(DerivedDamageError, match="offsets 300 to 300") as caught:
+            read(store, "a")
+        assert caught.value.retryable
+        store._guard.mend(caught.value)
+        check_all(store)
+        index = sorted(tmp_path.glob("index/*"))[0]
+        flip(index, (40 + 64 * 4 + 20 * 30) * 8)
+        store._guard.units.at_once_size_bytes_max = 10
+        with pytest.raises(DerivedDamageError) as caught:
+            check_all(store)
+        store._guard.mend(caught.value)
+        check_all(store)
+
+
+def test_an_opening_puts_the_header_of_an_index_file_right(
+    tmp_path: Path, config: StoreConfig
+) -> None:
+    """By its times a search leaves out whole files: nobody would look into it."""
+    clock = Clock()
+    with open_store(tmp_path, config, clock) as store:
+        fill(store, clock)
+    index = sorted(tmp_path.glob("index/*"))[0]
+    whole = index.read_bytes()
+    flip(index, 8 * 6)
+    with open_store(tmp_path, config, clock) as store:
+        assert store.counters.derived_damage_count == 1
+        assert index.read_bytes()[:8] == whole[:8], "when its first record came"
+        assert not store.recovery.derived_rebuilt
