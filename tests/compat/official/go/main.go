@@ -176,14 +176,19 @@ func consume() {
 		subscriptions[topic] = rocketmq.SUB_ALL
 	}
 	for _, group := range []string{"simple", "simple-orderly"} {
-		consumer, err := rocketmq.NewSimpleConsumer(
-			config(prefix+"-"+group),
-			rocketmq.WithSimpleAwaitDuration(time.Second),
-			rocketmq.WithSimpleSubscriptionExpressions(subscriptions),
-		)
-		check(err)
-		check(consumer.Start())
-		go receive(consumer, group)
+		// A simple consumer asks its topics in turn, and waits at each that is empty.
+		for _, topic := range topics() {
+			consumer, err := rocketmq.NewSimpleConsumer(
+				config(prefix+"-"+group),
+				rocketmq.WithSimpleAwaitDuration(time.Second),
+				rocketmq.WithSimpleSubscriptionExpressions(
+					map[string]*rocketmq.FilterExpression{topic: rocketmq.SUB_ALL},
+				),
+			)
+			check(err)
+			check(consumer.Start())
+			go receive(consumer, group)
+		}
 	}
 	for _, group := range []string{"push", "push-orderly"} {
 		consumer, err := rocketmq.NewPushConsumer(

@@ -128,9 +128,12 @@ def send_transaction(producer: Any, message: Any, is_kept: bool) -> None:
 
 def consume() -> None:
     for group in ("simple", "simple-orderly"):
-        consumer = SimpleConsumer(CONFIGURATION, f"{PREFIX}-{group}", subscriptions(), 1)
-        consumer.startup()
-        threading.Thread(target=receive, args=(consumer, group), daemon=True).start()
+        # A simple consumer asks its topics in turn, and waits at each that is empty.
+        for topic, expression in subscriptions().items():
+            one = {topic: expression}
+            consumer = SimpleConsumer(CONFIGURATION, f"{PREFIX}-{group}", one, 1)
+            consumer.startup()
+            threading.Thread(target=receive, args=(consumer, group), daemon=True).start()
     for group in ("push", "push-orderly"):
         PushConsumer(CONFIGURATION, f"{PREFIX}-{group}", Listener(group), subscriptions()).startup()
     say("ready")
