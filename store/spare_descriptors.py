@@ -8,11 +8,15 @@ and no reason to end. Must not know what a loan is for.
 import errno
 import os
 import threading
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+T = TypeVar("T")
 
 SPARE_COUNT: Final = 4
 """A connection that comes at that moment may take one of them first."""
-_NONE_LEFT: Final = (errno.EMFILE, errno.ENFILE)
+NONE_LEFT: Final = (errno.EMFILE, errno.ENFILE)
+"""The process, or the machine, has no descriptor more."""
 
 
 class SpareDescriptors:
@@ -27,11 +31,15 @@ class SpareDescriptors:
 
         Call `fill` once the descriptor is closed again. Raises OSError.
         """
+        return self.lend(lambda: os.open(path, flags))
+
+    def lend(self, call: Callable[[], T]) -> T:
+        """Return what a call returns that needs one descriptor; otherwise as `open`."""
         while True:
             try:
-                return os.open(path, flags)
+                return call()
             except OSError as error:
-                if error.errno not in _NONE_LEFT or not self._give_up_one():
+                if error.errno not in NONE_LEFT or not self._give_up_one():
                     raise
 
     def fill(self) -> None:
@@ -43,7 +51,7 @@ class SpareDescriptors:
                 try:
                     self._kept.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
                 except OSError as error:
-                    if error.errno not in _NONE_LEFT:
+                    if error.errno not in NONE_LEFT:
                         raise
                     return
 

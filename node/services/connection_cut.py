@@ -10,9 +10,11 @@ import os
 import socket
 import stat
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 from urllib.parse import unquote
+
+from store.spare_descriptors import NONE_LEFT, SPARE
 
 _DESCRIPTORS: Final = "/proc/self/fd"
 _FAMILIES: Final = (socket.AF_INET, socket.AF_INET6)
@@ -34,16 +36,18 @@ NO_TRAFFIC: Final = Traffic(0, 0)
 
 
 def cut_connection(peer: str, local_port: int) -> bool:
-    """End the connection of a gRPC peer (`ipv4:HOST:PORT`) to a port; say whether it was there."""
+    """End the connection of a gRPC peer (`ipv4:HOST:PORT`) to a port; say whether it was done.
+
+    It is not when there is no such connection, or no descriptor left to look for it with."""
     wanted = address_of(peer)
     if wanted is None:
         return False
-    for descriptor in _sockets():
+    for descriptor in _sockets(_descriptors() or ()):
         # A copy: the number may be another file's by now, and this cannot be any more. An error
         # says that it was closed meanwhile, or is no connection.
         with (
             contextlib.suppress(OSError),
-            socket.socket(fileno=os.dup(descriptor)) as link,
+            socket.socket(fileno=_copy(descriptor)) as link,
         ):
             if link.family not in _FAMILIES:
                 continue
@@ -53,12 +57,16 @@ def cut_connection(peer: str, local_port: int) -> bool:
     return False
 
 
-def traffic_of(local_port: int) -> dict[TcpAddress, Traffic]:
-    """Return what came and went on each connection to a port, by its client's address.
+def traffic_of(local_port: int) -> dict[TcpAddress, Traffic] | None:
+    """Return what came and went on each connection to a port, by its client's address; None while
+    the process has no descriptor left to look with.
 
     Takes about 10 us for each socket of the process."""
     found: dict[TcpAddress, Traffic] = {}
-    for descriptor in _sockets():
+    descriptors = _descriptors()
+    if descriptors is None:
+        return None
+    for descriptor in _sockets(descriptors):
         with contextlib.suppress(OSError, struct.error):
             # No copy: one would outlive, for a moment, what gRPC closes and believes to be closed.
             link = socket.socket(fileno=descriptor)
@@ -74,11 +82,27 @@ def traffic_of(local_port: int) -> dict[TcpAddress, Traffic]:
     return found
 
 
-def _sockets() -> Iterator[int]:
-    for name in os.listdir(_DESCRIPTORS):
+def _copy(descriptor: int) -> int:
+    return SPARE.lend(lambda: os.dup(descriptor))
+
+
+def _descriptors() -> list[int] | None:
+    """Return those of the process; None without one to read their list with."""
+    try:
+        names = SPARE.lend(lambda: os.listdir(_DESCRIPTORS))
+    except OSError as error:
+        if error.errno not in NONE_LEFT:
+            raise
+        return None
+    SPARE.fill()
+    return [int(name) for name in names]
+
+
+def _sockets(descriptors: Iterable[int]) -> Iterator[int]:
+    for descriptor in descriptors:
         with contextlib.suppress(OSError):
-            if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
-                yield int(name)
+            if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                yield descriptor
 
 
 def address_of(peer: str) -> TcpAddress | None:

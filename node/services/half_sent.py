@@ -46,8 +46,9 @@ class Connection:
 class HalfSent:
     """One per server. For one event loop."""
 
-    def __init__(self, traffic: Callable[[], Mapping[TcpAddress, Traffic]]) -> None:
-        """`traffic` returns that of all connections of the server, by the client's address."""
+    def __init__(self, traffic: Callable[[], Mapping[TcpAddress, Traffic] | None]) -> None:
+        """`traffic` returns that of all connections of the server, by the client's address; None
+        while it cannot be told."""
         self._traffic = traffic
         self._before: Mapping[TcpAddress, Traffic] | None = None
         self._sampled_s = 0.0
@@ -91,8 +92,11 @@ class HalfSent:
         self._begun_count[peer] += 1
 
     def sample(self, now_s: float) -> None:
-        """Take in what came since the last time."""
-        before, now = self._before or {}, self._traffic()
+        """Take in what came since the last time. What cannot be told now is told the next time."""
+        now = self._traffic()
+        if now is None:
+            return
+        before = now if self._before is None else self._before
         rest = int((now_s - self._sampled_s) * _REST_SIZE_BYTES_PER_S)
         for peer, one in self.connections.items():
             found = now.get(one.address) if one.address is not None else None

@@ -184,7 +184,7 @@ class RequestWatch:
                 self._give_up(wait, SILENT)
         is_much_possible = len(self._streams) * _STREAM_SIZE_BYTES_MAX > HALF_SIZE_BYTES_MAX
         wait_s = max(0.0 if is_much_possible else _SAMPLE_S, _SAMPLE_COST * self._sample_took_s)
-        if self._half.is_counting and now_s >= self._sampled_s + wait_s:
+        if (self._streams or self._half.is_counting) and now_s >= self._sampled_s + wait_s:
             self._sample(now_s)
 
     def _sample(self, now_s: float) -> None:
@@ -270,7 +270,7 @@ class RequestWatch:
             self._rest_at_s = now_s + _REST_S
         elif self._half.is_counting and now_s >= self._rest_at_s:
             self._half.rest()
-        return bool(self._arriving) or self._half.is_counting
+        return bool(self._arriving or self._streams) or self._half.is_counting
 
 
 def _host(peer: str) -> str:

@@ -26,8 +26,9 @@ class Here:
     def __init__(self) -> None:
         self.now_s = 1_000.0
         self.traffic: dict[TcpAddress, Traffic] = {}
+        self.can_tell = True
         self.cut: list[str] = []
-        half = HalfSent(lambda: dict(self.traffic))
+        half = HalfSent(lambda: dict(self.traffic) if self.can_tell else None)
         self.watch = RequestWatch(half, self._cut, lambda: self.now_s)
 
     def _cut(self, peer: str) -> bool:
@@ -192,6 +193,37 @@ async def test_another_connection_with_the_same_number_begins_anew() -> None:
     here.look(after_s=70)
     await ended(second)
     here.look(after_s=70)
+
+
+@on_loop
+async def test_what_cannot_be_told_now_is_told_the_next_time() -> None:
+    here = Here()
+    (half,) = await opened(here, "ipv4:10.0.0.1:1000")
+    here.can_tell = False
+    here.came(half.name, 3 * MIB)
+    await half.send(bytes(1_000))
+    here.look(after_s=60)
+    assert here.watch.half_size_bytes == 0
+    here.can_tell = True
+    here.look(after_s=5)
+    assert here.watch.half_size_bytes == 3 * MIB
+    await ended(half)
+
+
+@on_loop
+async def test_the_counting_begins_with_the_first_time_that_can_be_told() -> None:
+    here = Here()
+    here.can_tell = False
+    (half,) = await opened(here, "ipv4:10.0.0.1:1000")
+    here.came(half.name, 8 * MIB)
+    here.can_tell = True
+    here.look(after_s=60)
+    assert here.watch.half_size_bytes == 0, "how much of it was taken is not known"
+    assert not half.task.done()
+    here.came(half.name, 3 * MIB)
+    here.look(after_s=5)
+    assert here.watch.half_size_bytes == 3 * MIB
+    await ended(half)
 
 
 @pytest.mark.parametrize("peer", ["unix:/run/x", "ipv4:nonsense", "unknown"])

@@ -1,6 +1,9 @@
 """Clients that ask for much and take nothing: bounded in bytes and time, and others are served."""
 
 import asyncio
+import contextlib
+import os
+import resource
 import socket
 import time
 from collections.abc import Iterator
@@ -10,7 +13,8 @@ import psutil
 import pytest
 
 from node.request_errors import ResponsesWaitError
-from node.services.connection_cut import cut_connection
+from node.services import connection_cut
+from node.services.connection_cut import Traffic, address_of, cut_connection, traffic_of
 from node.services.response_watch import (
     LARGE_SIZE_BYTES,
     RESPONSE_MS_MAX,
@@ -19,6 +23,7 @@ from node.services.response_watch import (
     ResponseWatch,
 )
 from quorumlog.pb import log_pb2
+from store.spare_descriptors import SpareDescriptors
 from tests.node.http2 import HalfSender
 from tests.node.processes import SingleNode, typed_error, wait_for
 
@@ -160,3 +165,41 @@ def test_one_connection_is_cut_and_no_other(
             assert other.recv(1) == b"x"
             assert not cut_connection("unix:/a/path", port)
             assert not cut_connection("ipv4:nothing", port)
+
+
+def test_without_a_descriptor_left_traffic_is_told_and_a_connection_cut(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection_cut, "SPARE", spare := SpareDescriptors())
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with (
+            socket.create_connection(("127.0.0.1", port), timeout=10) as one,
+            server.accept()[0] as accepted,
+        ):
+            one.sendall(b"abc")
+            assert accepted.recv(3) == b"abc"
+            peer = f"ipv4:127.0.0.1:{one.getsockname()[1]}"
+            with no_descriptors():
+                assert traffic_of(port) is None, "nor one kept aside"
+                assert not cut_connection(peer, port)
+            spare.fill()
+            with no_descriptors():
+                assert traffic_of(port) == {address_of(peer): Traffic(received=3, sent=0)}
+                assert cut_connection(peer, port)
+            assert one.recv(1) == b""
+    while spare._give_up_one():
+        pass
+
+
+@contextlib.contextmanager
+def no_descriptors() -> Iterator[None]:
+    """Let the process have no descriptor more than it has."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.open(os.devnull, os.O_RDONLY)  # Each number below is in use.
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        os.close(lowest)
