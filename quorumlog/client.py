@@ -39,7 +39,7 @@ from quorumlog.producer_options import (
     IN_FLIGHT_DEFAULT,
     ProducerOptions,
 )
-from quorumlog.queues import Queue
+from quorumlog.queues import Pair
 from quorumlog.raw import Raw
 from quorumlog.read_client import ReadClient
 from quorumlog.reads import Freshness
@@ -240,7 +240,7 @@ class Client(TransactionClient, PopClient, ReadClient):
         self,
         topic: str,
         *,
-        queues: Sequence[int | Queue] | None = None,
+        queues: Sequence[int | Pair] | None = None,
         position: Position = "first",
         until: Literal["end"] | None = None,
         consistency: Consistency | str = Consistency.LEADER,

@@ -25,7 +25,7 @@ from quorumlog.errors import (
 from quorumlog.fetching import PATIENCE_MS, Fetcher, FetchOptions, Inbox
 from quorumlog.message import Message, MessageBatch
 from quorumlog.options import Consistency, Position
-from quorumlog.queues import Queue
+from quorumlog.queues import Pair, Queue, queue_in
 from quorumlog.reads import Freshness, Reads, unknown_topic
 from quorumlog.retry import Deadline
 
@@ -243,7 +243,7 @@ class PullConsumer(Consumption):
         topic: str,
         options: FetchOptions,
         *,
-        queues: Sequence[int | Queue] | None,
+        queues: Sequence[int | Pair] | None,
         position: Position,
         until: Literal["end"] | None,
     ) -> None:
@@ -251,7 +251,7 @@ class PullConsumer(Consumption):
             raise InvalidRequestError(f"until is {until!r}; use 'end' or None")
         super().__init__(reads, options)
         self.topic = topic
-        self._wanted = None if queues is None else [_named(topic, queue) for queue in queues]
+        self._wanted = None if queues is None else [queue_in(topic, queue) for queue in queues]
         self._position = position
         self._until = until
         self._late: set[asyncio.Task[None]] = set()  # Groups that are waited for.
@@ -348,7 +348,7 @@ class PullConsumer(Consumption):
             raise InvalidRequestError(text)
         return {queue.queue_id: offset for queue, offset in self._handed.items()}
 
-    async def seek(self, queue_id: int | Queue, position: Position) -> None:
+    async def seek(self, queue_id: int | Pair, position: Position) -> None:
         """Go on from another position of one queue. What was fetched of it is forgotten.
 
         Raises OffsetOutOfRangeError, and goes on where it was, for an offset that is not there.
@@ -356,7 +356,7 @@ class PullConsumer(Consumption):
         if not self._is_started:
             await self.start()
         deadline, freshness = Deadline(self._options.timeout_ms), self._options.freshness
-        named = _named(self.topic, queue_id)
+        named = queue_in(self.topic, queue_id)
         named = Queue(named.topic, named.queue_id, self._reads.group_of(named, freshness).name)
         if named not in self._fetchers:
             read = ", ".join(map(str, sorted(self._fetchers)[:20]))
@@ -396,10 +396,6 @@ class PullConsumer(Consumption):
         if self._is_closed:
             return True
         return not self._late and all(fetcher.is_done for fetcher in self._fetchers.values())
-
-
-def _named(topic: str, queue: int | Queue) -> Queue:
-    return queue if isinstance(queue, Queue) else Queue(topic, queue)
 
 
 def _rest(batch: MessageBatch, at: int) -> MessageBatch | None:

@@ -73,5 +73,10 @@ def queue_of(named: Pair, group: str = "") -> Queue:
     return named if isinstance(named, Queue) else Queue(*named, group)
 
 
+def queue_in(topic: str, named: int | Pair) -> Queue:
+    """Return the same, and a number as the queue of a topic."""
+    return queue_of(named) if isinstance(named, tuple) else Queue(topic, named)
+
+
 Offsets = Mapping[Queue, int] | Mapping[Pair, int]
 """An offset of each queue; a pair means the first broker group by name."""

@@ -11,7 +11,7 @@ from quorumlog.broker_groups import BrokerGroups
 from quorumlog.errors import QuorumlogError
 from quorumlog.options import Consistency
 from quorumlog.pb import log_pb2
-from quorumlog.queues import Queue
+from quorumlog.queues import Pair, queue_of
 from quorumlog.reads import Freshness, Reads
 from quorumlog.retry import Deadline
 
@@ -59,7 +59,7 @@ class Raw:
 
     async def pull(
         self,
-        queue: Queue,
+        queue: Pair,
         offset: int,
         *,
         max_count: int = 0,
@@ -75,7 +75,7 @@ class Raw:
         No checksum is looked at. `is_out_of_range`: expired, or beyond the end.
         """
         response = await self._reads.pull_response(
-            queue,
+            queue_of(queue),
             offset,
             Freshness.of(consistency, at_least_index, node_id),
             max_count=max_count,

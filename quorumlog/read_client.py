@@ -12,7 +12,7 @@ from quorumlog.delay import CancelledDelay
 from quorumlog.delivery import Receipt
 from quorumlog.message import Message, MessageBatch
 from quorumlog.options import Consistency
-from quorumlog.queues import Queue
+from quorumlog.queues import Pair, Queue, queue_in
 from quorumlog.reads import Freshness, QueueOffsets
 from quorumlog.retry import Deadline
 from quorumlog.routing import Route
@@ -103,7 +103,7 @@ class ReadClient:
     async def queue_offsets(
         self,
         topic: str,
-        queues: Sequence[int | Queue] | None = None,
+        queues: Sequence[int | Pair] | None = None,
         *,
         consistency: Consistency | str = Consistency.LEADER,
         node_id: int | None = None,
@@ -119,7 +119,7 @@ class ReadClient:
             if failed:
                 raise failed[0]
         else:
-            named = [q if isinstance(q, Queue) else Queue(topic, q) for q in queues]
+            named = [queue_in(topic, queue) for queue in queues]
         return await reads.queue_offsets(named, freshness, deadline)
 
     async def offset_by_time(

@@ -35,7 +35,7 @@ from quorumlog.producer_options import (
     BUFFER_SIZE_BYTES_MAX,
     IN_FLIGHT_DEFAULT,
 )
-from quorumlog.queues import Queue
+from quorumlog.queues import Pair, Queue
 from quorumlog.rebalance import Strategy
 from quorumlog.sync_consumers import GroupConsumer, PullConsumer
 from quorumlog.sync_pop import PopClient, PopConsumer
@@ -339,7 +339,7 @@ class Client(PopClient, TransactionClient):
         self,
         topic: str,
         *,
-        queues: Sequence[int | Queue] | None = None,
+        queues: Sequence[int | Pair] | None = None,
         position: Position = "first",
         until: Literal["end"] | None = None,
         consistency: Consistency | str = Consistency.LEADER,

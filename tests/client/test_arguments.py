@@ -300,6 +300,24 @@ def test_a_message_that_a_node_refuses_fails_alone(code: str, idempotent: bool) 
     asyncio.run(scenario())
 
 
+def test_a_pair_names_a_queue_wherever_a_queue_can_be_named() -> None:
+    """The words for a wrong one offer "a Queue, or a pair of topic and queue id"."""
+
+    async def scenario() -> None:
+        pair: Any = ("orders", 1)
+        async with fake_cluster() as cluster, connect(cluster) as client:
+            await client.producer().send("orders", b"x", queue_id=1)
+            (offsets,) = await client.queue_offsets("orders", [pair])
+            assert (offsets.queue_id, offsets.max_offset) == (1, 1)
+            assert (await client.raw.pull(pair, 0)).record_count == 1
+            consumer = client.pull_consumer("orders", queues=[pair], until="end")
+            assert [message.body async for message in consumer] == [b"x"]
+            await consumer.seek(pair, 0)
+            assert (await anext(consumer)).body == b"x"
+
+    asyncio.run(scenario())
+
+
 def test_a_seek_to_nowhere_leaves_the_consumer_where_it_was() -> None:
     async def scenario() -> None:
         async with fake_cluster() as cluster, connect(cluster) as client:
