@@ -401,18 +401,20 @@ class Plan:
 
     @property
     def checks(self) -> dict[str, Check | None]:
-        """By parameter."""
+        """By parameter. Several threads may make them at once, and make the same."""
         if self._checks is None:
             hints = typing.get_type_hints(self._function)
             found: dict[str, Check | None] = {}
+            names: list[str] = []
             for name, parameter in inspect.signature(self._function).parameters.items():
                 if parameter.kind is parameter.VAR_KEYWORD:
                     continue  # Handed on to a call that knows their names.
                 if parameter.kind is parameter.VAR_POSITIONAL:
                     self._rest = name
                 else:
-                    self._names.append(name)
+                    names.append(name)
                 found[name] = None if name == "self" else check_for(name, hints.get(name, Any))
+            self._names = names
             self._checks = found
         return self._checks
 

@@ -66,6 +66,25 @@ def test_a_parameter_without_a_range_is_noticed() -> None:
         New().call(1)
 
 
+def test_a_plan_that_two_threads_make_at_once_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its names would be there twice, and every later call be looked at by the wrong ones."""
+
+    def send(topic: str, body: Any, local: str) -> None: ...
+
+    plan = Plan(send)
+    others = iter([lambda: plan.checks])
+
+    def interrupted(name: str, annotation: Any) -> Any:
+        if name == "topic":
+            next(others, dict)()  # Another thread comes in here.
+        return check_for(name, annotation)
+
+    monkeypatch.setattr(arguments, "check_for", interrupted)
+    plan.check(("orders", 5, "work"), {})
+    with pytest.raises(errors.WrongTypeError, match="local is 5"):
+        plan.check(("orders", "body", 5), {})
+
+
 # What is said.
 
 BAD: Sequence[tuple[str, Any, Any, str]] = [
