@@ -129,7 +129,7 @@ def entries_of(
     check_bodies(messages)
     if shaping is None and all(type(message) is bytes for message in messages):
         largest = max(cast("Sequence[bytes]", messages), key=len)
-        template, _, routed_by, _, encoded, _, _ = entry_of(
+        template, queue_id, routed_by, _, encoded, _, _ = entry_of(
             topic, largest, key, tag, queue_id, properties, 0
         )
         bodies = cast("Sequence[bytes]", messages)
