@@ -79,9 +79,11 @@ class TransactionClient:
         """
         parts, timeout_ms = self._started(), timeout_ms or self._timeout_ms
         options = {"unique_keys": True, "timeout_ms": timeout_ms, **options}
+        if "idempotent" in options:
+            options["is_idempotent"] = options.pop("idempotent")
         made = TransactionalProducer(
             parts.groups,
-            Producer(parts.groups, ProducerOptions(**options)),
+            ProducerOptions(**options),
             group,
             check,
             client_id=self.client_id,

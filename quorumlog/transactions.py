@@ -34,6 +34,7 @@ from quorumlog.message import OutgoingMessage
 from quorumlog.outgoing import check_bodies, entries_of
 from quorumlog.pb import log_pb2, transaction_pb2
 from quorumlog.producer import Producer
+from quorumlog.producer_options import ProducerOptions
 from quorumlog.retry import TIMEOUT_MS_MAX, Backoff, Deadline
 from quorumlog.transaction_types import CheckedTransaction, Decision
 
@@ -96,7 +97,7 @@ class TransactionalProducer:
     def __init__(
         self,
         groups: BrokerGroups,
-        producer: Producer,
+        options: ProducerOptions,
         producer_group: str,
         check: Check,
         *,
@@ -109,7 +110,8 @@ class TransactionalProducer:
         if check_after_ms < 0:
             raise InvalidRequestError(f"check_after_ms is {check_after_ms}; use 0 or more")
         self.producer_group: Final = producer_group
-        self._groups, self._producer, self._check = groups, producer, check
+        self._groups, self._check = groups, check
+        self._producer = Producer(groups, options)  # Nothing is refused any more.
         self._client_id, self._timeout_ms = client_id, timeout_ms
         self._check_after_ms = check_after_ms
         self._listening: dict[BrokerGroup, asyncio.Task[None]] = {}

@@ -337,6 +337,45 @@ def test_a_pair_names_a_queue_wherever_a_queue_can_be_named() -> None:
     asyncio.run(scenario())
 
 
+def test_a_transactional_producer_takes_the_options_of_a_producer() -> None:
+    async def scenario() -> None:
+        async with fake_cluster() as cluster, connect(cluster) as client:
+            for idempotent in (True, False):
+                made = client.transactional_producer("work", str, idempotent=idempotent)
+                await made.begin("orders", b"x")
+                assert bool(cluster.entries[-1].request.producer_id) is idempotent
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("wrong", [{"group": ""}, {"linger_ms": -1}, {"compression": "rar"}])
+def test_a_transactional_producer_that_is_refused_leaves_nothing(wrong: dict[str, Any]) -> None:
+    """Else the producer within would follow the broker groups for as long as the client is."""
+
+    async def scenario() -> None:
+        async with fake_cluster() as cluster, connect(cluster) as client:
+            followers = list(client._started().groups.on_change)
+            with pytest.raises(errors.InvalidRequestError):
+                client.transactional_producer(**{"group": "work", "check": str, **wrong})
+            assert client._started().groups.on_change == followers
+
+    asyncio.run(scenario())
+
+
+def test_a_queue_id_is_a_number_in_each_message_of_a_batch() -> None:
+    class Second:
+        def __index__(self) -> int:
+            return 1
+
+    async def scenario() -> None:
+        async with fake_cluster() as cluster, connect(cluster) as client:
+            queue_id: Any = Second()
+            receipts = await client.producer().send_batch("orders", [b"a", b"b"], queue_id=queue_id)
+            assert [(one.queue_id, one.queue_offset) for one in receipts] == [(1, 0), (1, 1)]
+
+    asyncio.run(scenario())
+
+
 def test_a_seek_to_nowhere_leaves_the_consumer_where_it_was() -> None:
     async def scenario() -> None:
         async with fake_cluster() as cluster, connect(cluster) as client:
