@@ -27,9 +27,9 @@ class Incarnations:
     def __init__(self, context: Context, own_appends: OwnAppends) -> None:
         self._context: Final = context
         self._own_appends = own_appends
-        self._working: set[asyncio.Task[int]] = set()
-        self._coming: dict[str, int] = {}
-        """The last claim of each name that is in the log and not known to be applied."""
+        self._working: set[asyncio.Task[ClaimProducerResponse]] = set()
+        self._coming: dict[str, set[int]] = {}
+        """The claims of each name that are in the log and not known to be applied."""
 
     async def claim_producer(self, request: ClaimProducerRequest) -> ClaimProducerResponse:
         """Make the caller the last incarnation of a name; once it returns all others are fenced.
@@ -41,29 +41,32 @@ class Incarnations:
         context.check_cluster(request.cluster_id)
         context.check_name("name", name)
         context.check_leads()
-        self._check_room(name)
-        number = self._last(name) + 1
         # Whoever gives up does not withdraw it: it counts until it is decided.
-        task = asyncio.get_running_loop().create_task(self._write(name, number))
+        task = asyncio.get_running_loop().create_task(self._write(name))
         self._working.add(task)
         task.add_done_callback(self._working.discard)
         timeout_ms = context.limits.append_timeout_ms
-        index = await within(
+        return await within(
             asyncio.shield(task), timeout_ms, lambda: AppendTimeoutError(timeout_ms)
         )
-        return ClaimProducerResponse(number=number, index=index)
 
-    async def _write(self, name: str, number: int) -> int:
+    async def _write(self, name: str) -> ClaimProducerResponse:
+        """Take the next number. From the look at the last one to the log nothing comes between."""
+        self._check_room(name)
+        number = self._last(name) + 1
         command = Command(claim_producer=Command.ClaimProducer(name=name, number=number))
-        coming = self._coming
-        coming[name] = number
+        table = self._coming
+        coming = table.setdefault(name, set())
+        coming.add(number)
         try:
             # It is written before anything else can happen, or not at all. Should it fail later,
             # this node leads no longer: `end` was called, and the next leader knows.
-            return (await self._own_appends.write(b"", [command])).index
+            written = await self._own_appends.write(b"", [command])
         finally:
-            if coming[name] == number:
-                del coming[name]
+            coming.remove(number)
+            if not coming:
+                del table[name]
+        return ClaimProducerResponse(number=number, index=written.index)
 
     def check(self, incarnation: ProducerIncarnation) -> None:
         """Refuse a batch that is about to enter the log unless its sender has the name."""
@@ -73,7 +76,7 @@ class Incarnations:
 
     def _last(self, name: str) -> int:
         numbers = self._context.state.part(IncarnationsPart).numbers
-        return max(numbers.get(name, 0), self._coming.get(name, 0))
+        return max(numbers.get(name, 0), *self._coming.get(name, (0,)))
 
     def _check_room(self, name: str) -> None:
         """Refuse what the state would refuse, were all that is under way applied."""

@@ -5,7 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from node.errors import BadRequestError, LimitReachedError, NotAppliedError, NotLeaderError
+from node.errors import (
+    BadRequestError,
+    BusyError,
+    LimitReachedError,
+    NotAppliedError,
+    NotLeaderError,
+)
 from node.limits import Limits
 from node.parts.incarnations import IncarnationsPart
 from node.parts.kind import PartImage
@@ -71,6 +77,28 @@ async def test_nobody_comes_between_a_claim_in_the_log_and_its_end(tmp_path: Pat
         assert (await before).record_count == 1, "it lies before the claim"
         assert await another == 3
         assert numbers_of(node) == {"n": 3}
+
+
+@on_loop
+async def test_claims_of_one_moment_get_numbers_of_their_own(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        assert await asyncio.gather(*(claim(node) for _ in range(3))) == [1, 2, 3]
+
+
+@on_loop
+async def test_a_claim_that_is_refused_leaves_the_one_before_it(tmp_path: Path) -> None:
+    """The first is in the log and not decided: a batch of an older one would lie behind it."""
+    async with node_at(tmp_path, limits=Limits(own_append_count_max=1)) as node:
+        await claim(node)
+        node.driver.is_holding = True
+        claiming = asyncio.create_task(claim(node))
+        await eventually(lambda: node.driver.pending, "it is written")
+        with pytest.raises(BusyError):
+            await claim(node)
+        with pytest.raises(ProducerFencedError):
+            await node.broker.append(batch(0, 1))
+        node.driver.release()
+        assert await claiming == 2
 
 
 @on_loop
