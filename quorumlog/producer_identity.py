@@ -9,6 +9,7 @@ refused itself as soon as somebody claims the name after it.
 import secrets
 
 from quorumlog.calls import Calls
+from quorumlog.errors import Outcome, QuorumlogError
 from quorumlog.pb import log_pb2
 from quorumlog.retry import Deadline
 
@@ -54,6 +55,12 @@ class ProducerIdentity:
         if self._name is None or self.fence:
             return
         request = log_pb2.ClaimProducerRequest(name=self._name, cluster_id=cluster_id)
-        answer = await calls.leader("log", "ClaimProducer", request, deadline, is_repeatable=True)
+        try:
+            answer = await calls.leader(
+                "log", "ClaimProducer", request, deadline, is_repeatable=True
+            )
+        except QuorumlogError as error:
+            error.outcome = Outcome.NOT_APPLIED  # Of the messages: none has left yet.
+            raise
         incarnation = log_pb2.ProducerIncarnation(name=self._name, number=answer.number)
         self.fence = log_pb2.AppendRequest(incarnation=incarnation).SerializeToString()

@@ -2,6 +2,7 @@
 
 import asyncio
 import pickle
+from typing import Any
 
 import pytest
 
@@ -9,7 +10,7 @@ import quorumlog
 from quorumlog import OutgoingMessage, errors
 from quorumlog.batch import key_queue
 from store.message import message_id
-from tests.client.fake_cluster import FakeCluster, error, fake_cluster
+from tests.client.fake_cluster import FakeCluster, Node, error, fake_cluster
 
 
 def connect(cluster: FakeCluster, timeout_ms: int = 10_000) -> quorumlog.Client:
@@ -313,6 +314,25 @@ def test_a_refusal_for_good_carries_the_words_of_the_node() -> None:
             assert caught.value.code == "store.full_of_something"
             assert caught.value.attempts == 1
             assert (await producer.send("orders", b"2")).index == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_message_whose_claim_is_late_was_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether the name was claimed is not known; what became of the message is."""
+
+    async def never(self: Node, request: Any, context: Any) -> Any:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Node, "ClaimProducer", never)
+
+    async def scenario() -> None:
+        async with fake_cluster(1) as cluster, connect(cluster) as client:
+            producer = client.producer(name="billing", timeout_ms=300)
+            with pytest.raises(errors.DeadlineError, match="ClaimProducer") as caught:
+                await producer.send("orders", b"1")
+            assert caught.value.outcome is errors.Outcome.NOT_APPLIED
+            assert not cluster.bodies()
 
     asyncio.run(scenario())
 
