@@ -117,7 +117,7 @@ class TransactionalProducer:
     ) -> Transaction:
         """Begin, do the local work, and do what it says."""
         made = self.begin(topic, body, **how)
-        decision = Decision.of(local(made), what="what the local work says")
+        decision = async_transactions.decision_of(local(made))
         if decision is Decision.COMMIT:
             made.commit()
         elif decision is Decision.ROLLBACK:

@@ -19,6 +19,7 @@ import grpc
 from quorumlog.arguments import checked, checks_itself
 from quorumlog.batch import size_bytes_of
 from quorumlog.broker_groups import BrokerGroup, BrokerGroups
+from quorumlog.calls import in_doubt
 from quorumlog.channels import is_cancelled
 from quorumlog.delivery import Receipts
 from quorumlog.ending import Ending
@@ -46,6 +47,14 @@ _log = logging.getLogger("quorumlog.transactions")
 
 Check = Callable[[CheckedTransaction], Decision | str | Awaitable[Decision | str]]
 """Says what became of the local work of a transaction; may be a coroutine function."""
+
+
+def decision_of(said: Decision | str) -> Decision:
+    """Take the word of local work. Raises InvalidRequestError, in doubt: messages are stored."""
+    try:
+        return Decision.of(said, what="what the local work says")
+    except InvalidRequestError as error:
+        raise in_doubt(error) from None
 
 
 class Transaction:
@@ -239,13 +248,13 @@ class TransactionalProducer:
     ) -> Transaction:
         """Begin, do the local work, and do what it says; the way of RocketMQ's clients.
 
-        With `Decision.UNKNOWN`, or when the work raises, the transaction stays open and the cluster
-        asks later. Arguments of `begin`.
+        With `Decision.UNKNOWN`, or when the work raises or says something else, the transaction
+        stays open and the cluster asks later. Arguments of `begin`.
         """
         made = await self.begin(topic, body, **how)
         said = local(made)
         said = await said if inspect.isawaitable(said) else said
-        decision = Decision.of(said, what="what the local work says")
+        decision = decision_of(said)
         if decision is not Decision.UNKNOWN:
             await made._end(decision)
         return made

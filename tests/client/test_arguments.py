@@ -9,7 +9,7 @@ from typing import Any, Literal
 import pytest
 
 import quorumlog
-from quorumlog import arguments, batch, errors
+from quorumlog import arguments, batch, errors, sync
 from quorumlog.arguments import Plan, check_for, checked, shown
 from quorumlog.consumer import Consumption
 from quorumlog.fetching import FetchOptions
@@ -344,6 +344,30 @@ def test_a_transactional_producer_takes_the_options_of_a_producer() -> None:
                 made = client.transactional_producer("work", str, idempotent=idempotent)
                 await made.begin("orders", b"x")
                 assert bool(cluster.entries[-1].request.producer_id) is idempotent
+
+    asyncio.run(scenario())
+
+
+def test_local_work_that_says_nothing_of_use_leaves_its_transaction_open() -> None:
+    """Its messages are stored, and the cluster asks for them: whoever sends again sends twice."""
+
+    def says_nothing(_transaction: object) -> Any: ...
+
+    def blocking(bootstrap: str) -> None:
+        with sync.connect(bootstrap) as client:
+            client.transactional_producer("work", str).send("orders", b"2", says_nothing)
+
+    async def scenario() -> None:
+        async with fake_cluster() as cluster, connect(cluster) as client:
+            made = client.transactional_producer("work", str)
+            for sent in (
+                made.send("orders", b"1", says_nothing),
+                asyncio.to_thread(blocking, cluster.bootstrap),
+            ):
+                with pytest.raises(errors.InvalidRequestError, match="work says is None") as caught:
+                    await sent
+                assert caught.value.outcome is errors.Outcome.UNKNOWN
+            assert cluster.bodies() == [b"1", b"2"]
 
     asyncio.run(scenario())
 
