@@ -111,16 +111,17 @@ def _asked(
     that no strategy may: its member would read what is not there, or read it twice."""
     try:
         mine = [(topic, queue_id) for topic, queue_id in strategy(client_id, queues, client_ids)]
+        is_right = len(set(mine)) == len(mine) and set(mine) <= set(queues)
     except (Exception, SystemExit) as error:
         raise InvalidRequestError(
             f"the strategy raised {type(error).__name__}: {error}; correct it, or use one of "
             f"{', '.join(STRATEGIES)}",
             code="client.bad_strategy",
         ) from error
-    if len(set(mine)) != len(mine) or not set(mine) <= set(queues):
+    if not is_right:
         raise InvalidRequestError(
-            f"the strategy gave {mine!r:.200} out of {len(queues)} queues of {queues[0][0]}; "
-            f"have it return some of those that it is given, each once",
+            f"the strategy gave {mine!r:.200} out of {len(queues)} queues of a topic; have it "
+            f"return some of those that it is given, each once",
             code="client.bad_strategy",
         )
     return mine
