@@ -95,7 +95,7 @@ class Batch:
         "_response",
         "_waiters",
         "attempts",
-        "claimed_count",
+        "claimed",
         "created_s",
         "deadline",
         "done_s",
@@ -158,7 +158,7 @@ class Batch:
         self.is_done = False
         self.done_s = 0.0
         self.error: QuorumlogError | None = None
-        self.claimed_count = 0  # Deliveries that somebody asked about.
+        self.claimed: list[int] = []  # Messages that somebody asked about.
         self._response: log_pb2.AppendResponse | None = None
         self._placed: list[tuple[int, int]] = []  # Queue offset and position of the first ones,
         self._placing: Iterator[tuple[int, int]] | None = None  # and where the rest comes from.
@@ -180,7 +180,6 @@ class Batch:
         assert self.is_atomic, "messages without a delivery are those of an atomic batch"
         self.entries += entries
         self.record_count += len(entries)
-        self.claimed_count += len(entries)
         self.size_bytes += size_bytes
 
     def topics(self) -> set[str]:
@@ -319,9 +318,19 @@ class Batch:
             await waiter
 
     @property
-    def is_claimed(self) -> bool:
-        """Say whether somebody asked about each of its messages."""
-        return self.claimed_count >= self.record_count
+    def unclaimed_error(self) -> QuorumlogError | None:
+        """That of the first message that has failed, and that nobody asked about."""
+        if self.error is None or self.is_atomic:  # Whoever sent that waits for it.
+            return None
+        claimed = set(self.claimed)
+        rest = (i for i in range(self.record_count) if i not in claimed)
+        return next(filter(None, map(self._error_of, rest)), None)
+
+    def _error_of(self, i: int) -> QuorumlogError | None:
+        if self._parts is None:
+            return self.error
+        part, i = self._parts[i]
+        return part._error_of(i)
 
     def receipt(self, i: int) -> Receipt:
         """Make the receipt of message `i`; raise the error if there is none."""
@@ -447,7 +456,7 @@ class Delivery:
     def _claim(self) -> None:
         if not self._is_claimed:
             self._is_claimed = True
-            self._batch.claimed_count += 1
+            self._batch.claimed.append(self._i)
 
 
 def _varint(value: int) -> bytes:

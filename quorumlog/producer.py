@@ -276,8 +276,8 @@ class Producer:
             self._lanes.flush(-1)
         failures, self._failures = self._failures, []
         for batch in failures:
-            if not batch.is_claimed and batch.error is not None:
-                raise batch.error
+            if (error := batch.unclaimed_error) is not None:
+                raise error
 
     @property
     def is_closed(self) -> bool:

@@ -337,6 +337,31 @@ def test_a_message_whose_claim_is_late_was_not_sent(monkeypatch: pytest.MonkeyPa
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("is_asked", [True, False])
+def test_a_flush_raises_for_the_message_that_failed_if_nobody_asked_about_that_one(
+    is_asked: bool,
+) -> None:
+    """The others of its batch have arrived, so whether somebody asked about those is no matter."""
+
+    async def scenario() -> None:
+        async with fake_cluster() as cluster, connect(cluster) as client:
+            producer = client.producer()
+            good: list[quorumlog.Delivery] = []
+            bad: list[quorumlog.Delivery] = []
+            for queue_id in (0, 99, 1, 98, 0):
+                some = bad if queue_id > 3 else good
+                some.append(producer.send_nowait("orders", b"x", queue_id=queue_id))
+            for delivery in bad if is_asked else good:
+                await asyncio.gather(delivery.receipt(), return_exceptions=True)
+            if not is_asked:
+                with pytest.raises(errors.QuorumlogError, match="unknown_queue"):
+                    await producer.flush()
+            await producer.flush()
+            assert producer.stats().failed_count == len(bad)
+
+    asyncio.run(scenario())
+
+
 def test_a_producer_with_nothing_to_do_is_not_stuck_and_holds_nothing() -> None:
     async def scenario() -> None:
         async with fake_cluster() as cluster, connect(cluster) as client:
