@@ -4,6 +4,7 @@ Owns the arguments; must not know how messages are received. `quorumlog.client.C
 subclass.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,16 +14,16 @@ from quorumlog.pop import INVISIBLE_S, PopConsumer, PopOptions, Start
 
 
 @checked
-class PopClient:
+class PopClient(ABC):
     """Makes pop consumers."""
 
     _timeout_ms: int
 
-    def _started(self) -> Parts:
-        raise NotImplementedError
+    @abstractmethod
+    def _started(self) -> Parts: ...
 
-    def _keep(self, made: Any) -> Any:
-        raise NotImplementedError
+    @abstractmethod
+    def _keep(self, made: Any) -> Any: ...
 
     def pop_consumer(
         self,

@@ -4,6 +4,7 @@ Owns the arguments; must not know how a node is chosen (`reads`). `quorumlog.cli
 one subclass.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from quorumlog.arguments import checked
@@ -19,16 +20,16 @@ from quorumlog.routing import Route
 
 
 @checked
-class ReadClient:
+class ReadClient(ABC):
     """Makes single reads."""
 
     _timeout_ms: int
 
-    def _started(self) -> Parts:
-        raise NotImplementedError
+    @abstractmethod
+    def _started(self) -> Parts: ...
 
-    def _deadline(self) -> Deadline:
-        raise NotImplementedError
+    @abstractmethod
+    def _deadline(self) -> Deadline: ...
 
     async def pull(
         self,

@@ -4,7 +4,8 @@ Owns the one producer of consuming transactions and the offsets that they know t
 not know how either kind works. `quorumlog.client.Client` is the one subclass.
 """
 
-from typing import Any, TypeVar
+from abc import ABC, abstractmethod
+from typing import Any
 
 from quorumlog.arguments import checked
 from quorumlog.client_parts import Parts
@@ -15,12 +16,11 @@ from quorumlog.producer import Producer
 from quorumlog.producer_options import ProducerOptions
 from quorumlog.transactions import Check, TransactionalProducer
 
-_Made = TypeVar("_Made")
 GROUPS_MAX = 1_000  # Consumer groups whose stored offsets are remembered.
 
 
 @checked
-class TransactionClient:
+class TransactionClient(ABC):
     """Makes transactions."""
 
     client_id: str
@@ -30,11 +30,11 @@ class TransactionClient:
     """Of all consuming transactions: they are stored once, however often they are sent."""
     _stored: dict[str, Stored]
 
-    def _started(self) -> Parts:
-        raise NotImplementedError
+    @abstractmethod
+    def _started(self) -> Parts: ...
 
-    def _keep(self, made: Any) -> Any:
-        raise NotImplementedError
+    @abstractmethod
+    def _keep(self, made: Any) -> Any: ...
 
     def transaction(self, group: str, *, timeout_ms: int | None = None) -> ConsumeTransaction:
         """Begin to consume as a group, and to make messages of what is consumed, exactly once.
