@@ -23,7 +23,7 @@ class Session:
         self.error: QuorumlogError | None = None  # Why it ends; the first reason counts.
         self.is_draining = False  # Send nothing more; take the answers that are due.
         self.is_unsent = False  # There was no connection, so nothing has left.
-        self.acked_count = 0
+        self.decided_count = 0  # Batches that got their receipt, or were refused for good.
         self.progress_s = time.monotonic()
 
     def end(self, error: QuorumlogError, *, drain: bool = False) -> None:

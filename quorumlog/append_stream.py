@@ -138,7 +138,7 @@ class Sender:
             self.stats.sessions += 1
             await self._run_session(session)
             error_met = self._settle(session)
-            if session.acked_count or backoff is None:
+            if session.decided_count or backoff is None:
                 backoff, failures = Backoff(head.deadline), 0
             if self.waiting:
                 failures += 1
@@ -202,9 +202,8 @@ class Sender:
             await session.call.write(batch.wire)
 
     def _may_send(self, session: Session) -> bool:
-        if session.is_draining or not self.waiting:
-            return False
-        if len(session.in_flight) >= self._in_flight_max:
+        is_full = len(session.in_flight) >= self._in_flight_max
+        if session.is_draining or not self.waiting or is_full:
             return False
         # A batch that is not full waits for the one before: that is how batches grow under load.
         return not session.in_flight or not self.waiting[0].is_open
@@ -333,7 +332,7 @@ class Sender:
 
     def _acked(self, session: Session, batch: Batch, response: log_pb2.AppendResponse) -> None:
         stats, now_s = self.stats, time.monotonic()
-        session.acked_count += 1
+        session.decided_count += 1
         self._router.on_term(response.term)
         stats.batches_acked += 1
         stats.acked_count += batch.record_count
@@ -380,6 +379,7 @@ class Sender:
             final = self._final_error(batch)
             if final is not None:
                 self.waiting.remove(batch)
+                session.decided_count += not error.retryable
             if (final is None or self._give_up(batch, final)) and self._is_idempotent:
                 # It, or what it was taken apart into, is sent again before anything else; those
                 # behind it are judged by the answers that they get then.

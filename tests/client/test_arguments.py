@@ -319,6 +319,27 @@ def test_a_message_that_a_node_refuses_fails_alone(code: str, idempotent: bool) 
     asyncio.run(scenario())
 
 
+def test_many_that_a_node_refuses_do_not_use_up_the_time_of_those_behind_them() -> None:
+    """No pause is due after a refusal for good: asking again is not what comes next."""
+
+    async def refuse(node: Any, request: Any) -> Any:
+        node.cluster.script.actions.appendleft(refuse)
+        return error("node.bad_request") if b"poison" in request.records else None
+
+    async def scenario() -> None:
+        async with fake_cluster() as cluster, connect(cluster) as client:
+            cluster.script.actions.append(refuse)
+            producer = client.producer(timeout_ms=5_000)
+            bad = [producer.send_nowait("orders", b"poison", queue_id=0) for _ in range(30)]
+            good = [producer.send_nowait("orders", b"x", queue_id=0) for _ in range(30)]
+            assert [(await one).queue_offset for one in good] == list(range(30))
+            for one in bad:
+                with pytest.raises(errors.InvalidRequestError):
+                    await one
+
+    asyncio.run(scenario())
+
+
 def test_a_pair_names_a_queue_wherever_a_queue_can_be_named() -> None:
     """The words for a wrong one offer "a Queue, or a pair of topic and queue id"."""
 
