@@ -12,6 +12,7 @@ marks them. tests/client/test_arguments.py finds a public method that is neither
 import enum
 import functools
 import inspect
+import numbers
 import operator
 import os
 import types
@@ -116,6 +117,9 @@ LENGTHS: Final[Mapping[str, int]] = {
 """The characters that a text may have, where they are fewer than TEXT_LENGTH_MAX."""
 
 
+_REAL: Final[tuple[type, ...]] = (int, float, numbers.Real)  # The common ones first.
+
+
 # What may be wrong with a value.
 
 
@@ -148,10 +152,11 @@ def check_number(name: str, value: Any) -> None:
 
 
 def check_real(name: str, value: Any) -> None:
-    """Numbers with or without a fraction, finite, within the range of their name."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    """Numbers with or without a fraction, also those of numpy, finite, within their range."""
+    number: float = value
+    if isinstance(value, bool) or not isinstance(value, _REAL):
         raise wrong_type(name, value, "a number")
-    _check_range(name, value)
+    _check_range(name, number)
 
 
 def _check_range(name: str, number: float) -> None:

@@ -4,8 +4,10 @@ import asyncio
 import math
 import pickle
 from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
 from typing import Any, Literal
 
+import numpy
 import pytest
 
 import quorumlog
@@ -98,6 +100,7 @@ BAD: Sequence[tuple[str, Any, Any, str]] = [
     ("delay", float, math.nan, "delay is nan; use 0 to 100000000000"),
     ("delay", float, -math.inf, "delay is -inf; use 0 to 100000000000"),
     ("delay", float, "1", "delay is '1', a str; use a number"),
+    ("delay", float, 1j, "delay is 1j, a complex; use a number"),
     ("topic", str, b"orders", "topic is b'orders', a bytes; use text"),
     ("topic", str, "x" * 256, "topic has 256 characters; use 255 at most"),
     ("key", str, SURROGATE, "which is no valid text (surrogates not allowed at character 1)"),
@@ -153,6 +156,9 @@ def test_an_error_says_which_argument_what_is_wrong_and_what_to_use(
         ("queue_id", int, 2**31 - 1),
         ("queue_id", int | None, None),
         ("delay", float, 1),
+        ("delay", float, Fraction(1, 2)),
+        ("delay", float | None, numpy.int64(5)),
+        ("invisible", float, numpy.float32(0.5)),
         ("topic", str, "ä€😀"),
         ("tags", Sequence[str], {"a", "b"}),
         ("topics", str | Sequence[str], ["a"]),
