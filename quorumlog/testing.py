@@ -88,7 +88,8 @@ class Cluster:
 
     async def restart(self, node_id: int, *, wait: bool = True) -> None:
         """Start a node, after stopping it if it runs, and wait until it is ready."""
-        await asyncio.to_thread(self._local.restart, self._named(node_id))
+        with _told():
+            await asyncio.to_thread(self._local.restart, self._named(node_id))
         if wait:
             await self.wait_ready()
 
