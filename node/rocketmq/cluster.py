@@ -147,10 +147,6 @@ class Cluster:
             if address and is_up:
                 yield Place(node, address, node == driver.leader_id)
 
-    def is_topic(self, name: str) -> bool:
-        """Say whether this group has such a topic."""
-        return name in self._context.state.topics
-
     def queue_of_message_group(self, topic: str, message_group: str) -> Queue:
         """Return the queue of a message group: one for all clients, whichever they write to.
 

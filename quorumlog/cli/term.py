@@ -92,6 +92,10 @@ def lower(file: str | None, statements: tuple[str, ...], output: Format) -> int:
     the logs themselves reach the end. It may be repeated if it broke off.
 
     \b
+    Keys of -o json:
+      directory, node_id, former_term, term, is_repeated
+
+    \b
     Examples:
       qlog term lower --config node1.toml node-1.json node-2.json node-3.json
 
