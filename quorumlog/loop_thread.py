@@ -74,13 +74,11 @@ class LoopThread:
             if loop is None:
                 work.close()
                 raise ClosedError("the client is closed or not started; use 'with' or start()")
-            if threading.current_thread() is self._thread:
+            try:
+                self.check_outside()
+            except InvalidRequestError:
                 work.close()
-                raise InvalidRequestError(
-                    "a blocking call from within a callback would wait for itself; hand it to a "
-                    "thread of its own",
-                    code="client.blocking_call",
-                )
+                raise
             future = asyncio.run_coroutine_threadsafe(work, loop)
         try:
             return future.result()
@@ -90,6 +88,15 @@ class LoopThread:
         except BaseException:
             future.cancel()
             raise
+
+    def check_outside(self) -> None:
+        """Raise InvalidRequestError in the thread itself, where nothing can wait for it."""
+        if threading.current_thread() is self._thread:
+            raise InvalidRequestError(
+                "a blocking call from within a callback would wait for itself; hand it to a "
+                "thread of its own",
+                code="client.blocking_call",
+            )
 
     def call_plain(self, function: Callable[[], _T]) -> _T:
         """Run a function there and wait for it."""

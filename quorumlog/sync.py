@@ -233,6 +233,7 @@ class Client(PopClient, TransactionClient):
 
     def start(self) -> None:
         """Find the cluster; `with` does it. Raises UnavailableError or WrongClusterError."""
+        loop_thread.check_outside()
         with self._life:
             if self._holds_thread:
                 return
@@ -246,6 +247,7 @@ class Client(PopClient, TransactionClient):
 
     def close(self) -> None:
         """Flush and close its producers, close its consumers, then all connections."""
+        loop_thread.check_outside()
         with self._life:
             if not self._holds_thread:
                 return

@@ -208,6 +208,26 @@ def test_calls_of_other_threads_end_when_the_client_is_closed(cluster: FakeClust
         client.route()
 
 
+def test_a_callback_cannot_close_its_client(cluster: FakeCluster) -> None:
+    """It runs in the thread that all clients share, and would end it for the others."""
+    said: list[str] = []
+    with sync.connect(cluster.bootstrap) as client:
+        other = sync.connect(cluster.bootstrap)
+
+        def strategy(_client_id: str, queues: Any, _client_ids: Any) -> Any:
+            for call in (client.close, other.start, client.route):
+                try:
+                    call()
+                except errors.InvalidRequestError as error:
+                    said.append(error.code)
+            return list(queues)
+
+        with client.group_consumer("g", "orders", strategy=strategy) as consumer:
+            assert len(consumer.assignment()) == 4
+        assert said[:3] == ["client.blocking_call"] * 3
+        assert client.route().leader_id == 1
+
+
 def test_several_threads_may_start_and_close_one_client(cluster: FakeCluster) -> None:
     with ThreadPoolExecutor(4) as pool:
         for _ in range(5):
