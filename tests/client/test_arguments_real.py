@@ -62,6 +62,7 @@ STRANGE: Final[tuple[Any, ...]] = (
     *(Odd(), Odd, rude, object(), RudeError, quorumlog.Queue("spare", 2**40), iter([1])),
     *(quorumlog.Queue("\ud800", 0), quorumlog.Queue("spare", 0, "\ud800"), range(10)),
     *(odd_message(body=None), odd_message(queue_id=2**31), [odd_message(topic="\ud800")]),
+    *(("orders", 1), [("orders", 1)], quorumlog.Queue("orders", 1)),
     *([odd_message(flag=1.5)], [odd_message(properties=5)], [odd_message(key=5)]),
 )
 values = st.sampled_from(STRANGE) | st.text(max_size=5) | st.integers() | st.floats()
