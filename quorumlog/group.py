@@ -201,7 +201,8 @@ class GroupConsumer(Consumption):
         given = [messages] if isinstance(messages, Message) else list(messages)
         groups = {message.group for message in given}
         if self._local is not None:
-            raise InvalidRequestError("a broadcasting member has nobody to give messages to")
+            text = "a broadcasting member has nobody to give messages to; use mode='clustering'"
+            raise InvalidRequestError(text)
         if len(groups) != 1:
             raise InvalidRequestError(f"messages of {len(groups)} broker groups; give those of one")
         group = self._groups.get(groups.pop())

@@ -9,7 +9,6 @@ from typing import Any, Final
 from quorumlog.arguments import checked
 from quorumlog.batch import decode_records
 from quorumlog.broker_groups import BrokerGroup, BrokerGroups
-from quorumlog.errors import InvalidRequestError
 from quorumlog.pb import transaction_pb2
 from quorumlog.retry import Deadline
 from quorumlog.transaction_types import (
@@ -17,6 +16,7 @@ from quorumlog.transaction_types import (
     Decision,
     TransactionDescription,
     TransactionInfo,
+    ending,
 )
 
 _PAGE_COUNT: Final = 1_000
@@ -76,13 +76,11 @@ class TransactionAdmin:
 
         Raises NotFoundError, TransactionEndedError when it had ended in another way.
         """
-        wanted = Decision.of(decision)
-        if wanted is Decision.UNKNOWN:
-            raise InvalidRequestError("decide: commit or rollback")
+        outcome = _PB_OUTCOMES[ending(decision)]
         at = self._groups.get(group)
         request = transaction_pb2.EndTransactionRequest(
             transaction_id=transaction_id,
-            outcome=_PB_OUTCOMES[wanted],
+            outcome=outcome,
             cluster_id=self._groups.cluster_id,
         )
         return bool((await self._ask(at, "EndTransaction", request)).was_ended)

@@ -31,6 +31,14 @@ class Decision(enum.StrEnum):
             raise InvalidRequestError(text) from None
 
 
+def ending(said: Decision | str) -> Decision:
+    """Accept what ends a transaction. Raises InvalidRequestError."""
+    decision = Decision.of(said)
+    if decision is Decision.UNKNOWN:
+        raise InvalidRequestError("a transaction does not end as unknown; use commit or rollback")
+    return decision
+
+
 OUTCOMES: Final = {
     transaction_pb2.TRANSACTION_OUTCOME_UNSPECIFIED: "open",
     transaction_pb2.TRANSACTION_OUTCOME_COMMITTED: "committed",

@@ -37,7 +37,7 @@ from quorumlog.pb import log_pb2, transaction_pb2
 from quorumlog.producer import Producer
 from quorumlog.producer_options import ProducerOptions
 from quorumlog.retry import TIMEOUT_MS_MAX, Backoff, Deadline
-from quorumlog.transaction_types import CheckedTransaction, Decision
+from quorumlog.transaction_types import CheckedTransaction, Decision, ending
 
 _OUTCOMES: Final = {
     Decision.COMMIT: transaction_pb2.TRANSACTION_OUTCOME_COMMITTED,
@@ -264,7 +264,7 @@ class TransactionalProducer:
         request = transaction_pb2.EndTransactionRequest(
             transaction_id=transaction_id,
             producer_group=self.producer_group,
-            outcome=_OUTCOMES[decision],
+            outcome=_OUTCOMES[ending(decision)],
             cluster_id=group.router.cluster_id,
         )
         deadline = Deadline(self._timeout_ms)

@@ -399,6 +399,20 @@ def test_local_work_that_says_nothing_of_use_leaves_its_transaction_open() -> No
     asyncio.run(scenario())
 
 
+def test_a_transaction_does_not_end_as_unknown() -> None:
+    async def scenario() -> None:
+        async with fake_cluster() as cluster, connect(cluster) as client:
+            made = client.transactional_producer("work", str)
+            for end in (
+                made.end(client._started().groups.home, 1, quorumlog.Decision.UNKNOWN),
+                client.admin.end_transaction(1, "unknown"),
+            ):
+                with pytest.raises(errors.InvalidRequestError, match="; use commit or rollback"):
+                    await end
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize("wrong", [{"group": ""}, {"linger_ms": -1}, {"compression": "rar"}])
 def test_a_transactional_producer_that_is_refused_leaves_nothing(wrong: dict[str, Any]) -> None:
     """Else the producer within would follow the broker groups for as long as the client is."""
