@@ -29,6 +29,7 @@ class LoopThread:
         self._users = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._stopped: asyncio.Future[None] | None = None  # Done when the thread shall end.
 
     def acquire(self) -> None:
         """Start the thread if it does not run."""
@@ -36,8 +37,12 @@ class LoopThread:
             self._users += 1
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
+                self._stopped = self._loop.create_future()
                 self._thread = threading.Thread(
-                    target=self._run, args=(self._loop,), name="quorumlog-sync", daemon=True
+                    target=self._run,
+                    args=(self._loop, self._stopped),
+                    name="quorumlog-sync",
+                    daemon=True,
                 )
                 self._thread.start()
 
@@ -47,18 +52,19 @@ class LoopThread:
             self._users -= 1
             if self._users:
                 return
-            loop, thread = self._loop, self._thread
-            self._loop = self._thread = None
+            loop, thread, stopped = self._loop, self._thread, self._stopped
+            self._loop = self._thread = self._stopped = None
         assert loop is not None, "released without having been acquired"
         assert thread is not None, "a loop without a thread"
-        loop.call_soon_threadsafe(loop.stop)
+        assert stopped is not None, "a loop that cannot be stopped"
+        loop.call_soon_threadsafe(stopped.set_result, None)
         thread.join(STOP_TIMEOUT_S)
 
     @staticmethod
-    def _run(loop: asyncio.AbstractEventLoop) -> None:
+    def _run(loop: asyncio.AbstractEventLoop, stopped: "asyncio.Future[None]") -> None:
         asyncio.set_event_loop(loop)
         try:
-            _run_until_stopped(loop)
+            run_until_stopped(loop, stopped)
             loop.run_until_complete(_cancel_all())  # Other threads may wait for calls.
             loop.run_until_complete(loop.shutdown_asyncgens())
         finally:
@@ -107,15 +113,14 @@ class LoopThread:
         return self.call(work())
 
 
-def _run_until_stopped(loop: asyncio.AbstractEventLoop) -> None:
+def run_until_stopped(loop: asyncio.AbstractEventLoop, stopped: "asyncio.Future[None]") -> None:
     """Run a loop whatever a callback of a program raises: others wait for their calls in it.
 
     SystemExit and KeyboardInterrupt pass through asyncio; its task keeps them for who awaits it.
     """
-    while True:
+    while not stopped.done():
         try:
-            loop.run_forever()
-            return
+            loop.run_until_complete(stopped)
         except BaseException:  # noqa: BLE001 - a thread has nobody to raise it to.
             _log.exception("a callback tried to end the thread of all blocking clients")
 

@@ -12,7 +12,7 @@ import pytest
 
 import quorumlog
 from quorumlog import errors, raw, sync
-from quorumlog.loop_thread import loop_thread
+from quorumlog.loop_thread import loop_thread, run_until_stopped
 from tests.client.fake_cluster import FakeCluster, fake_cluster
 
 PAIRS = [
@@ -226,6 +226,23 @@ def test_a_callback_cannot_close_its_client(cluster: FakeCluster) -> None:
             assert len(consumer.assignment()) == 4
         assert said[:3] == ["client.blocking_call"] * 3
         assert client.route().leader_id == 1
+
+
+def test_the_thread_ends_also_when_a_callback_breaks_in_its_last_moment() -> None:
+    """A loop that is left by an exception forgets that it was told to stop."""
+
+    def end_program() -> None:
+        raise SystemExit
+
+    loop = asyncio.new_event_loop()
+    stopped = loop.create_future()
+    loop.call_soon(stopped.set_result, None)
+    loop.call_soon(end_program)
+    thread = threading.Thread(target=run_until_stopped, args=(loop, stopped), daemon=True)
+    thread.start()
+    thread.join(10)
+    assert not thread.is_alive()
+    loop.close()
 
 
 def test_several_threads_may_start_and_close_one_client(cluster: FakeCluster) -> None:
