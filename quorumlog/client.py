@@ -16,6 +16,7 @@ from quorumlog.admin import Admin
 from quorumlog.arguments import checked, checked_call
 from quorumlog.client_parts import ClientStats, Parts, default_client_id
 from quorumlog.compression import COMPRESS_FROM_SIZE_BYTES
+from quorumlog.consume_transactions import Stored
 from quorumlog.consumer import PullConsumer
 from quorumlog.ending import Ending
 from quorumlog.errors import ClosedError, QuorumlogError
@@ -80,6 +81,8 @@ class Client(TransactionClient, PopClient, ReadClient):
         self._starting = asyncio.Lock()
         self._is_closed = False
         self._ending = Ending()
+        self._sharing: dict[int, Producer] = {}
+        self._stored: dict[str, Stored] = {}
         self._made: set[Producer | PullConsumer | GroupConsumer | TransactionalProducer] = set()
 
     # Its life.

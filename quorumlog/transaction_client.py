@@ -17,6 +17,7 @@ from quorumlog.producer_options import ProducerOptions
 from quorumlog.transactions import Check, TransactionalProducer
 
 GROUPS_MAX = 1_000  # Consumer groups whose stored offsets are remembered.
+TIMES_MAX = 16  # Of consuming transactions, told apart: nodes remember few producers.
 
 
 @checked
@@ -26,8 +27,8 @@ class TransactionClient(ABC):
     client_id: str
     _timeout_ms: int
     _made: set[Any]
-    _sharing: Producer | None = None
-    """Of all consuming transactions: they are stored once, however often they are sent."""
+    _sharing: dict[int, Producer]
+    """Of all consuming transactions that have so many ms: none fails when another's are over."""
     _stored: dict[str, Stored]
 
     @abstractmethod
@@ -41,7 +42,8 @@ class TransactionClient(ABC):
 
         Within `async with`: `send` what is made, and say what is `consumed`. Leaving it stores both
         in one atomic entry, or neither. Consumers of the group must not commit by themselves
-        (`auto_commit=False`), and the transactions of a queue follow one another.
+        (`auto_commit=False`), and the transactions of a queue follow one another. Use few values of
+        `timeout_ms`: beyond 16 it is the client's.
         """
         parts, timeout_ms = self._started(), timeout_ms or self._timeout_ms
         for made in self._made:
@@ -49,17 +51,16 @@ class TransactionClient(ABC):
                 raise InvalidRequestError(
                     f"a consumer of group {group} commits by itself; make it with auto_commit=False"
                 )
-        if self._sharing is None or self._sharing.is_closed:
-            self._sharing = self._keep(
-                Producer(parts.groups, ProducerOptions(timeout_ms=timeout_ms))
-            )
-            self._stored = {}
+        if timeout_ms not in self._sharing and len(self._sharing) >= TIMES_MAX:
+            timeout_ms = self._timeout_ms
+        if timeout_ms not in self._sharing:
+            options = ProducerOptions(timeout_ms=timeout_ms)
+            self._sharing[timeout_ms] = self._keep(Producer(parts.groups, options))
         if len(self._stored) >= GROUPS_MAX:
             self._stored.clear()
         stored = self._stored.setdefault(group, {})
-        return ConsumeTransaction(
-            parts.groups, parts.reads, self._sharing, group, stored, timeout_ms
-        )
+        producer = self._sharing[timeout_ms]
+        return ConsumeTransaction(parts.groups, parts.reads, producer, group, stored, timeout_ms)
 
     def transactional_producer(
         self,

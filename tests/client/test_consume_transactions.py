@@ -157,3 +157,41 @@ def test_unique_keys_are_unique_and_of_the_published_form() -> None:
     assert given == b"KEYS\x01k\x02UNIQ_KEY\x01mine\x02"
     own = entry_of("orders", b"", None, None, 0, None, 0, shaping)[4]
     assert re.fullmatch(b"UNIQ_KEY\x01[0-9A-F]{32}\x02", own)
+
+
+def test_the_time_of_one_transaction_is_not_that_of_another() -> None:
+    """Whoever began first does not say how long the others may take."""
+
+    async def work() -> None:
+        async with (
+            fake_cluster() as cluster,
+            quorumlog.connect(cluster.bootstrap, timeout_ms=10_000) as client,
+        ):
+            for i in range(2):
+                await client.producer().send("orders", b"%d" % i, queue_id=0)
+            first, second = await client.pull("orders", 0, 0)
+            cluster.append_delay_s = 1.0
+            async with asyncio.timeout(8):
+                for consumed, timeout_ms in ((first, 200), (second, None)):
+                    made = client.transaction("g", timeout_ms=timeout_ms)
+                    made.consumed(consumed)
+                    made.send("orders", b"made", queue_id=1)
+                    if timeout_ms:
+                        with pytest.raises(OutcomeUnknownError):
+                            await made.commit()
+                        cluster.offsets["g", "orders", 0] = 1  # It was stored after all.
+                    else:
+                        await made.commit()
+            assert [receipt.queue_id for receipt in made.receipts] == [1]
+
+    asyncio.run(work())
+
+
+def test_transactions_of_many_times_do_not_make_a_producer_each() -> None:
+    async def work() -> None:
+        async with fake_cluster() as cluster, quorumlog.connect(cluster.bootstrap) as client:
+            for timeout_ms in range(1_000, 1_100):
+                client.transaction("g", timeout_ms=timeout_ms)
+            assert len(client._made) <= 20
+
+    asyncio.run(work())
