@@ -72,7 +72,7 @@ def topic_template(name: str) -> Topic:
     if bad or not 0 < len(name) <= limit:
         reason = f"character {bad[0]!r} is not allowed" if bad else f"{len(name)} characters"
         raise InvalidRequestError(
-            f"topic {name!r} is refused: {reason}; use 1 to {limit} of letters, digits, "
+            f"topic {name!r:.100} is refused: {reason}; use 1 to {limit} of letters, digits, "
             f"'%', '|', '_' and '-'",
             code="client.bad_topic",
         )
@@ -102,7 +102,7 @@ def encode_properties(
             taken = (name == KEYS and key is not None) or (name == TAGS and tag is not None)
             if not name or "\x01" in name or "\x02" in name or "\0" in name or taken:
                 reason = "it is given twice" if taken else "empty, or with 0x00, 0x01 or 0x02"
-                raise InvalidRequestError(f"property name {name!r}: {reason}; use another")
+                raise InvalidRequestError(f"property name {name!r:.100}: {reason}; use another")
             if name == PROPERTY_CRC:
                 raise InvalidRequestError(f"property name {name!r} is reserved; use another")
             block += f"{name}\x01{_checked(name, value)}\x02"

@@ -210,6 +210,17 @@ def test_messages_compare_by_what_they_hold() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["x" * 5_000_000, "\x02" * 5_000_000])
+def test_the_words_for_an_endless_name_are_not_endless(name: str) -> None:
+    for refused in (
+        lambda: topic_template(name),
+        lambda: encode_properties(None, None, {name: "v", "KEYS": ""}),
+    ):
+        with pytest.raises(errors.QuorumlogError) as caught:
+            refused()
+        assert len(str(caught.value)) < 400
+
+
 def test_encoding_and_decoding_keep_up_with_the_cluster() -> None:
     """Five times slower than on the machine of the first measurement fails: 0.9 and 1.5 us."""
     bodies = [os.urandom(1024) for _ in range(1000)]
