@@ -70,18 +70,22 @@ class KeyMender:
         brought together, StoreFullError, FileSystemError, ClosedError.
         """
         generation, min_position = self._generation(), self._log.min_position
-        blocks = file.doubtful_blocks()
-        is_header_doubtful = file.is_header_doubtful()
-        if not (blocks or is_header_doubtful or file.are_slots_doubtful()):
-            return False
         wrong = 0
         try:
+            blocks = file.doubtful_blocks()
+            is_header_doubtful = file.is_header_doubtful()
+            if not (blocks or is_header_doubtful or file.are_slots_doubtful()):
+                return False
             begin_ms = self.mend_begin(file)  # First: seconds count from it.
             for lo, hi in _joined(blocks):
                 wrong += self._mend_entries(file, max(lo, 1), hi, generation)
             if is_header_doubtful or begin_ms != file.begin_unix_ms:
                 wrong += self.mend_end(file, begin_ms)
             wrong += self._mend_chains(file, generation)
+        except ClosedError:
+            if file in self._index.files:
+                raise
+            return False  # Expired beside this.
         except (PositionRangeError, DerivedFileError):
             is_as_it_was = (self._generation(), self._log.min_position) == (
                 generation,
@@ -160,14 +164,17 @@ class KeyMender:
 
         None when the log does not have it any more."""
         entries = self._backwards(file, lo - 1)
-        last = next(entries, None)
-        if last is None:
-            return (0, 0) if self._log.min_position == 0 else None
-        count = 1
-        for position in entries:
-            if position != last:
-                break
-            count += 1
+        try:
+            last = next(entries, None)
+            if last is None:
+                return (0, 0) if self._log.min_position == 0 else None
+            count = 1
+            for position in entries:
+                if position != last:
+                    break
+                count += 1
+        except ClosedError:  # The file before it expired beside this.
+            return None
         return (last, count) if last >= self._log.min_position else None
 
     def _backwards(self, file: IndexFile, entry: int) -> Iterator[int]:
@@ -325,10 +332,14 @@ class KeyMender:
         for file in self._index.files:
             lo, hi = file.begin_position, file.end_position
             some = [key for key in keys if lo <= key.position <= hi]
-            if some and file.count > 1 and not self._has(file, some):
-                self._counters.derived_damage_count += 1
-                self._tell(f"damage was found: {file.path} does not have the keys of the log")
-                return self._mend_whole(file)
+            try:
+                if some and file.count > 1 and not self._has(file, some):
+                    self._counters.derived_damage_count += 1
+                    self._tell(f"damage was found: {file.path} does not have the keys of the log")
+                    return self._mend_whole(file)
+            except ClosedError:
+                if file in self._index.files:  # Else it expired beside this.
+                    raise
         return False
 
     def _mend_whole(self, file: IndexFile) -> bool:

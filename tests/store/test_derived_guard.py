@@ -10,6 +10,7 @@ import pytest
 
 from store.config import StoreConfig
 from store.errors import DerivedDamageError
+from store.index_file import IndexFile
 from store.message import decode_message, encode_message, tags_code
 from store.pull import PullStatus
 from store.store import Store
@@ -213,3 +214,31 @@ def test_an_opening_puts_the_header_of_an_index_file_right(
         assert store.counters.derived_damage_count == 1
         assert index.read_bytes()[:8] == whole[:8], "when its first record came"
         assert not store.recovery.derived_rebuilt
+
+
+@pytest.mark.parametrize("damaged", [None, 0, 1])
+def test_an_index_file_that_expires_beside_a_pass_ends_nothing(
+    tmp_path: Path, config: StoreConfig, monkeypatch: pytest.MonkeyPatch, damaged: int | None
+) -> None:
+    """The pass reads the file, or the last entries of it for the sake of the next one."""
+    clock = Clock()
+    with open_store(tmp_path, config, clock) as store:
+        fill(store, clock)
+        index, reading = store._index, IndexFile.raw_entries
+        first, second = index.files[:2]
+        whole = Path(second.path).read_bytes()
+        if damaged is not None:
+            flip(Path(index.files[damaged].path), (40 + 64 * 4 + 20 * 30) * 8)
+
+        def expiring(file: IndexFile, lo: int, hi: int) -> bytes:
+            if file is first and (lo < 30 or lo > 256) and first in index.files:
+                index.delete_expired(first.end_position + 1)
+            return reading(file, lo, hi)
+
+        monkeypatch.setattr(IndexFile, "raw_entries", expiring)
+        if damaged is None:
+            assert store._guard.compare(0, first.end_position)[1] == 0
+        else:
+            assert store._guard.keys.mend(index.files[damaged]) == (damaged == 1)
+        assert first not in index.files
+        assert Path(second.path).read_bytes() == whole
