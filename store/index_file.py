@@ -265,9 +265,9 @@ class IndexFile(IndexLookup):
         self.is_dirty = True
         if self.sums is not None and self._slots is None:
             self.sums.save(self._header(), data)
-        if found == data:
-            return 0
-        return sum(found[n : n + 4] != data[n : n + 4] for n in range(0, len(data), 4))
+        blocks = (slice(lo, lo + 4096) for lo in range(0, len(data), 4096))  # Appends wait.
+        some = ((found[at], data[at]) for at in blocks if found[at] != data[at])
+        return sum(a[n : n + 4] != b[n : n + 4] for a, b in some for n in range(0, len(a), 4))
 
     def rewrite_header(self) -> None:
         """Put the header on the disk right. Raises StoreFullError or FileSystemError."""

@@ -292,7 +292,8 @@ class KeyMender:
                 _, file.end_position, _, _ = _ENTRY.unpack(file.raw_entries(count - 1, count))
                 file.end_unix_ms = max(file.end_unix_ms, file.begin_unix_ms)
             wrong += file.rewrite_slots(slots)
-            self._learn(file)
+            self._learn_last(file)
+        self._learn(file)
         return wrong
 
     def _chain(
@@ -313,16 +314,24 @@ class KeyMender:
         return wrong
 
     @staticmethod
-    def _learn(file: IndexFile) -> None:
-        """All entries are right now, so these are their checksums."""
+    def _learn_last(file: IndexFile) -> None:
+        """All entries are right now, so this is the checksum of the last block."""
+        sums = file.sums
+        assert sums is not None, f"{file.path} has no checksums"
+        lo, hi, _ = tail = sums.tail
+        entries = file.raw_entries(lo, hi)
+        if sums.expected_entries(lo, tail) != sums.entries_sum(lo, entries):
+            sums.trust(lo, hi, entries)
+
+    def _learn(self, file: IndexFile) -> None:
+        """The same of full blocks, which nobody changes: who appends does not wait."""
         sums = file.sums
         assert sums is not None, f"{file.path} has no checksums"
         for lo, hi in file.doubtful_blocks():
             entries = file.raw_entries(lo, hi)
-            if lo == sums.tail.lo:
-                sums.trust(lo, hi, entries)
-            else:
-                sums.learn_entries(lo, entries)
+            with self._dispatcher.lock:  # Else its checksums would outlive the file.
+                if lo != sums.tail.lo and file in self._index.files:
+                    sums.learn_entries(lo, entries)
 
     # --- In log order ---
 

@@ -242,3 +242,28 @@ def test_an_index_file_that_expires_beside_a_pass_ends_nothing(
             assert store._guard.keys.mend(index.files[damaged]) == (damaged == 1)
         assert first not in index.files
         assert Path(second.path).read_bytes() == whole
+
+
+def test_appends_wait_for_the_end_of_an_index_file_only(
+    tmp_path: Path, config: StoreConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file has 400 MB of entries: who mends it must not read them all while it holds the lock."""
+    monkeypatch.setattr("store.key_mend._ENTRIES_AT_ONCE", 300)
+    clock, held = Clock(), list[int]()
+    with open_store(tmp_path, replace(config, index_entry_count=4_000), clock) as store:
+        fill(store, clock)
+        (file,) = store._index.files
+        lock, reading = store._dispatcher.lock, IndexFile.raw_entries
+        for entry in range(30, file.count, 256):
+            flip(Path(file.path), (40 + 64 * 4 + 20 * entry) * 8)
+
+        def counting(file: IndexFile, lo: int, hi: int) -> bytes:
+            if lock._is_owned():  # type: ignore[attr-defined]
+                held.append(hi - lo)
+            return reading(file, lo, hi)
+
+        monkeypatch.setattr(IndexFile, "raw_entries", counting)
+        assert store._guard.keys.mend(file)
+        assert file.doubtful_blocks() == []
+        assert sum(held) < 300 + 3 * 256, f"{held} of {file.count} entries"
+        check_all(store)
