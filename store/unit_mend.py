@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from store import format as fmt
+from store.config import MIB
 from store.consume_queue import UNIT_SIZE_BYTES, ConsumeQueue
 from store.consume_queues import ConsumeQueues
 from store.dispatch import Dispatcher
@@ -21,6 +22,8 @@ from store.stats import StoreCounters
 _UNIT: Final = fmt.CONSUME_QUEUE_UNIT
 _NEIGHBOURS_MAX: Final = 16
 """Such tries, each twice as far away, for a neighbour that is right; then the log's end counts."""
+PROOF_SIZE_BYTES_MAX: Final = 16 * MIB
+"""So many bytes of records a reader on an event loop may compare with one block: some ms."""
 
 
 class UnitMender:
@@ -42,7 +45,8 @@ class UnitMender:
         self._dispatcher, self._counters, self._generation = dispatcher, counters, generation
         self._tell = tell
         self.at_once_size_bytes_max: int | None = None
-        """How much of the log a reader may have read for it; more is for `mend`. None: all."""
+        """How much of the log a reader may have read for what is wrong; more is for `mend`, and so
+        are blocks of larger records. None: all."""
 
     # --- Readers ---
 
@@ -54,12 +58,16 @@ class UnitMender:
         """
         queue, lo, hi = doubt.queue, doubt.lo, doubt.hi
         assert isinstance(queue, ConsumeQueue)
+        size_bytes = sum(max(0, unit[1]) for unit in _UNIT.iter_unpack(doubt.units))
+        if self.at_once_size_bytes_max is not None and size_bytes > PROOF_SIZE_BYTES_MAX:
+            raise queue.damage_error(lo, hi)
         if self._first_wrong(queue, lo, hi, doubt.units) is None:
             queue.sums.learn(lo, hi, doubt.units)  # RocketMQ wrote it, or it is older than we.
             return doubt.units
         self._counters.derived_damage_count += 1
         self._tell(f"damage was found: {queue.damage_error(lo, hi)}")
-        self._mend(queue, lo, hi, self.at_once_size_bytes_max)
+        if not self._mend(queue, lo, hi, self.at_once_size_bytes_max):
+            raise queue.damage_error(lo, hi)
         return queue.raw_units(lo, hi)
 
     def mend(self, topic: bytes, queue_id: int, lo: int, hi: int) -> None:
@@ -77,7 +85,8 @@ class UnitMender:
             self._mend(queue, lo, block_hi, None)
             lo = block_hi
 
-    def _mend(self, queue: ConsumeQueue, lo: int, hi: int, size_bytes_max: int | None) -> None:
+    def _mend(self, queue: ConsumeQueue, lo: int, hi: int, size_bytes_max: int | None) -> bool:
+        """Put a block right; say whether all that the log still has of it is."""
         generation, min_position = self._generation(), self._log.min_position
         try:
             units = queue.raw_units(lo, hi)
@@ -88,9 +97,19 @@ class UnitMender:
         except (PositionRangeError, DerivedFileError, FileSystemError):
             if self._generation() == generation and self._log.min_position == min_position:
                 raise
-            return  # Cut or expired beside this.
-        if self._first_wrong(queue, lo, hi, units) is None and self._generation() == generation:
-            queue.sums.learn(lo, hi, units)
+            return False  # Cut or expired beside this.
+        if self._first_wrong(queue, lo, hi, units) is None:
+            self._learn(queue, lo, hi, units, generation)
+        return True
+
+    def _learn(self, queue: ConsumeQueue, lo: int, hi: int, units: bytes, generation: int) -> None:
+        """Remember the checksum of a block that is right up to `hi`; what follows was put since."""
+        sums = queue.sums
+        with self._dispatcher.lock:
+            tail = sums.tail
+            end = tail.hi if lo == tail.lo else sums.block_hi(lo)
+            if self._generation() == generation and hi <= end <= tail.hi:
+                sums.learn(lo, end, units + queue.raw_units(hi, end))
 
     def _mend_run(
         self,

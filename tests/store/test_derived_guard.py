@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -266,4 +267,79 @@ def test_appends_wait_for_the_end_of_an_index_file_only(
         assert store._guard.keys.mend(file)
         assert file.doubtful_blocks() == []
         assert sum(held) < 300 + 3 * 256, f"{held} of {file.count} entries"
+        check_all(store)
+
+
+def forget_sums(root: Path) -> None:
+    for sums in (root / "checksums").rglob("*"):
+        if sums.is_file():
+            sums.unlink()
+
+
+def test_large_records_of_a_block_are_not_read_on_a_loop(
+    tmp_path: Path, config: StoreConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a power loss nobody knows the checksum of a block, and its records have 256 MB."""
+    monkeypatch.setattr("store.unit_mend.PROOF_SIZE_BYTES_MAX", 10_000)
+    clock = Clock()
+    with open_store(tmp_path, config, clock) as store:
+        fill(store, clock)
+    forget_sums(tmp_path)
+    with open_store(tmp_path, config, clock) as store:
+        units = store._guard.units
+        units.at_once_size_bytes_max = 1_000
+        errors: list[DerivedDamageError] = []
+        while len(errors) < 10:
+            try:
+                assert read(store, "a") == [b"%08d" % n for n in range(0, COUNT, 3)]
+                break
+            except DerivedDamageError as error:
+                errors.append(error)
+                store._guard.mend(error)
+        assert [error.span for error in errors] == [(0, 256), (256, 512), (512, 700), (700, 900)]
+        assert store.counters.derived_damage_count == 0
+
+
+def test_a_last_block_that_grows_beside_a_comparison_is_known(
+    tmp_path: Path, config: StoreConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the readers of a busy queue would wait until it is full."""
+    clock = Clock()
+    with open_store(tmp_path, config, clock) as store:
+        fill(store, clock)
+    forget_sums(tmp_path)
+    with open_store(tmp_path, config, clock) as store:
+        units = store._guard.units
+        queue = store._queues.get(b"orders", 0)
+        assert queue is not None
+        looking = units._first_wrong
+
+        def growing(*rest: Any) -> int | None:
+            found = looking(*rest)
+            if queue.max_offset == COUNT:
+                fill(store, clock, COUNT, COUNT + 20)
+                store.queues()
+            return found
+
+        monkeypatch.setattr(units, "_first_wrong", growing)
+        units.mend(b"orders", 0, COUNT - 1, COUNT)
+        lo = queue.sums.block_lo(COUNT)
+        assert queue.sums.expected(lo, queue.sums.tail) == queue.sums.sum_of(
+            lo, queue.raw_units(lo, COUNT + 20)
+        )
+
+
+def test_a_block_that_could_not_be_put_right_is_not_read(
+    tmp_path: Path, config: StoreConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log was cut or lost its first file beside the reader: its filter would hide a message."""
+    clock = Clock()
+    with open_store(tmp_path, config, clock) as store:
+        fill(store, clock)
+        assert len(read(store, "a")) == COUNT // 3
+        flip(tmp_path / "consumequeue/orders/0" / f"{0:020d}", (20 * 300 + 19) * 8)
+        with monkeypatch.context() as patched:
+            patched.setattr(store._guard.units, "_generation", iter(range(100)).__next__)
+            with pytest.raises(DerivedDamageError, match="offsets 256 to 511"):
+                read(store, "a")
         check_all(store)
