@@ -12,10 +12,11 @@ zeros. Offsets are record numbers, positions are bytes of the log, `at` is a byt
 """
 
 import os
+from contextlib import suppress
 from typing import Final
 
 from store import format as fmt
-from store.errors import DerivedFileError, QueueOrderError
+from store.errors import CorruptionError, DerivedFileError, QueueOrderError
 from store.failpoints import hit
 from store.queue_environment import UNIT_SIZE_BYTES, QueueEnvironment
 from store.queue_reads import IsBefore, QueueReads, Unit
@@ -307,9 +308,7 @@ class ConsumeQueue(QueueReads):
         Raises FileSystemError or SyncFailedError; readers do not see the units any more then, and
         the call must be repeated.
         """
-        hi = self.search(
-            self.min_offset, self.max_offset, lambda p, _: p < position, is_proof_needed=False
-        )
+        hi = self._offset_at(position)
         if hi == self.max_offset and not (self._is_cut_pending or self._may_have_more):
             return
         if hi > self.min_offset:
@@ -326,6 +325,15 @@ class ConsumeQueue(QueueReads):
         self.sync_units()
         self.sync_names()
         self._is_cut_pending = self._may_have_more = False
+
+    def _offset_at(self, position: int) -> int:
+        """Return the first offset whose record is at or after `position`."""
+        lo, hi = self.min_offset, self.max_offset
+        found = self.search(lo, hi, lambda p, _: p < position, is_proof_needed=False)
+        if found < hi:  # Units go, and one that is wrong may have led here.
+            with suppress(CorruptionError, DerivedFileError):  # Unproven: believed.
+                return self.search(lo, hi, lambda p, _: p < position)
+        return found
 
     def _cut(self) -> None:
         """Make everything from max_offset on zero: shrink the last file, then grow it again.
@@ -348,14 +356,18 @@ class ConsumeQueue(QueueReads):
     def correct_min_offset(self, min_position: int) -> None:
         """Raise min_offset to the first unit of a record at or after `min_position` (2.6).
 
-        A unit whose checksum nobody knows is believed: its record may have expired.
+        A unit whose checksum nobody knows is believed, since its record may have expired, if it is
+        in order with those before it. Raises DerivedFileError otherwise; nothing has changed then.
         """
-        self.min_offset = self.search(
+        found = self.search(
             self.min_offset,
             self.max_offset,
             lambda position, _: position < min_position,
             is_proof_needed=False,
         )
+        if found > self.min_offset:  # A wrong one would hide all that is before it.
+            self._check_order(max(self.min_offset, found - _CHECKED_UNITS), found)
+        self.min_offset = found
 
     def delete_expired(self, min_position: int) -> int:
         """Delete files whose last record is before `min_position`; return how many, never the last.

@@ -5,8 +5,8 @@ all of it with the log, in log order. Must not know threads, nor when a pass is 
 """
 
 import os
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Final, NamedTuple
 
 from store.commit_log import CommitLog
@@ -103,6 +103,15 @@ class DerivedGuard:
     def is_patient(self) -> bool:
         """Whether readers wait for all that has to be read; else some of it is for `mend`."""
         return self.units.at_once_size_bytes_max is None
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Let readers in the body wait for all that has to be read: a cut cannot come later."""
+        size_bytes_max, self.units.at_once_size_bytes_max = self.units.at_once_size_bytes_max, None
+        try:
+            yield
+        finally:
+            self.units.at_once_size_bytes_max = size_bytes_max
 
     def met(self, error: DerivedFileError) -> None:
         """A look-up met damage in an index file: put it right now, or raise a retryable error."""

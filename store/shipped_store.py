@@ -174,7 +174,8 @@ class ShippedStore(ReplicatedStore):
         with self._taking_away(position):
             self._marks.lower(position, -1)
             hit("shipped_store.before_queues")
-            self._dispatcher.truncate(position)
+            with self._guard.waiting():
+                self._dispatcher.truncate(position)
             hit("shipped_store.before_cut")
             self.shipped.cut(position)
 
