@@ -18,6 +18,7 @@ from store.dispatch import Dispatcher
 from store.errors import ClosedError, DerivedFileError, PositionRangeError
 from store.index_file import IndexFile
 from store.index_files import IndexFiles
+from store.ledger import Ledger
 from store.log import RecordLog
 from store.log_walk import LogWalk, Said
 from store.stats import StoreCounters
@@ -336,13 +337,21 @@ class KeyMender:
     # --- In log order ---
 
     def compare(self, keys: list[Key]) -> bool:
-        """Compare neighbouring keys of the log with their entries; mend the files where one is not
-        as it must be, and say so. Errors as `mend`."""
+        """Compare neighbouring keys of the log with their entries; mend the file where one is not
+        as it must be, and say so. Entries that have their checksums stay, beside a plain log that
+        says something else: it has checksums of bodies only. Errors as `mend`."""
         for file in self._index.files:
             lo, hi = file.begin_position, file.end_position
             some = [key for key in keys if lo <= key.position <= hi]
             try:
-                if some and file.count > 1 and not self._has(file, some):
+                if not some or file.count <= 1 or self._has(file, some):
+                    continue
+                if not (isinstance(self._log, Ledger) or file.doubtful_blocks()):
+                    self._tell(
+                        f"the log is damaged behind position {some[0].position}: its records do "
+                        f"not have the keys of {file.path}, which has its checksums"
+                    )
+                else:
                     self._counters.derived_damage_count += 1
                     self._tell(f"damage was found: {file.path} does not have the keys of the log")
                     return self._mend_whole(file)

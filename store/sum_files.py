@@ -4,10 +4,10 @@ Owns the directory, what of it is in memory, and when it is written; must not kn
 is of. Queues and key indexes have RocketMQ's formats, which have none, and foreign code parses
 every name in their directories. A file here is an array of CRC-32C, 0 where nobody knows.
 
-They are derived of what is derived, and so never believed against the log: who finds that one does
-not fit compares with the log, and puts right whichever is wrong. So nothing here is ever synced. A
-power loss leaves old ones, RocketMQ beside us stale ones, and each costs a comparison. A file that
-cannot be written is a file that is old: that stops nobody, least of all on a full disk.
+They are derived of what is derived: who finds that one does not fit compares with the log, and puts
+right whichever is wrong. So nothing here is ever synced. A power loss leaves old ones, RocketMQ
+beside us stale ones, and each costs a comparison. A file that cannot be written is a file that is
+old: that stops nobody, least of all on a full disk.
 """
 
 import os

@@ -14,6 +14,7 @@ from store.consume_queue import UNIT_SIZE_BYTES, ConsumeQueue
 from store.consume_queues import ConsumeQueues
 from store.dispatch import Dispatcher
 from store.errors import DerivedFileError, FileSystemError, PositionRangeError
+from store.ledger import Ledger
 from store.log import RecordLog
 from store.log_walk import LogWalk
 from store.queue_environment import Doubt
@@ -208,7 +209,8 @@ class UnitMender:
     def compare(self, topic: bytes, queue_id: int, offset: int, units: bytes) -> int:
         """Compare what the log says of neighbouring units of a queue with its file.
 
-        Returns how many were wrong; they are right then. Errors as `mend`.
+        Returns how many were wrong; they are right then. Units with the right checksum stay, beside
+        a plain log that says something else. Errors as `mend`.
         """
         generation, position = self._generation(), _UNIT.unpack_from(units)[0]
         queue = self._queues.get(topic, queue_id)
@@ -230,6 +232,13 @@ class UnitMender:
                 != units[n * UNIT_SIZE_BYTES : (n + 1) * UNIT_SIZE_BYTES]
             ] or [0]
             first, last = wrong[0], wrong[-1] + 1
+            if not is_hidden and self._is_vouched(queue, lo + first, lo + last):
+                name = f"{queue.topic}/{queue_id}"
+                self._tell(
+                    f"the log is damaged behind position {position}: its records do not fit the "
+                    f"units of queue {name} from offset {lo + first} on, which have their checksum"
+                )
+                return 0
             right = units[first * UNIT_SIZE_BYTES : last * UNIT_SIZE_BYTES]
             self._counters.derived_damage_count += 1
             self._tell(f"damage was found: {queue.damage_error(lo, hi)}")
@@ -239,6 +248,18 @@ class UnitMender:
             if self._generation() == generation and self._log.min_position <= position:
                 raise
             return 0  # Cut or expired beside this.
+
+    def _is_vouched(self, queue: ConsumeQueue, lo: int, hi: int) -> bool:
+        """Say whether units are what was written, whatever the log says: a plain one has checksums
+        of bodies only."""
+        sums, tail = queue.sums, queue.sums.tail
+        at = sums.block_lo(lo)
+        while at < hi:
+            end = tail.hi if at == tail.lo else sums.block_hi(at)
+            if sums.expected(at, tail) != sums.sum_of(at, queue.raw_units(at, end)):
+                return False
+            at = end
+        return not isinstance(self._log, Ledger)
 
 
 def _candidates(offset: int, direction: int) -> Iterator[int]:

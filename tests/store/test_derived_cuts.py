@@ -8,11 +8,13 @@ import pytest
 
 from store import format as fmt
 from store.shipped_store import ShippedStore
+from store.store import Store
 from tests.store.records import PAGE, batch, numbers
 from tests.store.shipped_stores import (
     filled,
     found_numbers,
     open_store,
+    put,
     sync,
     take_away,
 )
@@ -25,7 +27,9 @@ UNIT = fmt.CONSUME_QUEUE_UNIT_SIZE_BYTES
 
 
 def opened(root: Path) -> ShippedStore:
-    return open_store(root, retention_interval_ms=0, retention_size_bytes=2 * FILE)
+    return open_store(
+        root, retention_interval_ms=0, retention_size_bytes=2 * FILE, index_entry_count=1_000
+    )
 
 
 def left(root: Path, *, has_sums: bool) -> list[int]:
@@ -109,3 +113,50 @@ def test_an_expiry_hides_and_deletes_nothing_that_is_there(tmp_path: Path) -> No
         assert (50 < lo < 100, hi) == (True, COUNT)
         assert found_numbers(store) == list(range(lo, COUNT))
         assert len(list((tmp_path / "consumequeue/orders/0").iterdir())) == 5
+
+
+# --- Which side is wrong ---
+
+
+def changed_record(store: Store, root: Path, offset: int, old: bytes, new: bytes) -> None:
+    """Change a record of queue 0 where a plain log has no checksum."""
+    position, size_bytes, _ = store._queues.get(b"orders", 0).unit(offset)  # type: ignore[union-attr]
+    data = store.log.read(position, size_bytes)
+    assert data.count(old) == 1
+    path = root / f"commitlog/{position // FILE * FILE:020d}"
+    overwrite(path, position % FILE + data.index(old), new)
+
+
+def test_keys_with_their_checksums_do_not_follow_a_damaged_record(tmp_path: Path) -> None:
+    """A bit of the name of a property: one key less, and all behind it would move by one."""
+    with opened(tmp_path) as store:
+        store.dispatch_to(filled(store, COUNT)[-1])
+        told: list[str] = []
+        store._guard.listen(told.append)
+        changed_record(store, tmp_path, 5, b"KEYS\x01", b"KEYR\x01")
+        scrub = store.derived_scrubber()
+        while not scrub.step().ends_pass:
+            pass
+        for n in (6, 20, COUNT - 1):
+            (found,) = store.messages_by_key("orders", f"key{n:04d}")
+            assert found.queue_offset == n
+        assert any("damaged" in line for line in told)
+
+
+def test_units_with_their_checksums_do_not_follow_a_damaged_record(tmp_path: Path) -> None:
+    """A bit of its queue id: it says that it is a record of the other queue."""
+    with opened(tmp_path) as store:
+        for n in range(0, 30, 3):
+            put(store, n, n + 3, size_bytes=3_000)
+            end = put(store, n + 100, n + 103, queue_id=1, size_bytes=3_000)
+        store.dispatch_to(end)
+        told: list[str] = []
+        store._guard.listen(told.append)
+        at = store._queues.get(b"orders", 0).unit(4)[0]  # type: ignore[union-attr]
+        queue_id_at = at % FILE + fmt.QUEUE_ID_AT
+        overwrite(tmp_path / f"commitlog/{at // FILE * FILE:020d}", queue_id_at, b"\0\0\0\1")
+        size_bytes = store._queues.get(b"orders", 0).unit(4)[1]  # type: ignore[union-attr]
+        assert store._guard.compare(at, at + size_bytes) == (at + size_bytes, 0)
+        found = store.pull("orders", 1, 4, max_count=1)
+        assert numbers(found.data) == [104]
+        assert any("damaged" in line for line in told)
