@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from store import format as fmt
-from store.errors import ClosedError, PositionRangeError
+from store.errors import ClosedError, CorruptionError, PositionRangeError
 from store.inner_batches import is_inner_batch
 from store.ledger import Ledger
 from store.ledger_records import record_runs
@@ -55,7 +55,7 @@ class LogWalk:
         self._lock = threading.Lock()  # The caches of the tails are changed by every read.
 
     def said(self, lo: int, hi: int) -> Iterator[Said]:
-        """Yield what the records in [lo, hi) say. `lo` is where one starts, or the end of one.
+        """Yield what the whole records in [lo, hi) say. `lo` is where one starts, or ends.
 
         Bytes are compared with their checksums on the way: what is derived from them is believed.
         Raises CorruptionError, PositionRangeError, FileSystemError, ClosedError.
@@ -77,11 +77,29 @@ class LogWalk:
             if isinstance(log, Ledger):  # Its own walk takes from what its writer keeps.
                 yield from record_runs(log, lo, hi)
                 return
-            for position, data in log.record_runs(lo, hi):
-                log.check(position, data)
-                yield position, data
+            end = lo
+            try:
+                for position, data in log.record_runs(lo, hi):
+                    log.check(position, data)
+                    yield position, data
+                    end = position + len(data)
+            except CorruptionError:
+                if not self._is_cut_off(end, hi):
+                    raise
         except ClosedError as error:  # A file expired beside this.
             raise PositionRangeError("position", lo, log.min_position, hi) from error
+
+    def _is_cut_off(self, at: int, hi: int) -> bool:
+        """Say whether it is `hi` that cuts off what begins at a position, or behind a blank there:
+        a plain log takes that for damage."""
+        size_bytes, magic = fmt.BLANK.unpack(self._log.read(at, fmt.BLANK.size))
+        if magic == fmt.MAGIC_BLANK:
+            at += size_bytes
+        if hi < at + fmt.BLANK.size:
+            return True
+        size_bytes, magic = fmt.BLANK.unpack(self._log.read(at, fmt.BLANK.size))
+        is_record = magic in (fmt.MAGIC_V1, fmt.MAGIC_V2) and size_bytes <= _SIZE_BYTES_MAX
+        return is_record and hi < at + size_bytes
 
     def at(self, position: int, size_bytes: int) -> Said | None:
         """Return what the record of that size at a position says; None if none is there.

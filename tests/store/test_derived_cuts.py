@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from store import format as fmt
+from store.errors import CorruptionError
 from store.shipped_store import ShippedStore
 from store.store import Store
 from tests.store.records import PAGE, batch, numbers
@@ -160,3 +161,39 @@ def test_units_with_their_checksums_do_not_follow_a_damaged_record(tmp_path: Pat
         found = store.pull("orders", 1, 4, max_count=1)
         assert numbers(found.data) == [104]
         assert any("damaged" in line for line in told)
+
+
+# --- Pieces of a plain log ---
+
+
+@pytest.mark.parametrize("piece_size_bytes", [1, 7, 8, 600, 5_000, 3 * FILE + 4])
+def test_a_pass_reads_all_of_a_log_that_is_larger_than_a_piece(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece_size_bytes: int
+) -> None:
+    """A piece ends anywhere: within a record, within a blank, or behind one."""
+    monkeypatch.setattr("store.derived_guard.PIECE_SIZE_BYTES", piece_size_bytes)
+    monkeypatch.setattr("store.derived_guard._REACH_SIZE_BYTES", 2 * FILE)
+    with opened(tmp_path) as store:
+        filled(store, COUNT)
+        end = put(store, COUNT, COUNT + 3, size_bytes=4_000)
+        store.dispatch_to(end)
+        for path in sorted((tmp_path / "consumequeue/orders/0").iterdir()):
+            overwrite(path, UNIT - 1, b"\x55")
+        scrub, read_size_bytes, wrong = store.derived_scrubber(), 0, 0
+        while not (piece := scrub.step()).ends_pass:
+            wrong += piece.wrong_count
+            read_size_bytes += piece.size_bytes
+        assert wrong == 7, "one of each file"
+        assert read_size_bytes >= end
+
+
+def test_a_pass_meets_a_damaged_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It leads out of the piece, and on."""
+    monkeypatch.setattr("store.derived_guard.PIECE_SIZE_BYTES", 1_000)
+    monkeypatch.setattr("store.derived_guard._REACH_SIZE_BYTES", 2 * FILE)
+    with opened(tmp_path) as store:
+        store.dispatch_to(filled(store, COUNT)[-1])
+    with opened(tmp_path) as store:
+        overwrite(tmp_path / f"commitlog/{0:020d}", 2, b"\x20")
+        with pytest.raises(CorruptionError):
+            store.derived_scrubber().step()
