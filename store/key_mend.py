@@ -133,8 +133,10 @@ class KeyMender:
         return wrong
 
     def _write(self, file: IndexFile, lo: int, entries: bytes, generation: int) -> None:
+        hi = lo + len(entries) // _STEP
         with self._dispatcher.lock:
-            if self._generation() != generation or file not in self._index.files:
+            is_there = file in self._index.files and hi <= file.count
+            if self._generation() != generation or not is_there:
                 raise PositionRangeError("key index entry", lo, 1, file.count)
             file.rewrite_entries(lo, entries)
 
@@ -287,6 +289,8 @@ class KeyMender:
             lo += _ENTRIES_AT_ONCE
         with self._dispatcher.lock:  # The rest at once: nobody puts meanwhile.
             count = file.count
+            if self._generation() != generation or count < lo:  # Cut: slots lead behind the end.
+                raise PositionRangeError("key index entry", lo, 1, count)
             wrong += self._chain(file, lo, count, slots, generation)
             if count > 1:
                 _, file.begin_position, _, _ = _ENTRY.unpack(file.raw_entries(1, 2))

@@ -2,12 +2,14 @@
 stays, and keeps its offsets."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from store import format as fmt
-from store.errors import CorruptionError
+from store.errors import CorruptionError, PositionRangeError
 from store.shipped_store import ShippedStore
 from store.store import Store
 from tests.store.records import PAGE, batch, numbers
@@ -197,3 +199,37 @@ def test_a_pass_meets_a_damaged_size(tmp_path: Path, monkeypatch: pytest.MonkeyP
         overwrite(tmp_path / f"commitlog/{0:020d}", 2, b"\x20")
         with pytest.raises(CorruptionError):
             store.derived_scrubber().step()
+
+
+# --- A cut beside a thread that mends ---
+
+
+def test_a_cut_beside_the_mending_of_an_index_file_hides_no_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Chains were followed behind the cut already: the last keys of slots are gone since."""
+    monkeypatch.setattr("store.key_mend._ENTRIES_AT_ONCE", 50)
+    with opened(tmp_path) as store:
+        ends = filled(store, COUNT)
+        store.dispatch_to(ends[-1])
+        keys, (file,) = store._guard.keys, store._index.files
+        chain, calls = keys._chain, 0
+
+        def cutting(*rest: Any) -> int:
+            nonlocal calls
+            calls += 1
+            if calls == 4:
+                store._dispatcher.truncate(ends[40])  # The log itself is cut a moment later.
+            return chain(*rest)
+
+        monkeypatch.setattr(keys, "_chain", cutting)
+        overwrite(Path(file.path), 40 + 64 * 4 + 20 * 30, b"\x55")
+        with suppress(PositionRangeError):  # Or what it does is right.
+            keys.mend(file)
+        for n in range(0, 120, 7):
+            assert [m.queue_offset for m in store.messages_by_key("orders", f"key{n:04d}")] == [n]
+        store.cut(ends[40])
+        put(store, 120, 150)
+        store.dispatch_to(store.shipped.end_position)
+        for n in range(0, 150, 7):
+            assert [m.queue_offset for m in store.messages_by_key("orders", f"key{n:04d}")] == [n]
