@@ -55,6 +55,13 @@ def overwrite(path: Path, at: int, data: bytes) -> None:
         os.close(fd)
 
 
+def place(store: Store, offset: int) -> tuple[int, int]:
+    """Return position and size of a record of queue 0."""
+    queue = store._queues.get(b"orders", 0)
+    assert queue is not None
+    return queue.unit(offset)[:2]
+
+
 def set_position(root: Path, offset: int, position: int) -> None:
     first = offset // 50 * 50
     path = root / f"consumequeue/orders/0/{first * UNIT:020d}"
@@ -85,7 +92,7 @@ def test_a_cut_is_made_beside_a_damaged_record(tmp_path: Path) -> None:
     """Near the cut units cannot be compared with it: then they are believed."""
     ends = left(tmp_path, has_sums=False)
     with opened(tmp_path) as store:
-        at = store._queues.get(b"orders", 0).unit(170)[0]  # type: ignore[union-attr]
+        at, _ = place(store, 170)
         overwrite(
             tmp_path / f"commitlog/{at // FILE * FILE:020d}",
             at % FILE + fmt.QUEUE_OFFSET_AT,
@@ -123,7 +130,7 @@ def test_an_expiry_hides_and_deletes_nothing_that_is_there(tmp_path: Path) -> No
 
 def changed_record(store: Store, root: Path, offset: int, old: bytes, new: bytes) -> None:
     """Change a record of queue 0 where a plain log has no checksum."""
-    position, size_bytes, _ = store._queues.get(b"orders", 0).unit(offset)  # type: ignore[union-attr]
+    position, size_bytes = place(store, offset)
     data = store.log.read(position, size_bytes)
     assert data.count(old) == 1
     path = root / f"commitlog/{position // FILE * FILE:020d}"
@@ -155,10 +162,9 @@ def test_units_with_their_checksums_do_not_follow_a_damaged_record(tmp_path: Pat
         store.dispatch_to(end)
         told: list[str] = []
         store._guard.listen(told.append)
-        at = store._queues.get(b"orders", 0).unit(4)[0]  # type: ignore[union-attr]
+        at, size_bytes = place(store, 4)
         queue_id_at = at % FILE + fmt.QUEUE_ID_AT
         overwrite(tmp_path / f"commitlog/{at // FILE * FILE:020d}", queue_id_at, b"\0\0\0\1")
-        size_bytes = store._queues.get(b"orders", 0).unit(4)[1]  # type: ignore[union-attr]
         assert store._guard.compare(at, at + size_bytes) == (at + size_bytes, 0)
         found = store.pull("orders", 1, 4, max_count=1)
         assert numbers(found.data) == [104]
