@@ -15,11 +15,13 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from store.commit_log import CommitLog
+from store.consume_queue import ConsumeQueue
 from store.derived_guard import AT_ONCE_SIZE_BYTES_MAX, DerivedScrubber
 from store.dispatch import Unit
 from store.errors import (
     BusyError,
     ClosedError,
+    DerivedDamageError,
     DerivedFileError,
     PositionRangeError,
     StoreError,
@@ -92,16 +94,25 @@ class ReplicatedStore(Store):
     def next_offsets_at(self, position: int) -> dict[QueueKey, int]:
         """Return the next offset of each queue before the records from `position` on.
 
-        Only for a position that readers see. Any thread, but not beside the work of a deletion.
+        Only for a position that readers see. Any thread, but not beside the work of a deletion, and
+        not a loop's: what is wrong is put right, however much of the log has to be read.
         """
         assert position <= self.dispatched_position, f"{position} is not dispatched"
         found = {}
         for queue in self._queues:
-            lo, hi = queue.min_offset, queue.max_offset
-            offset = queue.search(lo, hi, lambda at, _: at < position)
+            offset = self._next_offset_at(queue, position)
             if offset:
                 found[queue.topic.encode(), queue.queue_id] = offset
         return found
+
+    def _next_offset_at(self, queue: ConsumeQueue, position: int) -> int:
+        lo, hi = queue.min_offset, queue.max_offset
+        for _ in range(hi.bit_length() + 2):  # So many blocks a search looks at, at most.
+            try:
+                return queue.search(lo, hi, lambda at, _: at < position)
+            except DerivedDamageError as error:
+                self._guard.mend(error)
+        return queue.search(lo, hi, lambda at, _: at < position)
 
     def scrubber(self) -> Scrubber:
         """Return what reads the sealed part of the log again; for one thread at a time."""

@@ -239,3 +239,17 @@ def test_a_cut_beside_the_mending_of_an_index_file_hides_no_key(
         store.dispatch_to(store.shipped.end_position)
         for n in range(0, 150, 7):
             assert [m.queue_offset for m in store.messages_by_key("orders", f"key{n:04d}")] == [n]
+
+
+@pytest.mark.parametrize("has_sums", [True, False])
+def test_offsets_for_another_replica_are_found_beside_damage(
+    tmp_path: Path, has_sums: bool
+) -> None:
+    """Nobody else would be told of it, and the replica could not begin before the next pass."""
+    ends = left(tmp_path, has_sums=has_sums)
+    with opened(tmp_path) as store:
+        store._guard.units.at_once_size_bytes_max = 10
+        for offset in (MIDDLE, 180):
+            set_position(tmp_path, offset, 1 << 40)
+        assert store.next_offsets_at(ends[60]) == {(b"orders", 0): 180}
+        assert store._guard.units.at_once_size_bytes_max == 10
