@@ -109,18 +109,23 @@ class Replica:
             self._drain(None, NO_INDEX)
         if kind is AppendRequest:
             append = cast(AppendRequest, message)
-            try:
-                self._check(append, payload)
-            except ForeignChainError as error:
-                if not self._foreign.is_again(error):
-                    raise
-                self.core.diverge(append.sender)
+            if self.core.follows(append):
+                self._compare(append, payload)
             self.core.step(message)
             self._drain(payload, append.prev_index + 1)
         else:
             self.core.step(message)
             if kind is InstallSnapshot:
                 self._drain(payload, NO_INDEX)
+
+    def _compare(self, append: AppendRequest, payload: Payload | None) -> None:
+        """Check what a leader sends; one that contradicts this log for sure is not obeyed."""
+        try:
+            self._check(append, payload)
+        except ForeignChainError as error:
+            if not self._foreign.is_again(error):
+                raise
+            self.core.diverge(append.sender)
 
     def _check(self, append: AppendRequest, payload: Payload | None) -> None:
         """Compare an append with what is here by its terms: equal terms have to be equal entries.

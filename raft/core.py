@@ -148,6 +148,17 @@ class RaftCore:
             follower.become_follower(state, message.term, NO_NODE, "higher term seen")
         _HANDLERS[kind](state, message)
 
+    def follows(self, message: AppendRequest) -> bool:
+        """Return whether `step` would follow the sender of an append; change nothing.
+
+        Of anybody else no log is compared: a deposed leader, or a second one of the same term, may
+        hold another history than the leader that is obeyed. Raises TermJumpError as `step`."""
+        state = self.state
+        _check_term(state, message)
+        if message.term == state.term:
+            return not follower.is_second_leader(state, message.sender)
+        return message.term > state.term
+
     def check_term(self, message: Message) -> None:
         """Raise TermJumpError if `step` would; change nothing. For a shell that would do work, such
         as gathering a snapshot, before it has the whole message."""

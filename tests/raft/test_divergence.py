@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from raft.errors import ForeignChainError, RecoveryRefusedError
+from raft.ceiling import TERM_END
+from raft.errors import ForeignChainError, RecoveryRefusedError, TermJumpError
 from raft.messages import (
     NO_INDEX,
     AppendReply,
@@ -17,6 +18,7 @@ from raft.messages import (
     VoteReply,
 )
 from raft.ready import InitialState
+from raft.transitions import Role
 from tests.raft.builders import append, append_reply, install, payload_of, vote_reply, vote_request
 from tests.raft.cluster import ELECTION_TICKS, HEARTBEAT_TICKS, Cluster, state_of
 
@@ -293,6 +295,61 @@ def test_the_leader_of_another_history_of_the_same_term(has_node_1: bool) -> Non
     assert (reply.match, reply.standing) == (NO_INDEX, Standing.DIVERGED)
     assert cluster.nodes[1].log.bodies() == ["a", "b", "c"]
     assert cluster.state(1).divergent_peers == {3}
+
+
+@pytest.mark.parametrize("node", [1, 2])
+def test_a_deposed_leader_of_another_history_decides_nothing(node: int) -> None:
+    """Else the word of one that is cut off takes out who has everything, the leader included."""
+    cluster = restarted()
+    cluster.elect(2)
+    cluster.deliver()
+    other = history_of_another_leader(has_node_1=True)
+    [message, payload] = other.take(AppendRequest, to=1)[-1]
+    assert isinstance(message, AppendRequest)
+    term = cluster.state(node).term
+    assert message.term < term
+    cluster.sent.clear()
+
+    for _ in range(2):
+        cluster.receive(node, message._replace(to=node), payload)
+
+    assert (last_ack(cluster).refusal, last_ack(cluster).term) == (Refusal.OLD_TERM, term)
+    assert last_ack(cluster).standing is Standing.FULL
+    assert cluster.state(node).divergent_peers == set()
+
+
+@pytest.mark.parametrize("node", [1, 2])
+def test_a_second_leader_of_the_term_ends_the_term(node: int) -> None:
+    """What each of the two has committed is compared when the next one leads."""
+    cluster = Cluster()
+    cluster.elect(1)
+    for body in "abc":
+        cluster.propose(1, body)
+    cluster.deliver()
+    other = history_of_another_leader(has_node_1=True)
+    [message, payload] = other.take(AppendRequest, to=1)[-1]
+    assert isinstance(message, AppendRequest)
+    assert message.term == cluster.state(node).term == 1
+
+    cluster.receive(node, message._replace(to=node), payload)
+
+    state = cluster.state(node)
+    assert (state.term, state.role, state.standing) == (2, Role.FOLLOWER, Standing.FULL)
+    assert state.divergent_peers == set()
+
+
+def test_an_absurd_term_of_another_history_changes_nothing() -> None:
+    cluster = restarted()
+    other = history_of_another_leader(has_node_1=True)
+    [message, payload] = other.take(AppendRequest, to=1)[-1]
+    assert isinstance(message, AppendRequest)
+
+    for _ in range(3):
+        with pytest.raises(TermJumpError):
+            cluster.receive(1, message._replace(term=TERM_END - 1), payload)
+
+    assert cluster.state(1).standing is Standing.FULL
+    assert cluster.state(1).term == 1
 
 
 def test_what_is_the_same_in_both_is_acked() -> None:
