@@ -11,6 +11,7 @@ from node.foreign_chain import check_alike
 from raft.errors import ForeignChainError, PeerProtocolError
 from raft.messages import AppendRequest, Index, NodeId
 from store.errors import CorruptionError, FileSystemError, ForeignEntryError
+from store.format import ENTRY_HEADER_SIZE_BYTES
 from store.ledger import Ledger
 from store.ledger_raw import CheckedEntries, chain_crc_of
 
@@ -18,10 +19,14 @@ _FIELDS: Final = frozenset({"chain CRC", "position"})
 """What follows from all entries before."""
 
 
-def foreign(message: AppendRequest, error: ForeignEntryError) -> PeerProtocolError:
-    """Return what to raise for entries that the ledger refused."""
+def foreign(message: AppendRequest, error: ForeignEntryError, data: bytes) -> PeerProtocolError:
+    """Return what to raise for entries that the ledger refused.
+
+    The whole header tells whether the same comes again: any bit that changes in it on the way makes
+    the stored chain CRC a wrong one."""
     if error.index == message.prev_index + 1 and error.field in _FIELDS:
-        return ForeignChainError(message.sender, str(error), error.index, error.found)
+        header = data[:ENTRY_HEADER_SIZE_BYTES]
+        return ForeignChainError(message.sender, str(error), error.index, header)
     return PeerProtocolError(message.sender, str(error))
 
 

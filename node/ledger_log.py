@@ -308,7 +308,7 @@ class LedgerLog:
         try:
             checked = ledger.check_raw(data, prev)
         except ForeignEntryError as error:
-            raise foreign(message, error) from error
+            raise foreign(message, error, data) from error
         if checked.hi_index != message.hi:
             found = f"entries up to {checked.hi_index - 1}, announced up to {message.hi - 1}"
             raise PeerProtocolError(message.sender, found)

@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from node.foreign_chain import ForeignChains
 from raft.errors import ForeignChainError, PeerProtocolError
 from raft.messages import (
     AppendRequest,
@@ -141,6 +142,27 @@ def test_another_history_under_the_same_terms_is_refused(tmp_path: Path) -> None
     assert leader.chain_at(10) is None
     leader.close()
     other.close()
+
+
+def test_two_changes_on_the_way_are_no_other_history(tmp_path: Path) -> None:
+    """Both leave the stored chain CRC as it was, and each of them makes it a wrong one."""
+    leader, follower = new_log(tmp_path / "a"), new_log(tmp_path / "b", 2)
+    put(leader, 0, 3)
+    put(leader, 3, 6)
+    ship(leader, follower, 0, 1)
+    raw, message = leader.read_raw(1, 2), append_request(leader, 1, 2)
+    chains = ForeignChains()
+    for at in (23, 40, 43):  # The last byte of the term, and two of the body's CRC.
+        changed = raw[:at] + bytes([raw[at] ^ 4]) + raw[at + 1 :]
+        with pytest.raises(ForeignChainError) as caught:
+            follower.check_raw(message, changed)
+        assert not chains.is_again(caught.value)
+    with pytest.raises(ForeignChainError) as caught:
+        follower.check_raw(message, changed)
+    assert chains.is_again(caught.value)
+    follower.check_raw(message, raw)
+    leader.close()
+    follower.close()
 
 
 @pytest.mark.parametrize("at", [8, 20, 36])  # Index, term, chain.
