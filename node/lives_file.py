@@ -7,14 +7,14 @@ this node, so a damaged file is no reason not to start: it is set aside, and lea
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import structlog
 
 from node.limits import KNOWN_LIVES_MAX
-from raft.lives import PAST_MAX, Known
-from raft.messages import NO_INDEX, Index, NodeId
+from raft.lives import PAST_MAX, Known, lowered
+from raft.messages import NO_INDEX, Index, NodeId, Term
 from store.errors import CorruptionError, LayoutError
 from store.file_system import FileSystem
 from store.meta_file import Json, MetaFile
@@ -82,6 +82,18 @@ class LivesFile:
                 self._fs.rename(path, path + ".damaged")
         self._meta = MetaFile(self._fs, self._directory, NAME)
         self._meta.load(must_exist=False)
+
+
+def lower_terms(
+    fs: FileSystem, directory: str, cluster_id: str, node_id: NodeId, term: Term
+) -> None:
+    """Have a stopped node forget in which terms above `term` it saw the others, who give them up,
+    too: else each would be an old copy to it. Durable on return. Raises as LivesFile."""
+    file = LivesFile(fs, directory)
+    found = file.load(cluster_id, node_id)
+    known = {node: lowered(one, term) for node, one in found.known.items()}
+    if known != found.known:
+        file.save(replace(found, known=known))
 
 
 _FIELDS: Final = Known._fields

@@ -17,6 +17,7 @@ from node.ha.log import HaLog
 from node.ha.types import EPOCH_END, NO_REPLICA, Binding
 from node.ha.types import Settings as GroupSettings
 from node.ledger_log import LedgerLog
+from node.lives_file import lower_terms
 from node.term_seal import read_seal, seal, unseal
 from node.term_statement import Statement, TermChangeRefusedError, after, target_term
 from raft.ceiling import TERM_END
@@ -109,6 +110,7 @@ def lower_directory(
                 f"{root} is not what its statement says", "seal all nodes again, and begin anew"
             )
         if found == own:
+            lower_terms(fs, root, settings.cluster_id, settings.node_id, target)
             stopped.save(target)
         unseal(fs, settings.directory)
     return Lowered(root, settings.node_id, own.term, target, found == done)

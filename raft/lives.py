@@ -128,6 +128,15 @@ def learned(known: Known, told: Told) -> Known:
     )
 
 
+def lowered(known: Known, term: Term) -> Known:
+    """Return what to remember of a node whose group went down to `term` as a whole, while stopped.
+
+    A log holds nothing of that term or a later one, so what was acked in one is no mark."""
+    if known.acked_term >= term:
+        known = known._replace(acked_term=NO_TERM, acked=NO_INDEX)
+    return known._replace(term=min(known.term, term))
+
+
 def merged(known: Known, other: Known) -> Known:
     """Return what two memories of one node say together. Of an older incarnation nothing counts."""
     if (known.incarnation, known.life) < (other.incarnation, other.life):

@@ -16,6 +16,7 @@ from node.config_load import load
 from node.errors import NodeError
 from node.ha.types import EPOCH_END, EPOCH_NOTABLE
 from node.ledger_log import LedgerLog
+from node.lives_file import FILE_NAMES, LivesFile, LivesRecord
 from node.restore import RestoreError
 from node.term_change import Lowered, lower_directory, seal_directory, unseal_directory
 from node.term_seal import (
@@ -31,8 +32,11 @@ from node.term_seal import (
 )
 from node.term_statement import Statement, TermChangeRefusedError, target_term
 from raft.ceiling import TERM_END, TERM_NOTABLE
+from raft.lives import Known, Told, memory_lost
+from raft.messages import Standing
 from raft.ready import EntryKind, HardState
 from store.errors import LockedError
+from store.file_system import FileSystem
 from store.fsck.check import verify
 
 ABSURD = (1 << 63) - 1
@@ -188,6 +192,49 @@ def test_three_nodes_are_sealed_and_lowered_and_a_broken_run_is_repeated(tmp_pat
     assert lower_directory(nodes[0], statements).is_repeated
     assert hard_state(nodes[0]) == HardState(4, 0)
     refuse_if_sealed(nodes[0].directory)
+
+
+@pytest.mark.parametrize("is_repeated", [False, True])
+def test_what_is_remembered_of_the_others_goes_down_with_them(
+    tmp_path: Path, is_repeated: bool
+) -> None:
+    """Else each would take each for an old copy: it had been seen in a term that it gave up."""
+    nodes = [make(tmp_path, node, last_term=node) for node in (1, 2, 3)]
+    first, root = nodes[0], str(nodes[0].directory)
+    remembered = LivesRecord(
+        "c",
+        1,
+        life=7,
+        nonces=(5, 4),
+        committed=0,
+        known={
+            2: Known(3, 9, 0, ABSURD, 2, 50, 40),  # It saw the forged term.
+            3: Known(4, 8, 0, 4, 4, 60, 40),  # A leader of term 4 whose entries nobody has now.
+        },
+    )
+    file = LivesFile(FileSystem(), root)
+    file.load("c", 1)
+    file.save(remembered)
+    statements = [seal_directory(one) for one in nodes]
+    if is_repeated:
+        lower_directory(first, statements)
+        (first.directory / SEAL_FILE).write_text(json.dumps({"seal": statements[0].seal}))
+    lower_directory(first, statements)
+    found = LivesFile(FileSystem(), root).load("c", 1)
+    assert replace(found, known={}) == replace(remembered, known={})
+    assert found.known == {2: Known(3, 9, 0, 4, 2, 50, 40), 3: Known(4, 8, 0, 4, 0, -1, 40)}
+    second = Told(4, 10, 4, 50, 4, 50, Standing.FULL, 0, 0, (9,))
+    assert memory_lost(found.known[2], second) == ""
+    assert "its log ended at 39" in memory_lost(
+        found.known[2], second._replace(start_last_index=39)
+    )
+
+
+def test_who_remembers_nothing_is_lowered_without_a_new_file(tmp_path: Path) -> None:
+    nodes = [make(tmp_path, node) for node in (1, 2, 3)]
+    statements = [seal_directory(one) for one in nodes]
+    lower_directory(nodes[0], statements)
+    assert not [name for name in FILE_NAMES if (nodes[0].directory / name).exists()]
 
 
 def test_a_directory_that_is_not_sealed_or_went_on_is_refused(tmp_path: Path) -> None:
