@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from node.config_load import load
 from node.ha.epoch_file import BindingFile
 from node.ha.types import Binding
 from node.hard_state import NodeFile
+from node.lives_file import LivesFile
 from quorumlog.cli import main
 from store.file_system import FileSystem
 from tests.node.processes import wait_for
@@ -44,6 +46,7 @@ def forge_term(settings: Settings) -> None:
     node_file = NodeFile(FileSystem(), str(settings.directory))
     hard_state = node_file.load_any().hard_state
     node_file.save_hard_state(hard_state._replace(term=ABSURD, vote=3))
+    forge_memory(settings, ABSURD)
 
 
 def forge_epoch(settings: Settings) -> None:
@@ -51,6 +54,16 @@ def forge_epoch(settings: Settings) -> None:
     state = file.load(must_exist=True)
     assert state is not None
     file.lower(state._replace(bound=Binding((1 << 31) - 1, 2, 7)))
+    forge_memory(settings, (1 << 31) - 1)
+
+
+def forge_memory(settings: Settings, term: int) -> None:
+    """The others were seen in it, too."""
+    file = LivesFile(FileSystem(), str(settings.directory))
+    found = file.load(settings.cluster_id, settings.node_id)
+    assert found.known
+    known = {node: one._replace(term=term) for node, one in found.known.items()}
+    file.save(replace(found, known=known))
 
 
 def send(cluster: LocalCluster, bodies: list[bytes]) -> None:
