@@ -127,7 +127,9 @@ class NodeLives:
         self._file.save(self._record)
         self._saved = self._record
         memory.begin(life)
-        self._lives = Lives(found.known)
+        met, self._lives = self._lives, Lives(found.known)
+        for node, told in met.told.items():
+            self._take(node, told)  # It was met for a repair, before there was a file.
 
     def attach_link(self, link: "PeerLink") -> None:
         """From now on there is somebody to tell."""
@@ -165,10 +167,7 @@ class NodeLives:
         except LivesFormatError as error:
             raise PeerProtocolError(node, str(error)) from error
         self._hear_of_self(node, known)
-        # What it said crossed acks that came meanwhile, so within one life they are not compared.
-        lost = self._lives.judge(node, told, asked=Known())
-        self._note(node, lost)
-        self._ask_again(node, lost)
+        self._take(node, told)
         for other, found in known.items():
             if other not in (self._node_id, node):
                 self._ask_again(other, self._lives.hear(other, found))
@@ -315,6 +314,14 @@ class NodeLives:
     def _send(self, node: NodeId) -> None:
         if self._link is not None and self._link.is_connected(node):
             self._link.send(node, FrameKind.LIVES, encode_lives(self.own(), self._lives.known))
+
+    def _take(self, node: NodeId, told: Told) -> None:
+        """Hear how a node that is connected is now.
+
+        What it said crossed acks that came meanwhile, so within one life they are not compared."""
+        lost = self._lives.judge(node, told, asked=Known())
+        self._note(node, lost)
+        self._ask_again(node, lost)
 
     def _note(self, node: NodeId, lost: str) -> None:
         if not lost:

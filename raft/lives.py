@@ -158,12 +158,16 @@ class Lives:
     def __init__(self, known: Mapping[NodeId, Known] | None = None) -> None:
         self._known: dict[NodeId, Known] = dict(known or {})
         self._told: dict[NodeId, Told] = {}
-        """What each said last, of those that were believed since the start."""
 
     @property
     def known(self) -> Mapping[NodeId, Known]:
         """By node; for the disk and for others."""
         return self._known
+
+    @property
+    def told(self) -> Mapping[NodeId, Told]:
+        """What each said last, of those that were believed since the start."""
+        return self._told
 
     def of(self, node: NodeId) -> Known:
         """Return what is remembered of a node; UNKNOWN if nothing is."""

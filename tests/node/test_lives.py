@@ -347,6 +347,50 @@ def test_acks_within_a_life_are_not_held_against_it(tmp_path: Path) -> None:
     run(work())
 
 
+def test_who_was_met_for_a_repair_is_known_by_the_life_it_told_then(tmp_path: Path) -> None:
+    """What it promises from then on is of that life, and not of the one that is in the file."""
+
+    async def work() -> None:
+        one, disk = opened(tmp_path / "1", 1)
+        two, theirs = opened(tmp_path / "2", 2)
+        assert one.judge(2, two.tell(1), {}) == ""
+        for lives in (one, two):
+            await lives.stop()
+        two, _ = opened(tmp_path / "2", 2, theirs)
+        one = NodeLives(1, _fail)
+        assert one.judge(2, two.tell(1), {}) == "", "the own log is not open yet"
+        one.open(FileSystem(), str(tmp_path / "1"), "cluster", disk)
+        assert one.remembered()[2].life == 2
+        theirs.found = Facts(4, 20, Standing.FULL, 0)
+        disk.seen[2] = Known(0, 0, 0, 4, 4, 20, 20)
+        assert one.judge(2, two.tell(1), one.remembered()) == ""
+        for lives in (one, two):
+            await lives.stop()
+
+    run(work())
+
+
+def test_an_old_copy_that_was_met_for_a_repair_is_found_out(tmp_path: Path) -> None:
+    async def work() -> None:
+        one, disk = opened(tmp_path / "1", 1)
+        two, _ = opened(tmp_path / "2", 2)
+        newer = two.own()._replace(life=5, nonce=55)
+        assert one.judge(2, encode_lives(newer, {}), {}) == ""
+        await one.stop()
+        one = NodeLives(1, _fail)
+        first, second = Node(1, lives=one), Node(2, lives=two)
+        one.attach_link(first.link)
+        async with nodes(first, second):
+            one.open(FileSystem(), str(tmp_path / "1"), "cluster", disk)
+            assert "seen in life 5" in one.refused[2]
+            await eventually(lambda: "seen in life 5" in two.lost, "the node to hear it")
+            await eventually(lambda: not one.refused, "the node to be let in")
+        for lives in (one, two):
+            await lives.stop()
+
+    run(work())
+
+
 def test_a_commit_index_of_an_earlier_incarnation_is_not_believed(tmp_path: Path) -> None:
     """After a loss of power other entries may lie there."""
 
