@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 import structlog
 
 from node.handshake import CloseCode
-from node.lives_codec import NOTHING, LivesFormatError, decode_lives, encode_lives
+from node.lives_codec import NOTHING, NUMBER_MAX, LivesFormatError, decode_lives, encode_lives
 from node.lives_file import LivesFile, LivesRecord
 from node.wire import FrameKind
 from raft.errors import PeerProtocolError
@@ -50,6 +50,9 @@ class Facts(NamedTuple):
 
 class Memory(Protocol):
     """Where a node keeps what it promised."""
+
+    incarnation_max: int
+    """None of a node of this mode is higher."""
 
     @property
     def life(self) -> int:
@@ -102,6 +105,7 @@ class NodeLives:
         self._tasks: set[asyncio.Task[None]] = set()
         self._link: PeerLink | None = None
         self._told: Mapping[NodeId, Known] = {}
+        self._members: frozenset[NodeId] = frozenset()
         self.refused: dict[NodeId, str] = {}
         """Nodes that began with an old copy of their disk, and in what it was older."""
         self.refused_count = 0
@@ -150,7 +154,7 @@ class NodeLives:
 
     def judge(self, node: NodeId, lives: bytes, asked: Mapping[NodeId, Known]) -> str:
         """Return why a node is not to be believed; empty if it is. Raises LivesFormatError."""
-        told, known = decode_lives(lives)
+        told, known = self._decode(lives)
         self._look()
         self._hear_of_self(node, known)
         lost = self._lives.judge(node, told, asked=asked.get(node, Known()))
@@ -163,13 +167,13 @@ class NodeLives:
         """A connected node says how it is now, and what it remembers of all. Raises
         PeerProtocolError."""
         try:
-            told, known = decode_lives(header)
+            told, known = self._decode(header)
         except LivesFormatError as error:
             raise PeerProtocolError(node, str(error)) from error
         self._hear_of_self(node, known)
         self._take(node, told)
         for other, found in known.items():
-            if other not in (self._node_id, node):
+            if other in self._members and other not in (self._node_id, node):
                 self._ask_again(other, self._lives.hear(other, found))
 
     def on_connected(self, node: NodeId, _last_index: Index) -> None:
@@ -202,7 +206,10 @@ class NodeLives:
             await self.save()
 
     def forget(self, members: frozenset[NodeId]) -> None:
-        """Only these nodes are left; another disk may get the number of one that went."""
+        """Only these nodes are left; another disk may get the number of one that went.
+
+        Of others nobody is listened to from now on."""
+        self._members = members
         for node in self._lives.known.keys() - members:
             self._lives.forget(node)
             self.refused.pop(node, None)
@@ -296,6 +303,15 @@ class NodeLives:
         error = None if task.cancelled() else task.exception()
         if error is not None:
             self._on_fatal(error)
+
+    def _decode(self, data: bytes) -> tuple[Told, dict[NodeId, Known]]:
+        """Raises LivesFormatError, also for what would leave this node no higher incarnation."""
+        told, known = decode_lives(data)
+        limit = NUMBER_MAX if self._memory is None else self._memory.incarnation_max
+        found = (told.incarnation, told.joined, *(one.incarnation + 1 for one in known.values()))
+        if max(found) > limit:
+            raise LivesFormatError(f"incarnation {max(found)}, above {limit}")
+        return told, known
 
     def _record_now(self) -> LivesRecord:
         self._look()

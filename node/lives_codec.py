@@ -14,7 +14,7 @@ from quorumlog.pb import peer_pb2 as pb
 from raft.lives import PAST_MAX, Known, Told
 from raft.messages import NO_INDEX, NO_NODE, NodeId, Standing
 
-_NUMBER_MAX: Final = (1 << 63) - 1
+NUMBER_MAX: Final = (1 << 63) - 1
 _STANDINGS: Final = {int(standing): standing for standing in Standing}
 NOTHING: Final = Told(0, 0, 0, NO_INDEX, 0, NO_INDEX, Standing.FULL, 0, 0)
 """Of a node that is not part of a cluster yet, or of an older version."""
@@ -100,8 +100,8 @@ def _known(listed: Iterable[pb.KnownLife]) -> dict[NodeId, Known]:
 
 def _check(numbers: Iterable[int], indexes: Iterable[int]) -> None:
     for number in numbers:
-        if number > _NUMBER_MAX:
-            raise LivesFormatError(f"number {number}, above {_NUMBER_MAX}")
+        if number > NUMBER_MAX:
+            raise LivesFormatError(f"number {number}, above {NUMBER_MAX}")
     for index in indexes:
         if index < NO_INDEX:
             raise LivesFormatError(f"index {index}")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from node.ledger_log import LedgerLog
 from node.lives import Facts
+from node.raft_codec import INCARNATION_MAX
 from raft.lives import Lives
 from raft.messages import Index, Standing
 from raft.transitions import Role
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 class RaftMemory:
     """Implements `node.lives.Memory`."""
+
+    incarnation_max = INCARNATION_MAX
 
     def __init__(self, log: LedgerLog) -> None:
         self._log = log

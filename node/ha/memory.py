@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from node.ha.log import HaLog
 from node.ha.types import Role, Standing
 from node.lives import Facts
+from node.lives_codec import NUMBER_MAX
 from raft.lives import NO_LIFE, Known, Lives
 from raft.messages import NO_INDEX, Index
 from raft.messages import Standing as RaftStanding
@@ -25,6 +26,8 @@ class HaMemory:
 
     life = 0
     """The file `lives` alone has it."""
+    incarnation_max = NUMBER_MAX
+    """Earlier builds drew any number for a new disk."""
 
     def __init__(self, log: HaLog) -> None:
         self._log = log

@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,7 +16,10 @@ from node.limits import KNOWN_LIVES_MAX
 from node.lives import Facts, NodeLives
 from node.lives_codec import LivesFormatError, decode_lives, encode_lives
 from node.lives_file import FILE_NAMES, LivesFile, LivesRecord
+from node.raft_codec import INCARNATION_MAX
+from node.wire import FrameKind
 from quorumlog.pb import peer_pb2 as pb
+from raft.errors import PeerProtocolError
 from raft.lives import PAST_MAX, Known, Lives, Told
 from raft.messages import NO_INDEX, Index, Standing
 from store.file_system import FileSystem
@@ -41,6 +45,7 @@ class Disk:
         self.found: Facts | None = Facts(term, last_index, Standing.FULL, 0)
         self.seen: dict[int, Known] = {}
         self.is_leading = False
+        self.incarnation_max = INCARNATION_MAX
         self.committed_index: Index | None = None
 
     def begin(self, life: int) -> None:
@@ -247,6 +252,61 @@ def test_a_stop_saves_after_the_save_that_runs(tmp_path: Path) -> None:
         await stop
         assert fs.count_max == 1
         assert LivesFile(FileSystem(), str(tmp_path)).load("cluster", 1).known[2].term == 4
+
+    run(work())
+
+
+# --- What cannot be ---
+
+
+def test_of_nodes_that_are_no_peers_nothing_is_remembered(tmp_path: Path) -> None:
+    """Else a peer could fill the memory, and what is told then would be too much for the others."""
+
+    async def work() -> None:
+        one, _ = opened(tmp_path / "1", 1)
+        two, _ = opened(tmp_path / "2", 2)
+        one.forget(frozenset({1, 2, 3}))
+        for first in (3, 1000, 2000):
+            strange = {first + n: Known(life=7) for n in range(KNOWN_LIVES_MAX)}
+            said = encode_lives(two.own(), strange)
+            one.on_frame(2, FrameKind.LIVES, said, memoryview(b""))
+        assert set(one.remembered()) == {2, 3}
+        for lives in (one, two):
+            await lives.stop()
+
+    run(work())
+
+
+@pytest.mark.parametrize(
+    ("own", "known"),
+    [
+        ({}, {1: Known(incarnation=1 << 40)}),
+        ({}, {3: Known(incarnation=1 << 40)}),
+        ({"incarnation": (1 << 40) + 1}, {}),
+        ({"joined": (1 << 40) + 1}, {}),
+    ],
+)
+def test_an_incarnation_that_no_peer_would_take_is_not_believed(
+    tmp_path: Path, own: dict[str, Any], known: dict[int, Known]
+) -> None:
+    """A node that took one above it would never be heard again, whatever became of it."""
+
+    async def work() -> None:
+        one, disk = opened(tmp_path / "1", 1)
+        two, _ = opened(tmp_path / "2", 2)
+        one.forget(frozenset({1, 2, 3}))
+        said = encode_lives(two.own()._replace(**own), known)
+        with pytest.raises(LivesFormatError, match="incarnation"):
+            one.judge(2, said, {})
+        with pytest.raises(PeerProtocolError, match="incarnation"):
+            one.on_frame(2, FrameKind.LIVES, said, memoryview(b""))
+        assert (disk.facts(), one.lost, one.remembered()) == (Disk().facts(), "", {})
+        believed = encode_lives(two.own(), {1: Known(incarnation=(1 << 40) - 1)})
+        assert one.judge(2, believed, {}) == ""
+        assert disk.found is not None
+        assert disk.found.incarnation == 1 << 40, "the highest that is taken"
+        for lives in (one, two):
+            await lives.stop()
 
     run(work())
 
