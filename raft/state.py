@@ -283,6 +283,7 @@ class State:
         newest = self.configurations[-1].configuration if self.configurations else Configuration(())
         self.voters, self.learners = newest
         self.is_voter = self.node_id in self.voters
+        self.divergent_peers &= {*self.voters, *self.learners}
 
     def assert_sane(self) -> None:
         """Check what must hold between any two inputs. Called at the end of the rarer inputs."""

@@ -6,6 +6,7 @@ import pytest
 
 from raft.ceiling import TERM_END
 from raft.errors import ForeignChainError, RecoveryRefusedError, TermJumpError
+from raft.membership import Change, ChangeKind
 from raft.messages import (
     NO_INDEX,
     AppendReply,
@@ -244,6 +245,21 @@ def test_another_disk_under_the_number_ends_it_for_the_leader() -> None:
 
     assert not cluster.state(1).progress[3].is_divergent
     assert cluster.state(1).divergent_peers == set()
+
+
+def test_who_is_removed_is_no_trouble_any_more() -> None:
+    """A voter that refused it never leads, so nobody else would tell it."""
+    cluster = Cluster()
+    cluster.elect(1)
+    cluster.deliver()
+    for node in (1, 2):
+        cluster.state(node).divergent_peers.add(3)
+
+    cluster.nodes[1].replica.propose_change(Change(ChangeKind.REMOVE, 3))
+    cluster.settle(1)
+    cluster.deliver()
+
+    assert [cluster.state(node).divergent_peers for node in (1, 2)] == [set(), set()]
 
 
 # --- Two histories of one term, which the terms of their entries cannot tell apart ---
