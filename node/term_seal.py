@@ -90,11 +90,12 @@ def refuse_if_sealed(directory: Path) -> None:
 
 
 def seal(fs: FileSystem, directory: Path) -> str:
-    """Seal a directory, durably, and return the name of the seal; the one it has already, if any.
+    """Seal a directory, durably, and return the name of the seal; the one it has already, if that
+    can be read.
 
     Raises as FileSystem does."""
     found = read_seal(directory)
-    if found is not None:
+    if found:
         return found
     name = secrets.token_hex(8)
     temporary, path = str(directory / _TEMPORARY), str(directory / SEAL_FILE)

@@ -301,6 +301,9 @@ def test_a_seal_that_cannot_be_read_is_one_all_the_same(tmp_path: Path) -> None:
         refuse_if_sealed(nodes[0].directory)
     with pytest.raises(TermChangeRefusedError, match="of another seal"):
         lower_directory(nodes[0], statements)
+    statements[0] = seal_directory(nodes[0])
+    assert statements[0].seal == read_seal(nodes[0].directory) != ""
+    assert lower_directory(nodes[0], statements).term == 4
 
 
 # What a start refuses.
