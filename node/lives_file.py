@@ -1,8 +1,8 @@
 """What a node has to remember of lives, on disk: its own, and what it saw of the others.
 
-Owns the meta file `lives`, beside `raft`. The own life is in both files: one may be lost or written
-by an earlier build, and the higher number is right. What is remembered of others helps them and not
-this node, so a damaged file is no reason not to start: it is set aside, and learned again.
+Owns the meta file `lives`. The own life is in `raft` or `haBinding`, too: one file may be lost or
+written by an earlier build, and the higher number is right. What is remembered of others helps them
+and not this node, so a damaged file is no reason not to start: it is set aside, and learned again.
 """
 
 import os

@@ -116,6 +116,8 @@ class BindingFile:
         self._directory = directory
         self._file = MetaFile(fs, directory, BINDING_FILE)
         self._state: ReplicaState | None = None
+        self.life = 0
+        """Starts of this disk, see `raft.lives`. Saved with the state from its first save on."""
 
     def load(self, *, must_exist: bool) -> ReplicaState | None:
         """Return what was saved; None on a new disk. Raises as `MetaFile.load` does."""
@@ -126,6 +128,7 @@ class BindingFile:
             bound = Binding(_int(found, "number"), _int(found, "master_id"), _int(found, "nonce"))
             standing = Standing(_int(found, "standing"))
             mode = Mode(found.get("mode", Mode.SYNC.value))
+            self.life = _int({"life": 0} | found, "life")  # Not in the files of earlier builds.
             self._state = ReplicaState(bound, standing, _int(found, "incarnation"), mode)
         except (KeyError, ValueError) as error:
             path = os.path.join(self._directory, BINDING_FILE)
@@ -145,9 +148,16 @@ class BindingFile:
             "standing": state.standing.value,
             "incarnation": state.incarnation,
             "mode": state.mode.value,
+            "life": self.life,
         }
         self._file.save(payload)
         self._state = state
+
+    def begin(self, life: int) -> None:
+        """Note a life that begins; durable on return, if there is a state. Raises as `lower`."""
+        self.life = life
+        if self._state is not None:
+            self.lower(self._state)
 
 
 def _int(found: dict[str, Json], name: str) -> int:

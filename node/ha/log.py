@@ -355,6 +355,15 @@ class HaLog:
         self._binding.lower(state)
         self.replica = state
 
+    @property
+    def life(self) -> int:
+        """The life of this disk that was begun last."""
+        return self._binding.life
+
+    def begin_life(self, life: int) -> None:
+        """Note the life that begins. Raises as `lower_binding`."""
+        self._binding.begin(life)
+
     def save_epochs(self, epochs: Epochs) -> None:
         """Replace the epochs; durable on return. Raises as `EpochFile.save`."""
         self._epoch_file.save(epochs)

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 class HaMemory:
     """Implements `node.lives.Memory`."""
 
-    life = 0
-    """The file `lives` alone has it."""
     incarnation_max = NUMBER_MAX
     """Earlier builds drew any number for a new disk."""
 
@@ -34,8 +32,12 @@ class HaMemory:
         self.driver: HaDriver | None = None
         """Once there is one."""
 
+    @property
+    def life(self) -> int:
+        return self._log.life
+
     def begin(self, life: int) -> None:
-        """Nothing else to note it in."""
+        self._log.begin_life(life)
 
     def facts(self) -> Facts | None:
         log = self._log
