@@ -100,6 +100,7 @@ class NodeLives:
         self._record: LivesRecord
         self._saved: LivesRecord
         self._saving = asyncio.Lock()
+        self._trouble = ""
         self._thread = ThreadPoolExecutor(1, "lives")
         """Saves one after the other, also when whoever began one was cancelled meanwhile."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -285,9 +286,11 @@ class NodeLives:
             try:
                 loop = asyncio.get_running_loop()
                 await loop.run_in_executor(self._thread, self._file.save, record)
-                self._saved = record
+                self._saved, self._trouble = record, ""
             except (StoreFullError, FileSystemError) as error:
-                _log.warning("what is remembered of other nodes was not saved", error=str(error))
+                if str(error) != self._trouble:  # Once, and not in every second of a full disk.
+                    self._trouble = str(error)
+                    _log.warning("what is remembered of others was not saved", error=str(error))
             except StoreError as error:
                 self._on_fatal(error)
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from node import handshake
 from node.handshake import CloseCode, RefusedError
@@ -22,6 +23,7 @@ from quorumlog.pb import peer_pb2 as pb
 from raft.errors import PeerProtocolError
 from raft.lives import PAST_MAX, Known, Lives, Told
 from raft.messages import NO_INDEX, Index, Standing
+from store.errors import StoreFullError
 from store.file_system import FileSystem
 from tests.node.links import DEADLINE_S, Node, eventually, identity, nodes, run
 
@@ -252,6 +254,35 @@ def test_a_stop_saves_after_the_save_that_runs(tmp_path: Path) -> None:
         await stop
         assert fs.count_max == 1
         assert LivesFile(FileSystem(), str(tmp_path)).load("cluster", 1).known[2].term == 4
+
+    run(work())
+
+
+class FullDisk(FileSystem):
+    is_full = False
+
+    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> int:
+        if self.is_full and create:
+            raise StoreFullError(path, 1, 0)
+        return super().open(path, create=create, read_only=read_only)
+
+
+def test_a_disk_that_stays_full_is_told_once(tmp_path: Path) -> None:
+    """It is tried again each second, and lines take room as well."""
+
+    async def work() -> None:
+        fs, disk = FullDisk(), Disk()
+        lives = NodeLives(1, _fail)
+        lives.open(fs, str(tmp_path), "cluster", disk)
+        with capture_logs() as lines:
+            for term in range(4, 9):
+                fs.is_full = term != 6
+                disk.seen[2] = Known(term=term)
+                await lives.save()
+        assert len([line for line in lines if "was not saved" in line["event"]]) == 2
+        fs.is_full = False
+        await lives.stop()
+        assert LivesFile(FileSystem(), str(tmp_path)).load("cluster", 1).known[2].term == 8
 
     run(work())
 
