@@ -1,28 +1,26 @@
 """What a test needs from the machine and does not find there.
 
 Owns the one place from which tests are skipped (tests/tidy demands it). A fault that cannot be
-injected is a promise that nobody has looked at: where everything must be looked at (CI=true in the
-environment) it fails the test.
+injected is a promise that nobody has looked at: where everything must be looked at (`CI` is set, by
+the rule of the fault suites) it fails the test.
 """
 
-import os
 from typing import NoReturn
 
 import pytest
-
-CI_VARIABLE = "CI"
+from chaos.errors import is_all_demanded
 
 
 def injector(reason: object) -> NoReturn:
     """There is no Toxiproxy, no compiler for the shim, no right to mount: fail in CI, else skip."""
-    if os.environ.get(CI_VARIABLE, "").lower() in ("1", "true"):
+    if is_all_demanded():
         pytest.fail(f"a fault cannot be injected: {reason}; install what is missing")
     pytest.skip(f"a fault cannot be injected: {reason}")
 
 
 def foreign(reason: object) -> NoReturn:
     """The code of another project, which has to read our files, cannot run: fail in CI, or skip."""
-    if os.environ.get(CI_VARIABLE, "").lower() in ("1", "true"):
+    if is_all_demanded():
         pytest.fail(f"not run: {reason}; install what is missing")
     pytest.skip(f"not run: {reason}")
 
