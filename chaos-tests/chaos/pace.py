@@ -7,8 +7,8 @@ not know what is waited for.
 
 import contextlib
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 import psutil
@@ -28,6 +28,8 @@ class Sample:
     idle_s: float
     own_s: float
     """Of this process and all its children, those that have ended among them."""
+    given_s: Mapping[int, float] = field(default_factory=dict)
+    """Of nodes that another command has started, by process: who has ended is missing."""
 
     @classmethod
     def take(cls, pids: Iterable[int] = ()) -> "Sample":
@@ -38,7 +40,10 @@ class Sample:
         busy_s = cpu.user + cpu.system + sum(
             getattr(cpu, name, 0.0) for name in ("nice", "irq", "softirq", "steal")
         )  # fmt: skip
-        return cls(time.monotonic(), busy_s, idle_s, _own_s(pids))
+        me = psutil.Process()
+        own = {me.pid, *(child.pid for child in me.children(recursive=True))}
+        own_s, given_s = _used_s(own), _used_s(set(pids) - own)
+        return cls(time.monotonic(), busy_s, idle_s, sum(own_s.values()), given_s)
 
 
 def slowness_between(before: Sample, after: Sample) -> float:
@@ -48,7 +53,10 @@ def slowness_between(before: Sample, after: Sample) -> float:
         return 1.0
     if (after.idle_s - before.idle_s) / all_s > IDLE_SHARE_MIN:
         return 1.0
-    strange_s = (after.busy_s - before.busy_s) - (after.own_s - before.own_s)
+    ours_s = after.own_s - before.own_s
+    # One that was killed takes nothing back: what it used before is none of this time.
+    ours_s += sum(used_s - before.given_s.get(pid, 0.0) for pid, used_s in after.given_s.items())
+    strange_s = (after.busy_s - before.busy_s) - ours_s
     return 1.0 / (1.0 - min(STRANGE_SHARE_MAX, max(0.0, strange_s / all_s)))
 
 
@@ -66,11 +74,10 @@ class Pace:
         return slowness_between(self._before, Sample.take(self._pids))
 
 
-def _own_s(pids: Iterable[int]) -> float:
-    me = psutil.Process()
-    found = 0.0
-    for pid in {me.pid, *(child.pid for child in me.children(recursive=True)), *pids}:
+def _used_s(pids: Iterable[int]) -> dict[int, float]:
+    found = {}
+    for pid in pids:
         with contextlib.suppress(psutil.Error):
             one = psutil.Process(pid).cpu_times()
-            found += one.user + one.system + one.children_user + one.children_system
+            found[pid] = one.user + one.system + one.children_user + one.children_system
     return found

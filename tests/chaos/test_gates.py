@@ -1,8 +1,12 @@
 """The gates on fail-over and recovery, with times that were planted, and what widens them."""
 
+import os
+import subprocess
+import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from chaos.calibration import HOP_COUNT, QUIET, SQUEEZE_MS, SYNC_MS, WAKE_MS, WORK_MS, calibrate
@@ -23,6 +27,8 @@ from chaos.scenario import SCENARIOS
 from chaos.scenarios.membership import PATIENT
 from chaos.summary import Summary
 from chaos.trial import Result
+
+from tests import missing
 
 
 def some(**values: Any) -> Result:
@@ -149,6 +155,24 @@ def test_only_what_others_take_makes_a_machine_slow() -> None:
     assert after(20, 0, 0) == pytest.approx(10.0)
 
 
+def test_a_node_of_another_command_that_was_killed_does_not_slow_the_machine() -> None:
+    """What it had used before is not taken off what the others use."""
+    before = Sample(0.0, 100.0, 50.0, 7.0, {41: 60.0, 42: 30.0})
+    assert slowness_between(before, Sample(10.0, 120.0, 50.0, 17.0, {42: 40.0})) == 1.0
+    assert slowness_between(before, Sample(10.0, 120.0, 50.0, 17.0, {})) == pytest.approx(2.0)
+
+
+def test_nodes_are_counted_once_whoever_started_them() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        assert Sample.take([child.pid]).given_s == {}
+        parent = os.getppid()
+        assert Sample.take([child.pid, parent]).given_s.keys() == {parent}
+    finally:
+        child.communicate(b"\n")
+    assert Sample.take([child.pid]).given_s == {}, "it has ended"
+
+
 # --- What cannot be injected ---
 
 
@@ -158,10 +182,25 @@ def test_a_fault_that_cannot_be_made_is_a_failure_where_all_are_demanded(
     reason = NotPossibleHereError("there is no C compiler")
     monkeypatch.delenv(CI_VARIABLE, raising=False)
     assert unless_demanded(reason) == ("skipped", "there is no C compiler")
-    for no in ("", "0", "false"):
+    for no in ("", "0", "false", "No"):
         monkeypatch.setenv(CI_VARIABLE, no)
         assert unless_demanded(reason)[0] == "skipped"
-    monkeypatch.setenv(CI_VARIABLE, "true")
-    verdict, why = unless_demanded(reason)
-    assert verdict == "failed"
-    assert "there is no C compiler" in why
+    for yes in ("true", "1", "yes", "some-server"):
+        monkeypatch.setenv(CI_VARIABLE, yes)
+        verdict, why = unless_demanded(reason)
+        assert verdict == "failed"
+        assert "there is no C compiler" in why
+
+
+@pytest.mark.parametrize("need", [missing.injector, missing.foreign])
+def test_a_test_that_needs_it_fails_by_the_same_rule(
+    need: Callable[[object], NoReturn], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for yes in ("true", "1", "yes", "some-server"):
+        monkeypatch.setenv(CI_VARIABLE, yes)
+        with pytest.raises(pytest.fail.Exception, match="there is no C compiler"):
+            need("there is no C compiler")
+    for no in ("", "0", "false", "No"):
+        monkeypatch.setenv(CI_VARIABLE, no)
+        with pytest.raises(pytest.skip.Exception):
+            need("there is no C compiler")
