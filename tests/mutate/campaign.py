@@ -38,7 +38,8 @@ class Verdict:
     killer: str | None = None
     how: str = "survived"
     """failed, timeout, ended: killed so. survived, not run, not plantable. Where only the recorded
-    test was asked also test gone, and not judged: it does not pass alone without the fault."""
+    test was asked also test gone, not planted (as it was before), and not judged: the test does not
+    pass alone without the fault."""
     stage: str = ""
     """recorded, near, wide or slow: the stage of the search that found the killer."""
     tests: tuple[str, ...] = ()
@@ -51,8 +52,8 @@ class Verdict:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it was planted and nothing noticed it, or nothing is there that runs it."""
-        return self.how in ("survived", "not run", "test gone")
+        """Whether nothing noticed it: nothing runs it, or it did not come into the code."""
+        return self.how in ("survived", "not run", "test gone", "not planted")
 
     @property
     def is_unjudged(self) -> bool:
@@ -120,7 +121,8 @@ class Campaign:
             assert task.fault is not None, "a task without a fault"
             tests = tuple(run.node_id for run in task.tests)
             if outcome.killer is None:
-                how = "survived" if outcome.how == "passed" else outcome.how
+                # It was planted when it was recorded: else whatever is broken here passes for ever.
+                how = "survived" if outcome.how == "passed" else "not planted"
                 self.on_verdict(Verdict(task.fault, how=how, tests=tests))
             elif self._is_sound(outcome):
                 self._conclude(outcome, "recorded")

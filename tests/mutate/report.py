@@ -105,6 +105,10 @@ def _tests_of(verdict: Verdict) -> Iterator[str]:
         yield f"  its test {verdict.tests[0]}"
         yield "  is not there any more; --fault NAME --record searches another one"
         return
+    if verdict.how == "not planted":
+        yield f"  was killed by {verdict.tests[0]}"
+        yield "  and cannot be planted here: does .venv have the modules of this directory?"
+        return
     yield f"  {len(verdict.tests)} tests ran it and none noticed; the nearest ones:"
     for node_id in verdict.tests[:3]:
         yield f"    {node_id}"

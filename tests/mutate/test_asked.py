@@ -98,6 +98,18 @@ def test_a_fault_whose_test_is_gone_is_a_complaint() -> None:
     assert not Findings({}, [verdict]).is_good()
 
 
+def test_a_fault_that_cannot_be_planted_any_more_is_a_complaint() -> None:
+    """Else a run that plants nothing at all would pass."""
+    hunter = Scripted("not plantable")
+    path = "store/stamp.py"
+    name, *_ = THIS.changes_of([f"{path}:Stamper._find_parts:never:1"])
+    found: list[Verdict] = []
+    Campaign(THIS, hunter, found.append).asked([Fault(name, path, "f", "never", 1)], {name: TEST})
+    findings = Findings({}, found)
+    assert not findings.is_good()
+    assert "cannot be planted here" in "\n".join(lines_of(THIS, findings))
+
+
 def test_what_is_not_judged_stays_known_as_killed() -> None:
     changes = THIS.changes_of(["store/stamp.py:Stamper._find_parts:never:1"])
     ((name, change),) = changes.items()
@@ -106,7 +118,9 @@ def test_what_is_not_judged_stays_known_as_killed() -> None:
     assert judged.after({name: before}, [verdict], changes) == [before]
 
 
-@pytest.mark.parametrize(("how", "code"), [("not judged", 0), ("survived", 1), ("test gone", 1)])
+@pytest.mark.parametrize(
+    ("how", "code"), [("not judged", 0), ("survived", 1), ("test gone", 1), ("not planted", 1)]
+)
 def test_a_sample_makes_no_map_and_searches_for_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, code: int
 ) -> None:
