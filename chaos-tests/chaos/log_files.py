@@ -10,8 +10,9 @@ from store.durable_mark import FILE_NAME, SLOT_AT, Mark, decode_slot
 
 
 def log_files(data: Path) -> list[Path]:
-    """The log files of a node of Raft, oldest first."""
-    return sorted(p for p in data.glob("dledger-*/data/*") if p.name.isdecimal())
+    """The log files of a node, of Raft or of a master-slave group, oldest first."""
+    found = [*data.glob("dledger-*/data/*"), *data.glob("commitlog/*")]
+    return sorted(path for path in found if path.name.isdecimal())
 
 
 def written_size(path: Path) -> int:

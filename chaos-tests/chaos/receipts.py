@@ -21,7 +21,7 @@ class Moment:
     term: int
     """The last in which anything was decided."""
     end_position: int | None = None
-    """Where the log of who led it ended, if that is known."""
+    """Where the log of who led it ended, or those of who had to have copies, if that is known."""
     until_ns: int | None = None
     """When it was over; None: it is not yet."""
 
@@ -56,7 +56,7 @@ def strays(
         elif place.term > moment.term:
             found.append(f"{where}: nobody led that term, the last was {moment.term}")
         elif moment.end_position is not None and place.position >= moment.end_position:
-            found.append(f"{where}: the log of its leader ended at {moment.end_position}")
+            found.append(f"{where}: where it has to be the log ends at {moment.end_position}")
     return found
 
 

@@ -20,8 +20,9 @@ from store.file_system import FileSystem
 from store.index_file import file_size_bytes
 
 
-def test_the_end_of_a_log_is_behind_its_last_byte(tmp_path: Path) -> None:
-    data = tmp_path / "dledger-n0" / "data"
+@pytest.mark.parametrize("folder", ["dledger-n0/data", "commitlog"])
+def test_the_end_of_a_log_is_behind_its_last_byte(tmp_path: Path, folder: str) -> None:
+    data = tmp_path / folder
     data.mkdir(parents=True)
     (data / "00000000000000000000").write_bytes(b"x" * 4096)
     (data / "00000000000000004096").write_bytes(b"yz" + bytes(4094))

@@ -50,7 +50,7 @@ def test_a_receipt_of_a_term_that_nobody_led_is_found() -> None:
 
 def test_a_receipt_behind_the_end_of_its_leaders_log_is_found() -> None:
     (text,) = found(call("a", 900, 1_100), place(500))
-    assert "its leader ended at 500" in text
+    assert "the log ends at 500" in text
     assert not found(call("a", 900, 1_100), place(500), Moment(1_000, 4))
 
 

@@ -8,6 +8,7 @@ import asyncio
 import shutil
 from typing import Final
 
+from chaos.log_files import end_position
 from chaos.losses import reported
 from chaos.profile import Mode
 from chaos.receipts import Moment, acked_count
@@ -18,12 +19,14 @@ from quorumlog.ha_types import HaLoss
 CUT_S: Final = 3.0
 
 
-async def _acks_are_right(x: Context, what: str) -> None:
-    """Without slaves, from now on, a sync master acks no call that begins, an async one goes on."""
+async def _acks_are_right(x: Context, what: str, slaves: list[int]) -> None:
+    """Without slaves, from now on, a sync master acks no call that begins, and of those that began
+    before only what a slave has; an async one goes on."""
     alone_ns, epoch = now_ns(), await x.term()
     await x.linger(CUT_S)
     if x.options.mode is Mode.SYNC_MASTER:
-        x.none_acked(f"{what}: no copies", Moment(alone_ns, epoch))
+        ends = [await x.do(end_position, x.cluster.data_directory(node)) for node in slaves]
+        x.none_acked(f"{what}: no copies", Moment(alone_ns, epoch, max(ends)))
         x.prove(f"{what}: the epoch is still {epoch}", await x.term() == epoch)
     else:
         count = acked_count(x.recorder.operations, since_ns=alone_ns, term=epoch)
@@ -36,7 +39,7 @@ async def master_cut(x: Context) -> None:
     links, master = x.cluster.links, await x.leader()
     async with x.fault("isolate", f"the master, node {master}"):
         pairs = await x.do(links.isolate, master)
-        await _acks_are_right(x, "cut")
+        await _acks_are_right(x, "cut", [node for node in links.nodes if node != master])
         await x.do(links.join, pairs)
     await x.acked()
 
@@ -48,7 +51,7 @@ async def slaves_killed(x: Context) -> None:
     slaves = [node for node in x.cluster.node_ids if node != master]
     x.inject("kill", f"all slaves, {slaves}", count=len(slaves))
     await asyncio.gather(*(x.do(x.cluster.kill, node) for node in slaves))
-    await _acks_are_right(x, "dead")
+    await _acks_are_right(x, "dead", slaves)
     await x.do(x.cluster.start, *slaves)
     await x.do(x.cluster.wait_ready)
     await x.acked()
@@ -139,7 +142,7 @@ async def master_one_way(x: Context) -> None:
                 await x.acked()
                 x.prove(f"{cuts}: the other slave is enough", True)
             else:
-                await _acks_are_right(x, f"{cuts}")
+                await _acks_are_right(x, f"{cuts}", [one, other])
             await x.do(links.heal)
         await x.acked()
         x.prove("acks went on", x.load.clients.acked_count > before)
