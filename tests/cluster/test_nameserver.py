@@ -134,7 +134,6 @@ def name_servers(directory: Path) -> Iterator[tuple[list[str], list["subprocess.
     secret = directory / "secret"
     secret.write_text("0123456789abcdef0123456789abcdef\n")
     secret.chmod(0o600)
-    secret.chmod(0o600)
     ports = free_ports(6)
     members = ",".join(f"127.0.0.1:{port}" for port in ports[:3])
     started = [
