@@ -30,6 +30,8 @@ class Profile:
     """What is durable is kept beside the data, so that a power loss can be made."""
     forgets: bool = False
     """Retention deletes while it runs: a log without its beginning, else a loss, is right."""
+    loses: bool = False
+    """Its masters are async ones for a time, in any mode: what they lost has to be reported."""
     patience_s: float = 0.0
     """How much longer than by default its nodes wait before they elect, as `settings` say."""
     is_own: bool = False

@@ -102,6 +102,11 @@ class Trial:
             scenario, seed, patience_ms=scenario.profile.patience_s * 1000, slowness=slowness
         )
 
+    @property
+    def may_lose(self) -> bool:
+        """Whether masters may lose what they acked alone, if they report it."""
+        return self._options.mode is Mode.ASYNC_MASTER or self._scenario.profile.loses
+
     async def run(self) -> Result:
         """Run it; what goes wrong is in the result, and never raised."""
         result, began = self.result, time.monotonic()
@@ -183,7 +188,7 @@ class Trial:
 
     async def _losses(self, load: Load) -> frozenset[HaLoss]:
         """What was reported as lost before this trial began."""
-        if self._options.mode is not Mode.ASYNC_MASTER:
+        if not self.may_lose:
             return frozenset()
         return frozenset(await reported(load.clients.client))
 
@@ -204,14 +209,13 @@ class Trial:
                 # A plain log has no chain; its replicas are compared record by record below.
                 await same_digests(client, nodes, index)
             last = context.load.clients.last_index
-            is_async = self._options.mode is Mode.ASYNC_MASTER
             # What was acked last may be what an async master lost: nobody waits for it.
-            last = index if is_async else max(index, last)
+            last = index if self.may_lose else max(index, last)
             drains = await drain(client, self._topic, nodes, last)
             result.recorder.drains, result.recorder.notes = drains, context.notes
             found = Losses(frozenset(), ())
             operations = result.recorder.operations
-            if is_async:
+            if self.may_lose:
                 said = [loss for loss in await reported(client) if loss not in known]
                 found = find_losses(context.load.clients.places, drains, said, operations)
                 result.lost_reported_count = len(found.lost)

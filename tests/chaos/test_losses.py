@@ -1,9 +1,14 @@
 """The loss of an async master: a reported end of a log is one, everything else is a breach."""
 
 from dataclasses import replace
+from typing import cast
 
 from chaos.losses import Place, find_losses
+from chaos.profile import Mode, Options
+from chaos.scenario import SCENARIOS
 from chaos.scenarios.failovers import misstated
+from chaos.target import Target
+from chaos.trial import Trial
 
 from quorumlog.ha_types import HaLoss
 from raft.errors import Outcome
@@ -153,3 +158,15 @@ def test_a_receipt_that_claims_another_mode_is_found() -> None:
     assert not misstated({"a": again}, {1: "sync", 2: "async"})
     assert misstated({"a": again}, {0: "async", 1: "sync"})
     assert misstated({"a": replace(again, is_copied=True)}, {1: "async", 2: "async"})
+
+
+def test_a_scenario_that_makes_masters_async_may_lose_in_any_mode() -> None:
+    """Who dies as one of these has acked more than others have; what it reports is no violation."""
+
+    def may_lose(name: str, mode: Mode) -> bool:
+        return Trial(SCENARIOS[name], cast(Target, None), Options(1, mode), 1, "t").may_lose
+
+    assert may_lose("mode-changes", Mode.SYNC_MASTER)
+    assert may_lose("kill-leader", Mode.ASYNC_MASTER)
+    assert not may_lose("kill-leader", Mode.SYNC_MASTER)
+    assert not may_lose("kill-leader", Mode.RAFT)

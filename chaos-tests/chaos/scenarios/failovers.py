@@ -19,7 +19,7 @@ from quorumlog.ha_types import HaStatus
 from raft.simulator.history import Value
 
 ASKING: Final = Profile(node_count=5)
-CHANGED_MODES: Final = Profile(is_own=True)
+CHANGED_MODES: Final = Profile(is_own=True, loses=True)
 """The settings of its nodes are not what they were."""
 SERVES_S: Final = 1.0
 """A master that is silent is replaced after three times as long."""
