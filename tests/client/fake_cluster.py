@@ -493,7 +493,7 @@ async def fake_cluster(count: int = 3) -> AsyncIterator[FakeCluster]:
             await node.stop()
 
 
-async def until(condition: Callable[[], bool], *, timeout_s: float = 10) -> None:
+async def until(condition: Callable[[], bool], *, timeout_s: float = 30) -> None:
     """Wait for a condition of the test itself."""
     async with asyncio.timeout(timeout_s):
         while not condition():  # noqa: ASYNC110 - polls what has no event.

@@ -26,7 +26,7 @@ async def fill(client: quorumlog.Client, lo: int, hi: int) -> None:
 
 async def take(consumer: GroupConsumer, count: int) -> list[Message]:
     messages = []
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         for _ in range(count):
             messages.append(await anext(consumer))
     return messages
@@ -79,7 +79,7 @@ def test_offsets_are_stored_by_interval_and_by_hand() -> None:
             await fill(client, 0, 40)
             consumer = client.group_consumer("g", "orders", commit_interval_ms=20)
             await take(consumer, 13)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 while sum(cluster.offsets.values()) < 12:  # noqa: ASYNC110
                     await asyncio.sleep(0.005)
             assert sum(cluster.offsets.values()) == 12

@@ -209,7 +209,7 @@ def test_waiting_for_room_ends_with_the_deadline_or_a_cancellation() -> None:
             cluster.nodes[1].gate.clear()
             cluster.nodes[2].gate.clear()
             cluster.nodes[3].gate.clear()
-            producer = client.producer(buffer_size_bytes_max=1_000, timeout_ms=300)
+            producer = client.producer(buffer_size_bytes_max=1_000, timeout_ms=3_000)
             producer.send_nowait("orders", bytes(800))
             waiting = asyncio.create_task(producer.enqueue("orders", bytes(800)))
             with pytest.raises(TimeoutError):

@@ -32,7 +32,7 @@ def tail(node: Fixture, offset: int = 0, **how: Any) -> AsyncIterator[PullRespon
 
 
 async def following(stream: AsyncIterator[PullResponse]) -> PullResponse:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         return await anext(stream)
 
 
