@@ -115,7 +115,7 @@ def test_a_node_is_held_once_and_says_so(rules: Path, monkeypatch: pytest.Monkey
 
 
 def test_who_keeps_the_interpreter_lets_no_other_thread_run() -> None:
-    longest_s = 0.0
+    longest_s, ran = 0.0, set[int]()
     done = threading.Event()
 
     def tick() -> None:
@@ -124,12 +124,16 @@ def test_who_keeps_the_interpreter_lets_no_other_thread_run() -> None:
         while not done.is_set():
             now = time.perf_counter()
             longest_s, before = max(longest_s, now - before), now
+            ran.add(int(100 * now))
 
     thread = threading.Thread(target=tick)
     thread.start()
     try:
-        hold_thread(200)
-        assert longest_s < 0.15, "the other thread ran"
+        began = time.perf_counter()
+        hold_thread(1_000)
+        # However slow the machine is: at some time within, so it was not kept from it.
+        assert ran & set(range(int(100 * began) + 10, int(100 * began) + 90))
+        longest_s = 0.0
         hold_interpreter(200)
     finally:
         done.set()
