@@ -86,7 +86,7 @@ METRICS: Final[Mapping[str, Spec]] = {
     "requests_slow_limit": Spec("gauge", "Limit of these: above it the oldest is refused."),
     "request_streams": Spec("gauge", "Streams on which clients send."),
     "request_streams_limit": Spec("gauge", "Limit of these: above it the most silent one ends."),
-    "request_half_bytes": Spec("gauge", "Of messages on streams that are not whole, at most."),
+    "request_half_bytes": Spec("gauge", "Of messages on streams that are not whole."),
     "request_half_limit_bytes": Spec("gauge", "Limit of these: above it silent streams end."),
     "requests_given_up": Spec("counter", "Calls ended for what did not come.", ("reason",)),
     "responses_waiting_bytes": Spec("gauge", "Of large responses that clients have not taken."),

@@ -24,7 +24,7 @@ import grpc
 
 from node.errors import BadRequestError
 from node.request_errors import RequestSlowError, StreamSilentError
-from node.services.half_sent import Connection, HalfSent
+from node.services.half_sent import HALF_SIZE_BYTES_MIN, Connection, HalfSent
 from node.services.look_timer import LookTimer
 
 REQUEST_MS_MAX: Final = 30_000
@@ -117,7 +117,7 @@ class RequestWatch:
 
     @property
     def half_size_bytes(self) -> int:
-        """What gRPC may hold of messages of streams, at most."""
+        """What gRPC may hold of messages of streams."""
         return self._half.size_bytes
 
     async def whole(self, context: Context) -> bytes:
@@ -138,7 +138,7 @@ class RequestWatch:
             raise BadRequestError("request", "one message", "none")
         found: bytes = data
         if self._half.is_counting:
-            self._half.took(peer, len(found))
+            self._half.took_call(peer, len(found))
         return found
 
     async def each(self, requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[bytes]:
@@ -201,6 +201,8 @@ class RequestWatch:
         too_much = half.size_bytes - HALF_SIZE_BYTES_MAX
         if too_much > 0:
             for peer, one in _of_greediest(half.connections):
+                if one.held_size_bytes <= one.streams * HALF_SIZE_BYTES_MIN:
+                    continue  # Nothing is gained without its streams.
                 if self._end(streams[peer], HALF_TOO_MUCH, now_s, silent_ms=SLOW_AFTER_MS):
                     too_much -= one.held_size_bytes
                     if too_much <= 0:
