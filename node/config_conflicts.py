@@ -148,12 +148,14 @@ def _security_conflicts(settings: "Settings") -> list[Conflict]:
         found.append(Conflict(("tls_client_auth",), what, "set tls_ca_file"))
     for name in _FILES:
         path = getattr(settings, name)
-        if path is not None and not path.is_file():
+        missing = None if path is None else _why_no_file(path)
+        if missing is not None:
             do = "correct the path; a relative one counts from the working directory"
-            found.append(Conflict((name,), f"there is no file {path}", do))
+            found.append(Conflict((name,), missing, do))
     for name in _SECRETS:
         path = getattr(settings, name)
-        refused = unusable(path) if path is not None and path.is_file() else None
+        is_there = path is not None and _why_no_file(path) is None
+        refused = unusable(path) if is_there else None
         if refused is not None:
             found.append(Conflict((name,), refused.what, refused.do))
     if _can_be_taken(settings.secret_file):
@@ -183,7 +185,14 @@ def _peer_port_conflicts(settings: "Settings") -> list[Conflict]:
 
 
 def _can_be_taken(path: Path | None) -> bool:
-    return path is not None and path.is_file() and unusable(path) is None
+    return path is not None and _why_no_file(path) is None and unusable(path) is None
+
+
+def _why_no_file(path: Path) -> str | None:
+    try:
+        return None if path.is_file() else f"there is no file {path}"
+    except OSError as error:  # Of a directory that this user may not enter, for one.
+        return f"{path} cannot be looked at: {error.strerror}"
 
 
 def _nameserver_conflicts(settings: "Settings") -> list[Conflict]:

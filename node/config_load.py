@@ -125,7 +125,8 @@ def _from_file(path: Path, problems: list[Problem]) -> _Layer:
         text = path.read_text("utf-8")
     except (OSError, ValueError, RecursionError) as error:
         what = error.strerror if isinstance(error, OSError) else str(error)
-        do = "correct it; see docs/configuration.md" if path.exists() else "check the path"
+        is_wrong = not isinstance(error, OSError)
+        do = "correct it; see docs/configuration.md" if is_wrong else "check the path"
         problems.append(Problem("config", "", str(path), what or type(error).__name__, do))
         return {}, {}
     raw = tomllib.loads(text)

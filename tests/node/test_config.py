@@ -167,6 +167,12 @@ def test_an_unreadable_file(tmp_path: Path, text: str | None, what: str) -> None
     assert what in found[0].what
 
 
+def test_a_file_that_cannot_even_be_looked_at() -> None:
+    (problem,) = problems(Path("x" * 300))
+    assert "File name too long" in problem.what
+    assert "check the path" in problem.suggestion
+
+
 def test_variables_of_others_are_not_refused() -> None:
     environment = {
         "QUORUMLOG_FAILPOINTS": "",

@@ -166,6 +166,18 @@ def test_a_secret_that_cannot_be_read_is_refused_by_name(
         )
 
 
+@pytest.mark.parametrize("name", [*SECRETS, "tls_ca_file"])
+def test_a_file_that_cannot_even_be_looked_at_is_refused_by_name(tmp_path: Path, name: str) -> None:
+    """Also one in a directory that only others may enter, which tests of root cannot make."""
+    more = {"nameserver_listen": "127.0.0.1:9876"} if name.startswith("nameserver") else {}
+    flags = {**LOOPBACK_FLAGS, **more, "directory": str(tmp_path / "data"), name: "x" * 300}
+    with pytest.raises(ConfigError) as caught:
+        load(None, flags, {})
+    (problem,) = (problem for problem in caught.value.problems if "looked at" in problem.what)
+    assert problem.key == name
+    assert "File name too long" in problem.what
+
+
 @pytest.mark.slow
 def test_a_node_does_not_start_with_such_a_secret(tmp_path: Path) -> None:
     path = tmp_path / "secret"
