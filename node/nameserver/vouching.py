@@ -14,7 +14,6 @@ A report that reaches the directory through a replica's own port was made by tha
 Must not know what the directory makes of a report.
 """
 
-import json
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -22,6 +21,7 @@ from typing import Final, Self
 
 from node.config import Settings
 from node.errors import BadRequestError, NodeError
+from node.json_text import read_json
 from node.nameserver.directory import Command
 from node.nameserver.errors import NotVouchedError
 from node.nameserver.fields import Result
@@ -186,8 +186,8 @@ REASONS: Final = ("unproven", "not_vouched", "bad_request", "busy", *sorted(_TOO
 def _command_of(encoded: bytes) -> Command:
     """Read a command that a node may send. Raises BadRequestError."""
     try:
-        command = json.loads(encoded)
-    except (ValueError, RecursionError) as error:
+        command = read_json(encoded)
+    except ValueError as error:
         raise BadRequestError("command", "JSON", f"{len(encoded)} other bytes") from error
     if not isinstance(command, dict) or str(command.get("op")) not in FROM_BROKERS:
         expected = f"one of {', '.join(sorted(FROM_BROKERS))}"

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from node.config_load import load
 from node.errors import BadRequestError, BusyError, NodeError
+from node.json_text import DEPTH_MAX
 from node.nameserver import proofs
 from node.nameserver.alone import load_settings
 from node.nameserver.directory import Command, expire_command, unregister_command
@@ -267,3 +268,14 @@ def test_refusals_of_the_directory_are_counted_when_they_are_odd() -> None:
         case.vouching.note(Result(False, reason, "text"))
     assert case.counts() == {"epoch_too_high": 1, "address_taken": 1}
     assert case.vouching.refused_count == 2
+
+
+@pytest.mark.parametrize("name", ["op", "broker_id", "topics"])
+@pytest.mark.parametrize("depth", [DEPTH_MAX, 500, 900])
+def test_what_is_nested_too_deep_is_a_bad_request(name: str, depth: int) -> None:
+    """What can be read here may be too deep to be written a few calls further in."""
+    case = Case(b"")
+    whole = json.dumps({**ha_report(2).command(), name: "HERE"})
+    deep = whole.replace('"HERE"', "[" * depth + "]" * depth).encode()
+    with pytest.raises(BadRequestError, match="expected JSON"):
+        case.take(case.request(deep))
