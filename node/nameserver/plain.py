@@ -6,6 +6,7 @@ replicas of earlier versions understand it and are understood. Reading is ours: 
 runs what names a function, and one instruction of five bytes makes it allocate 32 GiB, also before
 anybody has said who he is. Here every instruction makes at most what its own bytes hold, how many
 values there may be is the caller's to say, and an instruction that no replica writes is refused.
+So are more instructions than that many values take: a megabyte of them packs into a few bytes.
 """
 
 import pickle
@@ -16,6 +17,10 @@ from typing import Any, Final
 _INTEGER_SIZE_BYTES_MAX: Final = 8
 _DEPTH_MAX: Final = 16
 """Containers that are open at once; messages have four."""
+_STEPS_PER_VALUE_MAX: Final = 4
+"""Instructions: a list is made, noted, and its items stand between two more."""
+_STEP_COUNT_MORE: Final = 1_024
+"""A mark of a frame for each 64 KiB, and the end."""
 _U16: Final = struct.Struct("<H")
 _U32: Final = struct.Struct("<I")
 _U64: Final = struct.Struct("<Q")
@@ -57,6 +62,7 @@ class _Reader:
         self.position = 0
         self._data = data
         self._left_count = value_count_max
+        self._left_step_count = _STEPS_PER_VALUE_MAX * value_count_max + _STEP_COUNT_MORE
         self._stack: list[Any] = []
         self._outer: list[list[Any]] = []
         """What stood on the stack at each open mark."""
@@ -71,6 +77,9 @@ class _Reader:
             instruction = _INSTRUCTIONS.get(step)
             if instruction is None:
                 raise NotPlainError(f"byte {self.position - 1}: no replica writes {step!r}")
+            if not self._left_step_count:
+                raise NotPlainError(f"byte {self.position}: too many steps for its parts")
+            self._left_step_count -= 1
             instruction(self)
         if len(self._stack) != 1 or self._outer or self.position != len(self._data):
             raise NotPlainError(f"byte {self.position}: that is not the end of one value")
