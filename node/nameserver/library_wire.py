@@ -165,7 +165,14 @@ class Transport(pysyncobj.transport.TCPTransport):  # type: ignore[misc]
         if replica.failure is None:
             replica.sync()
             # Not `send`: the library sets the state of a connection that it dialled after this.
-            self._connections[node].send(replica.lives.tell())
+            # The password proves a member, and not which: this says who speaks to whom.
+            between = {"from": self._selfNode.address, "to": node.address}
+            self._connections[node].send({**replica.lives.tell(), **between})
+
+    def _is_between_us(self, node: Any, message: messages.Message) -> bool:
+        """Whether it was this member that told this replica; an earlier build does not say."""
+        own, other = self._selfNode.address, node.address
+        return bool(message.get("from", other) == other and message.get("to", own) == own)
 
     def _on_told(self, node: Any, members: list[str], lives: bytes) -> None:
         replica = self._replica
@@ -213,7 +220,9 @@ class Transport(pysyncobj.transport.TCPTransport):  # type: ignore[misc]
         if replica.failure is not None:
             return
         told = told_in(message)
-        if told is not None:
+        if told is not None and not self._is_between_us(node, message):
+            self._refuse(self._connections[node])
+        elif told is not None:
             self._on_told(node, *told)
         elif replica.may_hear(node.id, message):
             if "term" in message:

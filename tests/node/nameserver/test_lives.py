@@ -328,6 +328,29 @@ def test_a_contradiction_of_what_is_committed_is_refused_by_name(tmp_path: Path)
     assert b"k3" in (tmp_path / "r" / "journal").read_bytes(), "nothing was cut"
 
 
+def test_what_was_told_to_another_replica_or_by_this_one_is_refused(tmp_path: Path) -> None:
+    """The password proves a member, and not which: who sits between two can lead the words of one
+    back to it, or to a third."""
+    with follower(tmp_path / "r") as (replica, _, leader):
+        own, other, third = replica.journal.members
+        leader.listen(5)
+        said = leader.told[0]
+        assert (said["from"], said["to"]) == (own, other)
+        for sender, receiver in ((own, other), (other, third), (third, own), (other, [own])):
+            leader.send({**said, "from": sender, "to": receiver})
+            assert leader.is_refused()
+            assert not replica.lives.has_told(other)
+            leader.connect()
+        leader.send({**said, "from": other, "to": own})
+        leader.listen(5)
+        assert replica.lives.has_told(other)
+        leader.connect()
+        earlier = {key: value for key, value in said.items() if key not in ("from", "to")}
+        leader.send(earlier)  # Of an earlier build.
+        leader.listen(5)
+        assert replica.lives.has_told(other)
+
+
 @pytest.mark.slow
 def test_without_the_password_nobody_is_made_an_old_copy(tmp_path: Path) -> None:
     """A stranger says in the clear that the other replica had many more lives."""
