@@ -35,7 +35,7 @@ from deploy.local_nodes import (
     place_nameserver,
 )
 from deploy.local_process import NodeProcess, is_free, spawn
-from deploy.private_files import make_directory, open_private, write_private
+from deploy.private_files import make_directory, make_missing, open_private, write_private
 
 STATE_FILE: Final = "local.json"
 SECRET_FILE: Final = "secret"
@@ -442,11 +442,9 @@ def _shared_secret(root: Path, group_count: int) -> dict[str, object]:
     """Make the secret that several groups need to tell the name server where they are."""
     if group_count == 1:
         return {}
-    root.mkdir(parents=True, exist_ok=True)
+    make_missing(root)
     file = root / SECRET_FILE
-    fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with open(fd, "w", encoding="ascii") as opened:
-        opened.write(f"{os.urandom(32).hex()}\n")
+    write_private(file, f"{os.urandom(32).hex()}\n")
     return {"secret_file": str(file)}
 
 

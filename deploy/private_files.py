@@ -13,6 +13,12 @@ DIRECTORY_MODE: Final = 0o700
 
 def make_directory(path: Path) -> None:
     """Make a directory and its parents; one that is there, of an earlier version, is closed."""
+    make_missing(path)
+    path.chmod(DIRECTORY_MODE)
+
+
+def make_missing(path: Path) -> None:
+    """Make a directory and its parents; what is there stays as it is."""
     missing = []
     at = path
     while not at.is_dir():
@@ -20,7 +26,6 @@ def make_directory(path: Path) -> None:
         at = at.parent
     for directory in reversed(missing):
         directory.mkdir(DIRECTORY_MODE, exist_ok=True)
-    path.chmod(DIRECTORY_MODE)
 
 
 def write_private(path: Path, text: str) -> None:

@@ -54,6 +54,12 @@ def test_all_of_a_local_cluster_is_private(tmp_path: Path) -> None:
         assert open_ones(tmp_path / "c" / "node-2") == {}
 
 
+@pytest.mark.parametrize("groups", [1, 2])
+def test_a_local_cluster_is_private_before_it_starts(tmp_path: Path, groups: int) -> None:
+    LocalCluster.create(tmp_path / "new" / "c", 1, groups=groups)
+    assert open_ones(tmp_path / "new") == {}
+
+
 @pytest.mark.slow
 def test_a_dump_is_private(tmp_path: Path) -> None:
     node = SingleNode(tmp_path / "data")
