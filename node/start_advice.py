@@ -23,9 +23,13 @@ class Mode(enum.Enum):
     RAFT = "raft"
     MASTER_SLAVE = "master-slave"
     SINGLE = "single"
-    """Either kind, and nobody else."""
+    """Either kind, and nobody else, unless the group has grown since: that only its log knows."""
 
 
+_IF_GROWN: Final = (
+    "if nodes were added to this one since, they have it: replace this node (docs/operations.md, "
+    "replace a node); else "
+)
 _REPLACE: Final = {
     Mode.RAFT: (
         "replace this node: move the directory aside, remove the node from the cluster's members, "
@@ -36,8 +40,8 @@ _REPLACE: Final = {
         "with a new disk, and the master ships everything"
     ),
     Mode.SINGLE: (
-        "nobody else has what was in it: restore a backup with 'qlog store restore', or put the "
-        "file back from a copy of this moment"
+        f"{_IF_GROWN}nobody has what was in it: restore a backup with 'qlog store restore', or put "
+        f"the file back from a copy of this moment"
     ),
 }
 _LOG: Final = {
@@ -47,8 +51,8 @@ _LOG: Final = {
     ),
     Mode.MASTER_SLAVE: _REPLACE[Mode.MASTER_SLAVE],
     Mode.SINGLE: (
-        "restore a backup with 'qlog store restore'; 'qlog store repair' shows what can be kept "
-        "of the log, and what would be lost"
+        f"{_IF_GROWN}restore a backup with 'qlog store restore'; 'qlog store repair' shows what "
+        f"can be kept of the log, and what would be lost"
     ),
 }
 _MARKS: Final = {
@@ -63,7 +67,7 @@ _DERIVED: Final = (
 
 def mode_of(settings: Settings) -> Mode:
     """Return how a node is set up."""
-    if not set(settings.peers) - {settings.node_id}:
+    if not settings.join and not set(settings.peers) - {settings.node_id}:
         return Mode.SINGLE
     return Mode.MASTER_SLAVE if settings.is_ha else Mode.RAFT
 

@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 
 from node.checkpoint_files import CheckpointFiles
+from node.config_load import load
 from node.ha.epoch_file import EpochFile
 from node.ha.epochs import Epochs
 from node.ha.types import EpochStart
 from node.nameserver.dump import Dump, write_dump
 from node.nameserver.journal import Journal
-from node.start_advice import Mode, advice_of, told
+from node.start_advice import Mode, advice_of, mode_of, told
 from node.state import EMPTY_IMAGE
 from store.errors import CorruptionError, DerivedFileError, LayoutError
 from store.file_system import FileSystem
@@ -155,6 +156,8 @@ def test_the_advice_at_start_applies(name: str, mode: Mode) -> None:
         assert "only reports" in advice
     elif mode is Mode.SINGLE:
         assert "restore a backup" in advice or name == "marks"
+        # Who grew from one node has no others in its settings, and a backup would take it back.
+        assert "if nodes were added" in advice or name == "marks"
         assert "replica" not in advice
         assert "members" not in advice
     elif mode is Mode.MASTER_SLAVE:
@@ -163,6 +166,12 @@ def test_the_advice_at_start_applies(name: str, mode: Mode) -> None:
     else:
         assert ("other nodes have these entries" if is_log else "replace this node") in advice
     assert ("store repair" in advice) == (mode is Mode.SINGLE and (is_log or name == "marks"))
+
+
+def test_a_node_that_joined_has_others_also_when_its_settings_name_none(tmp_path: Path) -> None:
+    flags = {"node_id": "4", "directory": str(tmp_path), "http_listen": "off"}
+    assert mode_of(load(None, flags, {}).settings) is Mode.SINGLE
+    assert mode_of(load(None, {**flags, "join": "true"}, {}).settings) is Mode.RAFT
 
 
 def test_errors_that_say_themselves_what_to_do_stay_as_they_are() -> None:
