@@ -34,7 +34,7 @@ def call_bounds(watch: RequestWatch, responses: ResponseWatch) -> Iterator[Sampl
 
 def log_bounds() -> Iterator[Sample]:
     """Of the log."""
-    for component, count in left_out.items():
+    for component, count in tuple(left_out.items()):  # Other threads count, too.
         yield "log_lines_left_out", (component,), count
 
 
