@@ -22,6 +22,7 @@ def call_bounds(watch: RequestWatch, responses: ResponseWatch) -> Iterator[Sampl
     yield "responses_waiting_bytes", (), responses.size_bytes
     yield "responses_waiting_limit_bytes", (), WAITING_SIZE_BYTES_MAX
     yield "responses_cut", (), responses.cut_count
+    yield "responses_dropped", (), responses.dropped_count
     yield "requests_slow", (), watch.slow_count
     yield "requests_slow_limit", (), SLOW_COUNT_MAX
     yield "request_streams", (), watch.stream_count

@@ -92,6 +92,7 @@ METRICS: Final[Mapping[str, Spec]] = {
     "responses_waiting_bytes": Spec("gauge", "Of large responses that clients have not taken."),
     "responses_waiting_limit_bytes": Spec("gauge", "Limit of these: above it busy."),
     "responses_cut": Spec("counter", "Connections closed for a response that nobody took."),
+    "responses_dropped": Spec("counter", "Responses dropped, since too many bytes waited."),
     "log_lines_left_out": Spec("counter", "Log lines of others above 50 in 10 s.", ("component",)),
     "http_connections": Spec("gauge", "Connections to this port."),
     "http_connections_limit": Spec("gauge", "Limit of these: above it the oldest is closed."),

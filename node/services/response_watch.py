@@ -49,6 +49,8 @@ class ResponseWatch:
         """Of large responses that wait."""
         self.cut_count = 0
         """Connections that were ended, because nothing moved on them."""
+        self.dropped_count = 0
+        """Responses that were refused for want of room."""
 
     def begin(self, peer: str, size_bytes: int) -> Response | None:
         """Note a response, until `end`; None: it is small. Raises ResponsesWaitError."""
@@ -57,6 +59,7 @@ class ResponseWatch:
         if self.size_bytes + size_bytes > WAITING_SIZE_BYTES_MAX:
             self._make_room()
         if self.size_bytes + size_bytes > WAITING_SIZE_BYTES_MAX:
+            self.dropped_count += 1
             raise ResponsesWaitError(self.size_bytes, size_bytes, WAITING_SIZE_BYTES_MAX)
         response = Response(peer, size_bytes, self._timer.now_s())
         self._waiting[response] = None

@@ -12,9 +12,12 @@ import grpc
 import psutil
 import pytest
 
+from node import bound_samples
 from node.request_errors import ResponsesWaitError
 from node.services import connection_cut
 from node.services.connection_cut import Traffic, address_of, cut_connection, traffic_of
+from node.services.half_sent import HalfSent
+from node.services.request_watch import RequestWatch
 from node.services.response_watch import (
     LARGE_SIZE_BYTES,
     RESPONSE_MS_MAX,
@@ -123,6 +126,9 @@ def test_the_busiest_address_gives_way(
     with pytest.raises(ResponsesWaitError, match="have not taken"):
         watch.begin("ipv4:3.3.3.3:1", PART)
     assert cuts == [], "nobody has been stuck for long"
+    requests = RequestWatch(HalfSent(dict), cuts, lambda: clock[0])
+    samples = {name: value for name, _, value in bound_samples.call_bounds(requests, watch)}
+    assert samples["responses_dropped"] == 1
     clock[0] += STUCK_MS / 1000
     last = watch.begin("ipv4:3.3.3.3:1", PART)
     assert cuts == ["ipv4:2.2.2.2:7"]
