@@ -16,7 +16,7 @@ from node.errors import BadRequestError, NodeError
 from node.failures import describe, to_pb
 from node.services.calls import DETAILS_LENGTH_MAX, ERROR_TRAILER, Context
 from node.services.request_watch import RequestWatch
-from node.services.response_watch import LARGE_SIZE_BYTES, ResponseWatch
+from node.services.response_watch import ResponseWatch
 
 
 async def refuse(error: NodeError, context: Context) -> NoReturn:
@@ -37,7 +37,7 @@ def bounded(handler: grpc.RpcMethodHandler, bounds: Bounds) -> grpc.RpcMethodHan
     """Return what serves the same method, with its requests and responses watched over."""
     if handler.request_streaming:
         assert handler.response_streaming, "no method streams only requests"
-        stream = _both_streams(handler, bounds.requests)
+        stream = _both_streams(handler, bounds)
         return grpc.stream_stream_rpc_method_handler(stream, None, handler.response_serializer)
     if not handler.response_streaming:
         return grpc.stream_unary_rpc_method_handler(_unary(handler, bounds), None, None)
@@ -60,15 +60,14 @@ def _unary(handler: grpc.RpcMethodHandler, bounds: Bounds) -> Any:
             await refuse(error, context)
         response = await function(request, context)
         data = response if serialize is None else serialize(response)
-        if len(data) >= LARGE_SIZE_BYTES:
-            try:
-                waiting = responses.begin(context.peer(), len(data))
-            except NodeError as error:
-                await refuse(error, context)
-            # gRPC ends the task when the client has taken all of it.
-            task = asyncio.current_task()
-            assert task is not None, "a call has a task"
-            task.add_done_callback(lambda _: responses.end(waiting))
+        try:
+            waiting = responses.begin(context.peer(), len(data))
+        except NodeError as error:
+            await refuse(error, context)
+        # gRPC ends the task when the client has taken all of it.
+        task = asyncio.current_task()
+        assert task is not None, "a call has a task"
+        task.add_done_callback(lambda _: responses.end(waiting))
         return data
 
     return call
@@ -107,8 +106,9 @@ def _written_stream(handler: grpc.RpcMethodHandler, watch: RequestWatch) -> Any:
     return call
 
 
-def _both_streams(handler: grpc.RpcMethodHandler, watch: RequestWatch) -> Any:
+def _both_streams(handler: grpc.RpcMethodHandler, bounds: Bounds) -> Any:
     function, parse = handler.stream_stream, _parser(handler)
+    watch, responses = bounds
 
     async def parsed(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[Any]:
         async for data in watch.each(requests, context):
@@ -118,9 +118,14 @@ def _both_streams(handler: grpc.RpcMethodHandler, watch: RequestWatch) -> Any:
 
     async def call(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[Any]:
         given = watch.each(requests, context) if is_raw else parsed(requests, context)
+        peer = context.peer()
         try:
             async for response in function(given, context):
-                yield response
+                waiting = responses.begin(peer, 0)
+                try:
+                    yield response
+                finally:
+                    responses.end(waiting)
         except NodeError as error:
             await refuse(error, context)
 

@@ -34,9 +34,10 @@ class HalfSender:
         """Streams that the server ended, with the headers that it said so in, not decoded."""
         self.is_closed = False
 
-    def greet(self) -> None:
-        """Begin to speak HTTP/2."""
-        self._send_raw(_PREFACE + _frame(_SETTINGS, 0, 0, b""))
+    def greet(self, *, takes_nothing: bool = False) -> None:
+        """Begin to speak HTTP/2; without a window not one byte of an answer may come."""
+        settings = struct.pack(">HI", 4, 0) if takes_nothing else b""
+        self._send_raw(_PREFACE + _frame(_SETTINGS, 0, 0, settings))
 
     def call(self, stream: int, path: str, *, size_bytes: int, is_compressed: bool = False) -> None:
         """Begin a call with a request of so many bytes, of which none is sent yet."""

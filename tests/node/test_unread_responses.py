@@ -6,15 +6,16 @@ import os
 import resource
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import grpc
 import psutil
 import pytest
 
 from node import bound_samples
+from node.config_types import Address
 from node.request_errors import ResponsesWaitError
-from node.services import connection_cut
+from node.services import connection_cut, response_watch
 from node.services.connection_cut import Traffic, address_of, cut_connection, traffic_of
 from node.services.half_sent import HalfSent
 from node.services.request_watch import RequestWatch
@@ -22,14 +23,19 @@ from node.services.response_watch import (
     LARGE_SIZE_BYTES,
     RESPONSE_MS_MAX,
     STUCK_MS,
+    UNREAD_COUNT_MAX,
+    UNREAD_MS,
     WAITING_SIZE_BYTES_MAX,
     ResponseWatch,
 )
+from node.services.server import GrpcServer
 from quorumlog.pb import log_pb2
 from store.spare_descriptors import SpareDescriptors
+from tests.node.delayed import on_loop
 from tests.node.http2 import HalfSender
 from tests.node.processes import SingleNode, typed_error, wait_for
 
+CALL_COUNT_MAX = 30
 MIB = 1 << 20
 PULL = "/quorumlog.v1.LogService/Pull"
 
@@ -136,7 +142,8 @@ def test_the_busiest_address_gives_way(
     watch.end(last)
     watch.end(last)
     assert watch.size_bytes == 3 * PART
-    assert watch.begin("ipv4:1.1.1.1:1", LARGE_SIZE_BYTES - 1) is None
+    watch.begin("ipv4:1.1.1.1:1", LARGE_SIZE_BYTES - 1)
+    assert watch.size_bytes == 3 * PART
 
 
 def test_nobody_takes_for_ever(watch: ResponseWatch, clock: list[float], cuts: Cuts) -> None:
@@ -209,3 +216,83 @@ def no_descriptors() -> Iterator[None]:
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         os.close(lowest)
+
+
+def test_small_responses_that_nobody_takes_are_bounded_in_number_and_time(
+    watch: ResponseWatch, clock: list[float], cuts: Cuts
+) -> None:
+    for n in range(2 * UNREAD_COUNT_MAX):
+        watch.begin(f"ipv4:2.2.2.2:{n // 512}", 100)
+    one = watch.begin("ipv4:3.3.3.3:1", 100)
+    clock[0] += UNREAD_MS / 1000
+    watch.look()
+    assert cuts == [], "nobody could take them while the node was held"
+    clock[0] += 1
+    watch.look()
+    assert cuts == ["ipv4:2.2.2.2:0", "ipv4:2.2.2.2:1", "ipv4:2.2.2.2:2"]
+    clock[0] += RESPONSE_MS_MAX / 1000
+    watch.end(one)
+    watch.look()
+    assert cuts[3:] == ["ipv4:2.2.2.2:3"]
+    assert watch.cut_count == 4
+    assert watch.size_bytes == 0
+
+
+def _take_nothing(port: int) -> HalfSender:
+    sender = HalfSender(f"127.0.0.1:{port}")
+    sender.greet(takes_nothing=True)
+    for stream in range(1, 2 * CALL_COUNT_MAX, 2):
+        kind = ("unary", "stream", "both")[stream % 3]
+        sender.call(stream, f"/echo/{kind}", size_bytes=1)
+        sender.send(stream, b"x")
+    sender.look()
+    return sender
+
+
+class _Echo(grpc.GenericRpcHandler):  # type: ignore[misc]
+    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
+        async def unary(data: bytes, _context: object) -> bytes:
+            return data
+
+        async def stream(data: bytes, _context: object) -> AsyncIterator[bytes]:
+            yield data
+
+        async def both(requests: AsyncIterator[bytes], _context: object) -> AsyncIterator[bytes]:
+            async for data in requests:
+                yield data
+
+        return {
+            "/echo/unary": grpc.unary_unary_rpc_method_handler(unary, None, None),
+            "/echo/stream": grpc.unary_stream_rpc_method_handler(stream, None, None),
+            "/echo/both": grpc.stream_stream_rpc_method_handler(both, None, None),
+        }.get(details.method)
+
+
+@on_loop
+async def test_who_takes_no_answer_does_not_hold_calls_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With a window of 0 a few connections held all calls that a node serves at once."""
+    monkeypatch.setattr(response_watch, "UNREAD_COUNT_MAX", 2)
+    monkeypatch.setattr(response_watch, "UNREAD_MS", 1_000)
+    server = GrpcServer(rpc_count_max=CALL_COUNT_MAX)
+    port = server.bind(Address("127.0.0.1", 0))
+    await server.start({}, [_Echo()])
+    sender = await asyncio.to_thread(_take_nothing, port)
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        echo = channel.unary_unary("/echo/unary")
+        began_s, is_full = time.monotonic(), False
+        while not is_full:
+            assert time.monotonic() < began_s + 20
+            try:
+                await echo(b"x", timeout=5)
+            except grpc.aio.AioRpcError as error:
+                is_full = error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        is_served = False
+        while not is_served:
+            assert time.monotonic() < began_s + 20
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                is_served = await echo(b"x", timeout=5) == b"x"
+    sender.close()
+    await server.stop(100)
+    assert server.responses.cut_count == 1
