@@ -29,8 +29,8 @@ class Unusable(NamedTuple):
 def make_private(directory: Path) -> None:
     """Make a node's directory, for its user alone, and whatever this process makes from now on.
 
-    One that is there and that others may look into is closed to them; what cannot be closed is
-    said. Raises OSError when it cannot be made.
+    One that is there and that others may look into is closed to them; what cannot be closed, or is
+    everybody's as /tmp is, is said. Raises OSError when it cannot be made.
     """
     os.umask(_OTHERS)
     directory.mkdir(parents=True, exist_ok=True)
@@ -38,6 +38,10 @@ def make_private(directory: Path) -> None:
     if not mode & _OTHERS:
         return
     found = {"directory": str(directory), "mode": f"{mode:04o}"}
+    if mode & stat.S_ISVTX and mode & stat.S_IWOTH:
+        do = "give the node a directory of its own"
+        _log.warning("others can look into the directory", **found, do=do)
+        return
     try:
         directory.chmod(mode & ~_OTHERS)
     except PermissionError:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import grpc
 import pytest
+from structlog.testing import capture_logs
 
 from deploy.local import LocalCluster
 from node.config_load import ConfigError, load
@@ -89,6 +90,17 @@ def test_a_directory_of_an_earlier_version_is_closed(tmp_path: Path) -> None:
         assert '"mode": "0755"' in node.log_path.read_text()
         node.signal(signal.SIGTERM)
         node.wait_end()
+
+
+def test_a_directory_that_everybody_shares_is_named_and_left_open(tmp_path: Path) -> None:
+    """A node of root that is given /tmp would close it to the whole machine."""
+    tmp_path.chmod(0o1777)
+    with capture_logs() as lines:
+        make_private(tmp_path)
+    assert mode(tmp_path) == 0o1777
+    (line,) = lines
+    assert (line["log_level"], line["mode"]) == ("warning", "1777")
+    assert "a directory of its own" in line["do"]
 
 
 def test_a_directory_that_cannot_be_closed_is_named(
