@@ -1,12 +1,12 @@
 """The name of a queue: its topic, its number, and the broker group whose log it is in.
 
-Owns how such a name compares with a plain pair; must not know where groups are. In a cluster of one
-group, which is most of them, a pair (topic, queue id) names a queue, and programs are written so.
-With several groups each has a queue 0 of every topic, and the group is part of the name.
+Owns how such a name compares with a plain pair; must not know where groups are. Each group has a
+queue 0 of every topic, so the group is part of the name. A pair (topic, queue id) names a queue of
+no group, which calls take for one of the first group by name.
 """
 
 from collections.abc import Mapping
-from typing import Any, overload
+from typing import Any
 
 Pair = tuple[str, int]
 """Topic and queue id."""
@@ -15,9 +15,9 @@ Pair = tuple[str, int]
 class Queue(tuple[str, int]):
     """A pair of topic and queue id that also knows its `group`.
 
-    It unpacks into the pair, and equals it: a pair names a queue of whatever group. Two queues are
-    equal only if their groups are. As a key of a dict or set, mix it with pairs only where there is
-    one group.
+    It unpacks into the pair. Two queues are equal if topic, number and group are, and a pair equals
+    the queue that names no group: so equality is transitive, and pairs and queues can be keys of
+    one dict or set. Queues are in order of topic, group and number.
     """
 
     group: str
@@ -39,24 +39,25 @@ class Queue(tuple[str, int]):
         return self[1]
 
     def __eq__(self, other: object) -> bool:
-        if isinstance(other, Queue) and self.group != other.group:
-            return False
-        return isinstance(other, tuple) and tuple.__eq__(self, other)
+        group = other.group if isinstance(other, Queue) else ""
+        return self.group == group and isinstance(other, tuple) and tuple.__eq__(self, other)
 
     def __ne__(self, other: object) -> bool:
         return not self == other
 
     __hash__ = tuple.__hash__
 
-    @overload
-    def __lt__(self, other: "tuple[str, int]", /) -> bool: ...
-    @overload
-    def __lt__(self, other: "tuple[Any, ...]", /) -> bool: ...
-    def __lt__(self, other: "tuple[Any, ...]", /) -> bool:
-        if isinstance(other, Queue):
-            mine = (self.topic, self.group, self.queue_id)
-            return mine < (other.topic, other.group, other.queue_id)
-        return tuple.__lt__(self, other)
+    def __lt__(self, other: tuple[Any, ...], /) -> bool:
+        return _place(self) < _place(other)
+
+    def __le__(self, other: tuple[Any, ...], /) -> bool:
+        return _place(self) <= _place(other)
+
+    def __gt__(self, other: tuple[Any, ...], /) -> bool:
+        return _place(self) > _place(other)
+
+    def __ge__(self, other: tuple[Any, ...], /) -> bool:
+        return _place(self) >= _place(other)
 
     def __repr__(self) -> str:
         return f"Queue({self.topic!r}, {self.queue_id}, {self.group!r})"
@@ -66,6 +67,12 @@ class Queue(tuple[str, int]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Queue, (self.topic, self.queue_id, self.group)
+
+
+def _place(named: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return what a name is ordered by; a pair has the place of the queue without a group."""
+    group = named.group if isinstance(named, Queue) else ""
+    return (*named[:1], group, *named[1:])
 
 
 def queue_of(named: Pair, group: str = "") -> Queue:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import quorumlog
-from quorumlog import errors, sync
+from quorumlog import Queue, errors, sync
 from quorumlog.testing import Cluster
 
 pytestmark = pytest.mark.slow
@@ -91,7 +91,7 @@ def test_admin_calls_on_real_nodes(directory: Path) -> None:
         described = await admin.describe_topic("orders")
         assert [q.max_offset for q in described.queues] == [0, 1, 0, 0]
         assert await admin.commit_offsets("g", {("orders", 1): 1}) > 0
-        assert await admin.fetch_offsets("g") == {("orders", 1): 1}
+        assert await admin.fetch_offsets("g") == {Queue("orders", 1, "g0"): 1}
         group = await admin.describe_group("g")
         assert (group.lag_count, group.queues[0].offset) == (0, 1)
         assert [g.group for g in await admin.list_groups()] == ["g"]
@@ -209,7 +209,7 @@ def test_two_members_share_real_queues(directory: Path) -> None:
         while [len(m.assignment()) for m in members] != [2, 2]:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
         assert sorted(members[0].assignment() + members[1].assignment()) == [
-            ("orders", q) for q in range(4)
+            Queue("orders", q, "g0") for q in range(4)
         ]
         assert len((await client.admin.describe_group("g")).client_ids) == 2
         await members[0].close()
