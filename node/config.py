@@ -34,7 +34,6 @@ ENVIRONMENT_PREFIX: Final = "QUORUMLOG_"
 TICK_MS: Final = 25
 _HOUR_MS: Final = 3_600_000
 _LEDGER_INDEX_UNITS_PER_PAGE: Final = 128
-_UNLIMITED: Final = 1 << 53
 
 SECTIONS: Final = {
     "node_id": "Who this node is",
@@ -338,7 +337,7 @@ class Settings(BaseSettings):
             flush_interval_ms=self.flush_interval_ms,
             preallocate_file_count=self.preallocate_file_count,
             warm_up=self.warm_up,
-            retention_ms=self.retention_ms or _UNLIMITED,
+            retention_ms=self.retention_ms,
             retention_size_bytes=self.retention_size_bytes,
             disk_warn_ratio=min(base.disk_warn_ratio, self.disk_full_ratio),
             disk_force_ratio=min(base.disk_force_ratio, self.disk_full_ratio),

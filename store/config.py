@@ -77,6 +77,7 @@ class StoreConfig:
 
     # --- How long it is kept ---
     retention_ms: int = 72 * 3_600_000
+    """How long log is kept; 0 is no limit by age."""
     retention_size_bytes: int = 0
     """Keep at most this much log; 0 is no limit by size."""
     retention_interval_ms: int = 10_000

@@ -235,6 +235,11 @@ def test_the_configurations_that_follow_are_accepted_by_their_owners(file_size: 
     assert raft.group == "quorumlog/g0"
 
 
+def test_no_limit_by_age_is_0_in_the_store_as_in_the_settings() -> None:
+    assert settings(retention_ms="0").store_config().retention_ms == 0
+    assert settings(retention_ms="1h").store_config().retention_ms == 3_600_000
+
+
 def test_the_smallest_file_and_batch_are_accepted() -> None:
     small = settings(
         file_size_bytes="64KiB", batch_size_bytes_max="4KiB", in_flight_size_bytes_max="64KiB"

@@ -346,6 +346,16 @@ async def test_an_old_transaction_is_given_up_before_its_messages_expire(tmp_pat
 
 
 @on_loop
+async def test_without_a_limit_by_age_a_transaction_is_given_up_after_a_day(tmp_path: Path) -> None:
+    async with node_at(tmp_path / "n", retention_ms=0) as node:
+        transaction_id = await begun(node, 0, 1)
+        await round_of(node, 86_400_000 - 1)
+        assert transaction_id in part(node).open
+        await round_of(node, 1)
+        assert part(node).ended == {transaction_id: TRANSACTION_OUTCOME_GIVEN_UP}
+
+
+@on_loop
 async def test_a_transaction_far_back_in_a_small_log_is_given_up(tmp_path: Path) -> None:
     async with node_at(tmp_path / "n", retention_size_bytes=40_000) as node:
         await begun(node, 0, 1)
