@@ -25,6 +25,7 @@ from node.config_types import (
     Peers,
     SizeBytes,
 )
+from node.limits import Limits
 from node.nameserver.settings import NameServerSettings
 from raft.config import RaftConfig
 from store.config import GIB, MIB, StoreConfig
@@ -34,6 +35,9 @@ ENVIRONMENT_PREFIX: Final = "QUORUMLOG_"
 TICK_MS: Final = 25
 _HOUR_MS: Final = 3_600_000
 _LEDGER_INDEX_UNITS_PER_PAGE: Final = 128
+_LIMITS: Final = Limits()
+_STORE: Final = StoreConfig()
+"""The owners of most defaults: a setting that is handed on as it is takes theirs."""
 
 SECTIONS: Final = {
     "node_id": "Who this node is",
@@ -118,11 +122,14 @@ class Settings(BaseSettings):
     )
 
     flush: Literal["sync", "async"] = _setting(
-        "sync",
+        _STORE.flush,
         "`sync`: a receipt means synced on a quorum. `async`: in the page cache of a quorum.",
     )
     flush_interval_ms: DurationMs = _setting(
-        500, "With `flush = async`: how often the log is synced.", ge=10, le=60_000
+        _STORE.flush_interval_ms,
+        "With `flush = async`: how often the log is synced.",
+        ge=10,
+        le=60_000,
     )
     sync_hang_limit_ms: DurationMs = _setting(
         60_000,
@@ -132,14 +139,23 @@ class Settings(BaseSettings):
         le=_HOUR_MS,
     )
     file_size_bytes: SizeBytes = _setting(
-        GIB, "Size of each log file. Fixed once the directory is made.", ge=1 << 16, le=64 * GIB
+        _STORE.file_size_bytes,
+        "Size of each log file. Fixed once the directory is made.",
+        ge=1 << 16,
+        le=64 * GIB,
     )
     batch_size_bytes_max: SizeBytes = _setting(
-        4 * MIB, "Largest batch, its 48 bytes of header included.", ge=1 << 12, le=4 * MIB
+        _STORE.batch_size_bytes_max,
+        "Largest batch, its 48 bytes of header included.",
+        ge=1 << 12,
+        le=4 * MIB,
     )
-    preallocate_file_count: int = _setting(2, "Files made ahead of the log.", ge=0, le=16)
+    preallocate_file_count: int = _setting(
+        _STORE.preallocate_file_count, "Files made ahead of the log.", ge=0, le=16
+    )
     warm_up: bool = _setting(
-        True, "Write zeros through files made ahead, so that a first sync is as fast as others."
+        _STORE.warm_up,
+        "Write zeros through files made ahead, so that a first sync is as fast as others.",
     )
     scrub_interval_ms: DurationMs = _setting(
         7 * 24 * _HOUR_MS,
@@ -149,13 +165,17 @@ class Settings(BaseSettings):
         le=366 * 24 * _HOUR_MS,
     )
     retention_ms: DurationMs = _setting(
-        72 * _HOUR_MS, "How long messages are kept; whole files go. 0: no limit by age.", ge=0
+        _STORE.retention_ms,
+        "How long messages are kept; whole files go. 0: no limit by age.",
+        ge=0,
     )
     retention_size_bytes: SizeBytes = _setting(
-        0, "How much log is kept; whole files go. 0: no limit by size.", ge=0
+        _STORE.retention_size_bytes,
+        "How much log is kept; whole files go. 0: no limit by size.",
+        ge=0,
     )
     delay_ms_max: DurationMs = _setting(
-        72 * _HOUR_MS,
+        _LIMITS.delay_ms_max,
         "How far off the delivery of a delayed message may be, the same on all nodes. Files with "
         "messages that are still to be delivered are kept beyond `retention_ms` and "
         "`retention_size_bytes`.",
@@ -163,13 +183,16 @@ class Settings(BaseSettings):
         le=40 * 24 * _HOUR_MS,
     )
     disk_full_ratio: float = _setting(
-        0.90, "From this use of the disk on appends are refused; reads go on.", gt=0, le=1
+        _STORE.disk_full_ratio,
+        "From this use of the disk on appends are refused; reads go on.",
+        gt=0,
+        le=1,
     )
     disk_reserve_bytes: SizeBytes = _setting(
-        64 * MIB, "Appends are refused when less than this is free.", ge=0
+        _STORE.disk_reserve_bytes, "Appends are refused when less than this is free.", ge=0
     )
     delete_when_full: bool = _setting(
-        False,
+        _STORE.delete_when_full,
         "Make room on a disk that is used above 85 %, or has less than `disk_reserve_bytes` free, "
         "by deleting the oldest files although they have not expired, whoever fills it. `false`: "
         "nothing goes before its time, and a full disk refuses appends.",
@@ -218,7 +241,10 @@ class Settings(BaseSettings):
     )
 
     in_flight_size_bytes_max: SizeBytes = _setting(
-        64 * MIB, "Appends taken in and not yet committed; above it `busy`.", ge=1 << 16, le=4 * GIB
+        _LIMITS.in_flight_size_bytes_max,
+        "Appends taken in and not yet committed; above it `busy`.",
+        ge=1 << 16,
+        le=4 * GIB,
     )
     rpc_count_max: int = _setting(
         16_384, "Calls served at once; above it RESOURCE_EXHAUSTED.", ge=16, le=1_000_000

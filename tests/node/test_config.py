@@ -1,5 +1,6 @@
 """Settings: who wins, where each came from, and that everything wrong is said at once."""
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ from node.config import Settings
 from node.config_load import ConfigError, Problem, load
 from node.config_reference import EXAMPLE, page
 from node.config_types import Address, Peer
+from node.limits import Limits
+from store.config import StoreConfig
 from tests.tidy import repository
 
 THREE = "1=a:1/b:2,2=c:3/d:4,3=e:5/f:6"
@@ -233,6 +236,17 @@ def test_the_configurations_that_follow_are_accepted_by_their_owners(file_size: 
     assert store.ledger_index_units_per_file * 1024 == store.file_size_bytes
     assert (raft.election_ticks_min, raft.election_ticks_max, raft.heartbeat_ticks) == (40, 80, 3)
     assert raft.group == "quorumlog/g0"
+
+
+def test_what_is_handed_on_as_it_is_has_the_default_of_its_owner() -> None:
+    node, store, limits = settings(), StoreConfig(), Limits()
+    names = {field.name for field in fields(store)} & Settings.model_fields.keys()
+    assert names >= {"retention_ms", "flush", "file_size_bytes", "disk_full_ratio"}
+    for name in names:
+        default = getattr(store, name)
+        assert (getattr(node, name), getattr(node.store_config(), name)) == (default, default), name
+    assert node.in_flight_size_bytes_max == limits.in_flight_size_bytes_max
+    assert node.delay_ms_max == limits.delay_ms_max
 
 
 def test_no_limit_by_age_is_0_in_the_store_as_in_the_settings() -> None:
