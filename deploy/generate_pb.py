@@ -1,7 +1,8 @@
 """Generates quorumlog/pb/ from proto/: `python -m deploy.generate_pb`; `--check` only compares.
 
 Owns the one difference from plain protoc: the packages are imported as `quorumlog.pb`, because an
-importable `quorumlog.v1` (or `proto`) would clash with other packages.
+importable `quorumlog.v1` (or `proto`) would clash with other packages. Messages only: whoever calls
+or answers a service finds its methods in the descriptor.
 """
 
 import filecmp
@@ -21,15 +22,12 @@ def generate(target: Path) -> None:
     from grpc_tools import protoc
 
     sources = sorted(_SOURCE.glob("quorumlog/v1/*.proto"))
-    services = [source for source in sources if "\nservice " in source.read_text("utf-8")]
     with tempfile.TemporaryDirectory() as scratch:
         well_known = Path(grpc_tools.__file__).parent / "_proto"
-        common = ["protoc", f"-I{_SOURCE}", f"-I{well_known}"]
-        plain = [*common, f"--python_out={scratch}", f"--pyi_out={scratch}", *map(str, sources)]
-        rpc = [*common, f"--grpc_python_out={scratch}", *map(str, services)]
-        for arguments in (plain, rpc):
-            if protoc.main(arguments) != 0:
-                raise SystemExit("protoc failed; its message is above")
+        paths = [f"-I{_SOURCE}", f"-I{well_known}"]
+        outputs = [f"--python_out={scratch}", f"--pyi_out={scratch}"]
+        if protoc.main(["protoc", *paths, *outputs, *map(str, sources)]) != 0:
+            raise SystemExit("protoc failed; its message is above")
         target.mkdir(parents=True, exist_ok=True)
         for old in target.glob("*.py*"):
             old.unlink()

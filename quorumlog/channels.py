@@ -6,21 +6,24 @@ what users feel; gRPC's own default would wait up to two minutes.
 """
 
 import asyncio
-from typing import Any, Final, cast
+from types import SimpleNamespace
+from typing import Any, Final
 
 import grpc
 import grpc.aio
+from google.protobuf.descriptor import FileDescriptor, MethodDescriptor
+from google.protobuf.message_factory import GetMessageClass
 
 from quorumlog.errors import ClosedError, Outcome, UnavailableError, from_rpc
 from quorumlog.pb import (
-    admin_pb2_grpc,
-    consumer_pb2_grpc,
-    delay_pb2_grpc,
-    log_pb2_grpc,
-    lookup_pb2_grpc,
-    pop_pb2_grpc,
-    retry_pb2_grpc,
-    transaction_pb2_grpc,
+    admin_pb2,
+    consumer_pb2,
+    delay_pb2,
+    log_pb2,
+    lookup_pb2,
+    pop_pb2,
+    retry_pb2,
+    transaction_pb2,
 )
 
 CHANNELS_MAX: Final = 64
@@ -37,6 +40,26 @@ _OPTIONS: Final = (
     ("grpc.enable_retries", 0),  # We retry; a hidden retry would make attempts and outcomes lies.
     ("grpc.use_local_subchannel_pool", 1),  # Closing a client closes its connections.
 )
+
+
+def stub(channel: Any, file: FileDescriptor) -> Any:
+    """Return the calls of a proto file's one service over a channel, each under its name."""
+    (service,) = file.services_by_name.values()
+    return SimpleNamespace(
+        **{name: _call(channel, method) for name, method in service.methods_by_name.items()}
+    )
+
+
+def _call(channel: Any, method: MethodDescriptor) -> Any:
+    asked, answered = (
+        "stream" if is_stream else "unary"
+        for is_stream in (method.client_streaming, method.server_streaming)
+    )
+    return getattr(channel, f"{asked}_{answered}")(
+        f"/{method.containing_service.full_name}/{method.name}",
+        request_serializer=GetMessageClass(method.input_type).SerializeToString,
+        response_deserializer=GetMessageClass(method.output_type).FromString,
+    )
 
 
 class Node:
@@ -61,14 +84,14 @@ class Node:
             self.channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
         else:
             self.channel = grpc.aio.secure_channel(address, credentials, options=_OPTIONS)
-        self.log = cast(Any, log_pb2_grpc).LogServiceStub(self.channel)
-        self.admin = cast(Any, admin_pb2_grpc).AdminServiceStub(self.channel)
-        self.consumer = cast(Any, consumer_pb2_grpc).ConsumerServiceStub(self.channel)
-        self.delay = cast(Any, delay_pb2_grpc).DelayServiceStub(self.channel)
-        self.pop = cast(Any, pop_pb2_grpc).PopServiceStub(self.channel)
-        self.retry = cast(Any, retry_pb2_grpc).RetryServiceStub(self.channel)
-        self.lookup = cast(Any, lookup_pb2_grpc).LookupServiceStub(self.channel)
-        self.transaction = cast(Any, transaction_pb2_grpc).TransactionServiceStub(self.channel)
+        self.log = stub(self.channel, log_pb2.DESCRIPTOR)
+        self.admin = stub(self.channel, admin_pb2.DESCRIPTOR)
+        self.consumer = stub(self.channel, consumer_pb2.DESCRIPTOR)
+        self.delay = stub(self.channel, delay_pb2.DESCRIPTOR)
+        self.pop = stub(self.channel, pop_pb2.DESCRIPTOR)
+        self.retry = stub(self.channel, retry_pb2.DESCRIPTOR)
+        self.lookup = stub(self.channel, lookup_pb2.DESCRIPTOR)
+        self.transaction = stub(self.channel, transaction_pb2.DESCRIPTOR)
 
     def append_stream(self) -> Any:
         """Open the stream of appends; requests are bytes that were serialised already."""

@@ -9,12 +9,12 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Final, Self, cast
+from typing import Any, Final, Self
 
 import grpc
 
 from quorumlog.arguments import checked
-from quorumlog.channels import Channels
+from quorumlog.channels import Channels, stub
 from quorumlog.errors import (
     DeadlineError,
     Outcome,
@@ -24,7 +24,6 @@ from quorumlog.errors import (
     from_rpc,
 )
 from quorumlog.pb import nameserver_pb2 as pb
-from quorumlog.pb import nameserver_pb2_grpc
 from quorumlog.routing import parse_bootstrap
 
 TIMEOUT_MS: Final = 10_000
@@ -209,9 +208,8 @@ class NameServers:
 
     async def _once(self, address: str, method: str, request: Any, timeout_s: float) -> Any:
         channel = self._channels.get(address).channel
-        stub = cast(Any, nameserver_pb2_grpc).NameServerServiceStub(channel)
         try:
-            return await getattr(stub, method)(request, timeout=timeout_s)
+            return await getattr(stub(channel, pb.DESCRIPTOR), method)(request, timeout=timeout_s)
         except grpc.aio.AioRpcError as error:
             raise from_rpc(error, address) from None
 

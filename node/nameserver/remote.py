@@ -10,7 +10,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, Final, TypeVar, cast
+from typing import Final, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -29,7 +29,7 @@ from node.nameserver.groups import Group
 from node.nameserver.proofs import CHALLENGE_AGE_MS_MAX, Prover
 from node.quiet_log import QuietLog
 from node.services.calls import ERROR_TRAILER
-from quorumlog.pb import common_pb2, nameserver_pb2_grpc
+from quorumlog.pb import common_pb2
 from quorumlog.pb import nameserver_pb2 as pb
 from quorumlog.pb.log_pb2 import GroupRoute, TopicRoute
 
@@ -37,6 +37,7 @@ TIMEOUT_MS: Final = 2_000
 POLL_PERIOD_MS_MAX: Final = 2_000
 """What changed elsewhere is known here after it, also when there is nothing to say."""
 ANSWER_SIZE_BYTES_MAX: Final = 16 * 1024 * 1024
+_REPORT: Final = "/quorumlog.v1.NameServerService/Report"
 _CHALLENGE_AGE_S_MAX: Final = CHALLENGE_AGE_MS_MAX / 3_000
 """An older one is not used: the server would refuse it soon."""
 _UNPROVEN: Final = "unproven"
@@ -170,10 +171,14 @@ class RemoteDirectory:
         line = self._connected()
         if command is not None and self._prover is not None:
             self._prover.seal(request, line.challenge)
-        stub = cast(Any, nameserver_pb2_grpc).NameServerServiceStub(line.channel)
+        report = line.channel.unary_unary(
+            _REPORT,
+            request_serializer=pb.ReportRequest.SerializeToString,
+            response_deserializer=pb.ReportResponse.FromString,
+        )
         line.call_count += 1
         try:
-            answer = await stub.Report(request, timeout=timeout_ms / 1000)
+            answer = await report(request, timeout=timeout_ms / 1000)
             line.challenge, line.challenged_s = answer.challenge, time.monotonic()
             return self._learn(answer)
         except grpc.aio.AioRpcError as error:

@@ -20,14 +20,12 @@ import grpc.aio
 from quorumlog.errors import ERROR_TRAILER
 from quorumlog.pb import (
     admin_pb2,
-    admin_pb2_grpc,
     common_pb2,
     consumer_pb2,
-    consumer_pb2_grpc,
     log_pb2,
-    log_pb2_grpc,
 )
 from store.message import decode_message
+from tests import services
 
 STORE_HOST = bytes((127, 0, 0, 1)) + struct.pack(">i", 8081)
 CLUSTER_ID = "fake"
@@ -75,7 +73,7 @@ def error(
     )
 
 
-class Node(log_pb2_grpc.LogServiceServicer, consumer_pb2_grpc.ConsumerServiceServicer):
+class Node:
     """One node: a server, and what it answers."""
 
     def __init__(self, cluster: "FakeCluster", node_id: int) -> None:
@@ -99,12 +97,9 @@ class Node(log_pb2_grpc.LogServiceServicer, consumer_pb2_grpc.ConsumerServiceSer
         self.server = grpc.aio.server(
             options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", 16 << 20)]
         )
-        add: Any = log_pb2_grpc.add_LogServiceServicer_to_server
-        add(self, self.server)
-        add = consumer_pb2_grpc.add_ConsumerServiceServicer_to_server
-        add(self, self.server)
-        add = admin_pb2_grpc.add_AdminServiceServicer_to_server
-        add(Admin(self), self.server)
+        services.add(self.server, log_pb2.DESCRIPTOR, self)
+        services.add(self.server, consumer_pb2.DESCRIPTOR, self)
+        services.add(self.server, admin_pb2.DESCRIPTOR, Admin(self))
         self.port = self.server.add_insecure_port(f"127.0.0.1:{self.port}")
         await self.server.start()
 
@@ -300,7 +295,7 @@ class Node(log_pb2_grpc.LogServiceServicer, consumer_pb2_grpc.ConsumerServiceSer
         return response
 
 
-class Admin(admin_pb2_grpc.AdminServiceServicer):
+class Admin:
     """The admin service of a node; as much of it as tests need."""
 
     def __init__(self, node: Node) -> None:

@@ -10,11 +10,12 @@ import quorumlog
 from quorumlog.calls import Calls
 from quorumlog.channels import Channels
 from quorumlog.errors import Outcome, UnavailableError
-from quorumlog.pb import log_pb2, log_pb2_grpc, transaction_pb2, transaction_pb2_grpc
+from quorumlog.pb import log_pb2, transaction_pb2
 from quorumlog.routing import Router
+from tests import services
 
 
-class _Holding(log_pb2_grpc.LogServiceServicer):
+class _Holding:
     """Answers nothing."""
 
     def __init__(self) -> None:
@@ -28,7 +29,7 @@ class _Holding(log_pb2_grpc.LogServiceServicer):
         return log_pb2.RouteResponse()
 
 
-class _Asking(log_pb2_grpc.LogServiceServicer, transaction_pb2_grpc.TransactionServiceServicer):
+class _Asking:
     """Leads, and asks producers about transactions; the second stream has a question."""
 
     def __init__(self) -> None:
@@ -64,8 +65,8 @@ def test_a_producer_is_asked_again_after_its_connection_was_closed() -> None:
 
     async def work() -> None:
         asking, server = _Asking(), grpc.aio.server()
-        cast(Any, log_pb2_grpc).add_LogServiceServicer_to_server(asking, server)
-        cast(Any, transaction_pb2_grpc).add_TransactionServiceServicer_to_server(asking, server)
+        services.add(server, log_pb2.DESCRIPTOR, asking)
+        services.add(server, transaction_pb2.DESCRIPTOR, asking)
         asking.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
         await server.start()
         try:
@@ -85,7 +86,7 @@ def test_a_producer_is_asked_again_after_its_connection_was_closed() -> None:
 def test_a_closed_channel_is_an_error_and_a_cancelled_caller_is_cancelled() -> None:
     async def work() -> None:
         holding, server, channels = _Holding(), grpc.aio.server(), Channels()
-        cast(Any, log_pb2_grpc).add_LogServiceServicer_to_server(holding, server)
+        services.add(server, log_pb2.DESCRIPTOR, holding)
         address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
         await server.start()
         try:

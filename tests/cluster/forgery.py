@@ -10,8 +10,9 @@ from typing import Any, Final, cast
 
 import grpc
 
+from quorumlog.channels import stub
 from quorumlog.errors import ERROR_TRAILER
-from quorumlog.pb import common_pb2, nameserver_pb2_grpc
+from quorumlog.pb import common_pb2
 from quorumlog.pb import nameserver_pb2 as pb
 from tests.cluster.workload import QUEUE_COUNT, TOPIC
 
@@ -25,8 +26,8 @@ def say(address: str, command: Mapping[str, Any] | None, **fields: Any) -> pb.Re
     encoded = b"" if command is None else json.dumps(command).encode()
     request = pb.ReportRequest(**{"group": group, "command": encoded, **fields})
     with grpc.insecure_channel(address) as channel:
-        stub = cast(Any, nameserver_pb2_grpc).NameServerServiceStub(channel)
-        return cast(pb.ReportResponse, stub.Report(request, timeout=TIMEOUT_S))
+        service = stub(channel, pb.DESCRIPTOR)
+        return cast(pb.ReportResponse, service.Report(request, timeout=TIMEOUT_S))
 
 
 def refusal(address: str, command: Mapping[str, Any], **fields: Any) -> str:

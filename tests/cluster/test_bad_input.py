@@ -19,6 +19,7 @@ import pytest
 
 import quorumlog
 from deploy.local import LocalCluster
+from quorumlog.channels import stub
 from quorumlog.errors import (
     InvalidRequestError,
     QuorumlogError,
@@ -27,7 +28,7 @@ from quorumlog.errors import (
     WrongClusterError,
 )
 from quorumlog.nameserver import NameServers
-from quorumlog.pb import common_pb2, log_pb2, log_pb2_grpc
+from quorumlog.pb import common_pb2, log_pb2
 from tests.cluster.conftest import running
 from tests.cluster.workload import TOPIC, Workload, prove
 
@@ -94,11 +95,11 @@ def test_malformed_bytes_at_the_client_port(tmp_path: Path, run: Run) -> None:
                 with pytest.raises(grpc.aio.AioRpcError) as refused:
                     await raw(b"\xff" * 100, timeout=10)
                 assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-                stub = log_pb2_grpc.LogServiceStub(channel)  # type: ignore[no-untyped-call]
+                log = stub(channel, log_pb2.DESCRIPTOR)
                 for records, count in ((b"garbage" * 30, 1), (b"", 1), (b"", 0), (bytes(91), 1)):
                     request = log_pb2.AppendRequest(records=records, record_count=count)
                     with pytest.raises(grpc.aio.AioRpcError) as bad:
-                        await stub.Append(request, timeout=10)
+                        await log.Append(request, timeout=10)
                     trailer = dict(bad.value.trailing_metadata() or ())["quorumlog-error-bin"]
                     error = common_pb2.Error.FromString(trailer)
                     assert error.outcome == common_pb2.OUTCOME_NOT_APPLIED
@@ -282,9 +283,9 @@ def test_readers_that_do_not_read_cost_bounded_memory(tmp_path: Path, run: Run) 
             leader = await asyncio.to_thread(cluster.leader_id)
             before = await asyncio.to_thread(resident_size_bytes, cluster, leader)
             async with grpc.aio.insecure_channel(cluster.address(leader)) as channel:
-                stub = log_pb2_grpc.LogServiceStub(channel)  # type: ignore[no-untyped-call]
+                log = stub(channel, log_pb2.DESCRIPTOR)
                 request = log_pb2.TailRequest(topic=TOPIC, queue_id=0, max_size_bytes=MIB)
-                tails = [stub.Tail(request) for _ in range(40)]
+                tails = [log.Tail(request) for _ in range(40)]
                 for tail in tails:
                     assert (await tail.read()).record_count > 0  # Begun, and then left alone.
                 await still_serves(client)

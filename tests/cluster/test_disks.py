@@ -16,6 +16,7 @@ import pytest
 import quorumlog
 from deploy.local import LocalCluster
 from quorumlog.batch import encode_entries
+from quorumlog.channels import stub
 from quorumlog.errors import (
     Outcome,
     QuorumlogError,
@@ -23,7 +24,7 @@ from quorumlog.errors import (
     from_rpc,
 )
 from quorumlog.outgoing import entry_of
-from quorumlog.pb import log_pb2, log_pb2_grpc
+from quorumlog.pb import log_pb2
 from tests import missing
 from tests.cluster.conftest import running
 from tests.cluster.workload import (
@@ -116,9 +117,9 @@ async def append_once(client: quorumlog.Client) -> QuorumlogError | None:
     records = b"".join(encode_entries([entry], lambda *_: (TOPIC, 0), born_unix_ms=1).pieces)
     leader = (await client.route()).leader_address
     async with grpc.aio.insecure_channel(leader) as channel:
-        stub = log_pb2_grpc.LogServiceStub(channel)  # type: ignore[no-untyped-call]
+        log = stub(channel, log_pb2.DESCRIPTOR)
         try:
-            await stub.Append(log_pb2.AppendRequest(records=records, record_count=1), timeout=10)
+            await log.Append(log_pb2.AppendRequest(records=records, record_count=1), timeout=10)
         except grpc.aio.AioRpcError as error:
             return from_rpc(error, leader)
     return None

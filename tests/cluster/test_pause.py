@@ -10,8 +10,9 @@ import pytest
 
 import quorumlog
 from quorumlog.batch import decode_records
+from quorumlog.channels import stub
 from quorumlog.errors import from_rpc
-from quorumlog.pb import common_pb2, log_pb2, log_pb2_grpc
+from quorumlog.pb import common_pb2, log_pb2
 from tests.cluster.conftest import running
 from tests.cluster.workload import TOPIC, eventually
 
@@ -22,11 +23,11 @@ DENIED = frozenset({"node.not_leader", "node.not_ready", "node.read_failed", "no
 """What a leader may say that was deposed in its sleep."""
 
 
-async def read_at(stub: Any, consistency: common_pb2.Consistency) -> list[bytes] | str:
+async def read_at(log: Any, consistency: common_pb2.Consistency) -> list[bytes] | str:
     """Read at one node and no other: what it has, or the code with which it denies."""
     request = log_pb2.PullRequest(topic=TOPIC, consistency=consistency)
     try:
-        response = await stub.Pull(request, timeout=30)
+        response = await log.Pull(request, timeout=30)
     except grpc.aio.AioRpcError as error:
         return from_rpc(error, "the old leader").code
     return [message.body for message in decode_records(response.records)]
@@ -47,13 +48,13 @@ def test_a_paused_leader_serves_no_stale_linearizable_read(tmp_path: Path, run: 
             await producer.send(TOPIC, "before", queue_id=0)
             old = await asyncio.to_thread(cluster.leader_id)
             async with grpc.aio.insecure_channel(cluster.address(old)) as channel:
-                stub = log_pb2_grpc.LogServiceStub(channel)  # type: ignore[no-untyped-call]
+                log = stub(channel, log_pb2.DESCRIPTOR)
                 linearizable = common_pb2.CONSISTENCY_LINEARIZABLE
-                assert await read_at(stub, linearizable) == [b"before"], "it is connected"
+                assert await read_at(log, linearizable) == [b"before"], "it is connected"
                 await asyncio.to_thread(cluster.pause, old)
                 receipt = await producer.send(TOPIC, "after", queue_id=0)
                 assert receipt.term > 1
-                there = [read_at(stub, linearizable) for _ in range(READ_COUNT)]
+                there = [read_at(log, linearizable) for _ in range(READ_COUNT)]
                 waiting = [asyncio.create_task(one) for one in there]
                 anywhere = await asyncio.gather(*(read_anywhere(client) for _ in range(READ_COUNT)))
                 assert anywhere == [fresh] * READ_COUNT
@@ -62,7 +63,7 @@ def test_a_paused_leader_serves_no_stale_linearizable_read(tmp_path: Path, run: 
                 answers = await asyncio.gather(*waiting)
                 assert all(answer == fresh or answer in DENIED for answer in answers), answers
                 await eventually("one leader", lambda: cluster.leader_id() not in (0, old))
-                assert await read_at(stub, linearizable) == "node.not_leader"
+                assert await read_at(log, linearizable) == "node.not_leader"
             # Its own log has caught up, and is served to whoever asks for that.
             mine = await client.pull(TOPIC, 0, 0, node_id=old, at_least_index=receipt.index)
             assert mine.bodies() == fresh

@@ -16,7 +16,8 @@ import grpc
 
 from deploy.local_process import NodeProcess, spawn
 from node.services.calls import ERROR_TRAILER
-from quorumlog.pb import admin_pb2, admin_pb2_grpc, common_pb2, log_pb2, log_pb2_grpc
+from quorumlog.channels import stub
+from quorumlog.pb import admin_pb2, common_pb2, log_pb2
 from store.message import encode_message
 
 DEADLINE_S = 30.0
@@ -154,8 +155,8 @@ class NodeClient:
 
     def __init__(self, channel: grpc.Channel) -> None:
         self.channel = channel
-        self.log: Any = log_pb2_grpc.LogServiceStub(channel)  # type: ignore[no-untyped-call]
-        self.admin: Any = admin_pb2_grpc.AdminServiceStub(channel)  # type: ignore[no-untyped-call]
+        self.log = stub(channel, log_pb2.DESCRIPTOR)
+        self.admin = stub(channel, admin_pb2.DESCRIPTOR)
 
     def create_topic(self, topic: str, queue_count: int = 1) -> None:
         """Create a topic."""

@@ -16,8 +16,9 @@ from node.errors import NotLeaderError
 from node.services.append_stream import WINDOW_COUNT_MAX, AppendStream
 from node.services.calls import ERROR_TRAILER, BothStreams, Calls, ServerStream, Unary
 from node.services.server import REQUEST_SIZE_BYTES_MAX, GrpcServer, PortTakenError
+from quorumlog.channels import stub
 from quorumlog.errors import BusyError, Outcome, from_rpc
-from quorumlog.pb import common_pb2, log_pb2, log_pb2_grpc
+from quorumlog.pb import common_pb2, log_pb2
 from store.errors import StoreFullError, SyncFailedError
 
 LOG_SERVICE = log_pb2.DESCRIPTOR.services_by_name["LogService"]
@@ -47,14 +48,14 @@ class Served:
         self.port = 0
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[log_pb2_grpc.LogServiceStub]:
+    async def running(self) -> AsyncIterator[Any]:
         """Serve, and connect."""
         self.server = GrpcServer(rpc_count_max=self.rpc_count_max)
         self.port = self.server.bind(Address("127.0.0.1", 0))
         await self.server.start({LOG_SERVICE: self.calls.handler(LOG_SERVICE, self.methods)})
         try:
             async with grpc.aio.insecure_channel(f"127.0.0.1:{self.port}") as self.channel:
-                yield log_pb2_grpc.LogServiceStub(self.channel)  # type: ignore[no-untyped-call]
+                yield stub(self.channel, log_pb2.DESCRIPTOR)
         finally:
             await self.server.stop(0)
 
@@ -188,7 +189,7 @@ def test_before_the_node_serves_every_call_is_told_to_come_back() -> None:
         port = server.bind(Address("127.0.0.1", 0))
         await server.open([LOG_SERVICE])
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-            log: Any = log_pb2_grpc.LogServiceStub(channel)  # type: ignore[no-untyped-call]
+            log = stub(channel, log_pb2.DESCRIPTOR)
             health: Any = health_pb2_grpc.HealthStub(channel)
             for name in ("", LOG_SERVICE.full_name):
                 found = await health.Check(health_pb2.HealthCheckRequest(service=name))

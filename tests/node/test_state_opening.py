@@ -11,7 +11,8 @@ import pytest
 
 from node.checkpoint_files import CheckpointFiles
 from node.state_opening import load_checkpoint
-from quorumlog.pb import consumer_pb2, consumer_pb2_grpc
+from quorumlog.channels import stub
+from quorumlog.pb import consumer_pb2
 from store.errors import CorruptionError, FileSystemError, SyncFailedError
 from store.failpoints import armed, census
 from store.file_system import FileSystem
@@ -33,8 +34,7 @@ def damage(config: Path) -> list[Path]:
 
 
 def consumer_calls(client: NodeClient) -> Any:
-    make: Any = consumer_pb2_grpc.ConsumerServiceStub
-    return make(client.channel)
+    return stub(client.channel, consumer_pb2.DESCRIPTOR)
 
 
 def offset_of(client: NodeClient, group: str) -> int:

@@ -1,7 +1,7 @@
 """The name server over gRPC: what one failed question does to the others."""
 
 import asyncio
-from typing import Any, cast
+from typing import Any
 
 import grpc
 import pytest
@@ -12,14 +12,14 @@ from node.nameserver.proofs import Challenges, Prover
 from node.nameserver.remote import RemoteDirectory
 from node.services.calls import ERROR_TRAILER
 from quorumlog.pb import nameserver_pb2 as pb
-from quorumlog.pb import nameserver_pb2_grpc
+from tests import services
 
 LEADER = "127.0.0.1:1"
 DEADLINE_S = 30.0
 SECRET = b"0123456789abcdef"
 
 
-class Server(nameserver_pb2_grpc.NameServerServiceServicer):
+class Server:
     """Answers polls; holds commands until it may go on, or says nothing at all to anybody."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Server(nameserver_pb2_grpc.NameServerServiceServicer):
 
 async def started(server: Server) -> tuple[grpc.aio.Server, str]:
     found = grpc.aio.server()
-    cast(Any, nameserver_pb2_grpc).add_NameServerServiceServicer_to_server(server, found)
+    services.add(found, pb.DESCRIPTOR, server)
     port = found.add_insecure_port("127.0.0.1:0")
     await found.start()
     return found, f"127.0.0.1:{port}"
