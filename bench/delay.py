@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from quorumlog.client import Client
 
 TOPIC = "bench_delay"
-TARGET_DELIVERED_MSGS_PER_S = 20_000
 TARGET_LATENESS_P50_MS = 100.0
 _DUE_MS = struct.Struct(">q")
 _SENDERS = 4

@@ -8,7 +8,7 @@ it, because the reader demands the entry that the leader had applied then (`at_l
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from pipeline.connection import Connection
@@ -170,8 +170,3 @@ def ranges(
         for queue, (lo, hi) in chosen.items()
         for at in range(lo, hi, records_max)
     ]
-
-
-def without_lost(wanted: Range, min_offset: int) -> Range:
-    """Return what is left of a range when the records before an offset expired."""
-    return replace(wanted, lo=min(max(wanted.lo, min_offset), wanted.hi))

@@ -19,8 +19,6 @@ from quorumlog.message import OutgoingMessage
 from quorumlog.pb import delay_pb2, log_pb2
 from quorumlog.retry import Deadline
 
-LEVEL_MAX: Final = 18
-"""Level 1 is 1 s, then 5 s, 10 s, 30 s, 1 to 10 min, 20 min, 30 min, 1 h, 2 h."""
 HAS_DELAYED: Final = log_pb2.AppendRequest(has_delayed=True).SerializeToString()
 """What a batch of delayed messages has beside others."""
 HELD_SIZE_BYTES: Final = 128

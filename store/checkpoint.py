@@ -46,11 +46,6 @@ class CheckpointValues:
         """From where an abnormal recovery without index must look (4.6)."""
         return max(0, min(self.physic_unix_ms, self.logics_unix_ms) - _SAFETY_MS)
 
-    @property
-    def min_index_unix_ms(self) -> int:
-        """The same when the index must be safe, too."""
-        return min(self.min_unix_ms, self.index_unix_ms)
-
 
 _FIELD_NAMES: Final = tuple(field.name for field in fields(CheckpointValues))
 assert len(_FIELD_NAMES) * 8 == fmt.CHECKPOINT.size

@@ -30,7 +30,6 @@ CUT_FILES_KEPT_MAX: Final = 16
 _MAGIC: Final = b"QLCUT1\n\0"
 _HEADER: Final = struct.Struct(">8sqqqqI")
 _CRC: Final = struct.Struct(">I")
-_CRC_AT: Final = _HEADER.size
 HEADER_SIZE_BYTES: Final = _HEADER.size + _CRC.size
 assert HEADER_SIZE_BYTES == 48
 _NAME: Final = re.compile(r"([0-9]{1,19})-([0-9]{20})-([0-9]{20})\.cut")

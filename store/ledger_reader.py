@@ -139,16 +139,6 @@ class LedgerReader:
             self._refuse_index(index)
         return self._runs.term_at(index)
 
-    def first_index_of_term(self, term: int) -> int:
-        """Return the first kept entry of a term; -1 without any."""
-        found = self._runs.find_term(term, self._tail.link.entry_index)
-        return -1 if found is None else found[0]
-
-    def last_index_of_term(self, term: int) -> int:
-        """Return the last entry of a term; -1 without any."""
-        found = self._runs.find_term(term, self._tail.link.entry_index)
-        return -1 if found is None else found[1]
-
     # --- One entry ---
 
     def entry(self, index: int) -> Entry:

@@ -171,19 +171,9 @@ class StoreStats:
         return self.gauges.wrote_position - self.gauges.flushed_position
 
     @property
-    def bytes_to_dispatch(self) -> int:
-        """Bytes that are readable and not yet in the derived files."""
-        return self.gauges.max_position - self.gauges.dispatched_position
-
-    @property
     def sync_count(self) -> int:
         """Syncs of the log that succeeded."""
         return self.sync_latency.count
-
-    @property
-    def puts_per_sync(self) -> float:
-        """How many batches one sync made durable on average; 0 before the first."""
-        return self.counters["put_count"] / self.sync_count if self.sync_count else 0.0
 
     def warnings(self) -> tuple[str, ...]:
         """Return what an operator should know, in sentences; empty when all is well."""

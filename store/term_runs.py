@@ -71,15 +71,6 @@ class TermRuns:
                 found.append((lo, term))
         return found
 
-    def find_term(self, term: int, last_index: int) -> tuple[int, int] | None:
-        """Return (first, last) index of the entries that have `term`; None without any."""
-        number = bisect_left(self._terms, term)
-        if number == len(self._terms) or self._terms[number] != term:
-            return None
-        first = max(self._firsts[number], self.first_index)
-        last = self._hi(number, last_index) - 1
-        return (first, last) if first <= last else None
-
     def _hi(self, number: int, last_index: int) -> int:
         following = number + 1
         hi = self._firsts[following] if following < len(self._firsts) else last_index + 1

@@ -18,7 +18,7 @@ from node.ha.sender import HaProtocolError
 from node.ha.types import Binding, EpochStart, HaError, Settings, Standing
 from node.state import COMMAND_TOPIC
 from store.config import StoreConfig
-from store.cut_file import CutFile, list_cut_files
+from store.cut_file import CutFile
 from store.errors import RecordFormatError, StoreError
 from store.fatal import end_process
 from store.file_system import FileSystem
@@ -336,10 +336,6 @@ class HaLog:
         self._checked = None
         self.store.begin_at(position, next_offsets)
         self.may_begin = True
-
-    def cut_files(self) -> list[CutFile]:
-        """Return what was set aside and is still there, oldest first."""
-        return list_cut_files(self._fs, self.store.root)
 
     # --- What must not be forgotten ---
 

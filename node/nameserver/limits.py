@@ -14,8 +14,6 @@ KIB: Final = 1024
 MIB: Final = 1024 * KIB
 
 REGISTER_PERIOD_MS: Final = 30_000
-REGISTER_PERIOD_MS_MIN: Final = 10_000
-REGISTER_PERIOD_MS_MAX: Final = 60_000
 HEARTBEAT_PERIOD_MS: Final = 10_000
 """Of a broker in a Raft group: two may get lost before it leaves the routes."""
 HA_HEARTBEAT_PERIOD_MS: Final = 1_000
@@ -65,8 +63,3 @@ class DirectoryLimits:
     master_silence_ms: int = 3_000
     """Silence of an HA master after which another one is proposed: two lost heartbeats. Advice,
     so a wrong guess costs a fail-over and no data."""
-
-
-def register_period_ms(wanted_ms: int) -> int:
-    """Return the period of full reports that a broker may use."""
-    return max(REGISTER_PERIOD_MS_MIN, min(REGISTER_PERIOD_MS_MAX, wanted_ms))

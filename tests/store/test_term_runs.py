@@ -32,7 +32,3 @@ def test_runs_say_what_a_list_says(
         assert runs.term_at(index) == expected
     kept = {n: t for n, t in terms.items() if n >= runs.first_index}
     assert runs.runs(last) == [(n, t) for n, t in sorted(kept.items()) if kept.get(n - 1) != t]
-    for wanted in range(2, term + 2):
-        having = [n for n, t in kept.items() if t == wanted]
-        expected_range = (min(having), max(having)) if having else None
-        assert runs.find_term(wanted, last) == expected_range

@@ -18,7 +18,7 @@ from node.nameserver.directory import (
 )
 from node.nameserver.fields import Refusal
 from node.nameserver.groups import NO_MASTER
-from node.nameserver.limits import DirectoryLimits, register_period_ms
+from node.nameserver.limits import DirectoryLimits
 from node.nameserver.reports import Binding, LogEnd, TopicQueues, heartbeat
 from node.nameserver.routes import route
 from tests.node.nameserver.brokers import (
@@ -261,10 +261,6 @@ def test_old_bindings_are_dropped_and_their_numbers_stay_used() -> None:
     accepted(directory, elect(6, 1, (5, 0)))
     assert sorted(directory.groups["ha"].epochs) == [5, 6]
     refused(directory, elect(3, 1, (6, 0)), "epoch_too_low")
-
-
-def test_periods_of_registrations_are_bounded() -> None:
-    assert [register_period_ms(wanted) for wanted in (0, 30_000, 10**6)] == [10_000, 30_000, 60_000]
 
 
 def test_everything_is_rebuilt_from_broker_reports() -> None:
