@@ -46,7 +46,8 @@ class FilesDamagedError(NodeError):
     def __str__(self) -> str:
         return (
             f"{self.path}: {self.found}; stop this node, move the directory away and start again: "
-            f"the other replicas or the brokers fill a new one"
+            f"the other replicas fill a new one, as long as a majority beside it has its files; "
+            f"docs/operations.md has the way when fewer have"
         )
 
 

@@ -15,6 +15,7 @@ from chaos.receipts import Moment, acked_count
 from chaos.recorder import now_ns
 from chaos.scenario import DEADLINE_S, HA, Context, scenario
 from quorumlog.ha_types import HaLoss
+from quorumlog.nameserver import NameServers
 
 CUT_S: Final = 3.0
 
@@ -168,7 +169,8 @@ async def lost_controller(x: Context) -> None:
 
 @scenario("no-controller", "H9", modes=HA)
 async def no_controller(x: Context) -> None:
-    """Two of three name servers are damaged: there is no controller, and all else goes on."""
+    """Two of three name servers are damaged: there is no controller, and all else goes on. Then
+    the one directory that is left is kept, and there is a controller again."""
     master, epoch = await x.leader(), await x.term()
     slaves = [node for node in x.cluster.node_ids if node != master]
     for node in slaves:
@@ -185,9 +187,33 @@ async def no_controller(x: Context) -> None:
     await x.linger(5.0)  # Longer than the silence after which a controller would decide.
     await x.acked(300)
     x.prove("the master stayed", await x.leader() == master and await x.term() == epoch)
-    for node in slaves:
-        await x.do(x.cluster.kill, node)
-        await x.do(shutil.rmtree, x.cluster.data_directory(node) / "nameserver")
-        await x.do(x.cluster.start, node)
-        await x.do(x.cluster.wait_ready)
+    await _keep_one_directory(x, master, *slaves)
     await x.acked(100)
+    old = await x.leader()
+    x.leader_lost()
+    x.inject("kill", f"the master, node {old}")
+    await x.do(x.cluster.kill, old)
+    x.prove("a controller made another node the master", await x.new_leader(old))
+    await x.do(x.cluster.start, old)
+    await x.do(x.cluster.wait_ready)
+
+
+async def _keep_one_directory(x: Context, kept: int, *lost: int) -> None:
+    """Bring a name server of which only one replica has its files back, as docs/operations.md says
+    under "A replica of the name server without memory"."""
+    for node in (kept, *lost):
+        await x.do(x.cluster.kill, node)
+    directory = x.cluster.data_directory(kept) / "nameserver"
+    for name in ("lives.0", "lives.1"):
+        await x.do((directory / name).unlink, missing_ok=True)
+    for node in lost:
+        await x.do(shutil.rmtree, x.cluster.data_directory(node) / "nameserver")
+    first, *rest = lost
+    await x.do(x.cluster.start, kept, first)
+    addresses = [x.cluster.local.address(node) for node in (kept, first)]
+    async with NameServers(addresses) as names, asyncio.timeout(DEADLINE_S * x.options.time_scale):
+        while not any(replica.leader for replica in await names.status()):
+            x.load.check()
+            await asyncio.sleep(0.05)
+    await x.do(x.cluster.start, *rest)
+    await x.do(x.cluster.wait_ready)
