@@ -2,7 +2,7 @@
 
 Owns the meaning of a RocketMQ V1/V2 record (storage-formats 1.2 to 1.10); must not know where
 records are kept. This is the readable path, one object a record, for clients, tools and tests. The
-append path (`store.patch`) and the dispatcher read the same bytes without building objects.
+append path (`store.stamp`) and the dispatcher read the same bytes without building objects.
 """
 
 import ipaddress
