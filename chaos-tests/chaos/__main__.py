@@ -24,6 +24,7 @@ from chaos.page import page
 from chaos.profile import Mode, Options
 from chaos.scenario import SCENARIOS, Scenario
 from chaos.summary import Summary
+from deploy.run_guard import guard_this_process
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 HISTORY_KEPT_COUNT: Final = 60
@@ -90,6 +91,7 @@ def main(
     # What clients say of nodes that do not answer is in the history.
     logging.getLogger("quorumlog").setLevel(logging.ERROR)
     click.echo(f"chaos-tests: seed {seed}, mode {mode}")
+    guard_this_process()
     try:
         sys.exit(asyncio.run(_run(plan, Options(seed, chosen), artifacts / str(seed))))
     except (ChaosError, NotPossibleHereError) as error:

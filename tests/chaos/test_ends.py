@@ -36,7 +36,7 @@ class Processes:
         return self._directory / f"node-{node_id}"
 
     def start(self, ends: Ends, node: int, word: str = "wait") -> NodeProcess:
-        environment = {"PYTHONPATH": str(self._directory)}
+        environment = {**os.environ, "PYTHONPATH": str(self._directory)}
         made = spawn("doer", [word], log=self._directory / "log", environment=environment)
         self._last[node] = made
         self.all.append(made)

@@ -1,6 +1,7 @@
 """The shim, under a real Python process: errors, delays, hangs, a moved clock, a shadow."""
 
 import errno
+import os
 import subprocess
 import sys
 import threading
@@ -55,7 +56,7 @@ class Child:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=shim.environment(),
+            env={**os.environ, **shim.environment()},
         )
 
     def do(self, word: str, name: str = "a") -> str:

@@ -4,11 +4,13 @@ The machine may have no Go to build Toxiproxy with: then the whole is skipped, w
 where `CI` is set that is a failure.
 """
 
+import contextlib
 import json
 import re
 import subprocess
 from pathlib import Path
 
+import psutil
 import pytest
 from chaos.campaign import FEATURES, SHORT, SLICE
 from chaos.errors import NotPossibleHereError
@@ -16,10 +18,13 @@ from chaos.scenario import SCENARIOS
 from chaos.scenarios import network
 from chaos.toxiproxy import install
 
+from deploy.local_process import NodeProcess, started_at
 from tests import missing
+from tests.node.processes import wait_for
 
 RUN = Path(network.__file__).resolve().parents[2] / "run"
 TIMEOUT_S = 900
+END_TIMEOUT_MS = 20_000
 
 
 @pytest.mark.slow
@@ -45,6 +50,33 @@ def test_the_slice(tmp_path: Path) -> None:
     assert page.count("<svg") == summary["passed"]
     assert "<script src" not in page
     assert "<link" not in page
+
+
+@pytest.mark.slow
+def test_a_killed_run_leaves_neither_nodes_nor_proxies(tmp_path: Path) -> None:
+    try:
+        install()
+    except NotPossibleHereError as reason:
+        missing.injector(reason)
+    words = [str(RUN), "kill-leader", "--artifacts", str(tmp_path)]
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT) as run:
+        try:
+            started = wait_for("three nodes and a proxy", lambda: _nodes_and_proxy(run.pid))
+        finally:
+            run.kill()
+    for process in started:
+        assert process.wait_end(END_TIMEOUT_MS), "a process outlived the run"
+
+
+def _nodes_and_proxy(run: int) -> list[NodeProcess]:
+    """Those of a run, when all of them are there."""
+    found, kinds = [], []
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for child in psutil.Process(run).children(recursive=True):
+            line = " ".join(child.cmdline())
+            kinds += [kind for kind in ("-m node", "-proxy-metrics") if kind in line]
+            found.append(NodeProcess(child.pid, started_at(child.pid)))
+    return found if sorted(kinds) == ["-m node"] * 3 + ["-proxy-metrics"] else []
 
 
 def test_tiers_name_scenarios_and_every_scenario_names_rows() -> None:

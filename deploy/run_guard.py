@@ -1,0 +1,103 @@
+"""Ends what a run of tests or of fault injection started, when the run itself is gone.
+
+A run that is killed closes nothing, and its nodes live in sessions of their own. So the run marks
+its environment, which everything it starts inherits, and starts a guard: a process that waits until
+the run has ended, in whatever way, and then kills all that carries the mark. It matters neither
+which thread started a process, nor how deep it is, nor in what language it is written; the signal
+that Linux sends at the death of a parent (PR_SET_PDEATHSIG) follows one thread and one generation.
+
+Owns the mark and the guard; must not know what it ends. A cluster that a user starts has no mark.
+Works on Linux only; elsewhere nothing happens. The guard runs this file alone, with the standard
+library, so that it starts fast: `python -I -S run_guard.py PID MARK` watches its parent, PID.
+"""
+
+import os
+import secrets
+import select
+import signal
+import subprocess
+import sys
+import time
+from typing import Final
+
+VARIABLE: Final = "_QUORUMLOG_RUN"
+"""Begins otherwise than settings do: local nodes are started without those."""
+_SCAN_EVERY_S: Final = 0.1
+_QUIET_SCAN_COUNT: Final = 5
+"""So many scans must find nothing: a process between fork and exec does not show the mark yet."""
+_TIMEOUT_S: Final = 60.0
+"""A process that hangs in the kernel cannot be ended."""
+_guards: Final[dict[int, "subprocess.Popen[bytes]"]] = {}
+"""By the process that is guarded: a fork of it is another one. Kept, since nobody waits for it."""
+
+
+def guard_this_process() -> None:
+    """Let all that this process starts from now on end with it; a second call changes nothing."""
+    run = os.getpid()
+    if sys.platform != "linux" or run in _guards:
+        return
+    mark = f"{run}-{secrets.token_hex(8)}"
+    # Without the mark of a run around this one: its guard would end this one too early.
+    environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
+    _guards[run] = subprocess.Popen(
+        [sys.executable, "-I", "-S", __file__, str(run), mark],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd="/",
+        env=environment,
+    )
+    os.environ[VARIABLE] = mark
+
+
+def _wait_for_end(run: int) -> None:
+    try:
+        end = os.pidfd_open(run)
+    except ProcessLookupError:
+        return
+    try:
+        # Otherwise the run has ended before, and the number may be another process's.
+        if os.getppid() == run:
+            select.select([end], [], [])
+    finally:
+        os.close(end)
+
+
+def _end_all(mark: str) -> None:
+    entry = f"{VARIABLE}={mark}".encode()
+    deadline, quiet_count = time.monotonic() + _TIMEOUT_S, 0
+    while quiet_count < _QUIET_SCAN_COUNT and time.monotonic() < deadline:
+        pids = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+        ended = [pid for pid in pids if pid != os.getpid() and _end_if_marked(pid, entry)]
+        quiet_count = 0 if ended else quiet_count + 1
+        time.sleep(_SCAN_EVERY_S)
+
+
+def _end_if_marked(pid: int, entry: bytes) -> bool:
+    """Kill one process if it has the entry in its environment; return whether it has."""
+    try:
+        # Held while its environment is read, so that no later process of this number is hit.
+        process = os.pidfd_open(pid)
+    except OSError:
+        return False
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            is_marked = entry in file.read().split(b"\0")
+        if is_marked:
+            signal.pidfd_send_signal(process, signal.SIGKILL)
+        return is_marked
+    except OSError:  # It has ended, or is another user's.
+        return False
+    finally:
+        os.close(process)
+
+
+def _main(run: int, mark: str) -> None:
+    # What is sent to the run's group or terminal is not for the guard.
+    os.setsid()
+    _wait_for_end(run)
+    _end_all(mark)
+
+
+if __name__ == "__main__":
+    _main(int(sys.argv[1]), sys.argv[2])

@@ -1,0 +1,149 @@
+"""A run that is killed leaves no process behind, whoever started it and however deep it is."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from deploy.local_process import NodeProcess, spawn, started_at
+from deploy.run_guard import VARIABLE
+from tests.tidy.repository import ROOT
+
+END_TIMEOUT_MS = 20_000
+TEST_WITH_A_NODE = """
+    import sys
+    from deploy.local import LocalCluster
+
+    def test_it(tmp_path):
+        with LocalCluster.create(tmp_path / "c", nodes=1) as cluster:
+            print("\\npid", cluster.process(1).pid, flush=True)
+            sys.stdin.read()
+"""
+RUN_WITH_A_THREAD = """
+    import subprocess, sys, threading
+    from deploy.run_guard import guard_this_process
+
+    guard_this_process()
+    guard_this_process()
+    inner = "import subprocess; print('pid', subprocess.Popen(['sleep', '600']).pid, flush=True)"
+    words = [sys.executable, "-c", inner]
+    start = lambda: subprocess.run(words, check=True, start_new_session=True)
+    thread = threading.Thread(target=start)
+    thread.start()
+    thread.join()
+    sys.stdin.read()
+"""
+"""What started the process has ended, thread and parent."""
+
+
+TEST_THAT_WAITS = """
+    import os, signal
+
+    def test_it():
+        print("\\npid", os.getpid(), flush=True)
+        signal.pause()
+"""
+
+
+@contextmanager
+def run(*words: str) -> Iterator[tuple["subprocess.Popen[str]", NodeProcess]]:
+    """Start a process that starts another and tells its number; both are gone at the end."""
+    with subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
+    ) as process:
+        try:
+            assert process.stdout is not None
+            told = next((line for line in process.stdout if line.startswith("pid ")), None)
+            assert told is not None, "it ended before it had started something"
+            pid = int(told.split()[1])
+            started = NodeProcess(pid, started_at(pid))
+            try:
+                yield process, started
+            finally:
+                started.send(signal.SIGKILL)
+        finally:
+            process.kill()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_node_of_a_test_run_that_is_killed_is_ended(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    file = tmp_path / "test_node.py"
+    file.write_text(textwrap.dedent(TEST_WITH_A_NODE))
+    options = ["-q", "-s", "-c", os.devnull, f"--basetemp={tmp_path / 'run'}"]
+    plugins = ["-p", "no:cacheprovider", "-p", "tests.conftest"]
+    with run(sys.executable, "-m", "pytest", *options, *plugins, str(file)) as (tests, node):
+        assert node.is_alive
+        tests.send_signal(number)
+        assert node.wait_end(END_TIMEOUT_MS), "the node outlived the tests"
+
+
+def test_the_thread_and_the_process_that_started_it_may_be_gone() -> None:
+    with run(sys.executable, "-c", textwrap.dedent(RUN_WITH_A_THREAD)) as (process, sleeper):
+        assert sleeper.is_alive
+        process.kill()
+        assert sleeper.wait_end(END_TIMEOUT_MS), "the process outlived the run"
+
+
+def test_a_run_that_ends_by_itself_leaves_nothing_either() -> None:
+    with run(sys.executable, "-c", textwrap.dedent(RUN_WITH_A_THREAD)) as (process, sleeper):
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(END_TIMEOUT_MS / 1000) == 0
+        assert sleeper.wait_end(END_TIMEOUT_MS), "the process outlived the run"
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A checkout of one test, whose other checks do nothing."""
+    for name in ("tests/run", "deploy/run_guard.py"):
+        (tmp_path / name).parent.mkdir()
+        shutil.copy(ROOT / name, tmp_path / name)
+    (tmp_path / "tests" / "test_waits.py").write_text(textwrap.dedent(TEST_THAT_WAITS))
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -s -p no:cacheprovider\n")
+    scripts = {"deploy/venv": "true", ".venv/bin/python": f'exec {sys.executable} "$@"'}
+    scripts |= {f".venv/bin/{name}": "true" for name in ("ruff", "mypy", "lint-imports")}
+    for name, body in scripts.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    return tmp_path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_killed_script_leaves_no_tests_running(number: signal.Signals, checkout: Path) -> None:
+    with run(str(checkout / "tests" / "run"), "--fast") as (script, tests):
+        assert tests.is_alive
+        script.send_signal(number)
+        assert tests.wait_end(END_TIMEOUT_MS), "the tests outlived the script"
+
+
+def test_processes_of_another_run_stay(tmp_path: Path) -> None:
+    # This one has the mark of the tests that run here, as any process that a test starts.
+    ours = spawn(
+        "http.server", ["--bind", "127.0.0.1", "0"], log=tmp_path / "log", environment=os.environ
+    )
+    try:
+        with run(sys.executable, "-c", textwrap.dedent(RUN_WITH_A_THREAD)) as (process, sleeper):
+            process.kill()
+            assert sleeper.wait_end(END_TIMEOUT_MS)
+        assert ours.is_alive
+    finally:
+        ours.send(signal.SIGKILL)
+        ours.wait_end(END_TIMEOUT_MS)
+
+
+def test_what_a_test_starts_carries_the_mark_of_this_run() -> None:
+    words = [sys.executable, "-c", f"import os; print(os.environ[{VARIABLE!r}])"]
+    told = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    assert told.startswith(f"{os.getpid()}-")
