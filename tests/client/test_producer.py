@@ -324,7 +324,7 @@ def test_a_message_whose_claim_is_late_was_not_sent(monkeypatch: pytest.MonkeyPa
     async def never(self: Node, request: Any, context: Any) -> Any:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(Node, "ClaimProducer", never)
+    monkeypatch.setattr(Node, "ClaimProducer", never, raising=False)
 
     async def scenario() -> None:
         async with fake_cluster(1) as cluster, connect(cluster) as client:
