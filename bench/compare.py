@@ -143,7 +143,7 @@ async def _deaths(
 async def _reported_lost_count(client: "Client") -> int:
     """Messages that the nodes say were cut off, acked or not; replicas that cut the same tell it
     once."""
-    from quorumlog.admin_types import NodeDown
+    from quorumlog.admin.types import NodeDown
 
     cut: dict[tuple[int, int], int] = {}
     for replica in (await client.admin.ha_group()).nodes:

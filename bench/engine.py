@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from bench import limits
 from store.config import GIB, MIB, StoreConfig
-from store.message import encode_message
+from store.record.message import encode_message
 from store.store import Store
 
 Container = Literal["commit_log", "ledger"]

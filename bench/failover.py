@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from bench.report import histogram, latency
 
 if TYPE_CHECKING:
-    from quorumlog.admin_types import ClusterStatus
+    from quorumlog.admin.types import ClusterStatus
     from quorumlog.client import Client
 
 TOPIC = "failover"
@@ -192,7 +192,7 @@ async def _wait_leader(client: "Client", survivors: list[int], term: int) -> flo
 
 async def _wait_healthy(client: "Client") -> "ClusterStatus":
     """Wait until every node answers, follows one leader, and has what that leader had committed."""
-    from quorumlog.admin_types import NodeStatus
+    from quorumlog.admin.types import NodeStatus
 
     async with _deadline("the nodes were not level", _HEALTH_DEADLINE_S):
         needed: int | None = None

@@ -26,7 +26,7 @@ from pipeline.reading import read_range
 from pipeline.schema import parse_columns, spark_schema
 from pipeline.session import spark_session
 from quorumlog import sync
-from store.message import encode_message
+from store.record.message import encode_message
 
 BODY_SIZE_BYTES: Final = 1024
 QUEUE_COUNT: Final = 4

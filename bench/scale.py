@@ -53,7 +53,7 @@ class Scale:
 
 async def fill(client: "Client", scale: Scale) -> None:
     """Make all topics, with a message in each queue."""
-    from quorumlog.message import OutgoingMessage
+    from quorumlog.records.message import OutgoingMessage
 
     async with client.producer() as producer:
 

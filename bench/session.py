@@ -268,7 +268,7 @@ async def main(spec: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    from quorumlog.cli.grpc_engine import choose_engine
+    from quorumlog.cluster.grpc_engine import choose_engine
 
     choose_engine()
     import uvloop

@@ -1,9 +1,10 @@
 """What to be alerted of: the one table behind deploy/prometheus/alerts.yml and docs/alerts.md.
 
 Owns the conditions and what they mean; must not know how a node counts. A condition names metrics
-of `node.metrics` and the labels `job` and `instance` that Prometheus adds; tests/deploy compares
-them. Rules that each has to keep: it is silent on a healthy cluster, however young or idle; it says
-something of nodes that are down, whose own metrics are gone; it ends when the trouble has.
+of `node.monitoring.metrics` and the labels `job` and `instance` that Prometheus adds; tests/deploy
+compares them. Rules that each has to keep: it is silent on a healthy cluster, however young or
+idle; it says something of nodes that are down, whose own metrics are gone; it ends when the trouble
+has.
 
     python -m deploy.alerts rules > deploy/prometheus/alerts.yml
     python -m deploy.alerts page > docs/alerts.md

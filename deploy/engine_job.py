@@ -34,7 +34,7 @@ from deploy.stdlib_source import (
     standard_library,
 )
 from quorumlog.cli.errors import CliError, ExitCode, report
-from store.message import decode_message
+from store.record.message import decode_message
 from store.store import Store
 
 _PULL_COUNT = 4096

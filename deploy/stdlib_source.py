@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from store.message import encode_message
+from store.record.message import encode_message
 
 QUEUES_PER_TOPIC = 8
 PATH_PROPERTY = "PATH"

@@ -16,11 +16,20 @@ from typing import Any, Final
 
 import structlog
 
-from node import logs
-from node.config import Settings
-from node.directory_owner import IdentityMismatchError
-from node.errors import NodeError
-from node.fail_stop import (
+from node.config.settings import Settings
+from node.config.start_advice import mode_of, told
+from node.errors.common import NodeError
+from node.ha_node import HaNode
+from node.node import Node
+from node.offline.term_seal import SealedError, TermEndError
+from node.peers.tls import TlsFileError
+from node.raft_node import RaftNode
+from node.replication.ha.core.types import HaError
+from node.replication.ha.storage.losses import LossFileError
+from node.replication.ha.storage.replica_file import GroupChangedError
+from node.replication.raft.storage.snapshot import SnapshotFormatError
+from node.runtime import logs
+from node.runtime.fail_stop import (
     EXIT_BAD_CONFIG,
     EXIT_BAD_DATA,
     EXIT_OK,
@@ -28,19 +37,10 @@ from node.fail_stop import (
     EXIT_TRY_LATER,
     FailStop,
 )
-from node.ha.losses import LossFileError
-from node.ha.node import HaNode
-from node.ha.replica_file import GroupChangedError
-from node.ha.types import HaError
-from node.node import Node
-from node.private_files import make_private
-from node.raft_node import RaftNode
+from node.runtime.identity import IdentityMismatchError
+from node.runtime.private_files import make_private
 from node.services.server import PortTakenError
-from node.snapshot import SnapshotFormatError
-from node.start_advice import mode_of, told
 from node.stopping import Stopping
-from node.term_seal import SealedError, TermEndError
-from node.tls import TlsFileError
 from store.errors import (
     CorruptionError,
     DerivedFileError,

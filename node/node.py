@@ -2,12 +2,14 @@
 
 Owns that order: the store opens first (its lock decides who may run), then peers are met, an empty
 disk learns what it is, and only then anything is served. What a step does with a log that is
-replicated by Raft is `node.raft_node`'s, for a master-slave group it is `node.ha.node`'s. Stopping
+replicated by Raft is `node.raft_node`'s, for a master-slave group it is `node.ha_node`'s. Stopping
 is `node.stopping`, signals and exit codes are the lifecycle's.
 """
 
 import asyncio
+import dataclasses
 import gc
+import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -17,37 +19,40 @@ from typing import Any, Final, Protocol
 import structlog
 from prometheus_client import CollectorRegistry
 
-from node import metrics, picture
 from node.broker import Broker
-from node.config import Settings
-from node.config_types import Address
-from node.derived_care import DerivedCare
-from node.environment import raise_descriptor_limit, tls_files
-from node.exposure import exposures
-from node.fail_stop import FailStop
-from node.handshake import LinkIdentity
-from node.health import Health, Phase, Replicated
-from node.http import HttpServer
-from node.limits import Limits
-from node.link_types import LinkStats
-from node.lives import NodeLives
+from node.broker.append.sizes import TopicSizes
+from node.config.environment import raise_descriptor_limit, tls_files
+from node.config.exposure import exposures
+from node.config.limits import Limits
+from node.config.settings import Settings
+from node.config.types import Address
+from node.monitoring import bound_samples, metrics
+from node.monitoring import rocketmq_samples as gateway
+from node.monitoring.health import Health, Phase, Replicated
+from node.monitoring.http import HttpServer
 from node.nameserver.brokers import LocalBroker
 from node.nameserver.calls import NameServerCalls
 from node.nameserver.service import NameServerService
-from node.node_file import write_node_file
+from node.peers.handshake import LinkIdentity
+from node.peers.tls import TlsFiles, ends_unix_s, grpc_client_credentials, grpc_server_credentials
+from node.peers.types import LinkStats
+from node.replication.derived_scrub import DerivedCare
+from node.replication.lives import NodeLives
+from node.replication.scrub import Scrub
 from node.rocketmq.access import Access
 from node.rocketmq.service import RocketMq
-from node.scrub import Scrub
+from node.runtime.fail_stop import FailStop
+from node.runtime.node_file import write_node_file
+from node.runtime.sync_watch import SyncWatch, WatchedFileSystem
 from node.services.calls import Calls
 from node.services.methods import SERVICES, Admin, handlers
 from node.services.server import GrpcServer, PortTakenError
-from node.state_machine import StateMachine
-from node.sync_watch import SyncWatch, WatchedFileSystem
-from node.tls import TlsFiles, ends_unix_s, grpc_client_credentials, grpc_server_credentials
-from quorumlog import __version__
-from raft.messages import NodeId
+from node.state.machine import StateMachine
+from quorumlog.version import __version__
+from raft.messages import NO_NODE, NodeId
 from store.errors import CorruptionError, DerivedFileError
-from store.file_system import FileSystem
+from store.files.file_system import FileSystem
+from store.stats import LatencyStats
 from store.store import Store
 
 _POLL_S: Final = 0.005
@@ -183,9 +188,7 @@ class Node(ABC):
 
     async def _start_http(self) -> PortTakenError | None:
         registry = CollectorRegistry()
-        registry.register(
-            metrics.NodeCollector(lambda: picture.samples(self), lambda: picture.histograms(self))
-        )
+        registry.register(metrics.NodeCollector(lambda: samples(self), lambda: histograms(self)))
         self.http = HttpServer(self.health, registry, self.status)
         address = self.settings.http_listen
         if address is None:
@@ -295,8 +298,8 @@ class Node(ABC):
         )
 
     def status(self) -> dict[str, Any]:
-        """Return the picture for /status."""
-        return picture.status(self)
+        """Return what /status shows."""
+        return status(self)
 
     def warnings(self) -> tuple[str, ...]:
         """Return what an operator should know, in sentences; once `log` is there."""
@@ -320,3 +323,82 @@ class Node(ABC):
             in_flight_size_bytes_max=self.settings.in_flight_size_bytes_max,
             delay_ms_max=self.settings.delay_ms_max,
         )
+
+
+def status(node: "Node") -> dict[str, Any]:
+    """Return what /status shows, with the same keys at any time."""
+    settings, ready = node.settings, node.health.ready()
+    found: dict[str, Any] = {
+        "node_id": settings.node_id,
+        "cluster_id": settings.cluster_id,
+        "replication": settings.replication,
+        "version": __version__,
+        "pid": os.getpid(),
+        "uptime_ms": int(1000 * (time.monotonic() - node.began_s)),
+        "phase": node.health.phase.value,
+        "ready": ready.is_good,
+        "detail": ready.reason,
+        "address": node.address,
+        "peer_address": node.peer_address,
+        "http_address": node.http_address,
+        "role": "",
+        "term": None,
+        "leader_id": NO_NODE,
+        "first_index": None,
+        "last_index": None,
+        "durable_index": None,
+        "commit_index": None,
+        "applied_index": None,
+        "warnings": [],
+        "nameserver": nameserver(node),
+    }
+    if hasattr(node, "maintenance"):
+        found |= {**node.replica_status(), "warnings": list(node.warnings())}
+    return found
+
+
+def nameserver(node: "Node") -> dict[str, Any] | None:
+    """Return how the replica of the name server is; None without one, or before it is there."""
+    status = node.nameserver.status() if hasattr(node, "nameserver") else None
+    if status is None:
+        return None
+    return dataclasses.asdict(status) | {"group_problems": dict(node.nameserver.watch.problems)}
+
+
+def samples(node: "Node") -> Iterator[metrics.Sample]:
+    """Yield the value of each metric that is not a histogram."""
+    settings = node.settings
+    identity = (str(settings.node_id), settings.cluster_id, settings.group, __version__)
+    yield "node", identity, 1.0
+    yield "ready", (), float(node.health.ready().is_good)
+    yield "uptime_seconds", (), time.monotonic() - node.began_s
+    for file, unix_s in node.tls_ends_unix_s.items():
+        yield "tls_expiry_timestamp_seconds", (file,), unix_s
+    yield from metrics.call_samples(node.calls.counters)
+    if hasattr(node, "grpc"):
+        yield from bound_samples.call_bounds(node.grpc.requests, node.grpc.responses)
+    yield from bound_samples.log_bounds()
+    yield from bound_samples.http_bounds(node.http.connections)
+    if hasattr(node, "maintenance"):
+        yield from node.replica_samples()
+        yield from metrics.link_samples(node.link.stats())
+        yield "scrub_interval_seconds", (), settings.scrub_interval_ms / 1000
+        yield from metrics.store_samples(node.log.store.stats())
+        yield "store_warnings", (), len(node.warnings())
+        yield from metrics.broker_samples(node.broker.stats())
+    if hasattr(node, "nameserver"):
+        yield from metrics.nameserver_samples(node.nameserver)
+    if hasattr(node, "rocketmq"):
+        yield from gateway.samples(node.rocketmq)
+
+
+def histograms(node: "Node") -> dict[str, LatencyStats | TopicSizes]:
+    """Return the histograms by name."""
+    found: dict[str, LatencyStats | TopicSizes] = {}
+    if hasattr(node, "log"):
+        stats = node.log.store.stats()
+        found["append_seconds"] = stats.put_latency
+        found["sync_seconds"] = stats.sync_latency
+    if hasattr(node, "maintenance"):
+        found["record_bytes"] = node.broker.stats().record_sizes
+    return found

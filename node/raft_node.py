@@ -10,50 +10,50 @@ from typing import Any, Final, cast
 
 import structlog
 
-from node import metrics
-from node.admin import NodeAdmin
+from node.admin.raft import NodeAdmin
 from node.broker import Broker, BrokerIdentity
-from node.broker.delay.holders import needed_position
-from node.broker.seam import BrokerDriver
-from node.checkpoint_files import CheckpointFiles
-from node.config import Settings
-from node.config_types import Address
-from node.connection_watch import DriverWatch, FetchWatch, FoundingWatch
-from node.derived_care import DerivedCare
-from node.driver import Driver
-from node.environment import store_host
-from node.fail_stop import DAMAGE_MARKER, FailStop
-from node.fetch import EntryFetcher, EntryServer
-from node.founding import Founding, Verdict
-from node.health import Phase
-from node.ledger_log import LedgerLog
-from node.maintenance import Maintenance
+from node.broker.core.ports import BrokerDriver
+from node.config.environment import store_host
+from node.config.settings import Settings
+from node.config.types import Address
+from node.monitoring import metrics
+from node.monitoring.health import Phase
 from node.nameserver.brokers import RaftBroker
 from node.node import Node
-from node.peer_frames import PeerFrames
-from node.peer_link import PeerLink
-from node.raft_memory import RaftMemory
-from node.repair import (
+from node.offline.term_seal import refuse_if_sealed, refuse_term_end, term_warnings
+from node.peers.dispatch import PeerFrames
+from node.peers.frames import FrameKind
+from node.peers.link import PeerLink
+from node.peers.tls import TlsFiles, client_context, server_context
+from node.replication.derived_scrub import DerivedCare
+from node.replication.foundation import Founding, Verdict
+from node.replication.raft.driver import Driver
+from node.replication.raft.fetch import EntryFetcher, EntryServer
+from node.replication.raft.maintenance import Maintenance
+from node.replication.raft.memory import RaftMemory
+from node.replication.raft.opening import open_state
+from node.replication.raft.repair import (
     ClosedRepair,
     LiveRepair,
     RepairProgress,
     find_damaged,
     open_repaired,
 )
-from node.replica import Replica
-from node.scrub import Scrub
-from node.snapshots import Snapshots
-from node.state import Member
-from node.state_opening import open_state
-from node.term_seal import refuse_if_sealed, refuse_term_end, term_warnings
-from node.tls import TlsFiles, client_context, server_context
-from node.wire import FrameKind
+from node.replication.raft.snapshots import Snapshots
+from node.replication.raft.storage.log import LedgerLog
+from node.replication.raft.watches import DriverWatch, FetchWatch, FoundingWatch
+from node.replication.scrub import Scrub
+from node.runtime.fail_stop import DAMAGE_MARKER, FailStop
+from node.state.checkpoint_files import CheckpointFiles
+from node.state.held import needed_position
+from node.state.state import Member
 from raft.errors import RaftError
 from raft.messages import NO_INDEX, NO_NODE, Index, NodeId, Standing
+from raft.pump.replica import Replica
 from raft.ready import RoleChange
 from raft.transitions import Role
 from store.errors import CorruptionError
-from store.ledger_fetched import RepairReport
+from store.ledger.mending.fetched import RepairReport
 
 RAFT_FRAMES: Final = (
     FrameKind.VOTE_REQUEST,

@@ -10,10 +10,10 @@ from typing import Final
 
 import structlog
 
-from node.health import Phase
+from node.monitoring.health import Phase
 from node.node import Node
-from node.node_file import remove_node_file
 from node.raft_node import RaftNode
+from node.runtime.node_file import remove_node_file
 
 CALL_GRACE_MS: Final = 500
 """For calls whose answer is on its way when the broker lets everybody go."""

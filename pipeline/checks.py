@@ -9,9 +9,9 @@ from pipeline.connection import Connection
 from pipeline.errors import OptionError
 from pipeline.options import Cluster, SourceOptions, source_options
 from pipeline.plan import bounds, queues_of
+from quorumlog.consume.reads import unknown_topic
 from quorumlog.errors import UnknownTopicError
-from quorumlog.options import FIRST
-from quorumlog.reads import unknown_topic
+from quorumlog.records.options import FIRST
 
 
 def check_source(options: Mapping[str, str]) -> int:

@@ -20,8 +20,8 @@ import pyarrow as pa
 
 from pipeline.properties import Ints, Properties, pieces, text_pieces
 from pipeline.schema import COLUMNS, TIMESTAMP, arrow_schema
-from quorumlog.compression import IS_COMPRESSED, decompress
 from quorumlog.errors import CorruptRecordError
+from quorumlog.records.compression import IS_COMPRESSED, decompress
 
 MAGIC_V1: Final = 0xDAA320A7
 MAGIC_V2: Final = 0xDAA320AB

@@ -14,7 +14,8 @@ from pipeline.connection import Connection
 from pipeline.errors import OptionError, RowError
 from pipeline.options import SinkOptions
 from pipeline.schema import COLUMNS
-from quorumlog.batch import (
+from quorumlog.errors import InvalidRequestError, TooLargeError, UnknownTopicError
+from quorumlog.records.batch import (
     KEYS,
     PROPERTY_CRC,
     TAGS,
@@ -26,7 +27,6 @@ from quorumlog.batch import (
     size_bytes_of,
     topic_template,
 )
-from quorumlog.errors import InvalidRequestError, TooLargeError, UnknownTopicError
 
 BATCH_SIZE_BYTES: Final = 512 * 1024
 BATCH_COUNT: Final = 1_000

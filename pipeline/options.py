@@ -11,9 +11,9 @@ from typing import Final
 
 from pipeline.errors import OptionError
 from pipeline.schema import COLUMNS, UnknownColumnError, parse_columns
+from quorumlog.cluster.tls import NO_TLS, ClientTls
 from quorumlog.errors import InvalidRequestError
-from quorumlog.options import END, FIRST, parse_position
-from quorumlog.tls import NO_TLS, ClientTls
+from quorumlog.records.options import END, FIRST, parse_position
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"

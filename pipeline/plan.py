@@ -15,9 +15,9 @@ from pipeline.connection import Connection
 from pipeline.errors import DataLossError, OffsetsError, OptionError
 from pipeline.options import Offsets, Place, SourceOptions
 from quorumlog.client import Client
-from quorumlog.options import END, FIRST, Time, parse_position
-from quorumlog.queues import Queue
-from quorumlog.reads import QueueOffsets
+from quorumlog.consume.reads import QueueOffsets
+from quorumlog.records.options import END, FIRST, Time, parse_position
+from quorumlog.records.queues import Queue
 
 _log = logging.getLogger("quorumlog.pipeline")
 

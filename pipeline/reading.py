@@ -17,9 +17,9 @@ from pipeline.connection import Connection
 from pipeline.errors import DataLossError
 from pipeline.options import SourceOptions
 from pipeline.plan import Range
+from quorumlog.cluster.retry import Backoff, Deadline
+from quorumlog.consume.raw import RawRecords
 from quorumlog.errors import QuorumlogError
-from quorumlog.raw import RawRecords
-from quorumlog.retry import Backoff, Deadline
 
 PULL_SIZE_BYTES_MAX: Final = 2 * 1024 * 1024
 PATIENCE_MS: Final = 1_000

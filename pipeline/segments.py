@@ -46,9 +46,9 @@ from pipeline.segments_walk import Chunk, Walk
 from store import format as fmt
 from store.config import MIB
 from store.errors import InnerBatchError
-from store.inner_batches import is_inner_batch
-from store.ledger_entry import KIND_DATA
-from store.message import decode_message
+from store.ledger.entry import KIND_DATA
+from store.record.inner_batches import is_inner_batch
+from store.record.message import decode_message
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

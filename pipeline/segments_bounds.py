@@ -11,9 +11,9 @@ from typing import Final, NamedTuple
 
 from pipeline.segments_log import LogReader
 from store import format as fmt
-from store.consume_queue import UNIT_SIZE_BYTES
+from store.derived.queues.consume_queue import UNIT_SIZE_BYTES
 from store.errors import FileSystemError
-from store.ledger_entry import Header, Link, unpack_header
+from store.ledger.entry import Header, Link, unpack_header
 
 _HEADER: Final = fmt.ENTRY_HEADER_SIZE_BYTES
 _RECORD_HEAD_BYTES: Final = fmt.SYS_FLAG_AT

@@ -22,8 +22,8 @@ from store import format as fmt
 from store.checksum import crc32c
 from store.config import MIB
 from store.errors import CorruptionError, FileSystemError
-from store.ledger_entry import KIND_DATA, Link, check_blank
-from store.record_check import check_records
+from store.ledger.entry import KIND_DATA, Link, check_blank
+from store.record.check import check_records
 
 BLOCK_SIZE_BYTES: Final = MIB
 FINDINGS_MAX: Final = 50

@@ -13,13 +13,13 @@ import os
 from dataclasses import dataclass
 
 from store import format as fmt
-from store.consume_queue import UNIT_SIZE_BYTES
+from store.derived.queues.consume_queue import UNIT_SIZE_BYTES
 from store.errors import CorruptionError, LayoutError
 from store.fsck.check import Check
+from store.fsck.checks.log import NOWHERE
 from store.fsck.files import ReadOnlyFileSystem, Segments
-from store.fsck.log import NOWHERE
-from store.inner_batches import topics_of
-from store.ledger_entry import NO_LINK, Link
+from store.ledger.entry import NO_LINK, Link
+from store.record.inner_batches import topics_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ import struct
 from typing import Final, NamedTuple
 
 from store import format as fmt
-from store.inner_batches import is_inner_batch
-from store.record_tail import TailReader
+from store.record.inner_batches import is_inner_batch
+from store.record.tail import TailReader
 
 # Size, magic, queue id, queue offset, position, sys flag; the rest of the head up to the body.
 _HEAD: Final = struct.Struct(">iI4xi4xqqi44xi")

@@ -14,9 +14,9 @@ from pipeline.segments_log import LogReader
 from store import format as fmt
 from store.config import MIB
 from store.errors import CorruptionError
-from store.fsck.log import READ_SIZE_BYTES
-from store.ledger_entry import Link, Problem, chain_of, check_run, unpack_header
-from store.record_check import check_records
+from store.fsck.checks.log import READ_SIZE_BYTES
+from store.ledger.entry import Link, Problem, chain_of, check_run, unpack_header
+from store.record.check import check_records
 
 CHUNK_SIZE_BYTES: Final = 4 * MIB
 _HEADER: Final = fmt.ENTRY_HEADER_SIZE_BYTES

@@ -33,8 +33,8 @@ from pipeline.options import Offsets, SourceOptions, sink_options, source_option
 from pipeline.plan import Bounds, Range, bounds, queue_of, queues_of, ranges, resolve
 from pipeline.reading import read_range
 from pipeline.schema import spark_schema
-from quorumlog.options import FIRST
-from quorumlog.reads import QueueOffsets
+from quorumlog.consume.reads import QueueOffsets
+from quorumlog.records.options import FIRST
 
 _T = TypeVar("_T")
 

@@ -21,9 +21,9 @@ from pipeline.options import SourceOptions
 from pipeline.plan import bounds, check_survived, key_of, queue_of, queues_of, ranges
 from pipeline.reading import read_range
 from pipeline.source import Part
-from quorumlog.options import END
-from quorumlog.queues import Queue
-from quorumlog.reads import QueueOffsets
+from quorumlog.consume.reads import QueueOffsets
+from quorumlog.records.options import END
+from quorumlog.records.queues import Queue
 
 Checkpoint = dict[str, dict[str, int]]
 

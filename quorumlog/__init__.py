@@ -8,58 +8,59 @@ are loaded when they are first used, so that `import quorumlog` does not wait fo
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from quorumlog.version import __version__
+
 if TYPE_CHECKING:
     from quorumlog import errors, sync, testing
-    from quorumlog.admin import Admin
+    from quorumlog.admin.admin import Admin
     from quorumlog.client import Client, connect
-    from quorumlog.consume_transactions import ConsumeTransaction
-    from quorumlog.consumer import PullConsumer
-    from quorumlog.delivery import Delivery, Receipt
+    from quorumlog.cluster.routing import Route, TopicRoute
+    from quorumlog.cluster.tls import ClientTls
+    from quorumlog.consume.consumer import PullConsumer
+    from quorumlog.consume.group import GroupConsumer
+    from quorumlog.consume.pop import PopConsumer, PopMessage
+    from quorumlog.consume.reads import QueueOffsets
     from quorumlog.errors import Outcome, QuorumlogError
-    from quorumlog.group import GroupConsumer
-    from quorumlog.message import Message, MessageBatch, OutgoingMessage
-    from quorumlog.options import Consistency, Durability, Position
-    from quorumlog.pop import PopConsumer, PopMessage
-    from quorumlog.producer import Producer, ProducerStats
-    from quorumlog.queues import Queue
-    from quorumlog.reads import QueueOffsets
-    from quorumlog.routing import Route, TopicRoute
-    from quorumlog.tls import ClientTls
-    from quorumlog.transaction_types import CheckedTransaction, Decision
-    from quorumlog.transactions import Transaction, TransactionalProducer
-
-__version__ = "0.1.0"
+    from quorumlog.produce.delivery import Delivery
+    from quorumlog.produce.producer import Producer, ProducerStats
+    from quorumlog.records.message import Message, MessageBatch, OutgoingMessage
+    from quorumlog.records.options import Consistency, Decision, Durability, Position
+    from quorumlog.records.queues import Queue
+    from quorumlog.records.receipt import Receipt
+    from quorumlog.transactions.consume import ConsumeTransaction
+    from quorumlog.transactions.producer import Transaction, TransactionalProducer
+    from quorumlog.transactions.types import CheckedTransaction
 
 _MODULE_OF = {
-    "Admin": "admin",
+    "Admin": "admin.admin",
     "Client": "client",
     "connect": "client",
-    "PullConsumer": "consumer",
-    "Delivery": "delivery",
-    "Receipt": "delivery",
+    "PullConsumer": "consume.consumer",
+    "Delivery": "produce.delivery",
+    "Receipt": "records.receipt",
     "Outcome": "errors",
     "QuorumlogError": "errors",
-    "GroupConsumer": "group",
-    "Message": "message",
-    "MessageBatch": "message",
-    "OutgoingMessage": "message",
-    "Consistency": "options",
-    "Durability": "options",
-    "Position": "options",
-    "PopConsumer": "pop",
-    "PopMessage": "pop",
-    "Producer": "producer",
-    "ProducerStats": "producer",
-    "Queue": "queues",
-    "QueueOffsets": "reads",
-    "Route": "routing",
-    "TopicRoute": "routing",
-    "ClientTls": "tls",
-    "ConsumeTransaction": "consume_transactions",
-    "CheckedTransaction": "transaction_types",
-    "Decision": "transaction_types",
-    "Transaction": "transactions",
-    "TransactionalProducer": "transactions",
+    "GroupConsumer": "consume.group",
+    "Message": "records.message",
+    "MessageBatch": "records.message",
+    "OutgoingMessage": "records.message",
+    "Consistency": "records.options",
+    "Durability": "records.options",
+    "Position": "records.options",
+    "PopConsumer": "consume.pop",
+    "PopMessage": "consume.pop",
+    "Producer": "produce.producer",
+    "ProducerStats": "produce.producer",
+    "Queue": "records.queues",
+    "QueueOffsets": "consume.reads",
+    "Route": "cluster.routing",
+    "TopicRoute": "cluster.routing",
+    "ClientTls": "cluster.tls",
+    "ConsumeTransaction": "transactions.consume",
+    "CheckedTransaction": "transactions.types",
+    "Decision": "records.options",
+    "Transaction": "transactions.producer",
+    "TransactionalProducer": "transactions.producer",
 }
 _MODULES = ("errors", "sync", "testing")
 

@@ -20,13 +20,11 @@ import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, Literal, TypeVar
 
-from quorumlog.delivery import Receipt
 from quorumlog.errors import InvalidRequestError, WrongTypeError
-from quorumlog.message import Message, MessageBatch
-from quorumlog.options import Consistency, parse_position
-from quorumlog.queues import Queue
-from quorumlog.retry import TIMEOUT_MS_MAX
-from quorumlog.transaction_types import Decision
+from quorumlog.records.message import Message, MessageBatch
+from quorumlog.records.options import TIMEOUT_MS_MAX, Consistency, Decision, parse_position
+from quorumlog.records.queues import Queue
+from quorumlog.records.receipt import Receipt
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Class = TypeVar("_Class", bound=type)

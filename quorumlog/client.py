@@ -12,43 +12,43 @@ from typing import Any, Final, Literal, Self, TypeVar
 
 import grpc
 
-from quorumlog.admin import Admin
+from quorumlog.admin.admin import Admin
 from quorumlog.arguments import checked, checked_call
 from quorumlog.client_parts import ClientStats, Parts, default_client_id
-from quorumlog.compression import COMPRESS_FROM_SIZE_BYTES
-from quorumlog.consume_transactions import Stored
-from quorumlog.consumer import PullConsumer
-from quorumlog.ending import Ending
-from quorumlog.errors import ClosedError, QuorumlogError
-from quorumlog.fetching import BATCH_SIZE_BYTES_MAX as FETCH_SIZE_BYTES_MAX
-from quorumlog.fetching import (
+from quorumlog.cluster.close_once import Ending
+from quorumlog.cluster.retry import Deadline
+from quorumlog.cluster.routing import parse_bootstrap
+from quorumlog.consume.consumer import PullConsumer
+from quorumlog.consume.group import GroupConsumer, Mode
+from quorumlog.consume.prefetch import BATCH_SIZE_BYTES_MAX as FETCH_SIZE_BYTES_MAX
+from quorumlog.consume.prefetch import (
     HELD_COUNT_MAX,
     HELD_SIZE_BYTES_MAX,
     PREFETCH_DEFAULT,
     WAIT_MS,
     FetchOptions,
 )
-from quorumlog.group import GroupConsumer, Mode
-from quorumlog.message import Message
-from quorumlog.options import Consistency, Position
+from quorumlog.consume.raw import Raw
+from quorumlog.consume.reads import Freshness
+from quorumlog.consume.rebalance import Strategy
+from quorumlog.errors import ClosedError, QuorumlogError
 from quorumlog.pop_client import PopClient
-from quorumlog.producer import Producer
-from quorumlog.producer_options import (
+from quorumlog.produce.options import (
     BATCH_COUNT_MAX,
     BATCH_SIZE_BYTES_MAX,
     BUFFER_SIZE_BYTES_MAX,
     IN_FLIGHT_DEFAULT,
     ProducerOptions,
 )
-from quorumlog.queues import Pair
-from quorumlog.raw import Raw
+from quorumlog.produce.producer import Producer
 from quorumlog.read_client import ReadClient
-from quorumlog.reads import Freshness
-from quorumlog.rebalance import Strategy
-from quorumlog.retry import Deadline
-from quorumlog.routing import parse_bootstrap
+from quorumlog.records.compression import COMPRESS_FROM_SIZE_BYTES
+from quorumlog.records.message import Message
+from quorumlog.records.options import Consistency, Position
+from quorumlog.records.queues import Pair
 from quorumlog.transaction_client import TransactionClient
-from quorumlog.transactions import TransactionalProducer
+from quorumlog.transactions.consume import Stored
+from quorumlog.transactions.producer import TransactionalProducer
 
 _Made = TypeVar("_Made", Producer, PullConsumer, GroupConsumer, TransactionalProducer)
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import grpc
 
-from quorumlog.admin import Admin
-from quorumlog.broker_groups import BrokerGroups
-from quorumlog.raw import Raw
-from quorumlog.reads import Reads
+from quorumlog.admin.admin import Admin
+from quorumlog.cluster.broker_groups import BrokerGroups
+from quorumlog.consume.raw import Raw
+from quorumlog.consume.reads import Reads
 
 
 @dataclass(frozen=True, slots=True)

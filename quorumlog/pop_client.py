@@ -10,7 +10,7 @@ from typing import Any
 
 from quorumlog.arguments import checked
 from quorumlog.client_parts import Parts
-from quorumlog.pop import INVISIBLE_S, PopConsumer, PopOptions, Start
+from quorumlog.consume.pop import INVISIBLE_S, PopConsumer, PopOptions, Start
 
 
 @checked

@@ -9,14 +9,14 @@ from collections.abc import Sequence
 
 from quorumlog.arguments import checked
 from quorumlog.client_parts import Parts
-from quorumlog.delay import CancelledDelay
-from quorumlog.delivery import Receipt
-from quorumlog.message import Message, MessageBatch
-from quorumlog.options import Consistency
-from quorumlog.queues import Pair, Queue, queue_in
-from quorumlog.reads import Freshness, QueueOffsets
-from quorumlog.retry import Deadline
-from quorumlog.routing import Route
+from quorumlog.cluster.retry import Deadline
+from quorumlog.cluster.routing import Route
+from quorumlog.consume.reads import Freshness, QueueOffsets
+from quorumlog.produce.delay import CancelledDelay
+from quorumlog.records.message import Message, MessageBatch
+from quorumlog.records.options import Consistency
+from quorumlog.records.queues import Pair, Queue, queue_in
+from quorumlog.records.receipt import Receipt
 
 
 @checked

@@ -9,12 +9,12 @@ from typing import Any
 
 from quorumlog.arguments import checked
 from quorumlog.client_parts import Parts
-from quorumlog.consume_transactions import ConsumeTransaction, Stored
+from quorumlog.consume.group import GroupConsumer
 from quorumlog.errors import InvalidRequestError
-from quorumlog.group import GroupConsumer
-from quorumlog.producer import Producer
-from quorumlog.producer_options import ProducerOptions
-from quorumlog.transactions import Check, TransactionalProducer
+from quorumlog.produce.options import ProducerOptions
+from quorumlog.produce.producer import Producer
+from quorumlog.transactions.consume import ConsumeTransaction, Stored
+from quorumlog.transactions.producer import Check, TransactionalProducer
 
 GROUPS_MAX = 1_000  # Consumer groups whose stored offsets are remembered.
 TIMES_MAX = 16  # Of consuming transactions, told apart: nodes remember few producers.

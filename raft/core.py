@@ -12,7 +12,7 @@ quorum, membership, read_index, transfer, snapshot, recovery. The shell's loop i
     when a sync ends: core.hard_state_stable(...), core.stable_to(...), then release what was held
     when entries are applied: core.applied_to(...)
 
-`node/replica.py` is that loop, used unchanged by the production driver and by the simulator.
+`raft/pump/replica.py` is that loop, used unchanged by the production driver and by the simulator.
 """
 
 from __future__ import annotations
@@ -21,20 +21,8 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from raft import (
-    divergence,
-    election,
-    follower,
-    leader,
-    read_index,
-    recovery,
-    replication,
-    snapshot,
-    transfer,
-)
 from raft.config import RaftConfig
 from raft.errors import PeerProtocolError, TermJumpError
-from raft.membership import Change
 from raft.messages import (
     NO_INDEX,
     NO_NODE,
@@ -50,9 +38,21 @@ from raft.messages import (
     VoteReply,
     VoteRequest,
 )
-from raft.progress import ProgressState
 from raft.ready import EntryPositions, HardState, InitialState, Ready
-from raft.state import State
+from raft.rules import (
+    divergence,
+    election,
+    follower,
+    leader,
+    read_index,
+    recovery,
+    replication,
+    snapshot,
+    transfer,
+)
+from raft.rules.membership import Change
+from raft.state.progress import ProgressState
+from raft.state.state import State
 from raft.stats import RaftStats, stats_of
 from raft.transitions import Role
 
@@ -225,7 +225,7 @@ class RaftCore:
 
     def diverge(self, leader: NodeId) -> None:
         """The shell found that the log of `leader` differs where the terms are the same: stand
-        aside, as for any contradiction of what is committed here (raft.divergence)."""
+        aside, as for any contradiction of what is committed here (raft.rules.divergence)."""
         divergence.diverge(self.state, leader)
 
     # Reports from the shell.

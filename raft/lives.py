@@ -13,10 +13,10 @@ term, and how much of that is committed. Terms and votes are durable before they
 after a sync, so a node whose disk began with less has lost memory. Within its term an acked prefix
 is never cut, and a committed one in no term; a later term may cut what was merely acked.
 
-Loss of memory that a node knows of is another matter (raft.recovery): it raises the incarnation,
-and what was acked before is not expected any more. A node that was told it is an old copy becomes
-JOINING under a new incarnation, which it tells as `joined`: higher than what somebody remembers,
-that ends the case.
+Loss of memory that a node knows of is another matter (raft.rules.recovery): it raises the
+incarnation, and what was acked before is not expected any more. A node that was told it is an old
+copy becomes JOINING under a new incarnation, which it tells as `joined`: higher than what somebody
+remembers, that ends the case.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from raft.messages import NO_INDEX, NO_TERM, Index, NodeId, Standing, Term
-from raft.progress import UNHEARD
-from raft.state import State
+from raft.state.progress import UNHEARD
+from raft.state.state import State
 from raft.transitions import Role
 
 PAST_MAX = 64

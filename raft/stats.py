@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from raft.messages import Index, NodeId, Standing, Term
-from raft.progress import ProgressState
-from raft.state import State
+from raft.state.progress import ProgressState
+from raft.state.state import State
 from raft.transitions import Role
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 from store import format as fmt
-from store.message import LOOPBACK, Host
+from store.format import LOOPBACK, Host
 
 KIB = 1024
 MIB = 1024 * KIB

@@ -8,6 +8,9 @@ Formats change only by adding.
 import struct
 from typing import Final
 
+Host = tuple[str, int]  # IPv4 or IPv6 literal, port.
+LOOPBACK: Final[Host] = ("127.0.0.1", 0)
+
 FILE_NAME_DIGITS: Final = 20  # Every rolling file is named by its first byte's position.
 PAGE_SIZE_BYTES: Final = 4096  # RocketMQ counts "least pages" in these, whatever the machine has.
 

@@ -15,26 +15,26 @@ from functools import partial
 from typing import Final
 
 from store import format as fmt
-from store.commit_log import CommitLog
-from store.commit_log_recovery import recover_commit_log
 from store.config import StoreConfig
-from store.consume_queues import ConsumeQueues
-from store.derived_guard import DerivedGuard
-from store.dispatch import Dispatcher
-from store.durable_mark import UNKNOWN_COUNT, DurableMark, Mark
+from store.derived.dispatch import Dispatcher
+from store.derived.guard import DerivedGuard
+from store.derived.keys.index_files import IndexFiles
+from store.derived.queues.consume_queues import ConsumeQueues
+from store.durability.durable_mark import UNKNOWN_COUNT, DurableMark, Mark
+from store.durability.identity import LastRun
 from store.errors import DerivedFileError, LayoutError, QueueOrderError
-from store.file_system import FileSystem
-from store.identity import LastRun
-from store.index_files import IndexFiles
-from store.ledger import Ledger
-from store.ledger_records import record_runs
-from store.ledger_recovery import recover_ledger
-from store.mapped_file_queue import FileSource, InlineFiles
-from store.record_check import store_timestamp
-from store.retention import RetainedFile
+from store.files.file_system import FileSystem
+from store.files.mapped_file_queue import FileSource, InlineFiles
+from store.files.transient_pool import PooledFiles, TransientPool
+from store.files.warm_up import WarmUp
+from store.ledger.ledger import Ledger
+from store.ledger.records import record_runs
+from store.ledger.recovery import recover_ledger
+from store.log.commit_log import CommitLog
+from store.log.commit_log_recovery import recover_commit_log
+from store.record.check import store_timestamp
 from store.stats import StoreCounters
-from store.transient_pool import PooledFiles, TransientPool
-from store.warm_up import WarmUp
+from store.upkeep.retention import RetainedFile
 
 Progress = Callable[[str, int, int], None]
 """Called with (what, bytes done, bytes in all) during long steps of an opening."""

@@ -7,24 +7,24 @@ it brings the parts and decides what a read may see.
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from store.commit_log import CommitLog
 from store.config import StoreConfig
-from store.consume_queue import ConsumeQueue
-from store.consume_queues import ConsumeQueues
-from store.derived_guard import DerivedGuard
+from store.derived.guard import DerivedGuard
+from store.derived.keys.index_files import IndexFiles
+from store.derived.queues.consume_queue import ConsumeQueue
+from store.derived.queues.consume_queues import ConsumeQueues
+from store.derived.queues.offset_by_time import Boundary, offset_by_time
+from store.derived.queues.pull import PullResult, pull, read_at
 from store.errors import (
     CorruptionError,
     DerivedFileError,
     PositionRangeError,
     RecordFormatError,
 )
-from store.index_files import IndexFiles
-from store.ledger import Ledger
-from store.mapped_file import View
-from store.message import Message, decode_message
-from store.offset_by_time import Boundary, offset_by_time
-from store.pull import PullResult, pull, read_at
-from store.record_check import store_timestamp
+from store.files.mapped_file import View
+from store.ledger.ledger import Ledger
+from store.log.commit_log import CommitLog
+from store.record.check import store_timestamp
+from store.record.message import Message, decode_message
 
 _RECORD_SIZE_BYTES_FIRST: Final = 4096  # Read at once when the size of a record is not known.
 _FOREVER_MS: Final = (1 << 63) - 1
@@ -73,8 +73,8 @@ class Reads:
         """Return records of one queue from `offset` on, encoded, back to back.
 
         Sees everything appended before the call. At least one record if there is any; `tags` are
-        tag hashes (`store.message.tags_code`), and the caller compares the tag itself. Raises
-        CorruptionError, DerivedDamageError, FileSystemError, ClosedError.
+        tag hashes (`store.record.message.tags_code`), and the caller compares the tag itself.
+        Raises CorruptionError, DerivedDamageError, FileSystemError, ClosedError.
         """
         self._catch_up()
         queue = self._queues.get(topic.encode(), queue_id)

@@ -17,11 +17,16 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import ClassVar, Final, Self
 
-from store import checksum, failpoints
-from store.checkpoint import Checkpoint, DurableTimes
-from store.commit_log import CommitLog
+from store import checksum
 from store.config import StoreConfig
-from store.consume_queues import ConsumeQueues
+from store.derived.keys.index_files import IndexFiles
+from store.derived.queues.consume_queues import ConsumeQueues
+from store.durability.checkpoint import Checkpoint, DurableTimes
+from store.durability.fatal import FirstCause, end_process
+from store.durability.flush import FlushService
+from store.durability.flush_schedule import FlushRules
+from store.durability.identity import DirectoryLock, RunMarker
+from store.durability.mark_keeper import MarkKeeper
 from store.errors import (
     BusyError,
     ClosedError,
@@ -30,19 +35,14 @@ from store.errors import (
     StoreFullError,
     SyncFailedError,
 )
-from store.fatal import FirstCause, end_process
-from store.file_system import FileSystem
-from store.flush import FlushService
-from store.flush_schedule import FlushRules
-from store.identity import DirectoryLock, RunMarker
-from store.index_files import IndexFiles
-from store.ledger import Ledger
-from store.ledger_damage import DamagedRange
-from store.ledger_fetched import RepairReport
-from store.ledger_mend import damage_of, repair_range
-from store.log import AppendResult
-from store.maintenance import MaintenanceThread
-from store.marks import MarkKeeper
+from store.files import failpoints
+from store.files.file_system import FileSystem
+from store.ledger.ledger import Ledger
+from store.ledger.mending.damage import DamagedRange
+from store.ledger.mending.fetched import RepairReport
+from store.ledger.mending.mend import damage_of, repair_range
+from store.log.commit_log import CommitLog
+from store.log.record_log import AppendResult
 from store.opening import (
     Progress,
     Recovery,
@@ -57,8 +57,9 @@ from store.opening import (
 )
 from store.put_lock import make_put_lock
 from store.reads import Reads
-from store.retention import DiskUsage, Retention, RetentionPolicy
 from store.stats import StoreCounters, StoreGauges, StoreStats, snapshot
+from store.upkeep.retention import DiskUsage, Retention, RetentionPolicy
+from store.upkeep.thread import MaintenanceThread
 
 
 def unix_ms() -> int:

@@ -21,7 +21,7 @@ import psutil
 import pytest
 import uvloop
 
-from store.spare_descriptors import SPARE
+from store.files.spare_descriptors import SPARE
 
 PATIENCE_S: Final = 20.0
 _POLL_S: Final = 0.05

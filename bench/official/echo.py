@@ -9,10 +9,10 @@ from typing import Any
 
 import grpc
 
-from node.rocketmq.client_settings import answer
-from node.rocketmq.endpoints import endpoints_of
-from node.rocketmq.forwarding import SERVICE
-from node.rocketmq.statuses import OK
+from node.rocketmq.forwarder import SERVICE
+from node.rocketmq.protocol.client_settings import answer
+from node.rocketmq.protocol.endpoints import endpoints_of
+from node.rocketmq.protocol.statuses import OK
 from quorumlog.pb import rocketmq_pb2 as pb
 
 _BODY_SIZE_BYTES_MAX = 4_000_000

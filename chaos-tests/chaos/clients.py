@@ -14,8 +14,8 @@ from chaos.body import body_of, value_of
 from chaos.losses import Place
 from chaos.recorder import Recorder, now_ns
 from quorumlog.errors import QuorumlogError
-from quorumlog.options import Durability as Claim
-from raft.simulator.history import (
+from quorumlog.records.options import Durability as Claim
+from raft.histories.history import (
     AppendCall,
     Durability,
     Kind,

@@ -1,4 +1,4 @@
-"""Steers what nodes do to the messages they send each other (node/link_faults.py).
+"""Steers what nodes do to the messages they send each other (node/peers/faults.py).
 
 Owns the file that all nodes of a cluster read; must not know processes. A rename makes a change
 whole, so many links are cut at one moment.

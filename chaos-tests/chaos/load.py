@@ -28,7 +28,7 @@ from chaos.clients import (
 from chaos.errors import NotSoError
 from chaos.recorder import Recorder
 from quorumlog.errors import QuorumlogError
-from raft.simulator.history import Value
+from raft.histories.history import Value
 
 STOP_TIMEOUT_S: Final = 60.0
 CLIENT_TIMEOUT_MS: Final = 4_000

@@ -6,7 +6,7 @@ is in the files counts: the node may be dead.
 
 from pathlib import Path
 
-from store.durable_mark import FILE_NAME, SLOT_AT, Mark, decode_slot
+from store.durability.durable_mark import FILE_NAME, SLOT_AT, Mark, decode_slot
 
 
 def log_files(data: Path) -> list[Path]:
@@ -33,7 +33,8 @@ def end_position(data: Path) -> int:
 
 
 def durable_mark(data: Path) -> Mark:
-    """What the node knows to be durable: the newer of two slots (store/durable_mark.py)."""
+    """What the node knows to be durable: the newer of two slots
+    (store/durability/durable_mark.py)."""
     found = (data / FILE_NAME).read_bytes()
     slots = [slot for at in SLOT_AT if (slot := decode_slot(found, at)) is not None]
     assert slots, f"no good mark in {data}"

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Final
 
 import quorumlog
-from quorumlog.ha_types import HaLoss, HaStatus
+from quorumlog.admin.ha_types import HaLoss, HaStatus
 from raft.errors import Outcome
-from raft.simulator.history import NEVER_NS, AppendCall, Drain, Kind, Operation, Value
+from raft.histories.history import NEVER_NS, AppendCall, Drain, Kind, Operation, Value
 
 _ACKED: Final = Outcome.APPLIED
 

@@ -12,7 +12,7 @@ from chaos.recorder import Event, Recorder
 from chaos.summary import Summary
 from chaos.trial import Result
 from raft.errors import Outcome
-from raft.simulator.history import Kind
+from raft.histories.history import Kind
 
 _WIDTH: Final = 1000
 _HEIGHT: Final = 90

@@ -12,8 +12,8 @@ import quorumlog
 from chaos.body import body_of, value_of
 from chaos.popped import Delivery, Hide, PopHistory, Produced, Settle
 from chaos.told import Told, now_unix_ms, told_by
+from quorumlog.consume.pop import PopConsumer, PopMessage
 from quorumlog.errors import QuorumlogError, StaleHandleError
-from quorumlog.pop import PopConsumer, PopMessage
 
 MESSAGE_GROUP_COUNT: Final = 10
 INVISIBLE_MS: Final = 1_500

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from chaos.losses import Place
 from raft.errors import Outcome
-from raft.simulator.history import AppendCall, Kind, Operation, Value
+from raft.histories.history import AppendCall, Kind, Operation, Value
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import quorumlog.errors
 from raft.errors import Outcome
-from raft.simulator import history
-from raft.simulator.history import Drain, FaultNote, Kind, Operation, Request, Result
+from raft.histories import history
+from raft.histories.history import Drain, FaultNote, Kind, Operation, Request, Result
 
 now_ns: Final = time.monotonic_ns
 

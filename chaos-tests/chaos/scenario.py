@@ -20,7 +20,7 @@ from chaos.receipts import Moment, strays
 from chaos.recorder import Event, Recorder, now_ns
 from chaos.target import Target
 from deploy.local import NodeState
-from raft.simulator.history import FaultNote
+from raft.histories.history import FaultNote
 
 _POLL_S: Final = 0.05
 DEADLINE_S: Final = 60.0

@@ -25,9 +25,9 @@ from chaos.scenario import SHOWN_COUNT, Context, Scenario
 from chaos.target import Target
 from chaos.usage import Usage
 from chaos.verdict import caught_up, drain, judge, leaders_of, same_digests
-from quorumlog.ha_types import HaLoss
-from raft.simulator.checker import check_values
-from raft.simulator.history import Value
+from quorumlog.admin.ha_types import HaLoss
+from raft.histories.checker import check_values
+from raft.histories.history import Value
 
 BEFORE_COUNT: Final = 200
 AFTER_COUNT: Final = 100

@@ -18,9 +18,9 @@ from chaos.body import value_of
 from chaos.clients import LOG_QUEUES, QUEUE_COUNT, REGISTER_QUEUE, queue_name
 from chaos.errors import NotSoError
 from quorumlog.errors import OffsetOutOfRangeError, QuorumlogError
-from raft.simulator.checker import check_log
-from raft.simulator.history import AppendCall, Drain, FaultNote, Kind, Operation, Receipt
-from raft.simulator.register import check_register_by_index, check_register_by_zones
+from raft.histories.checker import check_log
+from raft.histories.history import AppendCall, Drain, FaultNote, Kind, Operation, Receipt
+from raft.histories.register import check_register_by_index, check_register_by_zones
 
 DRAIN_TIMEOUT_S: Final = 90.0
 _POLL_S: Final = 0.05

@@ -1,10 +1,12 @@
-"""What a node does for clients: append, read, topics, consumer groups.
+"""What a node does for clients.
 
-`broker.Broker` is the face that services call, one coroutine per RPC, protobuf in and out. Each
-file owns one subject. Nothing here knows gRPC, sockets or threads; everything runs on the loop.
+Append, read, topics, consumer groups. `broker.Broker` is the face that services call, one coroutine
+per RPC, protobuf in and out. Each folder owns one subject; `core` has what all share, `core.ports`
+what the broker asks of a driver. Nothing here knows gRPC, sockets, threads or how the log is
+replicated; everything runs on the loop. Services, gateways and nodes import it.
 """
 
 from node.broker.broker import Broker
-from node.broker.context import BrokerIdentity
+from node.broker.core.context import BrokerIdentity
 
 __all__ = ["Broker", "BrokerIdentity"]

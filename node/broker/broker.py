@@ -1,42 +1,42 @@
 """The broker as services see it: one coroutine per RPC, protobuf in, protobuf out.
 
 Owns the parts and who gets what; the work is done by them. Every method raises errors of `node`,
-`store` or `raft`, which `node.failures` translates. Everything runs on the loop's thread.
+`store` or `raft`, which `node.errors.translation` translates. Everything runs on the loop's thread.
 """
 
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from node.broker.commands import Commands
-from node.broker.config_files import ConfigFiles
-from node.broker.consumed import Consumed
-from node.broker.context import BrokerIdentity, Context, LogKind
-from node.broker.dead_letters import DeadLetters
+from node.broker.append.attached import QueueKey
+from node.broker.append.commands import Commands
+from node.broker.append.incarnations import Incarnations
+from node.broker.append.own_appends import OwnAppends
+from node.broker.append.produce import Produce
+from node.broker.core.context import BrokerIdentity, Context, LogKind
+from node.broker.core.freshness import Freshness
+from node.broker.core.leader_work import LeaderWork
+from node.broker.core.parked_readers import Waits
+from node.broker.core.ports import BrokerDriver, OtherGroups, no_other_groups
 from node.broker.delay.calls import Delay
-from node.broker.freshness import Freshness
-from node.broker.group_settings import GroupSettingsCalls
-from node.broker.groups import Groups
-from node.broker.incarnations import Incarnations
-from node.broker.leader_work import LeaderWork
-from node.broker.lookup import Lookup
-from node.broker.members import Members
-from node.broker.own_appends import OwnAppends
+from node.broker.groups.groups import Groups
+from node.broker.groups.members import Members
+from node.broker.groups.settings import GroupSettingsCalls
 from node.broker.pop import Pop
-from node.broker.produce import Produce
-from node.broker.pull import Pulls
-from node.broker.queries import Queries
-from node.broker.retry import Retry
-from node.broker.rider import QueueKey
-from node.broker.seam import BrokerDriver, OtherGroups, no_other_groups
+from node.broker.read.lookup import Lookup
+from node.broker.read.pull import Pulls
+from node.broker.read.queries import Queries
+from node.broker.retry.dead_letters import DeadLetters
+from node.broker.retry.retry import Retry
 from node.broker.stats import BrokerStats
-from node.broker.topics import Topics
+from node.broker.topics.config_files import ConfigFiles
+from node.broker.topics.topics import Topics
 from node.broker.transactions import TransactionCalls
-from node.broker.waits import Waits
-from node.errors import BadRequestError
-from node.limits import Limits
-from node.state import Member
-from node.state_machine import StateMachine
+from node.broker.transactions.consumed import Consumed
+from node.config.limits import Limits
+from node.errors.common import BadRequestError
+from node.state.machine import StateMachine
+from node.state.state import Member
 from quorumlog.pb.log_pb2 import (
     AppendRequest,
     AppendResponse,

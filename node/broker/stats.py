@@ -5,10 +5,10 @@ Owns one immutable picture for metrics, health checks and the command line.
 
 from dataclasses import dataclass
 
+from node.broker.append.sizes import TopicSizes
 from node.broker.delay.stats import DelayStats
 from node.broker.pop.pop import PopStats
-from node.broker.sizes import TopicSizes
-from node.limits import Limits
+from node.config.limits import Limits
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,15 +4,15 @@ Owns which facts of a node become which words of a report. Must not know who car
 when: `registration` does.
 """
 
-import time
 from collections.abc import Mapping
 from typing import Final, Protocol
 
-from node.config import Settings
-from node.nameserver.controller import Replication
-from node.nameserver.limits import HEARTBEAT_PERIOD_MS
-from node.nameserver.reports import Binding, BrokerReport, TopicQueues
-from node.state import State
+from node.config.settings import Settings
+from node.nameserver.directory.controller import Replication
+from node.nameserver.directory.limits import HEARTBEAT_PERIOD_MS
+from node.nameserver.directory.reports import Binding, BrokerReport, TopicQueues
+from node.runtime.clock import unix_ms
+from node.state.state import State
 from raft.messages import Term
 
 
@@ -117,8 +117,3 @@ def topics_of(state: State) -> dict[str, TopicQueues]:
         name: TopicQueues(topic.queue_count, topic.queue_count, topic.permission)
         for name, topic in state.topics.items()
     }
-
-
-def unix_ms() -> int:
-    """Return the time of day: the replicas compare it, so clocks should agree within seconds."""
-    return time.time_ns() // 1_000_000

@@ -8,26 +8,26 @@ import json
 from collections.abc import Iterable
 from typing import Final
 
-from node.errors import BadRequestError
-from node.nameserver.brokers import unix_ms
-from node.nameserver.directory import (
-    Command,
-    Directory,
-    delete_pair_command,
-    put_pair_command,
-)
-from node.nameserver.errors import (
+from node.errors.common import BadRequestError
+from node.errors.nameserver import (
     DirectoryRefusedError,
     NameServerOffError,
     ReplicaFailedError,
     ValueChangedError,
     ValueNotFoundError,
 )
-from node.nameserver.fields import Result
+from node.nameserver.directory.directory import (
+    Command,
+    Directory,
+    delete_pair_command,
+    put_pair_command,
+)
+from node.nameserver.directory.fields import Result
+from node.nameserver.directory.groups import Broker, Group
+from node.nameserver.directory.routes import GroupRoute, groups, route
 from node.nameserver.group_routes import other_groups, version_of
-from node.nameserver.groups import Broker, Group
-from node.nameserver.routes import GroupRoute, groups, route
 from node.nameserver.service import NameServerService
+from node.runtime.clock import unix_ms
 from quorumlog.pb import nameserver_pb2 as pb
 
 _UNCONFIRMED: Final = frozenset({"heartbeat", "unregister"})

@@ -5,10 +5,10 @@ Owns the way from the directory to the messages. Must not know who asks.
 
 from collections.abc import Callable, Iterable
 
-from node.nameserver.directory import Directory
-from node.nameserver.groups import Group
-from node.nameserver.routes import GroupRoute as Known
-from node.nameserver.routes import groups
+from node.nameserver.directory.directory import Directory
+from node.nameserver.directory.groups import Group
+from node.nameserver.directory.routes import GroupRoute as Known
+from node.nameserver.directory.routes import groups
 from quorumlog.pb.log_pb2 import GroupRoute, NodeAddress, TopicRoute
 
 

@@ -7,13 +7,14 @@ know the machine behind the driver. Nonces are numbers there and texts in the di
 from collections.abc import Mapping
 from typing import Final, NamedTuple, Protocol, Self
 
-from node.config import Settings
-from node.ha.report import HaReport
-from node.ha.types import NO_EPOCH, Role, Standing
-from node.nameserver.brokers import HasState, topics_of, unix_ms
-from node.nameserver.controller import Replication
-from node.nameserver.limits import HA_HEARTBEAT_PERIOD_MS
-from node.nameserver.reports import NO_LOG, Binding, BrokerReport, LogEnd
+from node.config.settings import Settings
+from node.nameserver.brokers import HasState, topics_of
+from node.nameserver.directory.controller import Replication
+from node.nameserver.directory.limits import HA_HEARTBEAT_PERIOD_MS
+from node.nameserver.directory.reports import NO_LOG, Binding, BrokerReport, LogEnd
+from node.replication.ha.core.types import NO_EPOCH, Role, Standing
+from node.replication.ha.report import HaReport
+from node.runtime.clock import unix_ms
 
 
 class HaDriver(Protocol):

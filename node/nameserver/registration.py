@@ -11,14 +11,15 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol, TypeVar
 
-from node.errors import NodeError
-from node.nameserver.brokers import LocalBroker, unix_ms
-from node.nameserver.directory import Command, Directory, unregister_command
-from node.nameserver.errors import NoQuorumError
-from node.nameserver.fields import Result
-from node.nameserver.limits import REGISTER_PERIOD_MS
-from node.nameserver.reports import BrokerReport, heartbeat
-from node.quiet_log import QuietLog
+from node.errors.common import NodeError
+from node.errors.nameserver import NoQuorumError
+from node.nameserver.brokers import LocalBroker
+from node.nameserver.directory.directory import Command, Directory, unregister_command
+from node.nameserver.directory.fields import Result
+from node.nameserver.directory.limits import REGISTER_PERIOD_MS
+from node.nameserver.directory.reports import BrokerReport, heartbeat
+from node.runtime.clock import unix_ms
+from node.runtime.rate_limited_log import QuietLog
 from store.errors import StoreError
 
 LOOK_PERIOD_MS: Final = 1_000

@@ -15,20 +15,20 @@ from typing import Final, TypeVar
 import grpc
 from google.protobuf.message import DecodeError
 
-from node.errors import BadRequestError, NodeError
-from node.json_text import read_json
-from node.nameserver.directory import Command, Directory
-from node.nameserver.errors import (
+from node.errors.common import BadRequestError, NodeError
+from node.errors.nameserver import (
     ChangeUnknownError,
     NoQuorumError,
     NotVouchedError,
     UnprovenReportError,
 )
-from node.nameserver.fields import Refusal, Result
-from node.nameserver.groups import Group
-from node.nameserver.proofs import CHALLENGE_AGE_MS_MAX, Prover
-from node.quiet_log import QuietLog
-from node.services.calls import ERROR_TRAILER
+from node.errors.translation import ERROR_TRAILER
+from node.nameserver.directory.directory import Command, Directory
+from node.nameserver.directory.fields import Refusal, Result
+from node.nameserver.directory.groups import Group
+from node.nameserver.directory.proofs import CHALLENGE_AGE_MS_MAX, Prover
+from node.runtime.json_text import read_json
+from node.runtime.rate_limited_log import QuietLog
 from quorumlog.pb import common_pb2
 from quorumlog.pb import nameserver_pb2 as pb
 from quorumlog.pb.log_pb2 import GroupRoute, TopicRoute

@@ -12,32 +12,33 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from node.config import Settings
-from node.environment import tls_files
-from node.errors import NodeError
-from node.nameserver.brokers import LocalBroker, unix_ms
-from node.nameserver.controlling import Adviser, Controller
-from node.nameserver.errors import (
+from node.config.environment import tls_files
+from node.config.nameserver import NameServerSettings
+from node.config.settings import Settings
+from node.errors.common import NodeError
+from node.errors.nameserver import (
     FilesDamagedError,
     LibraryVersionError,
     NameServerOffError,
     ReplicaFailedError,
 )
+from node.nameserver.brokers import LocalBroker
+from node.nameserver.control import Adviser, Controller
+from node.nameserver.directory.proofs import Prover
 from node.nameserver.group_routes import other_groups
-from node.nameserver.proofs import Prover
 from node.nameserver.registration import Access, Registration
-from node.nameserver.settings import NameServerSettings
-from node.nameserver.status import NameServerStatus
+from node.nameserver.replica.status import NameServerStatus
 from node.nameserver.trusted_time import TrustedTime
 from node.nameserver.vouching import Vouching
 from node.nameserver.watch import GroupWatch, sights
-from node.tls import grpc_client_credentials
+from node.peers.tls import grpc_client_credentials
+from node.runtime.clock import unix_ms
 from quorumlog.pb.log_pb2 import GroupRoute
 from store.errors import SyncFailedError
 
 if TYPE_CHECKING:
     from node.nameserver.remote import RemoteDirectory
-    from node.nameserver.replicated import NameServer
+    from node.nameserver.replica.replicated import NameServer
 
 WATCH_PERIOD_MS: Final = 250
 RESTART_PAUSE_MS: Final = 5_000
@@ -211,7 +212,7 @@ class NameServerService:
 
     async def _run(self, settings: NameServerSettings) -> None:
         # Here, because a node without a replica should not pay for the library.
-        from node.nameserver.replicated import NameServer
+        from node.nameserver.replica.replicated import NameServer
 
         while True:
             server = None

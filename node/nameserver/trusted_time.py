@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from node.nameserver.limits import HEARTBEAT_PERIOD_MS
+from node.nameserver.directory.limits import HEARTBEAT_PERIOD_MS
 
 HEARD_AFTER_MS: Final = HEARTBEAT_PERIOD_MS + 2_000
 """After so long with a leader everybody who lives was heard."""

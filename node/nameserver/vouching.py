@@ -19,16 +19,16 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final, Self
 
-from node.config import Settings
-from node.errors import BadRequestError, NodeError
-from node.json_text import read_json
-from node.nameserver.directory import Command
-from node.nameserver.errors import NotVouchedError
-from node.nameserver.fields import Result
-from node.nameserver.proofs import Challenges
-from node.quiet_log import QuietLog
+from node.config.settings import Settings
+from node.errors.common import BadRequestError, NodeError
+from node.errors.nameserver import NotVouchedError
+from node.nameserver.directory.directory import Command
+from node.nameserver.directory.fields import Result
+from node.nameserver.directory.proofs import Challenges
+from node.runtime.json_text import read_json
+from node.runtime.rate_limited_log import QuietLog
 from quorumlog.pb import nameserver_pb2 as pb
-from store.meta_file import Json
+from store.files.meta_file import Json
 
 FROM_BROKERS: Final = frozenset({"register", "heartbeat", "unregister", "alter_in_sync"})
 """What brokers say; the rest is for controllers, who have a replica."""

@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from node.nameserver.controller import has_master
-from node.nameserver.directory import Directory
-from node.nameserver.groups import Group
-from node.nameserver.routes import alive_brokers
+from node.nameserver.directory.controller import has_master
+from node.nameserver.directory.directory import Directory
+from node.nameserver.directory.groups import Group
+from node.nameserver.directory.routes import alive_brokers
 from node.nameserver.trusted_time import HEARD_AFTER_MS
 
 NO_MASTER_AFTER_MS: Final = 15_000

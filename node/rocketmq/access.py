@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from node.rocketmq.statuses import RefusedError
+from node.rocketmq.protocol.statuses import RefusedError
 from quorumlog.pb.rocketmq_pb2 import Code
 
 _HEADER: Final = re.compile(

@@ -8,8 +8,8 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple, Protocol
 
-from node.rocketmq.forwarding import HOPS_HEADER, Call
-from node.rocketmq.statuses import RefusedError
+from node.rocketmq.forwarder import HOPS_HEADER, Call
+from node.rocketmq.protocol.statuses import RefusedError
 from quorumlog.pb.rocketmq_pb2 import Code
 
 CALL_S_MAX: Final = 60.0

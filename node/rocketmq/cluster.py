@@ -9,11 +9,11 @@ import hashlib
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-from node.broker.context import Context
-from node.broker.seam import OtherGroups
-from node.rocketmq.statuses import RefusedError
-from node.state import PERMISSION_WRITE
-from node.topic_types import MIXED
+from node.broker.core.context import Context
+from node.broker.core.ports import OtherGroups
+from node.rocketmq.protocol.statuses import RefusedError
+from node.state.state import PERMISSION_WRITE
+from node.state.tables.topic_types import MIXED
 from quorumlog.pb.rocketmq_pb2 import Code
 from raft.messages import NO_NODE, NodeId
 

@@ -11,11 +11,11 @@ first and then those of the other nodes, for clients that take them.
 from typing import Final
 
 from node.rocketmq.cluster import Cluster, Place, Share
-from node.rocketmq.endpoints import check_endpoints, endpoints_of
-from node.rocketmq.names import group_name, topic_name
-from node.rocketmq.statuses import OK, RefusedError
-from node.state import PERMISSION_READ
-from node.topic_types import MIXED, TOPIC_TYPES
+from node.rocketmq.protocol.endpoints import check_endpoints, endpoints_of
+from node.rocketmq.protocol.names import group_name, topic_name
+from node.rocketmq.protocol.statuses import OK, RefusedError
+from node.state.state import PERMISSION_READ
+from node.state.tables.topic_types import MIXED, TOPIC_TYPES
 from quorumlog.pb import rocketmq_pb2 as pb
 from quorumlog.pb.rocketmq_pb2 import Code, MessageType, Permission
 

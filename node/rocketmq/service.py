@@ -13,22 +13,22 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from node.broker import Broker
-from node.broker.group_settings import settings_of
-from node.broker.produce import batch_size_bytes_max
-from node.rocketmq import handles
+from node.broker.append.produce import batch_size_bytes_max
+from node.broker.groups.settings import settings_of
 from node.rocketmq.access import Access
 from node.rocketmq.callers import Caller, caller_of
-from node.rocketmq.client_settings import answer
+from node.rocketmq.calls.ends import Ending
+from node.rocketmq.calls.receive import Receiving
+from node.rocketmq.calls.renewals import Renewals
+from node.rocketmq.calls.send import Sending, body_size_bytes_max
 from node.rocketmq.clients import Clients
 from node.rocketmq.cluster import Cluster
-from node.rocketmq.ending import Ending
-from node.rocketmq.forwarding import AGAIN_S, LED_ELSEWHERE, SERVICE, Forwarding
-from node.rocketmq.names import group_name
-from node.rocketmq.receiving import Receiving
-from node.rocketmq.renewals import Renewals
+from node.rocketmq.forwarder import AGAIN_S, LED_ELSEWHERE, SERVICE, Forwarding
+from node.rocketmq.protocol import handles
+from node.rocketmq.protocol.client_settings import answer
+from node.rocketmq.protocol.names import group_name
+from node.rocketmq.protocol.statuses import OK, RefusedError, common, status_of
 from node.rocketmq.routes import Routes, group_of_broker
-from node.rocketmq.sending import Sending, body_size_bytes_max
-from node.rocketmq.statuses import OK, RefusedError, common, status_of
 from node.rocketmq.telemetry import Telemetry
 from node.services.calls import Calls
 from quorumlog.pb import rocketmq_pb2 as pb

@@ -11,7 +11,7 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from node.rocketmq.clients import COMMAND_COUNT_MAX, Client, Clients
-from node.rocketmq.statuses import OK, status_of
+from node.rocketmq.protocol.statuses import OK, status_of
 from node.services.calls import cancel_all
 from quorumlog.pb import rocketmq_pb2 as pb
 from quorumlog.pb.rocketmq_pb2 import TelemetryCommand

@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import Final
 
-from node.errors import BadRequestError
-from node.failures import to_pb
+from node.errors.common import BadRequestError
+from node.errors.translation import to_pb
 from node.services.calls import cancel_all
 from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse
 

@@ -18,11 +18,10 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
-from node.errors import BadRequestError
-from node.failures import describe, to_pb
+from node.errors.common import BadRequestError
+from node.errors.translation import ERROR_TRAILER, describe, to_pb
 from store.errors import CorruptionError, DerivedFileError, SyncFailedError
 
-ERROR_TRAILER: Final = "quorumlog-error-bin"
 DETAILS_LENGTH_MAX: Final = 1_024
 """A status message travels in a header, whose size clients bound; the trailer has the whole."""
 

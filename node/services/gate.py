@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 
 import grpc
 
-from node.errors import NotReadyError
-from node.services.bounded import Bounds, bounded, refuse
+from node.errors.common import NotReadyError
+from node.services.bounds.bounded import Bounds, bounded, refuse
 from node.services.calls import Context
 from raft.messages import NO_TERM
 

@@ -12,13 +12,13 @@ from google.protobuf.descriptor import ServiceDescriptor
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
-from node.config_types import Address
-from node.services.bounded import Bounds
-from node.services.connection_cut import cut_connection, traffic_of
+from node.config.types import Address
+from node.services.bounds.bounded import Bounds
+from node.services.bounds.connection_cut import cut_connection, traffic_of
+from node.services.bounds.half_sent import HalfSent
+from node.services.bounds.request_watch import RequestWatch
+from node.services.bounds.response_watch import ResponseWatch
 from node.services.gate import Gate
-from node.services.half_sent import HalfSent
-from node.services.request_watch import RequestWatch
-from node.services.response_watch import ResponseWatch
 
 MIB: Final = 1 << 20
 REQUEST_SIZE_BYTES_MAX: Final = 4 * MIB + 64 * 1024

@@ -33,11 +33,11 @@ import pyarrow as pa
 
 from pipeline.errors import PipelineError
 from pipeline.progress import Show, show_nothing, tasks_shown
-from raft.simulator import history
-from raft.simulator.checker import Violation, check_log
-from raft.simulator.history import AppendCall, Drain, FaultNote, Kind, Operation, Receipt
-from raft.simulator.linearizability import check_cas
-from raft.simulator.register import check_register_by_index, check_register_by_zones
+from raft.histories import history
+from raft.histories.checker import Violation, check_log
+from raft.histories.history import AppendCall, Drain, FaultNote, Kind, Operation, Receipt
+from raft.histories.linearizability import check_cas
+from raft.histories.register import check_register_by_index, check_register_by_zones
 from store.config import MIB
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from typing import Any
 
 import click
 
-from quorumlog import __version__
 from quorumlog.cli.errors import CliError, ExitCode, report
-from quorumlog.cli.grpc_engine import choose_engine
+from quorumlog.cluster.grpc_engine import choose_engine
+from quorumlog.version import __version__
 
 __all__ = ["CliError", "ExitCode", "LazyCommand", "LazyGroup", "main"]
 
@@ -38,71 +38,81 @@ class LazyCommand:
 
 COMMANDS = {
     "bench": LazyCommand(
-        "quorumlog.cli.bench:bench", "Measure this machine, the engine and the cluster."
+        "quorumlog.cli.bench.bench:bench", "Measure this machine, the engine and the cluster."
     ),
     "chaos": LazyCommand(
-        "quorumlog.cli.chaos:chaos",
+        "quorumlog.cli.server.chaos:chaos",
         "Attack a local cluster while it works, and check every answer that clients got.",
     ),
     "cluster": LazyCommand(
-        "quorumlog.cli.cluster:cluster", "Show the nodes, move the leadership, change the members."
+        "quorumlog.cli.cluster.cluster:cluster",
+        "Show the nodes, move the leadership, change the members.",
     ),
     "completion": LazyCommand(
         "quorumlog.cli.completion:completion", "Print the completion script of a shell."
     ),
-    "config": LazyCommand("quorumlog.cli.config:config", "Check and show the settings of a node."),
+    "config": LazyCommand(
+        "quorumlog.cli.server.config:config", "Check and show the settings of a node."
+    ),
     "config-files": LazyCommand(
-        "quorumlog.cli.config_files:config_files",
+        "quorumlog.cli.cluster.config_files:config_files",
         "Write and read topics.json, subscriptionGroup.json and the other tables of RocketMQ.",
     ),
     "consume": LazyCommand(
-        "quorumlog.cli.consume:consume",
+        "quorumlog.cli.messages.consume:consume",
         "Write the messages of a topic to stdout, and wait for more.",
     ),
     "delay": LazyCommand(
-        "quorumlog.cli.delay:delay",
+        "quorumlog.cli.messages.delay:delay",
         "Show what is held until it is due, and cancel delayed messages.",
     ),
     "dlq": LazyCommand(
-        "quorumlog.cli.dlq:dlq",
+        "quorumlog.cli.messages.dlq:dlq",
         "Show the dead letters of a consumer group, and send them again.",
     ),
     "group": LazyCommand(
-        "quorumlog.cli.group:group",
+        "quorumlog.cli.cluster.group:group",
         "List, describe and change consumer groups, and see how far they have come.",
     ),
     "ha": LazyCommand(
-        "quorumlog.cli.ha:ha", "Show a master-slave group, and choose its master by hand."
+        "quorumlog.cli.cluster.ha:ha", "Show a master-slave group, and choose its master by hand."
     ),
     "local": LazyCommand(
-        "quorumlog.cli.local:local", "Run a cluster on this machine, without containers."
+        "quorumlog.cli.server.local:local", "Run a cluster on this machine, without containers."
     ),
     "message": LazyCommand(
-        "quorumlog.cli.message:message",
+        "quorumlog.cli.messages.message:message",
         "Fetch single messages, by id or by key, and see what became of one.",
     ),
     "nameserver": LazyCommand(
-        "quorumlog.cli.nameserver:nameserver",
+        "quorumlog.cli.cluster.nameserver:nameserver",
         "Run a replica of the name server without a log; or ask the name server.",
     ),
     "pipeline": LazyCommand(
         "quorumlog.cli.pipeline:pipeline", "Run a job on Spark, in this process or on a cluster."
     ),
-    "produce": LazyCommand("quorumlog.cli.produce:produce", "Send messages from a file or a pipe."),
-    "serve": LazyCommand(
-        "quorumlog.cli.serve:serve", "Run one node, until it gets SIGTERM or SIGINT."
+    "produce": LazyCommand(
+        "quorumlog.cli.messages.produce:produce", "Send messages from a file or a pipe."
     ),
-    "store": LazyCommand("quorumlog.cli.store:store", "Look into a store directory, offline."),
+    "serve": LazyCommand(
+        "quorumlog.cli.server.serve:serve", "Run one node, until it gets SIGTERM or SIGINT."
+    ),
+    "store": LazyCommand(
+        "quorumlog.cli.server.store:store", "Look into a store directory, offline."
+    ),
     "term": LazyCommand(
-        "quorumlog.cli.term:term",
+        "quorumlog.cli.server.term:term",
         "Lower an absurd term on the stopped nodes of a group, all of them together.",
     ),
     "top": LazyCommand(
-        "quorumlog.cli.top:top", "Watch all nodes: role, term, indexes, lag, rates."
+        "quorumlog.cli.cluster.top:top", "Watch all nodes: role, term, indexes, lag, rates."
     ),
-    "topic": LazyCommand("quorumlog.cli.topic:topic", "Create, list, describe and delete topics."),
+    "topic": LazyCommand(
+        "quorumlog.cli.cluster.topic:topic", "Create, list, describe and delete topics."
+    ),
     "transaction": LazyCommand(
-        "quorumlog.cli.transaction:transaction", "List and end open transactions of producers."
+        "quorumlog.cli.messages.transaction:transaction",
+        "List and end open transactions of producers.",
     ),
 }
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from quorumlog.cli.errors import CliError
-from quorumlog.tls import ClientTls
+from quorumlog.cluster.tls import ClientTls
 
 if TYPE_CHECKING:
     from quorumlog.client import Client

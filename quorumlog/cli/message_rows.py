@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from quorumlog.message import Message
+    from quorumlog.records.message import Message
 
 _SHOWN_ELSEWHERE = ("KEYS", "TAGS")  # As key and tag.
 COLUMNS = ("group", "topic", "queue_id", "queue_offset", "store_time", "tag", "key", "body")

@@ -43,9 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if command == "shrink":
         return _shrink(parsed)
     if command == "mutants":
-        from raft.simulator import mutation
+        from raft.simulator.mutants import mutants
 
-        return mutation.run_table(parsed.names, directed=not parsed.no_directed)
+        return mutants.run_table(parsed.names, directed=not parsed.no_directed)
     return bench.run(parsed.operations)
 
 

@@ -6,8 +6,8 @@ import resource
 import time
 
 from raft.errors import Outcome
-from raft.simulator.checker import check_log
-from raft.simulator.history import (
+from raft.histories.checker import check_log
+from raft.histories.history import (
     AppendCall,
     Drain,
     Kind,

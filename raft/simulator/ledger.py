@@ -10,12 +10,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import NamedTuple
 
+from raft.histories.history import Swapped
+from raft.histories.linearizability import INITIAL
 from raft.messages import Index, Term
 from raft.ready import EntryKind
 from raft.simulator.coverage import Coverage
-from raft.simulator.history import Swapped
-from raft.simulator.image import Entry
-from raft.simulator.linearizability import INITIAL
+from raft.simulator.disk.image import Entry
 from raft.simulator.verdict import InvariantError
 
 

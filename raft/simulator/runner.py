@@ -13,18 +13,18 @@ from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
 
+from raft.histories.checker import Violation, check_log
+from raft.histories.history import Drain, Operation
+from raft.histories.linearizability import check_cas
+from raft.histories.register import check_register_by_index, check_register_by_zones
 from raft.messages import Index
-from raft.simulator.checker import Violation, check_log
 from raft.simulator.coverage import Coverage
-from raft.simulator.history import Drain, Operation
-from raft.simulator.linearizability import check_cas
-from raft.simulator.liveness import NeedsOperatorError, drains, live_on
-from raft.simulator.loss import cut_history, drain_before
 from raft.simulator.options import Options, draw
 from raft.simulator.plan import Fault, draw_plan
-from raft.simulator.register import check_register_by_index, check_register_by_zones
 from raft.simulator.verdict import InvariantError
-from raft.simulator.world import World
+from raft.simulator.world.liveness import NeedsOperatorError, drains, live_on
+from raft.simulator.world.loss import cut_history, drain_before
+from raft.simulator.world.world import World
 
 EVENT_COUNT_DEFAULT = 3000
 TAIL_COUNT = 50

@@ -15,14 +15,12 @@ import os
 from collections.abc import Iterator
 
 from store.config import StoreConfig
-from store.descriptor_cache import DescriptorCache
 from store.errors import LayoutError
-from store.fsck.container import LedgerCheck, PlainCheck, check_other_units
-from store.fsck.files import OPEN_FILES_MAX, ReadOnlyFileSystem, Segments, refuse_if_locked
-from store.fsck.index import IndexCheck
-from store.fsck.layout import Given, Layout, detect
-from store.fsck.log import NOWHERE, READ_SIZE_BYTES, Bad, ContainerCheck, LogWalk, Records
-from store.fsck.meta import (
+from store.files.descriptor_cache import DescriptorCache
+from store.fsck.checks.container import LedgerCheck, PlainCheck, check_other_units
+from store.fsck.checks.index import IndexCheck
+from store.fsck.checks.log import NOWHERE, READ_SIZE_BYTES, Bad, ContainerCheck, LogWalk, Records
+from store.fsck.checks.meta import (
     Trust,
     check_checkpoint,
     check_mark,
@@ -30,13 +28,15 @@ from store.fsck.meta import (
     read_trust,
     stray_files,
 )
-from store.fsck.node_files import check_node_files
-from store.fsck.queues import QueueCheck
-from store.fsck.records import DerivedCheck
+from store.fsck.checks.node_files import check_node_files
+from store.fsck.checks.queues import QueueCheck
+from store.fsck.checks.records import DerivedCheck
+from store.fsck.files import OPEN_FILES_MAX, ReadOnlyFileSystem, Segments, refuse_if_locked
+from store.fsck.layout import Given, Layout, detect
 from store.fsck.types import Finding, Notice, Part, Progress, Severity, no_progress
-from store.inner_batches import topics_of
-from store.ledger_entry import check_run
-from store.ledger_start import LOG_FROM_ZERO, LogStart
+from store.ledger.entry import check_run
+from store.ledger.start import LOG_FROM_ZERO, LogStart
+from store.record.inner_batches import topics_of
 
 __all__ = ["Check", "Finding", "Given", "Severity", "verify"]
 

@@ -13,12 +13,12 @@ from typing import Final, NamedTuple
 
 from store import format as fmt
 from store.config import MIB
-from store.descriptor_cache import DescriptorCache
+from store.durability.identity import FLOCK, LOCK_NAME, DirectoryLock
 from store.errors import FileSystemError, LockedError
-from store.file_system import FileSystem
+from store.files.descriptor_cache import DescriptorCache
+from store.files.file_system import FileSystem
+from store.files.staging import is_unfinished
 from store.fsck.types import Finding, Part, Severity
-from store.identity import FLOCK, LOCK_NAME, DirectoryLock
-from store.staging import is_unfinished
 
 OPEN_FILES_MAX: Final = 128
 SCAN_SIZE_BYTES: Final = MIB

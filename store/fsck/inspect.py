@@ -8,17 +8,17 @@ Sources: storage-formats 0.3, 2.1, 3.1, 4.1.
 import os
 from datetime import UTC, datetime
 
-from store import checkpoint
 from store import format as fmt
-from store.consume_queue import UNIT_SIZE_BYTES
-from store.consume_queues import DIRECTORY as QUEUE_DIRECTORY
-from store.descriptor_cache import DescriptorCache
+from store.derived.keys.index_files import DIRECTORY as INDEX_DIRECTORY
+from store.derived.queues.consume_queue import UNIT_SIZE_BYTES
+from store.derived.queues.consume_queues import DIRECTORY as QUEUE_DIRECTORY
+from store.durability import checkpoint
 from store.errors import LayoutError
+from store.files.descriptor_cache import DescriptorCache
+from store.fsck.checks.meta import read_starts, read_trust, stray_files
 from store.fsck.files import OPEN_FILES_MAX, ReadOnlyFileSystem, Segments, holder_of
 from store.fsck.layout import Given, Layout, detect, index_names
-from store.fsck.meta import read_starts, read_trust, stray_files
 from store.fsck.types import Part, Severity
-from store.index_files import DIRECTORY as INDEX_DIRECTORY
 
 _FILLER_SIZE = fmt.CONSUME_QUEUE_FILLER_SIZE
 Row = dict[str, object]

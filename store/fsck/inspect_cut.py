@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from typing import Final
 
 from store import format as fmt
-from store.cut_file import read_cut_file, read_cut_header
 from store.errors import CorruptionError, RecordFormatError
 from store.fsck.files import ReadOnlyFileSystem
 from store.fsck.inspect import Row, readable_time
-from store.message import Message, decode_message
+from store.log.cut_file import read_cut_file, read_cut_header
+from store.record.message import Message, decode_message
 
 RECORDS_SHOWN: Final = 1_000
 

@@ -13,13 +13,13 @@ from dataclasses import dataclass, fields
 from typing import Final, Literal
 
 from store import format as fmt
-from store.commit_log import DIRECTORY as COMMIT_LOG_DIRECTORY
 from store.config import MIB, StoreConfig
-from store.consume_queue import UNIT_SIZE_BYTES
-from store.consume_queues import DIRECTORY as QUEUE_DIRECTORY
+from store.derived.keys.index_files import DIRECTORY as INDEX_DIRECTORY
+from store.derived.queues.consume_queue import UNIT_SIZE_BYTES
+from store.derived.queues.consume_queues import DIRECTORY as QUEUE_DIRECTORY
 from store.errors import FileSystemError, LayoutError
-from store.file_system import FileSystem
-from store.index_files import DIRECTORY as INDEX_DIRECTORY
+from store.files.file_system import FileSystem
+from store.log.commit_log import DIRECTORY as COMMIT_LOG_DIRECTORY
 
 LEDGER_PREFIX: Final = "dledger-"
 _SAMPLE_SIZE_BYTES: Final = MIB

@@ -9,18 +9,18 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from store import checkpoint, durable_mark
 from store import format as fmt
 from store.checksum import crc32c
-from store.consume_queue import UNIT_SIZE_BYTES
-from store.consume_queues import DIRECTORY as QUEUE_DIRECTORY
+from store.derived.queues.consume_queue import UNIT_SIZE_BYTES
+from store.derived.queues.consume_queues import DIRECTORY as QUEUE_DIRECTORY
+from store.durability import checkpoint, durable_mark
 from store.errors import FileSystemError
 from store.fsck.check import Check
-from store.fsck.container import LedgerCheck, PlainCheck
+from store.fsck.checks.container import LedgerCheck, PlainCheck
+from store.fsck.checks.log import NOWHERE, LogWalk, Records
 from store.fsck.files import PAGE_SIZE_BYTES, Segments
 from store.fsck.inspect import first_unit_at
 from store.fsck.layout import Given
-from store.fsck.log import NOWHERE, LogWalk, Records
 from store.fsck.types import (
     Action,
     ActionKind,
@@ -31,9 +31,9 @@ from store.fsck.types import (
     Severity,
     no_progress,
 )
-from store.inner_batches import is_inner_batch
-from store.ledger_entry import unpack_header
-from store.record_tail import TailReader
+from store.ledger.entry import unpack_header
+from store.record.inner_batches import is_inner_batch
+from store.record.tail import TailReader
 
 FINGERPRINT_SIZE_BYTES: Final = 64 * 1024
 _KEPT_PAGES_MAX: Final = 64

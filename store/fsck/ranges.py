@@ -1,13 +1,13 @@
 """Names the damage of a ledger as what a replica has to fetch again: entries, and between which.
 
-Owns the way from a check to the ranges of `store.ledger_damage`; must not repair. A node of a raft
-group finds the same ranges when it starts, and fetches them from its peers.
+Owns the way from a check to the ranges of `store.ledger.mending.damage`; must not repair. A node of
+a raft group finds the same ranges when it starts, and fetches them from its peers.
 """
 
 from store.fsck.check import Check
+from store.fsck.checks.log import NOWHERE
 from store.fsck.files import Segments
-from store.fsck.log import NOWHERE
-from store.ledger_damage import DamagedRange, DamageWalk, Goal, Point
+from store.ledger.mending.damage import DamagedRange, DamageWalk, Goal, Point
 
 
 def damaged_ranges(check: Check) -> list[DamagedRange]:

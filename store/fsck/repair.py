@@ -13,21 +13,23 @@ from collections.abc import Iterable, Iterator
 from itertools import count
 from typing import Final
 
-from store import checkpoint, durable_mark
 from store import format as fmt
-from store.checkpoint import Checkpoint
 from store.checksum import crc32c
-from store.commit_log import CommitLog
 from store.config import MIB, StoreConfig
-from store.consume_queues import ConsumeQueues
-from store.dispatch import Dispatcher
-from store.durable_mark import DurableMark, Mark
+from store.derived.dispatch import Dispatcher
+from store.derived.keys.index_files import IndexFiles
+from store.derived.queues.consume_queues import ConsumeQueues
+from store.durability import checkpoint, durable_mark
+from store.durability.checkpoint import Checkpoint
+from store.durability.durable_mark import DurableMark, Mark
+from store.durability.identity import DirectoryLock, RunMarker
 from store.errors import FileSystemError
-from store.failpoints import hit
-from store.file_system import FileSystem
+from store.files.failpoints import hit
+from store.files.file_system import FileSystem
+from store.files.staging import TEMPORARY_SUFFIX, is_unfinished, stage
+from store.fsck.checks.meta import DAMAGED_DIRECTORY, read_marks
 from store.fsck.files import PAGE_SIZE_BYTES
 from store.fsck.layout import Given, detect
-from store.fsck.meta import DAMAGED_DIRECTORY, read_marks
 from store.fsck.plan import FINGERPRINT_SIZE_BYTES
 from store.fsck.types import (
     Action,
@@ -37,14 +39,12 @@ from store.fsck.types import (
     StalePlanError,
     no_progress,
 )
-from store.identity import DirectoryLock, RunMarker
-from store.index_files import IndexFiles
-from store.ledger import Ledger
-from store.ledger_start import LOG_FROM_ZERO, StartFile
-from store.ledger_start import NAME as START_NAME
+from store.ledger.ledger import Ledger
+from store.ledger.start import LOG_FROM_ZERO, StartFile
+from store.ledger.start import NAME as START_NAME
+from store.log.commit_log import CommitLog
 from store.opening import is_replica_directory, log_directory, open_log
-from store.record_check import store_timestamp
-from store.staging import TEMPORARY_SUFFIX, is_unfinished, stage
+from store.record.check import store_timestamp
 
 _CHUNK_SIZE_BYTES: Final = MIB
 

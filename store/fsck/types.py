@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from store.config import StoreConfig
 from store.errors import StoreError
-from store.ledger_start import LogStart
+from store.ledger.start import LogStart
 
 Progress = Callable[[str, int, int], None]
 """Called with (what, done, total) during long steps; the unit is bytes, or files for `files`."""

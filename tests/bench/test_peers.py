@@ -13,7 +13,7 @@ import pytest
 
 from bench.peers.peer import Load, NotOfferedError, Peer
 from bench.peers.registry import ENTRIES
-from quorumlog.cli import bench_cluster
+from quorumlog.cli.bench import cluster as bench_cluster
 from tests import missing
 
 _COUNT = 100

@@ -9,7 +9,7 @@ from random import Random
 from chaos.clients import LOG_QUEUES, REGISTER_QUEUE, queue_name
 
 from raft.errors import Outcome
-from raft.simulator.history import (
+from raft.histories.history import (
     AppendCall,
     Drain,
     Kind,

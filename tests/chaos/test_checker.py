@@ -13,7 +13,7 @@ from chaos.scenario import SCENARIOS
 from chaos.verdict import judge
 
 from raft.errors import Outcome
-from raft.simulator.history import AppendCall, Drain, Kind, Operation, Receipt, Records
+from raft.histories.history import AppendCall, Drain, Kind, Operation, Receipt, Records
 from tests.chaos.histories import REGISTER, clean
 
 History = tuple[list[Operation], list[Drain]]

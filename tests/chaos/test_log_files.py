@@ -13,11 +13,11 @@ from chaos.scenarios import derived, resources
 from chaos.scenarios.membership import longest_pause_ms
 
 from deploy.local import LocalCluster
-from raft.simulator.history import AppendCall, Kind, Receipt
+from raft.histories.history import AppendCall, Kind, Receipt
 from store.config import StoreConfig
-from store.durable_mark import DurableMark, Mark
-from store.file_system import FileSystem
-from store.index_file import file_size_bytes
+from store.derived.keys.index_file import file_size_bytes
+from store.durability.durable_mark import DurableMark, Mark
+from store.files.file_system import FileSystem
 
 
 @pytest.mark.parametrize("folder", ["dledger-n0/data", "commitlog"])

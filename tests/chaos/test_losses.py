@@ -10,10 +10,10 @@ from chaos.scenarios.failovers import misstated
 from chaos.target import Target
 from chaos.trial import Trial
 
-from quorumlog.ha_types import HaLoss
+from quorumlog.admin.ha_types import HaLoss
 from raft.errors import Outcome
-from raft.simulator.checker import check_values
-from raft.simulator.history import (
+from raft.histories.checker import check_values
+from raft.histories.history import (
     AppendCall,
     Drain,
     Kind,

@@ -4,7 +4,7 @@ from chaos.losses import Place
 from chaos.receipts import Moment, acked_count, strays
 
 from raft.errors import Outcome
-from raft.simulator.history import AppendCall, Kind, Operation, Receipt, Value
+from raft.histories.history import AppendCall, Kind, Operation, Receipt, Value
 
 MOMENT = Moment(at_ns=1_000, term=4, end_position=500)
 

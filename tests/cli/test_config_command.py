@@ -5,7 +5,7 @@ from pathlib import Path
 
 from click.testing import CliRunner, Result
 
-from node.config import Settings
+from node.config.settings import Settings
 from quorumlog.cli import main
 
 

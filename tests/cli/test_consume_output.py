@@ -9,11 +9,11 @@ import sys
 
 import pytest
 
-from quorumlog.batch import decode_records
-from quorumlog.cli.consume_output import OutputFormat, Writer
 from quorumlog.cli.message_rows import message_row
-from quorumlog.message import Message
-from store.message import encode_message
+from quorumlog.cli.messages.consume_output import OutputFormat, Writer
+from quorumlog.records.batch import decode_records
+from quorumlog.records.message import Message
+from store.record.message import encode_message
 
 
 def made(bodies: list[bytes], **properties: str) -> list[Message]:

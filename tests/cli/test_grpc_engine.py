@@ -6,13 +6,13 @@ import sys
 
 import pytest
 
-from quorumlog.cli.grpc_engine import OLDER_ENGINE, VARIABLE, choose_engine
+from quorumlog.cluster.grpc_engine import OLDER_ENGINE, VARIABLE, choose_engine
 
 _CALLS = """
 import asyncio
 import os
 import sys
-from quorumlog.cli.grpc_engine import choose_engine
+from quorumlog.cluster.grpc_engine import choose_engine
 if sys.argv[1] == "chosen":
     choose_engine()
 import grpc.aio
@@ -84,6 +84,6 @@ def test_what_was_chosen_before_stays(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_another_version_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "")
     monkeypatch.delenv(VARIABLE)
-    monkeypatch.setattr("quorumlog.cli.grpc_engine.KNOWN_VERSIONS", '"""0.0.')
+    monkeypatch.setattr("quorumlog.cluster.grpc_engine.KNOWN_VERSIONS", '"""0.0.')
     choose_engine()
     assert VARIABLE not in os.environ

@@ -10,8 +10,8 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from quorumlog import __version__
 from quorumlog.cli import CliError, ExitCode, LazyCommand, LazyGroup, main
+from quorumlog.version import __version__
 
 
 class CodedError(Exception):
@@ -51,7 +51,7 @@ def test_help_imports_no_command_and_no_server_code() -> None:
         "except SystemExit: pass\n"
         "roots = {m.split('.')[0] for m in sys.modules}\n"
         "assert not roots & {'store', 'raft', 'node', 'bench', 'grpc', 'rich'}, roots\n"
-        "assert 'quorumlog.cli.store' not in sys.modules\n"
+        "assert 'quorumlog.cli.server.store' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.DEVNULL)
 

@@ -7,10 +7,16 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from quorumlog.admin_types import ClusterStatus, MemberStatus, NodeDown, NodeStatus
-from quorumlog.cli.node_rows import STATUS_COLUMNS, TOP_COLUMNS, leader_of, problems, status_rows
-from quorumlog.cli.node_rows import top_rows as rows_of_top
-from quorumlog.cli.top import duration_text, picture
+from quorumlog.admin.types import ClusterStatus, MemberStatus, NodeDown, NodeStatus
+from quorumlog.cli.cluster.node_rows import (
+    STATUS_COLUMNS,
+    TOP_COLUMNS,
+    leader_of,
+    problems,
+    status_rows,
+)
+from quorumlog.cli.cluster.node_rows import top_rows as rows_of_top
+from quorumlog.cli.cluster.top import duration_text, picture
 from quorumlog.pb import admin_pb2
 
 
@@ -133,6 +139,6 @@ def test_time_spans_are_short(milliseconds: int, text: str) -> None:
 
 
 def test_members_of_a_cluster_have_the_columns_of_the_list() -> None:
-    from quorumlog.cli.cluster import _MEMBER_COLUMNS
+    from quorumlog.cli.cluster.cluster import _MEMBER_COLUMNS
 
     assert {f.name for f in dataclasses.fields(MemberStatus)} == set(_MEMBER_COLUMNS)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from quorumlog import sync
-from quorumlog.cli.produce import COMPRESSIONS
-from quorumlog.compression import IS_COMPRESSED, LZ4, ZLIB, ZSTD
-from quorumlog.outgoing import BATCH_SIZE_BYTES_LIMIT
+from quorumlog.cli.messages.produce import COMPRESSIONS
+from quorumlog.produce.outgoing_messages import BATCH_SIZE_BYTES_LIMIT
+from quorumlog.records.compression import IS_COMPRESSED, LZ4, ZLIB, ZSTD
 from tests.cli.running import Qlog
 
 pytestmark = pytest.mark.slow

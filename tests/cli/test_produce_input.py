@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quorumlog.cli.errors import CliError
-from quorumlog.cli.produce_input import (
+from quorumlog.cli.messages.produce_input import (
     MESSAGE_SIZE_BYTES_MAX,
     InputFormat,
     LineSplitter,

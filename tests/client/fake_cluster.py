@@ -24,7 +24,7 @@ from quorumlog.pb import (
     consumer_pb2,
     log_pb2,
 )
-from store.message import decode_message
+from store.record.message import decode_message
 from tests import services
 
 STORE_HOST = bytes((127, 0, 0, 1)) + struct.pack(">i", 8081)

@@ -10,7 +10,7 @@ import pytest
 
 import quorumlog
 from quorumlog import errors
-from quorumlog.retry import Deadline
+from quorumlog.cluster.retry import Deadline
 from tests.client.fake_cluster import FakeCluster
 
 Groups = dict[str, FakeCluster]
@@ -69,4 +69,4 @@ def be_quick(monkeypatch: pytest.MonkeyPatch) -> None:
         "ATTEMPT_MS": 100,
         "GONE_AFTER_S": 1.0,
     }.items():
-        monkeypatch.setattr(f"quorumlog.broker_groups.{name}", value)
+        monkeypatch.setattr(f"quorumlog.cluster.broker_groups.{name}", value)

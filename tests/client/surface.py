@@ -10,7 +10,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 import quorumlog
-from quorumlog import errors, nameserver, raw, sync, testing
+from quorumlog import errors, sync, testing
+from quorumlog.cluster import nameserver
+from quorumlog.consume import raw
 
 PACKAGES: Final = {"": quorumlog, "sync.": sync, "testing.": testing}
 """Modules with exports, by what is put before their names here."""

@@ -11,11 +11,12 @@ import numpy
 import pytest
 
 import quorumlog
-from quorumlog import arguments, batch, errors, sync
+from quorumlog import arguments, errors, sync
 from quorumlog.arguments import Plan, check_for, checked, shown
-from quorumlog.consumer import Consumption
-from quorumlog.fetching import FetchOptions
-from quorumlog.queues import Queue
+from quorumlog.consume.consumer import Consumption
+from quorumlog.consume.prefetch import FetchOptions
+from quorumlog.records import batch
+from quorumlog.records.queues import Queue
 from tests.client import surface
 from tests.client.fake_cluster import FakeCluster, error, fake_cluster
 
@@ -272,7 +273,7 @@ def test_a_message_that_cannot_be_encoded_fails_alone(monkeypatch: pytest.Monkey
             raise ZeroDivisionError
         return encode(entries, *rest, **how)
 
-    monkeypatch.setattr("quorumlog.delivery.encode_entries", choke)
+    monkeypatch.setattr("quorumlog.produce.delivery.encode_entries", choke)
 
     async def scenario() -> None:
         async with fake_cluster() as cluster, connect(cluster) as client:

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 import quorumlog
 from deploy.local import LocalCluster
-from quorumlog import errors, nameserver, sync, testing
+from quorumlog import errors, sync, testing
+from quorumlog.cluster import nameserver
 from tests.client import surface
 from tests.client.surface import Call
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quorumlog import Message, errors
-from quorumlog.batch import (
+from quorumlog.records.batch import (
     decode_records,
     encode_entries,
     encode_properties,
@@ -19,8 +19,8 @@ from quorumlog.batch import (
     topic_template,
 )
 from store import format as fmt
-from store.message import decode_message, encode_message
-from store.message import message_id as store_message_id
+from store.record.message import decode_message, encode_message
+from store.record.message import message_id as store_message_id
 
 _NAMES = st.text(
     st.characters(codec="utf-8", exclude_characters="\x00\x01\x02"), min_size=1, max_size=8

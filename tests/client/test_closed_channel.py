@@ -7,11 +7,11 @@ import grpc
 import pytest
 
 import quorumlog
-from quorumlog.calls import Calls
-from quorumlog.channels import Channels
+from quorumlog.cluster.calls import Calls
+from quorumlog.cluster.channels import Channels
+from quorumlog.cluster.routing import Router
 from quorumlog.errors import Outcome, UnavailableError
 from quorumlog.pb import log_pb2, transaction_pb2
-from quorumlog.routing import Router
 from tests import services
 
 

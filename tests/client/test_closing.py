@@ -106,7 +106,7 @@ def test_a_batch_that_breaks_the_sender_fails_what_waits(monkeypatch: pytest.Mon
     def broken(*_: Any, **__: Any) -> Any:
         raise AssertionError("a bug")
 
-    monkeypatch.setattr("quorumlog.delivery.encode_entries", broken)
+    monkeypatch.setattr("quorumlog.produce.delivery.encode_entries", broken)
 
     async def scenario() -> None:
         async with fake_cluster() as cluster, connect(cluster) as client:

@@ -8,8 +8,11 @@ import lz4.frame
 import pytest
 import zstandard
 
-from quorumlog.batch import decode_records, encode_entries
-from quorumlog.compression import (
+from quorumlog.errors import CorruptRecordError, InvalidRequestError, TooLargeError
+from quorumlog.produce.options import ProducerOptions
+from quorumlog.produce.outgoing_messages import Shaping, entries_of, entry_of
+from quorumlog.records.batch import decode_records, encode_entries
+from quorumlog.records.compression import (
     BODY_SIZE_BYTES_MAX,
     IS_COMPRESSED,
     KIND_MASK,
@@ -21,11 +24,8 @@ from quorumlog.compression import (
     compressor,
     decompress,
 )
-from quorumlog.errors import CorruptRecordError, InvalidRequestError, TooLargeError
-from quorumlog.message import Message, OutgoingMessage
-from quorumlog.outgoing import Shaping, entries_of, entry_of
-from quorumlog.producer_options import ProducerOptions
-from store.message import decode_message
+from quorumlog.records.message import Message, OutgoingMessage
+from store.record.message import decode_message
 
 KINDS = {"zlib": ZLIB, "lz4": LZ4, "zstd": ZSTD}
 BODY = b"a line that is much like the next one\n" * 200

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 import quorumlog
-from quorumlog.consume_transactions import ConsumeTransaction
 from quorumlog.errors import (
     ConflictError,
     DeadlineError,
@@ -17,11 +16,12 @@ from quorumlog.errors import (
     QuorumlogError,
     TooLargeError,
 )
-from quorumlog.message import Message, MessageBatch
-from quorumlog.outgoing import Shaping, entry_of
 from quorumlog.pb import consumer_pb2
-from quorumlog.queues import Queue
-from quorumlog.unique_keys import UniqueKeys
+from quorumlog.produce.outgoing_messages import Shaping, entry_of
+from quorumlog.records.message import Message, MessageBatch
+from quorumlog.records.queues import Queue
+from quorumlog.records.unique_keys import UniqueKeys
+from quorumlog.transactions.consume import ConsumeTransaction
 from tests.client.fake_cluster import fake_cluster
 
 

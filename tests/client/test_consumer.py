@@ -8,10 +8,10 @@ import pytest
 
 import quorumlog
 from quorumlog import Message, Queue, errors
-from quorumlog.fetching import Fetcher, FetchOptions, Inbox
-from quorumlog.message import MessageBatch
+from quorumlog.consume.prefetch import Fetcher, FetchOptions, Inbox
 from quorumlog.pb import log_pb2
-from store.message import encode_message
+from quorumlog.records.message import MessageBatch
+from store.record.message import encode_message
 from tests.client.fake_cluster import FakeCluster, fake_cluster, until
 
 

@@ -5,9 +5,7 @@ from typing import Any
 
 import pytest
 
-from quorumlog.batch import Entry, size_bytes_of, topic_template
-from quorumlog.delay import HAS_DELAYED, HELD_SIZE_BYTES, all_with_wish, with_wish
-from quorumlog.delivery import Batch
+from quorumlog.cluster.retry import Deadline
 from quorumlog.errors import (
     DelayedGoneError,
     InvalidRequestError,
@@ -15,9 +13,11 @@ from quorumlog.errors import (
     Outcome,
     from_pb,
 )
-from quorumlog.message import OutgoingMessage
 from quorumlog.pb import common_pb2, log_pb2
-from quorumlog.retry import Deadline
+from quorumlog.produce.delay import HAS_DELAYED, HELD_SIZE_BYTES, all_with_wish, with_wish
+from quorumlog.produce.delivery import Batch
+from quorumlog.records.batch import Entry, size_bytes_of, topic_template
+from quorumlog.records.message import OutgoingMessage
 
 
 @pytest.mark.parametrize(

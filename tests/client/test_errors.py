@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 
-import node.errors
+import node.errors.common
 import raft.errors
 import store.errors
 from quorumlog import errors
@@ -84,8 +84,8 @@ WITHOUT_FAMILY = {
 def test_every_code_of_a_node_has_a_family_or_is_known_to_have_none() -> None:
     families = {
         value.code: type(errors.from_pb(common_pb2.Error(code=value.code)))
-        for value in vars(node.errors).values()
-        if inspect.isclass(value) and issubclass(value, node.errors.NodeError)
+        for value in vars(node.errors.common).values()
+        if inspect.isclass(value) and issubclass(value, node.errors.common.NodeError)
     }
     without = {code for code, family in families.items() if family is errors.ServerError}
     assert without == WITHOUT_FAMILY & families.keys()

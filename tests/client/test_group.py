@@ -8,8 +8,8 @@ import pytest
 
 import quorumlog
 from quorumlog import Message, Queue, errors
-from quorumlog.group import GroupConsumer
-from quorumlog.redelivery import Redelivery
+from quorumlog.consume.group import GroupConsumer
+from quorumlog.consume.redelivery import Redelivery
 from tests.client.fake_cluster import FakeCluster, fake_cluster, until
 
 
@@ -247,7 +247,7 @@ def test_a_message_handed_out_while_another_is_given_back_is_not_processed(
             await answered.wait()
             return Redelivery(1, 0)
 
-        monkeypatch.setattr("quorumlog.redelivery.Redeliveries.give_back", give_back)
+        monkeypatch.setattr("quorumlog.consume.redelivery.Redeliveries.give_back", give_back)
         async with fake_cluster() as cluster, connect(cluster) as client:
             cluster.topics["orders"] = 1
             producer = client.producer()
@@ -281,7 +281,7 @@ def test_giving_back_some_of_a_batch_does_not_process_the_rest(
             sent.append(offsets)
             return Redelivery(1, 0)
 
-        monkeypatch.setattr("quorumlog.redelivery.Redeliveries.give_back", give_back)
+        monkeypatch.setattr("quorumlog.consume.redelivery.Redeliveries.give_back", give_back)
         async with fake_cluster() as cluster, connect(cluster) as client:
             cluster.topics["orders"] = 1
             await client.producer().send_batch("orders", [b"0", b"1", b"2"], queue_id=0)

@@ -7,7 +7,7 @@ import pytest
 
 import quorumlog
 from quorumlog import Queue, errors
-from quorumlog.broker_groups import BrokerGroups
+from quorumlog.cluster.broker_groups import BrokerGroups
 from tests.client.fake_cluster import BREAK_AFTER, error, fake_cluster, until
 from tests.client.fake_groups import be_quick, connect, fake_groups, is_unreachable, start, stop
 
@@ -40,7 +40,7 @@ def test_groups_that_nobody_tells_of_are_found_by_their_addresses() -> None:
 
 
 def test_a_group_that_comes_later_is_found_and_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quorumlog.broker_groups.REFRESH_FIRST_MS", 20)
+    monkeypatch.setattr("quorumlog.cluster.broker_groups.REFRESH_FIRST_MS", 20)
 
     async def scenario() -> None:
         async with fake_groups("g0", "g1") as groups:
@@ -114,7 +114,7 @@ def test_the_first_group_stays_the_first_while_it_is_gone(monkeypatch: pytest.Mo
 def test_what_named_a_queue_when_there_was_one_group_stays_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("quorumlog.broker_groups.REFRESH_FIRST_MS", 20)
+    monkeypatch.setattr("quorumlog.cluster.broker_groups.REFRESH_FIRST_MS", 20)
 
     async def scenario() -> None:
         async with fake_groups("g0", "g1") as groups:
@@ -350,7 +350,7 @@ def test_nodes_of_before_there_were_groups_are_one_group() -> None:
 
 
 def test_there_is_a_bound_on_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quorumlog.broker_groups.GROUPS_MAX", 2)
+    monkeypatch.setattr("quorumlog.cluster.broker_groups.GROUPS_MAX", 2)
 
     async def scenario() -> None:
         async with fake_groups("g0", "g1", "g2", "g3") as groups, connect(groups, "g0") as client:

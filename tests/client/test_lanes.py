@@ -43,7 +43,7 @@ def test_atomic_batches_that_no_other_group_can_take_keep_their_order(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each of their topics is elsewhere, and nowhere both: they were taken out, and put back."""
-    monkeypatch.setattr("quorumlog.lanes.WATCH_MS", 60_000)
+    monkeypatch.setattr("quorumlog.produce.accumulator.WATCH_MS", 60_000)
 
     async def scenario() -> None:
         async with fake_groups("g0", "g1", "g2") as groups, connect(groups) as client:
@@ -72,7 +72,7 @@ def test_a_batch_that_leaves_a_group_stays_one_and_one_with_a_queue_stays(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Both were made while there was one group; then one message with a queue binds its batch."""
-    monkeypatch.setattr("quorumlog.lanes.WATCH_MS", 60_000)
+    monkeypatch.setattr("quorumlog.produce.accumulator.WATCH_MS", 60_000)
 
     async def scenario() -> None:
         async with fake_groups("g0", "g1", "g2") as groups, connect(groups) as client:
@@ -107,7 +107,7 @@ def test_a_group_that_is_cut_off_after_a_pause_is_left_soon(
 ) -> None:
     """The time without an answer did not count in a stream that had answered everything before."""
     for name in ("REFRESH_FIRST_MS", "REFRESH_MS"):  # Else that finds it some time.
-        monkeypatch.setattr(f"quorumlog.broker_groups.{name}", 600_000)
+        monkeypatch.setattr(f"quorumlog.cluster.broker_groups.{name}", 600_000)
 
     async def scenario() -> None:
         async with (

@@ -6,8 +6,10 @@ from typing import Any, cast
 
 import pytest
 
-from quorumlog import calls
-from quorumlog.channels import Node
+from quorumlog.cluster import calls
+from quorumlog.cluster.channels import Node
+from quorumlog.cluster.retry import Deadline
+from quorumlog.cluster.routing import Router
 from quorumlog.errors import (
     ConflictError,
     DeadlineError,
@@ -17,8 +19,6 @@ from quorumlog.errors import (
     QuorumlogError,
     UnavailableError,
 )
-from quorumlog.retry import Deadline
-from quorumlog.routing import Router
 
 
 class _Router:

@@ -7,8 +7,8 @@ import pytest
 
 import quorumlog
 from quorumlog import OutgoingMessage
-from quorumlog.batch import key_queue
 from quorumlog.errors import InvalidRequestError
+from quorumlog.records.batch import key_queue
 from tests.client.fake_cluster import fake_cluster
 
 PROPERTY = "__SHARDINGKEY"

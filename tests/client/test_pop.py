@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from quorumlog import errors
+from quorumlog.consume.pop import PopConsumer, PopMessage, PopOptions
 from quorumlog.errors import Outcome
 from quorumlog.pb import pop_pb2
-from quorumlog.pop import PopConsumer, PopMessage, PopOptions
-from store.message import encode_message
+from store.record.message import encode_message
 
 
 class FakeBroker:

@@ -8,8 +8,8 @@ import pytest
 
 import quorumlog
 from quorumlog import OutgoingMessage, errors
-from quorumlog.batch import key_queue
-from store.message import message_id
+from quorumlog.records.batch import key_queue
+from store.record.message import message_id
 from tests.client.fake_cluster import FakeCluster, Node, error, fake_cluster
 
 

@@ -9,10 +9,10 @@ import pytest
 
 import quorumlog
 from quorumlog import errors
+from quorumlog.cluster.retry import Backoff
 from quorumlog.errors import Outcome
 from quorumlog.pb import common_pb2
-from quorumlog.retry import Backoff
-from store.message import decode_message
+from store.record.message import decode_message
 from tests.client.fake_cluster import (
     BREAK_AFTER,
     BREAK_BEFORE,
@@ -251,7 +251,7 @@ def pauses_of(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         pauses.append(self.count)
         self.count += 1
 
-    monkeypatch.setattr("quorumlog.append_stream.Backoff.pause", pause)
+    monkeypatch.setattr("quorumlog.produce.append_stream.Backoff.pause", pause)
     return pauses
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quorumlog import errors
-from quorumlog.rebalance import STRATEGIES, Strategy, assign, averagely, circle, strategy_of
+from quorumlog.consume.rebalance import STRATEGIES, Strategy, assign, averagely, circle, strategy_of
 
 QUEUES = [("t", i) for i in range(8)]
 

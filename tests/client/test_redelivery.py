@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from quorumlog import errors
-from quorumlog.batch import decode_records
+from quorumlog.consume.prefetch import Inbox
+from quorumlog.consume.redelivery import Redeliveries, Redelivery
 from quorumlog.errors import Outcome
-from quorumlog.fetching import Inbox
-from quorumlog.message import Message, MessageBatch
 from quorumlog.pb.retry_pb2 import RetryLaterRequest, RetryLaterResponse
-from quorumlog.queues import Queue
-from quorumlog.redelivery import Redeliveries, Redelivery
-from store.message import encode_message
+from quorumlog.records.batch import decode_records
+from quorumlog.records.message import Message, MessageBatch
+from quorumlog.records.queues import Queue
+from store.record.message import encode_message
 
 
 class FakeGroup:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from quorumlog.retry import (
+from quorumlog.cluster.retry import (
     PAUSE_ADVISED_MAX_MS,
     PAUSE_FIRST_MS,
     PAUSE_MAX_MS,

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from quorumlog.channels import stub
+from quorumlog.cluster.channels import stub
 from quorumlog.pb import log_pb2, pop_pb2
 
 

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 import quorumlog
-from quorumlog import errors, raw, sync
-from quorumlog.loop_thread import loop_thread, run_until_stopped
+from quorumlog import errors, sync
+from quorumlog.consume import raw
+from quorumlog.sync.loop_thread import loop_thread, run_until_stopped
 from tests.client.fake_cluster import FakeCluster, fake_cluster
 
 PAIRS = [

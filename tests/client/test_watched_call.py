@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import pytest
 
-from quorumlog import calls
-from quorumlog.channels import Node
+from quorumlog.cluster import calls
+from quorumlog.cluster.channels import Node
+from quorumlog.cluster.retry import Deadline
+from quorumlog.cluster.routing import Router
 from quorumlog.errors import Outcome, UnavailableError
-from quorumlog.retry import Deadline
-from quorumlog.routing import Router
 
 
 def test_an_answer_counts_that_comes_while_others_are_asked(

@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 
 import grpc
 
-from quorumlog.channels import stub
+from quorumlog.cluster.channels import stub
 from quorumlog.errors import ERROR_TRAILER
 from quorumlog.pb import common_pb2
 from quorumlog.pb import nameserver_pb2 as pb

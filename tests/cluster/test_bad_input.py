@@ -19,7 +19,8 @@ import pytest
 
 import quorumlog
 from deploy.local import LocalCluster
-from quorumlog.channels import stub
+from quorumlog.cluster.channels import stub
+from quorumlog.cluster.nameserver import NameServers
 from quorumlog.errors import (
     InvalidRequestError,
     QuorumlogError,
@@ -27,7 +28,6 @@ from quorumlog.errors import (
     UnknownTopicError,
     WrongClusterError,
 )
-from quorumlog.nameserver import NameServers
 from quorumlog.pb import common_pb2, log_pb2
 from tests.cluster.conftest import running
 from tests.cluster.workload import TOPIC, Workload, prove

@@ -15,16 +15,16 @@ import pytest
 
 import quorumlog
 from deploy.local import LocalCluster
-from quorumlog.batch import encode_entries
-from quorumlog.channels import stub
+from quorumlog.cluster.channels import stub
 from quorumlog.errors import (
     Outcome,
     QuorumlogError,
     StoreFullError,
     from_rpc,
 )
-from quorumlog.outgoing import entry_of
 from quorumlog.pb import log_pb2
+from quorumlog.produce.outgoing_messages import entry_of
+from quorumlog.records.batch import encode_entries
 from tests import missing
 from tests.cluster.conftest import running
 from tests.cluster.workload import (

@@ -17,14 +17,14 @@ import quorumlog
 from deploy.local import LocalCluster
 from deploy.local_metrics import metric_of
 from deploy.local_nodes import NAMESERVER_COUNT
-from node.nameserver.dump import Dump, write_dump
-from node.nameserver.journal import Entry, Journal
-from node.nameserver.library import DUMP_NAME, NO_OP
-from node.nameserver.proofs import Prover
+from node.nameserver.directory.proofs import Prover
+from node.nameserver.replica.dump import Dump, write_dump
+from node.nameserver.replica.journal import Entry, Journal
+from node.nameserver.replica.pysyncobj import DUMP_NAME, NO_OP
 from quorumlog.cli import main
-from quorumlog.nameserver import NameServers
+from quorumlog.cluster.nameserver import NameServers
 from quorumlog.pb import nameserver_pb2 as pb
-from store.file_system import FileSystem
+from store.files.file_system import FileSystem
 from tests.client.fake_cluster import CLUSTER_ID, FakeCluster
 from tests.cluster.conftest import running
 from tests.cluster.forgery import (

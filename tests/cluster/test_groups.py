@@ -12,7 +12,7 @@ import pytest
 import quorumlog
 from deploy.local import LocalCluster
 from quorumlog import Queue, errors
-from quorumlog.delivery import Receipt
+from quorumlog.records.receipt import Receipt
 from tests.cluster.conftest import SETTINGS
 from tests.cluster.workload import DEADLINE_S, TOPIC, eventually
 

@@ -14,8 +14,8 @@ import pytest
 
 import quorumlog
 from deploy.local import LocalCluster
+from quorumlog.admin.ha_types import HaLoss, HaStatus
 from quorumlog.errors import ServerError
-from quorumlog.ha_types import HaLoss, HaStatus
 from tests.cluster.conftest import running
 from tests.cluster.test_kill import fresh_seed
 from tests.cluster.workload import DEADLINE_S, History, Workload, eventually, read_all

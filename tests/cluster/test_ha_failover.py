@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from quorumlog.nameserver import NameServers, TopicShare
+from quorumlog.cluster.nameserver import NameServers, TopicShare
 from tests.cluster.conftest import running
 from tests.cluster.workload import DEADLINE_S, Workload, read_all
 

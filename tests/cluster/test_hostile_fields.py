@@ -14,10 +14,10 @@ from google.protobuf.descriptor import MethodDescriptor
 import quorumlog
 from deploy.local import LocalCluster
 from node.services.methods import SERVICES
-from quorumlog.batch import encode_entries
 from quorumlog.errors import from_rpc
-from quorumlog.outgoing import entry_of
 from quorumlog.pb import common_pb2, log_pb2, rocketmq_pb2
+from quorumlog.produce.outgoing_messages import entry_of
+from quorumlog.records.batch import encode_entries
 from tests import seeds
 from tests.cluster.conftest import running
 from tests.cluster.hostile import Hostile

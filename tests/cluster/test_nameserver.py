@@ -17,8 +17,8 @@ import pytest
 from deploy.local import LocalCluster
 from deploy.local_process import free_ports
 from quorumlog import Client
+from quorumlog.cluster.nameserver import NameServers, ReplicaStatus, TopicShare
 from quorumlog.errors import UnavailableError
-from quorumlog.nameserver import NameServers, ReplicaStatus, TopicShare
 from tests.cluster.conftest import running
 from tests.cluster.forgery import refusal, registration
 from tests.cluster.workload import DEADLINE_S, QUEUE_COUNT, TOPIC, Workload, prove

@@ -9,10 +9,10 @@ import grpc
 import pytest
 
 import quorumlog
-from quorumlog.batch import decode_records
-from quorumlog.channels import stub
+from quorumlog.cluster.channels import stub
 from quorumlog.errors import from_rpc
 from quorumlog.pb import common_pb2, log_pb2
+from quorumlog.records.batch import decode_records
 from tests.cluster.conftest import running
 from tests.cluster.workload import TOPIC, eventually
 

@@ -11,7 +11,8 @@ import pytest
 import quorumlog
 from deploy.local import LocalCluster
 from quorumlog import errors
-from quorumlog.transaction_types import CheckedTransaction, Decision
+from quorumlog.records.options import Decision
+from quorumlog.transactions.types import CheckedTransaction
 from tests.cluster.conftest import running
 from tests.cluster.workload import TOPIC
 

@@ -10,7 +10,7 @@ import sys
 from typing import Final
 
 from store.config import KIB, StoreConfig
-from store.message import encode_message
+from store.record.message import encode_message
 from store.store import Store
 
 TOPIC: Final = "Compat"

@@ -18,7 +18,7 @@ import pytest
 from deploy.local import LocalCluster
 from quorumlog.sync import connect
 from store.checksum import crc32c
-from store.message import decode_message
+from store.record.message import decode_message
 from store.store import Store
 from tests.compat import foreign
 from tests.compat.foreign import Line, line_of

@@ -16,7 +16,7 @@ from store.errors import InnerBatchError
 from store.fsck.check import verify
 from store.fsck.layout import Given
 from store.fsck.plan import plan
-from store.message import decode_message, encode_message
+from store.record.message import decode_message, encode_message
 from store.store import Store
 from tests.compat import foreign
 from tests.compat.foreign import Line

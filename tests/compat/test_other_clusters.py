@@ -9,7 +9,7 @@ import pytest
 
 import quorumlog
 from deploy.local import LocalCluster
-from node.rocketmq.forwarding import SERVICE
+from node.rocketmq.forwarder import SERVICE
 from quorumlog.pb.rocketmq_pb2 import QueryRouteRequest, QueryRouteResponse, Resource
 from tests.compat.drivers import CallFailedError, Client, body_of
 from tests.compat.test_clients import receive

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from deploy.alerts import ALERTS, PAGE_FILE, RULES_FILE, page, rules
-from node.handshake import CloseCode
-from node.metrics import METRICS, PREFIX, Spec
-from node.nameserver.status import STATES
+from node.monitoring.metrics import METRICS, PREFIX, Spec
+from node.nameserver.replica.status import STATES
+from node.peers.handshake import CloseCode
 from raft.messages import Standing
 from raft.transitions import Role
 from tests import missing

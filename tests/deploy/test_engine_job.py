@@ -9,7 +9,7 @@ import pytest
 
 from deploy.engine_job import Summary, compare
 from deploy.stdlib_source import encoded_lines, find_files, sha256_of_files
-from store.message import decode_message
+from store.record.message import decode_message
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,8 @@ import pytest
 
 from deploy.local import LocalCluster, LocalError, known_servers
 from deploy.local_process import NodeProcess, free_ports, is_free, spawn, started_at
-from node.config import Settings
-from node.config_load import load
+from node.config.load import load
+from node.config.settings import Settings
 
 
 def started(tmp_path: Path) -> NodeProcess:

@@ -30,8 +30,8 @@ Examples:
   python -m tests.mutate --sample 30 --seed 7     the sample that a run printed
   python -m tests.mutate --module raft/           the standing faults of raft
   python -m tests.mutate --new --record           those that nobody judged yet
-  python -m tests.mutate --fault raft/read_index.py:_echoed:first:1
-  python -m tests.mutate --module store/stamp.py --all --slow
+  python -m tests.mutate --fault raft/rules/read_index.py:_echoed:first:1
+  python -m tests.mutate --module store/record/stamp.py --all --slow
   python -m tests.mutate --fault NAME --test tests/raft/test_reads.py::test_x
 """
 RECORDED_EVERY = 50

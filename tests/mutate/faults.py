@@ -2,7 +2,7 @@
 
 Owns the operators and the names of faults; must not know tests or processes. A fault is named by
 file, function, operator and its place among those of the function, not by a line, so that the name
-outlives changes elsewhere in the file: `raft/read_index.py:_echoed:first:1`. Only bodies of
+outlives changes elsewhere in the file: `raft/rules/read_index.py:_echoed:first:1`. Only bodies of
 functions are touched. Left alone by rule: what is logged, texts and arguments of errors, asserts
 and failpoints (they are checks themselves), and functions that only describe.
 """

@@ -2,18 +2,20 @@
 
 Owns the choice; must not know how a fault is made or found. There are some 16,000 possible faults
 in these modules, too many to judge each. The standing ones are drawn by a checksum of their name,
-so that a fault stays in or out whatever else changes. `--all` plants the others as well.
+so that a fault stays in or out whatever else changes: drawn.txt beside this file says where a
+module was when its faults were drawn. `--all` plants the others as well.
 """
 
 import zlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from tests.mutate.faults import Change, Fault, changes_of, faults_of
 
 _PERMILLE: Final = 1000
+_DRAWN_FILE: Final = Path(__file__).with_name("drawn.txt")
 
 _CORE: Final = 170
 _STATE: Final = 85
@@ -28,42 +30,72 @@ always break every test that runs the line; a quarter of the portion is enough."
 
 _BY_PORTION: Final[dict[int, str]] = {
     _CORE: """
-        raft: core election follower leader log_view membership progress quorum read_index recovery
-            replication snapshot transfer state
-        store: ledger ledger_damage ledger_entry ledger_extent ledger_fetched
-            ledger_index ledger_mend ledger_raw ledger_recovery ledger_start ledger_verify
-            durable_mark marks opening stamp record_check cut_file meta_file checked
-            replicated_store
-        node: replica flush_queue hard_state founding maintenance received_snapshot snapshot repair
-            handshake auth
-        node/parts: pop
-        node/ha: epochs epoch_file machine
+        node/peers: handshake proof
+        node/replication: foundation
+        node/replication/ha/core: epochs machine
+        node/replication/ha/storage: epoch_file
+        node/replication/raft: maintenance repair
+        node/replication/raft/storage: hard_state received_snapshot snapshot
+        node/state/tables: pop
+        raft: core quorum
+        raft/pump: replica flush_queue
+        raft/rules: election follower leader membership read_index recovery replication snapshot
+            transfer
+        raft/state: log_view progress state
+        store: opening
+        store/durability: durable_mark mark_keeper
+        store/files: meta_file
+        store/ledger: ledger entry extent index raw recovery start verify
+        store/ledger/mending: damage fetched mend
+        store/log: cut_file checked
+        store/record: stamp check
+        store/replicated: store
         """,
     _STATE: """
-        store: commit_log commit_log_recovery flush consume_queue dispatch shipped_log shipped_store
-            replica_store term_runs entry_runs ledger_reader ledger_records retention
-        node: ledger_log fetch state state_machine state_parts checkpoint_files checkpoint_tables
-            snapshots snapshot_transfer wire raft_codec log_configurations waiters driver
-        node/parts: transactions delay dead_letters gone_offsets group_settings
-        node/broker: sequences produce consumed receipts own_appends freshness
-        node/ha: follower leader intake applied losses loss_count state copies promotion
+        node/broker/append: sequences produce receipts own_appends
+        node/broker/core: freshness
+        node/broker/transactions: consumed
+        node/peers: frames
+        node/replication/ha: inbound applied promotion
+        node/replication/ha/core: follower leader state copies
+        node/replication/ha/storage: losses loss_count
+        node/replication/raft: fetch snapshots snapshot_transfer codec driver
+        node/replication/raft/storage: log configurations
+        node/state: state machine registry checkpoint_files checkpoint_tables
+        node/state/tables: transactions delay dead_letters offset_set group_settings
+        raft/pump: pending_proposals
+        store/derived: dispatch
+        store/derived/queues: consume_queue
+        store/durability: flush
+        store/ledger: term_runs entry_runs reader records
+        store/log: commit_log commit_log_recovery shipped_log
+        store/replicated: shipped_store ledger_store
+        store/upkeep: retention
         """,
     _SURROUNDINGS: """
-        node/broker: commands waits pull groups
-        node/broker/pop: taking settling receives held dead deadlines
-        node/broker/transactions: calls checks ends records
-        node/broker/delay: admission deliveries delivering due_index
-        quorumlog: append_stream producer delivery fetching group message batch outgoing lanes
-            consumer membership
-        store: consume_queues mapped_file mapped_file_queue record_tail store message file_system
+        node/broker/append: commands
+        node/broker/core: parked_readers
+        node/broker/delay: admission deliveries delivery_task due_index
+        node/broker/groups: groups
+        node/broker/pop: take settlement receives held dead deadlines
+        node/broker/read: pull
+        node/broker/records: half
+        node/broker/transactions: calls checks ends
+        quorumlog/consume: prefetch group consumer membership
+        quorumlog/produce: append_stream producer delivery outgoing_messages accumulator
+        quorumlog/records: message batch
+        store: store
+        store/derived/queues: consume_queues
+        store/files: mapped_file mapped_file_queue file_system
+        store/record: tail message
         """,
 }
 ISSUE_18: Final = frozenset(
     {
-        "raft/read_index.py:_echoed:first:1",
-        "node/maintenance.py:Maintenance.checkpoint:drop:1",
-        "store/ledger_mend.py:_repair:drop:3",
-        "node/parts/pop.py:PopPart._restore:drop:2",
+        "raft/rules/read_index.py:_echoed:first:1",
+        "node/replication/raft/maintenance.py:Maintenance.checkpoint:drop:1",
+        "store/ledger/mending/mend.py:_repair:drop:3",
+        "node/state/tables/pop.py:PopPart._restore:drop:2",
     }
 )
 """Faults that nothing noticed until somebody planted them by hand."""
@@ -81,6 +113,11 @@ def _portions() -> dict[str, int]:
     return portions
 
 
+def _drawn_as() -> dict[str, str]:
+    rows = _DRAWN_FILE.read_text().splitlines()
+    return dict(row.split(" ") for row in rows if row[:1] != "#")
+
+
 @dataclass(frozen=True, slots=True)
 class Project:
     """A tree of sources: where faults are planted, and which tests may find them."""
@@ -93,6 +130,8 @@ class Project:
     test_folders: tuple[str, ...]
     known: frozenset[str] = frozenset()
     """Names of faults that are standing ones whatever the portion."""
+    drawn_as: Mapping[str, str] = field(default_factory=dict)
+    """The path under which the faults of a file were drawn, when that is another one."""
 
     def paths(self) -> list[str]:
         """Return the files that are there."""
@@ -122,7 +161,8 @@ class Project:
         portion = self.portions[fault.path]
         if fault.operator not in _TELLING and portion < _PERMILLE:
             portion //= 4
-        drawn = zlib.crc32(fault.name.encode()) % _PERMILLE
+        name = self.drawn_as.get(fault.path, fault.path) + fault.name.removeprefix(fault.path)
+        drawn = zlib.crc32(name.encode()) % _PERMILLE
         return drawn < portion or fault.name in self.known
 
 
@@ -134,4 +174,5 @@ THIS: Final = Project(
         f"tests/{name}" for name in ("raft", "scenarios", "store", "node", "simulation", "client")
     ),
     ISSUE_18,
+    _drawn_as(),
 )

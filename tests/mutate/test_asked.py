@@ -101,7 +101,7 @@ def test_a_fault_whose_test_is_gone_is_a_complaint() -> None:
 def test_a_fault_that_cannot_be_planted_any_more_is_a_complaint() -> None:
     """Else a run that plants nothing at all would pass."""
     hunter = Scripted("not plantable")
-    path = "store/stamp.py"
+    path = "store/record/stamp.py"
     name, *_ = THIS.changes_of([f"{path}:Stamper._find_parts:never:1"])
     found: list[Verdict] = []
     Campaign(THIS, hunter, found.append).asked([Fault(name, path, "f", "never", 1)], {name: TEST})
@@ -111,7 +111,7 @@ def test_a_fault_that_cannot_be_planted_any_more_is_a_complaint() -> None:
 
 
 def test_what_is_not_judged_stays_known_as_killed() -> None:
-    changes = THIS.changes_of(["store/stamp.py:Stamper._find_parts:never:1"])
+    changes = THIS.changes_of(["store/record/stamp.py:Stamper._find_parts:never:1"])
     ((name, change),) = changes.items()
     before = Killed(name, change.mark, TEST, "failed")
     verdict = Verdict(fault(name), how="not judged", tests=(TEST,))

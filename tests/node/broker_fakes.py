@@ -12,19 +12,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from node.broker import Broker, BrokerIdentity
-from node.broker.seam import Prepared
-from node.errors import NotAppliedError, NotReadyError, OutcomeUnknownError, ReadFailedError
-from node.ledger_log import LedgerLog
-from node.limits import Limits
-from node.state_machine import StateMachine
+from node.broker.core.ports import Prepared
+from node.config.limits import Limits
+from node.errors.common import NotAppliedError, NotReadyError, OutcomeUnknownError, ReadFailedError
+from node.replication.raft.storage.log import LedgerLog
+from node.state.machine import StateMachine
 from quorumlog.pb.admin_pb2 import CreateTopicRequest
 from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse
 from raft.errors import NotLeaderError
 from raft.messages import Index, NodeId, Term
 from raft.ready import EntryKind
 from raft.transitions import Role
-from store.file_system import FileSystem
-from store.log import AppendResult
+from store.files.file_system import FileSystem
+from store.log.record_log import AppendResult
 from tests.store.records import batch, small_config
 
 CLUSTER = "cluster"
@@ -32,7 +32,7 @@ ADDRESSES = {1: "host1:8081", 2: "host2:8082"}
 
 
 class Done(NamedTuple):
-    """As `node.driver.Committed`."""
+    """As `node.replication.raft.driver.Committed`."""
 
     index: Index  # type: ignore[assignment]
     term: Term

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from node.limits import Limits
+from node.config.limits import Limits
 from quorumlog.pb.state_pb2 import Command
 
 SMALL_LIMITS = replace(

@@ -6,7 +6,7 @@ from functools import wraps
 from typing import Any, ParamSpec
 
 from quorumlog.pb.log_pb2 import AppendRequest
-from store.message import encode_message
+from store.record.message import encode_message
 from tests.node.broker_fakes import Fixture
 from tests.node.links import run
 from tests.store.records import messages

@@ -6,14 +6,14 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from node.driver import Driver
-from node.handshake import LinkIdentity
-from node.ledger_log import LedgerLog, Prepared
-from node.peer_link import PeerLink
-from node.replica import Replica
-from node.wire import FrameKind
+from node.peers.frames import FrameKind
+from node.peers.handshake import LinkIdentity
+from node.peers.link import PeerLink
+from node.replication.raft.driver import Driver
+from node.replication.raft.storage.log import LedgerLog, Prepared
 from raft.config import RaftConfig
 from raft.messages import NO_INDEX, Index, InstallSnapshot, NodeId
+from raft.pump.replica import Replica
 from store.config import StoreConfig
 from tests.node.ledger_cluster import CLUSTER, crash, open_log
 from tests.node.links import LIMITS, eventually

@@ -7,18 +7,18 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from node.effects import NO_EFFECTS, Completion, Effects, Outgoing, Resolution
-from node.ledger_log import LedgerLog, Prepared
-from node.replica import Replica
-from node.snapshot import build_snapshot, encode_snapshot
+from node.replication.raft.storage.log import LedgerLog, Prepared
+from node.replication.raft.storage.snapshot import build_snapshot, encode_snapshot
 from raft.config import RaftConfig
 from raft.errors import RaftError
 from raft.messages import NO_INDEX, AppendRequest, Index, InstallSnapshot
+from raft.pump.effects import NO_EFFECTS, Completion, Effects, Outgoing, Resolution
+from raft.pump.replica import Replica
 from raft.transitions import Role
 from store.config import StoreConfig
 from store.errors import PositionRangeError, StoreError
-from store.file_system import FileSystem
-from store.log import AppendResult
+from store.files.file_system import FileSystem
+from store.log.record_log import AppendResult
 from tests.store.power_loss import PowerLossFileSystem
 from tests.store.records import BORN, PAGE, batch, small_config
 

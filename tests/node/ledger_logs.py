@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from node.ledger_log import LedgerLog
+from node.replication.raft.storage.log import LedgerLog
 from raft.messages import (
     NO_INDEX,
     AppendRequest,
@@ -10,7 +10,7 @@ from raft.messages import (
     TermRun,
 )
 from raft.ready import EntryKind
-from store.staging import TEMPORARY_SUFFIX
+from store.files.staging import TEMPORARY_SUFFIX
 from tests.node.ledger_cluster import CLUSTER, open_log
 from tests.store.records import batch, numbers
 

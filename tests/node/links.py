@@ -10,11 +10,11 @@ from typing import Any
 
 import uvloop
 
-from node import handshake
-from node.handshake import CloseCode, LinkIdentity
-from node.link_types import LinkLimits
-from node.peer_link import PeerLink
-from node.wire import FrameKind, FrameParser, encode_head
+from node.peers import handshake
+from node.peers.frames import FrameKind, FrameParser, encode_head
+from node.peers.handshake import CloseCode, LinkIdentity
+from node.peers.link import PeerLink
+from node.peers.types import LinkLimits
 from raft.errors import PeerProtocolError
 from raft.messages import Index, NodeId
 

@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from node.parts.pop import PopPart, Window
+from node.state.tables.pop import PopPart, Window
 from quorumlog.pb.admin_pb2 import DescribeGroupRequest
 from quorumlog.pb.log_pb2 import AppendRequest
 from quorumlog.pb.pop_pb2 import (
@@ -13,7 +13,7 @@ from quorumlog.pb.pop_pb2 import (
     ReceiveRequest,
     ReceiveResponse,
 )
-from store.message import encode_message
+from store.record.message import encode_message
 from tests.node.broker_fakes import Fixture
 from tests.store.records import messages
 

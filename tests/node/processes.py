@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 import grpc
 
 from deploy.local_process import NodeProcess, spawn
-from node.services.calls import ERROR_TRAILER
-from quorumlog.channels import stub
+from node.errors.translation import ERROR_TRAILER
+from quorumlog.cluster.channels import stub
 from quorumlog.pb import admin_pb2, common_pb2, log_pb2
-from store.message import encode_message
+from store.record.message import encode_message
 
 DEADLINE_S = 30.0
 CALL_TIMEOUT_S = 10.0

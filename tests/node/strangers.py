@@ -6,9 +6,9 @@ import socket
 from types import TracebackType
 from typing import Self
 
-from node import handshake
-from node.handshake import LinkIdentity
-from node.wire import FrameKind, FrameParser, encode_head
+from node.peers import handshake
+from node.peers.frames import FrameKind, FrameParser, encode_head
+from node.peers.handshake import LinkIdentity
 
 TIMEOUT_S = 10.0
 

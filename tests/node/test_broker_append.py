@@ -6,19 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from node import errors
-from node.command_record import CommandEncoder
-from node.errors import NodeError
-from node.failures import describe
-from node.limits import Limits
-from node.state import COMMAND_TOPIC
+from node.config.limits import Limits
+from node.errors import common as errors
+from node.errors.common import NodeError
+from node.errors.translation import describe
+from node.state.command_records import CommandEncoder
+from node.state.state import COMMAND_TOPIC
 from quorumlog.pb import common_pb2
 from quorumlog.pb.admin_pb2 import CreateTopicRequest, DeleteTopicRequest
 from quorumlog.pb.common_pb2 import QueueId
 from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse, PullRequest, QueueOffsetsRequest
 from raft import errors as raft_errors
 from store.errors import LimitExceededError, Outcome, StoreFullError
-from store.message import encode_message, message_id
+from store.record.message import encode_message, message_id
 from tests.node.broker_fakes import Fixture, node_at, request
 from tests.node.commands import producer_batch
 from tests.node.links import run

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from node import errors
-from node.failures import describe
-from node.limits import Limits
+from node.config.limits import Limits
+from node.errors import common as errors
+from node.errors.translation import describe
 from quorumlog.pb.admin_pb2 import (
     DeleteGroupRequest,
     DescribeGroupRequest,

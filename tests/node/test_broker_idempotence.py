@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node import errors
-from node.failures import describe
-from node.limits import Limits
+from node.config.limits import Limits
+from node.errors import common as errors
+from node.errors.translation import describe
 from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse, PullRequest
 from store.errors import Outcome
-from store.message import encode_message
+from store.record.message import encode_message
 from tests.node.broker_fakes import Fixture, node_at, request
 from tests.node.links import run
 from tests.store.records import messages, numbers, record

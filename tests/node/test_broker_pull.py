@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from node import errors
-from node.errors import NodeError
-from node.limits import Limits
-from node.state import COMMAND_TOPIC
+from node.config.limits import Limits
+from node.errors import common as errors
+from node.errors.common import NodeError
+from node.state.state import COMMAND_TOPIC
 from quorumlog.pb import common_pb2, log_pb2
 from quorumlog.pb.admin_pb2 import CreateTopicRequest, DeleteTopicRequest
 from quorumlog.pb.log_pb2 import AppendRequest, PullRequest, PullResponse
-from store.message import encode_message, java_hash
+from store.record.message import encode_message, java_hash
 from tests.node.broker_fakes import Fixture, expire_some, node_at, request
 from tests.node.links import eventually, run
 from tests.store.records import messages, numbers

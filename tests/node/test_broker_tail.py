@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from node import errors
-from node.limits import Limits
+from node.config.limits import Limits
+from node.errors import common as errors
 from quorumlog.pb import common_pb2, log_pb2
 from quorumlog.pb.log_pb2 import PullResponse, TailRequest
 from tests.node.broker_fakes import Fixture, expire_some, node_at

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from node import errors
-from node.failures import describe
-from node.limits import Limits
-from node.state import COMMAND_TOPIC
+from node.config.limits import Limits
+from node.errors import common as errors
+from node.errors.translation import describe
+from node.state.state import COMMAND_TOPIC
 from quorumlog.pb import common_pb2
 from quorumlog.pb.admin_pb2 import (
     CreateTopicRequest,
@@ -31,7 +31,7 @@ from quorumlog.pb.log_pb2 import (
     RouteRequest,
 )
 from store.errors import LimitExceededError, Outcome, StoreFullError, TopicNameError
-from store.message import Message, encode_message, message_id
+from store.record.message import Message, encode_message, message_id
 from tests.node.broker_fakes import Fixture, node_at, request
 from tests.node.commands import SMALL_LIMITS
 from tests.node.links import eventually, run

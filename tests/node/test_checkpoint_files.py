@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from node.checkpoint_files import MANIFEST, CheckpointFiles, History
-from node.checkpoint_tables import TABLES, decode_groups
-from node.state import Member, StateImage, Topic, Versions
-from store import failpoints
+from node.state.checkpoint_files import MANIFEST, CheckpointFiles, History
+from node.state.checkpoint_tables import TABLES, decode_groups
+from node.state.state import Member, StateImage, Topic, Versions
 from store.errors import CorruptionError, StoreError, SyncFailedError
-from store.file_system import FileSystem
-from store.meta_file import MetaFile
+from store.files import failpoints
+from store.files.file_system import FileSystem
+from store.files.meta_file import MetaFile
 from tests.store.power_loss import PowerLossFileSystem
 
 OLD = StateImage(

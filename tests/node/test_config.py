@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from node.config import Settings
-from node.config_load import ConfigError, Problem, load
-from node.config_reference import EXAMPLE, page
-from node.config_types import Address, Peer
-from node.limits import Limits
+from node.config.limits import Limits
+from node.config.load import ConfigError, Problem, load
+from node.config.reference import EXAMPLE, page
+from node.config.settings import Settings
+from node.config.types import Address, Peer
 from store.config import StoreConfig
 from tests.tidy import repository
 
@@ -263,7 +263,7 @@ def test_the_smallest_file_and_batch_are_accepted() -> None:
 
 def test_the_page_is_current_and_names_every_setting() -> None:
     assert repository.text("docs/configuration.md") == page(), (
-        "run: python -m node.config_reference > docs/configuration.md"
+        "run: python -m node.config.reference > docs/configuration.md"
     )
     assert all(f"| `{name}` |" in page() for name in Settings.model_fields)
 

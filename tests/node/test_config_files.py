@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from node import group_errors
-from node.broker.config_import import GROUPS, NAMES, OFFSETS, TOPICS
-from node.errors import NodeError, TopicNotReadableError
-from node.group_errors import AlreadyResentError
-from node.limits import Limits
-from node.state import Topic
+from node.broker.topics.config_import import GROUPS, NAMES, OFFSETS, TOPICS
+from node.config.limits import Limits
+from node.errors import groups as group_errors
+from node.errors.common import NodeError, TopicNotReadableError
+from node.errors.groups import AlreadyResentError
+from node.state.state import Topic
 from quorumlog.pb.admin_pb2 import CreateTopicRequest
 from quorumlog.pb.common_pb2 import Delays, GroupSettings
 from quorumlog.pb.consumer_pb2 import CommitOffsetsRequest, GroupOffset, HeartbeatRequest
@@ -245,7 +245,7 @@ ERRORS = (
 
 
 def test_errors_of_groups_pickle_and_say_what_to_do() -> None:
-    classes = {c for c in NodeError.__subclasses__() if c.__module__ == "node.group_errors"}
+    classes = {c for c in NodeError.__subclasses__() if c.__module__ == "node.errors.groups"}
     assert {type(error) for error in ERRORS} == classes
     for error in ERRORS:
         again = pickle.loads(pickle.dumps(error))

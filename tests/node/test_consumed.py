@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from node.errors import (
+from node.config.limits import Limits
+from node.errors.common import (
     BadRequestError,
     BusyError,
     LimitReachedError,
@@ -14,8 +15,7 @@ from node.errors import (
     UnknownQueueError,
     UnknownTopicError,
 )
-from node.limits import Limits
-from node.transaction_errors import OffsetConflictError
+from node.errors.transactions import OffsetConflictError
 from quorumlog.pb.admin_pb2 import DeleteGroupRequest
 from quorumlog.pb.consumer_pb2 import CommitOffsetsRequest, GroupOffset
 from quorumlog.pb.log_pb2 import AppendRequest

@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from node.nameserver.directory import Directory, put_pair_command
-from node.nameserver.errors import FilesDamagedError
-from node.nameserver.journal import Journal
-from node.nameserver.library import NO_OP, REGULAR, Timing
-from node.nameserver.reports import Binding
-from store.file_system import FileSystem
+from node.errors.nameserver import FilesDamagedError
+from node.nameserver.directory.directory import Directory, put_pair_command
+from node.nameserver.directory.reports import Binding
+from node.nameserver.replica.journal import Journal
+from node.nameserver.replica.pysyncobj import NO_OP, REGULAR, Timing
+from store.files.file_system import FileSystem
 from tests.node.nameserver.brokers import (
     NOW_MS,
     accepted,

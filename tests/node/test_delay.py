@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from node.broker.delay.delivering import UNREADABLE_RETRY_MS
-from node.broker.delayed_records import LEVEL_DELAYS_MS, PROPERTY_UNDELIVERABLE, scheduled
-from node.delay_errors import DelayedFullError, DelayedGoneError, DelayTooLongError
-from node.errors import (
+from node.broker.delay.delivery_task import UNREADABLE_RETRY_MS
+from node.broker.records.delayed import LEVEL_DELAYS_MS, PROPERTY_UNDELIVERABLE, scheduled
+from node.config.limits import Limits
+from node.errors.common import (
     BadRequestError,
     MessageNotFoundError,
     NodeError,
@@ -20,8 +20,8 @@ from node.errors import (
     UnknownQueueError,
     UnknownTopicError,
 )
-from node.limits import Limits
-from node.parts.delay import DelayPart
+from node.errors.delay import DelayedFullError, DelayedGoneError, DelayTooLongError
+from node.state.tables.delay import DelayPart
 from quorumlog.pb.admin_pb2 import CreateTopicRequest, DeleteTopicRequest
 from quorumlog.pb.delay_pb2 import CancelDelayedRequest, DelayStatusRequest
 from quorumlog.pb.log_pb2 import AppendResponse
@@ -34,7 +34,7 @@ from store.errors import (
     RecordFormatError,
     StoreFullError,
 )
-from store.message import decode_message, encode_message, message_id
+from store.record.message import decode_message, encode_message, message_id
 from tests.node.broker_fakes import Fixture, node_at
 from tests.node.delayed import bodies, delayed, on_loop, request_of, settle, until
 

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.delay_errors import DelayedGoneError
-from node.errors import BadRequestError
-from node.parts.delay import DelayPart
-from node.parts.gone_offsets import CHUNK_OFFSETS, GoneOffsets, decode_runs, encode_runs
-from node.parts.kind import NOTHING, PartImage
-from node.state import State
-from node.state_image import decode_image, encode_image
-from node.state_parts import PARTS, decode_part, encode_part
+from node.errors.common import BadRequestError
+from node.errors.delay import DelayedGoneError
+from node.state.image import decode_image, encode_image
+from node.state.registry import PARTS, decode_part, encode_part
+from node.state.state import State
+from node.state.tables.delay import DelayPart
+from node.state.tables.offset_set import CHUNK_OFFSETS, GoneOffsets, decode_runs, encode_runs
+from node.state.tables.table import NOTHING, PartImage
 from quorumlog.pb.state_pb2 import Command
 from store.errors import CorruptionError
 from tests.node.commands import SMALL_LIMITS

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from node.broker.delay.holders import needed_position
-from node.checkpoint_files import CheckpointFiles
-from node.maintenance import Maintenance
-from node.parts.delay import DelayPart
+from node.replication.raft.maintenance import Maintenance
+from node.state.checkpoint_files import CheckpointFiles
+from node.state.held import needed_position
+from node.state.tables.delay import DelayPart
 from raft.messages import Index, SnapshotMeta
-from store.file_system import FileSystem
+from store.files.file_system import FileSystem
 from tests.node.broker_fakes import Fixture, node_at
 from tests.node.delayed import bodies, delayed, on_loop, request_of, settle
 from tests.node.test_snapshot import MEMBERS

@@ -9,16 +9,16 @@ import pytest
 
 from node.broker.delay.deliveries import Delivery
 from node.broker.delay.due_index import Due
-from node.broker.delayed_records import scheduled
-from node.errors import MessageNotFoundError, ReservedTopicError
-from node.limits import Limits
-from node.state import State
+from node.broker.records.delayed import scheduled
+from node.config.limits import Limits
+from node.errors.common import MessageNotFoundError, ReservedTopicError
+from node.state.state import State
 from quorumlog.pb.admin_pb2 import DeleteTopicRequest
 from quorumlog.pb.delay_pb2 import CancelDelayedRequest
 from quorumlog.pb.log_pb2 import AppendResponse
 from store import format as fmt
 from store.errors import LimitExceededError
-from store.message import encode_message, message_id
+from store.record.message import encode_message, message_id
 from tests.node.broker_fakes import Fixture, node_at
 from tests.node.delayed import bodies, delayed, on_loop, request_of, settle, until
 from tests.node.test_retry import DEAD, RETRY, given_back
@@ -68,7 +68,7 @@ async def test_a_delivery_that_cannot_be_made_is_tried_again(
 
         with monkeypatch.context() as patch:
             patch.setattr(deliveries, "of", fail)
-            patch.setattr("node.broker.delay.delivering.UNREADABLE_RETRY_MS", 1)
+            patch.setattr("node.broker.delay.delivery_task.UNREADABLE_RETRY_MS", 1)
             await move(node, NOW + 1_000)
             await made.wait()
         await until(lambda: bodies(node) == [1], "the message")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.broker.delayed_records import (
+from node.broker.records.delayed import (
     LEVEL_DELAYS_MS,
     PROPERTY_UNDELIVERABLE,
     DeliveredRecords,
@@ -19,7 +19,7 @@ from node.broker.delayed_records import (
 )
 from store import format as fmt
 from store.errors import LimitExceededError, RecordFormatError
-from store.message import decode_message, encode_message
+from store.record.message import decode_message, encode_message
 
 DUE = 1_700_000_123_456
 WISHES = ("DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from node.checkpoint_files import CheckpointFiles
-from node.errors import UnknownGroupError
-from node.group_errors import MessageExpiredError
-from node.limits import Limits
-from node.parts.dead_letters import DeadLettersPart
-from node.state import State
-from node.state_image import decode_image, encode_image
+from node.config.limits import Limits
+from node.errors.common import UnknownGroupError
+from node.errors.groups import MessageExpiredError
+from node.state.checkpoint_files import CheckpointFiles
+from node.state.image import decode_image, encode_image
+from node.state.state import State
+from node.state.tables.dead_letters import DeadLettersPart
 from quorumlog.pb.admin_pb2 import DeleteGroupRequest
 from quorumlog.pb.retry_pb2 import (
     ListDeadLettersRequest,
@@ -21,7 +21,7 @@ from quorumlog.pb.retry_pb2 import (
 )
 from quorumlog.pb.state_pb2 import Command
 from store.errors import CorruptionError
-from store.file_system import FileSystem
+from store.files.file_system import FileSystem
 from tests.node.broker_fakes import Fixture, node_at
 from tests.node.commands import commit, delete_group, put_topic
 from tests.node.delayed import on_loop

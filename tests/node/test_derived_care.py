@@ -5,10 +5,10 @@ from typing import Any, cast
 
 import pytest
 
-from node import metrics
-from node.derived_care import DerivedCare
-from node.scrub import ScrubStats
-from store.derived_guard import DerivedPiece, DerivedScrubber
+from node.monitoring import metrics
+from node.replication.derived_scrub import DerivedCare
+from node.replication.scrub import ScrubStats
+from store.derived.guard import DerivedPiece, DerivedScrubber
 from store.errors import CorruptionError, DerivedFileError
 from tests.node.links import eventually, run
 
@@ -52,7 +52,7 @@ def test_damage_of_the_log_that_a_pass_meets_is_repaired_and_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The scrub may come too late to see it: what it counts is what both of them found."""
-    monkeypatch.setattr("node.derived_care.ROUND_MS", 1)
+    monkeypatch.setattr("node.replication.derived_scrub.ROUND_MS", 1)
     damage = CorruptionError("00000000000000000000", 258, "body CRC", "DB812D7D", "105DF88E")
     steps = Steps(damage)
     told: list[CorruptionError] = []
@@ -76,7 +76,7 @@ def test_damage_of_the_log_that_a_pass_meets_is_repaired_and_counted(
 
 
 def test_another_trouble_is_no_damage_of_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("node.derived_care.ROUND_MS", 1)
+    monkeypatch.setattr("node.replication.derived_scrub.ROUND_MS", 1)
     steps = Steps(DerivedFileError("queue", 20, "unit", "one", "another"))
     told: list[CorruptionError] = []
     fatal: list[BaseException] = []

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from node.driver import Driver
-from node.effects import Effects
-from node.errors import NotReadyError, OutcomeUnknownError, ReadFailedError, ShuttingDownError
-from node.ledger_log import Prepared
-from node.sync_requests import SYNC_REQUEST_COUNT_MAX
+from node.errors import common as errors
+from node.replication.raft.driver import Driver
+from node.replication.raft.storage.log import Prepared
+from node.replication.sync_requests import SYNC_REQUEST_COUNT_MAX
 from raft.config import RaftConfig
 from raft.errors import NotLeaderError, TransferRefusedError
-from raft.membership import Change, ChangeKind
 from raft.messages import NO_INDEX
+from raft.pump.effects import Effects
+from raft.rules.membership import Change, ChangeKind
 from raft.transitions import Role
 from store.errors import RecordFormatError, StoreError, StoreFullError
 from tests.node.drivers import DriverCluster, accept, drivers
@@ -65,7 +65,7 @@ def stop_ticks(cluster: DriverCluster) -> None:
 def test_a_follower_of_whom_nobody_wants_anything_applies_many_entries_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("node.driver.LATE_APPLY_COUNT_MAX", 20)
+    monkeypatch.setattr("node.replication.raft.driver.LATE_APPLY_COUNT_MAX", 20)
 
     async def work() -> None:
         async with drivers(tmp_path) as cluster:
@@ -175,11 +175,11 @@ def test_a_leader_without_a_quorum_confirms_no_read_and_no_append(tmp_path: Path
                     await cluster.nodes[node_id].crash()
             read = leader.read_barrier()
             pending = leader.append(batch(1, 2), accept)
-            with pytest.raises(ReadFailedError):
+            with pytest.raises(errors.ReadFailedError):
                 await read
             await eventually(lambda: leader.role is not Role.LEADER, "stepping down")
             assert not leader.is_ready
-            with pytest.raises(OutcomeUnknownError):
+            with pytest.raises(errors.OutcomeUnknownError):
                 await pending
 
     run(work())
@@ -266,11 +266,11 @@ def test_everybody_who_waits_is_told_when_the_node_stops(tmp_path: Path) -> None
             pending = leader.append(batch(0, 1), accept)
             reading = leader.read_barrier()
             leader.stop()
-            with pytest.raises(OutcomeUnknownError):
+            with pytest.raises(errors.OutcomeUnknownError):
                 await pending
-            with pytest.raises(ShuttingDownError):
+            with pytest.raises(errors.ShuttingDownError):
                 await reading
-            with pytest.raises(ShuttingDownError):
+            with pytest.raises(errors.ShuttingDownError):
                 leader.append(batch(0, 1), accept)
             cluster.nodes[leader.node_id].driver = leader  # Stopped twice does no harm.
 
@@ -283,7 +283,7 @@ def test_a_new_leader_takes_nothing_before_it_knows_what_was_committed(tmp_path:
             leader = await cluster.leader()
             await cluster.settled()
             leader.is_ready = False
-            with pytest.raises(NotReadyError):
+            with pytest.raises(errors.NotReadyError):
                 leader.append(batch(0, 1), accept)
 
     run(work())

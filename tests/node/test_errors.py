@@ -4,10 +4,11 @@ import pickle
 
 import pytest
 
-from node import errors, pop_errors
-from node.errors import NodeError
-from node.errors_reference import page
-from node.failures import describe, to_pb
+from node.errors import common as errors
+from node.errors import pop as pop_errors
+from node.errors.common import NodeError
+from node.errors.reference import page
+from node.errors.translation import describe, to_pb
 from quorumlog.pb import common_pb2
 from raft import errors as raft_errors
 from store import errors as store_errors
@@ -50,7 +51,7 @@ EXAMPLES: list[NodeError] = [
 
 
 def test_every_class_has_an_example_its_own_code_and_a_docstring() -> None:
-    modules = ("node.errors", "node.pop_errors")
+    modules = ("node.errors.common", "node.errors.pop")
     classes = {c for c in NodeError.__subclasses__() if c.__module__ in modules}
     assert {type(e) for e in EXAMPLES} == classes
     assert len({c.code for c in classes}) == len(classes)
@@ -122,7 +123,7 @@ def test_a_defect_promises_nothing() -> None:
 
 def test_the_page_is_current_and_names_every_code() -> None:
     assert repository.text("docs/errors.md") == page(), (
-        "run: python -m node.errors_reference > docs/errors.md"
+        "run: python -m node.errors.reference > docs/errors.md"
     )
     assert all(f"| `{error.code}` |" in page() for error in EXAMPLES)
     assert "| `store.full` | RESOURCE_EXHAUSTED | yes | not applied |" in page()

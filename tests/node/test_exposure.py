@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from node.config import Settings
-from node.config_load import ConfigError, load
-from node.exposure import ANYONE_MAY_BE_A_NODE, exposures, is_loopback
+from node.config.exposure import ANYONE_MAY_BE_A_NODE, exposures, is_loopback
+from node.config.load import ConfigError, load
+from node.config.settings import Settings
 
 OUTSIDE = "0.0.0.0:40911"
 

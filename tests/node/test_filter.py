@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.broker.sql_filter import SqlFilter
-from node.filter_language import DEPTH_MAX, SIZE_CHARACTERS_MAX, parse
-from node.group_errors import BadFilterError
-from store.message import decode_message, encode_message
+from node.broker.read.filter_language import DEPTH_MAX, SIZE_CHARACTERS_MAX, parse
+from node.broker.read.sql_filter import SqlFilter
+from node.errors.groups import BadFilterError
+from store.record.message import decode_message, encode_message
 
 MESSAGE = {"a": "7", "price": "12.50", "name": "O'Neil", "flag": "true", "big": "1e3", "odd": "x"}
 

@@ -3,8 +3,8 @@ durable."""
 
 from __future__ import annotations
 
-from node.flush_queue import FLUSH_COUNT_MAX, FlushQueue
 from raft.messages import AppendReply
+from raft.pump.flush_queue import FLUSH_COUNT_MAX, FlushQueue
 from raft.ready import HardState
 from tests.raft.builders import append, append_reply, payload_of
 from tests.raft.cluster import Cluster, config_of

@@ -2,7 +2,7 @@
 
 import pytest
 
-from node.founding import Founding, Verdict
+from node.replication.foundation import Founding, Verdict
 
 
 def test_founds_when_every_voter_is_empty() -> None:

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from node.metrics import store_samples
+from node.monitoring.metrics import store_samples
 from store.errors import StoreFullError
-from store.replicated_store import ReplicatedStore
+from store.replicated.store import ReplicatedStore
 from tests.node.broker_fakes import node_at
 from tests.node.delayed import on_loop
 from tests.node.ha.ha_nodes import WholeHaNode, group

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from node.errors import BadRequestError, GroupNotEmptyError
-from node.group_errors import BadFilterError, GroupDisabledError, TopicForbiddenError
+from node.errors.common import BadRequestError, GroupNotEmptyError
+from node.errors.groups import BadFilterError, GroupDisabledError, TopicForbiddenError
 from quorumlog.pb.admin_pb2 import DescribeGroupRequest
 from quorumlog.pb.common_pb2 import GroupSettings, QueueId, TopicNames
 from quorumlog.pb.consumer_pb2 import CommitOffsetsRequest, GroupOffset, HeartbeatRequest
@@ -19,7 +19,7 @@ from quorumlog.pb.log_pb2 import (
     TailRequest,
 )
 from quorumlog.pb.retry_pb2 import SetGroupSettingsRequest
-from store.message import decode_message, encode_message
+from store.record.message import decode_message, encode_message
 from tests.node.broker_fakes import Fixture, node_at
 from tests.node.delayed import on_loop
 

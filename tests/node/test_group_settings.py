@@ -7,19 +7,19 @@ from typing import Any
 
 import pytest
 
-from node.checkpoint_files import CheckpointFiles
-from node.errors import BadRequestError, LimitReachedError
-from node.parts.dead_letters import DeadLettersPart
-from node.parts.group_settings import DEFAULT, GroupSettings, GroupSettingsPart
-from node.parts.kind import PartImage
-from node.state import State, StateImage
-from node.state_image import decode_image, encode_image
+from node.errors.common import BadRequestError, LimitReachedError
+from node.state.checkpoint_files import CheckpointFiles
+from node.state.image import decode_image, encode_image
+from node.state.state import State, StateImage
+from node.state.tables.dead_letters import DeadLettersPart
+from node.state.tables.group_settings import DEFAULT, GroupSettings, GroupSettingsPart
+from node.state.tables.table import PartImage
 from quorumlog.pb.common_pb2 import Delays, TopicNames
 from quorumlog.pb.common_pb2 import GroupSettings as SettingsPb
 from quorumlog.pb.state_pb2 import Command
 from store.errors import CorruptionError
-from store.file_system import FileSystem
-from store.meta_file import MetaFile
+from store.files.file_system import FileSystem
+from store.files.meta_file import MetaFile
 from tests.node.commands import SMALL_LIMITS, commit, delete_group, delete_topic, put_topic
 
 ALL = GroupSettings(3, (1_000, 60_000), False, False, True, frozenset({"a", "b"}))

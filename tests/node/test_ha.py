@@ -12,18 +12,18 @@ from typing import Any
 
 import pytest
 
-from node.errors import AppendTimeoutError, NodeError, OutcomeUnknownError
-from node.fail_stop import EXIT_BAD_CONFIG, EXIT_BAD_DATA
-from node.ha.errors import NotMasterError, PromotionRefusedError, PromotionTimeoutError
-from node.ha.losses import LOSS_COUNT_MAX, Loss, LossFile, LossFileError
-from node.ha.replica_file import GroupChangedError
-from node.ha.simulator.world import World
-from node.ha.types import Mode, Role, Standing
+from node.errors.common import AppendTimeoutError, NodeError, OutcomeUnknownError
+from node.errors.ha import NotMasterError, PromotionRefusedError, PromotionTimeoutError
 from node.lifecycle import exit_code_of
+from node.replication.ha.core.types import Mode, Role, Standing
+from node.replication.ha.simulator.world import World
+from node.replication.ha.storage.losses import LOSS_COUNT_MAX, Loss, LossFile, LossFileError
+from node.replication.ha.storage.replica_file import GroupChangedError
+from node.runtime.fail_stop import EXIT_BAD_CONFIG, EXIT_BAD_DATA
 from quorumlog.pb import common_pb2
 from quorumlog.pb.admin_pb2 import DrainRequest, HaStatusRequest
 from quorumlog.pb.log_pb2 import PullRequest, QueueOffsetsRequest
-from store.file_system import FileSystem
+from store.files.file_system import FileSystem
 from tests.node.ha.ha_logs import log_bytes
 from tests.node.ha.ha_nodes import HaNodes, WholeHaNode, group
 from tests.node.links import eventually, run
@@ -84,7 +84,9 @@ def test_two_controller_leaders_lose_nothing(tmp_path: Path) -> None:
     """Two that both claim to lead give one number to two nodes, again and again."""
     for seed in range(1, 13):
         report = World(seed).run()
-        assert not report.code, f"python -m node.ha.simulator run --seeds {seed}: {report.detail}"
+        assert not report.code, (
+            f"python -m node.replication.ha.simulator run --seeds {seed}: {report.detail}"
+        )
 
     async def work() -> None:
         acked: dict[int, int] = {}

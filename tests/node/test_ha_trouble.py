@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from node.errors import NodeError
-from node.ha.errors import NotMasterError, PromotionRefusedError, StateMissingError
-from node.ha.types import Role, Standing
+from node.errors.common import NodeError
+from node.errors.ha import NotMasterError, PromotionRefusedError, StateMissingError
+from node.replication.ha.core.types import Role, Standing
 from quorumlog.pb.log_pb2 import PullRequest
 from store.errors import FileSystemError, StoreFullError
-from store.file_system import FileSystem
+from store.files.file_system import FileSystem
 from tests.node.ha.ha_logs import log_bytes
 from tests.node.ha.ha_nodes import HaNodes, WholeHaNode, group
 from tests.node.links import eventually, run

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from node.services.request_watch import REQUEST_MS_MAX, SLOW_COUNT_MAX, STREAM_COUNT_MAX
+from node.services.bounds.request_watch import REQUEST_MS_MAX, SLOW_COUNT_MAX, STREAM_COUNT_MAX
 from node.services.server import HANDSHAKE_MS_MAX, REQUEST_SIZE_BYTES_MAX
 from tests.node.half_senders import (
     APPEND,

@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from node.request_errors import StreamSilentError
-from node.services.connection_cut import TcpAddress, Traffic, address_of
-from node.services.half_sent import HALF_SIZE_BYTES_MIN, HalfSent
-from node.services.request_watch import (
+from node.errors.requests import StreamSilentError
+from node.services.bounds.connection_cut import TcpAddress, Traffic, address_of
+from node.services.bounds.half_sent import HALF_SIZE_BYTES_MIN, HalfSent
+from node.services.bounds.request_watch import (
     HALF_SIZE_BYTES_MAX,
     HALF_TOO_MUCH,
     HALF_TOO_SLOW,

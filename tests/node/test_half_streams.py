@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from node.services.request_watch import HALF_MS_MAX, HALF_SIZE_BYTES_MAX
+from node.services.bounds.request_watch import HALF_MS_MAX, HALF_SIZE_BYTES_MAX
 from node.services.server import REQUEST_SIZE_BYTES_MAX
 from tests.node.half_senders import (
     APPEND_STREAM,

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from node.hard_state import NAME, NodeFile, NodeRecord
+from node.replication.raft.storage.hard_state import NAME, NodeFile, NodeRecord
 from raft.messages import Configuration, ConfigurationAt, Standing
 from raft.ready import HardState
 from store.errors import CorruptionError
-from store.file_system import FileSystem
-from store.meta_file import MetaFile
+from store.files.file_system import FileSystem
+from store.files.meta_file import MetaFile
 
 RECORD = NodeRecord(
     "c",

@@ -8,17 +8,17 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from node import logs
-from node.directory_owner import IdentityMismatchError
-from node.fail_stop import EXIT_BAD_CONFIG, EXIT_BAD_DATA, EXIT_TRY_LATER
-from node.health import Health, Phase
 from node.lifecycle import exit_code_of, is_ours
+from node.monitoring.health import Health, Phase
+from node.offline.term_seal import SealedError, TermEndError
+from node.peers.tls import TlsFileError
+from node.runtime import logs
+from node.runtime.fail_stop import EXIT_BAD_CONFIG, EXIT_BAD_DATA, EXIT_TRY_LATER
+from node.runtime.identity import IdentityMismatchError
 from node.services.server import PortTakenError
-from node.term_seal import SealedError, TermEndError
-from node.tls import TlsFileError
 from raft.transitions import Role
 from store.errors import CorruptionError, LayoutError, LockedError, StoreFullError, TopicNameError
-from store.message import encode_message
+from store.record.message import encode_message
 
 
 class Driver:
@@ -69,13 +69,13 @@ def test_lines_are_json_without_secrets(lines: io.StringIO) -> None:
     log = structlog.get_logger(component="test")
     log.info("opened", secret="abc", auth_token="def", secret_file="path", count=2)
     log.debug("too much")
-    logging.getLogger("node.peer_link").info("a line of %s", "logging")
+    logging.getLogger("node.peers.link").info("a line of %s", "logging")
     logging.getLogger("uvicorn").info("too much of a library")
     found = [json.loads(line) for line in lines.getvalue().splitlines()]
     assert [line["event"] for line in found] == ["opened", "a line of logging"]
     assert found[0]["secret"] == found[0]["auth_token"] == logs.HIDDEN
     assert (found[0]["secret_file"], found[0]["count"], found[0]["node"]) == ("path", 2, 3)
-    assert (found[1]["level"], found[1]["component"]) == ("info", "node.peer_link")
+    assert (found[1]["level"], found[1]["component"]) == ("info", "node.peers.link")
 
 
 def test_an_error_is_one_line_with_its_traceback(lines: io.StringIO) -> None:

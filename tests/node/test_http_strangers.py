@@ -11,7 +11,11 @@ from typing import Any
 import psutil
 import pytest
 
-from node.http_connections import CONNECTION_COUNT_MAX, CONNECTION_MS_MAX, REQUEST_SIZE_BYTES_MAX
+from node.monitoring.http_connections import (
+    CONNECTION_COUNT_MAX,
+    CONNECTION_MS_MAX,
+    REQUEST_SIZE_BYTES_MAX,
+)
 from tests.node.processes import SingleNode, wait_for
 
 pytestmark = pytest.mark.slow

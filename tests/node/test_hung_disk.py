@@ -10,8 +10,8 @@ from chaos.errors import NotPossibleHereError
 from chaos.shim import Call, Shim, compile_shim
 
 from quorumlog.pb import log_pb2
-from store.fatal import EXIT_SYNC_FAILED
-from store.message import encode_message
+from store.durability.fatal import EXIT_SYNC_FAILED
+from store.record.message import encode_message
 from tests import missing
 from tests.node.processes import NodeClient, SingleNode, wait_for
 

@@ -5,19 +5,19 @@ from pathlib import Path
 
 import pytest
 
-from node.errors import (
+from node.config.limits import Limits
+from node.errors.common import (
     BadRequestError,
     BusyError,
     LimitReachedError,
     NotAppliedError,
     NotLeaderError,
 )
-from node.limits import Limits
-from node.parts.incarnations import IncarnationsPart
-from node.parts.kind import PartImage
-from node.producer_errors import ProducerFencedError
-from node.state import State
-from node.state_image import decode_image, encode_image
+from node.errors.producers import ProducerFencedError
+from node.state.image import decode_image, encode_image
+from node.state.state import State
+from node.state.tables.incarnations import IncarnationsPart
+from node.state.tables.table import PartImage
 from quorumlog.pb.log_pb2 import AppendRequest, ClaimProducerRequest
 from quorumlog.pb.state_pb2 import Command
 from tests.node.broker_fakes import Fixture, node_at, request

@@ -23,7 +23,7 @@ from raft.messages import (
     InstallSnapshot,
     Standing,
 )
-from raft.progress import ProgressState
+from raft.state.progress import ProgressState
 from raft.transitions import Role
 from tests.raft.cluster import ELECTION_TICKS, HEARTBEAT_TICKS, Cluster
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 import pytest
 
-from node.directory_owner import IdentityMismatchError
+from node.runtime.identity import IdentityMismatchError
 from raft.errors import HardStateNotSavedError
 from raft.messages import (
     Configuration,
@@ -14,7 +14,7 @@ from raft.messages import (
     Standing,
 )
 from raft.ready import EntryKind, HardState
-from store import failpoints
+from store.derived.queues.pull import PullStatus
 from store.errors import (
     LayoutError,
     PositionRangeError,
@@ -22,8 +22,8 @@ from store.errors import (
     StoreFullError,
     SyncFailedError,
 )
-from store.pull import PullStatus
-from store.replica_store import ReplicaStore
+from store.files import failpoints
+from store.replicated.ledger_store import ReplicaStore
 from store.store import Store
 from tests.node.ledger_cluster import CONFIG, crash, open_log, sync
 from tests.node.ledger_logs import VOTERS, data_image, new_log, put, queue_numbers, reopen

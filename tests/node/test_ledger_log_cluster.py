@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from raft.transitions import Role
-from store.ledger_entry import KIND_DATA
+from store.ledger.entry import KIND_DATA
 from tests.node.ledger_cluster import Cluster, Node, open_log
 from tests.store.records import messages
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from node.ledger_log import LedgerLog
+from node.replication.raft.storage.log import LedgerLog
 from raft.ready import EntryKind
-from store import failpoints
 from store.errors import (
     StoreError,
     StoreFullError,
 )
-from store.file_system import FileSystem
+from store.files import failpoints
+from store.files.file_system import FileSystem
 from tests.node.ledger_cluster import CONFIG, sync
 from tests.node.ledger_logs import (
     data_image,

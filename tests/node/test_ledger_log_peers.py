@@ -6,19 +6,19 @@ from random import Random
 
 import pytest
 
-from node.foreign_chain import ForeignChains
 from raft.errors import ForeignChainError, PeerProtocolError
 from raft.messages import (
     AppendRequest,
     Configuration,
     ConfigurationAt,
 )
+from raft.pump.foreign_chain import ForeignChains
 from raft.ready import EntryKind
-from store import failpoints
 from store.errors import (
     CorruptionError,
     StoreError,
 )
+from store.files import failpoints
 from tests.node.ledger_cluster import Clock, crash, sync
 from tests.node.ledger_logs import (
     VOTERS,

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from node.held import hold_interpreter, hold_thread
-from node.link_faults import ENVIRONMENT_VARIABLE
-from node.wire import FrameKind
+from node.peers.faults import ENVIRONMENT_VARIABLE
+from node.peers.frames import FrameKind
+from node.runtime.hold import hold_interpreter, hold_thread
 from tests.node.links import Node, eventually, nodes, run
 
 
@@ -95,8 +95,8 @@ def test_a_flipped_bit_of_a_header_ends_the_connection(rules: Path) -> None:
 
 def test_a_node_is_held_once_and_says_so(rules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     held: list[tuple[str, int]] = []
-    monkeypatch.setattr("node.link_faults.hold_thread", lambda ms: held.append(("loop", ms)))
-    monkeypatch.setattr("node.link_faults.hold_interpreter", lambda ms: held.append(("lock", ms)))
+    monkeypatch.setattr("node.peers.faults.hold_thread", lambda ms: held.append(("loop", ms)))
+    monkeypatch.setattr("node.peers.faults.hold_interpreter", lambda ms: held.append(("lock", ms)))
 
     def hold(rule: dict[str, dict[str, int]]) -> None:
         temporary = rules.with_suffix(".tmp")

@@ -11,20 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from node import handshake
-from node.handshake import CloseCode, RefusedError
-from node.limits import KNOWN_LIVES_MAX
-from node.lives import Facts, NodeLives
-from node.lives_codec import LivesFormatError, decode_lives, encode_lives
-from node.lives_file import FILE_NAMES, LivesFile, LivesRecord
-from node.raft_codec import INCARNATION_MAX
-from node.wire import FrameKind
+from node.peers import handshake
+from node.peers.frames import FrameKind
+from node.peers.handshake import CloseCode, RefusedError
+from node.peers.lives_codec import KNOWN_LIVES_MAX, LivesFormatError, decode_lives, encode_lives
+from node.replication.lives import Facts, NodeLives
+from node.replication.lives_file import FILE_NAMES, LivesFile, LivesRecord
+from node.replication.raft.codec import INCARNATION_MAX
 from quorumlog.pb import peer_pb2 as pb
 from raft.errors import PeerProtocolError
 from raft.lives import PAST_MAX, Known, Lives, Told
 from raft.messages import NO_INDEX, Index, Standing
 from store.errors import StoreFullError
-from store.file_system import FileSystem
+from store.files.file_system import FileSystem
 from tests.node.links import DEADLINE_S, Node, eventually, identity, nodes, run
 
 _NUMBER = st.integers(0, (1 << 63) - 1)
@@ -40,7 +39,7 @@ _TOLD = st.builds(
 
 
 class Disk:
-    """A node's memory, for tests; implements `node.lives.Memory`."""
+    """A node's memory, for tests; implements `node.replication.lives.Memory`."""
 
     def __init__(self, term: int = 3, last_index: Index = 10) -> None:
         self.life = 0

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from node.errors import BadRequestError, MessageNotFoundError, UnknownTopicError
-from node.limits import Limits
+from node.config.limits import Limits
+from node.errors.common import BadRequestError, MessageNotFoundError, UnknownTopicError
 from quorumlog.pb.consumer_pb2 import CommitOffsetsRequest, GroupOffset
 from quorumlog.pb.log_pb2 import AppendRequest
 from quorumlog.pb.lookup_pb2 import TopicSizesRequest, TraceMessageRequest, TraceMessageResponse
 from quorumlog.pb.retry_pb2 import RetryLaterRequest
 from store import format as fmt
-from store.message import encode_message, message_id
+from store.record.message import encode_message, message_id
 from tests.node.broker_fakes import Fixture, node_at, request
 from tests.node.delayed import settle
 from tests.node.transaction_calls import ROLLED_BACK, begun, ended, on_loop, stored

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from node.checkpoint_files import CheckpointFiles
-from node.errors import ShuttingDownError
-from node.state import StateImage
+from node.errors.common import ShuttingDownError
+from node.state.checkpoint_files import CheckpointFiles
+from node.state.state import StateImage
 from store.errors import (
     CorruptionError,
     DerivedFileError,
@@ -17,7 +17,7 @@ from store.errors import (
     StoreFullError,
     SyncFailedError,
 )
-from store.file_system import FileSystem
+from store.files.file_system import FileSystem
 from tests.node.broker_fakes import Fixture, node_at
 from tests.node.delayed import on_loop
 from tests.node.test_delay_retention import delete_expired, fill, maintenance_of

@@ -5,21 +5,21 @@ from pathlib import Path
 
 import pytest
 
-from node.checkpoint_files import CheckpointFiles
-from node.config_load import load
-from node.ha.epoch_file import EpochFile
-from node.ha.epochs import Epochs
-from node.ha.types import EpochStart
-from node.nameserver.dump import Dump, write_dump
-from node.nameserver.journal import Journal
-from node.start_advice import Mode, advice_of, mode_of, told
-from node.state import EMPTY_IMAGE
+from node.config.load import load
+from node.config.start_advice import Mode, advice_of, mode_of, told
+from node.nameserver.replica.dump import Dump, write_dump
+from node.nameserver.replica.journal import Journal
+from node.replication.ha.core.epochs import Epochs
+from node.replication.ha.core.types import EpochStart
+from node.replication.ha.storage.epoch_file import EpochFile
+from node.state.checkpoint_files import CheckpointFiles
+from node.state.state import EMPTY_IMAGE
 from store.errors import CorruptionError, DerivedFileError, LayoutError
-from store.file_system import FileSystem
+from store.files.file_system import FileSystem
+from store.files.meta_file import MetaFile
 from store.fsck.check import verify
+from store.fsck.checks.node_files import check_node_files
 from store.fsck.files import ReadOnlyFileSystem
-from store.fsck.node_files import check_node_files
-from store.meta_file import MetaFile
 from tests.store.fsck_stores import fsck_config, make_store
 
 FS = FileSystem()

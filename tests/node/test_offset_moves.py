@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from node.errors import BusyError, LimitReachedError, NodeError, NotAppliedError
-from node.limits import Limits
-from node.transaction_errors import OffsetConflictError
+from node.config.limits import Limits
+from node.errors.common import BusyError, LimitReachedError, NodeError, NotAppliedError
+from node.errors.transactions import OffsetConflictError
 from quorumlog.pb.admin_pb2 import DeleteGroupRequest, DeleteTopicRequest
 from quorumlog.pb.common_pb2 import GroupSettings
 from quorumlog.pb.pop_pb2 import AckRequest, ReceiveRequest

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from node.effects import NO_EFFECTS
 from raft.errors import CompactionRefusedError
-from raft.membership import Change, ChangeKind
 from raft.messages import AppendRequest, Configuration, ConfigurationAt, Refusal
+from raft.pump.effects import NO_EFFECTS
+from raft.rules.membership import Change, ChangeKind
 from tests.raft.builders import append, append_reply, payload_of, vote_reply
 from tests.raft.cluster import ELECTION_TICKS, HEARTBEAT_TICKS, Cluster
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from node.effects import Resolution
 from raft.errors import BusyError
+from raft.pump.effects import Resolution
 from tests.raft.builders import append_reply
 from tests.raft.cluster import ELECTION_TICKS, HEARTBEAT_TICKS, Cluster
 

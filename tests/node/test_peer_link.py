@@ -6,9 +6,9 @@ import socket
 
 import pytest
 
-from node.handshake import CloseCode
-from node.peer_connection import PeerConnection
-from node.wire import PAYLOAD_SIZE_BYTES_MAX, FrameKind, encode_head
+from node.peers.connection import PeerConnection
+from node.peers.frames import PAYLOAD_SIZE_BYTES_MAX, FrameKind, encode_head
+from node.peers.handshake import CloseCode
 from tests.node.links import (
     LIMITS,
     LOOPS,
@@ -297,7 +297,7 @@ def test_reconnecting_slows_down_to_its_limit(loop: str) -> None:
 
         with pytest.MonkeyPatch.context() as patch, socket.socket() as nowhere:
             nowhere.bind(("127.0.0.1", 0))
-            patch.setattr("node.peer_link.asyncio.sleep", sleep)
+            patch.setattr("node.peers.link.asyncio.sleep", sleep)
             await started(node)
             node.link.set_peers({2: nowhere.getsockname()})
             while len(pauses) < 6:

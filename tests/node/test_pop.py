@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from node import errors
-from node.failures import describe
-from node.limits import Limits
-from node.pop_errors import StaleHandleError
+from node.config.limits import Limits
+from node.errors import common as errors
+from node.errors.pop import StaleHandleError
+from node.errors.translation import describe
 from quorumlog.pb.common_pb2 import GroupSettings
 from quorumlog.pb.log_pb2 import AppendRequest, PullRequest
 from quorumlog.pb.pop_pb2 import ReceiveRequest
 from quorumlog.pb.retry_pb2 import SetGroupSettingsRequest
+from store.derived.queues.pull import PullResult
 from store.errors import CorruptionError, DerivedFileError
-from store.message import encode_message
-from store.pull import PullResult
+from store.record.message import encode_message
 from tests.node.broker_fakes import Fixture, expire_some, node_at
 from tests.node.links import eventually, run
 from tests.node.pop_calls import (

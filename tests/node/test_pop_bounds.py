@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from node import errors
 from node.broker.pop.handles import Handle, encode_handle
-from node.failures import describe
-from node.limits import Limits
-from node.parts.pop import PopPart
-from node.pop_errors import StaleHandleError
+from node.config.limits import Limits
+from node.errors import common as errors
+from node.errors.pop import StaleHandleError
+from node.errors.translation import describe
+from node.state.tables.pop import PopPart
 from quorumlog.pb.admin_pb2 import DeleteGroupRequest, DeleteTopicRequest
 from quorumlog.pb.common_pb2 import GroupSettings
 from quorumlog.pb.consumer_pb2 import CommitOffsetsRequest, GroupOffset

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from node.broker.pop import held
-from node.pop_errors import QueueHeldError
+from node.errors.pop import QueueHeldError
 from quorumlog.pb.pop_pb2 import DescribePopRequest
 from store.errors import CorruptionError, DerivedFileError
 from tests.node.broker_fakes import Fixture, node_at

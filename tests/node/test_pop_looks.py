@@ -4,10 +4,10 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 
-from node.broker.pop.taking import EFFORT_MAX, WAITING_MAX
-from node.limits import Limits
+from node.broker.pop.take import EFFORT_MAX, WAITING_MAX
+from node.config.limits import Limits
 from quorumlog.pb.log_pb2 import AppendRequest
-from store.message import encode_message
+from store.record.message import encode_message
 from tests.node.broker_fakes import Fixture, node_at
 from tests.node.links import eventually, run
 from tests.node.pop_calls import (

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from node.errors import NodeError
+from node.errors.common import NodeError
 from quorumlog.pb.common_pb2 import GroupSettings
 from quorumlog.pb.log_pb2 import PullRequest
 from quorumlog.pb.retry_pb2 import SetGroupSettingsRequest
-from store.message import Message
+from store.record.message import Message
 from tests.node.broker_fakes import Fixture, node_at
 from tests.node.links import run
 from tests.node.pop_calls import (

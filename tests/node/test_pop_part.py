@@ -7,20 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from node.checkpoint_files import CheckpointFiles
-from node.errors import (
-    LimitReachedError,
-    UnknownQueueError,
-    UnknownTopicError,
-)
-from node.parts.pop import InFlight, PopPart
-from node.pop_errors import PopConflictError
-from node.state import State
-from node.state_image import decode_image, encode_image
+from node.errors.common import LimitReachedError, UnknownQueueError, UnknownTopicError
+from node.errors.pop import PopConflictError
+from node.state.checkpoint_files import CheckpointFiles
+from node.state.image import decode_image, encode_image
+from node.state.state import State
+from node.state.tables.pop import InFlight, PopPart
 from quorumlog.pb.pop_pb2 import PopHide, PopSettle, PopTake
 from quorumlog.pb.state_pb2 import Command
 from store.errors import CorruptionError
-from store.file_system import FileSystem
+from store.files.file_system import FileSystem
 from tests.node.commands import SMALL_LIMITS, commit, delete_group, delete_topic, put_topic
 
 LIMITS = replace(

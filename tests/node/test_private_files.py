@@ -9,9 +9,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from deploy.local import LocalCluster
-from node.config_load import ConfigError, load
-from node.private_files import make_private, unusable
-from store.fatal import EXIT_SYNC_FAILED
+from node.config.load import ConfigError, load
+from node.runtime.private_files import make_private, unusable
+from store.durability.fatal import EXIT_SYNC_FAILED
 from tests.node.processes import LOOPBACK_FLAGS, SingleNode, run_to_end
 
 SECRETS = ("secret_file", "nameserver_secret_file", "rocketmq_keys_file")

@@ -10,8 +10,8 @@ from pathlib import Path
 import grpc
 import pytest
 
-from node.fail_stop import DUMP_COUNT_MAX, FailStop
-from node.metrics import METRICS, PREFIX, page
+from node.monitoring.metrics import METRICS, PREFIX, page
+from node.runtime.fail_stop import DUMP_COUNT_MAX, FailStop
 from quorumlog.pb import admin_pb2, common_pb2, log_pb2
 from tests.node.processes import NodeClient, SingleNode, run_to_end, typed_error, wait_for
 from tests.tidy import repository
@@ -239,7 +239,7 @@ def test_a_second_signal_does_not_wait(node: SingleNode) -> None:
 
 _FAIL_STOP = """
 import pathlib, sys
-from node.fail_stop import FailStop
+from node.runtime.fail_stop import FailStop
 stop = FailStop(pathlib.Path(sys.argv[1]))
 stop.inputs.append((1, 2, "VOTE_REPLY"))
 stop.describe = lambda: {"term": 7} if len(sys.argv) < 3 else 1 / 0
@@ -298,7 +298,7 @@ def test_dumps_do_not_fill_the_disk(tmp_path: Path) -> None:
 
 def test_the_page_of_metrics_is_current() -> None:
     assert repository.text("docs/metrics.md") == page(), (
-        "run: python -m node.metrics > docs/metrics.md"
+        "run: python -m node.monitoring.metrics > docs/metrics.md"
     )
 
 

@@ -7,7 +7,8 @@ from google.protobuf.message import Message as Protobuf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.raft_codec import (
+from node.peers.frames import FrameKind
+from node.replication.raft.codec import (
     INCARNATION_MAX,
     INDEX_MAX,
     MEMBER_COUNT_MAX,
@@ -19,7 +20,6 @@ from node.raft_codec import (
     encode,
     encode_install,
 )
-from node.wire import FrameKind
 from quorumlog.pb import peer_pb2 as pb
 from raft.errors import PeerProtocolError
 from raft.messages import (

@@ -15,8 +15,8 @@ from random import Random
 import pytest
 
 from node.broker import Broker
-from node.errors import DuplicateExpiredError, NodeError, UnknownProducerError
-from node.state_image import encode_image
+from node.errors.common import DuplicateExpiredError, NodeError, UnknownProducerError
+from node.state.image import encode_image
 from quorumlog.pb import common_pb2
 from quorumlog.pb.admin_pb2 import CreateTopicRequest
 from quorumlog.pb.consumer_pb2 import CommitOffsetsRequest, FetchOffsetsRequest, GroupOffset
@@ -31,7 +31,7 @@ from quorumlog.pb.log_pb2 import (
 from raft.errors import RaftError
 from raft.transitions import Role
 from store.errors import Outcome, StoreError
-from store.message import encode_message
+from store.record.message import encode_message
 from tests import seeds
 from tests.node.ledger_cluster import CLUSTER
 from tests.node.links import eventually, run

@@ -13,17 +13,17 @@ from random import Random
 
 import pytest
 
-from node.delay_errors import DelayedGoneError
-from node.errors import NodeError, OutcomeUnknownError
-from node.limits import Limits
-from node.state import State
-from node.state_image import decode_image, encode_image
+from node.config.limits import Limits
+from node.errors.common import NodeError, OutcomeUnknownError
+from node.errors.delay import DelayedGoneError
+from node.state.image import decode_image, encode_image
+from node.state.state import State
 from quorumlog.pb.admin_pb2 import CreateTopicRequest, DeleteTopicRequest
 from quorumlog.pb.delay_pb2 import CancelDelayedRequest
 from quorumlog.pb.log_pb2 import AppendResponse
 from raft.transitions import Role
 from store import format as fmt
-from store.message import message_id
+from store.record.message import message_id
 from tests import seeds
 from tests.node.broker_fakes import Fixture, node_at
 from tests.node.delayed import bodies, delayed, on_loop, request_of, settle

@@ -16,10 +16,15 @@ from typing import Any
 
 import pytest
 
-from node.errors import DuplicateExpiredError, NodeError, OutOfSequenceError, UnknownProducerError
-from node.ha.types import HaError
-from node.state import COMMAND_TOPIC
-from node.state_image import encode_image
+from node.errors.common import (
+    DuplicateExpiredError,
+    NodeError,
+    OutOfSequenceError,
+    UnknownProducerError,
+)
+from node.replication.ha.core.types import HaError
+from node.state.image import encode_image
+from node.state.state import COMMAND_TOPIC
 from quorumlog.pb import common_pb2
 from quorumlog.pb.log_pb2 import (
     PULL_STATUS_FOUND,
@@ -32,7 +37,7 @@ from quorumlog.pb.state_pb2 import Command
 from raft.errors import RaftError
 from store import format as fmt
 from store.errors import Outcome, StoreError
-from store.message import Message, encode_message
+from store.record.message import Message, encode_message
 from tests import seeds
 from tests.node.ha.ha_faults import Faults, RandomGroup
 from tests.node.ha.ha_nodes import WholeHaNode

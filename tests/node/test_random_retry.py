@@ -12,11 +12,11 @@ from random import Random
 
 import pytest
 
-from node.limits import Limits
-from node.parts.dead_letters import DeadLettersPart
-from node.state import State
-from node.state_image import decode_image, encode_image
-from node.state_machine import StateMachine
+from node.config.limits import Limits
+from node.state.image import decode_image, encode_image
+from node.state.machine import StateMachine
+from node.state.state import State
+from node.state.tables.dead_letters import DeadLettersPart
 from quorumlog.pb.common_pb2 import Delays, GroupSettings
 from quorumlog.pb.consumer_pb2 import GroupOffset
 from quorumlog.pb.retry_pb2 import (
@@ -27,7 +27,7 @@ from quorumlog.pb.retry_pb2 import (
     RetryMessage,
     SetGroupSettingsRequest,
 )
-from store.message import decode_message
+from store.record.message import decode_message
 from tests import seeds
 from tests.node.broker_fakes import Fixture, node_at, request
 from tests.node.delayed import on_loop, settle

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from node import bound_samples
-from node.line_budget import INTERVAL_S, LINE_COUNT_MAX, LineBudget
-from node.raw_lines import LINE_SIZE_BYTES_MAX
+from node.monitoring import bound_samples
+from node.runtime.line_budget import INTERVAL_S, LINE_COUNT_MAX, LineBudget
+from node.runtime.raw_lines import LINE_SIZE_BYTES_MAX
 from tests.node.certificates import tls_settings
 from tests.node.processes import SingleNode, wait_for
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 _HEAD = """
 import ctypes, logging, os, sys, threading, traceback, warnings
-from node import logs
+from node.runtime import logs
 logs.configure("info", "json", bound={"node": 1})
 native = ctypes.CDLL(None)
 def say(text):
@@ -89,7 +89,7 @@ def test_the_last_words_of_a_process_are_all_there() -> None:
     found = lines_of(
         """
 import pathlib, tempfile
-from node.fail_stop import FailStop
+from node.runtime.fail_stop import FailStop
 stop = FailStop(pathlib.Path(tempfile.mkdtemp()))
 try:
     assert 3 < 2, "offset 3 > 2"
@@ -111,7 +111,7 @@ def test_an_error_that_ends_the_process_is_lines() -> None:
 def test_floods_are_cut_short_and_counted() -> None:
     found = lines_of(
         """
-from node.line_budget import left_out
+from node.runtime.line_budget import left_out
 for number in range(3_000):
     say(b"flood\\n" if number else b"x" * 20_000 + b"\\n")
     logging.getLogger("uvicorn.error").warning("Invalid HTTP request received.")

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from node.fetch import EntryFetcher, EntryServer, FetchError, FetchLimits
-from node.repair import (
+from node.peers.frames import FrameKind
+from node.replication.raft.fetch import EntryFetcher, EntryServer, FetchError, FetchLimits
+from node.replication.raft.repair import (
     ClosedRepair,
     LiveRepair,
     OnProgress,
@@ -17,13 +18,12 @@ from node.repair import (
     RepairProgress,
     open_repaired,
 )
-from node.wire import FrameKind
 from quorumlog.pb import peer_pb2 as pb
 from raft.errors import PeerProtocolError
 from raft.messages import NodeId
 from store.errors import CorruptionError, LockedError
-from store.ledger import Ledger
-from store.ledger_fetched import RepairReport
+from store.ledger.ledger import Ledger
+from store.ledger.mending.fetched import RepairReport
 from store.store import Store
 from tests.node.links import Node, eventually, nodes, run
 from tests.store.ledger_stores import FILE, Wreck, make_wreck, open_store, peer

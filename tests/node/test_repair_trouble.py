@@ -7,8 +7,14 @@ from typing import Any, cast
 
 import pytest
 
-from node.fetch import EntryFetcher
-from node.repair import ClosedRepair, LiveRepair, RepairLimits, find_damaged, open_repaired
+from node.replication.raft.fetch import EntryFetcher
+from node.replication.raft.repair import (
+    ClosedRepair,
+    LiveRepair,
+    RepairLimits,
+    find_damaged,
+    open_repaired,
+)
 from store.errors import (
     CorruptionError,
     DamageWiderError,
@@ -17,10 +23,10 @@ from store.errors import (
     StoreError,
     StoreFullError,
 )
-from store.file_system import FileSystem
-from store.ledger_damage import DamagedRange
-from store.ledger_entry import Link
-from store.ledger_fetched import RepairReport
+from store.files.file_system import FileSystem
+from store.ledger.entry import Link
+from store.ledger.mending.damage import DamagedRange
+from store.ledger.mending.fetched import RepairReport
 from tests.node.links import eventually, run
 from tests.store.records import small_config
 
@@ -134,7 +140,7 @@ def test_who_cancels_a_look_hears_so_once_its_thread_has_ended(
         go_on.wait(10)
         return []
 
-    monkeypatch.setattr("node.repair.find_damage", look)
+    monkeypatch.setattr("node.replication.raft.repair.find_damage", look)
 
     async def work() -> None:
         task = asyncio.ensure_future(find_damaged("root", small_config(), FileSystem()))
@@ -211,8 +217,8 @@ def test_a_closed_repair_waits_until_its_disk_takes_what_was_fetched(
 ) -> None:
     monkeypatch.setattr(_Session, "troubles", [trouble], raising=False)
     monkeypatch.setattr(_Session, "closed_count", 0)
-    monkeypatch.setattr("node.repair.RepairSession", _Session)
-    monkeypatch.setattr("node.repair.find_damage", lambda root, config, *, fs: [])
+    monkeypatch.setattr("node.replication.raft.repair.RepairSession", _Session)
+    monkeypatch.setattr("node.replication.raft.repair.find_damage", lambda root, config, *, fs: [])
     waits: list[str] = []
 
     async def work() -> None:

@@ -11,29 +11,29 @@ import grpc
 import pytest
 
 from deploy.local import LocalCluster
-from node.checkpoint_files import CheckpointDamagedError
-from node.config import Settings
-from node.config_load import load
-from node.directory_copy import StrangeFileError
-from node.directory_owner import IdentityMismatchError
-from node.errors import NodeError
-from node.hard_state import NodeFile
-from node.ledger_log import LedgerLog
-from node.limits import Limits
-from node.restore import WORK_SUFFIX, RestoreError, restore
-from node.snapshot import build_snapshot, encode_snapshot
-from node.state_machine import StateMachine
-from node.term_seal import read_seal, seal
+from node.config.limits import Limits
+from node.config.load import load
+from node.config.settings import Settings
+from node.errors.common import NodeError
+from node.offline.directory_copy import StrangeFileError
+from node.offline.restore import WORK_SUFFIX, RestoreError, restore
+from node.offline.term_seal import read_seal, seal
+from node.replication.raft.storage.hard_state import NodeFile
+from node.replication.raft.storage.log import LedgerLog
+from node.replication.raft.storage.snapshot import build_snapshot, encode_snapshot
+from node.runtime.identity import IdentityMismatchError
+from node.state.checkpoint_files import CheckpointDamagedError
+from node.state.machine import StateMachine
 from quorumlog.pb import admin_pb2 as pb
 from quorumlog.pb import log_pb2
 from raft.errors import RaftError
 from raft.messages import SnapshotMeta
-from store.durable_mark import SLOT_AT, decode_slot
+from store.durability.durable_mark import SLOT_AT, decode_slot
 from store.errors import LockedError, StoreError
-from store.failpoints import armed, census
-from store.file_system import FileSystem
+from store.files.failpoints import armed, census
+from store.files.file_system import FileSystem
 from store.fsck.inspect import inspect
-from store.message import encode_message
+from store.record.message import encode_message
 from tests.node.processes import (
     DEADLINE_S,
     LOOPBACK_FLAGS,
@@ -424,7 +424,7 @@ def test_who_comes_second_leaves_the_first_alone(
         work.mkdir()
         (work / "of the first").touch()
 
-    monkeypatch.setattr("node.restore.refuse_if_locked", first_comes)
+    monkeypatch.setattr("node.offline.restore.refuse_if_locked", first_comes)
     with pytest.raises(RestoreError, match="a restore that did not end left it"):
         restore(backup, settings_for(tmp_path / "new"))
     assert os.listdir(work) == ["of the first"]

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from node.broker.delayed_records import LEVEL_DELAYS_MS, delivered, held
-from node.broker.own_appends import OwnAppends
-from node.errors import (
+from node.broker.append.own_appends import OwnAppends
+from node.broker.records.delayed import LEVEL_DELAYS_MS, delivered, held
+from node.errors.common import (
     BadRequestError,
     BusyError,
     LimitReachedError,
@@ -19,13 +19,13 @@ from node.errors import (
     UnknownQueueError,
     UnknownTopicError,
 )
-from node.group_errors import (
+from node.errors.groups import (
     GroupDisabledError,
     GroupOrderlyError,
     MessageExpiredError,
     TopicForbiddenError,
 )
-from node.state import Topic
+from node.state.state import Topic
 from quorumlog.pb.admin_pb2 import CreateTopicRequest, DeleteTopicRequest
 from quorumlog.pb.common_pb2 import Delays, GroupSettings, TopicNames
 from quorumlog.pb.consumer_pb2 import GroupOffset
@@ -38,8 +38,8 @@ from quorumlog.pb.retry_pb2 import (
     RetryMessage,
     SetGroupSettingsRequest,
 )
-from store.message import Message, decode_message
-from store.pull import PullStatus
+from store.derived.queues.pull import PullStatus
+from store.record.message import Message, decode_message
 from tests.node.broker_fakes import Fixture, node_at
 from tests.node.commands import SMALL_LIMITS, commit
 from tests.node.delayed import on_loop

@@ -5,8 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from node.errors import LimitReachedError, UnknownTopicError
-from node.limits import Limits
+from node.config.limits import Limits
+from node.errors.common import LimitReachedError, UnknownTopicError
 from quorumlog.pb.admin_pb2 import DeleteTopicRequest
 from quorumlog.pb.consumer_pb2 import CommitOffsetsRequest, CommitOffsetsResponse, GroupOffset
 from tests.node.broker_fakes import Fixture, node_at

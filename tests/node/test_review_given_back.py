@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from node.broker.config_import import Plan
-from node.errors import BusyError
-from node.limits import Limits
+from node.broker.topics.config_import import Plan
+from node.config.limits import Limits
+from node.errors.common import BusyError
 from quorumlog.pb.common_pb2 import Delays, GroupSettings, TopicNames
 from quorumlog.pb.log_pb2 import AppendRequest
 from quorumlog.pb.retry_pb2 import ResendDeadLettersRequest, RetryLaterRequest, RetryMessage
 from store.errors import LimitExceededError, TopicNameError
-from store.message import decode_message, encode_message
+from store.record.message import decode_message, encode_message
 from tests.node.broker_fakes import Fixture, node_at
 from tests.node.links import eventually
 from tests.node.test_consumed import TOPICS, commit, offset, offsets_of, outputs, plain

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from node.errors import AppendTimeoutError, BusyError
-from node.limits import Limits
-from node.pop_errors import StaleHandleError
+from node.config.limits import Limits
+from node.errors.common import AppendTimeoutError, BusyError
+from node.errors.pop import StaleHandleError
 from quorumlog.pb.common_pb2 import GroupSettings
 from quorumlog.pb.pop_pb2 import AckRequest
 from quorumlog.pb.retry_pb2 import SetGroupSettingsRequest

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from node.snapshot import Snapshot, encode_snapshot
+from node.replication.raft.storage.snapshot import Snapshot, encode_snapshot
 from raft.messages import SnapshotMeta
-from store.retention import ToDelete
+from store.upkeep.retention import ToDelete
 from tests.node.ledger_cluster import crash
 from tests.node.test_snapshot import MEMBERS, leader_log
 

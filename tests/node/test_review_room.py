@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from node.ledger_log import Prepared
+from node.replication.raft.storage.log import Prepared
 from raft.errors import ChangeRefusedError, TransferRefusedError
-from raft.membership import Change, ChangeKind
+from raft.rules.membership import Change, ChangeKind
 from raft.transitions import Role
 from store.errors import StoreFullError
 from tests.node.drivers import accept, drivers

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from node.errors import ShuttingDownError
+from node.errors.common import ShuttingDownError
 from quorumlog.pb.admin_pb2 import CreateTopicRequest
 from quorumlog.pb.log_pb2 import AppendRequest
 from raft.messages import InstallSnapshot, Message

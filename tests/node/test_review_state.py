@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from node.state_machine import StateMachine
-from store.dispatch import Unit
+from node.state.machine import StateMachine
+from store.derived.dispatch import Unit
 from store.store import Store
 from tests.node.commands import SMALL_LIMITS, put_topic
 from tests.node.test_state_machine import CONFIG, append, machine_of

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from node.broker.transactions.producers import SHARES
-from node.errors import NotLeaderError
-from node.limits import Limits
+from node.config.limits import Limits
+from node.errors.common import NotLeaderError
 from quorumlog.pb.transaction_pb2 import TRANSACTION_OUTCOME_GIVEN_UP
 from store.errors import CorruptionError, DerivedFileError
 from tests.node.broker_fakes import Fixture, node_at

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from node.errors import ShuttingDownError
-from node.fetch import EntryFetcher
-from node.repair import LiveRepair, RepairLimits
-from node.scrub import RATE_BYTES_PER_S_MAX, Scrub, ScrubStats
+from node.errors.common import ShuttingDownError
+from node.replication.raft.fetch import EntryFetcher
+from node.replication.raft.repair import LiveRepair, RepairLimits
+from node.replication.scrub import RATE_BYTES_PER_S_MAX, Scrub, ScrubStats
 from store.errors import CorruptionError, FileSystemError, SyncFailedError
-from store.ledger import Ledger
-from store.scrub import PIECE_SIZE_BYTES, LedgerScrubber, Piece
+from store.ledger.ledger import Ledger
 from store.store import Store
+from store.upkeep.scrub import PIECE_SIZE_BYTES, LedgerScrubber, Piece
 from tests.node.links import eventually, nodes, run
 from tests.node.test_repair import Asker, Server
 from tests.store.ledger_stores import FILE, Wreck, make_wreck, open_store, peer
@@ -28,7 +28,7 @@ INTERVAL_MS = 40
 
 @pytest.fixture(autouse=True)
 def _short_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("node.scrub.ROUND_MS", 1)
+    monkeypatch.setattr("node.replication.scrub.ROUND_MS", 1)
 
 
 @pytest.fixture(scope="module")
@@ -101,8 +101,8 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s, self.unix_ms = 100.0, 0
-        monkeypatch.setattr("node.scrub.time.monotonic", lambda: self.now_s)
-        monkeypatch.setattr("node.scrub.time.time_ns", lambda: self.unix_ms * 1_000_000)
+        monkeypatch.setattr("node.replication.scrub.time.monotonic", lambda: self.now_s)
+        monkeypatch.setattr("node.replication.scrub.time.time_ns", lambda: self.unix_ms * 1_000_000)
 
 
 def paced(monkeypatch: pytest.MonkeyPatch, steps: Steps, interval_ms: int, moves_s: list[float],
@@ -125,7 +125,7 @@ def paced(monkeypatch: pytest.MonkeyPatch, steps: Steps, interval_ms: int, moves
             clock.now_s += moves_s[len(counts) - 1]
 
         made, fatal = of(steps, interval_ms)
-        monkeypatch.setattr("node.scrub.asyncio.sleep", pause)
+        monkeypatch.setattr("node.replication.scrub.asyncio.sleep", pause)
         monkeypatch.setattr(Thread, "on_thread", _at_once)
         made.start()
         await waiting.wait()

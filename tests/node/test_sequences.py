@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
-from node.broker.sequences import Sequences
+from node.broker.append.sequences import Sequences
 
 
 def test_a_batch_under_way_is_known_after_the_one_before_it_was_decided() -> None:

@@ -11,12 +11,13 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from node.config_types import Address
-from node.errors import NotLeaderError
+from node.config.types import Address
+from node.errors.common import NotLeaderError
+from node.errors.translation import ERROR_TRAILER
 from node.services.append_stream import WINDOW_COUNT_MAX, AppendStream
-from node.services.calls import ERROR_TRAILER, BothStreams, Calls, ServerStream, Unary
+from node.services.calls import BothStreams, Calls, ServerStream, Unary
 from node.services.server import REQUEST_SIZE_BYTES_MAX, GrpcServer, PortTakenError
-from quorumlog.channels import stub
+from quorumlog.cluster.channels import stub
 from quorumlog.errors import BusyError, Outcome, from_rpc
 from quorumlog.pb import common_pb2, log_pb2
 from store.errors import StoreFullError, SyncFailedError

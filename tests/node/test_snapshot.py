@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from node.ledger_log import LedgerLog
-from node.received_snapshot import ReceivedSnapshot
-from node.snapshot import (
+from node.replication.raft.storage.log import LedgerLog
+from node.replication.raft.storage.received_snapshot import ReceivedSnapshot
+from node.replication.raft.storage.snapshot import (
     Snapshot,
     SnapshotFormatError,
     build_snapshot,
@@ -18,12 +18,12 @@ from node.snapshot import (
 )
 from raft.messages import Configuration, ConfigurationAt, SnapshotMeta
 from raft.ready import EntryKind, HardState
-from store import failpoints
 from store.errors import FileSystemError, PositionRangeError
-from store.file_system import FileSystem
-from store.ledger_extent import Deletion
-from store.retention import DELETE_COUNT_MAX
-from store.stamp import QueueKey
+from store.files import failpoints
+from store.files.file_system import FileSystem
+from store.ledger.extent import Deletion
+from store.record.stamp import QueueKey
+from store.upkeep.retention import DELETE_COUNT_MAX
 from tests.node.ledger_cluster import CONFIG, crash, open_log, sync
 from tests.node.ledger_logs import (
     data_image,

@@ -5,10 +5,10 @@ import random
 
 import pytest
 
-from node.link_types import LinkLimits
-from node.raft_codec import encode_install
-from node.snapshot_transfer import SnapshotLimits, SnapshotReceiver, SnapshotSender
-from node.wire import FrameKind
+from node.peers.frames import FrameKind
+from node.peers.types import LinkLimits
+from node.replication.raft.codec import encode_install
+from node.replication.raft.snapshot_transfer import SnapshotLimits, SnapshotReceiver, SnapshotSender
 from quorumlog.pb import peer_pb2 as pb
 from raft.errors import PeerProtocolError
 from raft.messages import Configuration, ConfigurationAt, InstallSnapshot, NodeId, SnapshotMeta

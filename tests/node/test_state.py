@@ -2,7 +2,7 @@
 
 import pytest
 
-from node.errors import (
+from node.errors.common import (
     BadRequestError,
     LimitReachedError,
     NodeError,
@@ -12,7 +12,7 @@ from node.errors import (
     UnknownQueueError,
     UnknownTopicError,
 )
-from node.state import COMMAND_TOPIC, Member, State, Topic
+from node.state.state import COMMAND_TOPIC, Member, State, Topic
 from quorumlog.pb.state_pb2 import Command
 from tests.node.commands import (
     SMALL_LIMITS,

@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node.checkpoint_files import CheckpointFiles
-from node.command_record import CommandEncoder, commands_in
-from node.limits import COMMAND_SIZE_BYTES_MAX
-from node.state import COMMAND_TOPIC, StateImage
-from node.state_image import decode_image, encode_image
-from node.state_machine import StateMachine
+from node.config.limits import COMMAND_SIZE_BYTES_MAX
+from node.state.checkpoint_files import CheckpointFiles
+from node.state.command_records import CommandEncoder, commands_in
+from node.state.image import decode_image, encode_image
+from node.state.machine import StateMachine
+from node.state.state import COMMAND_TOPIC, StateImage
 from quorumlog.pb.state_pb2 import Command
 from store.errors import CorruptionError
-from store.file_system import FileSystem
-from store.message import decode_message
+from store.files.file_system import FileSystem
+from store.record.message import decode_message
 from store.store import Store
 from tests.node.commands import (
     SMALL_LIMITS,

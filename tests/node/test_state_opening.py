@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from node.checkpoint_files import CheckpointFiles
-from node.state_opening import load_checkpoint
-from quorumlog.channels import stub
+from node.replication.raft.opening import load_checkpoint
+from node.state.checkpoint_files import CheckpointFiles
+from quorumlog.cluster.channels import stub
 from quorumlog.pb import consumer_pb2
 from store.errors import CorruptionError, FileSystemError, SyncFailedError
-from store.failpoints import armed, census
-from store.file_system import FileSystem
+from store.files.failpoints import armed, census
+from store.files.file_system import FileSystem
 from tests.node.processes import CALL_TIMEOUT_S, NodeClient, SingleNode, run_to_end, wait_for
 from tests.node.test_checkpoint_files import NEW, OLD, rewrite_manifest, saved
 

@@ -9,11 +9,11 @@ import pytest
 
 from deploy.local import LocalCluster
 from deploy.local_metrics import metric_of
-from node.exposure import ANYONE_MAY_BE_A_NODE
-from node.ha.types import Binding, Standing
-from node.ha.wire import Bound, Hello, encode
-from node.handshake import LinkIdentity
-from node.raft_codec import encode as encode_message
+from node.config.exposure import ANYONE_MAY_BE_A_NODE
+from node.peers.handshake import LinkIdentity
+from node.replication.ha.core.types import Binding, Standing
+from node.replication.ha.core.wire import Bound, Hello, encode
+from node.replication.raft.codec import encode as encode_message
 from raft.ceiling import TERM_JUMP_MAX
 from raft.messages import (
     AppendReply,

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from node import sync_requests
-from node.sync_requests import SYNC_REQUEST_COUNT_MAX, SyncRequests
+from node.replication import sync_requests
+from node.replication.sync_requests import SYNC_REQUEST_COUNT_MAX, SyncRequests
 from store.errors import StoreError, SyncFailedError
 
 

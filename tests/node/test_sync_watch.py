@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from node import sync_watch
-from node.fail_stop import FailStop
-from node.sync_watch import (
+from node.runtime import sync_watch
+from node.runtime.fail_stop import FailStop
+from node.runtime.sync_watch import (
     LOOK_MS,
     SLOW_SYNC_MS,
     RunningSync,
@@ -18,9 +18,9 @@ from node.sync_watch import (
     SyncWatch,
     WatchedFileSystem,
 )
-from store import failpoints
+from store.durability.fatal import EXIT_SYNC_FAILED
 from store.errors import SyncFailedError
-from store.fatal import EXIT_SYNC_FAILED
+from store.files import failpoints
 
 LIMIT_MS = 60_000
 DEADLINE_S = 30

@@ -11,15 +11,12 @@ from typing import Any
 
 import pytest
 
-from node.config import Settings
-from node.config_load import load
-from node.errors import NodeError
-from node.ha.types import EPOCH_END, EPOCH_NOTABLE
-from node.ledger_log import LedgerLog
-from node.lives_file import FILE_NAMES, LivesFile, LivesRecord
-from node.restore import RestoreError
-from node.term_change import Lowered, lower_directory, seal_directory, unseal_directory
-from node.term_seal import (
+from node.config.load import load
+from node.config.settings import Settings
+from node.errors.common import NodeError
+from node.offline.restore import RestoreError
+from node.offline.term_change import Lowered, lower_directory, seal_directory, unseal_directory
+from node.offline.term_seal import (
     SEAL_FILE,
     SealedError,
     TermEndError,
@@ -30,13 +27,16 @@ from node.term_seal import (
     refuse_term_end,
     term_warnings,
 )
-from node.term_statement import Statement, TermChangeRefusedError, target_term
+from node.offline.term_statement import Statement, TermChangeRefusedError, target_term
+from node.replication.ha.core.types import EPOCH_END, EPOCH_NOTABLE
+from node.replication.lives_file import FILE_NAMES, LivesFile, LivesRecord
+from node.replication.raft.storage.log import LedgerLog
 from raft.ceiling import TERM_END, TERM_NOTABLE
 from raft.lives import Known, Told, memory_lost
 from raft.messages import Standing
 from raft.ready import EntryKind, HardState
 from store.errors import LockedError
-from store.file_system import FileSystem
+from store.files.file_system import FileSystem
 from store.fsck.check import verify
 
 ABSURD = (1 << 63) - 1

@@ -15,14 +15,14 @@ from click.testing import CliRunner, Result
 import quorumlog
 from deploy.local import LocalCluster
 from deploy.local_metrics import metric_of
-from node.config import Settings
-from node.config_load import load
-from node.ha.epoch_file import BindingFile
-from node.ha.types import Binding
-from node.hard_state import NodeFile
-from node.lives_file import LivesFile
+from node.config.load import load
+from node.config.settings import Settings
+from node.replication.ha.core.types import Binding
+from node.replication.ha.storage.epoch_file import BindingFile
+from node.replication.lives_file import LivesFile
+from node.replication.raft.storage.hard_state import NodeFile
 from quorumlog.cli import main
-from store.file_system import FileSystem
+from store.files.file_system import FileSystem
 from tests.node.processes import wait_for
 
 pytestmark = pytest.mark.slow

@@ -12,10 +12,10 @@ from pathlib import Path
 import grpc
 import pytest
 
-from node.certificate_ends import earliest_end_unix_s
-from node.handshake import CloseCode
-from node.link_types import LinkLimits
-from node.tls import (
+from node.peers.certificates import earliest_end_unix_s
+from node.peers.frames import PAYLOAD_SIZE_BYTES_MAX, FrameKind
+from node.peers.handshake import CloseCode
+from node.peers.tls import (
     TlsFileError,
     TlsFiles,
     client_context,
@@ -23,7 +23,7 @@ from node.tls import (
     grpc_server_credentials,
     server_context,
 )
-from node.wire import PAYLOAD_SIZE_BYTES_MAX, FrameKind
+from node.peers.types import LinkLimits
 from tests.node.certificates import Authority, new_year
 from tests.node.links import (
     LIMITS,

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from node.checkpoint_tables import TABLES, decode_topics
-from node.errors import BadRequestError
-from node.state import EMPTY_IMAGE, Topic
-from node.state_image import decode_image, encode_image
-from node.topic_types import TOPIC_TYPES
+from node.errors.common import BadRequestError
+from node.state.checkpoint_tables import TABLES, decode_topics
+from node.state.image import decode_image, encode_image
+from node.state.state import EMPTY_IMAGE, Topic
+from node.state.tables.topic_types import TOPIC_TYPES
 from quorumlog.pb import rocketmq_pb2 as pb
 from quorumlog.pb.admin_pb2 import CreateTopicRequest, DescribeTopicRequest, ListTopicsRequest
 from quorumlog.pb.rocketmq_pb2 import Code, MessageType

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from node.errors import (
+from node.config.limits import Limits
+from node.errors.common import (
     BadRequestError,
     LimitReachedError,
     NodeError,
@@ -16,13 +17,12 @@ from node.errors import (
     UnknownQueueError,
     UnknownTopicError,
 )
-from node.failures import describe
-from node.limits import Limits
-from node.transaction_errors import (
+from node.errors.transactions import (
     OffsetConflictError,
     TransactionEndedError,
     UnknownTransactionError,
 )
+from node.errors.translation import describe
 from quorumlog.pb.admin_pb2 import CreateTopicRequest, DeleteTopicRequest
 from quorumlog.pb.log_pb2 import AppendRequest, GetMessageRequest
 from quorumlog.pb.transaction_pb2 import (
@@ -36,7 +36,7 @@ from quorumlog.pb.transaction_pb2 import (
 )
 from store import format as fmt
 from store.errors import LimitExceededError, Outcome, RecordFormatError
-from store.message import encode_message, message_id
+from store.record.message import encode_message, message_id
 from tests.node.broker_fakes import expire_some, node_at
 from tests.node.links import eventually
 from tests.node.transaction_calls import (

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from node.errors import BusyError, NodeError, UnknownTopicError
-from node.limits import Limits
-from node.transaction_errors import TransactionTooLargeError
+from node.config.limits import Limits
+from node.errors.common import BusyError, NodeError, UnknownTopicError
+from node.errors.transactions import TransactionTooLargeError
 from quorumlog.pb.admin_pb2 import DeleteTopicRequest
 from store.errors import LimitExceededError
 from tests.node.broker_fakes import Fixture, node_at

@@ -2,14 +2,14 @@
 
 import pytest
 
-from node.errors import LimitReachedError
-from node.limits import Limits
-from node.parts.kind import NOTHING, PartImage
-from node.parts.transactions import NAME, TransactionsPart
-from node.state import State
-from node.state_image import decode_image, encode_image
-from node.state_parts import PARTS, decode_part, encode_part
-from node.transaction_errors import UnknownTransactionError
+from node.config.limits import Limits
+from node.errors.common import LimitReachedError
+from node.errors.transactions import UnknownTransactionError
+from node.state.image import decode_image, encode_image
+from node.state.registry import PARTS, decode_part, encode_part
+from node.state.state import State
+from node.state.tables.table import NOTHING, PartImage
+from node.state.tables.transactions import NAME, TransactionsPart
 from quorumlog.pb.state_pb2 import Command
 from quorumlog.pb.transaction_pb2 import (
     TRANSACTION_OUTCOME_COMMITTED,

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from node.limits import Limits
-from node.state import State
-from node.state_image import decode_image, encode_image
-from node.state_machine import StateMachine
-from node.transaction_errors import OffsetConflictError
+from node.config.limits import Limits
+from node.errors.transactions import OffsetConflictError
+from node.state.image import decode_image, encode_image
+from node.state.machine import StateMachine
+from node.state.state import State
 from quorumlog.pb.log_pb2 import AppendRequest
 from quorumlog.pb.transaction_pb2 import (
     TRANSACTION_OUTCOME_GIVEN_UP,

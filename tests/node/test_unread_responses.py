@@ -12,14 +12,14 @@ import grpc
 import psutil
 import pytest
 
-from node import bound_samples
-from node.config_types import Address
-from node.request_errors import ResponsesWaitError
-from node.services import connection_cut, response_watch
-from node.services.connection_cut import Traffic, address_of, cut_connection, traffic_of
-from node.services.half_sent import HalfSent
-from node.services.request_watch import RequestWatch
-from node.services.response_watch import (
+from node.config.types import Address
+from node.errors.requests import ResponsesWaitError
+from node.monitoring import bound_samples
+from node.services.bounds import connection_cut, response_watch
+from node.services.bounds.connection_cut import Traffic, address_of, cut_connection, traffic_of
+from node.services.bounds.half_sent import HalfSent
+from node.services.bounds.request_watch import RequestWatch
+from node.services.bounds.response_watch import (
     LARGE_SIZE_BYTES,
     RESPONSE_MS_MAX,
     STUCK_MS,
@@ -30,7 +30,7 @@ from node.services.response_watch import (
 )
 from node.services.server import GrpcServer
 from quorumlog.pb import log_pb2
-from store.spare_descriptors import SpareDescriptors
+from store.files.spare_descriptors import SpareDescriptors
 from tests.node.delayed import on_loop
 from tests.node.http2 import HalfSender
 from tests.node.processes import SingleNode, typed_error, wait_for

@@ -1,8 +1,8 @@
 """Callers that wait for an entry: each gets one answer, also at the edge of what decides it."""
 
-from node.effects import Resolution
-from node.waiters import Waiters
-from raft.log_view import LogView
+from raft.pump.effects import Resolution
+from raft.pump.pending_proposals import Waiters
+from raft.state.log_view import LogView
 from tests.raft.cluster import config_of
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.wire import (
+from node.peers.frames import (
     FRAME_SIZE_BYTES_MAX,
     HANDSHAKE_KINDS,
     HANDSHAKE_SIZE_BYTES_MAX,

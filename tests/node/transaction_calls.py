@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
 
-from node.parts.transactions import TransactionsPart
+from node.state.tables.transactions import TransactionsPart
 from quorumlog.pb.log_pb2 import AppendRequest, PullRequest
 from quorumlog.pb.transaction_pb2 import (
     TRANSACTION_OUTCOME_COMMITTED,
@@ -18,7 +18,7 @@ from quorumlog.pb.transaction_pb2 import (
     HalfMessages,
     TransactionCheck,
 )
-from store.message import Message
+from store.record.message import Message
 from tests.node.broker_fakes import Fixture, request
 from tests.node.links import run
 from tests.store.records import messages

@@ -14,23 +14,23 @@ from random import Random
 from typing import Any
 
 from node.broker import Broker, BrokerIdentity
-from node.checkpoint_files import CheckpointFiles
-from node.driver import Driver
-from node.handshake import LinkIdentity
-from node.ledger_log import LedgerLog
-from node.limits import Limits
-from node.maintenance import Maintenance
-from node.peer_frames import PeerFrames
-from node.peer_link import PeerLink
-from node.replica import Replica
-from node.snapshots import Snapshots
-from node.state_machine import StateMachine
-from node.wire import FrameKind
+from node.config.limits import Limits
+from node.peers.dispatch import PeerFrames
+from node.peers.frames import FrameKind
+from node.peers.handshake import LinkIdentity
+from node.peers.link import PeerLink
+from node.replication.raft.driver import Driver
+from node.replication.raft.maintenance import Maintenance
+from node.replication.raft.snapshots import Snapshots
+from node.replication.raft.storage.log import LedgerLog
+from node.state.checkpoint_files import CheckpointFiles
+from node.state.machine import StateMachine
 from raft.config import RaftConfig
 from raft.messages import NodeId
+from raft.pump.replica import Replica
 from store.config import StoreConfig
 from store.errors import CorruptionError, DerivedFileError
-from store.file_system import FileSystem
+from store.files.file_system import FileSystem
 from tests.node.ledger_cluster import CLUSTER, crash, open_log
 from tests.node.links import LIMITS, eventually
 

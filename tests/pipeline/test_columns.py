@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from pipeline.columns import Entries, RecordDamagedError, record_batch
 from pipeline.schema import COLUMNS, UnknownColumnError, arrow_schema, parse_columns
-from quorumlog.compression import IS_COMPRESSED, ZLIB
-from store.message import decode_message, encode_message, message_id
+from quorumlog.records.compression import IS_COMPRESSED, ZLIB
+from store.record.message import decode_message, encode_message, message_id
 
 _TEXT = st.text(
     st.characters(exclude_characters="\0\x01\x02", exclude_categories=["Cs"]), min_size=1

@@ -19,8 +19,8 @@ from pipeline.jobs.history_check import (
     whole_drains,
 )
 from raft.errors import Outcome
-from raft.simulator import history
-from raft.simulator.history import (
+from raft.histories import history
+from raft.histories.history import (
     AppendCall,
     Drain,
     Durability,

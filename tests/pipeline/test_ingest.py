@@ -28,7 +28,7 @@ from pipeline.errors import OffsetsError, OptionError
 from pipeline.jobs.ingest import ingest
 from pipeline.table import CHECKPOINT, MERGE_COUNT_MIN, Table
 from quorumlog import sync
-from quorumlog.message import Message
+from quorumlog.records.message import Message
 from tests.pipeline.topics import fill, read, running
 
 pytestmark = pytest.mark.slow

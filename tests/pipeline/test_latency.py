@@ -9,7 +9,7 @@ import pipeline
 from pipeline.jobs.latency import COMMAND_TOPIC, from_segments, lags, rates, rows_of
 from pipeline.picture import draw
 from quorumlog.pb.state_pb2 import Command
-from store.message import encode_message
+from store.record.message import encode_message
 from tests.store.fsck_stores import Clock, fsck_config, open_store
 
 BORN_MS = 1_700_000_040_000

@@ -13,8 +13,8 @@ from pipeline.segments import parse_options, read_piece
 from pipeline.segments_check import check_range
 from pipeline.segments_log import open_sealed
 from store.errors import CorruptionError, InnerBatchError, LockedError
-from store.message import encode_message
-from store.replica_store import ReplicaStore
+from store.record.message import encode_message
+from store.replicated.ledger_store import ReplicaStore
 from store.store import Store
 from tests.store.foreign_logs import BATCHES, inner_batch, plain, write_log
 from tests.store.fsck_stores import (

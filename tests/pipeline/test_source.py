@@ -24,7 +24,7 @@ from pipeline.reading import read_range
 from pipeline.stream import StreamReader
 from quorumlog import sync
 from quorumlog.errors import QuorumlogError, UnknownTopicError
-from quorumlog.queues import Queue
+from quorumlog.records.queues import Queue
 from tests.pipeline.topics import fill, read, running
 
 COUNT = 3_000

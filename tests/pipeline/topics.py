@@ -7,7 +7,7 @@ from typing import Any
 
 from deploy.local import LocalCluster
 from quorumlog import sync
-from quorumlog.message import Message
+from quorumlog.records.message import Message
 
 
 @contextmanager

@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from node.effects import Completion, Effects, Outgoing
-from node.replica import Replica
 from raft.config import RaftConfig
 from raft.core import RaftCore
 from raft.messages import (
@@ -23,6 +21,8 @@ from raft.messages import (
     Message,
     NodeId,
 )
+from raft.pump.effects import Completion, Effects, Outgoing
+from raft.pump.replica import Replica
 from raft.ready import (
     HardState,
     InitialState,
@@ -32,7 +32,7 @@ from raft.ready import (
     joining_state,
     recovering_state,
 )
-from raft.state import State
+from raft.state.state import State
 from raft.transitions import TRANSITIONS, Role
 from tests.raft.memory_log import Image, MemoryLog
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from raft.simulator.mutants import MUTANTS
-from raft.simulator.mutation import COUNT_VARIABLE, MUTANT_VARIABLE, switched_on
+from raft.simulator.mutants.mutants import MUTANTS
+from raft.simulator.mutants.mutation import COUNT_VARIABLE, MUTANT_VARIABLE, switched_on
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import zlib
 from typing import NamedTuple
 
-from node.effects import Payload
 from raft.errors import ForeignChainError, HardStateNotSavedError, PeerProtocolError
 from raft.messages import (
     NO_INDEX,
@@ -17,6 +16,7 @@ from raft.messages import (
     SnapshotMeta,
     Term,
 )
+from raft.pump.effects import Payload
 from raft.ready import EntryKind, HardState, InitialState
 
 ENTRY_SIZE_BYTES = 100
@@ -42,7 +42,8 @@ class Image(NamedTuple):
 
 
 class MemoryLog:
-    """Implements node.effects.Log. `sync()` makes the present durable, `crash()` returns to it."""
+    """Implements raft.pump.effects.Log. `sync()` makes the present durable, `crash()` returns to
+    it."""
 
     def __init__(self, initial: InitialState | None = None) -> None:
         found = initial or InitialState()

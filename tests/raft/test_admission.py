@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from raft.membership import Change, ChangeKind
 from raft.messages import NO_INDEX, Standing
 from raft.ready import joining_state, recovering_state
+from raft.rules.membership import Change, ChangeKind
 from tests.raft.builders import append_reply
 from tests.raft.cluster import ELECTION_TICKS, HEARTBEAT_TICKS, Cluster
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from raft.errors import PeerProtocolError
-from raft.follower import truncate_from
 from raft.messages import NO_INDEX, AppendReply, AppendRequest, Refusal, Standing
 from raft.ready import InitialState
+from raft.rules.follower import truncate_from
 from tests.raft.builders import append, payload_of
 from tests.raft.cluster import Cluster, state_of
 

@@ -6,7 +6,6 @@ import pytest
 
 from raft.ceiling import TERM_END
 from raft.errors import ForeignChainError, RecoveryRefusedError, TermJumpError
-from raft.membership import Change, ChangeKind
 from raft.messages import (
     NO_INDEX,
     AppendReply,
@@ -19,6 +18,7 @@ from raft.messages import (
     VoteReply,
 )
 from raft.ready import InitialState
+from raft.rules.membership import Change, ChangeKind
 from raft.transitions import Role
 from tests.raft.builders import append, append_reply, install, payload_of, vote_reply, vote_request
 from tests.raft.cluster import ELECTION_TICKS, HEARTBEAT_TICKS, Cluster, state_of

@@ -7,8 +7,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from raft.log_view import UNKNOWN_TERM, LogView
 from raft.messages import NO_INDEX
+from raft.state.log_view import UNKNOWN_TERM, LogView
 
 
 def runs_of(lo: int, terms: list[int]) -> tuple[tuple[int, int], ...]:

@@ -1,8 +1,8 @@
 """Rules R26 to R29: single-step membership changes, learners, and nodes with no memory.
 
 The fault matrix names tests for a joint phase. This core changes one voter at a time instead (see
-raft.membership for why), so those tests prove the property the joint phase exists for: at no moment
-can two disjoint majorities decide, also across a restart and a snapshot."""
+raft.rules.membership for why), so those tests prove the property the joint phase exists for: at no
+moment can two disjoint majorities decide, also across a restart and a snapshot."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import itertools
 import pytest
 
 from raft.errors import BusyError, ChangeRefusedError, NotLeaderError
-from raft.membership import Change, ChangeKind, changed
 from raft.messages import (
     NO_INDEX,
     NO_NODE,
@@ -22,6 +21,7 @@ from raft.messages import (
     VoteReply,
 )
 from raft.quorum import quorum_size
+from raft.rules.membership import Change, ChangeKind, changed
 from raft.transitions import Role
 from tests.raft.builders import append, append_reply, payload_of, vote_reply, vote_request
 from tests.raft.cluster import ELECTION_TICKS, HEARTBEAT_TICKS, Cluster, state_of

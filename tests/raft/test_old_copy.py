@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from raft.membership import Change, ChangeKind
 from raft.messages import Refusal, Standing, VoteReply
+from raft.rules.membership import Change, ChangeKind
 from raft.transitions import Role
 from tests.raft.builders import vote_request
 from tests.raft.cluster import ELECTION_TICKS, HEARTBEAT_TICKS, Cluster

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raft.errors import BusyError
-from raft.log_view import LogView
 from raft.messages import NO_INDEX, AppendReply, AppendRequest, InstallSnapshot, Refusal
-from raft.progress import Progress, ProgressState
+from raft.state.log_view import LogView
+from raft.state.progress import Progress, ProgressState
 from tests.raft.builders import append_reply
 from tests.raft.cluster import ELECTION_TICKS, HEARTBEAT_TICKS, Cluster, state_of
 from tests.raft.memory_log import ENTRY_SIZE_BYTES

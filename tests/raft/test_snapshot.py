@@ -17,7 +17,7 @@ from raft.messages import (
     InstallSnapshot,
     SnapshotMeta,
 )
-from raft.progress import ProgressState
+from raft.state.progress import ProgressState
 from tests.raft.builders import append, install, payload_of
 from tests.raft.cluster import ELECTION_TICKS, HEARTBEAT_TICKS, Cluster, state_of
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from raft.errors import NotLeaderError, TransferRefusedError, TransferringError
-from raft.membership import Change, ChangeKind
 from raft.messages import NO_NODE, CampaignNow, Standing, VoteRequest
+from raft.rules.membership import Change, ChangeKind
 from raft.transitions import Role
 from tests.raft.builders import append_reply, campaign_now
 from tests.raft.cluster import ELECTION_TICKS, HEARTBEAT_TICKS, Cluster, state_of

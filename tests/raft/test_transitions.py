@@ -107,7 +107,7 @@ def reach(old: Role, reason: str) -> Cluster:
 
 
 def _removed_leader() -> Cluster:
-    from raft.membership import Change, ChangeKind
+    from raft.rules.membership import Change, ChangeKind
 
     cluster = Cluster()
     cluster.elect(1)

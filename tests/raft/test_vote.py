@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
-from raft.log_view import LogView
 from raft.messages import Refusal, VoteReply, VoteRequest
+from raft.state.log_view import LogView
 from raft.transitions import Role
 from tests.raft.builders import append, vote_reply, vote_request
 from tests.raft.cluster import ELECTION_TICKS, Cluster, state_of

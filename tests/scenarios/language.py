@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from node.effects import Completion
 from raft.errors import PeerProtocolError, RaftError
-from raft.membership import Change, ChangeKind
 from raft.messages import (
     NO_INDEX,
     AppendReply,
@@ -26,7 +24,9 @@ from raft.messages import (
     VoteReply,
     VoteRequest,
 )
+from raft.pump.effects import Completion
 from raft.ready import RoleChange
+from raft.rules.membership import Change, ChangeKind
 from raft.transitions import Role
 from tests.raft.builders import append, append_reply, install, payload_of, vote_reply, vote_request
 from tests.raft.cluster import Cluster, state_of

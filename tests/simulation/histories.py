@@ -7,7 +7,7 @@ from functools import cache
 from random import Random
 
 from raft.errors import Outcome
-from raft.simulator.history import (
+from raft.histories.history import (
     NEVER_NS,
     AppendCall,
     Drain,

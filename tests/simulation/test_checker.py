@@ -9,9 +9,9 @@ from random import Random
 import pytest
 
 from raft.errors import Outcome
-from raft.simulator import history
-from raft.simulator.checker import check_log
-from raft.simulator.history import (
+from raft.histories import history
+from raft.histories.checker import check_log
+from raft.histories.history import (
     AppendCall,
     Drain,
     Durability,
@@ -23,7 +23,7 @@ from raft.simulator.history import (
     Records,
     Seen,
 )
-from raft.simulator.register import check_register_by_index, check_register_by_zones
+from raft.histories.register import check_register_by_index, check_register_by_zones
 from tests.simulation.histories import (
     QUEUE,
     call,

@@ -8,9 +8,8 @@ import pytest
 
 from raft.messages import NO_INDEX, Configuration, ConfigurationAt, SnapshotMeta, Standing
 from raft.ready import EntryKind, HardState, bootstrap_state
-from raft.simulator import atlas
 from raft.simulator.coverage import Coverage
-from raft.simulator.damage import (
+from raft.simulator.disk.damage import (
     DamagedError,
     DamagedRange,
     damaged_range,
@@ -18,12 +17,13 @@ from raft.simulator.damage import (
     is_chain,
     widened,
 )
-from raft.simulator.disk import Disk
-from raft.simulator.image import chain_of
-from raft.simulator.network import Network
-from raft.simulator.process import Status
-from raft.simulator.repair import RepairReply, RepairRequest, answer
-from raft.simulator.world import World
+from raft.simulator.disk.disk import Disk
+from raft.simulator.disk.image import chain_of
+from raft.simulator.world import atlas
+from raft.simulator.world.network import Network
+from raft.simulator.world.process import Status
+from raft.simulator.world.repair import RepairReply, RepairRequest, answer
+from raft.simulator.world.world import World
 from tests.simulation.worlds import calm_options, run_for, run_until
 
 COUNT = 12

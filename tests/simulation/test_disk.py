@@ -10,8 +10,8 @@ from raft.errors import HardStateNotSavedError
 from raft.messages import NO_INDEX, Configuration, ConfigurationAt, SnapshotMeta
 from raft.ready import EntryKind, HardState, bootstrap_state
 from raft.simulator.coverage import Coverage
-from raft.simulator.disk import Disk, recover
-from raft.simulator.image import Truncate, Write
+from raft.simulator.disk.disk import Disk, recover
+from raft.simulator.disk.image import Truncate, Write
 from raft.simulator.verdict import InvariantError
 
 CONFIGURATION = ConfigurationAt(NO_INDEX, Configuration((1, 2, 3)))

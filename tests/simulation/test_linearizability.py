@@ -9,13 +9,8 @@ from random import Random
 import pytest
 
 from raft.errors import Outcome
-from raft.simulator.history import CasCall, Kind, Operation, Swapped, from_json, to_json
-from raft.simulator.linearizability import (
-    INITIAL,
-    OPEN_COUNT_MAX,
-    OPERATION_COUNT_MAX,
-    check_cas,
-)
+from raft.histories.history import CasCall, Kind, Operation, Swapped, from_json, to_json
+from raft.histories.linearizability import INITIAL, OPEN_COUNT_MAX, OPERATION_COUNT_MAX, check_cas
 
 
 def call(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from raft.errors import Outcome
-from raft.simulator.history import Kind
+from raft.histories.history import Kind
 from raft.simulator.runner import run_seed
-from raft.simulator.world import World
+from raft.simulator.world.world import World
 from tests.simulation.worlds import calm_options
 
 ELECTIONS = 20

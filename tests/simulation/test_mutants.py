@@ -11,8 +11,8 @@ from random import Random
 
 import pytest
 
-from raft.simulator.mutants import MUTANTS
-from raft.simulator.mutation import Switch, run_table
+from raft.simulator.mutants.mutants import MUTANTS, run_table
+from raft.simulator.mutants.mutation import Switch
 
 ROOT = Path(__file__).resolve().parents[2]
 BY_SEEDS = [mutant for mutant in MUTANTS if isinstance(mutant.killer, int)]

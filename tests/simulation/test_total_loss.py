@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 
 from raft.errors import Outcome
+from raft.histories.history import AppendCall, Kind
 from raft.messages import Standing
 from raft.simulator import shrink
-from raft.simulator.history import AppendCall, Kind
-from raft.simulator.loss import cut_history
-from raft.simulator.mutants import MUTANTS
-from raft.simulator.mutation import switched_on
+from raft.simulator.mutants.mutants import MUTANTS
+from raft.simulator.mutants.mutation import switched_on
 from raft.simulator.plan import Fault
 from raft.simulator.runner import Case, run_case
 from raft.simulator.verdict import InvariantError
-from raft.simulator.world import World
+from raft.simulator.world.loss import cut_history
+from raft.simulator.world.world import World
 from tests.simulation.worlds import calm_options, run_for, run_until
 
 

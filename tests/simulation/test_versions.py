@@ -9,7 +9,7 @@ import pytest
 from raft.simulator.plan import Fault
 from raft.simulator.runner import Case, run_case
 from raft.simulator.versions import without_news
-from raft.simulator.world import World
+from raft.simulator.world.world import World
 from tests.raft.builders import append_reply
 from tests.simulation.worlds import calm_options, run_until
 

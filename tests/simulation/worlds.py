@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from raft.simulator.options import Options, draw
-from raft.simulator.world import World
+from raft.simulator.world.world import World
 
 EVENT_COUNT_MAX = 10**6
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from store.file_system import FileSystem
+from store.files.file_system import FileSystem
 
 
 @pytest.fixture(autouse=True)

@@ -15,11 +15,11 @@ from random import Random
 from typing import NamedTuple
 
 from store.config import StoreConfig
-from store.consume_queues import ConsumeQueues
-from store.dispatch import Dispatcher
-from store.file_system import FileSystem
-from store.index_files import IndexFiles
-from store.message import Message, decode_message, encode_message
+from store.derived.dispatch import Dispatcher
+from store.derived.keys.index_files import IndexFiles
+from store.derived.queues.consume_queues import ConsumeQueues
+from store.files.file_system import FileSystem
+from store.record.message import Message, decode_message, encode_message
 from store.store import Store
 from tests.store.records import BORN, PAGE, small_config
 

@@ -22,9 +22,9 @@ from dataclasses import asdict, dataclass
 from random import Random
 from typing import Literal
 
-from store import failpoints
 from store.config import StoreConfig
-from store.log import AppendResult
+from store.files import failpoints
+from store.log.record_log import AppendResult
 from store.store import Store
 from tests.store.crash_check import (
     FILE,

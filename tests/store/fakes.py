@@ -5,14 +5,14 @@ from pathlib import Path
 
 from store import format as fmt
 from store.config import StoreConfig
-from store.consume_queues import ConsumeQueues
-from store.dispatch import Dispatcher
+from store.derived.dispatch import Dispatcher
+from store.derived.keys.index_files import IndexFiles
+from store.derived.queues.consume_queues import ConsumeQueues
 from store.errors import PositionRangeError
-from store.file_system import FileSystem
-from store.index_files import IndexFiles
-from store.log import AppendResult
-from store.mapped_file import View
-from store.message import encode_message
+from store.files.file_system import FileSystem
+from store.files.mapped_file import View
+from store.log.record_log import AppendResult
+from store.record.message import encode_message
 
 FIRST_UNIX_MS = 1_700_000_000_000
 

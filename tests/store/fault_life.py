@@ -21,7 +21,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from store import failpoints
 from store.config import StoreConfig
 from store.errors import (
     FileSystemError,
@@ -30,7 +29,8 @@ from store.errors import (
     StoreFullError,
     SyncFailedError,
 )
-from store.spare_descriptors import SPARE
+from store.files import failpoints
+from store.files.spare_descriptors import SPARE
 from store.store import Store
 from tests.store.crash_check import (
     FILE,

@@ -3,8 +3,8 @@
 import threading
 from collections.abc import Callable
 
+from store.durability.flush_schedule import FlushRules
 from store.errors import StoreError
-from store.flush_schedule import FlushRules
 
 DEADLINE_S = 30  # Only a broken flush thread waits that long.
 FOREVER_MS = 1000 * DEADLINE_S

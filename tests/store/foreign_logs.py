@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from store import format as fmt
 from store.config import StoreConfig
-from store.message import encode_message
+from store.record.message import encode_message
 from tests.store.records import BORN
 
 BATCHES: Final = "batches"

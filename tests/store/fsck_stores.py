@@ -7,7 +7,7 @@ from store.config import StoreConfig
 from store.fsck.check import verify
 from store.fsck.layout import Given
 from store.fsck.types import Finding
-from store.message import encode_message
+from store.record.message import encode_message
 from store.store import Store
 from tests.store.records import BORN, PAGE, small_config
 

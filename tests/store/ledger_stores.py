@@ -8,11 +8,11 @@ from random import Random
 
 from store.config import StoreConfig
 from store.errors import CorruptionError, DamageWiderError
-from store.ledger import Ledger
-from store.ledger_damage import DamagedRange
-from store.ledger_entry import KIND_NO_OP, Link
-from store.ledger_repair import RepairSession, find_damage
-from store.replica_store import ReplicaStore
+from store.ledger.entry import KIND_NO_OP, Link
+from store.ledger.ledger import Ledger
+from store.ledger.mending.damage import DamagedRange
+from store.replicated.ledger_store import ReplicaStore
+from store.replicated.repair import RepairSession, find_damage
 from store.store import Store
 from tests.store.crash_check import must_not_die
 from tests.store.ledgers import image, open_ledger

@@ -5,10 +5,10 @@ from pathlib import Path
 from random import Random
 
 from store.config import StoreConfig
-from store.file_system import FileSystem
-from store.ledger import Ledger
-from store.ledger_entry import KIND_CONFIGURATION, KIND_NO_OP
-from store.ledger_recovery import LedgerRecoveryReport, recover_ledger
+from store.files.file_system import FileSystem
+from store.ledger.entry import KIND_CONFIGURATION, KIND_NO_OP
+from store.ledger.ledger import Ledger
+from store.ledger.recovery import LedgerRecoveryReport, recover_ledger
 from tests.store.records import BORN, PAGE, batch, small_config
 
 FILE = 16 * PAGE

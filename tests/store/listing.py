@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from store.staging import STAGING_DIRECTORY
+from store.files.staging import STAGING_DIRECTORY
 
 
 def names(directory: Path) -> list[str]:

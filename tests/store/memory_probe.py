@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 from store.config import GIB, MIB, StoreConfig
-from store.file_system import FileSystem
-from store.mapped_file import MappedFile
+from store.files.file_system import FileSystem
+from store.files.mapped_file import MappedFile
 from store.store import Store
 
 TOUCHED_SIZE_BYTES = 64 * MIB

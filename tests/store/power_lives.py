@@ -20,8 +20,8 @@ from typing import Literal
 
 import pytest
 
-from store import identity
 from store.config import StoreConfig
+from store.durability import identity
 from store.errors import StoreError
 from store.store import Store
 from tests.store.crash_check import (

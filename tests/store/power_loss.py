@@ -1,10 +1,11 @@
 """A file system that knows what a power loss would leave of it, and can build that image.
 
-The double for the seam `store.file_system` (fault-matrix 10.3, injector `pl`). Every call goes to
-real files; beside them it remembers, per file, the bytes at the last sync, and, per directory, the
-names at the last directory sync. An image holds all that was synced, plus any subset of the 4 KiB
-pages written since (one of them torn at a 512 byte sector), plus any prefix of each directory's
-operations since. A rename into another directory is in it as a whole, or with the new name only.
+The double for the seam `store.files.file_system` (fault-matrix 10.3, injector `pl`). Every call
+goes to real files; beside them it remembers, per file, the bytes at the last sync, and, per
+directory, the names at the last directory sync. An image holds all that was synced, plus any subset
+of the 4 KiB pages written since (one of them torn at a 512 byte sector), plus any prefix of each
+directory's operations since. A rename into another directory is in it as a whole, or with the new
+name only.
 """
 
 import os
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import NamedTuple
 
-from store.file_system import FileSystem
+from store.files.file_system import FileSystem
 
 PAGE = 4096
 SECTOR = 512
@@ -35,7 +36,9 @@ class _Node:
         try:
             with open(self.path, "rb") as file:
                 return file.read()
-        except FileNotFoundError:  # Of a file beside the seam (store.sum_files): gone, or back.
+        except (
+            FileNotFoundError
+        ):  # Of a file beside the seam (store.derived.sum_files): gone, or back.
             return self.synced
 
 

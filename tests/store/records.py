@@ -1,8 +1,8 @@
 """Records that tests write: small, deterministic, and checkable from their content alone."""
 
 from store.config import StoreConfig
-from store.message import Message, decode_message, encode_message
-from store.record_check import check_records
+from store.record.check import check_records
+from store.record.message import Message, decode_message, encode_message
 
 PAGE = 4096
 BORN = 1_700_000_000_000

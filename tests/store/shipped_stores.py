@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from store.errors import StoreError
-from store.file_system import FileSystem
-from store.shipped_store import ShippedStore
+from store.files.file_system import FileSystem
+from store.replicated.shipped_store import ShippedStore
 from tests.store.records import BORN, PAGE, batch, numbers, small_config
 
 CONFIG = small_config(file_size_bytes=4 * PAGE, disk_reserve_bytes=0)

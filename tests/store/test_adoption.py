@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from store import failpoints
 from store.errors import LayoutError, StoreError, TailNotCutError
+from store.files import failpoints
 from store.store import Store
 from tests.store.records import batch, numbers, small_config
 

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from store import dispatch, stamp
-from store.alike import ALIKE_COUNT_MIN, alike_count, is_column, put_column
 from store.config import StoreConfig
+from store.derived import dispatch
 from store.errors import StoreError
-from store.message import encode_message
-from store.stamp import Stamper
+from store.record import stamp
+from store.record.columns import ALIKE_COUNT_MIN, alike_count, is_column, put_column
+from store.record.message import encode_message
+from store.record.stamp import Stamper
 
 POSITION = 5_000
 NOW = 1_700_000_000_000

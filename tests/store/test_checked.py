@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store import checked
 from store import format as fmt
-from store.checked import CheckedRanges
 from store.errors import CorruptionError
+from store.log import checked
+from store.log.checked import CheckedRanges
 from tests.store.records import batch, numbers, small_config
 from tests.store.test_store import Clock, Container, open_store
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store import failpoints
-from store.checkpoint import FILE_NAME, Checkpoint, CheckpointValues, DurableTimes
+from store.durability.checkpoint import FILE_NAME, Checkpoint, CheckpointValues, DurableTimes
 from store.errors import StoreError, StoreFullError, SyncFailedError
-from store.file_system import FileSystem
+from store.files import failpoints
+from store.files.file_system import FileSystem
 from tests.store.power_loss import PowerLossFileSystem
 
 FS = FileSystem()

@@ -9,10 +9,9 @@ from typing import NamedTuple
 import pytest
 
 from store import format as fmt
-from store import ledger_verify
 from store.checksum import crc32c
-from store.ledger import Ledger
-from store.ledger_entry import (
+from store.ledger import verify as ledger_verify
+from store.ledger.entry import (
     KIND_NO_OP,
     Link,
     Problem,
@@ -23,7 +22,8 @@ from store.ledger_entry import (
     check_run,
     check_zeros,
 )
-from store.ledger_verify import verify_range
+from store.ledger.ledger import Ledger
+from store.ledger.verify import verify_range
 from tests.store.ledgers import FILE, data_file, grow, new_ledger, open_ledger, ship
 
 

@@ -10,10 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store import commit_log_recovery, failpoints
 from store import format as fmt
-from store.commit_log import CommitLog
-from store.commit_log_recovery import RecoveryReport, recover_commit_log
 from store.config import StoreConfig
 from store.errors import (
     CorruptionError,
@@ -22,9 +19,13 @@ from store.errors import (
     StoreError,
     StoreFullError,
 )
-from store.file_system import FileSystem
-from store.mapped_file import MappedFile
-from store.message import encode_message
+from store.files import failpoints
+from store.files.file_system import FileSystem
+from store.files.mapped_file import MappedFile
+from store.log import commit_log_recovery
+from store.log.commit_log import CommitLog
+from store.log.commit_log_recovery import RecoveryReport, recover_commit_log
+from store.record.message import encode_message
 from tests.store.power_loss import PowerLossFileSystem
 from tests.store.records import BORN, PAGE, batch, numbers, record, small_config
 

@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from store import format as fmt
-from store.consume_queue import ConsumeQueue, QueueEnvironment
-from store.descriptor_cache import DescriptorCache
+from store.derived.queues.consume_queue import ConsumeQueue, QueueEnvironment
+from store.derived.sum_files import SumFiles
 from store.errors import DerivedFileError, PositionRangeError, QueueOrderError
-from store.file_system import FileSystem
-from store.message import decode_message
-from store.staging import staged_path
-from store.sum_files import SumFiles
+from store.files.descriptor_cache import DescriptorCache
+from store.files.file_system import FileSystem
+from store.files.staging import staged_path
+from store.record.message import decode_message
 from tests.store.vectors import RECORD, UNIT
 
 SIZE = 100

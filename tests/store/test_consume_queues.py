@@ -9,13 +9,13 @@ from random import Random
 import pytest
 
 from store import format as fmt
-from store.consume_queue import ConsumeQueue, QueueEnvironment
-from store.consume_queues import ConsumeQueues
-from store.descriptor_cache import DescriptorCache
+from store.derived.queues.consume_queue import ConsumeQueue, QueueEnvironment
+from store.derived.queues.consume_queues import ConsumeQueues
+from store.derived.sum_files import SumFiles
 from store.errors import DerivedFileError, PositionRangeError, StoreError, SyncFailedError
-from store.failpoints import armed, census
-from store.file_system import FileSystem
-from store.sum_files import SumFiles
+from store.files.descriptor_cache import DescriptorCache
+from store.files.failpoints import armed, census
+from store.files.file_system import FileSystem
 from tests.store.fakes import tree
 from tests.store.power_loss import PowerLossFileSystem
 from tests.store.records import small_config

@@ -22,8 +22,8 @@ from store.errors import (
     RecordFormatError,
     StoreError,
 )
-from store.ledger import Ledger
-from store.ledger_verify import verify_range
+from store.ledger.ledger import Ledger
+from store.ledger.verify import verify_range
 from store.store import Store
 from tests.store.crash_check import (
     FILE,

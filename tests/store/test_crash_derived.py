@@ -8,14 +8,14 @@ from random import Random
 
 import pytest
 
-from store import failpoints
 from store import format as fmt
 from store.config import StoreConfig
-from store.consume_queue import ConsumeQueue, QueueEnvironment
-from store.descriptor_cache import DescriptorCache
+from store.derived.queues.consume_queue import ConsumeQueue, QueueEnvironment
+from store.derived.sum_files import SumFiles
 from store.errors import FileSystemError, StoreFullError
-from store.file_system import FileSystem
-from store.sum_files import SumFiles
+from store.files import failpoints
+from store.files.descriptor_cache import DescriptorCache
+from store.files.file_system import FileSystem
 from tests.store.crash_check import FILE, crash_config, open_store
 from tests.store.power_loss import PowerLossFileSystem
 from tests.store.records import batch

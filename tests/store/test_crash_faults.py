@@ -72,13 +72,13 @@ def test_each_call_fails_once(
 
 
 def test_a_bare_error_is_found(parent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("store.file_system.FileSystem._translate", lambda *args: args[-1])
+    monkeypatch.setattr("store.files.file_system.FileSystem._translate", lambda *args: args[-1])
     with pytest.raises(BrokenPromiseError, match="bare error"):
         run_case(parent / "store", "commit_log", "inline", "fs.allocate=ENOSPC@3")
 
 
 def test_a_leaking_descriptor_is_found(parent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("store.checkpoint.Checkpoint.close", lambda self: None)
+    monkeypatch.setattr("store.durability.checkpoint.Checkpoint.close", lambda self: None)
     with pytest.raises(BrokenPromiseError, match="left open"):
         run_case(parent / "store", "commit_log", "inline", "fs.allocate=ENOSPC@3")
 

@@ -10,16 +10,16 @@ from random import Random
 
 import pytest
 
-from store import failpoints
 from store.config import StoreConfig
+from store.derived.keys.index_file import create_index_file
+from store.durability.flush import FlushService
 from store.errors import FileSystemError, StoreFullError, SyncFailedError
-from store.file_system import FileSystem
-from store.flush import FlushService
-from store.index_file import create_index_file
-from store.mapped_file_queue import MappedFileQueue
-from store.message import encode_message
+from store.files import failpoints
+from store.files.file_system import FileSystem
+from store.files.mapped_file_queue import MappedFileQueue
+from store.files.warm_up import WarmUp
+from store.record.message import encode_message
 from store.store import Store
-from store.warm_up import WarmUp
 from tests.store.crash_check import FILE, crash_config, must_not_die, open_store
 from tests.store.flush_fakes import DEADLINE_S, RULES, Answers, Clock, FakeLog, never
 from tests.store.listing import names

@@ -25,7 +25,7 @@ from typing import Literal
 
 import pytest
 
-from store import failpoints
+from store.files import failpoints
 from tests.store.crash_check import (
     BrokenPromiseError,
     History,

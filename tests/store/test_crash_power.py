@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from store import identity
+from store.durability import identity
 from store.errors import CorruptionError, StoreError
 from tests.store.crash_check import (
     FILE,

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from store import failpoints
 from store.errors import CorruptionError, FileSystemError, LayoutError
-from store.ledger_entry import Link
-from store.ledger_extent import Deletion
-from store.replica_store import ReplicaStore
+from store.files import failpoints
+from store.ledger.entry import Link
+from store.ledger.extent import Deletion
+from store.replicated.ledger_store import ReplicaStore
 from tests.store.records import numbers
 from tests.store.test_replica_store import CONFIG, crash, open_store, put
 

@@ -10,7 +10,7 @@ import pytest
 
 from store import format as fmt
 from store.errors import CorruptionError, PositionRangeError
-from store.shipped_store import ShippedStore
+from store.replicated.shipped_store import ShippedStore
 from store.store import Store
 from tests.store.records import PAGE, batch, numbers
 from tests.store.shipped_stores import (
@@ -179,8 +179,8 @@ def test_a_pass_reads_all_of_a_log_that_is_larger_than_a_piece(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece_size_bytes: int
 ) -> None:
     """A piece ends anywhere: within a record, within a blank, or behind one."""
-    monkeypatch.setattr("store.derived_guard.PIECE_SIZE_BYTES", piece_size_bytes)
-    monkeypatch.setattr("store.derived_guard._REACH_SIZE_BYTES", 2 * FILE)
+    monkeypatch.setattr("store.derived.guard.PIECE_SIZE_BYTES", piece_size_bytes)
+    monkeypatch.setattr("store.derived.guard._REACH_SIZE_BYTES", 2 * FILE)
     with opened(tmp_path) as store:
         filled(store, COUNT)
         end = put(store, COUNT, COUNT + 3, size_bytes=4_000)
@@ -197,8 +197,8 @@ def test_a_pass_reads_all_of_a_log_that_is_larger_than_a_piece(
 
 def test_a_pass_meets_a_damaged_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It leads out of the piece, and on."""
-    monkeypatch.setattr("store.derived_guard.PIECE_SIZE_BYTES", 1_000)
-    monkeypatch.setattr("store.derived_guard._REACH_SIZE_BYTES", 2 * FILE)
+    monkeypatch.setattr("store.derived.guard.PIECE_SIZE_BYTES", 1_000)
+    monkeypatch.setattr("store.derived.guard._REACH_SIZE_BYTES", 2 * FILE)
     with opened(tmp_path) as store:
         store.dispatch_to(filled(store, COUNT)[-1])
     with opened(tmp_path) as store:
@@ -214,7 +214,7 @@ def test_a_cut_beside_the_mending_of_an_index_file_hides_no_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Chains were followed behind the cut already: the last keys of slots are gone since."""
-    monkeypatch.setattr("store.key_mend._ENTRIES_AT_ONCE", 50)
+    monkeypatch.setattr("store.derived.key_mend._ENTRIES_AT_ONCE", 50)
     with opened(tmp_path) as store:
         ends = filled(store, COUNT)
         store.dispatch_to(ends[-1])

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from store.config import StoreConfig
+from store.derived.keys.index_file import IndexFile
+from store.derived.queues.pull import PullStatus
 from store.errors import DerivedDamageError
-from store.index_file import IndexFile
-from store.message import decode_message, encode_message, tags_code
-from store.pull import PullStatus
+from store.record.message import decode_message, encode_message, tags_code
 from store.store import Store
 from tests.store.fsck_stores import Clock, findings, fsck_config, open_store
 from tests.store.records import BORN
@@ -249,7 +249,7 @@ def test_appends_wait_for_the_end_of_an_index_file_only(
     tmp_path: Path, config: StoreConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file has 400 MB of entries: who mends it must not read them all while it holds the lock."""
-    monkeypatch.setattr("store.key_mend._ENTRIES_AT_ONCE", 300)
+    monkeypatch.setattr("store.derived.key_mend._ENTRIES_AT_ONCE", 300)
     clock, held = Clock(), list[int]()
     with open_store(tmp_path, replace(config, index_entry_count=4_000), clock) as store:
         fill(store, clock)
@@ -280,7 +280,7 @@ def test_large_records_of_a_block_are_not_read_on_a_loop(
     tmp_path: Path, config: StoreConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a power loss nobody knows the checksum of a block, and its records have 256 MB."""
-    monkeypatch.setattr("store.unit_mend.PROOF_SIZE_BYTES_MAX", 10_000)
+    monkeypatch.setattr("store.derived.unit_mend.PROOF_SIZE_BYTES_MAX", 10_000)
     clock = Clock()
     with open_store(tmp_path, config, clock) as store:
         fill(store, clock)

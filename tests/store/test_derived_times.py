@@ -11,7 +11,7 @@ import pytest
 
 from store import format as fmt
 from store.config import StoreConfig
-from store.message import encode_message
+from store.record.message import encode_message
 from store.store import Store
 from tests.store.fsck_stores import Clock, findings, fsck_config, open_store
 from tests.store.records import BORN

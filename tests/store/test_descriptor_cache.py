@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from store.descriptor_cache import DescriptorCache, affordable_count
 from store.errors import FileSystemError
-from store.file_system import FileSystem
+from store.files.descriptor_cache import DescriptorCache, affordable_count
+from store.files.file_system import FileSystem
 from tests.store.fakes import CountingFileSystem
 
 
@@ -88,5 +88,5 @@ def test_a_file_that_cannot_be_opened_is_not_kept(tmp_path: Path) -> None:
 def test_most_of_the_descriptors_of_a_process_may_be_of_queues(
     monkeypatch: pytest.MonkeyPatch, soft: int, count: int
 ) -> None:
-    monkeypatch.setattr("store.descriptor_cache.resource.getrlimit", lambda _: (soft, soft))
+    monkeypatch.setattr("store.files.descriptor_cache.resource.getrlimit", lambda _: (soft, soft))
     assert affordable_count() == count

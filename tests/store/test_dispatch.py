@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from store import dispatch
 from store import format as fmt
-from store.commit_log import CommitLog
-from store.consume_queues import ConsumeQueues
-from store.dispatch import Dispatcher
+from store.derived import dispatch
+from store.derived.dispatch import Dispatcher
+from store.derived.keys.index_files import IndexFiles
+from store.derived.queues.consume_queues import ConsumeQueues
 from store.errors import CorruptionError, PositionRangeError, QueueOrderError, StoreError
-from store.failpoints import armed, census
-from store.file_system import FileSystem
-from store.index_files import IndexFiles
-from store.message import decode_message
+from store.files.failpoints import armed, census
+from store.files.file_system import FileSystem
+from store.log.commit_log import CommitLog
+from store.record.message import decode_message
 from tests.store.fakes import Derived, MemoryLog, tree
 from tests.store.records import batch, small_config
 

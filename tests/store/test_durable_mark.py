@@ -10,15 +10,15 @@ from random import Random
 
 import pytest
 
-from store import failpoints
 from store.checksum import crc32c
-from store.durable_mark import FILE_NAME, DurableMark, Mark, decode_slot
+from store.durability.durable_mark import FILE_NAME, DurableMark, Mark, decode_slot
+from store.durability.flush import FlushService
+from store.durability.flush_schedule import FlushRules
+from store.durability.mark_keeper import MarkKeeper
 from store.errors import CorruptionError, LayoutError, StoreError, SyncFailedError
-from store.file_system import FileSystem
-from store.flush import FlushService
-from store.flush_schedule import FlushRules
-from store.mapped_file_queue import MappedFileQueue
-from store.marks import MarkKeeper
+from store.files import failpoints
+from store.files.file_system import FileSystem
+from store.files.mapped_file_queue import MappedFileQueue
 from tests.store.fakes import CountingFileSystem
 from tests.store.power_loss import PAGE, PowerLossFileSystem
 
@@ -240,9 +240,9 @@ def test_a_mark_published_too_early_is_found(tmp_path: Path) -> None:
 
 _KILLED = """
 import sys
-from store.durable_mark import DurableMark
-from store.failpoints import arm
-from store.file_system import FileSystem
+from store.durability.durable_mark import DurableMark
+from store.files.failpoints import arm
+from store.files.file_system import FileSystem
 mark = DurableMark.open(FileSystem(), sys.argv[1], interval_ms=10**9, log_is_empty=True)
 arm("durable_mark.write=kill@8")
 for n in range(1, 100):

@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+from store.durability.flush import FlushService
 from store.errors import (
     BusyError,
     FlushTimeoutError,
@@ -12,7 +13,6 @@ from store.errors import (
     StoreError,
     SyncFailedError,
 )
-from store.flush import FlushService
 from store.stats import StoreCounters
 from tests.store.flush_fakes import (
     DEADLINE_S,

@@ -6,13 +6,13 @@ import threading
 
 import pytest
 
+from store.durability.flush import FlushService
+from store.durability.flush_schedule import FlushRules, FlushSchedule
 from store.errors import (
     ClosedError,
     PositionRangeError,
     SyncFailedError,
 )
-from store.flush import FlushService
-from store.flush_schedule import FlushRules, FlushSchedule
 from tests.store.flush_fakes import (
     DEADLINE_S,
     RULES,

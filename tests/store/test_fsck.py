@@ -15,7 +15,7 @@ from store.fsck.check import Check, verify
 from store.fsck.files import ReadOnlyFileSystem
 from store.fsck.layout import Given, detect
 from store.fsck.types import Finding, Part, Severity, no_progress
-from store.message import encode_message
+from store.record.message import encode_message
 from tests.store.fsck_stores import (
     Clock,
     contents,

@@ -12,7 +12,7 @@ from store.fsck.inspect import inspect, readable_time
 from store.fsck.plan import loses, plan
 from store.fsck.repair import apply
 from store.fsck.types import Part, Severity
-from store.message import encode_message
+from store.record.message import encode_message
 from tests.store.fsck_stores import (
     Clock,
     contents,

@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
-from store import failpoints
 from store.config import StoreConfig
 from store.errors import FileSystemError, LockedError, StoreError, StoreFullError, SyncFailedError
+from store.files import failpoints
 from store.fsck.plan import loses, plan
 from store.fsck.repair import apply
 from store.fsck.types import (

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from store import format as fmt
+from store.derived.keys.index_file import IndexFile, create_index_file, file_size_bytes, key_hash
 from store.errors import ClosedError, DerivedFileError
-from store.failpoints import armed
-from store.file_system import FileSystem
-from store.index_file import IndexFile, create_index_file, file_size_bytes, key_hash, positive_hash
-from store.message import java_hash
+from store.files.failpoints import armed
+from store.files.file_system import FileSystem
+from store.record.message import java_hash, positive_hash
 from tests.store.vectors import HASHES
 
 NOW = 1_700_000_000_123

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from store.config import StoreConfig
+from store.derived.keys.index_file import key_hash
+from store.derived.keys.index_files import IndexFiles
 from store.errors import DerivedFileError, StoreError, StoreFullError
-from store.failpoints import armed, census
-from store.file_system import FileSystem
-from store.index_file import key_hash
-from store.index_files import IndexFiles
+from store.files.failpoints import armed, census
+from store.files.file_system import FileSystem
 from tests.store.fakes import FIRST_UNIX_MS, tree
 from tests.store.records import small_config
 

@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 
 from store import format as fmt
-from store.derived_guard import DerivedScrubber
+from store.derived.guard import DerivedScrubber
 from store.errors import InnerBatchError, RecordFormatError
-from store.failpoints import armed
+from store.files.failpoints import armed
 from store.fsck.check import Check, verify
 from store.fsck.plan import plan
 from store.fsck.repair import apply
 from store.fsck.types import no_progress
-from store.inner_batches import DIRECTORY, is_inner_batch
-from store.message import decode_message, encode_message
+from store.record.inner_batches import DIRECTORY, is_inner_batch
+from store.record.message import decode_message, encode_message
 from store.store import Store
 from tests.store.fakes import Derived, MemoryLog
 from tests.store.foreign_logs import BATCHES, INNER_FLAGS, Foreign, inner_batch, plain, write_log

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from store import cut_file, zeros
-from store.cut_file import read_cut_file, write_cut_file
-from store.file_system import FileSystem
-from store.zeros import CHUNK_SIZE_BYTES, zero_range
+from store.files import zeros
+from store.files.file_system import FileSystem
+from store.files.zeros import CHUNK_SIZE_BYTES, zero_range
+from store.log import cut_file
+from store.log.cut_file import read_cut_file, write_cut_file
 
 SYNC = 2 * CHUNK_SIZE_BYTES
 

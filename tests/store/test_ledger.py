@@ -9,7 +9,6 @@ from random import Random
 
 import pytest
 
-from store import failpoints
 from store.checksum import reference_crc32c
 from store.errors import (
     CorruptionError,
@@ -20,9 +19,9 @@ from store.errors import (
     StoreError,
     StoreFullError,
 )
-from store.file_system import FileSystem
-from store.ledger import Ledger
-from store.ledger_entry import (
+from store.files import failpoints
+from store.files.file_system import FileSystem
+from store.ledger.entry import (
     KIND_CONFIGURATION,
     KIND_DATA,
     KIND_NO_OP,
@@ -31,8 +30,9 @@ from store.ledger_entry import (
     check_entry,
     encode_entry,
 )
-from store.log import RecordLog
-from store.message import decode_message, encode_message
+from store.ledger.ledger import Ledger
+from store.log.record_log import RecordLog
+from store.record.message import decode_message, encode_message
 from tests.store.ledgers import (
     CONFIG,
     FILE,

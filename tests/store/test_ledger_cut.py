@@ -7,7 +7,6 @@ from random import Random
 
 import pytest
 
-from store import failpoints
 from store import format as fmt
 from store.errors import (
     CorruptionError,
@@ -17,12 +16,13 @@ from store.errors import (
     StoreError,
     SyncFailedError,
 )
-from store.file_system import FileSystem
-from store.ledger import Ledger
-from store.ledger_entry import KIND_NO_OP
-from store.ledger_start import FIELDS
-from store.ledger_verify import verify_range
-from store.meta_file import MetaFile
+from store.files import failpoints
+from store.files.file_system import FileSystem
+from store.files.meta_file import MetaFile
+from store.ledger.entry import KIND_NO_OP
+from store.ledger.ledger import Ledger
+from store.ledger.start import FIELDS
+from store.ledger.verify import verify_range
 from tests.store.ledgers import (
     FILE,
     add,

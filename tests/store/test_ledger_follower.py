@@ -6,20 +6,15 @@ from random import Random
 
 import pytest
 
-from store import failpoints
 from store import format as fmt
 from store.errors import (
     ForeignEntryError,
     PositionRangeError,
     StoreFullError,
 )
-from store.ledger import Ledger
-from store.ledger_entry import (
-    KIND_CONFIGURATION,
-    KIND_NO_OP,
-    Link,
-    encode_entry,
-)
+from store.files import failpoints
+from store.ledger.entry import KIND_CONFIGURATION, KIND_NO_OP, Link, encode_entry
+from store.ledger.ledger import Ledger
 from tests.store.ledgers import (
     FILE,
     add,

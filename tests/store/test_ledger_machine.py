@@ -9,9 +9,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from store.ledger import Ledger
-from store.ledger_entry import KIND_CONFIGURATION, KIND_DATA, KIND_NO_OP
-from store.ledger_verify import verify_range
+from store.ledger.entry import KIND_CONFIGURATION, KIND_DATA, KIND_NO_OP
+from store.ledger.ledger import Ledger
+from store.ledger.verify import verify_range
 from tests.store.ledgers import image, new_ledger, open_ledger
 from tests.store.records import BORN, batch, numbers, small_config
 

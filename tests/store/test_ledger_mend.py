@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from store import failpoints, ledger_fetched, ledger_mend
 from store.errors import (
     ClosedError,
     CorruptionError,
@@ -20,12 +19,15 @@ from store.errors import (
     PositionRangeError,
     SyncFailedError,
 )
-from store.ledger import Ledger
-from store.ledger_damage import DamagedRange, Point
-from store.ledger_entry import KIND_NO_OP, Link, encode_entry
-from store.ledger_mend import damage_of
-from store.ledger_verify import verify_range
-from store.replica_store import ReplicaStore
+from store.files import failpoints
+from store.ledger.entry import KIND_NO_OP, Link, encode_entry
+from store.ledger.ledger import Ledger
+from store.ledger.mending import fetched as ledger_fetched
+from store.ledger.mending import mend as ledger_mend
+from store.ledger.mending.damage import DamagedRange, Point
+from store.ledger.mending.mend import damage_of
+from store.ledger.verify import verify_range
+from store.replicated.ledger_store import ReplicaStore
 from store.store import Store
 from tests.store.crash_check import must_not_die
 from tests.store.ledger_stores import CONFIG, FILE, Wreck, make_wreck, open_store

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from store import ledger_recent
-from store.ledger_entry import KIND_NO_OP
-from store.ledger_recent import RecentBodies
-from store.replica_store import ReplicaStore
+from store.ledger import recent as ledger_recent
+from store.ledger.entry import KIND_NO_OP
+from store.ledger.recent import RecentBodies
+from store.replicated.ledger_store import ReplicaStore
 from tests.store.test_replica_store import open_store, put
 
 

@@ -5,12 +5,12 @@ from random import Random
 
 import pytest
 
-from store import failpoints
 from store.errors import LayoutError, StoreError
-from store.file_system import FileSystem
-from store.ledger import Ledger
-from store.ledger_entry import KIND_NO_OP, Entry
-from store.ledger_verify import verify_range
+from store.files import failpoints
+from store.files.file_system import FileSystem
+from store.ledger.entry import KIND_NO_OP, Entry
+from store.ledger.ledger import Ledger
+from store.ledger.verify import verify_range
 from tests.store.ledgers import (
     FILE,
     add,

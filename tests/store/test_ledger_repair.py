@@ -12,7 +12,6 @@ from random import Random
 
 import pytest
 
-from store import failpoints
 from store.errors import (
     CorruptionError,
     DamageWiderError,
@@ -22,6 +21,7 @@ from store.errors import (
     SnapshotNeededError,
     StoreError,
 )
+from store.files import failpoints
 from store.format import (
     BLANK_SIZE_BYTES_MIN,
     ENTRY_BLANK,
@@ -32,10 +32,10 @@ from store.fsck.check import Check
 from store.fsck.layout import Given
 from store.fsck.ranges import damaged_ranges
 from store.fsck.types import no_progress
-from store.ledger_damage import DamagedRange, DamageWalk, Goal, Point
-from store.ledger_entry import KIND_NO_OP, Link, encode_entry
-from store.ledger_fetched import KEPT_COUNT_MAX
-from store.ledger_repair import RepairSession, find_damage, repair
+from store.ledger.entry import KIND_NO_OP, Link, encode_entry
+from store.ledger.mending.damage import DamagedRange, DamageWalk, Goal, Point
+from store.ledger.mending.fetched import KEPT_COUNT_MAX
+from store.replicated.repair import RepairSession, find_damage, repair
 from tests.store.ledger_stores import (
     CONFIG,
     FILE,

@@ -6,11 +6,11 @@ from random import Random
 
 import pytest
 
-from store import failpoints
 from store.errors import PositionRangeError
-from store.ledger import Ledger
-from store.ledger_entry import KIND_NO_OP
-from store.ledger_verify import Finding, verify_range
+from store.files import failpoints
+from store.ledger.entry import KIND_NO_OP
+from store.ledger.ledger import Ledger
+from store.ledger.verify import Finding, verify_range
 from tests.store.ledgers import FILE, data_file, grow, index_file, new_ledger, open_ledger
 
 
@@ -170,7 +170,7 @@ def test_an_entry_that_nobody_asked_for_is_no_finding_when_the_index_is_mute(log
 def test_a_file_that_takes_several_reads_is_good(
     log: Damaged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("store.ledger_verify._READ_SIZE_BYTES", FILE // 4)
+    monkeypatch.setattr("store.ledger.verify._READ_SIZE_BYTES", FILE // 4)
     assert log.findings() == []
 
 

@@ -8,23 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from store import failpoints
+from store.durability.identity import DirectoryLock, LastRun, RunMarker, read_kernel_boot_id
 from store.errors import FileSystemError, LockedError, StoreError, SyncFailedError
-from store.file_system import FileSystem
-from store.identity import (
-    DirectoryLock,
-    LastRun,
-    RunMarker,
-    read_kernel_boot_id,
-)
+from store.files import failpoints
+from store.files.file_system import FileSystem
 
 FS = FileSystem()
 UNIX_MS = 1_700_000_000_000
 
 _HOLDER = """
 import sys
-from store.file_system import FileSystem
-from store.identity import DirectoryLock
+from store.files.file_system import FileSystem
+from store.durability.identity import DirectoryLock
 lock = DirectoryLock(FileSystem(), sys.argv[1], now_unix_ms=lambda: 1_700_000_000_000)
 lock.acquire()
 print("held", flush=True)

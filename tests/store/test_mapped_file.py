@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from store import failpoints
 from store.errors import (
     ClosedError,
     FileSystemError,
@@ -15,10 +14,11 @@ from store.errors import (
     StoreFullError,
     SyncFailedError,
 )
-from store.file_system import FileSystem
-from store.mapped_file import MappedFile, create_file
-from store.mapped_file_queue import MappedFileQueue
-from store.staging import TEMPORARY_SUFFIX
+from store.files import failpoints
+from store.files.file_system import FileSystem
+from store.files.mapped_file import MappedFile, create_file
+from store.files.mapped_file_queue import MappedFileQueue
+from store.files.staging import TEMPORARY_SUFFIX
 
 SIZE = 8192
 FS = FileSystem()

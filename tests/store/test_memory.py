@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from store.commit_log import CommitLog
 from store.config import GIB, MIB
-from store.file_system import FileSystem
-from store.ledger_entry import file_end
-from store.message import encode_message
+from store.files.file_system import FileSystem
+from store.ledger.entry import file_end
+from store.log.commit_log import CommitLog
+from store.record.message import encode_message
 from tests.store.crash_check import open_store, temporary_parent
 from tests.store.memory_probe import TOUCHED_SIZE_BYTES, probe_config
 from tests.store.records import batch
@@ -51,7 +51,7 @@ def build(root: Path, container: str, monkeypatch: pytest.MonkeyPatch) -> None:
             else:
                 with monkeypatch.context() as patch:
                     # As if the next entry did not fit.
-                    patch.setattr("store.ledger.place_entry", lambda e, s, f: file_end(e, f))
+                    patch.setattr("store.ledger.ledger.place_entry", lambda e, s, f: file_end(e, f))
                     store.append(batch(0, 1, queue_id=1))
         large = encode_message("orders", 0, bytes(range(256)) * 4096)
         while store.log.max_position < (FILE_COUNT - 1) * GIB + LAST_SIZE_BYTES:

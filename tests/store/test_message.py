@@ -7,9 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store import checksum, message
+from store import checksum
 from store import format as fmt
 from store.errors import LimitExceededError, RecordFormatError, TopicNameError
+from store.format import Host
+from store.record import message
 
 GOLDEN = bytes.fromhex(
     "00000086 DAA320A7 69C865ED 00000003 00000000 0000000000000007 0000000000000400"
@@ -139,8 +141,8 @@ def test_decode_returns_what_was_encoded(
     topic: str,
     body: bytes,
     properties: dict[str, str],
-    born_host: message.Host,
-    store_host: message.Host,
+    born_host: Host,
+    store_host: Host,
     property_crc: bool,
 ) -> None:
     data = message.encode_message(

@@ -6,7 +6,6 @@ from random import Random
 
 import pytest
 
-from store import failpoints
 from store.errors import (
     CorruptionError,
     FileSystemError,
@@ -16,9 +15,10 @@ from store.errors import (
     StoreFullError,
     SyncFailedError,
 )
-from store.file_system import FileSystem
-from store.meta_file import META_SIZE_BYTES_MAX, Json, MetaFile
-from store.staging import TEMPORARY_SUFFIX
+from store.files import failpoints
+from store.files.file_system import FileSystem
+from store.files.meta_file import META_SIZE_BYTES_MAX, Json, MetaFile
+from store.files.staging import TEMPORARY_SUFFIX
 from tests.store.power_loss import PowerLossFileSystem
 
 FS = FileSystem()

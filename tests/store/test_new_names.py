@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from store.file_system import FileSystem
-from store.mapped_file import MappedFile, prepare_file
-from store.mapped_file_queue import MappedFileQueue
+from store.files.file_system import FileSystem
+from store.files.mapped_file import MappedFile, prepare_file
+from store.files.mapped_file_queue import MappedFileQueue
 from tests.store.power_loss import PowerLossFileSystem
 from tests.store.records import PAGE
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store.consume_queue import ConsumeQueue
-from store.offset_by_time import Boundary, offset_by_time
-from store.record_check import store_timestamp
+from store.derived.queues.consume_queue import ConsumeQueue
+from store.derived.queues.offset_by_time import Boundary, offset_by_time
+from store.record.check import store_timestamp
 from tests.store.fakes import Derived, MemoryLog
 from tests.store.records import small_config
 

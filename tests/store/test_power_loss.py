@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from store.mapped_file_queue import MappedFileQueue
+from store.files.mapped_file_queue import MappedFileQueue
 from tests.store.power_loss import PAGE, PowerLossFileSystem
 
 

@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from store import format as fmt
-from store.consume_queue import ConsumeQueue
+from store.derived.queues.consume_queue import ConsumeQueue
+from store.derived.queues.pull import SCAN_COUNT_MAX, PullResult, PullStatus, pull, read_at
 from store.errors import DerivedDamageError, DerivedFileError, FileSystemError, PositionRangeError
-from store.failpoints import armed
-from store.message import decode_message, tags_code
-from store.pull import SCAN_COUNT_MAX, PullResult, PullStatus, pull, read_at
+from store.files.failpoints import armed
+from store.record.message import decode_message, tags_code
 from tests.store.fakes import Derived, MemoryLog
 from tests.store.records import small_config
 

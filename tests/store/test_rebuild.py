@@ -5,12 +5,12 @@ from random import Random
 
 import pytest
 
-from store.consume_queues import ConsumeQueues
-from store.dispatch import Dispatcher
+from store.derived.dispatch import Dispatcher
+from store.derived.keys.index_files import IndexFiles
+from store.derived.queues.consume_queues import ConsumeQueues
 from store.errors import DerivedFileError, QueueOrderError, StoreError
-from store.failpoints import armed, census
-from store.file_system import FileSystem
-from store.index_files import IndexFiles
+from store.files.failpoints import armed, census
+from store.files.file_system import FileSystem
 from tests.store.fakes import FIRST_UNIX_MS, Derived, MemoryLog, tree
 from tests.store.power_loss import PowerLossFileSystem
 from tests.store.test_dispatch import CONFIG, check_all, make, mixed_log

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store import record_tail
-from store.index_file import key_hash
-from store.message import decode_message, encode_message
-from store.record_tail import TailReader
+from store.derived.keys.index_file import key_hash
+from store.record import tail as record_tail
+from store.record.message import decode_message, encode_message
+from store.record.tail import TailReader
 from tests.store.vectors import RECORD
 
 NAMES = ["TAGS", "KEYS", "UNIQ_KEY", "MYKEYS", "NOT_UNIQ_KEY", "A", "KEYS "]

@@ -7,8 +7,8 @@ from random import Random
 import pytest
 
 from store.errors import CorruptionError
-from store.ledger import Ledger
-from store.ledger_entry import KIND_NO_OP, Link, encode_entry
+from store.ledger.entry import KIND_NO_OP, Link, encode_entry
+from store.ledger.ledger import Ledger
 from tests.store.ledgers import FILE, add, copy_ledger, data_file, grow, image, new_ledger
 from tests.store.ledgers import open_ledger as recover
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from store import failpoints
 from store.errors import ClosedError
-from store.ledger_entry import KIND_NO_OP
-from store.replica_store import ReplicaStore
+from store.files import failpoints
+from store.ledger.entry import KIND_NO_OP
+from store.replicated.ledger_store import ReplicaStore
 from tests.store.crash_check import must_not_die
 from tests.store.ledger_stores import CONFIG
 from tests.store.records import batch

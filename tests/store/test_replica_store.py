@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from store import failpoints
 from store import format as fmt
 from store.errors import (
     BusyError,
@@ -21,15 +20,16 @@ from store.errors import (
     StoreError,
     StoreFullError,
 )
-from store.file_system import FileSystem
+from store.files import failpoints
+from store.files.file_system import FileSystem
+from store.files.mapped_file_queue import InlineFiles, MappedFileQueue
+from store.files.meta_file import MetaFile
+from store.files.warm_up import WarmUp
 from store.fsck.plan import plan
 from store.fsck.repair import apply
 from store.fsck.types import Severity
-from store.ledger_entry import KIND_NO_OP
-from store.mapped_file_queue import InlineFiles, MappedFileQueue
-from store.meta_file import MetaFile
-from store.replica_store import ReplicaStore
-from store.warm_up import WarmUp
+from store.ledger.entry import KIND_NO_OP
+from store.replicated.ledger_store import ReplicaStore
 from tests.store.fsck_stores import findings, given_sizes
 from tests.store.records import BORN, PAGE, batch, numbers, small_config
 

@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store import failpoints
 from store.config import StoreConfig
 from store.errors import FileSystemError, StoreFullError, SyncFailedError
-from store.file_system import FileSystem
-from store.mapped_file import create_file
-from store.mapped_file_queue import MappedFileQueue
-from store.retention import (
+from store.files import failpoints
+from store.files.file_system import FileSystem
+from store.files.mapped_file import create_file
+from store.files.mapped_file_queue import MappedFileQueue
+from store.stats import StoreCounters
+from store.upkeep.retention import (
     DELETE_COUNT_MAX,
     DiskState,
     DiskUsage,
@@ -24,7 +25,6 @@ from store.retention import (
     RetentionPolicy,
     ages_ms,
 )
-from store.stats import StoreCounters
 
 FS = FileSystem()
 SIZE = 8192

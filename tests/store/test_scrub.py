@@ -8,10 +8,10 @@ from random import Random
 import pytest
 
 from store.errors import CorruptionError, FileSystemError
-from store.file_system import FileSystem
-from store.ledger import Ledger
-from store.ledger_mend import damage_of
-from store.scrub import CommitLogScrubber, LedgerScrubber, Piece, Scrubber, scrubber_of
+from store.files.file_system import FileSystem
+from store.ledger.ledger import Ledger
+from store.ledger.mending.mend import damage_of
+from store.upkeep.scrub import CommitLogScrubber, LedgerScrubber, Piece, Scrubber, scrubber_of
 from tests.store.ledger_stores import CONFIG, FILE, Wreck, make_wreck
 from tests.store.ledgers import image, index_file, open_ledger
 from tests.store.shipped_stores import open_store as open_shipped

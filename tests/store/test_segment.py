@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from store import failpoints
 from store.errors import FileSystemError, StoreError, StoreFullError, SyncFailedError
-from store.file_system import FileSystem
-from store.mapped_file import create_file, prepare_file
-from store.mapped_file_queue import MappedFileQueue
-from store.staging import STAGING_DIRECTORY
+from store.files import failpoints
+from store.files.file_system import FileSystem
+from store.files.mapped_file import create_file, prepare_file
+from store.files.mapped_file_queue import MappedFileQueue
+from store.files.staging import STAGING_DIRECTORY
 from tests.store.fakes import CountingFileSystem
 from tests.store.listing import names
 

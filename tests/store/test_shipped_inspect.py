@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from store import cut_file
 from store.errors import CorruptionError
-from store.file_system import FileSystem
+from store.files.file_system import FileSystem
+from store.files.meta_file import MetaFile
 from store.fsck.inspect_cut import RECORDS_SHOWN, inspect_cut
-from store.meta_file import MetaFile
+from store.log import cut_file
 from tests.store.fsck_stores import findings, given_sizes
 from tests.store.records import batch
 from tests.store.shipped_stores import CONFIG, open_store, put

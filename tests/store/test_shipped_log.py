@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from store import failpoints
 from store import format as fmt
-from store.commit_log import CommitLog
 from store.errors import CorruptionError, RecordFormatError, StoreError, StoreFullError
-from store.file_system import FileSystem
-from store.mapped_file import MappedFile, prepare_file
-from store.message import encode_message
-from store.shipped_log import ShippedLog
-from store.shipped_store import ShippedStore
+from store.files import failpoints
+from store.files.file_system import FileSystem
+from store.files.mapped_file import MappedFile, prepare_file
+from store.log.commit_log import CommitLog
+from store.log.shipped_log import ShippedLog
+from store.record.message import encode_message
+from store.replicated.shipped_store import ShippedStore
 from tests.store.records import BORN, PAGE, batch, record
 from tests.store.shipped_stores import (
     CONFIG,

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from store import failpoints
 from store.errors import FileSystemError
-from store.file_system import FileSystem
-from store.shipped_store import ShippedStore
+from store.files import failpoints
+from store.files.file_system import FileSystem
+from store.replicated.shipped_store import ShippedStore
 from tests.store.records import BORN, PAGE
 from tests.store.shipped_stores import (
     filled,

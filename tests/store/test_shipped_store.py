@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from store import cut_file, failpoints
 from store import format as fmt
-from store.cut_file import CUT_FILES_KEPT_MAX, list_cut_files, read_cut_file, read_cut_header
 from store.errors import (
     CorruptionError,
     FileSystemError,
@@ -18,10 +16,13 @@ from store.errors import (
     StoreFullError,
     SyncFailedError,
 )
-from store.file_system import FileSystem
-from store.retention import DiskState
-from store.shipped_store import ShippedStore
+from store.files import failpoints
+from store.files.file_system import FileSystem
+from store.log import cut_file
+from store.log.cut_file import CUT_FILES_KEPT_MAX, list_cut_files, read_cut_file, read_cut_header
+from store.replicated.shipped_store import ShippedStore
 from store.store import Store
+from store.upkeep.retention import DiskState
 from tests.store.fakes import CountingFileSystem
 from tests.store.records import BORN, PAGE, batch
 from tests.store.shipped_stores import (

@@ -15,13 +15,13 @@ from random import Random
 
 import pytest
 
-from node.ledger_log import LedgerLog
-from node.received_snapshot import INSTALLED_NAME, RECEIVED_NAME
-from node.snapshot import build_snapshot, encode_snapshot
+from node.replication.raft.storage.log import LedgerLog
+from node.replication.raft.storage.received_snapshot import INSTALLED_NAME, RECEIVED_NAME
+from node.replication.raft.storage.snapshot import build_snapshot, encode_snapshot
 from raft.messages import NO_INDEX, Configuration, ConfigurationAt, SnapshotMeta
 from raft.ready import HardState
-from store import failpoints
-from store.file_system import FileSystem
+from store.files import failpoints
+from store.files.file_system import FileSystem
 from tests.node.ledger_cluster import CONFIG, open_log, sync
 from tests.node.ledger_logs import new_log, put, queue_numbers, ship
 from tests.store.power_loss import PowerLossFileSystem

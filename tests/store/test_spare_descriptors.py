@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from store.spare_descriptors import SPARE_COUNT, SpareDescriptors
+from store.files.spare_descriptors import SPARE_COUNT, SpareDescriptors
 
 USED_UP = """
 import errno, os, resource, sys
 from store.errors import SyncFailedError
-from store.file_system import FileSystem
+from store.files.file_system import FileSystem
 fs, directory = FileSystem(), sys.argv[1]
 fs.sync_directory(directory)
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))

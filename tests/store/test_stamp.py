@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from store import format as fmt
 from store.config import StoreConfig
 from store.errors import LimitExceededError, RecordFormatError, TopicNameError
-from store.message import decode_message, encode_message, record_layout
-from store.record_check import check_records
-from store.stamp import Stamped, Stamper
+from store.record.check import check_records
+from store.record.message import decode_message, encode_message, record_layout
+from store.record.stamp import Stamped, Stamper
 
 NOW = 1_700_000_000_123
 HOST = ("127.0.0.1", 10911)

@@ -9,10 +9,11 @@ from typing import Literal
 
 import pytest
 
-from store import failpoints
 from store.config import StoreConfig
-from store.dispatch import Built
-from store.durable_mark import Mark
+from store.derived.dispatch import Built
+from store.derived.queues.offset_by_time import Boundary
+from store.derived.queues.pull import PullStatus
+from store.durability.durable_mark import Mark
 from store.errors import (
     BusyError,
     ClosedError,
@@ -25,9 +26,8 @@ from store.errors import (
     StoreFullError,
     SyncFailedError,
 )
-from store.message import tags_code
-from store.offset_by_time import Boundary
-from store.pull import PullStatus
+from store.files import failpoints
+from store.record.message import tags_code
 from store.store import Store
 from tests.store.records import BORN, PAGE, batch, messages, numbers, record, small_config
 

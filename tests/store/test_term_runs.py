@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.term_runs import TermRuns
+from store.ledger.term_runs import TermRuns
 
 
 @given(

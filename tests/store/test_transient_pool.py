@@ -4,19 +4,19 @@ from pathlib import Path
 
 import pytest
 
-from store import failpoints, page_memory
-from store.commit_log import CommitLog
-from store.consume_queues import ConsumeQueues
-from store.dispatch import Dispatcher
+from store.derived.dispatch import Dispatcher
+from store.derived.keys.index_files import IndexFiles
+from store.derived.queues.consume_queues import ConsumeQueues
+from store.durability.flush import FlushService
+from store.durability.flush_schedule import FlushRules
 from store.errors import FlushTimeoutError, PositionRangeError
-from store.file_system import FileSystem
-from store.flush import FlushService
-from store.flush_schedule import FlushRules
-from store.index_files import IndexFiles
-from store.mapped_file import MappedFile
-from store.mapped_file_queue import InlineFiles, MappedFileQueue
+from store.files import failpoints, page_memory
+from store.files.file_system import FileSystem
+from store.files.mapped_file import MappedFile
+from store.files.mapped_file_queue import InlineFiles, MappedFileQueue
+from store.files.transient_pool import PooledFiles, TransientPool
+from store.log.commit_log import CommitLog
 from store.stats import StoreCounters
-from store.transient_pool import PooledFiles, TransientPool
 from tests.store.records import BORN, batch, small_config
 
 SIZE = 8192

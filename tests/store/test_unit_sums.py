@@ -6,8 +6,8 @@ from random import Random
 import pytest
 
 from store import format as fmt
-from store.sum_files import SumFiles
-from store.unit_sums import UnitSums
+from store.derived.queues.unit_sums import UnitSums
+from store.derived.sum_files import SumFiles
 
 UNITS_PER_FILE = 700
 UNIT = fmt.CONSUME_QUEUE_UNIT_SIZE_BYTES

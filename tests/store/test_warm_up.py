@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from store import failpoints, page_memory
 from store.errors import (
     BusyError,
     ClosedError,
@@ -18,12 +17,13 @@ from store.errors import (
     StoreFullError,
     SyncFailedError,
 )
-from store.file_system import FileSystem
-from store.mapped_file import prepare_file
-from store.mapped_file_queue import MappedFileQueue
-from store.staging import STAGING_DIRECTORY
+from store.files import failpoints, page_memory
+from store.files.file_system import FileSystem
+from store.files.mapped_file import prepare_file
+from store.files.mapped_file_queue import MappedFileQueue
+from store.files.staging import STAGING_DIRECTORY
+from store.files.warm_up import WarmUp
 from store.stats import StoreCounters
-from store.warm_up import WarmUp
 from tests.store.listing import names
 
 SIZE = 8192
@@ -428,7 +428,7 @@ def test_locking_is_tried_for_each_file_and_counted_when_it_fails(
 
 _LIMITED = """
 import mmap, os, resource
-from store import page_memory
+from store.files import page_memory
 resource.setrlimit(resource.RLIMIT_MEMLOCK, (1 << 20, 1 << 20))
 if os.geteuid() == 0:
     os.setuid(65534)  # Root may lock as much as it likes.

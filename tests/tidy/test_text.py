@@ -4,7 +4,7 @@ import pytest
 
 from tests.tidy import checks, repository
 
-FILES = {"README.md", "docs/cli.md", "docs/decisions/one.md", "store/log.py"}
+FILES = {"README.md", "docs/cli.md", "docs/decisions/one.md", "store/store.py"}
 
 
 def test_no_text_names_a_machine_or_a_registry() -> None:
@@ -73,7 +73,7 @@ def test_a_planted_broken_link_is_found(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "[a](cli.md) [b](cli.md#verify) [c](decisions/) [d](../README.md) [e](/store/log.py)",
+        "[a](cli.md) [b](cli.md#verify) [c](decisions/) [d](../README.md) [e](/store/store.py)",
         "[a](https://example.org/x) [b](mailto:a@b) [c](#part) [d](..)",
         "```\n[a](missing.md)\n```",
         "`[a](missing.md)`",

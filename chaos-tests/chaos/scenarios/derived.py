@@ -24,7 +24,7 @@ from chaos.strikes import lead
 from chaos.told import now_unix_ms
 from quorumlog.errors import QuorumlogError
 from store import format as fmt
-from store.index_file import key_hash
+from store.derived.keys.index_file import key_hash
 
 COUNT: Final = 240
 """Messages of one round, with tags and keys."""

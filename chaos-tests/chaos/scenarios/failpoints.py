@@ -27,7 +27,7 @@ from chaos.scenarios.membership import (
 )
 from chaos.scenarios.process import ROLLING, restart
 from quorumlog.errors import QuorumlogError
-from store.staging import TEMPORARY_SUFFIX
+from store.files.staging import TEMPORARY_SUFFIX
 
 CALLS: Final = (
     "fs.sync", "fs.rename", "fs.open", "fs.allocate", "fs.write", "fs.unlink", "fs.sync_directory",
@@ -97,8 +97,8 @@ STEPS_OF_CHANGES: Final[Mapping[str, tuple[str, ...]]] = {
         "log_configurations.before_note", "admin.after_change", "log_configurations.noted",
     ),
 }  # fmt: skip
-"""Of removal, adding and promotion, twice. Each is one entry (raft/membership.py): asked for, noted
-where it will be, written, sent."""
+"""Of removal, adding and promotion, twice. Each is one entry (raft/rules/membership.py): asked for,
+noted where it will be, written, sent."""
 
 
 def _points(*steps: Mapping[str, tuple[str, ...]]) -> list[str]:

@@ -14,8 +14,8 @@ from chaos.profile import Mode
 from chaos.receipts import Moment, acked_count
 from chaos.recorder import now_ns
 from chaos.scenario import DEADLINE_S, HA, Context, scenario
-from quorumlog.ha_types import HaLoss
-from quorumlog.nameserver import NameServers
+from quorumlog.admin.ha_types import HaLoss
+from quorumlog.cluster.nameserver import NameServers
 
 CUT_S: Final = 3.0
 

@@ -15,7 +15,7 @@ from chaos.recorder import Recorder, now_ns
 from chaos.scenario import DEADLINE_S, RAFT, Context, scenario
 from quorumlog.errors import QuorumlogError
 from raft.errors import Outcome
-from raft.simulator.history import Kind
+from raft.histories.history import Kind
 
 _Arguments = ParamSpec("_Arguments")
 ELECTION_MS_MAX: Final = 1_000

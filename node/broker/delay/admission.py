@@ -10,14 +10,12 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from node.broker.context import Context
-from node.broker.delay.holders import HOLDERS, QueueKey, held_counts
-from node.broker.delayed_records import Wish, level_delay_ms, scheduled, wish_of
-from node.broker.produce import Produce
-from node.broker.rider import Rider
-from node.broker.seam import Committed, Prepared
-from node.delay_errors import DelayedFullError, DelayTooLongError
-from node.errors import (
+from node.broker.append.attached import Rider
+from node.broker.append.produce import Produce
+from node.broker.core.context import Context
+from node.broker.core.ports import Committed, Prepared
+from node.broker.records.delayed import Wish, level_delay_ms, scheduled, wish_of
+from node.errors.common import (
     BadRequestError,
     NodeError,
     ReservedTopicError,
@@ -25,12 +23,14 @@ from node.errors import (
     UnknownQueueError,
     UnknownTopicError,
 )
-from node.state import PERMISSION_WRITE
-from node.topic_names import is_reserved
+from node.errors.delay import DelayedFullError, DelayTooLongError
+from node.state.held import HOLDERS, QueueKey, held_counts
+from node.state.state import PERMISSION_WRITE
+from node.state.tables.topic_names import is_reserved
 from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse
 from store import format as fmt
 from store.errors import LimitExceededError, StoreError
-from store.message import record_layout
+from store.record.message import record_layout
 
 _ROOM_SIZE_BYTES: Final = 1_024
 """What the entry that delivers needs beside the message."""

@@ -7,18 +7,18 @@ Owns what a request must look like and the answers; the work is done by `admissi
 from collections.abc import Callable
 from typing import Final
 
-from node.broker.context import Context
+from node.broker.append.own_appends import OwnAppends
+from node.broker.append.produce import Produce
+from node.broker.core.context import Context
 from node.broker.delay.admission import Admission
-from node.broker.delay.delivering import Delivering
+from node.broker.delay.delivery_task import Delivering
 from node.broker.delay.due_index import Due
-from node.broker.delay.holders import HOLDERS, NUMBERS, held_counts
 from node.broker.delay.stats import DelayStats
-from node.broker.delayed_records import Held, held, level_delay_ms
-from node.broker.own_appends import OwnAppends
-from node.broker.produce import Produce
-from node.delay_errors import DelayedGoneError
-from node.errors import BadRequestError, MessageNotFoundError
-from node.parts.delay import DelayPart
+from node.broker.records.delayed import Held, held, level_delay_ms
+from node.errors.common import BadRequestError, MessageNotFoundError
+from node.errors.delay import DelayedGoneError
+from node.state.held import HOLDERS, NUMBERS, held_counts
+from node.state.tables.delay import DelayPart
 from quorumlog.pb.delay_pb2 import (
     CancelDelayedRequest,
     CancelDelayedResponse,
@@ -28,7 +28,7 @@ from quorumlog.pb.delay_pb2 import (
 )
 from store import format as fmt
 from store.errors import PositionRangeError, RecordFormatError
-from store.message import Message, parse_message_id
+from store.record.message import Message, parse_message_id
 
 
 class Delay:

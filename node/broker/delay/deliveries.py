@@ -11,13 +11,13 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from node.broker.context import Context
+from node.broker.core.context import Context
 from node.broker.delay.due_index import Due
-from node.broker.delay.holders import HOLDERS
-from node.broker.delayed_records import DeliveredRecords, undeliverable
-from node.parts.delay import DelayPart
-from node.parts.gone_offsets import encode_runs
-from node.state import PERMISSION_WRITE, State, Topic
+from node.broker.records.delayed import DeliveredRecords, undeliverable
+from node.state.held import HOLDERS
+from node.state.state import PERMISSION_WRITE, State, Topic
+from node.state.tables.delay import DelayPart
+from node.state.tables.offset_set import encode_runs
 from quorumlog.pb.state_pb2 import Command
 from store import format as fmt
 from store.errors import (

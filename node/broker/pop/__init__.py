@@ -1,4 +1,8 @@
-"""Pop consumption: what the leader hands out message by message; `pop.py` has the calls."""
+"""Pop consumption.
+
+What the leader hands out message by message; `pop.py` has the calls. These modules import `core`,
+`append`, the filters of reads and the settings of groups; only the face of the broker imports them.
+"""
 
 from node.broker.pop.pop import Pop
 

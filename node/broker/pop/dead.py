@@ -7,17 +7,17 @@ takes the message out of flight share one entry, so there is never both or neith
 from collections.abc import Sequence
 from typing import Final
 
-from node.broker.context import Context
-from node.broker.own_appends import OwnAppends
-from node.broker.pop.taking import split_records
-from node.broker.retry_records import dead_letter
-from node.parts.pop import InFlight, WindowKey
-from node.state import PERMISSION_ALL
-from node.topic_names import dead_letter_topic
+from node.broker.append.own_appends import OwnAppends
+from node.broker.core.context import Context
+from node.broker.pop.take import split_records
+from node.broker.records.retry import dead_letter
+from node.state.state import PERMISSION_ALL
+from node.state.tables.pop import InFlight, WindowKey
+from node.state.tables.topic_names import dead_letter_topic
 from quorumlog.pb.pop_pb2 import PopSettle
 from quorumlog.pb.state_pb2 import Command
+from store.derived.queues.pull import PullStatus
 from store.errors import CorruptionError, DerivedFileError, StoreError
-from store.pull import PullStatus
 
 _COUNT_MAX: Final = 64
 """Messages of one entry."""

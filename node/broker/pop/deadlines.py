@@ -10,7 +10,7 @@ import heapq
 from collections.abc import Callable
 from typing import Final
 
-from node.parts.pop import WindowKey
+from node.state.tables.pop import WindowKey
 
 _TIMER_MS_MAX: Final = 1_000
 _TIMER_MS_MIN: Final = 10

@@ -11,7 +11,7 @@ import struct
 import zlib
 from typing import Final, NamedTuple
 
-from node.pop_errors import StaleHandleError
+from node.errors.pop import StaleHandleError
 
 # Version, queue id, offset, generation; then the checksum.
 _BODY: Final = struct.Struct(">BIqQ")

@@ -10,9 +10,9 @@ from typing import Final
 
 import structlog
 
-from node.broker.context import Context
-from node.broker.pop.lines import Lines
-from node.pop_errors import QueueHeldError
+from node.broker.core.context import Context
+from node.broker.pop.waiting_receives import Lines
+from node.errors.pop import QueueHeldError
 from store.errors import CorruptionError, DerivedFileError
 
 HELD_MS: Final = 1_000

@@ -2,24 +2,24 @@
 
 Owns what happens when the time of a message is over: whoever waits is woken, and what was handed
 out too often goes to the dead letters. The calls are `receives` and `settling`; what is in flight
-is replicated (`node.parts.pop`), so a new leader goes on with all of it.
+is replicated (`node.state.tables.pop`), so a new leader goes on with all of it.
 """
 
 import asyncio
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
-from node.broker.commands import Commands
-from node.broker.context import Context
-from node.broker.group_settings import settings_of
-from node.broker.own_appends import OwnAppends
+from node.broker.append.commands import Commands
+from node.broker.append.own_appends import OwnAppends
+from node.broker.core.context import Context
+from node.broker.core.parked_readers import QueueKey
+from node.broker.groups.settings import settings_of
 from node.broker.pop.dead import DeadLetters
 from node.broker.pop.receives import Receives
-from node.broker.pop.settling import Settling
+from node.broker.pop.settlement import Settling
 from node.broker.pop.shared import EXPECTED, RETRY_MS, PopShared
 from node.broker.pop.under_way import UnderWay
-from node.broker.waits import QueueKey
-from node.parts.pop import InFlight, Window, WindowKey, earliest
+from node.state.tables.pop import InFlight, Window, WindowKey, earliest
 from quorumlog.pb.pop_pb2 import DescribePopRequest, DescribePopResponse
 
 _AT_ONCE: Final = 1_000

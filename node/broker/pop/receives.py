@@ -9,30 +9,30 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from node.broker.context import within
-from node.broker.group_settings import check_reader, settings_of
+from node.broker.core.context import within
+from node.broker.groups.settings import check_reader, settings_of
 from node.broker.pop.handles import Handle, encode_handle
 from node.broker.pop.held import DAMAGE
-from node.broker.pop.lines import ANY_QUEUE
 from node.broker.pop.shared import EXPECTED, PopShared
-from node.broker.pop.taking import EFFORT_MAX, Choice, Given, Wish, split_records
+from node.broker.pop.take import EFFORT_MAX, Choice, Given, Wish, split_records
 from node.broker.pop.under_way import UnderWay
-from node.broker.sql_filter import SqlFilter
-from node.broker.tag_filter import TagFilter
-from node.errors import (
+from node.broker.pop.waiting_receives import ANY_QUEUE
+from node.broker.read.sql_filter import SqlFilter
+from node.broker.read.tag_filter import TagFilter
+from node.errors.common import (
     AppendTimeoutError,
     BadRequestError,
     TopicNotReadableError,
     UnknownQueueError,
 )
-from node.parts.pop import NO_OFFSET, WindowKey
-from node.pop_errors import PopConflictError
-from node.state import PERMISSION_READ
+from node.errors.pop import PopConflictError
+from node.state.state import PERMISSION_READ
+from node.state.tables.pop import NO_OFFSET, WindowKey
 from quorumlog.pb.pop_pb2 import PopHide, PopTake, ReceiveRequest, ReceiveResponse
 from quorumlog.pb.state_pb2 import Command
 from raft.messages import Index
+from store.derived.queues.pull import PullResult, PullStatus
 from store.errors import CorruptionError, DerivedFileError
-from store.pull import PullResult, PullStatus
 
 _CONFLICTS_MAX: Final = 8
 """Takes in a row that an operator's reset crossed, before the caller is told to come back."""

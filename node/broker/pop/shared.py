@@ -7,15 +7,15 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final
 
-from node.broker.commands import Commands
-from node.broker.context import Context
+from node.broker.append.commands import Commands
+from node.broker.core.context import Context
 from node.broker.pop.deadlines import Deadlines
 from node.broker.pop.held import HeldQueues
-from node.broker.pop.lines import Lines
-from node.broker.pop.taking import Taking
+from node.broker.pop.take import Taking
 from node.broker.pop.under_way import UnderWay
-from node.errors import NodeError
-from node.parts.pop import PopPart, WindowKey
+from node.broker.pop.waiting_receives import Lines
+from node.errors.common import NodeError
+from node.state.tables.pop import PopPart, WindowKey
 from quorumlog.pb.pop_pb2 import PopSettle
 from quorumlog.pb.state_pb2 import Command
 from raft.errors import RaftError

@@ -2,15 +2,15 @@
 
 Owns two notes: windows of which messages are being taken or moved, and messages that are being
 acknowledged or hidden. They only keep the leader from useless or doubtful work: a command that
-comes too late changes nothing (`node.parts.pop`). A move to the dead letters is the exception, it
-leaves a record behind, so nothing else may be under way for its messages.
+comes too late changes nothing (`node.state.tables.pop`). A move to the dead letters is the
+exception, it leaves a record behind, so nothing else may be under way for its messages.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from node.parts.pop import WindowKey
+from node.state.tables.pop import WindowKey
 
 
 class UnderWay:

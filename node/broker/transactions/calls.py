@@ -10,20 +10,15 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
-from node.broker.context import Context
-from node.broker.own_appends import OwnAppends
-from node.broker.produce import Produce, Refused
-from node.broker.rider import Rider
-from node.broker.seam import Committed, Prepared
+from node.broker.append.attached import Rider
+from node.broker.append.own_appends import OwnAppends
+from node.broker.append.produce import Produce, Refused
+from node.broker.core.context import Context
+from node.broker.core.ports import Committed, Prepared
+from node.broker.records.half import GROWTH_SIZE_BYTES, QUEUE_ID, Halves, half_messages
 from node.broker.transactions.checks import Checks
 from node.broker.transactions.ends import COMMITTED, ROLLED_BACK, Ends
-from node.broker.transactions.records import (
-    GROWTH_SIZE_BYTES,
-    QUEUE_ID,
-    Halves,
-    half_messages,
-)
-from node.errors import (
+from node.errors.common import (
     BadRequestError,
     LimitReachedError,
     ReservedTopicError,
@@ -31,10 +26,10 @@ from node.errors import (
     UnknownQueueError,
     UnknownTopicError,
 )
-from node.parts.transactions import OpenTransaction
-from node.state import PERMISSION_WRITE
-from node.topic_names import is_reserved
-from node.transaction_errors import TransactionEndedError, UnknownTransactionError
+from node.errors.transactions import TransactionEndedError, UnknownTransactionError
+from node.state.state import PERMISSION_WRITE
+from node.state.tables.topic_names import is_reserved
+from node.state.tables.transactions import OpenTransaction
 from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse
 from quorumlog.pb.state_pb2 import Command
 from quorumlog.pb.transaction_pb2 import (

@@ -14,13 +14,13 @@ from typing import Final
 
 import structlog
 
-from node.broker.context import Context
-from node.broker.own_appends import OwnAppends
+from node.broker.append.own_appends import OwnAppends
+from node.broker.core.context import Context
 from node.broker.transactions.ends import GIVEN_UP, Ends
 from node.broker.transactions.producers import Planned, Producers, Question, Waiting
-from node.errors import NodeError
-from node.parts.transactions import OpenTransaction
-from node.transaction_errors import TransactionEndedError, UnknownTransactionError
+from node.errors.common import NodeError
+from node.errors.transactions import TransactionEndedError, UnknownTransactionError
+from node.state.tables.transactions import OpenTransaction
 from quorumlog.pb.state_pb2 import Command
 from quorumlog.pb.transaction_pb2 import TransactionCheck
 from raft.errors import RaftError

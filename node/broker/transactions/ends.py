@@ -9,9 +9,9 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
 
-from node.broker.context import Context, within
-from node.broker.own_appends import OwnAppends
-from node.broker.transactions.records import (
+from node.broker.append.own_appends import OwnAppends
+from node.broker.core.context import Context, within
+from node.broker.records.half import (
     Halves,
     done_mark,
     given_up_messages,
@@ -20,9 +20,9 @@ from node.broker.transactions.records import (
     portions,
     visible_messages,
 )
-from node.errors import AppendTimeoutError, UnknownTopicError
-from node.parts.transactions import OpenTransaction, TransactionsPart
-from node.transaction_errors import TransactionEndedError, UnknownTransactionError
+from node.errors.common import AppendTimeoutError, UnknownTopicError
+from node.errors.transactions import TransactionEndedError, UnknownTransactionError
+from node.state.tables.transactions import OpenTransaction, TransactionsPart
 from quorumlog.pb import transaction_pb2
 from quorumlog.pb.state_pb2 import Command
 from raft.messages import Term

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from typing import Final, NamedTuple
 
-from node.broker.context import Context
-from node.errors import BusyError
+from node.broker.core.context import Context
+from node.errors.common import BusyError
 from quorumlog.pb.transaction_pb2 import CheckTransactionsRequest, TransactionCheck
 
 SHARES: Final = 8

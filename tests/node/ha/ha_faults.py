@@ -14,10 +14,10 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from node.errors import NodeError
-from node.ha.errors import PromotionLostError, PromotionRefusedError, PromotionTimeoutError
+from node.errors.common import NodeError
+from node.errors.ha import PromotionLostError, PromotionRefusedError, PromotionTimeoutError
 from store.errors import FileSystemError, StoreFullError
-from store.file_system import FileSystem
+from store.files.file_system import FileSystem
 from tests.node.ha.ha_nodes import HaNodes, WholeHaNode
 from tests.store.power_loss import PowerLossFileSystem
 

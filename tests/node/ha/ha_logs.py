@@ -3,15 +3,15 @@
 from dataclasses import replace
 from pathlib import Path
 
-from node.command_record import CommandEncoder
-from node.ha.applied import AppliedState
-from node.ha.epochs import Epochs
-from node.ha.log import HaLog
-from node.ha.types import Binding, EpochStart, Settings, Standing
-from node.limits import Limits
+from node.config.limits import Limits
+from node.replication.ha.applied import AppliedState
+from node.replication.ha.core.epochs import Epochs
+from node.replication.ha.core.types import Binding, EpochStart, Settings, Standing
+from node.replication.ha.storage.log import HaLog
+from node.state.command_records import CommandEncoder
 from quorumlog.pb.state_pb2 import Command
-from store.file_system import FileSystem
-from store.message import LOOPBACK
+from store.files.file_system import FileSystem
+from store.format import LOOPBACK
 from tests.store.records import BORN, PAGE, batch, numbers, small_config
 from tests.store.shipped_stores import sync
 

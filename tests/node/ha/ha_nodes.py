@@ -12,17 +12,17 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from node.config import Settings
-from node.config_types import Address
-from node.ha.node import HaNode
-from node.ha.types import Role
+from node.config.settings import Settings
+from node.config.types import Address
+from node.ha_node import HaNode
 from node.nameserver.service import NameServerService
 from node.nameserver.vouching import Vouching
-from node.state_machine import StateMachine
+from node.replication.ha.core.types import Role
+from node.state.machine import StateMachine
 from quorumlog.pb import common_pb2, log_pb2
 from quorumlog.pb.admin_pb2 import CreateTopicRequest
 from quorumlog.pb.log_pb2 import AppendResponse, PullRequest
-from store.file_system import FileSystem
+from store.files.file_system import FileSystem
 from tests.node.broker_fakes import request
 from tests.node.links import eventually
 from tests.store.records import numbers

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from node.ha.effects import Effects, Send
-from node.ha.epoch_file import ReplicaState
-from node.ha.epochs import Epochs
-from node.ha.machine import Machine
-from node.ha.types import (
+from node.replication.ha.core.effects import Effects, Send
+from node.replication.ha.core.epochs import Epochs
+from node.replication.ha.core.machine import Machine
+from node.replication.ha.core.types import (
     Binding,
     EpochStart,
     Mode,
+    ReplicaState,
     Role,
     Settings,
     Standing,
 )
-from node.ha.wire import (
-    Ack,
-    Bind,
-    Bound,
-    Frame,
-    Handshake,
-    Hello,
-)
+from node.replication.ha.core.wire import Ack, Bind, Bound, Frame, Handshake, Hello
 
 SETTINGS = Settings("g", (0, 1, 2), copies=2, waiter_count_max=3)
 

@@ -12,10 +12,8 @@ from functools import partial
 
 import pytest
 
-from node.ha.connection import HaConnection
-from node.ha.link import HaLink
-from node.ha.types import Binding, EpochStart, Mode, Standing
-from node.ha.wire import (
+from node.replication.ha.core.types import Binding, EpochStart, Mode, Standing
+from node.replication.ha.core.wire import (
     Ack,
     Admit,
     Bind,
@@ -36,6 +34,8 @@ from node.ha.wire import (
     encode,
     transfer_head,
 )
+from node.replication.ha.link.connection import HaConnection
+from node.replication.ha.link.link import HaLink
 from raft.messages import NO_INDEX
 from tests.node.ha.test_ha_link import HOST, Heard
 from tests.node.links import LIMITS, eventually, identity, run

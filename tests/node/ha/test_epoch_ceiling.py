@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from node.ha.ceiling import (
+from node.replication.ha.core.ceiling import (
     EPOCH_JUMP_AT_START_MAX,
     EPOCH_JUMP_MAX,
     EPOCH_WINDOW_MS,
     EpochCeiling,
 )
-from node.ha.types import EPOCH_END, Binding, EpochStart, PromotionError, Role, Standing
-from node.ha.wire import (
+from node.replication.ha.core.types import (
+    EPOCH_END,
+    Binding,
+    EpochStart,
+    PromotionError,
+    Role,
+    Standing,
+)
+from node.replication.ha.core.wire import (
     POSITION_MAX,
     Bind,
     Bound,

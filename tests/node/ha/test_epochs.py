@@ -7,18 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.ha.epoch_file import (
-    BindingFile,
+from node.replication.ha.core.epochs import EPOCHS_KEPT_MAX, Epochs, Rank
+from node.replication.ha.core.types import (
+    Binding,
     BindingRefusedError,
-    EpochFile,
+    EpochStart,
     ReplicaState,
-    decode,
-    encode,
+    Standing,
 )
-from node.ha.epochs import EPOCHS_KEPT_MAX, Epochs, Rank
-from node.ha.types import Binding, EpochStart, Standing
+from node.replication.ha.storage.epoch_file import BindingFile, EpochFile, decode, encode
 from store.errors import CorruptionError, FileSystemError, LayoutError
-from store.file_system import FileSystem
+from store.files.file_system import FileSystem
 
 
 def pairs_of(found: Epochs) -> list[tuple[int, int]]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from node.ha.epoch_file import ReplicaState
-from node.ha.machine import Machine
-from node.ha.types import Binding, NotMasterError, Role, Standing
-from node.ha.wire import Ack, Admit, Frame, Handshake
+from node.replication.ha.core.machine import Machine
+from node.replication.ha.core.types import Binding, NotMasterError, ReplicaState, Role, Standing
+from node.replication.ha.core.wire import Ack, Admit, Frame, Handshake
 from tests.node.ha.machines import bound, follower, frames, joined, machine, master
 
 BINDING = Binding(5, 0, 7)

@@ -5,12 +5,12 @@ from typing import Any, cast
 
 import pytest
 
-from node.ha.connection import HaConnection
-from node.ha.intake import Intake
-from node.ha.log import HaLog, ImageNeededError
-from node.ha.sender import HaProtocolError
-from node.ha.types import Role
-from node.ha.wire import Frame, ImageRequest, Transfer
+from node.replication.ha.core.sender import HaProtocolError
+from node.replication.ha.core.types import Role
+from node.replication.ha.core.wire import Frame, ImageRequest, Transfer
+from node.replication.ha.inbound import Intake
+from node.replication.ha.link.connection import HaConnection
+from node.replication.ha.storage.log import HaLog, ImageNeededError
 from tests.node.links import run
 
 

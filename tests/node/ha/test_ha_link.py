@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from node import handshake
-from node.ha.connection import HaConnection
-from node.ha.link import HaLink
-from node.ha.types import Binding
-from node.ha.wire import Ack, Bind, Frame, Hello, Transfer, encode
-from node.peer_connection import Side
-from node.wire import FrameKind, FrameParser, encode_head
+from node.peers import handshake
+from node.peers.connection import Side
+from node.peers.frames import FrameKind, FrameParser, encode_head
+from node.replication.ha.core.types import Binding
+from node.replication.ha.core.wire import Ack, Bind, Frame, Hello, Transfer, encode
+from node.replication.ha.link.connection import HaConnection
+from node.replication.ha.link.link import HaLink
 from raft.messages import NO_INDEX
 from tests.node.links import LIMITS, LOOPS, SECRET, eventually, identity, run
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from node.directory_owner import IdentityMismatchError
-from node.ha.epoch_file import EPOCH_FILE
-from node.ha.epochs import Epochs
-from node.ha.log import HaLog, ImageNeededError
-from node.ha.replica_file import GroupChangedError
-from node.ha.sender import HaProtocolError
-from node.ha.types import Binding, EpochStart, Mode, Settings, Standing
+from node.replication.ha.core.epochs import Epochs
+from node.replication.ha.core.sender import HaProtocolError
+from node.replication.ha.core.types import Binding, EpochStart, Mode, Settings, Standing
+from node.replication.ha.storage.epoch_file import EPOCH_FILE
+from node.replication.ha.storage.log import HaLog, ImageNeededError
+from node.replication.ha.storage.replica_file import GroupChangedError
+from node.runtime.identity import IdentityMismatchError
 from store.errors import CorruptionError, LayoutError, StoreError
 from tests.node.ha.ha_logs import FILE, GROUP, Replica, log_bytes, open_log, topic_command
 from tests.node.ledger_cluster import open_log as open_ledger_log

@@ -16,14 +16,13 @@ from random import Random
 
 import pytest
 
-from node.command_record import commands_in
-from node.ha.epoch_file import ReplicaState
-from node.ha.epochs import Epochs
-from node.ha.types import EpochStart
-from node.state import COMMAND_TOPIC
-from store.cut_file import list_cut_files, read_cut_file
-from store.file_system import FileSystem
-from store.message import Message
+from node.replication.ha.core.epochs import Epochs
+from node.replication.ha.core.types import EpochStart, ReplicaState
+from node.state.command_records import commands_in
+from node.state.state import COMMAND_TOPIC
+from store.files.file_system import FileSystem
+from store.log.cut_file import list_cut_files, read_cut_file
+from store.record.message import Message
 from tests.node.ha.ha_logs import FILE, Replica, log_bytes
 from tests.store.crash_check import temporary_parent
 from tests.store.power_loss import PowerLossFileSystem

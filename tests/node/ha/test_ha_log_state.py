@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from node.ha.applied import AppliedState
-from node.ha.image import decode
-from node.ha.sender import HaProtocolError
-from node.ha.types import EpochStart
-from node.state_image import encode_image
-from store import failpoints
-from store.cut_file import CutFile
+from node.replication.ha.applied import AppliedState
+from node.replication.ha.core.sender import HaProtocolError
+from node.replication.ha.core.types import EpochStart
+from node.replication.ha.storage.image import decode
+from node.state.image import encode_image
 from store.errors import FileSystemError, PositionRangeError, StoreFullError
+from store.files import failpoints
+from store.log.cut_file import CutFile
 from tests.node.ha.ha_logs import FILE, LIMITS, Replica, log_bytes
 from tests.store.shipped_stores import killed
 

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from node.ha.effects import Cut, Ship, Write
-from node.ha.epoch_file import ReplicaState
-from node.ha.epochs import Epochs
-from node.ha.machine import Machine
-from node.ha.types import (
+from node.replication.ha.core.effects import Cut, Ship, Write
+from node.replication.ha.core.epochs import Epochs
+from node.replication.ha.core.machine import Machine
+from node.replication.ha.core.types import (
     Binding,
     EpochStart,
     HaBusyError,
     Mode,
     NotMasterError,
     PromotionError,
+    ReplicaState,
     Role,
     Standing,
 )
-from node.ha.wire import (
+from node.replication.ha.core.wire import (
     Ack,
     Bind,
     Bound,

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from node.ha.memory import HaMemory
-from node.ha.types import Binding, Standing
-from node.lives import NodeLives
-from node.lives_file import FILE_NAMES
+from node.replication.ha.core.types import Binding, Standing
+from node.replication.ha.memory import HaMemory
+from node.replication.lives import NodeLives
+from node.replication.lives_file import FILE_NAMES
 from raft.lives import UNKNOWN, Told, learned, memory_lost
-from store.file_system import FileSystem
+from store.files.file_system import FileSystem
 from tests.node.ha.ha_logs import must_not_die, open_log
 
 

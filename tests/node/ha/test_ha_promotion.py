@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from node.ha.errors import PromotionLostError
-from node.ha.promotion import Promotion
-from node.ha.types import NO_EPOCH, Role
+from node.errors.ha import PromotionLostError
+from node.replication.ha.core.types import NO_EPOCH, Role
+from node.replication.ha.promotion import Promotion
 from tests.node.links import run
 
 MS = 10_000

@@ -2,10 +2,10 @@
 
 import pytest
 
-from node.ha.effects import Send
-from node.ha.machine import Machine
-from node.ha.types import Binding, Mode, NotMasterError, Role, Standing
-from node.ha.wire import Ack, Bind
+from node.replication.ha.core.effects import Send
+from node.replication.ha.core.machine import Machine
+from node.replication.ha.core.types import Binding, Mode, NotMasterError, Role, Standing
+from node.replication.ha.core.wire import Ack, Bind
 from store.errors import Outcome
 from tests.node.ha.machines import bound, follower, frames, joined, machine, master
 

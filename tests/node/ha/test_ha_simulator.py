@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from node.ha.simulator.__main__ import main
-from node.ha.simulator.mutants import DIRECTED, MUTANTS, hunt, switched_on
-from node.ha.simulator.world import World
+from node.replication.ha.simulator.__main__ import main
+from node.replication.ha.simulator.mutants import DIRECTED, MUTANTS, hunt, switched_on
+from node.replication.ha.simulator.world import World
 from tests.node.ha import test_epoch_ceiling, test_ha_machine, test_ha_slave
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -34,7 +34,7 @@ def test_a_run_repeats() -> None:
 
 @pytest.mark.slow
 def test_a_run_repeats_in_another_process() -> None:
-    program = "from node.ha.simulator.world import World; print(World(5).run().digest)"
+    program = "from node.replication.ha.simulator.world import World; print(World(5).run().digest)"
     digests = {
         subprocess.run(
             [sys.executable, "-c", program],
@@ -63,7 +63,10 @@ def test_a_failing_seed_is_named() -> None:
     lines: list[str] = []
     with switched_on(mutant):
         assert main(["run", "--seeds", "1..2"], lines.append) == 1
-    assert any(line.startswith("replay with: python -m node.ha.simulator replay") for line in lines)
+    assert any(
+        line.startswith("replay with: python -m node.replication.ha.simulator replay")
+        for line in lines
+    )
 
 
 @pytest.mark.slow
@@ -92,6 +95,8 @@ def test_every_mutant_still_fits_the_source() -> None:
 
 def test_the_machine_does_not_reach_raft() -> None:
     """The rules of the two modes share nothing; their shells serve one broker."""
-    program = "import sys, node.ha.machine, node.ha.epoch_file, node.ha.simulator.mutants"
+    package = "node.replication.ha"
+    modules = ("core.machine", "storage.epoch_file", "simulator.mutants")
+    program = f"import sys, {', '.join(f'{package}.{module}' for module in modules)}"
     check = "sys.exit(any(name.split('.')[0] == 'raft' for name in sys.modules))"
     subprocess.run([sys.executable, "-c", f"{program}; {check}"], cwd=ROOT, check=True)

@@ -4,17 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from node.ha.effects import Cut, LossReport
-from node.ha.machine import Machine
-from node.ha.types import (
-    Binding,
-    EpochStart,
-    Mode,
-    NotMasterError,
-    Role,
-    Standing,
-)
-from node.ha.wire import (
+from node.replication.ha.core.effects import Cut, LossReport
+from node.replication.ha.core.machine import Machine
+from node.replication.ha.core.types import Binding, EpochStart, Mode, NotMasterError, Role, Standing
+from node.replication.ha.core.wire import (
     Ack,
     Admit,
     Bind,

@@ -4,10 +4,10 @@ from typing import cast
 
 import pytest
 
-from node.ha.connection import HaConnection
-from node.ha.image_transfer import RETRY_MS, ImageReceiver
-from node.ha.sender import HaProtocolError
-from node.ha.wire import Frame, ImagePiece
+from node.replication.ha.core.sender import HaProtocolError
+from node.replication.ha.core.wire import Frame, ImagePiece
+from node.replication.ha.link.connection import HaConnection
+from node.replication.ha.link.image_transfer import RETRY_MS, ImageReceiver
 
 
 class Connection:

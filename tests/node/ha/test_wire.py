@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.ha.types import Binding, EpochStart, Mode, Standing
-from node.ha.wire import (
+from node.replication.ha.core.types import Binding, EpochStart, Mode, Standing
+from node.replication.ha.core.wire import (
     EPOCH_COUNT_MAX,
     GROUP_SIZE_BYTES_MAX,
     TRANSFER_SIZE_BYTES_MAX,

@@ -3,9 +3,9 @@
 from itertools import count
 from typing import Any
 
-from node.nameserver.directory import Command, Directory, encoded_command
-from node.nameserver.fields import Result
-from node.nameserver.reports import Binding, BrokerReport, LogEnd, TopicQueues
+from node.nameserver.directory.directory import Command, Directory, encoded_command
+from node.nameserver.directory.fields import Result
+from node.nameserver.directory.reports import Binding, BrokerReport, LogEnd, TopicQueues
 
 NOW_MS = 1_700_000_000_000
 ORDERS = {"orders": TopicQueues(4, 4, 6)}

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from node.nameserver.directory import Directory, encoded_command, put_pair_command
-from node.nameserver.library import REGULAR, Replica, Timing
-from node.nameserver.plain import plain_loads
-from store.file_system import FileSystem
+from node.nameserver.directory.directory import Directory, encoded_command, put_pair_command
+from node.nameserver.replica.pickles import plain_loads
+from node.nameserver.replica.pysyncobj import REGULAR, Replica, Timing
+from store.files.file_system import FileSystem
 from tests.node.nameserver.replicas import DEADLINE_S, free_addresses
 
 _LENGTH = struct.Struct("i")

@@ -11,9 +11,9 @@ import threading
 from dataclasses import asdict
 from typing import Any
 
-from node.errors import NodeError
-from node.nameserver.replicated import NameServer
-from node.nameserver.settings import NameServerSettings
+from node.config.nameserver import NameServerSettings
+from node.errors.common import NodeError
+from node.nameserver.replica.replicated import NameServer
 
 LIFETIME_SECONDS = 120
 

@@ -14,9 +14,9 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from node.nameserver.directory import Command
-from node.nameserver.replicated import NameServer
-from node.nameserver.settings import NameServerSettings
+from node.config.nameserver import NameServerSettings
+from node.nameserver.directory.directory import Command
+from node.nameserver.replica.replicated import NameServer
 
 DEADLINE_S = 40.0
 TIMEOUT_MS = 20_000

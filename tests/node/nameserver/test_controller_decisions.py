@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.nameserver.controller import (
+from node.nameserver.directory.controller import (
     CATCH_UP_MS_MAX,
     FENCE_GRACE_MS,
     FailoverWatch,
@@ -13,8 +13,8 @@ from node.nameserver.controller import (
     expired,
     propose_master,
 )
-from node.nameserver.directory import Command, Directory
-from node.nameserver.reports import Binding, LogEnd, heartbeat
+from node.nameserver.directory.directory import Command, Directory
+from node.nameserver.directory.reports import Binding, LogEnd, heartbeat
 from tests.node.nameserver.brokers import (
     NOW_MS,
     accepted,

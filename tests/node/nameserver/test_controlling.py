@@ -4,12 +4,12 @@ import asyncio
 import time
 from typing import Any
 
-from node.nameserver.brokers import unix_ms
-from node.nameserver.controller import Replication
-from node.nameserver.controlling import LOOK_PERIOD_MS, SETTLE_MS, Adviser, Controller
-from node.nameserver.limits import DirectoryLimits
-from node.nameserver.reports import Binding, LogEnd
+from node.nameserver.control import LOOK_PERIOD_MS, SETTLE_MS, Adviser, Controller
+from node.nameserver.directory.controller import Replication
+from node.nameserver.directory.limits import DirectoryLimits
+from node.nameserver.directory.reports import Binding, LogEnd
 from node.nameserver.trusted_time import HEARD_AFTER_MS, TrustedTime
+from node.runtime.clock import unix_ms
 from tests.node.nameserver.brokers import accepted, ha_master, ha_report
 from tests.node.nameserver.test_registration import FakeBroker, LocalDirectory
 

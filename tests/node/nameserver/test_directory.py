@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.nameserver.directory import (
+from node.nameserver.directory.directory import (
     COMMAND_SIZE_BYTES_MAX,
     Command,
     Directory,
@@ -16,11 +16,11 @@ from node.nameserver.directory import (
     put_pair_command,
     read_back_command,
 )
-from node.nameserver.fields import Refusal
-from node.nameserver.groups import NO_MASTER
-from node.nameserver.limits import DirectoryLimits
-from node.nameserver.reports import Binding, LogEnd, TopicQueues, heartbeat
-from node.nameserver.routes import route
+from node.nameserver.directory.fields import Refusal
+from node.nameserver.directory.groups import NO_MASTER
+from node.nameserver.directory.limits import DirectoryLimits
+from node.nameserver.directory.reports import Binding, LogEnd, TopicQueues, heartbeat
+from node.nameserver.directory.routes import route
 from tests.node.nameserver.brokers import (
     NOW_MS,
     ORDERS,

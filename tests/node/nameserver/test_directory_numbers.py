@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
-from node.ha.ceiling import EPOCH_JUMP_MAX
-from node.nameserver.controller import FailoverWatch, elect_command
-from node.nameserver.directory import (
+from node.nameserver.directory.controller import FailoverWatch, elect_command
+from node.nameserver.directory.directory import (
     Command,
     Directory,
     forget_group_command,
     unregister_command,
 )
-from node.nameserver.fields import INTEGER_MAX
-from node.nameserver.limits import DirectoryLimits
-from node.nameserver.reports import Binding, LogEnd, heartbeat
+from node.nameserver.directory.fields import INTEGER_MAX
+from node.nameserver.directory.limits import DirectoryLimits
+from node.nameserver.directory.reports import Binding, LogEnd, heartbeat
 from node.nameserver.watch import sights
+from node.replication.ha.core.ceiling import EPOCH_JUMP_MAX
 from tests.node.nameserver.brokers import (
     NOW_MS,
     accepted,

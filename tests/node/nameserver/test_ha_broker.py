@@ -2,17 +2,17 @@
 
 from typing import Any
 
-from node.config import Settings
-from node.config_load import load
-from node.ha.report import HaReport, SlaveReport
-from node.ha.types import Binding as HaBinding
-from node.ha.types import Mode, Role, Standing
-from node.limits import Limits
-from node.nameserver.controller import Replication, propose_master
-from node.nameserver.directory import Directory
+from node.config.limits import Limits
+from node.config.load import load
+from node.config.settings import Settings
+from node.nameserver.directory.controller import Replication, propose_master
+from node.nameserver.directory.directory import Directory
+from node.nameserver.directory.reports import Binding, LogEnd, TopicQueues
 from node.nameserver.ha_broker import HaBroker
-from node.nameserver.reports import Binding, LogEnd, TopicQueues
-from node.state import State, Topic
+from node.replication.ha.core.types import Binding as HaBinding
+from node.replication.ha.core.types import Mode, Role, Standing
+from node.replication.ha.report import HaReport, SlaveReport
+from node.state.state import State, Topic
 from tests.node.nameserver.brokers import NOW_MS, accepted, elect, ha_report
 
 SLAVES = (

@@ -1,11 +1,11 @@
 """Silence is what this process observed: clocks of brokers, and its own, may say anything."""
 
-from node.nameserver.controller import FailoverWatch, expired
-from node.nameserver.directory import Directory
-from node.nameserver.heard import Heard
-from node.nameserver.limits import DirectoryLimits
-from node.nameserver.reports import LogEnd, heartbeat
-from node.nameserver.routes import alive_brokers
+from node.nameserver.directory.controller import FailoverWatch, expired
+from node.nameserver.directory.directory import Directory
+from node.nameserver.directory.limits import DirectoryLimits
+from node.nameserver.directory.reports import LogEnd, heartbeat
+from node.nameserver.directory.routes import alive_brokers
+from node.nameserver.replica.last_seen import Heard
 from tests.node.nameserver.brokers import NOW_MS, accepted, ha_master, ha_report
 
 LIMITS = DirectoryLimits()

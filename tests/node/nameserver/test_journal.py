@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.nameserver import messages
-from node.nameserver.dump import Dump, index_and_term, read_dump, write_dump
-from node.nameserver.errors import FilesDamagedError
-from node.nameserver.journal import COMMIT_SAVE_SECONDS, Journal
-from node.nameserver.library import REGULAR
+from node.errors.nameserver import FilesDamagedError
+from node.nameserver.replica import messages
+from node.nameserver.replica.dump import Dump, index_and_term, read_dump, write_dump
+from node.nameserver.replica.journal import COMMIT_SAVE_SECONDS, Journal
+from node.nameserver.replica.pysyncobj import REGULAR
 from store.errors import SyncFailedError
-from store.file_system import FileSystem
+from store.files.file_system import FileSystem
 
 ADDRESS = "127.0.0.1:9876"
 

@@ -5,7 +5,7 @@ import sys
 
 PROGRAM = """
 import socket
-import node.nameserver.replicated
+import node.nameserver.replica.replicated
 print(socket.inet_ntop(socket.AF_INET, bytes([127, 0, 0, 1])))
 """
 

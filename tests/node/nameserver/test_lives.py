@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from node.lives_codec import LivesFormatError, encode_lives
-from node.nameserver.errors import TwoHistoriesError
-from node.nameserver.journal import Journal
-from node.nameserver.library import NO_OP, Replica
-from node.nameserver.lives import LIVES_SIZE_BYTES_MAX, ReplicaLives, told_in
-from node.nameserver.messages import is_sound
-from node.nameserver.plain import plain_dumps, plain_loads
+from node.errors.nameserver import TwoHistoriesError
+from node.nameserver.replica.journal import Journal
+from node.nameserver.replica.lives import LIVES_SIZE_BYTES_MAX, ReplicaLives, told_in
+from node.nameserver.replica.messages import is_sound
+from node.nameserver.replica.pickles import plain_dumps, plain_loads
+from node.nameserver.replica.pysyncobj import NO_OP, Replica
+from node.peers.lives_codec import LivesFormatError, encode_lives
 from raft.lives import Known, Told
 from raft.messages import NO_INDEX, Standing
-from store.file_system import FileSystem
+from store.files.file_system import FileSystem
 from tests.node.nameserver.followers import Leader, entry, follower
 from tests.node.nameserver.replicas import (
     ReplicaProcess,

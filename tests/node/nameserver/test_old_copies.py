@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from node.nameserver.directory import put_pair_command
+from node.nameserver.directory.directory import put_pair_command
 from tests.node.nameserver.brokers import raft_leader
 from tests.node.nameserver.replicas import (
     ReplicaProcess,

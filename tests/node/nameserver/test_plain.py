@@ -14,15 +14,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.nameserver.library import REGULAR
-from node.nameserver.library_wire import (
+from node.nameserver.replica.messages import ENTRY_COUNT_MAX, is_sound
+from node.nameserver.replica.pickles import NotPlainError, plain_dumps, plain_loads
+from node.nameserver.replica.pysyncobj import REGULAR
+from node.nameserver.replica.pysyncobj_wire import (
     FRAME_VALUE_COUNT_MAX,
     HANDSHAKE_SIZE_BYTES_MAX,
     HANDSHAKE_VALUE_COUNT_MAX,
     STRANGER_COUNT_MAX,
 )
-from node.nameserver.messages import ENTRY_COUNT_MAX, is_sound
-from node.nameserver.plain import NotPlainError, plain_dumps, plain_loads
 from tests.node.nameserver.followers import entry, follower
 from tests.node.nameserver.replicas import ReplicaProcess, settings_of
 

@@ -7,13 +7,17 @@ from typing import Any, TypeVar
 
 import pytest
 
+from node.errors.nameserver import NoQuorumError
 from node.nameserver.brokers import MasterView
-from node.nameserver.directory import Command, Directory
-from node.nameserver.errors import NoQuorumError
-from node.nameserver.fields import Result
-from node.nameserver.limits import HEARTBEAT_PERIOD_MS, REGISTER_PERIOD_MS, DirectoryLimits
+from node.nameserver.directory.directory import Command, Directory
+from node.nameserver.directory.fields import Result
+from node.nameserver.directory.limits import (
+    HEARTBEAT_PERIOD_MS,
+    REGISTER_PERIOD_MS,
+    DirectoryLimits,
+)
+from node.nameserver.directory.reports import Binding, BrokerReport, TopicQueues
 from node.nameserver.registration import REFUSED_PAUSE_MS, RefusedError, Registration
-from node.nameserver.reports import Binding, BrokerReport, TopicQueues
 from tests.node.nameserver.brokers import NOW_MS, ORDERS, raft_leader, raft_report, send
 from tests.node.nameserver.replicas import until
 

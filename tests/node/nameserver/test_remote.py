@@ -6,11 +6,10 @@ from typing import Any
 import grpc
 import pytest
 
-from node.failures import to_pb
-from node.nameserver.errors import ChangeUnknownError, NoQuorumError, UnprovenReportError
-from node.nameserver.proofs import Challenges, Prover
+from node.errors.nameserver import ChangeUnknownError, NoQuorumError, UnprovenReportError
+from node.errors.translation import ERROR_TRAILER, to_pb
+from node.nameserver.directory.proofs import Challenges, Prover
 from node.nameserver.remote import RemoteDirectory
-from node.services.calls import ERROR_TRAILER
 from quorumlog.pb import nameserver_pb2 as pb
 from tests import services
 

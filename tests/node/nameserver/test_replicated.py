@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from pysyncobj import FAIL_REASON
 
-from node.errors import BusyError
-from node.nameserver.directory import expire_command, put_pair_command
-from node.nameserver.errors import (
+from node.config.nameserver import NameServerSettings
+from node.errors.common import BusyError
+from node.errors.nameserver import (
     ChangeUnknownError,
     FilesDamagedError,
     LibraryVersionError,
@@ -22,12 +22,12 @@ from node.nameserver.errors import (
     NoQuorumError,
     ReplicaFailedError,
 )
-from node.nameserver.fields import Result
-from node.nameserver.library import Callback, Replica
-from node.nameserver.replicated import NameServer
-from node.nameserver.reports import NO_LOG, heartbeat
-from node.nameserver.settings import NameServerSettings
-from node.nameserver.status import IN_FLIGHT_COUNT_MAX
+from node.nameserver.directory.directory import expire_command, put_pair_command
+from node.nameserver.directory.fields import Result
+from node.nameserver.directory.reports import NO_LOG, heartbeat
+from node.nameserver.replica.pysyncobj import Callback, Replica
+from node.nameserver.replica.replicated import NameServer
+from node.nameserver.replica.status import IN_FLIGHT_COUNT_MAX
 from tests.node.nameserver.brokers import NOW_MS, raft_leader
 from tests.node.nameserver.replicas import free_addresses, run, servers, settings_of, until
 
@@ -190,7 +190,7 @@ def test_a_fault_on_disk_ends_the_replica_and_says_so(
         await server.start()
         await server.change(put_pair_command("ns", "k", "v"), timeout_ms=20_000)
         (tmp_path / "replica0" / "dump.tmp").mkdir()  # Where the dump is written.
-        with caplog.at_level(logging.CRITICAL, "node.nameserver.replicated"):
+        with caplog.at_level(logging.CRITICAL, "node.nameserver.replica.replicated"):
             server.compact()
             await until("the end", lambda: server.status().state == "failed")
         assert server.status().failure

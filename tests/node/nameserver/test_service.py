@@ -11,13 +11,10 @@ from typing import Any
 
 import pytest
 
-from node.config_types import Address
-from node.errors import BadRequestError
-from node.fail_stop import FailStop
-from node.nameserver import service as service_module
-from node.nameserver.calls import NameServerCalls
-from node.nameserver.directory import expire_command, unregister_command
-from node.nameserver.errors import (
+from node.config.nameserver import NameServerSettings
+from node.config.types import Address
+from node.errors.common import BadRequestError
+from node.errors.nameserver import (
     DirectoryRefusedError,
     NameServerOffError,
     NoQuorumError,
@@ -25,13 +22,16 @@ from node.nameserver.errors import (
     ValueChangedError,
     ValueNotFoundError,
 )
-from node.nameserver.proofs import Prover
+from node.nameserver import service as service_module
+from node.nameserver.calls import NameServerCalls
+from node.nameserver.directory.directory import expire_command, unregister_command
+from node.nameserver.directory.proofs import Prover
+from node.nameserver.directory.reports import TopicQueues
 from node.nameserver.registration import Registration
 from node.nameserver.remote import RemoteDirectory
-from node.nameserver.reports import TopicQueues
 from node.nameserver.service import NameServerService
-from node.nameserver.settings import NameServerSettings
 from node.nameserver.vouching import Vouching
+from node.runtime.fail_stop import FailStop
 from node.services.calls import Calls
 from node.services.methods import nameserver_handlers
 from node.services.server import GrpcServer

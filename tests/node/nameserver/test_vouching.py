@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.config_load import load
-from node.errors import BadRequestError, BusyError, NodeError
-from node.json_text import DEPTH_MAX
-from node.nameserver import proofs
-from node.nameserver.alone import load_settings
-from node.nameserver.directory import Command, expire_command, unregister_command
-from node.nameserver.errors import NotVouchedError, UnprovenReportError
-from node.nameserver.fields import Result
-from node.nameserver.proofs import CHALLENGE_AGE_MS_MAX, Prover
-from node.nameserver.reports import LogEnd, heartbeat
+from node.config.load import load
+from node.errors.common import BadRequestError, BusyError, NodeError
+from node.errors.nameserver import NotVouchedError, UnprovenReportError
+from node.nameserver.directory import proofs
+from node.nameserver.directory.directory import Command, expire_command, unregister_command
+from node.nameserver.directory.fields import Result
+from node.nameserver.directory.proofs import CHALLENGE_AGE_MS_MAX, Prover
+from node.nameserver.directory.reports import LogEnd, heartbeat
 from node.nameserver.vouching import NOBODY, Vouching
+from node.nameserver_process import load_settings
+from node.runtime.json_text import DEPTH_MAX
 from quorumlog.pb import nameserver_pb2 as pb
 from tests.node.nameserver.brokers import NOW_MS, alter, ha_master, ha_report, raft_leader
 

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from node.nameserver.directory import Directory, unregister_command
+from node.nameserver.directory.directory import Directory, unregister_command
 from node.nameserver.watch import NO_MASTER_AFTER_MS, SETTLE_MS, GroupWatch, sights
 from tests.node.nameserver.brokers import (
     NOW_MS,

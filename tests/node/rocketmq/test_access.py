@@ -6,7 +6,7 @@ import hmac
 import pytest
 
 from node.rocketmq.access import Access
-from node.rocketmq.statuses import RefusedError
+from node.rocketmq.protocol.statuses import RefusedError
 from quorumlog.pb.rocketmq_pb2 import Code
 
 TIME = "20261122T070000Z"

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from node.rocketmq import forwarding
+from node.rocketmq import forwarder as forwarding
 from node.rocketmq.cluster import Leader
 from quorumlog.pb import rocketmq_pb2 as pb
 from quorumlog.pb.rocketmq_pb2 import Code

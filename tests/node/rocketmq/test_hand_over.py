@@ -11,7 +11,7 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 from structlog.testing import capture_logs
 
-from node.rocketmq import forwarding
+from node.rocketmq import forwarder as forwarding
 from node.rocketmq.cluster import Cluster
 from quorumlog.pb import rocketmq_pb2 as pb
 from quorumlog.pb.log_pb2 import GroupRoute, NodeAddress, TopicRoute

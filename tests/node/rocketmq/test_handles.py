@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.rocketmq.handles import Handle, parse
-from node.rocketmq.statuses import RefusedError
+from node.rocketmq.protocol.handles import Handle, parse
+from node.rocketmq.protocol.statuses import RefusedError
 from quorumlog.pb.rocketmq_pb2 import Code
 
 

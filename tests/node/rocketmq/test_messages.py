@@ -10,7 +10,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.rocketmq.messages import (
+from node.rocketmq.protocol.messages import (
     PROPERTIES_SIZE_BYTES_MAX,
     USER_PROPERTY_COUNT_MAX,
     check_message,
@@ -18,11 +18,11 @@ from node.rocketmq.messages import (
     to_record,
     type_of,
 )
-from node.rocketmq.properties import RESERVED
-from node.rocketmq.statuses import RefusedError
+from node.rocketmq.protocol.properties import RESERVED
+from node.rocketmq.protocol.statuses import RefusedError
 from quorumlog.pb import rocketmq_pb2 as pb
 from quorumlog.pb.rocketmq_pb2 import Code, DigestType, Encoding, MessageType
-from store.message import decode_message
+from store.record.message import decode_message
 
 HOST = ("127.0.0.1", 8081)
 BODY_MAX = 1_000

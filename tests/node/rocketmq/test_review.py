@@ -9,17 +9,17 @@ from typing import Any, cast
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from node.errors import BusyError
-from node.pop_errors import StaleHandleError
+from node.errors.common import BusyError
+from node.errors.pop import StaleHandleError
+from node.rocketmq.calls.renewals import AT_ONCE, RENEWED_MS, Renewals
 from node.rocketmq.clients import QUESTION_SHARES, QUESTION_SIZE_BYTES_MAX, Clients
-from node.rocketmq.messages import from_record, timestamp
-from node.rocketmq.renewals import AT_ONCE, RENEWED_MS, Renewals
+from node.rocketmq.protocol.messages import from_record, timestamp
 from node.rocketmq.telemetry import Telemetry
 from quorumlog.pb import rocketmq_pb2 as pb
 from quorumlog.pb.log_pb2 import AppendRequest
 from quorumlog.pb.pop_pb2 import ChangeInvisibleRequest, ChangeInvisibleResponse
 from quorumlog.pb.rocketmq_pb2 import Code
-from store.message import decode_message, encode_message
+from store.record.message import decode_message, encode_message
 from tests.node.links import eventually, run
 from tests.node.rocketmq.test_service import HANDLE, TOPIC, Gateway, gateway_at, message
 
@@ -319,7 +319,7 @@ def test_only_topics_that_there_are_have_somebody_to_ask_for(tmp_path: Path) -> 
 def test_without_room_for_a_question_the_broker_keeps_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("node.rocketmq.ending.LOOK_S", 0.01)
+    monkeypatch.setattr("node.rocketmq.calls.ends.LOOK_S", 0.01)
 
     async def go() -> None:
         async with gateway_at(tmp_path) as gateway:

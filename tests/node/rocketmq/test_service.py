@@ -13,10 +13,10 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from node.rocketmq.access import Access
+from node.rocketmq.calls.renewals import RENEWED_MS
 from node.rocketmq.cluster import Place, Share
-from node.rocketmq.endpoints import endpoints_of
-from node.rocketmq.forwarding import SERVICE
-from node.rocketmq.renewals import RENEWED_MS
+from node.rocketmq.forwarder import SERVICE
+from node.rocketmq.protocol.endpoints import endpoints_of
 from node.rocketmq.routes import Routes
 from node.rocketmq.service import RocketMq
 from node.services.calls import Calls
@@ -377,7 +377,7 @@ def test_a_push_consumer_that_ends_gives_its_messages_back(tmp_path: Path) -> No
 def test_what_a_push_consumer_holds_is_renewed_while_it_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("node.rocketmq.renewals.EVERY_S", 0.05)
+    monkeypatch.setattr("node.rocketmq.calls.renewals.EVERY_S", 0.05)
 
     async def main() -> None:
         async with gateway_at(tmp_path) as gateway:

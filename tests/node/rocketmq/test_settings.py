@@ -2,8 +2,8 @@
 
 import pytest
 
-from node.rocketmq.client_settings import answer
-from node.rocketmq.statuses import RefusedError
+from node.rocketmq.protocol.client_settings import answer
+from node.rocketmq.protocol.statuses import RefusedError
 from quorumlog.pb import rocketmq_pb2 as pb
 from quorumlog.pb.rocketmq_pb2 import ClientType, Code
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from raft.errors import ChangeRefusedError, NotLeaderError
-from raft.membership import Change, ChangeKind
 from raft.messages import AppendReply, Refusal
 from raft.ready import ReadConfirmed
+from raft.rules.membership import Change, ChangeKind
 from raft.transitions import Role
 from tests.raft.builders import append, append_reply, payload_of
 from tests.raft.cluster import HEARTBEAT_TICKS, Cluster, state_of

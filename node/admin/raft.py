@@ -1,0 +1,305 @@
+"""The calls of AdminService that are the node's and not the broker's: status, leadership, members.
+
+Owns what each does and how long it may take. Topics and groups are the broker's. Must not know
+gRPC.
+"""
+
+import asyncio
+import os
+import time
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from node.config.types import Address
+from node.errors.common import (
+    BadRequestError,
+    NodeError,
+    ShuttingDownError,
+    WrongClusterError,
+    WrongModeError,
+)
+from node.errors.members import ChangeTimeoutError
+from node.monitoring.health import Phase
+from quorumlog.pb import admin_pb2 as pb
+from quorumlog.version import __version__
+from raft.errors import NotLeaderError, RaftError, TransferRefusedError
+from raft.messages import NO_INDEX, NO_NODE, NodeId, Standing
+from raft.ready import RoleChange
+from raft.rules.membership import Change, ChangeKind
+from raft.transitions import Role
+from store.errors import PositionRangeError
+from store.files.failpoints import hit
+
+if TYPE_CHECKING:
+    from node.raft_node import RaftNode
+
+TRANSFER_TIMEOUT_MS: Final = 5_000
+"""From the request to another leader. A hand-over takes a round trip; this is ten elections."""
+HAND_OVER_POLL_MS: Final = 50
+"""How soon it is noticed that a hand-over has failed."""
+DRAIN_RETRY_MS: Final = 200
+"""A new leader cannot hand over at once: its followers have to catch up first."""
+CHANGE_TIMEOUT_MS: Final = 30_000
+_KINDS: Final = {
+    pb.MEMBER_CHANGE_ADD_LEARNER: ChangeKind.ADD_LEARNER,
+    pb.MEMBER_CHANGE_PROMOTE: ChangeKind.PROMOTE,
+    pb.MEMBER_CHANGE_REMOVE: ChangeKind.REMOVE,
+}
+_log: Final = structlog.get_logger(component="admin")
+
+
+class NodeAdmin:
+    """The methods; one per node."""
+
+    def __init__(self, node: "RaftNode") -> None:
+        self._node = node
+        self._began_s = time.monotonic()
+        self._leader_changed = asyncio.Event()
+        node.driver.add_role_listener(self._on_role)
+
+    def _on_role(self, _change: RoleChange) -> None:
+        self._leader_changed.set()
+
+    @property
+    def uptime_ms(self) -> int:
+        """Since this node began to serve."""
+        return int(1000 * (time.monotonic() - self._began_s))
+
+    # --- Status ---
+
+    async def node_status(self, _request: pb.NodeStatusRequest) -> pb.NodeStatusResponse:
+        """Say everything that a person wants to know of this node."""
+        return self.status()
+
+    def status(self) -> pb.NodeStatusResponse:
+        """As `node_status`; cheap enough to be asked every second by many."""
+        node = self._node
+        stats, store = node.replica.stats().raft, node.log.store.stats()
+        broker = node.broker.stats()
+        return pb.NodeStatusResponse(
+            cluster_id=node.settings.cluster_id,
+            node_id=stats.node_id,
+            version=__version__,
+            role=stats.role.name.lower(),
+            term=stats.term,
+            leader_id=stats.leader,
+            first_index=stats.first_index,
+            last_index=stats.last_index,
+            durable_index=stats.synced,
+            commit_index=stats.commit,
+            applied_index=stats.applied,
+            first_position=store.gauges.min_position,
+            end_position=store.gauges.wrote_position,
+            flush=node.settings.flush,
+            standing=stats.standing.name.lower(),
+            disk_state=store.gauges.disk_state,
+            disk_used_ratio=store.gauges.disk_used_ratio,
+            uptime_ms=self.uptime_ms,
+            appends_total=broker.records_total,
+            appended_size_bytes_total=broker.records_size_bytes_total,
+            pulls_total=broker.pulls_total,
+            pulled_records_total=broker.pulled_records_total,
+            busy_total=broker.busy_total,
+            in_flight_size_bytes=broker.in_flight_size_bytes,
+            is_draining=node.broker.is_draining,
+            loss_from_index=node.driver.loss_from,
+            members=self._members(),
+            detail="; ".join(self._details(node.warnings())),
+            pid=os.getpid(),
+            replication=node.settings.replication,
+        )
+
+    def _details(self, warnings: tuple[str, ...]) -> list[str]:
+        node, ready = self._node, self._node.health.ready()
+        found = [] if ready.is_good else [ready.reason]
+        if node.driver.loss_from != NO_INDEX:
+            found.append(f"acked records may be missing from index {node.driver.loss_from} on")
+        settings, standing = node.settings, node.replica.core.state.standing
+        if standing is Standing.JOINING and node.lives.lost:
+            found.append(
+                f"its disk is an old copy of what it held: {node.lives.lost}; it neither votes nor "
+                'counts; see operations.md, "A node came back with an old copy of its disk"'
+            )
+        elif standing is Standing.JOINING and settings.node_id in settings.voters:
+            found.append(
+                f"its disk was empty, and node {settings.node_id} may have voted before: it "
+                "neither votes nor counts; remove it and add the disk under a new id"
+            )
+        if node.nameserver.problem:
+            found.append(node.nameserver.problem)
+        return [*found, *warnings]
+
+    def _members(self) -> list[pb.MemberStatus]:
+        node = self._node
+        stats = node.replica.stats().raft
+        progress = {row.node: row for row in stats.progress}
+        found = []
+        for member in sorted({*stats.voters, *stats.learners}):
+            row = progress.get(member)
+            is_own = member == stats.node_id
+            match = row.match if row is not None else NO_INDEX
+            if is_own and stats.role is Role.LEADER:
+                match = stats.synced
+            found.append(
+                pb.MemberStatus(
+                    node_id=member,
+                    address=node.broker.address_of(member),
+                    peer_address=node.peer_address_of(member),
+                    is_voter=member in stats.voters,
+                    is_connected=is_own or node.link.is_connected(member),
+                    match_index=match,
+                    progress=row.state.name.lower() if row is not None else "",
+                )
+            )
+        return found
+
+    # --- Leadership ---
+
+    async def transfer_leadership(
+        self, request: pb.TransferLeadershipRequest
+    ) -> pb.TransferLeadershipResponse:
+        """Hand leadership over and wait until somebody else leads."""
+        await self.hand_over(request.node_id, TRANSFER_TIMEOUT_MS)
+        driver = self._node.driver
+        return pb.TransferLeadershipResponse(leader_id=driver.leader_id, term=driver.term)
+
+    async def hand_over(self, target: NodeId, timeout_ms: int) -> None:
+        """Return once another node leads. Raises NotLeaderError or TransferRefusedError."""
+        driver = self._node.driver
+        if target == driver.node_id and driver.role is Role.LEADER:
+            return
+        target = driver.transfer_leadership(target)
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                while driver.leader_id in (driver.node_id, NO_NODE):
+                    self._check_hand_over(target)
+                    self._leader_changed.clear()
+                    await self._leader_changed_soon()
+        except TimeoutError as error:
+            what = f"it did not take over within {timeout_ms} ms"
+            raise TransferRefusedError(target, what) from error
+
+    def _check_hand_over(self, target: NodeId) -> None:
+        """Raise TransferRefusedError once nobody can take over any more."""
+        # Not the stats: they ask the log, which a stop that went on meanwhile may have closed.
+        node, state = self._node, self._node.replica.core.state
+        if state.role is Role.LEADER and state.transferee == NO_NODE:
+            raise TransferRefusedError(target, "it did not take over in time")
+        others = [voter for voter in state.voters if voter != state.node_id]
+        if not any(node.link.is_connected(voter) for voter in others):
+            raise TransferRefusedError(target, "no other voter can be reached")
+
+    async def _leader_changed_soon(self) -> None:
+        try:
+            async with asyncio.timeout(HAND_OVER_POLL_MS / 1000):
+                await self._leader_changed.wait()
+        except TimeoutError:
+            return
+
+    async def leave_leadership(self) -> None:
+        """Hand over because this node drains and was elected nevertheless, until somebody takes."""
+        node, said = self._node, ""
+        while node.driver.role is Role.LEADER and node.broker.is_draining:
+            try:
+                await self.hand_over(NO_NODE, TRANSFER_TIMEOUT_MS)
+            except (NotLeaderError, ShuttingDownError):
+                return
+            except TransferRefusedError as error:
+                if str(error) != said:
+                    said = str(error)
+                    _log.warning("leads although it drains", reason=said)
+                await asyncio.sleep(DRAIN_RETRY_MS / 1000)
+
+    async def drain(self, request: pb.DrainRequest) -> pb.DrainResponse:
+        """Take no new appends and do not lead, until undone or restarted."""
+        node = self._node
+        node.broker.set_draining(not request.undo)
+        node.driver.is_draining = not request.undo
+        if request.undo:
+            node.health.enter(Phase.SERVING)
+        else:
+            node.health.enter(Phase.DRAINING, "an operator drains this node")
+            if node.driver.role is Role.LEADER:
+                await self.hand_over(NO_NODE, TRANSFER_TIMEOUT_MS)
+        return pb.DrainResponse()
+
+    async def accept_loss(self, request: pb.AcceptLossRequest) -> pb.AcceptLossResponse:
+        """Go on with what is left after a power loss of a majority."""
+        own = self._node.settings.cluster_id
+        if request.confirm_cluster_id != own:
+            raise WrongClusterError(request.confirm_cluster_id, own)
+        self._node.driver.accept_loss()
+        _log.warning("an operator accepted the loss of unsynced records")
+        return pb.AcceptLossResponse()
+
+    # --- Members ---
+
+    async def change_member(self, request: pb.ChangeMemberRequest) -> pb.ChangeMemberResponse:
+        """Change one member; returns when the change is committed."""
+        node, member = self._node, request.node_id
+        kind = _KINDS.get(request.change)
+        if kind is None:
+            raise BadRequestError("change", "one of MemberChange", str(request.change))
+        if member == NO_NODE:
+            raise BadRequestError("node_id", "a number of 1 or more", "0")
+        if kind is ChangeKind.ADD_LEARNER:
+            _check_address("address", request.address)
+            _check_address("peer_address", request.peer_address)
+        try:
+            async with asyncio.timeout(CHANGE_TIMEOUT_MS / 1000):
+                if kind is ChangeKind.ADD_LEARNER:
+                    # First, so that everybody can dial it when it becomes a member.
+                    await node.broker.put_member(member, request.address, request.peer_address)
+                hit("admin.before_change")
+                changing = node.driver.change_member(Change(kind, member))
+                hit("admin.after_change")
+                index = await changing
+                if kind is ChangeKind.REMOVE and member != node.driver.node_id:
+                    await self._forget(member)
+        except TimeoutError as error:
+            raise ChangeTimeoutError(CHANGE_TIMEOUT_MS) from error
+        _log.info("members changed", change=kind.value, member=member, index=index)
+        return pb.ChangeMemberResponse(index=index, members=self._members())
+
+    async def _forget(self, member: NodeId) -> None:
+        try:
+            await self._node.broker.put_member(member, "", "")
+        except (NodeError, RaftError) as error:
+            # The change itself is committed; a known address of nobody harms nobody.
+            _log.warning("an address was not removed", member=member, error=str(error))
+
+    # --- The other mode ---
+
+    async def ha_status(self, _request: pb.HaStatusRequest) -> pb.HaStatusResponse:
+        """Refuse: there is no master here."""
+        raise WrongModeError("HaStatus", self._node.settings.replication)
+
+    async def ha_promote(self, _request: pb.HaPromoteRequest) -> pb.HaPromoteResponse:
+        """Refuse: leaders are elected here."""
+        raise WrongModeError("HaPromote", self._node.settings.replication)
+
+    # --- Comparing replicas ---
+
+    async def chain_digest(self, request: pb.ChainDigestRequest) -> pb.ChainDigestResponse:
+        """Return the chain CRC of an applied entry, which stands for the whole log up to it."""
+        log, applied = self._node.log, self._node.driver.applied_index
+        index = applied if request.index == NO_INDEX else request.index
+        first_index = max(0, log.base_index)
+        if not first_index <= index <= applied:
+            raise PositionRangeError("applied index", index, first_index, applied + 1)
+        return pb.ChainDigestResponse(
+            index=index,
+            term=log.store.ledger.term_at(index),
+            chain_crc=log.store.ledger.tail_at(index).link.chain_crc,
+            end_position=log.store.ledger.end_of(index),
+        )
+
+
+def _check_address(name: str, text: str) -> None:
+    try:
+        address = Address.parse(text)
+    except ValueError as error:
+        raise BadRequestError(name, "host:port", repr(text)) from error
+    if address.is_wildcard or not address.port:
+        raise BadRequestError(name, "an address that others can dial", repr(text))

@@ -1,0 +1,96 @@
+"""Named producers: who has the name now, and that nobody else appends under it.
+
+Owns the claim and the check (fault-matrix K3, I12): from the moment at which a claim enters the log
+no batch of an earlier incarnation does, so nothing of one lies behind it. Must not know how a batch
+is written, or numbered: repeated batches are told by `sequences`, before anybody asks here.
+"""
+
+import asyncio
+from typing import Final
+
+from node.broker.append.own_appends import OwnAppends
+from node.broker.core.context import Context, within
+from node.errors.common import AppendTimeoutError, LimitReachedError
+from node.errors.producers import ProducerFencedError
+from node.state.tables.incarnations import IncarnationsPart
+from quorumlog.pb.log_pb2 import (
+    ClaimProducerRequest,
+    ClaimProducerResponse,
+    ProducerIncarnation,
+)
+from quorumlog.pb.state_pb2 import Command
+
+
+class Incarnations:
+    """One per broker. What is under way is of one term: see `end`."""
+
+    def __init__(self, context: Context, own_appends: OwnAppends) -> None:
+        self._context: Final = context
+        self._own_appends = own_appends
+        self._working: set[asyncio.Task[ClaimProducerResponse]] = set()
+        self._coming: dict[str, set[int]] = {}
+        """The claims of each name that are in the log and not known to be applied."""
+
+    async def claim_producer(self, request: ClaimProducerRequest) -> ClaimProducerResponse:
+        """Make the caller the last incarnation of a name; once it returns all others are fenced.
+
+        Repeated after its answer was lost, it fences what was claimed for the same caller before,
+        which has sent nothing. Raises LimitReachedError, NotLeaderError and as `OwnAppends.write`.
+        """
+        context, name = self._context, request.name
+        context.check_cluster(request.cluster_id)
+        context.check_name("name", name)
+        context.check_leads()
+        # Whoever gives up does not withdraw it: it counts until it is decided.
+        task = asyncio.get_running_loop().create_task(self._write(name))
+        self._working.add(task)
+        task.add_done_callback(self._working.discard)
+        timeout_ms = context.limits.append_timeout_ms
+        return await within(
+            asyncio.shield(task), timeout_ms, lambda: AppendTimeoutError(timeout_ms)
+        )
+
+    async def _write(self, name: str) -> ClaimProducerResponse:
+        """Take the next number. From the look at the last one to the log nothing comes between."""
+        self._check_room(name)
+        number = self._last(name) + 1
+        command = Command(claim_producer=Command.ClaimProducer(name=name, number=number))
+        table = self._coming
+        coming = table.setdefault(name, set())
+        coming.add(number)
+        try:
+            # It is written before anything else can happen, or not at all. Should it fail later,
+            # this node leads no longer: `end` was called, and the next leader knows.
+            written = await self._own_appends.write(b"", [command])
+        finally:
+            coming.remove(number)
+            if not coming:
+                del table[name]
+        return ClaimProducerResponse(number=number, index=written.index)
+
+    def check(self, incarnation: ProducerIncarnation) -> None:
+        """Refuse a batch that is about to enter the log unless its sender has the name."""
+        last = self._last(incarnation.name)
+        if incarnation.number != last or not last:  # 0 is nobody's.
+            raise ProducerFencedError(incarnation.name, incarnation.number, last)
+
+    def _last(self, name: str) -> int:
+        numbers = self._context.state.part(IncarnationsPart).numbers
+        return max(numbers.get(name, 0), *self._coming.get(name, (0,)))
+
+    def _check_room(self, name: str) -> None:
+        """Refuse what the state would refuse, were all that is under way applied."""
+        numbers = self._context.state.part(IncarnationsPart).numbers
+        count = len(numbers.keys() | self._coming.keys() | {name})
+        limit = self._context.limits.producer_name_count_max
+        if name not in numbers and count > limit:
+            raise LimitReachedError("names of producers", count, limit)
+
+    # --- LeaderWork ---
+
+    def begin(self) -> None:
+        """This node leads, and the state has all names."""
+
+    def end(self) -> None:
+        """This node leads no longer: what was under way is decided by the next leader's log."""
+        self._coming = {}

@@ -1,0 +1,427 @@
+"""Appends: from a client's batch to its receipt.
+
+Owns the checks of a batch, the bounds of what is under way, and what each caller is told. Must not
+know how entries are replicated. There is no task and no coroutine per batch: an append is one
+object that the driver's future calls back. Above the bounds appends are parked, first come first
+served, so that the batches of a producer stay in order.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final
+
+from node.broker.append.attached import NO_RIDER, Rider
+from node.broker.append.receipts import COMMAND_QUEUE, QueueRanges, Receipts
+from node.broker.append.sequences import InFlight, Sequences
+from node.broker.append.sizes import Sizes
+from node.broker.core.context import Context
+from node.broker.core.ports import Committed, Prepared
+from node.config.limits import COMMAND_SIZE_BYTES_MAX, DEAD_LETTER_SIZE_BYTES_MAX
+from node.errors.common import (
+    AppendTimeoutError,
+    BadRequestError,
+    BusyError,
+    DrainingError,
+    NodeError,
+    OutcomeUnknownError,
+    ReservedTopicError,
+    ShuttingDownError,
+    TopicNotWritableError,
+    UnknownQueueError,
+    UnknownTopicError,
+)
+from node.errors.producers import ProducerFencedError
+from node.state.command_records import CommandEncoder
+from node.state.state import PERMISSION_WRITE
+from node.state.tables.topic_names import is_reserved
+from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse, ProducerIncarnation
+from raft import errors as raft_errors
+from raft.errors import RaftError
+from raft.messages import NO_INDEX
+from store import format as fmt
+from store.errors import LimitExceededError, StoreError
+
+Refused = (NodeError, StoreError, RaftError)
+
+
+def batch_size_bytes_max(context: Context) -> int:
+    """Return the largest batch a client may send.
+
+    What is stored must also fit into an entry of the broker's own, whatever becomes of it.
+    """
+    return own_size_bytes_max(context) - DEAD_LETTER_SIZE_BYTES_MAX
+
+
+def own_size_bytes_max(context: Context) -> int:
+    """Return the largest batch of the broker's own: an entry without its header and our command."""
+    config = context.store.config
+    entry = min(
+        config.batch_size_bytes_max,
+        fmt.ENTRY_SIZE_BYTES_MAX,
+        config.file_size_bytes - fmt.BLANK_SIZE_BYTES_MIN,
+    )
+    return entry - fmt.ENTRY_HEADER_SIZE_BYTES - COMMAND_SIZE_BYTES_MAX
+
+
+def _refuse_names(incarnation: ProducerIncarnation) -> None:
+    """Where nobody can claim a name nobody has one."""
+    raise ProducerFencedError(incarnation.name, incarnation.number, 0)
+
+
+class _Append:
+    """One batch and who waits for it."""
+
+    __slots__ = (
+        "attached",
+        "flight",
+        "future",
+        "incarnation",
+        "produce",
+        "producer_id",
+        "queues",
+        "record_count",
+        "records",
+        "rider",
+        "sequence",
+        "size_bytes",
+        "timeout_ms",
+        "timer",
+    )
+
+    def __init__(
+        self,
+        produce: "Produce",
+        request: AppendRequest,
+        records: bytes,
+        timeout_ms: int,
+        future: "asyncio.Future[AppendResponse]",
+        rider: Rider,
+    ) -> None:
+        self.produce = produce
+        self.records = records
+        self.rider = rider
+        self.size_bytes = len(records)
+        self.record_count = request.record_count
+        self.incarnation = request.incarnation if request.HasField("incarnation") else None
+        self.producer_id = request.producer_id
+        self.sequence = request.sequence
+        self.timeout_ms = timeout_ms
+        self.future = future
+        self.attached: list[asyncio.Future[AppendResponse]] | None = None
+        """Callers that sent the same batch again while it was under way."""
+        self.queues: QueueRanges = {}
+        self.flight: InFlight[_Append] | None = None
+        self.timer: asyncio.TimerHandle | None = None
+
+    def check(self, prepared: Prepared) -> None:
+        """Refuse a batch by what it touches; nothing is written yet."""
+        topics = self.produce.context.state.topics
+        self.queues = queues = prepared.queues
+        visible_count, rider = 0, self.rider
+        command_count = (self.producer_id != 0) + rider.command_count
+        for key, (_, count) in queues.items():
+            visible_count += count
+            name = key[0].decode("ascii")
+            topic = topics.get(name)
+            if topic is not None and not is_reserved(name):
+                if not topic.permission & PERMISSION_WRITE:
+                    raise TopicNotWritableError(name, topic.permission)
+                if key[1] >= topic.queue_count:
+                    raise UnknownQueueError(name, key[1], topic.queue_count)
+            elif is_reserved(name):
+                is_ours = key == COMMAND_QUEUE and count == command_count
+                if not is_ours and key not in rider.system_queues:
+                    raise ReservedTopicError(name)
+            else:
+                raise UnknownTopicError(name)
+        found = prepared.record_count - command_count
+        if found != self.record_count:
+            raise BadRequestError("record_count", f"{found}, as in records", f"{self.record_count}")
+        if visible_count != prepared.record_count:
+            raise BadRequestError("records", "no prepared or rolled back ones", "some")
+        if self.incarnation is not None:
+            self.produce.check_incarnation(self.incarnation)
+        rider.check(prepared)
+
+    def on_decided(self, decided: "asyncio.Future[Committed]") -> None:
+        self.produce.on_decided(self, decided)
+
+    def on_timeout(self) -> None:
+        self.produce.on_timeout(self)
+
+
+class Produce:
+    """One per broker."""
+
+    def __init__(
+        self,
+        context: Context,
+        check_incarnation: Callable[[ProducerIncarnation], None] = _refuse_names,
+    ) -> None:
+        """`check_incarnation` refuses a batch of a named producer that has lost its name."""
+        self.context: Final = context
+        self.check_incarnation: Final = check_incarnation
+        self._loop = asyncio.get_running_loop()
+        self._encoder = CommandEncoder(context.store.config.store_host)
+        self._sequences: Sequences[_Append] = Sequences(context)
+        self._receipts = Receipts(context)
+        self._parked: OrderedDict[_Append, None] = OrderedDict()
+        """Those that wait, the first one first. Who gives up leaves at once: there may be no end of
+        them while nothing is decided."""
+        self.sizes: Final = Sizes(context.limits.topic_count_max)
+        self.batch_size_bytes_max: Final = batch_size_bytes_max(context)
+        self.own_size_bytes_max: Final = own_size_bytes_max(context)
+        self.is_draining = False
+        self.in_flight_count = self.in_flight_size_bytes = self.parked_size_bytes = 0
+        self.batches_total = self.records_total = self.size_bytes_total = 0
+        """Acked by this process, duplicates not counted."""
+        self.duplicates_total = self.failed_total = self.busy_total = self.timeouts_total = 0
+
+    # --- Beginning ---
+
+    def append(
+        self, request: AppendRequest, rider: Rider = NO_RIDER
+    ) -> "asyncio.Future[AppendResponse]":
+        """Append a batch; the future resolves with its receipt or fails, and never raises here.
+
+        Cancelling it does not withdraw the batch.
+        """
+        future: asyncio.Future[AppendResponse] = self._loop.create_future()
+        try:
+            self._begin(request, future, rider)
+        except Refused as error:
+            self._fail(future, error)
+        return future
+
+    def refuse(self, error: Exception) -> "asyncio.Future[AppendResponse]":
+        """Answer a batch that a feature could not take; nothing was written."""
+        future: asyncio.Future[AppendResponse] = self._loop.create_future()
+        self._fail(future, error)
+        return future
+
+    def _begin(
+        self, request: AppendRequest, future: "asyncio.Future[AppendResponse]", rider: Rider
+    ) -> None:
+        context = self.context
+        context.check_cluster(request.cluster_id)
+        if self.is_draining and not context.is_stopped:
+            raise context.with_leader(DrainingError())
+        context.check_leads()
+        records, limit_ms = request.records, context.limits.append_timeout_ms
+        if not records:
+            raise BadRequestError("records", "at least one record", "empty")
+        size_bytes = len(records) + len(rider.commands)
+        limit = self.own_size_bytes_max if rider.moves_stored else self.batch_size_bytes_max
+        if size_bytes > limit:
+            raise LimitExceededError("batch", size_bytes, limit)
+        timeout_ms = min(request.timeout_ms or limit_ms, limit_ms)
+        append = _Append(self, request, records, timeout_ms, future, rider)
+        # Whoever waits is looked at when it is his turn: by then those before him have theirs.
+        must_wait = bool(self._parked) or not self._has_room(append)
+        if append.producer_id and not must_wait and self._is_known(append):
+            return
+        if must_wait or not self._propose(append):
+            self._park(append)
+        if not future.done():
+            append.timer = self._loop.call_later(timeout_ms / 1000, append.on_timeout)
+
+    def known(self, producer_id: int, sequence: int) -> "asyncio.Future[AppendResponse] | None":
+        """Return the first answer to a batch that has been here before; None for another one.
+
+        For a feature that would look at the state before it makes the batch: what it would refuse
+        now may have been done then. Raises Refused.
+        """
+        if not producer_id or self._parked:
+            return None  # Those that wait are looked at in their turn.
+        future: asyncio.Future[AppendResponse] = self._loop.create_future()
+        request = AppendRequest(producer_id=producer_id, sequence=sequence)
+        timeout_ms = self.context.limits.append_timeout_ms
+        append = _Append(self, request, b"", timeout_ms, future, NO_RIDER)
+        return future if self._is_known(append) else None
+
+    def _is_known(self, append: _Append) -> bool:
+        """Answer a batch that has been here before; say whether it has."""
+        first = self._sequences.find(append.producer_id, append.sequence)
+        if first is None:
+            return False
+        if isinstance(first, int):
+            response = self._receipts.of_duplicate(append.producer_id, append.sequence, first)
+            self.duplicates_total += 1
+            _resolve(append.future, response)
+        else:
+            self._attach(append, first)
+        return True
+
+    def _attach(self, append: _Append, first: _Append) -> None:
+        """Have a caller wait for the same batch that is under way, as long as it can."""
+        attached = first.attached = first.attached or []
+        limit = self.context.limits.producer_window_count
+        if len(attached) >= limit:
+            raise BusyError("callers of one batch", len(attached), limit)
+        attached.append(append.future)
+        timer = self._loop.call_later(append.timeout_ms / 1000, append.on_timeout)
+
+        def leave(future: "asyncio.Future[AppendResponse]") -> None:
+            timer.cancel()
+            attached.remove(future)
+
+        append.future.add_done_callback(leave)
+
+    # --- Bounds ---
+
+    @property
+    def parked_count(self) -> int:
+        """Batches that wait for room."""
+        return len(self._parked)
+
+    def _has_room(self, append: _Append) -> bool:
+        limits = self.context.limits
+        size_bytes = self.in_flight_size_bytes + append.size_bytes
+        is_within = (
+            size_bytes <= limits.in_flight_size_bytes_max
+            and self.in_flight_count < limits.in_flight_count_max
+        )
+        return is_within or self.in_flight_count == 0
+
+    def _park(self, append: _Append) -> None:
+        """Let a batch wait for room behind those that came before it."""
+        limits = self.context.limits
+        if self.parked_count >= limits.parked_append_count_max:
+            raise BusyError("waiting appends", self.parked_count, limits.parked_append_count_max)
+        size_bytes = self.parked_size_bytes + append.size_bytes
+        if size_bytes > limits.parked_append_size_bytes_max:
+            limit = limits.parked_append_size_bytes_max
+            raise BusyError("bytes of waiting appends", size_bytes, limit)
+        self.parked_size_bytes = size_bytes
+        self._parked[append] = None
+
+    def _unpark(self, append: _Append) -> None:
+        del self._parked[append]
+        self.parked_size_bytes -= append.size_bytes
+
+    def _resume(self) -> None:
+        """Propose what waited, in order, as far as there is room."""
+        while self._parked:
+            append = next(iter(self._parked))
+            is_cancelled = append.future.done()
+            if not is_cancelled and not (self._has_room(append) and self._resume_one(append)):
+                return
+            self._unpark(append)
+
+    def _resume_one(self, append: _Append) -> bool:
+        """Propose a batch that waited, or fail it; False if it has to go on waiting."""
+        try:
+            if append.producer_id and self._is_known(append):
+                _cancel(append.timer)
+                return True
+            return self._propose(append)
+        except Refused as error:
+            _cancel(append.timer)
+            self._fail(append.future, error)
+            return True
+
+    def fail_parked(self) -> None:
+        """This node stopped leading, or stops: nobody who waits will get through."""
+        for append in list(self._parked):
+            self._unpark(append)
+            _cancel(append.timer)
+            self._fail(append.future, self.context.why_not())
+
+    # --- Under way ---
+
+    def _propose(self, append: _Append) -> bool:
+        """Hand a batch to the log; False if it is full of undecided entries. Raises Refused."""
+        records, rider = append.records, append.rider
+        if rider is not NO_RIDER:
+            records += rider.commands
+        if append.producer_id:
+            self._sequences.check_room(append.producer_id)
+            records += self._encoder.encode_producer_batch(
+                append.producer_id,
+                append.sequence,
+                append.record_count,
+                0 if self.context.kind.has_entries else len(records),
+            )
+        try:
+            decided = self.context.driver.append(records, append.check)
+        except raft_errors.BusyError:
+            if self.in_flight_count == 0:
+                raise
+            return False
+        append.records = b""  # The log has it.
+        self.in_flight_count += 1
+        self.in_flight_size_bytes += append.size_bytes
+        if append.producer_id:
+            append.flight = self._sequences.begin(append.producer_id, append.sequence, append)
+        decided.add_done_callback(append.on_decided)
+        return True
+
+    def on_decided(self, append: _Append, decided: "asyncio.Future[Committed]") -> None:
+        """The driver says what became of an entry: tell all who wait for it."""
+        self.in_flight_count -= 1
+        self.in_flight_size_bytes -= append.size_bytes
+        _cancel(append.timer)
+        if append.flight is not None:
+            self._sequences.end(append.producer_id, append.sequence, append.flight)
+        error = ShuttingDownError() if decided.cancelled() else decided.exception()
+        append.rider.on_decided(decided.result() if error is None else None)
+        if error is None:
+            self._tell(append, decided.result())
+        else:
+            assert isinstance(error, Exception), f"{error!r}"
+            if isinstance(error, ShuttingDownError):  # True of calls that were not begun only.
+                error = OutcomeUnknownError(NO_INDEX, self.context.driver.term)
+            self._fail(append.future, error)
+            for future in append.attached or ():
+                self._fail(future, error)
+        if self._parked:
+            self._resume()
+
+    def _tell(self, append: _Append, committed: Committed) -> None:
+        self.batches_total += 1
+        self.records_total += append.record_count
+        self.size_bytes_total += append.size_bytes
+        self.sizes.note(append.queues, append.record_count, append.size_bytes)
+        if append.future.done() and not append.attached:
+            return
+        response = self._receipts.of_commit(committed, append.queues, append.record_count)
+        if append.rider is not NO_RIDER:
+            append.rider.describe(response, committed)
+        _resolve(append.future, response)
+        for future in append.attached or ():
+            self.duplicates_total += 1
+            again = AppendResponse()
+            again.CopyFrom(response)
+            again.is_duplicate = True
+            _resolve(future, again)
+
+    def on_timeout(self, append: _Append) -> None:
+        """The caller's time is over. What is under way goes its way."""
+        append.timer = None  # It knows the append: nothing of a batch outlives its caller.
+        if append in self._parked:
+            self._unpark(append)
+            limit = self.context.limits.in_flight_size_bytes_max
+            self._fail(
+                append.future, BusyError("in-flight bytes", self.in_flight_size_bytes, limit)
+            )
+        else:
+            self.timeouts_total += 1
+            self._fail(append.future, AppendTimeoutError(append.timeout_ms))
+
+    def _fail(self, future: "asyncio.Future[AppendResponse]", error: Exception) -> None:
+        error = self.context.translate(error)
+        self.failed_total += 1
+        self.busy_total += isinstance(error, BusyError)
+        if not future.done():
+            future.set_exception(error)
+
+
+def _resolve(future: "asyncio.Future[AppendResponse]", response: AppendResponse) -> None:
+    if not future.done():
+        future.set_result(response)
+
+
+def _cancel(timer: asyncio.TimerHandle | None) -> None:
+    if timer is not None:
+        timer.cancel()

@@ -1,0 +1,102 @@
+"""Idempotence: which batch of a producer may come next, and which has been here before.
+
+Owns the rule (design 7): sequences of a producer are 0, 1, 2... without a gap; what is committed is
+in the replicated state, what is under way is here. Must not know how a batch is written. What is
+under way belongs to one term: the leader of the next one has applied all that survived of it
+before it answers, so nothing older counts any more.
+"""
+
+from typing import Final, Generic, TypeVar
+
+from node.broker.core.context import Context
+from node.errors.common import (
+    BusyError,
+    DuplicateExpiredError,
+    OutOfSequenceError,
+    UnknownProducerError,
+)
+
+_Append = TypeVar("_Append")
+
+
+class InFlight(Generic[_Append]):
+    """Batches of one producer that are written and not decided. Never empty but for a moment."""
+
+    __slots__ = ("appends", "next_sequence", "term")
+
+    def __init__(self, term: int) -> None:
+        self.term = term
+        self.next_sequence = 0
+        self.appends: dict[int, _Append] = {}
+        """By sequence."""
+
+
+class Sequences(Generic[_Append]):
+    """One per broker."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._in_flight: Final[dict[int, InFlight[_Append]]] = {}
+
+    def find(self, producer_id: int, sequence: int) -> _Append | int | None:
+        """Say what a batch is: None if it is the next one, else where the first of it is.
+
+        That is the append under way, or the log position of its command record. Raises
+        OutOfSequenceError, UnknownProducerError, DuplicateExpiredError.
+        """
+        flight = self._flight(producer_id)
+        producer = self._context.state.producers.get(producer_id)
+        if flight is not None:
+            first = flight.appends.get(sequence)
+            if first is not None:
+                return first
+            expected = flight.next_sequence
+        elif producer is not None:
+            expected = producer.last_sequence + 1
+        elif sequence and self._has_forgotten():
+            raise UnknownProducerError(producer_id, sequence)
+        else:  # New; if this is not its first batch, that one is still to come.
+            expected = 0
+        if sequence == expected:
+            return None
+        if sequence > expected:
+            raise OutOfSequenceError(producer_id, expected, sequence)
+        position = producer.position_of(sequence) if producer is not None else None
+        if position is None:
+            first_kept = producer.first_kept if producer is not None else expected
+            raise DuplicateExpiredError(producer_id, sequence, first_kept)
+        return position
+
+    def _has_forgotten(self) -> bool:
+        """Whether any producer was ever forgotten: the table has never been full before that."""
+        return len(self._context.state.producers) >= self._context.limits.producer_count_max
+
+    def check_room(self, producer_id: int) -> None:
+        """Refuse more batches than the window remembers: their duplicates could not be told."""
+        flight = self._flight(producer_id)
+        limit = self._context.limits.producer_window_count
+        if flight is not None and len(flight.appends) >= limit:
+            what = f"batches in flight of producer {producer_id:016x}"
+            raise BusyError(what, len(flight.appends), limit)
+
+    def begin(self, producer_id: int, sequence: int, append: _Append) -> InFlight[_Append]:
+        """Note that a batch was written. Hand what is returned to `end`."""
+        flight = self._flight(producer_id)
+        if flight is None:
+            flight = self._in_flight[producer_id] = InFlight(self._context.driver.term)
+        flight.appends[sequence] = append
+        flight.next_sequence = sequence + 1
+        return flight
+
+    def end(self, producer_id: int, sequence: int, flight: InFlight[_Append]) -> None:
+        """Note that a batch is decided, whichever way."""
+        del flight.appends[sequence]
+        if not flight.appends and self._in_flight.get(producer_id) is flight:
+            del self._in_flight[producer_id]
+
+    def _flight(self, producer_id: int) -> InFlight[_Append] | None:
+        flight = self._in_flight.get(producer_id)
+        if flight is not None and flight.term != self._context.driver.term:
+            del self._in_flight[producer_id]
+            return None
+        return flight

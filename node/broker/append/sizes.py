@@ -1,0 +1,60 @@
+"""How large messages are, by topic.
+
+Owns the counts; must not know records. A batch is counted by the mean size of its records, in one
+step whatever it holds: that is exact for a batch of like messages, and cheap for every other.
+"""
+
+from typing import Final, NamedTuple
+
+from node.broker.append.receipts import COMMAND_QUEUE, QueueRanges
+
+BUCKET_COUNT: Final = 24
+"""Bucket k has records below 2**k bytes; the last one holds the largest that there may be."""
+
+
+class TopicSizes(NamedTuple):
+    """Of one topic, since the process started to count."""
+
+    record_count: int
+    size_bytes: int
+    buckets: tuple[int, ...]
+
+
+class Sizes:
+    """One per broker."""
+
+    def __init__(self, topic_count_max: int) -> None:
+        self._topic_count_max = topic_count_max
+        self._topics: dict[bytes, list[int]] = {}
+        """Topic: bytes, then the count of each bucket."""
+        self._total = [0] * (BUCKET_COUNT + 1)
+
+    def note(self, queues: QueueRanges, record_count: int, size_bytes: int) -> None:
+        """Count a batch that was acked."""
+        mean = size_bytes // record_count
+        bucket = min(mean.bit_length(), BUCKET_COUNT - 1) + 1
+        topics, total = self._topics, self._total
+        total[0] += size_bytes
+        total[bucket] += record_count
+        for key, (_, count) in queues.items():
+            if key == COMMAND_QUEUE:
+                continue
+            topic = key[0]
+            found = topics.get(topic)
+            if found is None:
+                if len(topics) >= self._topic_count_max:
+                    topics.clear()  # Names of deleted topics have piled up: begin again.
+                found = topics[topic] = [0] * (BUCKET_COUNT + 1)
+            found[0] += count * mean
+            found[bucket] += count
+
+    def of(self, topic: str) -> TopicSizes:
+        """Return what was counted of a topic."""
+        found = self._topics.get(topic.encode(), [0] * (BUCKET_COUNT + 1))
+        return TopicSizes(sum(found[1:]), found[0], tuple(found[1:]))
+
+    @property
+    def total(self) -> TopicSizes:
+        """What was counted of all topics."""
+        found = self._total
+        return TopicSizes(sum(found[1:]), found[0], tuple(found[1:]))

@@ -1,0 +1,207 @@
+"""What all parts of the broker share: who this node is, what it holds, and whether it may answer.
+
+Owns the checks that many calls begin with, and the way from an error of a lower layer to one with a
+leader hint; must not know any single call.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, NamedTuple, TypeVar
+
+from node.broker.core.batches import Batches, EntryBatches
+from node.broker.core.offset_moves import OffsetMoves
+from node.broker.core.ports import BrokerDriver
+from node.config.limits import Limits
+from node.errors.common import (
+    BadRequestError,
+    NodeError,
+    NotLeaderError,
+    NotReadyError,
+    ShuttingDownError,
+    TopicNotReadableError,
+    UnknownQueueError,
+    UnknownTopicError,
+    WrongClusterError,
+)
+from node.errors.translation import from_raft
+from node.state.machine import StateMachine
+from node.state.state import PERMISSION_READ, State, Topic
+from quorumlog.pb import common_pb2
+from raft.errors import RaftError
+from raft.messages import NO_NODE, NodeId
+from raft.transitions import Role
+from store.errors import CorruptionError, DerivedFileError
+from store.ledger.ledger import Ledger
+from store.reads import Reads
+
+_T = TypeVar("_T")
+NAME_CHARACTERS: Final = frozenset(
+    "%|_-0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+)
+
+
+class BrokerIdentity(NamedTuple):
+    """Who this node is for its clients."""
+
+    cluster_id: str
+    is_flush_sync: bool
+    """Whether a quorum has synced what is committed, or only holds it in memory."""
+    addresses: Mapping[NodeId, str]
+    """host:port of each node's client service, as configured; replicated addresses override it."""
+    group: str = "g0"
+    """The broker group that this node is of."""
+
+
+class LogKind(NamedTuple):
+    """How the log is replicated, as far as callers of the broker notice."""
+
+    batches: Batches
+    durability: Callable[[], common_pb2.Durability]
+    """What a receipt that is given now promises."""
+    not_leader: Callable[[NodeId], NodeError]
+    """What a node that does not lead answers; it is given who leads."""
+    has_entries: bool
+    """Else an idempotent batch has to say its size: nothing around it does."""
+    why_not_local: Callable[[], NodeError | None] = lambda: None
+    """What a node answers that has nothing yet that may be read, whoever leads."""
+
+
+def entries(log: Ledger, *, is_flush_sync: bool) -> LogKind:
+    """Return the kind of a log whose batches are entries that a quorum commits."""
+    durability = (
+        common_pb2.DURABILITY_QUORUM_DISK if is_flush_sync else common_pb2.DURABILITY_QUORUM_MEMORY
+    )
+    return LogKind(EntryBatches(log), lambda: durability, NotLeaderError, True)
+
+
+class Context:
+    """One per broker."""
+
+    def __init__(
+        self,
+        driver: BrokerDriver,
+        store: Reads,
+        machine: StateMachine,
+        identity: BrokerIdentity,
+        limits: Limits,
+        kind: LogKind | None = None,
+    ) -> None:
+        """`kind` is that of a ledger if it is not given."""
+        if kind is None:
+            assert isinstance(store.log, Ledger), f"{store.log} needs a kind of its own"
+            kind = entries(store.log, is_flush_sync=identity.is_flush_sync)
+        self.kind: Final = kind
+        self.driver: Final = driver
+        self.store: Final = store
+        self.machine: Final = machine
+        self.identity: Final = identity
+        self.limits: Final = limits
+        self.moves: Final = OffsetMoves()
+        """What commands under way will do to offsets; every way into the log notes it."""
+        self.is_stopped = False
+        self.on_damage: Callable[[CorruptionError | DerivedFileError], None] = _ignore
+        """Gets what work beside the calls found to be damaged; the calls' own is seen by those."""
+
+    @property
+    def state(self) -> State:
+        """The replicated state; a snapshot replaces it, so it is looked up each time."""
+        return self.machine.state
+
+    # --- Whether this node may answer ---
+
+    def check_cluster(self, cluster_id: str) -> None:
+        """Refuse callers that mean another cluster. Empty: they do not say."""
+        if cluster_id and cluster_id != self.identity.cluster_id:
+            raise WrongClusterError(cluster_id, self.identity.cluster_id)
+
+    def check_running(self) -> None:
+        """Raise ShuttingDownError once the broker is stopped."""
+        if self.is_stopped:
+            raise self.with_leader(ShuttingDownError())
+
+    def check_local(self) -> None:
+        """Raise unless this node may answer from what it has, whoever leads."""
+        self.check_running()
+        error = self.kind.why_not_local()
+        if error is not None:
+            raise self.with_leader(error)
+
+    def check_leads(self) -> None:
+        """Raise unless this node leads and knows everything that was acked before."""
+        if self.is_stopped or not self.driver.is_ready:
+            raise self.why_not()
+
+    def why_not(self) -> NodeError:
+        """Say why this node may not answer as the leader."""
+        driver = self.driver
+        if self.is_stopped:
+            return self.with_leader(ShuttingDownError())
+        if driver.role is Role.LEADER:
+            return NotReadyError(driver.term).with_leader(
+                driver.node_id, self.address_of(driver.node_id)
+            )
+        return self.with_leader(self.kind.not_leader(driver.leader_id))
+
+    # --- Where others are ---
+
+    def address_of(self, node: NodeId) -> str:
+        """Return host:port of a node's client service; empty if it is not known."""
+        member = self.state.members.get(node)
+        if member is not None and member.address:
+            return member.address
+        return self.identity.addresses.get(node, "")
+
+    def with_leader(self, error: NodeError) -> NodeError:
+        """Add where the leader is, as this node knows it."""
+        leader = self.driver.leader_id
+        return error.with_leader(leader, self.address_of(leader) if leader != NO_NODE else "")
+
+    def translate(self, error: Exception) -> Exception:
+        """Return the error a caller gets: Raft's as the node's, hints with an address."""
+        if isinstance(error, RaftError):
+            error = from_raft(error)
+        if isinstance(error, NotReadyError):
+            return self.why_not() if not self.driver.is_ready else error
+        if isinstance(error, NodeError):
+            if error.leader_id != NO_NODE:
+                return error.with_leader(error.leader_id, self.address_of(error.leader_id))
+            if error.status == "UNAVAILABLE":
+                return self.with_leader(error)
+        return error
+
+    # --- Topics and names ---
+
+    def topic(self, name: str) -> Topic:
+        """Return a topic. Raises UnknownTopicError."""
+        topic = self.state.topic(name)
+        if topic is None:
+            raise UnknownTopicError(name)
+        return topic
+
+    def readable(self, name: str, queue_id: int) -> None:
+        """Raise unless there is such a queue and it may be read."""
+        topic = self.topic(name)
+        if not topic.permission & PERMISSION_READ:
+            raise TopicNotReadableError(name, topic.permission)
+        if not 0 <= queue_id < topic.queue_count:
+            raise UnknownQueueError(name, queue_id, topic.queue_count)
+
+    def check_name(self, field: str, name: str) -> None:
+        """Refuse a name of a group that cannot stand in the files of RocketMQ."""
+        limit = self.limits.name_size_characters_max
+        if not name or len(name) > limit or not NAME_CHARACTERS.issuperset(name):
+            expected = f"1 to {limit} of letters, digits, '%', '|', '_' and '-'"
+            raise BadRequestError(field, expected, repr(name[: limit + 1]))
+
+
+def _ignore(_error: CorruptionError | DerivedFileError) -> None:
+    """Nobody repairs anything."""
+
+
+async def within(work: Awaitable[_T], timeout_ms: float, on_timeout: Callable[[], NodeError]) -> _T:
+    """Wait for something, at most so long. The work itself is cancelled then."""
+    try:
+        async with asyncio.timeout(timeout_ms / 1000):
+            return await work
+    except TimeoutError:
+        raise on_timeout() from None

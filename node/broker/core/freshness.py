@@ -1,0 +1,83 @@
+"""How fresh a read is: waits until it may be served here (docs/guarantees.md).
+
+Owns the four promises of fault-matrix section 1 for reads; must not know what is read. Whatever is
+promised, only what is committed and applied here is ever served.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from node.broker.core.context import Context, within
+from node.broker.core.parked_readers import Waits
+from node.errors.common import BadRequestError, BusyError, NodeError, ReadTimeoutError
+from quorumlog.pb import common_pb2
+from raft.errors import RaftError
+from raft.messages import Index
+
+_LEADER: Final = (common_pb2.CONSISTENCY_UNSPECIFIED, common_pb2.CONSISTENCY_LEADER)
+
+
+class Freshness:
+    """One per broker."""
+
+    def __init__(self, context: Context, waits: Waits) -> None:
+        self._context: Final = context
+        self._waits = waits
+        self.barriers_total = 0
+
+    def is_local(self, consistency: common_pb2.Consistency) -> bool:
+        """Say whether any replica may answer."""
+        return consistency == common_pb2.CONSISTENCY_LOCAL
+
+    def check(self, consistency: common_pb2.Consistency) -> None:
+        """Raise unless this node may (still) answer a read of this kind."""
+        if self.is_local(consistency):
+            self._context.check_local()
+        else:
+            self._context.check_leads()
+
+    async def ensure(
+        self, consistency: common_pb2.Consistency, at_least: Index | None = None
+    ) -> None:
+        """Return once a read from this replica is as fresh as asked for.
+
+        `at_least`: an entry that must have been applied. Raises NotLeaderError, NotReadyError,
+        ReadFailedError, ReadTimeoutError, BusyError, BadRequestError.
+        """
+        context = self._context
+        if at_least is not None and at_least > context.driver.applied_index:
+            self.check(consistency)
+            what = f"entry {at_least} was not applied here"
+            await self._wait(lambda: self._waits.for_index(at_least), what)
+        if consistency == common_pb2.CONSISTENCY_LINEARIZABLE:
+            context.check_leads()
+            await self._barrier()
+        elif consistency in _LEADER:
+            context.check_leads()
+        elif consistency == common_pb2.CONSISTENCY_LOCAL:
+            context.check_local()
+        else:
+            raise BadRequestError("consistency", "one of Consistency", str(consistency))
+
+    async def _barrier(self) -> None:
+        context = self._context
+        self.barriers_total += 1
+        try:
+            await self._wait(context.driver.read_barrier, "no quorum confirmed the read")
+        except (NodeError, RaftError) as error:
+            told = context.translate(error)
+            if told is error:
+                raise
+            raise told from error
+
+    async def _wait(self, begin: Callable[[], Awaitable[object]], what: str) -> None:
+        waits, limits = self._waits, self._context.limits
+        if waits.read_count >= limits.read_waiters_max:
+            raise BusyError("waiting reads", waits.read_count, limits.read_waiters_max)
+        waits.read_count += 1
+        timeout_ms = limits.read_wait_ms_max
+        try:
+            await within(begin(), timeout_ms, lambda: ReadTimeoutError(what, timeout_ms))
+        finally:
+            waits.read_count -= 1
+        self._context.check_running()

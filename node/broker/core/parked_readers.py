@@ -1,0 +1,125 @@
+"""Readers that wait: until a queue grows, or until this replica has applied an index.
+
+Owns who waits for what; must not know what they read. One future per waiter, no task. `on_turn` is
+called after each turn of the driver that applied something or changed the role; its cost follows
+the queues that grew and not the readers that wait.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from node.broker.core.context import Context
+from node.errors.common import BusyError
+from raft.messages import Index
+
+QueueKey = tuple[bytes, int]
+
+
+class Waits:
+    """One per broker."""
+
+    def __init__(self, context: Context) -> None:
+        self._context: Final = context
+        self._by_queue: dict[QueueKey, set[asyncio.Future[None]]] = {}
+        self._by_index: dict[asyncio.Future[None], Index] = {}
+        self._lowest_index: Index = 0
+        """Nobody waits for a lower one."""
+        self._was_ready = False
+        self.on_grown: Callable[[Iterable[QueueKey]], None] = _ignore
+        """Who else wants to hear of queues that grew."""
+        self.reader_count = 0
+        """Parked pulls and tails."""
+        self.read_count = 0
+        """Reads that wait for an index or a confirmation; counted by `Freshness`, too."""
+        self.woken_total = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Say whether nobody waits for anything that will be applied."""
+        return not (self._by_queue or self._by_index or self.read_count)
+
+    async def for_growth(self, key: QueueKey, timeout_s: float) -> None:
+        """Wait until a queue grows, this node begins or stops leading, or the time is over.
+
+        Nothing may happen between the reader's last look and this call. Raises BusyError.
+        """
+        limit = self._context.limits.pull_waiters_max
+        if self.reader_count >= limit:
+            raise BusyError("waiting readers", self.reader_count, limit)
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        readers = self._by_queue.setdefault(key, set())
+        readers.add(future)
+        self.reader_count += 1
+        timer = loop.call_later(timeout_s, _wake, future)
+        try:
+            await future
+        finally:
+            timer.cancel()
+            self.reader_count -= 1
+            readers.discard(future)
+            if not readers and self._by_queue.get(key) is readers:
+                del self._by_queue[key]
+
+    async def for_index(self, index: Index) -> None:
+        """Wait until an entry is applied here. The caller limits time and number."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if not self._by_index or index < self._lowest_index:
+            self._lowest_index = index
+        self._by_index[future] = index
+        try:
+            await future
+        finally:
+            self._by_index.pop(future, None)
+
+    def on_turn(self) -> None:
+        """Something was applied, or the role changed."""
+        context = self._context
+        grown = context.store.take_grown()
+        if grown:
+            self.on_grown(grown)
+        if self._by_queue:
+            for key in grown:
+                readers = self._by_queue.get(key)
+                if readers is not None:
+                    self._wake_all(readers)
+        if self._by_index and context.driver.applied_index >= self._lowest_index:
+            self._wake_applied(context.driver.applied_index)
+        if context.driver.is_ready != self._was_ready:
+            self._was_ready = context.driver.is_ready
+            self.wake_readers()
+
+    def wake_readers(self) -> None:
+        """Let every parked reader look again whether it may go on."""
+        for readers in self._by_queue.values():
+            self._wake_all(readers)
+
+    def wake_all(self) -> None:
+        """The broker stops."""
+        self.wake_readers()
+        for future in self._by_index:
+            _wake(future)
+
+    def _wake_all(self, readers: "set[asyncio.Future[None]]") -> None:
+        self.woken_total += len(readers)
+        for future in readers:
+            _wake(future)
+
+    def _wake_applied(self, applied: Index) -> None:
+        later = []
+        for future, index in self._by_index.items():
+            if index <= applied:
+                _wake(future)
+            else:
+                later.append(index)
+        self._lowest_index = min(later, default=applied + 1)
+
+
+def _wake(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def _ignore(_queues: Iterable[QueueKey]) -> None:
+    """Nobody else."""

@@ -1,0 +1,79 @@
+"""What the broker needs of the driver and of the name server: types only.
+
+`node.replication.raft.driver.Driver` is the one in production; tests have a small one that commits
+by itself.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+
+from quorumlog.pb.log_pb2 import GroupRoute
+from raft.messages import Index, NodeId, Term
+from raft.transitions import Role
+from store.log.record_log import AppendResult
+
+
+class Prepared(Protocol):
+    """A batch that was checked and has its place, but is not written."""
+
+    @property
+    def queues(self) -> Mapping[tuple[bytes, int], tuple[int, int]]:
+        """(topic, queue id) of each queue it touches: (first offset, count)."""
+        ...
+
+    @property
+    def record_count(self) -> int:
+        """Records in the batch, commands included."""
+        ...
+
+
+class Committed(Protocol):
+    """One entry that is committed and applied here."""
+
+    @property
+    def index(self) -> Index: ...
+    @property
+    def term(self) -> Term: ...
+    @property
+    def result(self) -> AppendResult: ...
+    @property
+    def synced_by(self) -> tuple[NodeId, ...]: ...
+    @property
+    def commit_us(self) -> int: ...
+
+
+class BrokerDriver(Protocol):
+    """The part of a driver that the broker uses; see `node.replication.raft.driver.Driver` for the
+    promises."""
+
+    is_ready: bool
+
+    @property
+    def node_id(self) -> NodeId: ...
+    @property
+    def role(self) -> Role: ...
+    @property
+    def term(self) -> Term: ...
+    @property
+    def leader_id(self) -> NodeId: ...
+    @property
+    def applied_index(self) -> Index: ...
+
+    def append(
+        self, batch: bytes, check: Callable[[Prepared], None]
+    ) -> "asyncio.Future[Committed]": ...
+    def read_barrier(self) -> "asyncio.Future[Index]": ...
+    def add_listener(self, listener: Callable[[], None]) -> None: ...
+
+
+OtherGroups = Callable[[Iterable[str]], Iterable[GroupRoute]]
+"""Returns the other groups of the cluster and their shares of these topics, by group name.
+
+It waits for nobody: what is not known is left out.
+"""
+
+
+def no_other_groups(_topics: Iterable[str]) -> Iterable[GroupRoute]:
+    """Return none: there is no name server."""
+    return ()

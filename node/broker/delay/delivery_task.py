@@ -1,0 +1,335 @@
+"""Delivers held messages when they are due: what the leader does all the time.
+
+Owns the soft state of one leadership (what is held and when it is due, what is being taken) and the
+task that works it off. Must not know clients. A delivery is one entry with the messages and with
+the command that takes them, so whoever leads next finds both or neither; this node takes nothing
+twice, because it notes what it has under way. Times are the leader's wall clock: where that jumps
+back, or the next leader's is behind, messages come later, and never before their time by it.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Final, TypeVar
+
+import structlog
+
+from node.broker.append.attached import QueueKey
+from node.broker.append.own_appends import OwnAppends
+from node.broker.core.context import Context
+from node.broker.delay.deliveries import Deliveries, Delivery
+from node.broker.delay.due_index import Due, DueIndex
+from node.errors.common import NodeError, OutcomeUnknownError
+from node.errors.delay import DelayedGoneError
+from node.state.held import HOLDERS, NUMBERS
+from node.state.tables.delay import QUEUE_COUNT, DelayPart
+from quorumlog.pb.state_pb2 import Command
+from raft.messages import NO_INDEX
+from store import format as fmt
+from store.errors import CorruptionError, DerivedFileError, Outcome, StoreError
+
+_UNITS_AT_ONCE: Final = 2_000
+"""Of a queue, before others get their turn: about 2 ms."""
+_READS_AT_ONCE: Final = 4
+"""Such reads, before what is due is delivered."""
+_KEYS_AT_ONCE: Final = 2_000
+"""Messages brought into order before others get their turn: about 1 ms."""
+LOOK_MS_MAX: Final = 250
+"""So often the clock is looked at while something is held: it may jump."""
+PAUSE_MS: Final = 20
+"""Between two deliveries that are not full: an entry with three messages costs as much as one with
+a hundred, and nobody notices 20 ms."""
+RETRY_MS: Final = 100
+"""Pause after a delivery that could not be written: a full disk, or too much under way."""
+UNREADABLE_RETRY_MS: Final = 2_000
+"""Before a message that could not be read is tried again; a repair may be under way."""
+_COMMAND_PART: Final = 4
+"""This part of an entry is room for the command of a delivery: some 10 bytes a message."""
+
+_Result = TypeVar("_Result")
+_log: Final = structlog.get_logger(component="delay")
+
+
+class Leadership:
+    """What is known during one leadership. Forgotten as a whole."""
+
+    def __init__(self) -> None:
+        self.index = DueIndex()
+        self.next_offsets = [0] * QUEUE_COUNT
+        """Of each queue: everything before it is in the index, being taken, or gone."""
+        self.grown: set[int] = set(range(QUEUE_COUNT))
+        """Queues that may have more."""
+        self.taking: set[tuple[int, int]] = set()
+        """Messages of entries that are written and not decided, deliveries and cancels."""
+        self.cancels: dict[tuple[int, int], asyncio.Task[NodeError | StoreError | None]] = {}
+        """Those of them that are cancels; all who ask for one get the same answer."""
+        self.in_flight_count = 0
+        """Such deliveries."""
+        self.wake = asyncio.Event()
+        self.is_loading = True
+        """Nothing is delivered before all that is held is in the index, so that it is in order."""
+        self.next_delivery_s = 0.0
+        """By the loop's clock: until then messages are gathered."""
+        self.is_paused = False
+        """A delivery could not be written: none is tried for a moment."""
+        self.tasks: set[asyncio.Task[Any]] = set()
+
+    def on_done(self, task: "asyncio.Task[Any]") -> None:
+        """Have what nobody foresaw end up where the loop reports it."""
+        self.tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            task.get_loop().call_exception_handler(
+                {"message": "the delivery of delayed messages failed", "exception": error}
+            )
+
+
+class Delivering:
+    """The LeaderWork of delayed messages. One per broker."""
+
+    def __init__(
+        self,
+        context: Context,
+        own_appends: OwnAppends,
+        unix_ms: Callable[[], int],
+    ) -> None:
+        self._context: Final = context
+        self._own_appends = own_appends
+        self._unix_ms = unix_ms
+        limits = context.limits
+        entry_size_bytes_max = own_appends.entry_size_bytes_max
+        room = entry_size_bytes_max - entry_size_bytes_max // _COMMAND_PART
+        size_bytes_max = min(limits.delivery_size_bytes_max, room)
+        self._deliveries = Deliveries(context, size_bytes_max)
+        self.leadership: Leadership | None = None
+        self.delivered_total = self.missing_total = self.cancelled_total = 0
+        self.lateness_ms_total = 0
+        """Of all that were delivered, added up."""
+        self._trouble = ""
+        """What was logged last."""
+        self.failed_total = 0
+        """Deliveries that could not be written and were tried again."""
+
+    # --- Life ---
+
+    def begin(self) -> None:
+        """Be part of `LeaderWork`."""
+        leadership = self.leadership = Leadership()
+        for queue, gone in enumerate(self._context.state.part(DelayPart).queues):
+            leadership.next_offsets[queue] = gone.floor
+        self._spawn(leadership, self._run(leadership))
+
+    def end(self) -> None:
+        """Be part of `LeaderWork`. What was written goes its way."""
+        leadership, self.leadership = self.leadership, None
+        if leadership is not None:
+            for task in leadership.tasks:
+                task.cancel()
+
+    def look(self) -> None:
+        """Look at the clock now. For tests, whose clock is their own."""
+        if self.leadership is not None:
+            self.leadership.next_delivery_s = 0.0
+            self.leadership.wake.set()
+
+    def on_grown(self, keys: Iterable[QueueKey]) -> None:
+        """Queues grew; some of them may hold delayed messages."""
+        leadership = self.leadership
+        if leadership is not None and not NUMBERS.keys().isdisjoint(keys):
+            leadership.grown.update(NUMBERS[key] for key in keys if key in NUMBERS)
+            leadership.wake.set()
+
+    def _spawn(
+        self, leadership: Leadership, work: Coroutine[Any, Any, _Result]
+    ) -> "asyncio.Task[_Result]":
+        task = asyncio.get_running_loop().create_task(work)
+        leadership.tasks.add(task)
+        task.add_done_callback(leadership.on_done)
+        return task
+
+    # --- The task ---
+
+    async def _run(self, leadership: Leadership) -> None:
+        """Work until this leadership is over, giving others their turn every few ms."""
+        while leadership is self.leadership:
+            leadership.wake.clear()
+            try:
+                await self._step(leadership)
+            except StoreError as error:
+                if isinstance(error, CorruptionError | DerivedFileError):
+                    self._context.on_damage(error)
+                _log.warning("held messages cannot be read", error=str(error))
+                await asyncio.sleep(UNREADABLE_RETRY_MS / 1000)
+
+    async def _step(self, leadership: Leadership) -> None:
+        for _ in range(_READS_AT_ONCE):  # What comes in all the time must not stop what goes out.
+            if not self._read_some(leadership):
+                leadership.is_loading = False
+                break
+            await _others_turn()
+        if leadership.is_loading:
+            return
+        now_ms = self._unix_ms()
+        while leadership.index.advance(now_ms, _KEYS_AT_ONCE):
+            await _others_turn()
+        if self._deliver(leadership, now_ms):
+            await _others_turn()
+        elif not leadership.grown:
+            await self._wait(leadership, now_ms)
+
+    async def _wait(self, leadership: Leadership, now_ms: int) -> None:
+        limit = self._context.limits.delivery_in_flight_count_max
+        look_ms = leadership.index.next_look_unix_ms()
+        is_full = leadership.in_flight_count >= limit
+        if look_ms is None or is_full or leadership.is_paused:
+            await leadership.wake.wait()
+            return
+        gather_ms = (leadership.next_delivery_s - asyncio.get_running_loop().time()) * 1000
+        pause_ms = max(min(look_ms - now_ms, LOOK_MS_MAX), gather_ms, 1)
+        try:
+            async with asyncio.timeout(pause_ms / 1000):
+                await leadership.wake.wait()
+        except TimeoutError:
+            pass
+
+    def _read_some(self, leadership: Leadership) -> bool:
+        """Take some more held messages into the index; say whether there may be more."""
+        if not leadership.grown:
+            return False
+        queue = min(leadership.grown)
+        topic, queue_id = HOLDERS[queue]
+        store, gone = self._context.store, self._context.state.part(DelayPart).queues[queue]
+        first, end = store.queue_range(topic, queue_id)
+        lo = leadership.next_offsets[queue]
+        if lo < first:  # Only damage that nobody could repair does this.
+            self._note_missing(leadership, queue, lo, min(first, lo + _UNITS_AT_ONCE))
+            return True
+        hi = min(end, lo + _UNITS_AT_ONCE)
+        units = store.units(topic, queue_id, lo, hi) if lo < hi else b""
+        if hi == end:
+            leadership.grown.discard(queue)
+        add, is_fresh = leadership.index.add, lo < hi and not gone.has_any(lo, hi)
+        for offset, (_, _, due_unix_ms) in enumerate(fmt.CONSUME_QUEUE_UNIT.iter_unpack(units), lo):
+            if is_fresh or offset not in gone:
+                add(Due(due_unix_ms, queue, offset))
+        leadership.next_offsets[queue] = hi
+        return bool(leadership.grown)
+
+    def _note_missing(self, leadership: Leadership, queue: int, lo: int, hi: int) -> None:
+        """Messages that were held are not in the log: let them be due, so that it is told."""
+        gone = self._context.state.part(DelayPart).queues[queue]
+        for offset in range(lo, hi):
+            if offset not in gone:
+                leadership.index.add(Due(0, queue, offset))
+        leadership.next_offsets[queue] = hi
+
+    # --- Entries ---
+
+    def _deliver(self, leadership: Leadership, now_ms: int) -> bool:
+        """Write one entry of what is due; say whether anything was due and may be written."""
+        limits = self._context.limits
+        now_s = asyncio.get_running_loop().time()
+        is_full = leadership.in_flight_count >= limits.delivery_in_flight_count_max
+        if is_full or leadership.is_paused or now_s < leadership.next_delivery_s:
+            return False
+        dues = leadership.index.take(now_ms, limits.delivery_count_max)
+        if not dues:
+            return False
+        if len(dues) < limits.delivery_count_max:
+            leadership.next_delivery_s = now_s + PAUSE_MS / 1000
+        # One that a cancel takes comes back if that fails, so one may be there twice.
+        taking = leadership.taking
+        unique = {due[1:]: due for due in dues if due[1:] not in taking}
+        try:
+            delivery = self._deliveries.of(list(unique.values()), self._context.state, now_ms)
+        except StoreError:
+            for due in unique.values():
+                leadership.index.add(due)
+            raise
+        for due in delivery.left:
+            leadership.index.add(due)
+        for due in delivery.unreadable:
+            later_ms = now_ms + UNREADABLE_RETRY_MS
+            leadership.index.add(due._replace(due_unix_ms=later_ms))
+        if delivery.taken:
+            taking.update(due[1:] for due in delivery.taken)
+            leadership.in_flight_count += 1
+            self._spawn(leadership, self._write(leadership, delivery))
+        return True
+
+    async def _write(self, leadership: Leadership, delivery: Delivery) -> None:
+        taken = delivery.taken
+        is_known = True
+        try:
+            await self._own_appends.write(delivery.records, [delivery.command])
+        except (NodeError, StoreError) as error:
+            self.failed_total += 1
+            is_known = error.outcome is Outcome.NOT_APPLIED
+            if str(error) != self._trouble:  # Once, and not ten times a second.
+                self._trouble = str(error)
+                _log.warning("a delivery was not written", count=len(taken), error=str(error))
+            if is_known:
+                leadership.is_paused = True
+                await asyncio.sleep(RETRY_MS / 1000)
+                leadership.is_paused = False
+                for due in taken:
+                    leadership.index.add(due)
+        else:
+            self._trouble = ""
+            now_ms = self._unix_ms()
+            self.delivered_total += len(taken) - delivery.missing_count
+            self.missing_total += delivery.missing_count
+            self.lateness_ms_total += sum(max(0, now_ms - due.due_unix_ms) for due in taken)
+        if is_known:  # Else the next leader's state says what happened; until then it is taken.
+            leadership.taking.difference_update(due[1:] for due in taken)
+        leadership.in_flight_count -= 1
+        leadership.wake.set()
+
+    # --- Cancels ---
+
+    async def cancel(self, due: Due) -> None:
+        """Take a message that is held, and deliver it to nowhere.
+
+        Raises DelayedGoneError while it is being delivered, and as `OwnAppends.write`. Cancelling
+        the call does not withdraw the entry.
+        """
+        leadership = self.leadership
+        assert leadership is not None, "the leader's work begins before its calls"
+        one = due[1:]
+        task = leadership.cancels.get(one)
+        if task is None:
+            if one in leadership.taking:
+                raise DelayedGoneError(*one)
+            leadership.taking.add(one)
+            command = Command.CancelDelayed(queue=due.queue, offset=due.offset)
+            task = self._spawn(leadership, self._write_cancel(leadership, due, command))
+            leadership.cancels[one] = task
+        try:
+            error = await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if not task.cancelled():
+                raise  # It was the caller.
+            raise OutcomeUnknownError(NO_INDEX, self._context.driver.term) from None
+        if error is not None:
+            raise error
+
+    async def _write_cancel(
+        self, leadership: Leadership, due: Due, command: Command.CancelDelayed
+    ) -> NodeError | StoreError | None:
+        try:
+            await self._own_appends.write(b"", [Command(cancel_delayed=command)])
+        except (NodeError, StoreError) as error:
+            if error.outcome is Outcome.NOT_APPLIED:
+                leadership.taking.discard(due[1:])
+                leadership.index.add(due)
+                leadership.wake.set()
+                del leadership.cancels[due[1:]]
+            return error
+        leadership.taking.discard(due[1:])
+        del leadership.cancels[due[1:]]
+        self.cancelled_total += 1
+        return None
+
+
+async def _others_turn() -> None:
+    """Let the loop do everything else once."""
+    await asyncio.sleep(0)

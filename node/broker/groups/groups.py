@@ -1,0 +1,263 @@
+"""Consumer groups: heartbeats, offsets, and what people ask about them.
+
+Owns what a request must look like and the answers; who is alive is `members`, what an offset commit
+does is `node.state.state`. A group exists once it has stored an offset. Everything is the leader's:
+only it knows the members, and offsets are read behind a confirmed leadership, so that a consumer
+that takes over a queue goes on where the last acked commit left it.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from node.broker.append.commands import Commands
+from node.broker.core.context import Context
+from node.broker.core.freshness import Freshness
+from node.broker.groups.members import Members
+from node.broker.groups.settings import check_member
+from node.config.limits import LARGE_RECORD_SIZE_BYTES
+from node.errors.common import (
+    BadRequestError,
+    GroupNotEmptyError,
+    UnknownGroupError,
+    UnknownQueueError,
+    UnknownTopicError,
+)
+from node.state.state import Offsets
+from quorumlog.pb import common_pb2
+from quorumlog.pb.admin_pb2 import (
+    DeleteGroupRequest,
+    DeleteGroupResponse,
+    DescribeGroupRequest,
+    DescribeGroupResponse,
+    GroupInfo,
+    GroupQueue,
+    ListGroupsRequest,
+    ListGroupsResponse,
+)
+from quorumlog.pb.consumer_pb2 import (
+    CommitOffsetsRequest,
+    CommitOffsetsResponse,
+    FetchOffsetsRequest,
+    FetchOffsetsResponse,
+    GroupOffset,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+)
+from quorumlog.pb.state_pb2 import Command
+from store.record.check import store_timestamp
+
+_AT_ONCE: Final = 64  # Queues looked at before others get their turn: about 0.2 ms.
+_NO_OFFSET: Final = -1
+_OFFSET_MAX: Final = (1 << 63) - 1
+
+
+class Groups:
+    """One per broker."""
+
+    def __init__(
+        self,
+        context: Context,
+        commands: Commands,
+        freshness: Freshness,
+        members: Members,
+        clock_ms: Callable[[], int],
+    ) -> None:
+        self._context: Final = context
+        self._commands = commands
+        self._freshness = freshness
+        self._members = members
+        self._clock_ms = clock_ms
+
+    # --- Members ---
+
+    async def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResponse:
+        """Note that a member is alive, and say who shares its topics."""
+        context, limits = self._context, self._context.limits
+        context.check_cluster(request.cluster_id)
+        context.check_name("group", request.group)
+        self._check_client(request.client_id)
+        topics = frozenset(request.topics)
+        if not 1 <= len(topics) <= limits.member_topic_count_max:
+            expected = f"1 to {limits.member_topic_count_max} of them"
+            raise BadRequestError("topics", expected, str(len(topics)))
+        context.check_leads()
+        for topic in topics:
+            context.readable(topic, 0)
+        check_member(context, request.group, is_broadcasting=request.is_broadcasting)
+        limit = limits.queue_offsets_count_max
+        if len(request.queues) > limit:
+            raise BadRequestError("queues", f"at most {limit} of them", str(len(request.queues)))
+        client_ids, group_client_ids, generation = self._members.heartbeat(
+            request.group, request.client_id, topics, request.is_broadcasting, self._clock_ms()
+        )
+        queues = frozenset((queue.topic, queue.queue_id) for queue in request.queues)
+        self._members.note_queues(request.group, request.client_id, queues)
+        return HeartbeatResponse(
+            client_ids=client_ids,
+            group_client_ids=group_client_ids,
+            generation=generation,
+            heartbeat_ms=limits.heartbeat_ms,
+            session_ms=limits.session_ms,
+        )
+
+    async def leave_group(self, request: LeaveGroupRequest) -> LeaveGroupResponse:
+        """Forget a member at once, so that the others take its queues over. Idempotent."""
+        self._context.check_leads()
+        self._members.leave(request.group, request.client_id, self._clock_ms())
+        return LeaveGroupResponse()
+
+    def _check_client(self, client_id: str) -> None:
+        limit = 2 * self._context.limits.name_size_characters_max
+        if not 1 <= len(client_id) <= limit:
+            raise BadRequestError("client_id", f"1 to {limit} characters", str(len(client_id)))
+
+    # --- Offsets ---
+
+    async def commit_offsets(self, request: CommitOffsetsRequest) -> CommitOffsetsResponse:
+        """Store offsets, all or none; the first commit makes the group.
+
+        An offset may go back: that is how messages are read again. Raises UnknownTopicError,
+        UnknownQueueError, BadRequestError, LimitReachedError, those of `_check_empty` only if the
+        group `must_be_empty`, and the errors of `Commands.submit`.
+        """
+        context = self._context
+        context.check_cluster(request.cluster_id)
+        context.check_name("group", request.group)
+        context.check_leads()
+        limit = context.limits.queue_offsets_count_max
+        if not 1 <= len(request.offsets) <= limit:
+            raise BadRequestError("offsets", f"1 to {limit} of them", str(len(request.offsets)))
+        if request.must_be_empty:
+            self._check_empty(request.group)
+        command = Command()
+        commit = command.commit_offsets
+        commit.group = request.group
+        topics = context.state.topics
+        for row in request.offsets:
+            topic = topics.get(row.topic)
+            if topic is None:
+                raise UnknownTopicError(row.topic)
+            if not 0 <= row.queue_id < topic.queue_count:
+                raise UnknownQueueError(row.topic, row.queue_id, topic.queue_count)
+            if row.offset < 0:
+                raise BadRequestError("offset", f"0 to {_OFFSET_MAX}", str(row.offset))
+            commit.offsets.add(topic=row.topic, queue_id=row.queue_id, offset=row.offset)
+        return CommitOffsetsResponse(index=await self._commands.submit(command))
+
+    async def fetch_offsets(self, request: FetchOffsetsRequest) -> FetchOffsetsResponse:
+        """Return stored offsets, at least as new as any commit acked before the call.
+
+        -1 for a queue without one; a group without any is no error: it has not begun.
+        """
+        limit = self._context.limits.queue_offsets_count_max
+        if len(request.queues) > limit:
+            raise BadRequestError("queues", f"at most {limit} of them", str(len(request.queues)))
+        await self._freshness.ensure(common_pb2.CONSISTENCY_LINEARIZABLE)
+        group = self._context.state.groups.get(request.group, {})
+        response = FetchOffsetsResponse()
+        if request.queues:
+            for queue in request.queues:
+                offset = group.get(queue.topic, {}).get(queue.queue_id, _NO_OFFSET)
+                response.offsets.append(
+                    GroupOffset(topic=queue.topic, queue_id=queue.queue_id, offset=offset)
+                )
+        else:
+            for topic, queue_id, offset in _rows(group):
+                response.offsets.append(GroupOffset(topic=topic, queue_id=queue_id, offset=offset))
+        return response
+
+    # --- For people ---
+
+    async def list_groups(self, _: ListGroupsRequest) -> ListGroupsResponse:
+        """Return all groups that have offsets or members, by name."""
+        self._context.check_leads()
+        now_ms = self._clock_ms()
+        names = sorted({*self._context.state.groups, *self._members.groups(now_ms)})
+        response = ListGroupsResponse()
+        for name in names:
+            queues = await self._queues(name)
+            clients = self._members.clients_of(name, now_ms)
+            response.groups.append(_info(name, queues, clients))
+            await asyncio.sleep(0)
+        return response
+
+    async def describe_group(self, request: DescribeGroupRequest) -> DescribeGroupResponse:
+        """Return a group's members, and how far behind it is in each queue."""
+        self._context.check_leads()
+        clients = self._members.clients_of(request.group, self._clock_ms())
+        if request.group not in self._context.state.groups and not clients:
+            raise UnknownGroupError(request.group)
+        queues = await self._queues(request.group)
+        readers = self._members.reader_of(request.group, self._clock_ms())
+        for number, queue in enumerate(queues):
+            if number % _AT_ONCE == _AT_ONCE - 1:
+                await asyncio.sleep(0)
+            queue.client_id = readers.get((queue.topic, queue.queue_id), "")
+            queue.last_consumed_unix_ms = await self._stored_at(queue)
+        return DescribeGroupResponse(
+            info=_info(request.group, queues, clients), queues=queues, client_ids=clients
+        )
+
+    async def delete_group(self, request: DeleteGroupRequest) -> DeleteGroupResponse:
+        """Forget a group and its offsets. Refused while it has members.
+
+        Raises UnknownGroupError, and as `_check_empty` and `Commands.submit`.
+        """
+        self._context.check_leads()
+        self._check_empty(request.group)
+        if request.group not in self._context.state.groups:
+            raise UnknownGroupError(request.group)
+        delete = Command.DeleteGroup(group=request.group)
+        await self._commands.submit(Command(delete_group=delete))
+        return DeleteGroupResponse()
+
+    def _check_empty(self, group: str) -> None:
+        """Raise GroupNotEmptyError, or NotReadyError while a new leader does not know it yet."""
+        now_ms = self._clock_ms()
+        clients = self._members.clients_of(group, now_ms)
+        if clients:
+            raise GroupNotEmptyError(group, len(clients))
+        self._members.check_settled(group, now_ms)
+
+    async def _queues(self, group: str) -> list[GroupQueue]:
+        """Return every queue with a stored offset."""
+        found = []
+        for number, row in enumerate(list(_rows(self._context.state.groups.get(group, {})))):
+            if number % _AT_ONCE == _AT_ONCE - 1:
+                await asyncio.sleep(0)
+            topic, queue_id, offset = row
+            lo, hi = self._context.store.queue_range(topic, queue_id)
+            found.append(
+                GroupQueue(
+                    topic=topic, queue_id=queue_id, offset=offset, min_offset=lo, max_offset=hi
+                )
+            )
+        return found
+
+    async def _stored_at(self, queue: GroupQueue) -> int:
+        """Return when the last message that was consumed had been stored; 0 if it is not there."""
+        at = queue.offset - 1
+        if not queue.min_offset <= at < queue.max_offset:
+            return 0
+        found = self._context.store.pull(queue.topic, queue.queue_id, at, max_count=1)
+        if len(found.data) > LARGE_RECORD_SIZE_BYTES:
+            await asyncio.sleep(0)
+        return store_timestamp(found.data) if found.record_count else 0
+
+
+def _rows(group: Offsets) -> Iterable[tuple[str, int, int]]:
+    for topic, offsets in sorted(group.items()):
+        for queue_id, offset in sorted(offsets.items()):
+            yield topic, queue_id, offset
+
+
+def _info(group: str, queues: list[GroupQueue], clients: dict[str, frozenset[str]]) -> GroupInfo:
+    # Expired messages are not behind: nobody can read them any more.
+    lag_count = sum(max(0, q.max_offset - max(q.offset, q.min_offset)) for q in queues)
+    topics = {q.topic for q in queues}.union(*clients.values())
+    return GroupInfo(
+        group=group, member_count=len(clients), lag_count=lag_count, topics=sorted(topics)
+    )

@@ -1,0 +1,169 @@
+"""Who is in which consumer group at the moment: soft state of the leader.
+
+Owns sessions and generations; must not know offsets or the log. Members are not replicated: they
+say "I am here" again and again, and a new leader knows them all after one round of heartbeats.
+Until then it names nobody in groups that exist, so that the first one to speak does not take all
+queues. The clock is handed in; sessions end when somebody looks, so nothing here needs a timer.
+"""
+
+from typing import Final
+
+from node.broker.core.context import Context
+from node.errors.common import LimitReachedError, NotReadyError
+
+Queues = frozenset[tuple[str, int]]
+
+
+class _Member:
+    __slots__ = ("is_broadcasting", "queues", "seen_ms", "topics")
+
+    def __init__(self, seen_ms: int, topics: frozenset[str], is_broadcasting: bool) -> None:
+        self.seen_ms = seen_ms
+        self.topics = topics
+        self.is_broadcasting = is_broadcasting
+        self.queues: Queues = frozenset()
+        """Those that it says it reads; nothing is decided by it."""
+
+
+class _Group:
+    __slots__ = ("generation", "members")
+
+    def __init__(self, generation: int) -> None:
+        self.generation = generation
+        self.members: dict[str, _Member] = {}
+
+
+class Members:
+    """One per broker. Everything is forgotten when the term changes."""
+
+    def __init__(self, context: Context) -> None:
+        self._context: Final = context
+        self._groups: dict[str, _Group] = {}
+        self._term = -1
+        self._term_began_ms = 0
+        self._changes = 0
+        self.total_count = 0
+        """Members of all groups, those whose session is over and not yet noticed included."""
+
+    def heartbeat(
+        self, group: str, client_id: str, topics: frozenset[str], is_broadcasting: bool, now_ms: int
+    ) -> tuple[list[str], list[str], int]:
+        """Note that a member is alive; return whom it shares with, who else is, and a generation.
+
+        First those that name a common topic and consume in the same way, then all that consume in
+        the same way, each sorted and with the caller. Raises NotReadyError while a new leader
+        collects the members, LimitReachedError.
+        """
+        self.begin_term(now_ms)
+        found = self._group(group, now_ms)
+        if found is None:
+            found = self._groups[group] = _Group(self._next_generation())
+        member = found.members.get(client_id)
+        if member is None:
+            self._check_room(group, found, now_ms)
+            found.members[client_id] = _Member(now_ms, topics, is_broadcasting)
+            self.total_count += 1
+            found.generation = self._next_generation()
+        else:
+            member.seen_ms = now_ms
+            if member.topics != topics or member.is_broadcasting != is_broadcasting:
+                member.topics, member.is_broadcasting = topics, is_broadcasting
+                found.generation = self._next_generation()
+        self.check_settled(group, now_ms)
+        alike = [
+            name
+            for name, other in sorted(found.members.items())
+            if other.is_broadcasting == is_broadcasting
+        ]
+        sharing = [name for name in alike if not found.members[name].topics.isdisjoint(topics)]
+        return sharing, alike, found.generation
+
+    def leave(self, group: str, client_id: str, now_ms: int) -> None:
+        """Forget a member, if it is one."""
+        self.begin_term(now_ms)
+        found = self._group(group, now_ms)
+        if found is not None and client_id in found.members:
+            self._remove(group, found, [client_id])
+
+    def clients_of(self, group: str, now_ms: int) -> dict[str, frozenset[str]]:
+        """Return the members of a group that are alive, and the topics each names."""
+        self.begin_term(now_ms)
+        found = self._group(group, now_ms)
+        return {} if found is None else {n: m.topics for n, m in sorted(found.members.items())}
+
+    def note_queues(self, group: str, client_id: str, queues: Queues) -> None:
+        """Remember which queues a member says that it reads."""
+        member = self._groups[group].members[client_id]
+        if member.queues != queues:
+            member.queues = queues
+
+    def reader_of(self, group: str, now_ms: int) -> dict[tuple[str, int], str]:
+        """Return which member reads a queue, as far as they say so; the last one by name wins."""
+        self.begin_term(now_ms)
+        found = self._group(group, now_ms)
+        members = sorted(found.members.items()) if found is not None else ()
+        return {queue: name for name, member in members for queue in member.queues}
+
+    def groups(self, now_ms: int) -> list[str]:
+        """Return the groups that have members."""
+        self.begin_term(now_ms)
+        return [name for name in list(self._groups) if self._group(name, now_ms) is not None]
+
+    def begin_term(self, now_ms: int) -> None:
+        """Forget everything if the term has changed. Called when this node begins to lead."""
+        term = self._context.driver.term
+        if term != self._term:
+            self._term, self._term_began_ms, self._changes = term, now_ms, 0
+            self._groups.clear()
+            self.total_count = 0
+
+    def check_settled(self, group: str, now_ms: int) -> None:
+        """Raise NotReadyError before all members had time to speak, in a group that was there."""
+        self.begin_term(now_ms)
+        settle_ms = self._context.limits.group_settle_ms
+        left_ms = self._term_began_ms + settle_ms - now_ms
+        if left_ms > 0 and group in self._context.state.groups:
+            own = self._context.driver.node_id
+            error = NotReadyError(self._term).with_leader(own, self._context.address_of(own))
+            error.retry_after_ms = left_ms
+            raise error
+
+    def _group(self, name: str, now_ms: int) -> _Group | None:
+        """Return a group without the members whose session is over; None if nobody is left."""
+        group = self._groups.get(name)
+        if group is None:
+            return None
+        oldest_ms = now_ms - self._context.limits.session_ms
+        expired = [client for client, m in group.members.items() if m.seen_ms <= oldest_ms]
+        if expired:
+            self._remove(name, group, expired)
+        return group if group.members else None
+
+    def _remove(self, name: str, group: _Group, clients: list[str]) -> None:
+        for client in clients:
+            del group.members[client]
+        self.total_count -= len(clients)
+        group.generation = self._next_generation()
+        if not group.members:
+            del self._groups[name]
+
+    def _check_room(self, name: str, group: _Group, now_ms: int) -> None:
+        limits, count = self._context.limits, len(group.members) + 1
+        error: LimitReachedError | None = None
+        if count > limits.group_member_count_max:
+            limit = limits.group_member_count_max
+            error = LimitReachedError(f"members of group {name!r}", count, limit)
+        elif self.total_count >= limits.group_member_total_count_max:
+            self.groups(now_ms)  # Drops those whose session is over, of all groups.
+            count, limit = self.total_count + 1, limits.group_member_total_count_max
+            if count > limit:
+                error = LimitReachedError("members of all groups", count, limit)
+        if error is not None:
+            if not group.members:
+                self._groups.pop(name, None)
+            raise error
+
+    def _next_generation(self) -> int:
+        """Grows through all terms, so that a member sees that the leader changed."""
+        self._changes += 1
+        return self._term << 32 | self._changes

@@ -1,0 +1,72 @@
+"""What is decided for a consumer group: asked for and changed; and what it permits to readers.
+
+Owns the two calls and the checks of group members; what a change does, and whether it is refused,
+is decided where it is applied (`parts/group_settings`).
+"""
+
+from typing import Final
+
+from node.broker.append.commands import Commands
+from node.broker.core.context import Context
+from node.errors.common import UnknownGroupError
+from node.errors.groups import GroupDisabledError, TopicForbiddenError
+from node.state.tables.group_settings import GroupSettings, GroupSettingsPart, to_pb
+from quorumlog.pb import common_pb2
+from quorumlog.pb.retry_pb2 import GetGroupSettingsRequest, SetGroupSettingsRequest
+from quorumlog.pb.state_pb2 import Command
+from store.record.message import check_topic
+
+
+class GroupSettingsCalls:
+    """One per broker."""
+
+    def __init__(self, context: Context, commands: Commands) -> None:
+        self._context: Final = context
+        self._commands = commands
+
+    async def get_group_settings(
+        self, request: GetGroupSettingsRequest
+    ) -> common_pb2.GroupSettings:
+        """Return all settings of a group that is known. Raises UnknownGroupError."""
+        self._context.check_leads()
+        if request.group not in self._context.state.groups:
+            raise UnknownGroupError(request.group)
+        return to_pb(settings_of(self._context, request.group))
+
+    async def set_group_settings(
+        self, request: SetGroupSettingsRequest
+    ) -> common_pb2.GroupSettings:
+        """Change what is set, and return all settings. The group is made if there is none.
+
+        Raises BadRequestError, TopicNameError for a forbidden topic that can be none,
+        LimitReachedError and the errors of `Commands.submit`.
+        """
+        self._context.check_name("group", request.group)
+        for topic in request.settings.forbidden_topics.topics:
+            check_topic(topic.encode())
+        put = Command.PutGroup(group=request.group, settings=request.settings)
+        await self._commands.submit(Command(put_group=put))
+        return to_pb(settings_of(self._context, request.group))
+
+
+def settings_of(context: Context, group: str) -> GroupSettings:
+    """Return the settings of a group, known or not."""
+    return context.state.part(GroupSettingsPart).of(group)
+
+
+def check_reader(context: Context, group: str, topic: str) -> None:
+    """Raise unless a group may read a topic: GroupDisabledError, TopicForbiddenError."""
+    settings = settings_of(context, group)
+    if not settings.is_consume_enabled:
+        raise GroupDisabledError(group, "consuming")
+    if topic in settings.forbidden_topics:
+        raise TopicForbiddenError(group, topic)
+
+
+def check_member(context: Context, group: str, *, is_broadcasting: bool) -> None:
+    """Raise GroupDisabledError unless a group may have such a member."""
+    settings = settings_of(context, group)
+    if not settings.is_consume_enabled:
+        raise GroupDisabledError(group, "consuming")
+    if is_broadcasting and not settings.is_broadcast_enabled:
+        raise GroupDisabledError(group, "broadcasting")

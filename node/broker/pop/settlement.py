@@ -1,0 +1,201 @@
+"""What consumers say of messages they were given: done, not yet, never.
+
+Owns the calls that name receipt handles. A handle counts until its message is handed out again,
+also when its time is over: that depends on no clock. A message that is not in flight any more is
+done, so an acknowledgement may be repeated, also at the next leader.
+"""
+
+import asyncio
+from contextlib import ExitStack
+from typing import Final
+
+from node.broker.core.context import Context, within
+from node.broker.groups.settings import check_reader
+from node.broker.pop.dead import DeadLetters
+from node.broker.pop.handles import Handle, decode_handle, encode_handle
+from node.broker.pop.shared import PopShared
+from node.errors.common import AppendTimeoutError, BadRequestError, BusyError
+from node.errors.pop import StaleHandleError
+from node.state.tables.pop import InFlight, WindowKey
+from quorumlog.pb.pop_pb2 import (
+    AckRequest,
+    AckResponse,
+    ChangeInvisibleRequest,
+    ChangeInvisibleResponse,
+    GiveUpRequest,
+    GiveUpResponse,
+    PopHide,
+    PopSettle,
+)
+from quorumlog.pb.state_pb2 import Command
+from raft.messages import Index
+
+_AGAIN: Final = "its message was handed out again, or is on its way to the dead letters"
+_NOT_IN_FLIGHT: Final = "its message is not in flight"
+
+
+class Settling:
+    """One per broker."""
+
+    def __init__(self, shared: PopShared, dead_letters: DeadLetters) -> None:
+        self._shared: Final = shared
+        self._context: Final[Context] = shared.context
+        self._dead_letters: Final = dead_letters
+        self.acked_total = self.stale_total = 0
+
+    async def ack(self, request: AckRequest) -> AckResponse:
+        """Take messages out of flight for good; say which handles were stale.
+
+        May be repeated. Raises the errors of `Commands.submit`.
+        """
+        self._check(request.cluster_id, request.group)
+        limit = self._context.limits.pop_handle_count_max
+        if not 1 <= len(request.handles) <= limit:
+            raise BadRequestError("handles", f"1 to {limit} of them", str(len(request.handles)))
+        settle = PopSettle(group=request.group, topic=request.topic)
+        rows: list[tuple[str, WindowKey, Handle]] = []
+        stale: list[str] = []
+        for text in request.handles:
+            try:
+                handle = decode_handle(request.group, request.topic, text)
+                key = (request.group, request.topic, handle.queue_id)
+                item = self._in_flight(key, handle, text)
+            except StaleHandleError:
+                stale.append(text)
+                continue
+            if item is not None:
+                rows.append((text, key, handle))
+                settle.queue_ids.append(handle.queue_id)
+                settle.offsets.append(handle.offset)
+                settle.generations.append(handle.generation)
+        if rows:
+            await self._submit(Command(pop_settle=settle), [(key, h.offset) for _, key, h in rows])
+            again = {text for text, key, handle in rows if self._has(key, handle)}
+            stale += again
+            self.acked_total += len(rows) - len(again)
+        self.stale_total += len(stale)
+        return AckResponse(stale_handles=stale)
+
+    async def change_invisible(self, request: ChangeInvisibleRequest) -> ChangeInvisibleResponse:
+        """Have a message become visible later or earlier. The handle stays the same.
+
+        Raises StaleHandleError and the errors of `Commands.submit`.
+        """
+        self._check(request.cluster_id, request.group)
+        limit = self._context.limits.pop_invisible_ms_max
+        if request.invisible_ms > limit:
+            raise BadRequestError("invisible_ms", f"at most {limit}", str(request.invisible_ms))
+        key, handle, _ = self._named(request)
+        visible_unix_ms = self._shared.unix_ms() + request.invisible_ms
+        hide = PopHide(
+            group=request.group,
+            topic=request.topic,
+            queue_ids=[handle.queue_id],
+            offsets=[handle.offset],
+            generations=[handle.generation],
+            visible_unix_ms=visible_unix_ms,
+        )
+        await self._submit(Command(pop_hide=hide), [(key, handle.offset)])
+        if not self._is_named(key, handle):
+            self.stale_total += 1
+            raise StaleHandleError(request.handle, _AGAIN)
+        self._shared.deadlines.note(key, visible_unix_ms)
+        return ChangeInvisibleResponse(
+            handle=encode_handle(request.group, request.topic, handle),
+            visible_unix_ms=visible_unix_ms,
+        )
+
+    async def give_up(self, request: GiveUpRequest) -> GiveUpResponse:
+        """Move a message to the dead letters of its group now.
+
+        Raises StaleHandleError, BusyError, and the errors of `OwnAppends.write`.
+        """
+        self._check(request.cluster_id, request.group)
+        key, handle, item = self._named(request)
+        shared, under_way = self._shared, self._shared.under_way
+        if under_way.has_window(key) or under_way.is_ending(key, handle.offset):
+            raise BusyError("calls for one message or queue", 1, 1)
+        dying = (key, handle.offset)
+        under_way.dying.add(dying)
+        under_way.begin_windows([key])
+
+        async def move() -> None:
+            try:
+                await self._dead_letters.move(key, [(handle.offset, item)])
+            finally:
+                under_way.end_windows([key])
+                under_way.dying.discard(dying)
+                shared.offer(key)
+
+        timeout_ms = self._context.limits.append_timeout_ms
+        # Whoever gives up does not withdraw it, and nobody may move the message once more.
+        moving = asyncio.shield(shared.run(move()))
+        await within(moving, timeout_ms, lambda: AppendTimeoutError(timeout_ms))
+        return GiveUpResponse()
+
+    # --- Handles ---
+
+    def _check(self, cluster_id: str, group: str) -> None:
+        self._context.check_cluster(cluster_id)
+        self._context.check_name("group", group)
+        self._context.check_leads()
+
+    def _named(
+        self, request: ChangeInvisibleRequest | GiveUpRequest
+    ) -> tuple[WindowKey, Handle, InFlight]:
+        """Return the message that a call is about. Raises StaleHandleError."""
+        check_reader(self._context, request.group, request.topic)
+        try:
+            handle = decode_handle(request.group, request.topic, request.handle)
+            key = (request.group, request.topic, handle.queue_id)
+            item = self._in_flight(key, handle, request.handle)
+            if item is None:
+                raise StaleHandleError(request.handle, _NOT_IN_FLIGHT)
+        except StaleHandleError:
+            self.stale_total += 1
+            raise
+        return key, handle, item
+
+    def _in_flight(self, key: WindowKey, handle: Handle, text: str) -> InFlight | None:
+        """Return the message of a handle; None: it is done. Raises StaleHandleError."""
+        shared = self._shared
+        window = shared.part.windows.get(key)
+        item = None if window is None else window.items.get(handle.offset)
+        if item is None:
+            if handle.offset >= shared.part.next_offset(self._context.state, key):
+                raise StaleHandleError(text, "the offset of the group was set back")
+            return None
+        is_dying = (key, handle.offset) in shared.under_way.dying
+        if item.generation != handle.generation or is_dying:
+            raise StaleHandleError(text, _AGAIN)
+        return item
+
+    def _has(self, key: WindowKey, handle: Handle) -> bool:
+        window = self._shared.part.windows.get(key)
+        return window is not None and handle.offset in window.items
+
+    def _is_named(self, key: WindowKey, handle: Handle) -> bool:
+        window = self._shared.part.windows.get(key)
+        item = None if window is None else window.items.get(handle.offset)
+        return item is not None and item.generation == handle.generation
+
+    async def _submit(self, command: Command, messages: list[tuple[WindowKey, int]]) -> None:
+        """Have a command done; then others of the queues may have something to take.
+
+        It is noted until it is decided: whoever gives up does not withdraw it.
+        """
+        shared, noted = self._shared, ExitStack()
+        decided = shared.commands.submit_nowait(command)
+        noted.enter_context(shared.under_way.messages(messages))
+
+        def on_decided(_decided: "asyncio.Future[Index]") -> None:
+            noted.close()
+            now_ms = shared.unix_ms()
+            for key in {key for key, _ in messages}:
+                shared.offer(key)
+                window = shared.part.windows.get(key)
+                if window is not None and window.earliest_unix_ms <= now_ms:
+                    shared.deadlines.note(key, now_ms)  # What was due meanwhile was left alone.
+
+        decided.add_done_callback(on_decided)
+        await shared.commands.decided(decided)

@@ -1,0 +1,310 @@
+"""What one receive may take of one queue: messages that are due again first, then new ones.
+
+Owns that choice, and reads the records that it needs; changes nothing. In FIFO order a message
+waits while an earlier one of its message group is in flight and not part of the same receive; those
+without a message group are one group, so a queue without any keeps its order as a whole. With
+`is_one_of_each` a receive gets at most one message of a message group, and messages without one are
+free. Messages that have to wait are noted and passed over, so that others behind them can go.
+"""
+
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+from node.broker.read.sql_filter import SqlFilter
+from node.broker.read.tag_filter import TagFilter
+from node.config.limits import Limits
+from node.state.state import State
+from node.state.tables.pop import NO_OFFSET, InFlight, PopPart, Window, WindowKey, earliest
+from store import format as fmt
+from store.derived.queues.pull import PullResult, PullStatus
+from store.reads import Reads
+from store.record.edit import properties_of, values
+from store.record.message import record_layout
+
+_MESSAGE_GROUP: Final = b"__SHARDINGKEY"
+NO_MESSAGE_GROUP: Final = 0
+WAITING_MAX: Final = 512
+"""Messages of one window that wait, so that others behind them can go. Each receive looks at them,
+and they count as in flight: queues with one slow message each must not stop all other groups."""
+EFFORT_MAX: Final = 512
+"""What one look may cost, in records that are looked at: some 5 ms. Who found nothing by then has
+it stored how far that was, and goes on from there when others had their turn."""
+_PULL_EFFORT: Final = 4
+_UNITS_OF_EFFORT: Final = 32
+"""Units of a queue that a filter for tags passes over while one record is looked at."""
+_FILTERED_COUNT: Final = 64
+"""Records read at once for an expression, which may take none of them."""
+
+
+class Wish(NamedTuple):
+    """What a receive asks for, the same for all queues."""
+
+    is_fifo: bool
+    filter: TagFilter | SqlFilter | None
+    starts_at_end: bool
+    delivery_count_max: int
+    """After so many a message is dead."""
+    now_unix_ms: int
+    is_one_of_each: bool = False
+    """With `is_fifo`: the receiver handles the messages of one answer beside each other."""
+
+    def is_ordered(self, message_group: int) -> bool:
+        """Return whether messages of this group wait for each other."""
+        return self.is_fifo and (message_group != NO_MESSAGE_GROUP or not self.is_one_of_each)
+
+
+class Given(NamedTuple):
+    """One message that is to be handed out."""
+
+    offset: int
+    generation: int
+    """Of the delivery before, or 0."""
+    delivery_count: int
+    message_group: int
+    record: bytes
+
+
+class Choice:
+    """What there is for a receive in one queue."""
+
+    __slots__ = (
+        "again",
+        "dead",
+        "effort",
+        "expected_offset",
+        "gone",
+        "is_full",
+        "key",
+        "new",
+        "next_offset",
+        "size_bytes",
+        "waiting",
+    )
+
+    def __init__(self, key: WindowKey, expected_offset: int) -> None:
+        self.key = key
+        self.expected_offset = self.next_offset = expected_offset
+        self.again: list[Given] = []
+        self.new: list[Given] = []
+        self.waiting: list[tuple[int, int]] = []
+        """(offset, message group)."""
+        self.dead: list[tuple[int, InFlight]] = []
+        self.gone: list[tuple[int, InFlight]] = []
+        """In flight, and expired from the log."""
+        self.is_full = False
+        self.size_bytes = 0
+        self.effort = 0
+        """What looking for new messages has cost, as in EFFORT_MAX."""
+
+    @property
+    def count(self) -> int:
+        """Messages that are to be handed out."""
+        return len(self.again) + len(self.new)
+
+    @property
+    def is_something(self) -> bool:
+        """Whether the state has to change for it."""
+        return bool(self.again or self.new or self.next_offset != self.expected_offset)
+
+
+class Taking:
+    """Chooses. One per broker."""
+
+    def __init__(self, store: Reads, limits: Limits) -> None:
+        self._store: Final = store
+        self._limits: Final = limits
+
+    def choose(
+        self,
+        state: State,
+        key: WindowKey,
+        wish: Wish,
+        *,
+        count: int,
+        size_bytes: int,
+        room_count: int,
+        effort: int,
+        is_ending: Callable[[WindowKey, int], bool],
+    ) -> Choice:
+        """Return at most `count` messages and about `size_bytes` of one queue.
+
+        At least one message if there is any, however large, that is found with this effort.
+        `room_count` is how many more may be in flight of all groups; `is_ending` says that
+        something is under way for a message.
+        """
+        part = state.part(PopPart)
+        choice = Choice(key, part.next_offset(state, key))
+        window = part.windows.get(key)
+        blocked: set[int] = set()
+        is_through = True
+        if window is not None and (wish.is_fifo or window.earliest_unix_ms <= wish.now_unix_ms):
+            is_through = self._choose_again(
+                choice, window, wish, blocked, count, size_bytes, is_ending
+            )
+        waiting = 0
+        if wish.is_fifo and window is not None:
+            waiting = sum(not item.delivery_count for item in window.items.values())
+        has_room = is_through and choice.count < count and choice.size_bytes < size_bytes
+        if has_room or choice.expected_offset == NO_OFFSET:
+            held = 0 if window is None else len(window.items)
+            room_count = min(room_count, self._limits.pop_window_count_max - held)
+            self._choose_new(
+                choice, wish, blocked, count, size_bytes, room_count, WAITING_MAX - waiting, effort
+            )
+        return choice
+
+    # --- Again ---
+
+    def _choose_again(
+        self,
+        choice: Choice,
+        window: Window,
+        wish: Wish,
+        blocked: set[int],
+        count: int,
+        size_bytes: int,
+        is_ending: Callable[[WindowKey, int], bool],
+    ) -> bool:
+        """Choose what is due; return whether all of the window was looked at and went in."""
+        due: list[tuple[int, InFlight]] = []
+        for offset, item in window.items.items():
+            is_blocked = wish.is_ordered(item.message_group) and item.message_group in blocked
+            is_due = not item.delivery_count or item.visible_unix_ms <= wish.now_unix_ms
+            if is_blocked or not is_due or is_ending(choice.key, offset):
+                blocked.add(item.message_group)
+            elif item.delivery_count >= wish.delivery_count_max:
+                choice.dead.append((offset, item))
+                blocked.add(item.message_group)
+            else:
+                due.append((offset, item))
+                if wish.is_one_of_each:
+                    blocked.add(item.message_group)
+                if len(due) == count:
+                    break
+        if not due:
+            window.earliest_unix_ms = earliest(window)
+        for offset, item, record in self._records(choice, due):
+            choice.size_bytes += len(record)
+            if choice.again and choice.size_bytes > size_bytes:
+                return False
+            choice.again.append(
+                Given(offset, item.generation, item.delivery_count + 1, item.message_group, record)
+            )
+        return len(due) < count and len(choice.again) + len(choice.gone) == len(due)
+
+    def _records(
+        self, choice: Choice, due: list[tuple[int, InFlight]]
+    ) -> Iterator[tuple[int, InFlight, bytes]]:
+        """Read messages in flight, neighbours at once; note those that have expired."""
+        at = 0
+        while at < len(due):
+            first = due[at][0]
+            hi = at + 1
+            while hi < len(due) and due[hi][0] == first + hi - at:
+                hi += 1
+            result = self.read(choice.key, first, hi - at)
+            if result.status is PullStatus.FOUND:
+                for record in split_records(result.data):
+                    yield *due[at], record
+                    at += 1
+            elif result.min_offset > first:
+                choice.gone.append(due[at])
+                at += 1
+            else:  # The queue ends before it: it was reset behind our back. It stays as it is.
+                return
+
+    def read(self, key: WindowKey, offset: int, count: int) -> PullResult:
+        """Read neighbours of one queue."""
+        return self._store.pull(
+            key[1],
+            key[2],
+            offset,
+            max_count=count,
+            max_size_bytes=self._limits.pull_size_bytes_max,
+        )
+
+    # --- New ---
+
+    def _choose_new(
+        self,
+        choice: Choice,
+        wish: Wish,
+        blocked: set[int],
+        count: int,
+        size_bytes: int,
+        room_count: int,
+        waiting_count: int,
+        effort: int,
+    ) -> None:
+        _, topic, queue_id = choice.key
+        lo, hi = self._store.queue_range(topic, queue_id)
+        if choice.expected_offset == NO_OFFSET:
+            choice.next_offset = hi if wish.starts_at_end else lo
+            if not hi and not wish.starts_at_end:  # Not worth a record in the log.
+                choice.next_offset = NO_OFFSET
+                return
+        elif choice.next_offset < lo:
+            choice.next_offset = lo
+        least = _FILTERED_COUNT if isinstance(wish.filter, SqlFilter) else 1
+        while choice.next_offset < hi and choice.count < count and choice.size_bytes < size_bytes:
+            left = min(count - choice.count, room_count - len(choice.new) - len(choice.waiting))
+            choice.is_full = left <= 0 or len(choice.waiting) >= waiting_count
+            if choice.is_full or choice.effort >= effort:
+                return
+            first = choice.next_offset
+            result = self._store.pull(
+                topic,
+                queue_id,
+                first,
+                max_count=max(left, least),
+                max_size_bytes=size_bytes - choice.size_bytes,
+                tags=wish.filter.codes if isinstance(wish.filter, TagFilter) else None,
+            )
+            if result.next_offset <= first:
+                return
+            choice.next_offset = result.next_offset
+            if result.status is PullStatus.FOUND:
+                self._add_new(choice, wish, blocked, result.data, left)
+            passed_over_count = choice.next_offset - first - result.record_count
+            choice.effort += _PULL_EFFORT + result.record_count
+            choice.effort += max(passed_over_count, 0) // _UNITS_OF_EFFORT
+
+    @staticmethod
+    def _add_new(choice: Choice, wish: Wish, blocked: set[int], data: bytes, left: int) -> None:
+        """Add at most so many of some records, which end at the offset to go on from."""
+        if wish.filter is not None:
+            data, _ = wish.filter.keep(data)
+        for record in split_records(data):
+            offset = fmt.TIMESTAMP.unpack_from(record, fmt.QUEUE_OFFSET_AT)[0]
+            if not left:
+                choice.next_offset = offset
+                return
+            left -= 1
+            group = message_group_of(record) if wish.is_fifo else NO_MESSAGE_GROUP
+            if wish.is_ordered(group) and group in blocked:
+                choice.waiting.append((offset, group))
+            else:
+                if wish.is_one_of_each:
+                    blocked.add(group)
+                choice.new.append(Given(offset, 0, 1, group, record))
+                choice.size_bytes += len(record)
+
+
+def split_records(data: bytes) -> Iterator[bytes]:
+    """Yield the records that lie back to back."""
+    at = 0
+    while at < len(data):
+        end = at + fmt.INT32.unpack_from(data, at)[0]
+        yield data[at:end]
+        at = end
+
+
+def message_group_of(record: bytes) -> int:
+    """Return the hash of a message's group, NO_MESSAGE_GROUP if it names none.
+
+    Two groups with the same hash wait for each other, and nothing worse.
+    """
+    layout = record_layout(memoryview(record), 0)
+    found = values(properties_of(record, layout), (_MESSAGE_GROUP,))
+    return zlib.crc32(found[_MESSAGE_GROUP]) or 1 if found else NO_MESSAGE_GROUP

@@ -1,0 +1,104 @@
+"""Receives that wait: one line for each group, topic and queue, and for each topic as a whole.
+
+Owns who waits for what and who is next; must not know what there is to take. Something new wakes
+one receive of each group, and that one tells which queue to look at. Whoever was woken and does not
+go on passes it to the next, so nothing that can be taken is forgotten. Lines that nobody stands in
+are not there: what grows without readers costs one look into a dictionary.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Final
+
+from node.broker.core.parked_readers import QueueKey
+from node.errors.common import BusyError
+
+ANY_QUEUE: Final = -1
+
+_Line = dict[int, dict["asyncio.Future[int | None]", None]]
+"""By queue id: who waits, first come first."""
+
+
+class Lines:
+    """All receives that wait. Belongs to the loop's thread."""
+
+    def __init__(self, count_max: int) -> None:
+        self._count_max = count_max
+        self._by_topic: dict[bytes, dict[str, _Line]] = {}
+        self.count = 0
+
+    async def wait(self, group: str, topic: str, queue_id: int, timeout_s: float) -> int | None:
+        """Wait until a queue may have something; return which one, or None: look at all.
+
+        Nothing may happen between the caller's last look and this call. Raises BusyError.
+        """
+        if self.count >= self._count_max:
+            raise BusyError("waiting receives", self.count, self._count_max)
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[int | None] = loop.create_future()
+        name = topic.encode()
+        line = self._by_topic.setdefault(name, {}).setdefault(group, {})
+        line.setdefault(queue_id, {})[future] = None
+        self.count += 1
+        timer = loop.call_later(timeout_s, _wake, future, None)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if future.done() and not future.cancelled():
+                self._leave(name, group, queue_id, future)
+                hint = future.result()
+                if hint is not None:
+                    self.offer(group, topic, hint)
+            raise
+        finally:
+            timer.cancel()
+            self.count -= 1
+            self._leave(name, group, queue_id, future)
+
+    def _leave(
+        self, topic: bytes, group: str, queue_id: int, future: "asyncio.Future[int | None]"
+    ) -> None:
+        groups = self._by_topic.get(topic, {})
+        line = groups.get(group, {})
+        waiting = line.get(queue_id, {})
+        waiting.pop(future, None)
+        if not waiting and line.pop(queue_id, None) is not None and not line:
+            del groups[group]
+            if not groups:
+                del self._by_topic[topic]
+
+    def on_grown(self, queues: Iterable[QueueKey]) -> None:
+        """Queues grew: wake one receive of each group that waits for one of them."""
+        if self._by_topic:
+            for topic, queue_id in queues:
+                groups = self._by_topic.get(topic)
+                for line in groups.values() if groups else ():
+                    _wake_first(line, queue_id)
+
+    def offer(self, group: str, topic: str, queue_id: int) -> None:
+        """A queue may have something for a group: wake the first who waits for it."""
+        groups = self._by_topic.get(topic.encode())
+        line = groups.get(group) if groups else None
+        if line is not None:
+            _wake_first(line, queue_id)
+
+    def wake_all(self) -> None:
+        """Let everybody look again whether this node may answer."""
+        for groups in self._by_topic.values():
+            for line in groups.values():
+                for waiting in line.values():
+                    for future in waiting:
+                        _wake(future, None)
+
+
+def _wake_first(line: _Line, queue_id: int) -> None:
+    for wanted in (queue_id, ANY_QUEUE):
+        for future in line.get(wanted, ()):
+            if not future.done():
+                future.set_result(queue_id)
+                return
+
+
+def _wake(future: "asyncio.Future[int | None]", hint: int | None) -> None:
+    if not future.done():
+        future.set_result(hint)

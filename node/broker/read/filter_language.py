@@ -1,0 +1,185 @@
+"""The language of property filters, a subset of SQL92 as RocketMQ's: from text to a tree.
+
+Owns grammar and limits; what a filter means is `filter_tree`'s. lark reads the text (LALR: in time
+that grows with its length, without recursion) and knows the place of an error; nothing is ever
+executed as code.
+"""
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, Final, cast
+
+from lark import Lark, Token, Transformer, UnexpectedCharacters, UnexpectedInput, v_args
+from lark.exceptions import VisitError
+
+from node.broker.read.filter_tree import (
+    EQUALITIES,
+    Between,
+    Comparison,
+    Every,
+    Membership,
+    Negation,
+    Node,
+    NullTest,
+    Operand,
+    Property,
+    Some,
+    TextTest,
+    Truth,
+    number_in,
+)
+from node.errors.groups import BadFilterError
+
+SIZE_CHARACTERS_MAX: Final = 4_096
+DEPTH_MAX: Final = 32
+CACHED_COUNT: Final = 1_024
+"""Filters that are kept ready; a reader sends its own with each pull."""
+
+_GRAMMAR: Final = r"""
+    ?start: or_
+    ?or_: and_ (_OR and_)*
+    ?and_: not_ (_AND not_)*
+    ?not_: NOT not_ -> negation
+        | "(" or_ ")" -> nested
+        | test
+    ?test: operand COMPARISON operand -> comparison
+        | PROPERTY NOT? _BETWEEN number _AND number -> between
+        | PROPERTY NOT? _IN "(" constant ("," constant)* ")" -> membership
+        | PROPERTY NOT? TEXT_TEST STRING -> text_test
+        | PROPERTY _IS NOT? _NULL -> null_test
+        | TRUTH -> truth
+    ?operand: PROPERTY -> property
+        | constant
+    ?constant: number
+        | STRING -> string
+        | TRUTH -> boolean
+    number: SIGN? NUMBER
+
+    COMPARISON: /<>|!=|<=|>=|=|<|>/
+    STRING: /'(?:[^']|'')*'/
+    NUMBER: /\d+(?:\.\d+)?(?:e[+-]?\d+)?/i
+    SIGN: /[+-]/
+    PROPERTY: /[a-z_$][a-z0-9_$]*/i
+    NOT.2: "keyword NOT"
+    TRUTH.2: "keyword TRUE|FALSE"
+    TEXT_TEST.2: "keyword CONTAINS|STARTSWITH|ENDSWITH"
+    _OR.2: "keyword OR"
+    _AND.2: "keyword AND"
+    _BETWEEN.2: "keyword BETWEEN"
+    _IN.2: "keyword IN"
+    _IS.2: "keyword IS"
+    _NULL.2: "keyword NULL"
+    %ignore /\s+/
+"""
+
+
+@v_args(inline=True)
+class _Builder(Transformer[Token, Node]):
+    """Called by the parser for each rule, innermost first."""
+
+    def or_(self, *parts: Node) -> Node:
+        return Some(parts, _depth(parts))
+
+    def and_(self, *parts: Node) -> Node:
+        return Every(parts, _depth(parts))
+
+    def negation(self, _not: Token, inner: Node) -> Node:
+        return Negation(inner, _depth([inner]))
+
+    def nested(self, inner: Node) -> Node:
+        return inner
+
+    def comparison(self, left: Operand, sign: Token, right: Operand) -> Node:
+        if sign not in EQUALITIES:
+            for operand in (left, right):
+                if isinstance(operand, str | bool):
+                    raise BadFilterError(f"{sign} compares numbers only", sign.start_pos or 0)
+        return Comparison(str(sign), left, right)
+
+    def between(self, name: Token, *rest: Any) -> Node:
+        lo, hi = rest[-2:]
+        return _maybe_not(Between(str(name), lo, hi), rest)
+
+    def membership(self, name: Token, *rest: Any) -> Node:
+        constants = [one for one in rest if not isinstance(one, Token)]
+        numbers = [one for one in constants if not isinstance(one, str | bool)]
+        texts = [
+            one if isinstance(one, str) else str(one).lower()
+            for one in constants
+            if isinstance(one, str | bool)
+        ]
+        return _maybe_not(Membership(str(name), frozenset(texts), frozenset(numbers)), rest)
+
+    def text_test(self, name: Token, *rest: Token) -> Node:
+        kind, text = rest[-2:]
+        return _maybe_not(TextTest(str(name), kind.upper(), self.string(text)), rest)
+
+    def null_test(self, name: Token, *rest: Token) -> Node:
+        return _maybe_not(NullTest(str(name)), rest)
+
+    def truth(self, word: Token) -> Node:
+        return Truth(self.boolean(word))
+
+    def property(self, name: Token) -> Operand:
+        return Property(str(name))
+
+    def string(self, text: Token) -> str:
+        return text[1:-1].replace("''", "'")
+
+    def boolean(self, word: Token) -> bool:
+        return word.upper() == "TRUE"
+
+    def number(self, *parts: Token) -> float:
+        found = number_in("".join(parts))
+        if found is None:
+            raise BadFilterError("a number with too many digits", parts[0].start_pos or 0)
+        return found
+
+
+def _maybe_not(node: Node, rest: Sequence[Any]) -> Node:
+    is_not = bool(rest) and isinstance(rest[0], Token) and rest[0].type == "NOT"
+    return Negation(node, node.depth) if is_not else node
+
+
+def _depth(parts: Sequence[Node]) -> int:
+    depth = 1 + max(part.depth for part in parts)
+    if depth > DEPTH_MAX:
+        raise BadFilterError(f"nested deeper than {DEPTH_MAX}", 0)
+    return depth
+
+
+def _keyword(found: "re.Match[str]") -> str:
+    """A keyword, in any case, that is not the beginning of a longer name."""
+    return f"/(?:{found[1]})(?![a-z0-9_$])/i"
+
+
+_PARSER: Final = Lark(
+    re.sub(r'"keyword ([A-Z|]+)"', _keyword, _GRAMMAR),
+    parser="lalr",
+    transformer=_Builder(),
+    maybe_placeholders=False,
+)
+
+
+@lru_cache(maxsize=CACHED_COUNT)
+def parse(text: str) -> Node:
+    """Return what a filter says. Raises BadFilterError with the place where it makes no sense."""
+    if len(text) > SIZE_CHARACTERS_MAX:
+        what = f"{len(text)} characters, the limit is {SIZE_CHARACTERS_MAX}"
+        raise BadFilterError(what, SIZE_CHARACTERS_MAX)
+    try:
+        found: Any = _PARSER.parse(text)
+    except UnexpectedCharacters as error:
+        at = cast(int, error.pos_in_stream)  # lark declares it as None.
+        raise BadFilterError(f"{text[at]!r} makes no sense here", at) from None
+    except UnexpectedInput as error:
+        token = getattr(error, "token", None)
+        if token is None or token.type == "$END":
+            raise BadFilterError("it ends too early", len(text)) from None
+        raise BadFilterError(f"{str(token)!r} makes no sense here", token.start_pos) from None
+    except VisitError as error:
+        if isinstance(error.orig_exc, BadFilterError):
+            raise error.orig_exc from None
+        raise
+    return found  # type: ignore[no-any-return]

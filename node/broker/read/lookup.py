@@ -1,0 +1,250 @@
+"""What became of one message: found in the log and the state when somebody asks.
+
+Owns what counts as a trace of a message, and how far a queue is looked through; must not know how
+the features write what is found here. A copy names its origin (retries, dead letters), lies where
+the state says (transactions), or carries the unique key or the born time and body of the message.
+With a unique key the index finds copies at once; without one the queue is read from the time at
+which the message was stored, up to a limit.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Final
+
+from node.broker.append.sizes import Sizes
+from node.broker.core.context import Context
+from node.broker.core.freshness import Freshness
+from node.errors.common import BadRequestError, MessageNotFoundError
+from node.state.tables.topic_names import dead_letter_topic, retry_topic
+from node.state.tables.transactions import TransactionsPart
+from quorumlog.pb import common_pb2, transaction_pb2
+from quorumlog.pb.lookup_pb2 import (
+    SizeBucket,
+    TopicSizesRequest,
+    TopicSizesResponse,
+    TraceEvent,
+    TraceMessageRequest,
+    TraceMessageResponse,
+)
+from store import format as fmt
+from store.derived.queues.pull import PullStatus
+from store.errors import PositionRangeError, RecordFormatError
+from store.record.message import Message, decode_message, parse_message_id
+
+_ORIGIN: Final = "ORIGIN_MESSAGE_ID"
+_HELD_TOPICS: Final = (fmt.SCHEDULE_TOPIC, fmt.TIMER_TOPIC)
+_PULL_COUNT: Final = 256
+_OUTCOMES: Final[dict[int, str]] = {
+    transaction_pb2.TRANSACTION_OUTCOME_COMMITTED: "committed",
+    transaction_pb2.TRANSACTION_OUTCOME_ROLLED_BACK: "rolled back",
+    transaction_pb2.TRANSACTION_OUTCOME_GIVEN_UP: "given up",
+    transaction_pb2.TRANSACTION_OUTCOME_EXPIRED: "expired",
+}
+
+
+class Lookup:
+    """One per broker."""
+
+    def __init__(
+        self, context: Context, freshness: Freshness, sizes: Sizes, unix_ms: Callable[[], int]
+    ) -> None:
+        self._context: Final = context
+        self._freshness = freshness
+        self._sizes = sizes
+        self._since_unix_ms = unix_ms()
+
+    async def topic_sizes(self, request: TopicSizesRequest) -> TopicSizesResponse:
+        """Say how large the messages of a topic were. Raises UnknownTopicError."""
+        self._context.check_leads()
+        self._context.topic(request.topic)
+        sizes = self._sizes.of(request.topic)
+        return TopicSizesResponse(
+            record_count=sizes.record_count,
+            size_bytes=sizes.size_bytes,
+            buckets=[
+                SizeBucket(below_size_bytes=1 << k, record_count=count)
+                for k, count in enumerate(sizes.buckets)
+                if count
+            ],
+            since_unix_ms=self._since_unix_ms,
+            node_id=self._context.driver.node_id,
+        )
+
+    async def trace_message(self, request: TraceMessageRequest) -> TraceMessageResponse:
+        """Say what became of a message. Raises MessageNotFoundError, BadRequestError."""
+        await self._freshness.ensure(common_pb2.CONSISTENCY_LEADER)
+        context, message_id = self._context, request.message_id
+        try:
+            host, position = parse_message_id(message_id)
+            message = context.store.message_at(position)
+        except RecordFormatError as error:
+            raise BadRequestError("message_id", error.expected, repr(message_id[:64])) from error
+        except PositionRangeError as error:
+            raise MessageNotFoundError(message_id) from error
+        if message.store_host != host:
+            raise MessageNotFoundError(message_id)
+        trace = _Trace(context, message)
+        await trace.follow()
+        with context.store.view(position, message.size_bytes) as view:
+            record = bytes(view)
+        events = sorted(trace.events, key=lambda event: event.unix_ms or 1 << 62)
+        return TraceMessageResponse(events=events, is_complete=trace.is_complete, record=record)
+
+
+class _Trace:
+    """The search for what one message became."""
+
+    def __init__(self, context: Context, message: Message) -> None:
+        self._context = context
+        self._message = message
+        self._left_count = context.limits.trace_scan_count_max
+        self._seen: set[int] = set()
+        """Positions of records that were told of."""
+        self.events: list[TraceEvent] = []
+        self.is_complete = True
+
+    async def follow(self) -> None:
+        """Begin with the message itself, and go where it says."""
+        message = self._message
+        visible: list[Message] = [message]
+        if message.topic == fmt.HALF_TOPIC:
+            visible = await self._of_half(message)
+        elif message.topic in _HELD_TOPICS:
+            self._add("delayed", message)
+            visible = await self._elsewhere(message)
+        elif message.topic.startswith((fmt.RETRY_TOPIC_PREFIX, fmt.DEAD_LETTER_TOPIC_PREFIX)):
+            visible = [self._at_id(message.properties.get(_ORIGIN, "")) or message]
+        for one in visible:
+            is_final = one.sys_flag & fmt.SYS_FLAG_TRANSACTION_MASK == fmt.TRANSACTION_COMMIT
+            if is_final:
+                half = self._at(one.prepared_transaction_position)
+                if half is not None and half.position not in self._seen:
+                    self._add("half", half, half.properties.get(fmt.PROPERTY_PRODUCER_GROUP, ""))
+            self._add("committed" if is_final else "stored", one)
+            await self._of_groups(one)
+
+    async def _of_half(self, half: Message) -> list[Message]:
+        group = half.properties.get(fmt.PROPERTY_PRODUCER_GROUP, "")
+        self._add("half", half, group)
+        part = self._context.state.part(TransactionsPart)
+        for known in part.open.values():
+            if known.position <= half.position < known.position + known.size_bytes:
+                self.events.append(TraceEvent(kind="open", group=group))
+                return []
+        outcome = part.ended.get(half.position)
+        if outcome is not None and outcome != transaction_pb2.TRANSACTION_OUTCOME_COMMITTED:
+            self.events.append(TraceEvent(kind=_OUTCOMES.get(outcome, "ended"), group=group))
+            return []
+        return await self._elsewhere(half)
+
+    async def _elsewhere(self, held: Message) -> list[Message]:
+        """Find the message in the queue that it was meant for."""
+        properties = held.properties
+        topic = properties.get(fmt.PROPERTY_REAL_TOPIC, "")
+        queue_id = properties.get(fmt.PROPERTY_REAL_QUEUE_ID, "")
+        if not topic or not queue_id.isdecimal():
+            return []
+
+        def is_copy(found: Message) -> bool:
+            if held.topic == fmt.HALF_TOPIC:
+                return found.prepared_transaction_position == held.position
+            return (found.born_unix_ms, found.body) == (held.born_unix_ms, held.body)
+
+        first: Message | None = None
+        async for found in self._search(topic, int(queue_id), held, is_copy):
+            if first is None or found.position < first.position:
+                first = found
+        return [] if first is None else [first]
+
+    async def _of_groups(self, message: Message) -> None:
+        """Say which groups have passed it, and where it came back to them."""
+        message_id = message.message_id
+
+        def is_copy(found: Message) -> bool:
+            return found.properties.get(_ORIGIN) == message_id
+
+        for name, offsets in sorted(self._context.state.groups.items()):
+            await asyncio.sleep(0)
+            if offsets.get(message.topic, {}).get(message.queue_id, 0) > message.queue_offset:
+                self.events.append(
+                    TraceEvent(
+                        kind="consumed",
+                        topic=message.topic,
+                        queue_id=message.queue_id,
+                        offset=message.queue_offset,
+                        group=name,
+                    )
+                )
+            for kind, topic in (("retried", retry_topic(name)), ("dead", dead_letter_topic(name))):
+                known = self._context.state.topic(topic)
+                for queue_id in range(known.queue_count if known is not None else 0):
+                    async for found in self._search(topic, queue_id, message, is_copy):
+                        self._add(kind, found, name)
+
+    async def _search(
+        self,
+        topic: str,
+        queue_id: int,
+        origin: Message,
+        is_copy: Callable[[Message], bool],
+    ) -> AsyncIterator[Message]:
+        """Yield the copies of a message in one queue, in any order."""
+        store, unique = self._context.store, origin.properties.get(fmt.PROPERTY_UNIQUE_KEY)
+        if unique:
+            for found in store.newest_by_key(topic, unique, lo_unix_ms=origin.store_unix_ms):
+                if found is not None and found.queue_id == queue_id and is_copy(found):
+                    yield found
+                await asyncio.sleep(0)
+            return
+        offset = store.offset_by_time(topic, queue_id, origin.store_unix_ms)
+        while True:
+            if self._left_count <= 0:
+                self.is_complete = False
+                return
+            result = store.pull(
+                topic, queue_id, offset, max_count=min(_PULL_COUNT, self._left_count)
+            )
+            if result.status is not PullStatus.FOUND:
+                return
+            for message in _messages(result.data):
+                if is_copy(message):
+                    yield message
+            self._left_count -= result.record_count
+            offset = result.next_offset
+            await asyncio.sleep(0)
+
+    def _at_id(self, message_id: str) -> Message | None:
+        try:
+            return self._at(parse_message_id(message_id)[1])
+        except RecordFormatError:
+            return None
+
+    def _at(self, position: int) -> Message | None:
+        """Return the record at a position; None if retention has deleted it."""
+        try:
+            return self._context.store.message_at(position)
+        except PositionRangeError:
+            return None
+
+    def _add(self, kind: str, message: Message, group: str = "") -> None:
+        self._seen.add(message.position)
+        self.events.append(
+            TraceEvent(
+                kind=kind,
+                unix_ms=message.store_unix_ms,
+                topic=message.topic,
+                queue_id=message.queue_id,
+                offset=message.queue_offset,
+                message_id=message.message_id,
+                group=group,
+                reconsume_times=message.reconsume_times,
+            )
+        )
+
+
+def _messages(data: bytes) -> Iterator[Message]:
+    at = 0
+    while at < len(data):
+        message = decode_message(data, at)
+        yield message
+        at += message.size_bytes

@@ -1,0 +1,221 @@
+"""Reads of one queue: once, waiting for the first message, or as it grows.
+
+Owns the limits of a read, its statuses and when a reader is parked; must not know how waiting
+works (`waits`) or what freshness costs (`freshness`). Data is copied once, out of the log.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Final, NamedTuple
+
+from node.broker.core.context import Context
+from node.broker.core.freshness import Freshness
+from node.broker.core.parked_readers import Waits
+from node.broker.groups.settings import check_reader
+from node.broker.read.sql_filter import SqlFilter
+from node.broker.read.tag_filter import TagFilter
+from node.errors.common import BadRequestError
+from quorumlog.pb import common_pb2, log_pb2
+from quorumlog.pb.log_pb2 import PullRequest, PullResponse, TailRequest
+from store.derived.queues.pull import PullResult, PullStatus
+from store.ledger.entry_runs import entry_runs
+from store.ledger.ledger import Ledger
+
+_TRIES: Final = 3  # A read that meets a deletion is done again; a second one is rare.
+_STATUS: Final = {
+    PullStatus.FOUND: log_pb2.PULL_STATUS_FOUND,
+    PullStatus.NO_MATCHED_MESSAGE: log_pb2.PULL_STATUS_NO_MATCHED_MESSAGE,
+    PullStatus.MESSAGE_WAS_REMOVING: log_pb2.PULL_STATUS_OFFSET_TOO_SMALL,
+    PullStatus.OFFSET_OVERFLOW_ONE: log_pb2.PULL_STATUS_NO_NEW_MESSAGE,
+    PullStatus.OFFSET_OVERFLOW_BADLY: log_pb2.PULL_STATUS_OFFSET_TOO_BIG,
+    PullStatus.OFFSET_TOO_SMALL: log_pb2.PULL_STATUS_OFFSET_TOO_SMALL,
+}
+
+
+class _Reader(NamedTuple):
+    """What one caller reads."""
+
+    topic: str
+    queue_id: int
+    max_count: int
+    max_size_bytes: int
+    filter: TagFilter | None
+    consistency: common_pb2.Consistency
+    group: str
+    """Whose settings must allow it; empty: a reader of its own."""
+    sql: SqlFilter | None
+
+
+class Pulls:
+    """One per broker."""
+
+    def __init__(self, context: Context, waits: Waits, freshness: Freshness) -> None:
+        self._context: Final = context
+        self._waits = waits
+        self._freshness = freshness
+        self.pulls_total = self.records_total = self.size_bytes_total = 0
+        self.tail_count = 0
+
+    # --- Calls ---
+
+    async def pull(self, request: PullRequest) -> PullResponse:
+        """Return records from an offset on; with `wait_ms` wait until there are some."""
+        self._context.check_cluster(request.cluster_id)
+        reader = self._reader(request, request.max_count)
+        at_least = request.at_least_index if request.HasField("at_least_index") else None
+        await self._freshness.ensure(request.consistency, at_least)
+        offset = request.offset
+        result = self._read(reader, offset)
+        wait_ms = min(request.wait_ms, self._context.limits.pull_wait_ms_max)
+        if wait_ms and self._is_nothing(reader, result):
+            result = await self._read_later(reader, max(result.next_offset, offset), wait_ms)
+        self.pulls_total += 1
+        response = self._response(result)
+        if request.with_entries and result.data:
+            self._tell_entries(response)
+        return response
+
+    async def tail(self, request: TailRequest) -> AsyncIterator[PullResponse]:
+        """Yield records from an offset on as they come, until the caller closes it.
+
+        Whoever consumes it slows it down: nothing is read before the response before was taken.
+        Without news for `tail_idle_ms` it says so. Expired offsets are told and passed over.
+        """
+        self._context.check_cluster(request.cluster_id)
+        if request.consistency == common_pb2.CONSISTENCY_LINEARIZABLE:
+            raise BadRequestError("consistency", "LEADER or LOCAL for a tail", "LINEARIZABLE")
+        reader = self._reader(request, 0)
+        await self._freshness.ensure(request.consistency)
+        offset, is_told = request.offset, self._freshness.is_local(request.consistency)
+        idle_ms = self._context.limits.tail_idle_ms
+        self.tail_count += 1
+        try:
+            while True:
+                self._freshness.check(reader.consistency)
+                result = self._read(reader, offset)
+                if self._is_beyond(result) and not is_told:
+                    is_told = True  # At once: it may be a mistake.
+                elif self._is_beyond(result):
+                    # Wait for it, and never go back: on a replica that lags, what the reader has
+                    # seen elsewhere is still to come.
+                    result = await self._read_later(reader, offset, idle_ms)
+                elif self._is_nothing(reader, result):
+                    result = await self._read_later(reader, result.next_offset, idle_ms)
+                yield self._response(result)
+                if not self._is_beyond(result):
+                    offset = result.next_offset
+        finally:
+            self.tail_count -= 1
+
+    # --- Reading ---
+
+    def _reader(self, request: PullRequest | TailRequest, max_count: int) -> _Reader:
+        """Check what is asked for and put limits to it."""
+        limits = self._context.limits
+        if request.offset < 0:
+            raise BadRequestError("offset", "0 or more", str(request.offset))
+        tags = request.tags
+        if len(tags) > limits.pull_tag_count_max:
+            expected = f"at most {limits.pull_tag_count_max} of them"
+            raise BadRequestError("tags", expected, str(len(tags)))
+        if "" in tags:
+            raise BadRequestError("tags", "names", "an empty one")
+        count_max = limits.pull_count_filtered_max if request.sql else limits.pull_count_max
+        return _Reader(
+            request.topic,
+            request.queue_id,
+            min(max_count or limits.pull_count_default, count_max),
+            min(
+                request.max_size_bytes or limits.pull_size_bytes_default,
+                limits.pull_size_bytes_max,
+            ),
+            TagFilter(tags) if tags else None,
+            request.consistency,
+            request.group,
+            SqlFilter(request.sql) if request.sql else None,
+        )
+
+    def _read(self, reader: _Reader, offset: int) -> PullResult:
+        """Read once, now. Raises UnknownTopicError and the like, CorruptionError."""
+        topic, queue_id, max_count, max_size_bytes, tags, _, group, sql = reader
+        context = self._context
+        context.readable(topic, queue_id)
+        if group:
+            check_reader(context, group, topic)
+        for _ in range(_TRIES):
+            result = context.store.pull(
+                topic,
+                queue_id,
+                offset,
+                max_count=max_count,
+                max_size_bytes=max_size_bytes,
+                tags=None if tags is None else tags.codes,
+            )
+            if result.status is not PullStatus.MESSAGE_WAS_REMOVING:
+                break
+        if result.status is PullStatus.FOUND:
+            for kept in (tags, sql):
+                if kept is not None:
+                    data, count = kept.keep(result.data)
+                    status = PullStatus.FOUND if count else PullStatus.NO_MATCHED_MESSAGE
+                    result = result._replace(status=status, data=data, record_count=count)
+            self.records_total += result.record_count
+            self.size_bytes_total += len(result.data)
+        elif result.max_offset == 0:  # Nothing was ever put into this queue.
+            status = PullStatus.OFFSET_OVERFLOW_BADLY if offset else PullStatus.OFFSET_OVERFLOW_ONE
+            result = PullResult(status, 0, 0, 0)
+        return result
+
+    def _is_nothing(self, reader: _Reader, result: PullResult) -> bool:
+        """Say whether waiting may help."""
+        match result.status:
+            case PullStatus.OFFSET_OVERFLOW_ONE:
+                return True
+            case PullStatus.NO_MATCHED_MESSAGE:
+                return result.next_offset >= result.max_offset
+            case PullStatus.OFFSET_OVERFLOW_BADLY:  # This replica may be behind the reader.
+                return reader.consistency == common_pb2.CONSISTENCY_LOCAL
+        return False
+
+    @staticmethod
+    def _is_beyond(result: PullResult) -> bool:
+        return result.status is PullStatus.OFFSET_OVERFLOW_BADLY
+
+    async def _read_later(self, reader: _Reader, offset: int, wait_ms: int) -> PullResult:
+        """Wait until there is something at or behind an offset, at most so long."""
+        loop, key = asyncio.get_running_loop(), (reader.topic.encode(), reader.queue_id)
+        deadline = loop.time() + wait_ms / 1000
+        while True:
+            left_s = deadline - loop.time()
+            if left_s > 0:
+                await self._waits.for_growth(key, left_s)
+            self._freshness.check(reader.consistency)
+            result = self._read(reader, offset)
+            is_nothing = self._is_nothing(reader, result) or self._is_beyond(result)
+            if not is_nothing or deadline <= loop.time():
+                return result
+            if result.status is PullStatus.NO_MATCHED_MESSAGE:
+                offset = result.next_offset
+
+    def _response(self, result: PullResult) -> PullResponse:
+        context = self._context
+        return PullResponse(
+            status=_STATUS[result.status],
+            records=result.data,
+            record_count=result.record_count,
+            next_offset=result.next_offset,
+            min_offset=result.min_offset,
+            max_offset=result.max_offset,
+            applied_index=context.driver.applied_index,
+            node_id=context.driver.node_id,
+        )
+
+    def _tell_entries(self, response: PullResponse) -> None:
+        """Add of which entries the records are; a log that has none tells nothing."""
+        log = self._context.store.log
+        if not isinstance(log, Ledger):
+            return
+        runs = entry_runs(log, response.records)
+        response.entry_first_records.extend(run.first_record for run in runs)
+        response.entry_indexes.extend(run.entry_index for run in runs)
+        response.entry_terms.extend(run.term for run in runs)

@@ -1,0 +1,112 @@
+"""Single messages by id, key and time, and where queues begin and end.
+
+Owns the limits and answers of these questions; must not know how the store finds things.
+"""
+
+import asyncio
+from typing import Final
+
+from node.broker.core.context import Context
+from node.broker.core.freshness import Freshness
+from node.errors.common import BadRequestError, MessageNotFoundError
+from quorumlog.pb.log_pb2 import (
+    GetMessageRequest,
+    OffsetByTimeRequest,
+    OffsetByTimeResponse,
+    QueryByKeyRequest,
+    QueueOffsets,
+    QueueOffsetsRequest,
+    QueueOffsetsResponse,
+    RecordsResponse,
+)
+from store.errors import PositionRangeError, RecordFormatError
+from store.record.message import Message, parse_message_id
+
+_FOREVER_MS: Final = (1 << 63) - 1
+_AT_ONCE: Final = 64  # Queues looked at before others get their turn: about 0.2 ms.
+
+
+class Queries:
+    """One per broker."""
+
+    def __init__(self, context: Context, freshness: Freshness) -> None:
+        self._context: Final = context
+        self._freshness = freshness
+
+    async def get_message(self, request: GetMessageRequest) -> RecordsResponse:
+        """Return the message with an id. Raises MessageNotFoundError, BadRequestError."""
+        context, message_id = self._context, request.message_id
+        await self._freshness.ensure(request.consistency)
+        try:
+            host, position = parse_message_id(message_id)
+        except RecordFormatError as error:
+            raise BadRequestError("message_id", error.expected, repr(message_id[:64])) from error
+        try:
+            message = context.store.message_at(position)
+            record = self._record(message)
+        except PositionRangeError as error:
+            raise MessageNotFoundError(message_id) from error
+        # Positions are the same on all nodes; the host says who was the leader, and that this is
+        # an id of this log and not of another one.
+        if message.store_host != host or context.state.topic(message.topic) is None:
+            raise MessageNotFoundError(message_id)
+        return RecordsResponse(records=record, record_count=1)
+
+    async def query_by_key(self, request: QueryByKeyRequest) -> RecordsResponse:
+        """Return the newest messages of a topic that carry a key, oldest first."""
+        context, limits = self._context, self._context.limits
+        await self._freshness.ensure(request.consistency)
+        context.readable(request.topic, 0)
+        if not request.key:
+            raise BadRequestError("key", "a key", "empty")
+        found = context.store.newest_by_key(
+            request.topic,
+            request.key,
+            lo_unix_ms=max(0, request.lo_unix_ms),
+            hi_unix_ms=request.hi_unix_ms if request.hi_unix_ms > 0 else _FOREVER_MS,
+            max_count=min(request.max_count or limits.query_count_default, limits.query_count_max),
+        )
+        parts: list[bytes] = []
+        left_bytes = limits.query_size_bytes_max
+        for message in found:  # The newest ones matter most.
+            if message is None:  # It costs as much, and counts for nothing.
+                await asyncio.sleep(0)
+                continue
+            left_bytes -= message.size_bytes
+            if parts and left_bytes < 0:
+                break
+            parts.append(self._record(message))
+        return RecordsResponse(records=b"".join(reversed(parts)), record_count=len(parts))
+
+    async def offset_by_time(self, request: OffsetByTimeRequest) -> OffsetByTimeResponse:
+        """Return the offset of the first message stored at a time or later, else the next one."""
+        await self._freshness.ensure(request.consistency)
+        self._context.readable(request.topic, request.queue_id)
+        offset = self._context.store.offset_by_time(
+            request.topic, request.queue_id, request.unix_ms
+        )
+        return OffsetByTimeResponse(offset=offset)
+
+    async def queue_offsets(self, request: QueueOffsetsRequest) -> QueueOffsetsResponse:
+        """Return where queues begin and end, in the order asked, all as of one moment or later."""
+        limit = self._context.limits.queue_offsets_count_max
+        if len(request.queues) > limit:
+            raise BadRequestError("queues", f"at most {limit} of them", str(len(request.queues)))
+        at_least = request.at_least_index if request.HasField("at_least_index") else None
+        await self._freshness.ensure(request.consistency, at_least)
+        response = QueueOffsetsResponse()
+        for number, queue in enumerate(request.queues):
+            if number % _AT_ONCE == _AT_ONCE - 1:
+                await asyncio.sleep(0)
+            self._context.readable(queue.topic, queue.queue_id)
+            lo, hi = self._context.store.queue_range(queue.topic, queue.queue_id)
+            response.queues.append(
+                QueueOffsets(
+                    topic=queue.topic, queue_id=queue.queue_id, min_offset=lo, max_offset=hi
+                )
+            )
+        return response
+
+    def _record(self, message: Message) -> bytes:
+        with self._context.store.view(message.position, message.size_bytes) as view:
+            return bytes(view)

@@ -1,0 +1,32 @@
+"""Keeps the records whose properties make a filter true.
+
+Owns the walk over records; what a filter means is `node.broker.read.filter_language`'s. Records
+were checked when they were appended, so lengths are believed.
+"""
+
+from typing import Final
+
+from node.broker.read.filter_language import parse
+from store import format as fmt
+from store.record.message import decode_properties, record_layout
+
+
+class SqlFilter:
+    """The filter of one reader. Raises BadFilterError."""
+
+    __slots__ = ("_node",)
+
+    def __init__(self, text: str) -> None:
+        self._node: Final = parse(text)
+
+    def keep(self, data: bytes) -> tuple[bytes, int]:
+        """Return the matching ones of the records that lie back to back in `data`, and how many."""
+        parts: list[bytes] = []
+        view, at = memoryview(data), 0
+        while at < len(data):
+            hi = at + fmt.INT32.unpack_from(data, at)[0]
+            properties_at = record_layout(view, at).properties_at
+            if self._node.decide(decode_properties(data[properties_at:hi])):
+                parts.append(data[at:hi])
+            at = hi
+        return b"".join(parts), len(parts)

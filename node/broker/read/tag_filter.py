@@ -1,0 +1,62 @@
+"""Keeps the records that carry one of some tags.
+
+Owns the comparison of the tag itself: the consume queue knows hashes only, and two tags may share
+one (storage-formats 1.9). Records were checked when they were appended, so lengths are believed.
+"""
+
+from collections.abc import Collection
+from typing import Final
+
+from store import format as fmt
+from store.record.message import record_layout, tags_code
+
+_NAME: Final = fmt.PROPERTY_TAGS.encode() + fmt.NAME_VALUE_SEPARATOR.encode()
+_SEPARATOR: Final = fmt.PROPERTY_SEPARATOR.encode()
+_INNER_NAME: Final = _SEPARATOR + _NAME
+
+
+class TagFilter:
+    """The tags of one reader."""
+
+    __slots__ = ("_tags", "codes")
+
+    def __init__(self, tags: Collection[str]) -> None:
+        self._tags = frozenset(tag.encode() for tag in tags)
+        self.codes: Final = frozenset(map(tags_code, tags))
+        """Their hashes, as the consume queue has them."""
+
+    def keep(self, data: bytes) -> tuple[bytes, int]:
+        """Return the matching ones of the records that lie back to back in `data`, and how many."""
+        parts: list[bytes] = []
+        at, lo, count, is_all = 0, 0, 0, True
+        while at < len(data):
+            end = at + fmt.INT32.unpack_from(data, at)[0]
+            if self._matches(data, at, end):
+                count += 1
+            else:
+                parts.append(data[lo:at])
+                lo, is_all = end, False
+            at = end
+        if is_all:
+            return data, count
+        parts.append(data[lo:])
+        return b"".join(parts), count
+
+    def _matches(self, data: bytes, at: int, end: int) -> bool:
+        magic = fmt.INT32.unpack_from(data, at + 4)[0] & 0xFFFFFFFF
+        sys_flag = fmt.INT32.unpack_from(data, at + fmt.SYS_FLAG_AT)[0]
+        if magic == fmt.MAGIC_V1 and not sys_flag & fmt.SYS_FLAG_ANY_V6:
+            body_size_bytes = fmt.INT32.unpack_from(data, at + fmt.BODY_LENGTH_AT)[0]
+            body_hi = at + fmt.BODY_AT + body_size_bytes
+            properties_at = body_hi + 1 + data[body_hi] + 2
+        else:
+            properties_at = record_layout(memoryview(data), at).properties_at
+        if data.startswith(_NAME, properties_at):
+            tag_at = properties_at + len(_NAME)
+        else:
+            found = data.find(_INNER_NAME, properties_at, end)
+            if found < 0:
+                return False
+            tag_at = found + len(_INNER_NAME)
+        tag_hi = data.find(_SEPARATOR, tag_at, end)
+        return data[tag_at : tag_hi if tag_hi >= 0 else end] in self._tags

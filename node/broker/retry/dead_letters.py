@@ -1,0 +1,173 @@
+"""Dead letters of a group: listed, and sent again to the topics that they came from, each once.
+
+Owns what is under way; which were sent before is replicated (`parts/dead_letters`). The mark rides
+in one entry with the message, and a last look at both happens in the order of the log, so two
+callers that send the same one, before and after a change of leaders, send it once.
+"""
+
+from bisect import bisect_left
+from typing import Final
+
+from node.broker.append.attached import Rider
+from node.broker.append.own_appends import OwnAppends
+from node.broker.append.produce import Produce
+from node.broker.core.context import Context
+from node.broker.core.ports import Committed, Prepared
+from node.broker.records.retry import origin_topic, sent_again
+from node.broker.retry.retry import QUEUE, read_record
+from node.errors.common import BadRequestError, BusyError, LimitReachedError, UnknownGroupError
+from node.errors.groups import AlreadyResentError, MessageExpiredError
+from node.state.tables.dead_letters import DeadLettersPart
+from node.state.tables.topic_names import dead_letter_topic
+from quorumlog.pb.log_pb2 import AppendRequest
+from quorumlog.pb.retry_pb2 import (
+    ListDeadLettersRequest,
+    ListDeadLettersResponse,
+    ResendDeadLettersRequest,
+    ResendDeadLettersResponse,
+)
+from quorumlog.pb.state_pb2 import Command
+from store import format as fmt
+from store.errors import LimitExceededError
+
+_LIST_COUNT: Final = 64
+
+
+class DeadLetters:
+    """One per broker."""
+
+    def __init__(self, context: Context, produce: Produce, own_appends: OwnAppends) -> None:
+        self._context: Final = context
+        self._produce = produce
+        self._own_appends = own_appends
+        self._under_way: set[tuple[str, int]] = set()
+        """Group and offset of those whose entry is written and not decided."""
+        self.resent_total = 0
+
+    async def list_dead_letters(self, request: ListDeadLettersRequest) -> ListDeadLettersResponse:
+        """Return dead letters from an offset on, and which of them were sent again.
+
+        Raises UnknownGroupError, CorruptionError.
+        """
+        context, group = self._context, request.group
+        context.check_leads()
+        self._check_group(group)
+        topic = dead_letter_topic(group)
+        lo, hi = self._range(group)
+        offset = max(request.offset, lo)
+        limit = context.limits.pull_count_max
+        count = min(request.max_count or _LIST_COUNT, limit)
+        found = context.store.pull(topic, QUEUE, offset, max_count=count)
+        marks = self._marks()
+        next_offset = found.next_offset if found.record_count else offset
+        return ListDeadLettersResponse(
+            records=found.data,
+            record_count=found.record_count,
+            resent=[o for o in range(offset, next_offset) if marks.is_resent(group, o)],
+            next_offset=next_offset,
+            min_offset=lo,
+            max_offset=hi,
+        )
+
+    async def resend_dead_letters(
+        self, request: ResendDeadLettersRequest
+    ) -> ResendDeadLettersResponse:
+        """Put dead letters back into their topics, all or none; those sent before are left out.
+
+        Raises UnknownGroupError, MessageExpiredError, BusyError while another call sends one of
+        them, what the topics refuse, and the errors of `Produce.append`.
+        """
+        context, group = self._context, request.group
+        context.check_cluster(request.cluster_id)
+        context.check_leads()
+        self._check_group(group)
+        offsets, limit = sorted(set(request.offsets)), context.limits.retry_batch_count_max
+        if not 1 <= len(offsets) <= limit:
+            raise BadRequestError("offsets", f"1 to {limit} of them", str(len(offsets)))
+        topic, marks = dead_letter_topic(group), self._marks()
+        done = [offset for offset in offsets if marks.is_resent(group, offset)]
+        left = [offset for offset in offsets if offset not in done]
+        response = ResendDeadLettersResponse(index=-1, resent=left, already_resent=done)
+        if not left:
+            return response
+        lo, hi = self._range(group)
+        records, size_bytes = list[bytes](), 0
+        for offset in left:
+            if offset < lo:
+                raise MessageExpiredError(topic, QUEUE, offset, lo, hi)
+            records.append(self._sent_again(topic, offset))
+            size_bytes += len(records[-1])
+            if size_bytes > self._produce.own_size_bytes_max:  # Do not read the others, too.
+                raise LimitExceededError("batch", size_bytes, self._produce.own_size_bytes_max)
+        mark = Command.MarkResent(
+            group=group,
+            offsets=left,
+            min_offset=lo,
+        )
+        append = AppendRequest(records=b"".join(records), record_count=len(records))
+        receipt = await self._produce.append(append, self._rider(mark))
+        self.resent_total += len(left)
+        response.index = receipt.index
+        return response
+
+    def _check_group(self, group: str) -> None:
+        if group not in self._context.state.groups:
+            raise UnknownGroupError(group)
+
+    def _range(self, group: str) -> tuple[int, int]:
+        """Return the offsets [lo, hi) of a group's dead letters.
+
+        Before them may be those of a group of the same name that was deleted: they were that one's.
+        And those that had expired from the log of another leader. Of neither does anybody know any
+        more which were sent again.
+        """
+        store, topic, marks = self._context.store, dead_letter_topic(group), self._marks()
+        first_position = marks.begin_position(group)
+        lo, hi = store.queue_range(topic, QUEUE)
+        lo = min(max(lo, marks.first_offset(group)), hi)
+
+        def position_of(offset: int) -> int:
+            unit = store.units(topic, QUEUE, offset, offset + 1)
+            return int(fmt.CONSUME_QUEUE_UNIT.unpack(unit)[0])
+
+        if lo < hi and store.log.min_position < first_position:
+            lo = bisect_left(range(hi), first_position, lo, hi, key=position_of)
+        return lo, hi
+
+    def _marks(self) -> DeadLettersPart:
+        return self._context.state.part(DeadLettersPart)
+
+    def _sent_again(self, topic: str, offset: int) -> bytes:
+        """Return a dead letter for its topic; whether that may be written is `Produce`'s check."""
+        record = read_record(self._context, topic, QUEUE, offset)
+        origin = origin_topic(record)
+        return sent_again(record, origin, offset % self._context.topic(origin).queue_count)
+
+    def _rider(self, mark: Command.MarkResent) -> Rider:
+        """Return the mark of an entry, and hold what it marks until that is decided."""
+        group, topic = mark.group, dead_letter_topic(mark.group)
+        held = {(group, offset) for offset in mark.offsets}
+
+        def look(_prepared: Prepared) -> None:
+            self._check_group(group)
+            marks, (lo, hi) = self._marks(), self._range(group)
+            if mark.offsets[0] < lo:  # It was deleted, and made again, while the call waited.
+                raise MessageExpiredError(topic, QUEUE, mark.offsets[0], lo, hi)
+            for offset in mark.offsets:
+                if marks.is_resent(group, offset):
+                    raise AlreadyResentError(group, offset)
+            busy = self._under_way & held
+            if busy:
+                raise BusyError("dead letters under way", len(busy), 0)
+            others = [offset for name, offset in self._under_way if name == group]
+            runs = marks.runs_with(group, [*others, *mark.offsets], mark.min_offset)
+            limit = self._context.limits.resent_range_count_max
+            if len(runs) + len(others) > limit:  # Whatever becomes of the others.
+                raise LimitReachedError("runs of resent dead letters", len(runs), limit)
+            self._under_way.update(held)
+
+        def release(_committed: Committed | None) -> None:
+            self._under_way.difference_update(held)
+
+        commands = self._own_appends.encode([Command(mark_resent=mark)])
+        return Rider(commands, 1, frozenset(), look, release, moves_stored=True)

@@ -1,0 +1,284 @@
+"""Messages that a consumer could not process: given to its group again after a pause, or kept as
+dead letters, and dead letters sent again.
+
+Owns what such a call must look like and what it writes. One entry holds the moved messages, the
+topics they need, and the offsets that the consumer stores with them: whoever leads next finds all
+of it or nothing. A message is read from the log and never taken from the caller. The pause is the
+delayed messages' work (`delayed_records`); how a batch gets into the log is `produce`'s.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Final
+
+from node.broker.append.attached import QueueKey, Rider
+from node.broker.append.commands import Commands
+from node.broker.append.own_appends import OwnAppends
+from node.broker.append.produce import Produce
+from node.broker.core.context import Context
+from node.broker.core.ports import Committed, Prepared
+from node.broker.groups.settings import check_reader, settings_of
+from node.broker.records.delayed import level_delay_ms, scheduled
+from node.broker.records.retry import dead_letter, given_back, times_of
+from node.errors.common import (
+    BadRequestError,
+    ReservedTopicError,
+    UnknownQueueError,
+    UnknownTopicError,
+)
+from node.errors.delay import DelayedFullError
+from node.errors.groups import GroupOrderlyError, MessageExpiredError
+from node.state.held import NUMBERS, held_counts
+from node.state.state import PERMISSION_ALL
+from node.state.tables.group_settings import GroupSettings
+from node.state.tables.topic_names import dead_letter_topic, is_reserved, retry_topic
+from quorumlog.pb import common_pb2
+from quorumlog.pb.consumer_pb2 import GroupOffset
+from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse
+from quorumlog.pb.retry_pb2 import RetryLaterRequest, RetryLaterResponse, RetryMessage
+from quorumlog.pb.state_pb2 import Command
+from store import format as fmt
+from store.derived.queues.pull import PullStatus
+from store.errors import LimitExceededError
+from store.record.edit import start_of
+from store.record.message import record_layout
+
+_FIRST_LEVEL: Final = 3
+"""The first pause is that of delay level 3, 10 s: RocketMQ's 3 + reconsumeTimes."""
+_ROOM_SIZE_BYTES: Final = 1_024
+"""What the entry that delivers needs beside the message."""
+QUEUE: Final = 0
+"""The only queue of a retry or dead-letter topic."""
+
+
+class Retry:
+    """One per broker."""
+
+    def __init__(
+        self,
+        context: Context,
+        commands: Commands,
+        produce: Produce,
+        own_appends: OwnAppends,
+        unix_ms: Callable[[], int],
+    ) -> None:
+        """`unix_ms` is the clock by which messages become due."""
+        self._context: Final = context
+        self._commands = commands
+        self._produce = produce
+        self._own_appends = own_appends
+        self._unix_ms = unix_ms
+        self.retried_total = self.dead_total = 0
+
+    async def retry_later(self, request: RetryLaterRequest) -> RetryLaterResponse:
+        """Move messages to the retry topic or to the dead letters, and store offsets with them.
+
+        A repeated call (same producer and sequence) gets the first answer. Raises
+        GroupDisabledError, GroupOrderlyError, TopicForbiddenError, MessageExpiredError,
+        BadRequestError, the errors of `Produce.append` and, for a group or offset that is new,
+        those of `Commands.submit`.
+        """
+        context, group, messages = self._context, request.group, request.messages
+        context.check_cluster(request.cluster_id)
+        context.check_name("group", group)
+        context.check_leads()
+        before = self._produce.known(request.producer_id, request.sequence)
+        if before is not None:
+            return self._answer(await before)
+        limit = context.limits.retry_batch_count_max
+        if not 1 <= len(messages) <= limit:
+            raise BadRequestError("messages", f"1 to {limit} of them", str(len(messages)))
+        settings = settings_of(context, group)
+        if settings.is_orderly:
+            raise GroupOrderlyError(group)
+        count_max = settings.retry_count_max
+        if request.attempt_count_max:
+            count_max = min(count_max, request.attempt_count_max - 1)
+        now_unix_ms = self._unix_ms()
+        records, queues, size_bytes = [], set(), 0
+        for message in messages:
+            record = self._record(group, message)
+            is_dead = message.is_dead or times_of(record) >= count_max
+            if is_dead:
+                moved = dead_letter(record, group)
+            else:
+                moved = given_back(record, group, is_dead=False)
+                moved = _held(moved, message, settings, times_of(record), now_unix_ms)
+                limit = self._own_appends.entry_size_bytes_max - _ROOM_SIZE_BYTES
+                if len(moved) > limit:
+                    raise LimitExceededError("message to be tried again", len(moved), limit)
+            records.append(moved)
+            queues.add(_queue_of(moved))
+            size_bytes += len(moved)
+            if size_bytes > self._produce.own_size_bytes_max:  # Do not read the others, too.
+                raise LimitExceededError("batch", size_bytes, self._produce.own_size_bytes_max)
+        await self._make_room(request)
+        commands, begun = self._topics_of(group), self._begun(group)
+        # Each by itself: there is room for the offsets of the request only.
+        commands += [_commit(group, rows) for rows in (request.offsets, begun) if rows]
+        append = AppendRequest(
+            records=b"".join(records),
+            record_count=len(records),
+            producer_id=request.producer_id,
+            sequence=request.sequence,
+            cluster_id=request.cluster_id,
+        )
+        rider = self._rider(request, commands, frozenset(queues), begun)
+        return self._answer(await self._produce.append(append, rider))
+
+    def _record(self, group: str, message: RetryMessage) -> bytes:
+        """Read what a consumer gives back."""
+        context, topic = self._context, message.topic
+        if is_reserved(topic) and topic != retry_topic(group):
+            raise ReservedTopicError(topic)
+        check_reader(context, group, topic)
+        longest_ms = context.limits.retry_delay_ms_max
+        if message.delay_ms > longest_ms:
+            raise BadRequestError("delay_ms", f"at most {longest_ms}", str(message.delay_ms))
+        return read_record(context, topic, message.queue_id, message.offset)
+
+    # --- What an entry needs ---
+
+    def _rider(
+        self,
+        request: RetryLaterRequest,
+        commands: list[Command],
+        queues: frozenset[QueueKey],
+        begun: Sequence[GroupOffset],
+    ) -> Rider:
+        """Return the commands of an entry; offsets with a condition wait while it is under way."""
+        stored = {(row.topic, row.queue_id) for row in (*request.offsets, *begun)}
+        under_way = ExitStack()
+
+        def enter(_prepared: Prepared) -> None:
+            self._check_held(sum(key in NUMBERS for key in queues) and len(request.messages))
+            under_way.enter_context(self._context.moves.offsets_of(request.group, stored))
+
+        def leave(_committed: Committed | None) -> None:
+            under_way.close()
+
+        encoded = self._own_appends.encode(commands)
+        return Rider(encoded, len(commands), queues, enter, leave, moves_stored=True)
+
+    def _check_held(self, count: int) -> None:
+        """Raise DelayedFullError when no more messages may wait for their time."""
+        context, limit = self._context, self._context.limits.delayed_count_max
+        held_count = sum(held_counts(context.store, context.state)) if count else 0
+        if held_count + count > limit:
+            raise DelayedFullError(held_count, limit)
+
+    async def _make_room(self, request: RetryLaterRequest) -> None:
+        """Have the group and each offset be there before the entry.
+
+        There is a limit to both, and the commands of an entry must not be refused for it when the
+        messages have moved. A new offset is first stored as that of the first message that is given
+        back, or lower: it promises nothing yet.
+        """
+        group = request.group
+        stored = self._context.state.groups.get(group)
+        new = []
+        for row in request.offsets:
+            self._check_offset(row)
+            if stored is None or row.queue_id not in stored.get(row.topic, ()):
+                given = (
+                    message.offset
+                    for message in request.messages
+                    if (message.topic, message.queue_id) == (row.topic, row.queue_id)
+                )
+                lowest = min((row.offset, *given))
+                new.append(GroupOffset(topic=row.topic, queue_id=row.queue_id, offset=lowest))
+        if new:
+            await self._commands.submit(_commit(group, new))
+        elif stored is None:
+            settings = common_pb2.GroupSettings()
+            put = Command.PutGroup(group=group, settings=settings)
+            await self._commands.submit(Command(put_group=put))
+
+    def _check_offset(self, row: GroupOffset) -> None:
+        topic = self._context.state.topics.get(row.topic)
+        if topic is None:
+            raise UnknownTopicError(row.topic)
+        if not 0 <= row.queue_id < topic.queue_count:
+            raise UnknownQueueError(row.topic, row.queue_id, topic.queue_count)
+        if row.offset < 0:
+            raise BadRequestError("offset", "0 or more", str(row.offset))
+
+    def _topics_of(self, group: str) -> list[Command]:
+        """Return what makes the topics of a group that are not there yet."""
+        known = self._context.state.topics
+        return [
+            Command(
+                put_topic=Command.PutTopic(topic=name, queue_count=1, permission=PERMISSION_ALL)
+            )
+            for name in (retry_topic(group), dead_letter_topic(group))
+            if name not in known
+        ]
+
+    def _begun(self, group: str) -> list[GroupOffset]:
+        """Return where a group begins to read its retry topic, if that is not the first message.
+
+        What is there when the topic is made came back to a group of this name that was deleted.
+        """
+        topic = retry_topic(group)
+        hi = self._context.store.queue_range(topic, QUEUE)[1]
+        if topic in self._context.state.topics or not hi:
+            return []
+        return [GroupOffset(topic=topic, queue_id=QUEUE, offset=hi)]
+
+    def _answer(self, receipt: AppendResponse) -> RetryLaterResponse:
+        dead_count = sum(
+            queue.count
+            for queue in receipt.queues
+            if queue.topic.startswith(fmt.DEAD_LETTER_TOPIC_PREFIX)
+        )
+        retried_count = receipt.record_count - dead_count
+        if not receipt.is_duplicate:
+            self.dead_total += dead_count
+            self.retried_total += retried_count
+        return RetryLaterResponse(
+            index=receipt.index,
+            retried_count=retried_count,
+            dead_count=dead_count,
+            is_duplicate=receipt.is_duplicate,
+        )
+
+
+def read_record(context: Context, topic: str, queue_id: int, offset: int) -> bytes:
+    """Return the record at an offset. Raises MessageExpiredError, UnknownTopicError and the like,
+    CorruptionError."""
+    context.readable(topic, queue_id)
+    if offset >= 0:
+        found = context.store.pull(topic, queue_id, offset, max_count=1)
+        if found.status is PullStatus.FOUND:
+            return found.data
+    lo, hi = context.store.queue_range(topic, queue_id)
+    raise MessageExpiredError(topic, queue_id, offset, lo, hi)
+
+
+def _held(
+    record: bytes, message: RetryMessage, settings: GroupSettings, times: int, now_unix_ms: int
+) -> bytes:
+    """Return a message of the retry topic as it waits for its time."""
+    if message.delay_ms:
+        return scheduled(record, now_unix_ms + message.delay_ms)
+    delays = settings.retry_delays_ms
+    if delays:
+        return scheduled(record, now_unix_ms + delays[min(times, len(delays) - 1)])
+    level = _FIRST_LEVEL + times
+    return scheduled(record, now_unix_ms + level_delay_ms(level), level=level)
+
+
+def _queue_of(record: bytes) -> QueueKey:
+    layout = record_layout(memoryview(record), 0)
+    queue_id = fmt.INT32.unpack_from(record, start_of(layout) + fmt.QUEUE_ID_AT)[0]
+    return record[layout.topic_at : layout.topic_hi], queue_id
+
+
+def _commit(group: str, rows: Sequence[GroupOffset]) -> Command:
+    command = Command()
+    command.commit_offsets.group = group
+    for row in rows:
+        command.commit_offsets.offsets.add(
+            topic=row.topic, queue_id=row.queue_id, offset=row.offset
+        )
+    return command

@@ -1,0 +1,101 @@
+"""Topics, groups and offsets as the files of RocketMQ: given out, and taken over from such files.
+
+Owns the two calls; the shapes are `checkpoint_tables`', what an import may change is
+`config_import`'s. All of an import is one entry, so it happens as a whole.
+"""
+
+import asyncio
+import time
+from typing import Final
+
+from node.broker.append.own_appends import OwnAppends
+from node.broker.core.context import Context
+from node.broker.topics.config_import import DELAYS, NAMES, Plan
+from node.config.limits import Limits
+from node.state.checkpoint_tables import TABLES
+from node.state.registry import PARTS, encode_part
+from node.state.state import StateImage
+from quorumlog.pb.retry_pb2 import (
+    ConfigFile,
+    ExportConfigFilesRequest,
+    ExportConfigFilesResponse,
+    ImportConfigFilesRequest,
+    ImportConfigFilesResponse,
+)
+
+_SHOWN_MAX: Final = 1_000  # Of one answer and kind; nobody corrects more at once.
+
+
+class ConfigFiles:
+    """One per broker."""
+
+    def __init__(self, context: Context, own_appends: OwnAppends) -> None:
+        self._context: Final = context
+        self._own_appends = own_appends
+
+    async def export_config_files(
+        self, _request: ExportConfigFilesRequest
+    ) -> ExportConfigFilesResponse:
+        """Return the files as of everything that was acked before the call."""
+        context = self._context
+        context.check_leads()
+        image, unix_ms = context.machine.image(), time.time_ns() // 1_000_000
+        # Not on the loop: many offsets are megabytes of text.
+        texts = await asyncio.to_thread(_texts, image, unix_ms)
+        files = [ConfigFile(name=name, text=text) for name, text in texts.items()]
+        return ExportConfigFilesResponse(files=files)
+
+    async def import_config_files(
+        self, request: ImportConfigFilesRequest
+    ) -> ImportConfigFilesResponse:
+        """Make topics, groups and offsets as files say; all of it or, with the reasons, nothing.
+
+        What others change at the same moment may still forbid a part: it is among the refusals.
+        Raises LimitExceededError for more than one entry can hold, and as `OwnAppends.write`.
+        """
+        context = self._context
+        context.check_cluster(request.cluster_id)
+        context.check_leads()
+        files = {file.name: file.text for file in request.files}
+        plan = await asyncio.to_thread(
+            _plan, context.limits, context.machine.image(), context, files
+        )
+        response = ImportConfigFilesResponse(
+            refusals=_shown(plan.refusals),
+            skipped=_shown(plan.skipped),
+            warnings=_shown(plan.warnings),
+        )
+        if plan.refusals:
+            return response
+        if plan.commands and not request.is_dry_run:
+            written = await self._own_appends.write(b"", plan.commands)
+            refused = map(context.machine.take_refusal, written.positions)
+            response.refusals.extend(str(refusal) for refusal in refused if refusal is not None)
+        response.topic_count = plan.topic_count
+        response.group_count = plan.group_count
+        response.offset_count = plan.offset_count
+        return response
+
+
+def _plan(limits: Limits, image: StateImage, context: Context, files: dict[str, str]) -> Plan:
+    plan = Plan(limits, image, context.store.queue_range)
+    plan.take(files)
+    return plan
+
+
+def _shown(found: list[str]) -> list[str]:
+    """Return as many as an answer has; the last one says how many it has not."""
+    if len(found) <= _SHOWN_MAX:
+        return found
+    left = len(found) - _SHOWN_MAX + 1
+    return [*found[: _SHOWN_MAX - 1], f"and {left} more"]
+
+
+def _texts(image: StateImage, unix_ms: int) -> dict[str, str]:
+    """Return the text of each file, RocketMQ's only."""
+    texts = {table.name: table.encode(image, unix_ms) for table in TABLES if table.name in NAMES}
+    for kind in PARTS:
+        if kind.file_name in NAMES and kind.name in image.parts:
+            texts[kind.file_name] = encode_part(kind, image.parts[kind.name], unix_ms)
+    texts.setdefault(DELAYS, '{\n\t"offsetTable":{}\n}\n')
+    return texts

@@ -1,0 +1,173 @@
+"""What tables of topics, groups and offsets would change here: a plan, and what forbids it.
+
+Owns the comparison of the files with the replicated state as a pure function; must not know who
+asks or how commands are written. Each command is tried on a copy of the state, so that what the
+state would refuse is known, by name, before anything is written. What is there already needs no
+command: the same files twice change nothing the second time.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+from node.broker.core.context import NAME_CHARACTERS
+from node.broker.topics.config_unused import unused_of_group, unused_of_topic
+from node.config.limits import Limits
+from node.errors.common import NodeError
+from node.state.checkpoint_tables import decode_group_settings, decode_offsets, load_table
+from node.state.state import PERMISSION_ALL, State, StateImage
+from node.state.tables.group_settings import GroupSettingsPart, from_json, to_pb
+from node.state.tables.topic_names import is_of_group, is_reserved
+from node.state.tables.topic_types import type_of_attributes
+from quorumlog.pb.state_pb2 import Command
+from store.errors import TopicNameError
+from store.record.message import check_topic
+
+TOPICS: Final = "topics.json"
+GROUPS: Final = "subscriptionGroup.json"
+OFFSETS: Final = "consumerOffset.json"
+DELAYS: Final = "delayOffset.json"
+NAMES: Final = (TOPICS, GROUPS, OFFSETS, DELAYS)
+
+_SYSTEM_GROUP_PREFIXES: Final = ("CID_RMQ_SYS_", "CID_ONS")
+_SYSTEM_GROUPS: Final = frozenset({"TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP"})
+
+QueueRange = Callable[[str, int], tuple[int, int]]
+"""Topic and queue id: first offset and next one."""
+
+
+class Plan:
+    """The commands that an import needs, and why it cannot be done."""
+
+    def __init__(self, limits: Limits, image: StateImage, queue_range: QueueRange) -> None:
+        """`image` is what the files are compared with; it is not changed."""
+        self._limits = limits
+        self._state = State(limits, image)
+        self._queue_range = queue_range
+        self.commands: list[Command] = []
+        self.refusals: list[str] = []
+        self.skipped: list[str] = []
+        self.warnings: list[str] = []
+        self.topic_count = self.group_count = self.offset_count = 0
+
+    def take(self, files: Mapping[str, str]) -> None:
+        """Plan for these files, by name."""
+        for name in files.keys() - set(NAMES):
+            self.refusals.append(f"{name}: not one of {', '.join(NAMES)}")
+        for name, read in (
+            (TOPICS, self._topics),
+            (GROUPS, self._groups),
+            (OFFSETS, self._offsets),
+        ):
+            if name in files:
+                try:
+                    read(files[name])
+                except (
+                    ValueError,
+                    KeyError,
+                    TypeError,
+                    AttributeError,
+                    OverflowError,
+                ) as error:
+                    self.refusals.append(f"{name}: not such a table: {error!r}")
+        if DELAYS in files:
+            self.skipped.append(f"{DELAYS}: how far deliveries have come is the log's own")
+
+    def _try(self, command: Command, file: str, name: str) -> bool:
+        """Add a command, unless the state would refuse it."""
+        refusal: NodeError | None = self._state.apply_command(command, 0)
+        if refusal is None:
+            self.commands.append(command)
+            return True
+        self.refusals.append(f"{file}: {name}: {refusal}")
+        return False
+
+    def _topics(self, text: str) -> None:
+        for name, row in sorted(load_table(text)["topicConfigTable"].items()):
+            if is_reserved(name) and not is_of_group(name):
+                self.skipped.append(f"{TOPICS}: {name} belongs to the cluster")
+                continue
+            try:
+                check_topic(name.encode())
+            except TopicNameError as error:
+                self.refusals.append(f"{TOPICS}: {error}")
+                continue
+            self._warn(TOPICS, name, unused_of_topic(row))
+            queue_count = max(row["writeQueueNums"], row["readQueueNums"])
+            permission = row["perm"] & PERMISSION_ALL
+            message_type = type_of_attributes(row.get("attributes"))
+            if self._state.topics.get(name) == (queue_count, permission, message_type):
+                continue
+            put = Command.PutTopic(
+                topic=name,
+                queue_count=queue_count,
+                permission=permission,
+                message_type=message_type,
+            )
+            self.topic_count += self._try(Command(put_topic=put), TOPICS, name)
+
+    def _groups(self, text: str) -> None:
+        document = load_table(text)
+        settings = decode_group_settings(text, 0).content
+        for name, row in sorted(document["subscriptionGroupTable"].items()):
+            if not self._is_ours(GROUPS, name):
+                continue
+            self._warn(GROUPS, name, unused_of_group(row))
+            new = from_json(settings.get(name, {}))
+            try:
+                for topic in new.forbidden_topics:
+                    check_topic(topic.encode())
+            except TopicNameError as error:
+                self.refusals.append(f"{GROUPS}: {name}: {error}")
+                continue
+            old = self._state.part(GroupSettingsPart).of(name)
+            if name in self._state.groups and new == old:
+                continue
+            put = Command.PutGroup(group=name, settings=to_pb(new))
+            self.group_count += self._try(Command(put_group=put), GROUPS, name)
+
+    def _warn(self, file: str, name: str, unused: str) -> None:
+        if unused:
+            self.warnings.append(f"{file}: {name}: has no effect here: {unused}")
+
+    def _is_ours(self, file: str, name: str) -> bool:
+        """Say whether a group may be taken over; if not, note why."""
+        limit = self._limits.name_size_characters_max
+        if name in _SYSTEM_GROUPS or name.startswith(_SYSTEM_GROUP_PREFIXES):
+            self.skipped.append(f"{file}: {name} is a group of RocketMQ's own")
+            return False
+        if not name or len(name) > limit or not NAME_CHARACTERS.issuperset(name):
+            self.refusals.append(f"{file}: {name!r} is no name for a group")
+            return False
+        return True
+
+    def _offsets(self, text: str) -> None:
+        for name, table in sorted(decode_offsets(text).items()):
+            if not self._is_ours(OFFSETS, name):
+                continue
+            command = Command()
+            command.commit_offsets.group = name
+            for row in self._new_offsets(name, table):
+                command.commit_offsets.offsets.add(topic=row[0], queue_id=row[1], offset=row[2])
+            count = len(command.commit_offsets.offsets)
+            if count and self._try(command, OFFSETS, name):
+                self.offset_count += count
+
+    def _new_offsets(
+        self, group: str, table: Mapping[str, Mapping[int, int]]
+    ) -> Iterator[tuple[str, int, int]]:
+        """Yield what differs, and note what points behind the end of a queue."""
+        stored = self._state.groups.get(group, {})
+        for topic, offsets in sorted(table.items()):
+            if is_reserved(topic) and not is_of_group(topic):
+                self.skipped.append(f"{OFFSETS}: {topic}@{group} belongs to the cluster")
+                continue
+            for queue_id, offset in sorted(offsets.items()):
+                if stored.get(topic, {}).get(queue_id) == offset:
+                    continue
+                hi = self._queue_range(topic, queue_id)[1]
+                if offset > hi:
+                    where = f"{topic}@{group}, queue {queue_id}"
+                    text = f"offset {offset} is behind the end of the queue, {hi}"
+                    self.refusals.append(f"{OFFSETS}: {where}: {text}")
+                else:
+                    yield topic, queue_id, offset

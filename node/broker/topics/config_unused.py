@@ -1,0 +1,52 @@
+"""What a row of RocketMQ's tables says and nothing here obeys, as one text, for who imports it.
+
+Owns which fields those are; must not know what becomes of the rest of a row. Values that RocketMQ
+gives by itself say nothing. A field that is not known here is not named: nobody can tell what its
+value by default is.
+"""
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, Final
+
+from node.state.checkpoint_tables import GROUP_DEFAULTS, SETTINGS, TOPIC_DEFAULTS
+from node.state.tables.topic_types import ATTRIBUTE, TOPIC_TYPES
+
+_READ, _WRITTEN = "readQueueNums", "writeQueueNums"
+_RETRY_POLICY: Final = "groupRetryPolicy"
+_OBEYED: Final = frozenset(SETTINGS.values()) | {_RETRY_POLICY}
+
+
+def unused_of_topic(row: Mapping[str, Any]) -> str:
+    """Return what of a topic is not taken over, or nothing."""
+    attributes = dict(row.get("attributes") or {})
+    if attributes.get(ATTRIBUTE) in TOPIC_TYPES:
+        del attributes[ATTRIBUTE]
+    found = list(_unlike(TOPIC_DEFAULTS, {**row, "attributes": attributes}, ()))
+    if row[_READ] != row[_WRITTEN]:
+        smaller = min(_READ, _WRITTEN, key=row.__getitem__)
+        found.append(f"{smaller}={row[smaller]}")
+    return ", ".join(found)
+
+
+def unused_of_group(row: Mapping[str, Any]) -> str:
+    """Return what of a group is not taken over, or nothing."""
+    found = list(_unlike(GROUP_DEFAULTS, row, _OBEYED))
+    policy = row.get(_RETRY_POLICY) or {}
+    kind = policy.get("type", "CUSTOMIZED")
+    if kind != "CUSTOMIZED":
+        found.append(f"{_RETRY_POLICY}={_text(policy)}")
+    return ", ".join(found)
+
+
+def _unlike(
+    defaults: Mapping[str, Any], row: Mapping[str, Any], obeyed: Collection[str]
+) -> Iterator[str]:
+    for name, default in defaults.items():
+        value = row.get(name)
+        if name not in obeyed and value is not None and value != default:
+            yield f"{name}={_text(value)}"
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))

@@ -1,0 +1,213 @@
+"""Offsets of a consumer group that ride with what was made of the messages: exactly once.
+
+Owns the condition and the order: whoever consumed says which offset he expects to be stored, and
+the batch enters the log only if it is, or will be by what lies before it in the log. So of two
+consumers that have read the same messages one is refused, with his outputs. Must not know how
+outputs are made. What changes offsets without a condition is known from `offset_moves`: as long as
+such a thing is under way nobody can say what will be stored.
+"""
+
+import asyncio
+from collections import deque
+from typing import Final
+
+from node.broker.append.attached import Rider
+from node.broker.append.own_appends import OwnAppends
+from node.broker.append.produce import Produce, Refused
+from node.broker.core.context import Context, within
+from node.broker.core.offset_moves import OffsetKey
+from node.broker.core.ports import Committed, Prepared
+from node.errors.common import (
+    AppendTimeoutError,
+    BadRequestError,
+    BusyError,
+    LimitReachedError,
+    UnknownQueueError,
+    UnknownTopicError,
+)
+from node.errors.transactions import OffsetConflictError
+from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse
+from quorumlog.pb.state_pb2 import Command
+from quorumlog.pb.transaction_pb2 import (
+    CommitConsumedRequest,
+    CommitConsumedResponse,
+    ConsumedOffsets,
+)
+
+_NOT_SET: Final = -1
+_Coming = dict[OffsetKey, deque[tuple[int, "_Entry"]]]
+
+
+class _Entry:
+    """The offsets of one entry, from the moment that it enters the log until it is decided."""
+
+    __slots__ = ("_coming", "_consumed", "_owner")
+
+    def __init__(self, owner: "Consumed", consumed: ConsumedOffsets) -> None:
+        self._owner, self._consumed = owner, consumed
+        self._coming: _Coming | None = None
+
+    def enter(self, _prepared: Prepared | None = None) -> None:
+        """Be under way, or raise why that cannot be."""
+        self._coming = self._owner.enter(self._consumed, self)
+
+    def leave(self, _committed: Committed | None = None) -> None:
+        """It is decided, or could not be written: only then others may come before it."""
+        coming, self._coming = self._coming, None
+        assert coming is not None, "offsets that were never under way"
+        for row in self._consumed.offsets:
+            key = self._consumed.group, row.topic, row.queue_id
+            offsets = coming[key]
+            offsets.remove((row.offset, self))
+            if not offsets:
+                del coming[key]
+
+
+class Consumed:
+    """One per broker. What is under way is of one term: see `end`."""
+
+    def __init__(self, context: Context, produce: Produce, own_appends: OwnAppends) -> None:
+        self._context: Final = context
+        self._produce = produce
+        self._own_appends = own_appends
+        self._coming: _Coming = {}
+        """Offsets that entries under way will store, in the order of the log."""
+        self._working: set[asyncio.Task[int]] = set()
+
+    # --- Calls ---
+
+    def append(self, request: AppendRequest) -> "asyncio.Future[AppendResponse]":
+        """Store a batch and the offsets behind it, or neither.
+
+        Nothing is raised here: the future fails, as that of `Produce.append`, and with
+        OffsetConflictError when another consumer has moved an offset.
+        """
+        try:
+            if request.has_delayed:
+                raise BadRequestError("consumed", "no delayed messages in the batch", "some")
+            self._look(request.consumed)
+        except Refused as error:
+            return self._produce.refuse(error)
+        entry = _Entry(self, request.consumed)
+        commands = self._own_appends.encode([_command(request.consumed)])
+        rider = Rider(commands, 1, check=entry.enter, on_decided=entry.leave)
+        return self._produce.append(request, rider)
+
+    async def commit_consumed(self, request: CommitConsumedRequest) -> CommitConsumedResponse:
+        """Store offsets alone, under the same condition. Errors as `append`."""
+        self._context.check_cluster(request.cluster_id)
+        self._look(request.consumed)
+        task = asyncio.get_running_loop().create_task(self._write(request.consumed))
+        self._working.add(task)
+        task.add_done_callback(self._working.discard)
+        timeout_ms = self._context.limits.append_timeout_ms
+        # Whoever gives up does not withdraw it: it is counted until it is decided.
+        index = await within(
+            asyncio.shield(task), timeout_ms, lambda: AppendTimeoutError(timeout_ms)
+        )
+        return CommitConsumedResponse(index=index)
+
+    async def _write(self, consumed: ConsumedOffsets) -> int:
+        entry = _Entry(self, consumed)
+        entry.enter()
+        try:
+            # It is written before anything else can happen, so the condition still holds.
+            written = await self._own_appends.write(b"", [_command(consumed)], has_noted=True)
+        finally:
+            entry.leave()
+        return written.index
+
+    # --- The condition ---
+
+    def _look(self, consumed: ConsumedOffsets) -> None:
+        """Check what does not depend on the order of the log."""
+        context = self._context
+        context.check_name("group", consumed.group)
+        context.check_leads()
+        limit = context.limits.queue_offsets_count_max
+        if not 1 <= len(consumed.offsets) <= limit:
+            raise BadRequestError("consumed", f"1 to {limit} offsets", str(len(consumed.offsets)))
+        queues = {(row.topic, row.queue_id) for row in consumed.offsets}
+        if len(queues) < len(consumed.offsets):
+            raise BadRequestError("consumed", "each queue once", "one twice")
+        for row in consumed.offsets:
+            if row.offset < max(0, row.expected):
+                expected = f"{max(0, row.expected)} or more"
+                raise BadRequestError("offset", expected, str(row.offset))
+
+    def enter(self, consumed: ConsumedOffsets, entry: _Entry) -> _Coming:
+        """Compare with what is stored and what is under way, and be under way.
+
+        Raises OffsetConflictError, BusyError, LimitReachedError, UnknownTopicError.
+        """
+        state, moves, group = self._context.state, self._context.moves, consumed.group
+        if moves.deleted_groups[group]:
+            raise BusyError(f"deletions of group {group}", 1, 1)
+        new_count = 0
+        for row in consumed.offsets:
+            topic, key = state.topics.get(row.topic), (group, row.topic, row.queue_id)
+            if topic is None:
+                raise UnknownTopicError(row.topic)
+            if not 0 <= row.queue_id < topic.queue_count:
+                raise UnknownQueueError(row.topic, row.queue_id, topic.queue_count)
+            if moves.deleted_topics[row.topic]:
+                raise BusyError(f"deletions of topic {row.topic}", 1, 1)
+            if moves.offsets[key]:
+                raise BusyError(f"commits of {row.topic}/{row.queue_id} by {group}", 1, 1)
+            coming = self._coming.get(key)
+            found = coming[-1][0] if coming else self._stored(key)
+            new_count += found == _NOT_SET
+            if found != row.expected:
+                raise OffsetConflictError(group, row.topic, row.queue_id, row.expected, found)
+        if new_count:
+            self._check_room(group, new_count)
+        for row in consumed.offsets:
+            key = group, row.topic, row.queue_id
+            self._coming.setdefault(key, deque()).append((row.offset, entry))
+        return self._coming
+
+    def _stored(self, key: OffsetKey) -> int:
+        group, topic, queue_id = key
+        return self._context.state.groups.get(group, {}).get(topic, {}).get(queue_id, _NOT_SET)
+
+    def _check_room(self, group: str, new_count: int) -> None:
+        """Refuse what the state would refuse, were all that is under way applied.
+
+        Whoever begins later lies behind in the log and is refused there. So no commit of an entry
+        whose outputs are visible is ever refused.
+        """
+        state, moves, limits = self._context.state, self._context.moves, self._context.limits
+        coming = [
+            key
+            for key in self._coming.keys() | moves.offsets.keys()
+            if self._stored(key) == _NOT_SET
+        ]
+        groups = {key[0] for key in coming} | moves.groups.keys() | {group}
+        count = len(state.groups) + sum(name not in state.groups for name in groups)
+        if count > limits.group_count_max:
+            raise LimitReachedError("groups", count, limits.group_count_max)
+        count = sum(map(len, state.groups.get(group, {}).values())) + new_count
+        count += sum(key[0] == group for key in coming)
+        if count > limits.group_offset_count_max:
+            raise LimitReachedError("offsets of a group", count, limits.group_offset_count_max)
+        count = state.offset_count + len(coming) + new_count
+        if count > limits.offset_count_max:
+            raise LimitReachedError("offsets of all groups", count, limits.offset_count_max)
+
+    # --- LeaderWork ---
+
+    def begin(self) -> None:
+        """This node leads, and the state has all that is stored."""
+
+    def end(self) -> None:
+        """This node leads no longer: what was under way is decided by the next leader's log."""
+        self._coming = {}
+
+
+def _command(consumed: ConsumedOffsets) -> Command:
+    command = Command()
+    commit = command.commit_offsets
+    commit.group = consumed.group
+    for row in consumed.offsets:
+        commit.offsets.add(topic=row.topic, queue_id=row.queue_id, offset=row.offset)
+    return command

@@ -1,0 +1,234 @@
+"""The rules between settings: what is wrong with a whole of them, and what to do about each.
+
+Owns the rules; what one setting may be by itself is its type's business. All that is found is told
+at once, so that a person corrects a file in one go.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from node.config.exposure import PROOF_REQUIRED, is_peer_port_open
+from node.config.types import Address
+from node.errors.nameserver import NameServerSettingsError
+from node.peers.proof import SECRET_SIZE_BYTES_MIN
+from node.runtime.private_files import unusable
+
+if TYPE_CHECKING:
+    from node.config.settings import Settings
+
+_PAGE_SIZE_BYTES: Final = 4096
+_FILES: Final = (
+    "secret_file",
+    "nameserver_secret_file",
+    "tls_certificate_file",
+    "tls_key_file",
+    "tls_ca_file",
+    "rocketmq_keys_file",
+)
+
+
+_SECRETS: Final = ("secret_file", "nameserver_secret_file", "tls_key_file", "rocketmq_keys_file")
+
+
+class Conflict(NamedTuple):
+    """Settings that are fine alone and wrong together."""
+
+    keys: tuple[str, ...]
+    what: str
+    suggestion: str
+
+
+def conflicts(settings: "Settings") -> list[Conflict]:
+    """Find what is wrong between settings: all of it."""
+    found = [
+        *_size_conflicts(settings),
+        *_member_conflicts(settings),
+        *_address_conflicts(settings),
+        *_security_conflicts(settings),
+        *_nameserver_conflicts(settings),
+        *_replication_conflicts(settings),
+    ]
+    if 3 * settings.heartbeat_ms > settings.election_min_ms:
+        found.append(
+            Conflict(
+                ("heartbeat_ms", "election_min_ms"),
+                f"{settings.heartbeat_ms} ms between heartbeats against {settings.election_min_ms} "
+                f"ms of patience: two lost ones end a term",
+                f"use election_min_ms = {3 * settings.heartbeat_ms} or more",
+            )
+        )
+    return found
+
+
+def _size_conflicts(settings: "Settings") -> list[Conflict]:
+    found = []
+    file, batch = settings.file_size_bytes, settings.batch_size_bytes_max
+    if file % _PAGE_SIZE_BYTES:
+        nearest = (file // _PAGE_SIZE_BYTES + 1) * _PAGE_SIZE_BYTES
+        what = f"{file} is not a multiple of {_PAGE_SIZE_BYTES}"
+        found.append(Conflict(("file_size_bytes",), what, f"use {nearest}"))
+    if file < 2 * batch:
+        what = f"a file of {file} bytes cannot hold two batches of {batch}"
+        do = f"use file_size_bytes = {2 * batch}, or batch_size_bytes_max = {file // 2}"
+        found.append(Conflict(("file_size_bytes", "batch_size_bytes_max"), what, do))
+    if settings.in_flight_size_bytes_max < 2 * batch:
+        what = f"less than two batches of {batch} may be in flight"
+        do = f"use in_flight_size_bytes_max = {2 * batch} or more"
+        found.append(Conflict(("in_flight_size_bytes_max", "batch_size_bytes_max"), what, do))
+    if 0 < settings.retention_size_bytes < 2 * file:
+        what = f"only whole files of {file} bytes go, and the newest stays"
+        do = f"use retention_size_bytes = {2 * file} or more, or 0"
+        found.append(Conflict(("retention_size_bytes", "file_size_bytes"), what, do))
+    return found
+
+
+def _member_conflicts(settings: "Settings") -> list[Conflict]:
+    found = []
+    own, peers = settings.node_id, settings.peers
+    known = set(peers) or {own}
+    if peers and own not in peers and not settings.join:
+        what = f"this node ({own}) is not among peers {sorted(peers)}"
+        found.append(Conflict(("peers", "node_id"), what, f"add [peers.{own}], or join = true"))
+    if settings.join and settings.bootstrap:
+        what = "a node that joins takes no part in founding"
+        found.append(Conflict(("join", "bootstrap"), what, "remove one of them"))
+    unknown = sorted(set(settings.bootstrap) - known)
+    if unknown:
+        what = f"voters {unknown} are not among peers {sorted(peers)}"
+        found.append(Conflict(("bootstrap", "peers"), what, f"add [peers.{unknown[0]}]"))
+    if settings.preferred_leader and settings.preferred_leader not in known:
+        what = f"node {settings.preferred_leader} is not among peers {sorted(peers)}"
+        found.append(Conflict(("preferred_leader", "peers"), what, "name one of them, or 0"))
+    used: dict[Address, str] = {}
+    for node, peer in sorted(peers.items()):
+        for name, address in (("address", peer.address), ("peer_address", peer.peer_address)):
+            key = f"peers.{node}.{name}"
+            if address.is_wildcard or not address.port:
+                do = "name the host and the port that others dial"
+                found.append(Conflict((key,), f"{address} cannot be dialled", do))
+            elif address in used:
+                what = f"{address} is also {used[address]}"
+                found.append(Conflict((key,), what, "give each its own"))
+            used[address] = key
+    return found
+
+
+def _address_conflicts(settings: "Settings") -> list[Conflict]:
+    found = []
+    own = settings.peers.get(settings.node_id)
+    if settings.listen.is_wildcard and settings.advertise is None and own is None:
+        what = f"clients cannot be told to dial {settings.listen}"
+        found.append(Conflict(("listen", "advertise"), what, "set advertise = HOST:PORT"))
+    if settings.advertise is not None and settings.advertise.is_wildcard:
+        what = f"{settings.advertise} cannot be dialled"
+        found.append(Conflict(("advertise",), what, "name a host"))
+    used: dict[Address, str] = {}
+    for name in ("listen", "peer_listen", "http_listen", "nameserver_listen"):
+        address = getattr(settings, name)
+        if address is None or not address.port:
+            continue
+        if address in used:
+            what = f"{address} is also {used[address]}"
+            found.append(Conflict((name, used[address]), what, "give each its own port"))
+        used[address] = name
+    return found
+
+
+def _security_conflicts(settings: "Settings") -> list[Conflict]:
+    found = _peer_port_conflicts(settings)
+    certificate, key = settings.tls_certificate_file, settings.tls_key_file
+    if (certificate is None) != (key is None):
+        names = ("tls_certificate_file", "tls_key_file")
+        found.append(Conflict(names, "only one of the two is set", "set both or none"))
+    if certificate is None and (settings.tls_ca_file or settings.tls_client_auth):
+        what = "has no effect without a certificate of this node"
+        found.append(Conflict(("tls_ca_file", "tls_client_auth"), what, "set tls_certificate_file"))
+    if settings.tls_client_auth and settings.tls_ca_file is None:
+        what = "there is nobody to trust"
+        found.append(Conflict(("tls_client_auth",), what, "set tls_ca_file"))
+    for name in _FILES:
+        path = getattr(settings, name)
+        missing = None if path is None else _why_no_file(path)
+        if missing is not None:
+            do = "correct the path; a relative one counts from the working directory"
+            found.append(Conflict((name,), missing, do))
+    for name in _SECRETS:
+        path = getattr(settings, name)
+        is_there = path is not None and _why_no_file(path) is None
+        refused = unusable(path) if is_there else None
+        if refused is not None:
+            found.append(Conflict((name,), refused.what, refused.do))
+    if _can_be_taken(settings.secret_file):
+        size_bytes = len(settings.secret())
+        if size_bytes < SECRET_SIZE_BYTES_MIN:
+            what = f"the secret has {size_bytes} bytes, {SECRET_SIZE_BYTES_MIN} are needed"
+            do = "make one, for example with 'openssl rand -hex 32'"
+            found.append(Conflict(("secret_file",), what, do))
+    if _can_be_taken(settings.rocketmq_keys_file):
+        try:
+            settings.rocketmq_keys()
+        except ValueError as error:
+            do = "write one access key and its secret a line"
+            found.append(Conflict(("rocketmq_keys_file",), str(error), do))
+    return found
+
+
+def _peer_port_conflicts(settings: "Settings") -> list[Conflict]:
+    if settings.unproven_peers != PROOF_REQUIRED or not is_peer_port_open(settings):
+        return []
+    what = f"whoever can dial {settings.peer_listen} may speak as a node, and destroy the cluster"
+    do = (
+        "set secret_file (for example 'openssl rand -hex 32', the same on all nodes), or "
+        "tls_certificate_file, tls_key_file and tls_ca_file; docs/threat-model.md says more"
+    )
+    return [Conflict(("peer_listen", "secret_file"), what, do)]
+
+
+def _can_be_taken(path: Path | None) -> bool:
+    return path is not None and _why_no_file(path) is None and unusable(path) is None
+
+
+def _why_no_file(path: Path) -> str | None:
+    try:
+        return None if path.is_file() else f"there is no file {path}"
+    except OSError as error:  # Of a directory that this user may not enter, for one.
+        return f"{path} cannot be looked at: {error.strerror}"
+
+
+def _nameserver_conflicts(settings: "Settings") -> list[Conflict]:
+    if settings.nameserver_listen is not None and settings.nameserver_servers:
+        what, do = "this node has a replica itself", "remove one of them"
+        return [Conflict(("nameserver_servers", "nameserver_listen"), what, do)]
+    if settings.nameserver_listen is None:
+        if not settings.nameserver_members:
+            return []
+        what, do = "members without a replica in this node", "set nameserver_listen to one of them"
+        return [Conflict(("nameserver_members", "nameserver_listen"), what, do)]
+    secret = settings.nameserver_secret_file
+    if secret is not None and not _can_be_taken(secret):
+        return []  # That is said already.
+    chosen = settings.nameserver()
+    assert chosen is not None, "the name server listens"
+    try:
+        chosen.check()
+    except NameServerSettingsError as error:
+        return [Conflict((f"nameserver_{error.setting}",), f"is {error.found}", error.remedy)]
+    return []
+
+
+def _replication_conflicts(settings: "Settings") -> list[Conflict]:
+    if not settings.is_ha:
+        return []
+    found = []
+    mode, count = settings.replication, max(1, len(settings.peers))
+    if settings.copies > count:
+        what = f"{settings.copies} copies in a group of {count}"
+        found.append(Conflict(("copies", "peers"), what, f"use 1 to {count}"))
+    if settings.flush != "sync":
+        what = f"an ack means synced with replication = {mode}"
+        found.append(Conflict(("flush", "replication"), what, "use flush = sync"))
+    for name in ("join", "bootstrap", "preferred_leader"):
+        if getattr(settings, name):
+            what = f"has no meaning with replication = {mode}"
+            found.append(Conflict((name, "replication"), what, "remove it"))
+    return found

@@ -1,0 +1,114 @@
+"""Which listening ports a stranger could misuse, and how. docs/threat-model.md has the whole table.
+
+Owns the rule for the ports that only nodes may use (peer link, HA link, name server): beyond
+loopback who dials proves that he belongs here. Must not open a port or resolve a name: it looks at
+settings, for `qlog config check` as for a start.
+"""
+
+import ipaddress
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from node.config.types import Address
+
+if TYPE_CHECKING:
+    from node.config.settings import Settings
+
+PROOF_REQUIRED: Final = "refused"
+ANYONE_MAY_BE_A_NODE: Final = "anyone-who-can-dial-may-be-a-node"
+"""The values of `unproven_peers`. The second is long so that nobody sets it by accident."""
+
+
+class Exposure(NamedTuple):
+    """One listening port that somebody without a proof can use."""
+
+    setting: str
+    address: Address
+    who: str
+    how: str
+    """What he can do."""
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.setting} {self.address}: {self.who} {self.how}; {self.remedy}"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches what listens there. A name other than localhost does not
+    tell, so it counts as open."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def has_peer_proof(settings: "Settings") -> bool:
+    """Whether peers prove who they are: by the secret, or by certificates of the one CA."""
+    has_tls = settings.tls_certificate_file is not None and settings.tls_ca_file is not None
+    return settings.secret_file is not None or has_tls
+
+
+def is_peer_port_open(settings: "Settings") -> bool:
+    """Whether anybody who can dial the peer port may speak as a node."""
+    return not is_loopback(settings.peer_listen.host) and not has_peer_proof(settings)
+
+
+def exposures(settings: "Settings") -> list[Exposure]:
+    """Return every port that a stranger could misuse, the worst first."""
+    found = [_peer_port(settings), _client_port(settings), _http_port(settings)]
+    return [one for one in found if one is not None]
+
+
+def _peer_port(settings: "Settings") -> Exposure | None:
+    address = settings.peer_listen
+    if is_peer_port_open(settings):
+        return Exposure(
+            "peer_listen",
+            address,
+            "whoever can dial it",
+            "may speak as a node: forge acks and votes, read all messages, stop the cluster",
+            "set secret_file, or tls_certificate_file, tls_key_file and tls_ca_file",
+        )
+    is_by_certificate = settings.secret_file is None and not is_loopback(address.host)
+    if is_by_certificate and settings.tls_client_auth:
+        return Exposure(
+            "peer_listen",
+            address,
+            "a client with a certificate of tls_ca_file",
+            "may speak as a node, since the same CA signs both",
+            "set secret_file, too, which clients do not have",
+        )
+    return None
+
+
+def _client_port(settings: "Settings") -> Exposure | None:
+    if is_loopback(settings.listen.host) or settings.tls_client_auth:
+        return None
+    is_clear = settings.tls_certificate_file is None
+    seen = " in clear text" if is_clear else ""
+    keys = (
+        ""
+        if settings.rocketmq_keys_file
+        else "; rocketmq_keys_file guards RocketMQ's protocol only"
+    )
+    return Exposure(
+        "listen",
+        settings.listen,
+        "whoever can dial it",
+        f"may read, append and administer{seen}: there are no users",
+        f"keep it in a network you trust, or set tls_client_auth{keys}",
+    )
+
+
+def _http_port(settings: "Settings") -> Exposure | None:
+    address = settings.http_listen
+    if address is None or is_loopback(address.host):
+        return None
+    return Exposure(
+        "http_listen",
+        address,
+        "whoever can dial it",
+        "may read metrics and status (names, addresses, counts), and change nothing",
+        "keep it in a network you trust, or listen on 127.0.0.1",
+    )

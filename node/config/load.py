@@ -1,0 +1,247 @@
+"""Reads settings from flags, environment and a TOML file, and says all that is wrong at once.
+
+Owns who wins (flag, then environment, then file, then default), where each value came from, and the
+suggestions. Must not know what a setting means: `config` does.
+"""
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+from pydantic_settings import EnvSettingsSource, InitSettingsSource, TomlConfigSettingsSource
+
+from node.config.conflicts import conflicts
+from node.config.settings import ENVIRONMENT_PREFIX, Settings
+from node.config.types import Peer
+
+FILE_VARIABLE: Final = f"{ENVIRONMENT_PREFIX}CONFIG"
+OTHER_VARIABLES: Final = frozenset({"CONFIG", "FAILPOINTS", "SERVER", "LOCAL_DIR"})
+"""Variables with our prefix that are no settings: the file, fault injection, the command line."""
+OTHER_PREFIXES: Final = (f"{ENVIRONMENT_PREFIX}CLIENT_", f"{ENVIRONMENT_PREFIX}TEST_")
+"""Variables of clients and of tests are none of a node's business."""
+_VALUE_LENGTH_MAX: Final = 60
+
+
+class Problem(NamedTuple):
+    """One thing that is wrong with one setting."""
+
+    key: str
+    value: str
+    """As it was written; empty if it was not."""
+    origin: str
+    what: str
+    suggestion: str
+
+    def __str__(self) -> str:
+        value = f" = {self.value}" if self.value else ""
+        return f"{self.key}{value} ({self.origin}): {self.what}; {self.suggestion}"
+
+
+class ConfigError(Exception):
+    """Settings are unusable; nothing was started. `problems` has all of them."""
+
+    code = "config.invalid"
+    retryable = False
+    outcome = "not_applied"
+
+    def __init__(self, problems: tuple[Problem, ...]) -> None:
+        super().__init__(problems)
+        self.problems = problems
+
+    def __str__(self) -> str:
+        count = len(self.problems)
+        head = f"{count} setting{' is' if count == 1 else 's are'} wrong"
+        return "\n  ".join([head, *map(str, self.problems)])
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Settings, and by name where each came from: a flag, a variable, a line of a file, default."""
+
+    settings: Settings
+    origins: Mapping[str, str]
+
+
+class _Environment(EnvSettingsSource):
+    """pydantic-settings' source over a given environment instead of the process's."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._given = environment
+        super().__init__(Settings)
+
+    def _load_env_vars(self) -> Mapping[str, str | None]:
+        return {key.lower(): value for key, value in self._given.items() if value}
+
+
+def load(
+    file: str | os.PathLike[str] | None = None,
+    flags: Mapping[str, Any] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Loaded:
+    """Read and check all settings. Raises ConfigError with everything that is wrong.
+
+    `flags` has a setting's name and its text; None means not given. Without `file` the variable
+    QUORUMLOG_CONFIG names it, and without that there is none.
+    """
+    environment = os.environ if environment is None else environment
+    problems: list[Problem] = []
+    file = file or environment.get(FILE_VARIABLE) or None
+    layers = [] if file is None else [_from_file(Path(file), problems)]
+    layers.append(_from_environment(environment, problems))
+    layers.append(_from_flags(flags or {}))
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for layer_values, layer_origins in layers:
+        values |= layer_values
+        origins |= layer_origins
+    for key in [key for key in values if key not in Settings.model_fields]:
+        problems.append(_unknown(key, values.pop(key), origins.pop(key), Settings.model_fields))
+    settings, bad = _validated(values, origins, problems)
+    if settings is not None:
+        problems += _conflict_problems(settings, bad, origins)
+    if problems:
+        raise ConfigError(tuple(problems))
+    assert settings is not None, "no settings although nothing is wrong"
+    complete = {name: origins.get(name, "default") for name in Settings.model_fields}
+    return Loaded(settings, complete)
+
+
+# --- Where values come from ---
+
+_Layer = tuple[dict[str, Any], dict[str, str]]
+
+
+def _from_file(path: Path, problems: list[Problem]) -> _Layer:
+    try:
+        values = TomlConfigSettingsSource(Settings, path)()
+        # A file that is not there is no error to the source.
+        text = path.read_text("utf-8")
+    except (OSError, ValueError, RecursionError) as error:
+        what = error.strerror if isinstance(error, OSError) else str(error)
+        is_wrong = not isinstance(error, OSError)
+        do = "correct it; see docs/configuration.md" if is_wrong else "check the path"
+        problems.append(Problem("config", "", str(path), what or type(error).__name__, do))
+        return {}, {}
+    raw = tomllib.loads(text)
+    return {**raw, **values}, {key: f"{path}{_line(text, key)}" for key in raw}
+
+
+def _line(text: str, key: str) -> str:
+    """`:12` for the line that sets a key, empty if it is written in some unusual way."""
+    mark = re.compile(rf"\s*(?:\[\s*)?[\"']?{re.escape(key)}[\"']?\s*[=.\]]")
+    for number, line in enumerate(text.splitlines(), 1):
+        if mark.match(line):
+            return f":{number}"
+    return ""
+
+
+def _from_environment(environment: Mapping[str, str], problems: list[Problem]) -> _Layer:
+    values = _Environment(environment)()
+    variables = {f"{ENVIRONMENT_PREFIX}{name.upper()}": name for name in Settings.model_fields}
+    for variable in sorted(environment):
+        is_ours = variable.startswith(ENVIRONMENT_PREFIX)
+        if not is_ours or variable in variables or variable.startswith(OTHER_PREFIXES):
+            continue
+        if variable.removeprefix(ENVIRONMENT_PREFIX) in OTHER_VARIABLES:
+            continue
+        problems.append(_unknown(variable, environment[variable], "environment", variables))
+    origins = {name: f"environment {variable}" for variable, name in variables.items()}
+    return values, {name: origins[name] for name in values}
+
+
+def _from_flags(flags: Mapping[str, Any]) -> _Layer:
+    given = {name: value for name, value in flags.items() if value is not None}
+    values = InitSettingsSource(Settings, given)()
+    names = {name: f"no-{name}" if value is False else name for name, value in given.items()}
+    origins = {name: f"flag --{flag.replace('_', '-')}" for name, flag in names.items()}
+    return {**given, **values}, origins
+
+
+# --- What is wrong ---
+
+
+def _validated(
+    values: dict[str, Any], origins: Mapping[str, str], problems: list[Problem]
+) -> tuple[Settings | None, set[str]]:
+    """Check each value alone; the second result names the wrong ones, which are then left out."""
+    try:
+        return Settings.model_validate(values), set()
+    except ValidationError as error:
+        details = error.errors(include_url=False)
+    for detail in details:
+        problems.append(_of_detail(detail, origins))
+    bad = {str(detail["loc"][0]) for detail in details}
+    try:
+        # With defaults for what is wrong, so that rules between the others are checked as well.
+        rest = {key: value for key, value in values.items() if key not in bad}
+        return Settings.model_validate(rest), bad
+    except ValidationError:
+        return None, bad
+
+
+def _of_detail(detail: ErrorDetails, origins: Mapping[str, str]) -> Problem:
+    location = [part for part in detail["loc"] if part != "[key]"]
+    key = ".".join(map(str, location))
+    origin = origins.get(str(location[0]), "nowhere")
+    if detail["type"] == "extra_forbidden":
+        names = Peer.model_fields
+        close = difflib.get_close_matches(str(location[-1]), names, n=1)
+        do = f"did you mean {close[0]}?" if close else f"known are {', '.join(names)}"
+        return Problem(key, _written(detail["input"]), origin, "unknown key", do)
+    if detail["type"] == "missing":
+        what = "is not set"
+        if len(location) > 1:
+            return Problem(key, "", origin, what, "add it")
+        flag = f"--{key.replace('_', '-')}"
+        do = f"add it to the file, or use {flag} or {ENVIRONMENT_PREFIX}{key.upper()}"
+        return Problem(key, "", origin, what, do)
+    text = detail["msg"].removeprefix("Value error, ")
+    what, _, do = text.partition("; ")
+    if not do and what.startswith("use "):
+        what, do = "cannot be read", what
+    return Problem(key, _written(detail["input"]), origin, what, do or _hint(detail))
+
+
+def _hint(detail: ErrorDetails) -> str:
+    """What to write instead, for the checks that are pydantic's own."""
+    context = detail.get("ctx", {})
+    match detail["type"]:
+        case "literal_error":
+            allowed = re.findall(r"'([^']*)'", str(context.get("expected")))
+            close = difflib.get_close_matches(str(detail["input"]), allowed, n=1)
+            return f"did you mean {close[0]}?" if close else f"use {' or '.join(allowed)}"
+        case "bool_parsing" | "bool_type":
+            return "use true or false"
+        case "string_pattern_mismatch":
+            return "use 1 to 64 of letters, digits, '.', '_' and '-', the first no sign"
+        case _:
+            return "see docs/configuration.md"
+
+
+def _conflict_problems(
+    settings: Settings, bad: set[str], origins: Mapping[str, str]
+) -> Iterable[Problem]:
+    for conflict in conflicts(settings):
+        tops = [key.partition(".")[0] for key in conflict.keys]
+        if bad.isdisjoint(tops):
+            where = dict.fromkeys(origins.get(top, "default") for top in tops)
+            key, origin = " + ".join(conflict.keys), ", ".join(where)
+            yield Problem(key, "", origin, conflict.what, conflict.suggestion)
+
+
+def _unknown(key: str, value: object, origin: str, known: Iterable[str]) -> Problem:
+    close = difflib.get_close_matches(key, list(known), n=1, cutoff=0.55)
+    do = f"did you mean {close[0]}?" if close else "remove it; docs/configuration.md has all"
+    return Problem(key, _written(value), origin, "unknown key", do)
+
+
+def _written(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= _VALUE_LENGTH_MAX else f"{text[:_VALUE_LENGTH_MAX]}..."

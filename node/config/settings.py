@@ -1,0 +1,389 @@
+"""The settings of one node: their names, meaning, defaults and ranges, and what follows from them.
+
+Owns the list of settings, and the store's and the Raft core's configuration that they lead to. Must
+not read files, flags or the environment (`config_load` does) nor know the rules between settings
+(`config_conflicts` does).
+
+Few on purpose: what has one right value for everybody is a constant where it is used.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from node.config.limits import Limits
+from node.config.nameserver import NameServerSettings
+from node.config.types import (
+    Address,
+    Addresses,
+    AddressOrOff,
+    AddressText,
+    DurationMs,
+    NodeNumber,
+    NodeNumbers,
+    Peers,
+    SizeBytes,
+)
+from raft.config import RaftConfig
+from store.config import GIB, MIB, StoreConfig
+from store.format import Host
+
+ENVIRONMENT_PREFIX: Final = "QUORUMLOG_"
+TICK_MS: Final = 25
+_HOUR_MS: Final = 3_600_000
+_LEDGER_INDEX_UNITS_PER_PAGE: Final = 128
+_LIMITS: Final = Limits()
+_STORE: Final = StoreConfig()
+"""The owners of most defaults: a setting that is handed on as it is takes theirs."""
+
+SECTIONS: Final = {
+    "node_id": "Who this node is",
+    "listen": "Where it is reached",
+    "replication": "Replication",
+    "flush": "The log",
+    "heartbeat_ms": "Consensus",
+    "nameserver_listen": "The name server",
+    "in_flight_size_bytes_max": "Limits",
+    "secret_file": "Security",
+    "drain_timeout_ms": "Operation",
+}
+"""Titles of the reference page, by the first setting below each."""
+
+
+def _setting(default: Any, text: str, **limits: Any) -> Any:
+    return Field(default, description=text, **limits)
+
+
+class Settings(BaseSettings):
+    """One node's settings. Immutable; a change needs a restart."""
+
+    model_config = SettingsConfigDict(
+        frozen=True, extra="forbid", env_prefix=ENVIRONMENT_PREFIX, env_ignore_empty=True
+    )
+
+    node_id: NodeNumber = _setting(
+        ..., "Number of this node in its cluster. Never used again for another disk."
+    )
+    cluster_id: str = _setting(
+        "quorumlog",
+        "Name of the cluster. Nodes and clients of another one are refused.",
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
+    )
+    group: str = _setting(
+        "g0",
+        "Name of the broker group whose replica this node holds.",
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
+    )
+    directory: Path = _setting(..., "Where everything is kept. Made if it is not there.")
+    peers: Peers = _setting(
+        {},
+        "All nodes of the cluster by number, this one included: `[peers.1]` with `address` (client "
+        "service) and `peer_address`. As one text: `1=PEER_HOST:PORT/CLIENT_HOST:PORT,2=...`. "
+        "Empty: a cluster of this node alone.",
+    )
+    bootstrap: NodeNumbers = _setting(
+        (), "Voters of a new cluster, the same on each of them. Empty: all of `peers`."
+    )
+    join: bool = _setting(
+        False,
+        "Never found a cluster: wait until `qlog cluster members add` brings this node into one.",
+    )
+
+    listen: AddressText = _setting(
+        Address("127.0.0.1", 8081), "Client service (gRPC). Port 0 takes a free one."
+    )
+    advertise: AddressText | None = _setting(
+        None,
+        "What clients are told to dial. Default: this node's `address` in `peers`, else `listen`.",
+    )
+    peer_listen: AddressText = _setting(
+        Address("127.0.0.1", 40911), "Peer link. Port 0 takes a free one."
+    )
+    http_listen: AddressOrOff = _setting(
+        Address("127.0.0.1", 9878), "Metrics, liveness, readiness, status. `off`: none."
+    )
+
+    replication: Literal["raft", "sync_master", "async_master", "slave"] = _setting(
+        "raft",
+        "`raft`: a quorum elects its leader. Others are master-slave mode (docs/guarantees.md). "
+        "`sync_master` and `async_master` make this node the first master of a new group, and say "
+        "when it acks whenever it is master: synced on `copies` nodes, or on itself. `slave`: it "
+        "never begins as master, and goes on as the group was served if it is promoted.",
+    )
+    copies: int = _setting(
+        2,
+        "Master-slave mode: on how many nodes of `peers`, the master one of them, an append is "
+        "synced before `sync_master` acks it. Fixed once the group is made.",
+        ge=1,
+        le=9,
+    )
+
+    flush: Literal["sync", "async"] = _setting(
+        _STORE.flush,
+        "`sync`: a receipt means synced on a quorum. `async`: in the page cache of a quorum.",
+    )
+    flush_interval_ms: DurationMs = _setting(
+        _STORE.flush_interval_ms,
+        "With `flush = async`: how often the log is synced.",
+        ge=10,
+        le=60_000,
+    )
+    sync_hang_limit_ms: DurationMs = _setting(
+        60_000,
+        "When a sync has been running for so long, the disk hangs, and the process ends (exit code "
+        "74) without having acked what waits for it. From 5 s on there is a warning.",
+        ge=1_000,
+        le=_HOUR_MS,
+    )
+    file_size_bytes: SizeBytes = _setting(
+        _STORE.file_size_bytes,
+        "Size of each log file. Fixed once the directory is made.",
+        ge=1 << 16,
+        le=64 * GIB,
+    )
+    batch_size_bytes_max: SizeBytes = _setting(
+        _STORE.batch_size_bytes_max,
+        "Largest batch, its 48 bytes of header included.",
+        ge=1 << 12,
+        le=4 * MIB,
+    )
+    preallocate_file_count: int = _setting(
+        _STORE.preallocate_file_count, "Files made ahead of the log.", ge=0, le=16
+    )
+    warm_up: bool = _setting(
+        _STORE.warm_up,
+        "Write zeros through files made ahead, so that a first sync is as fast as others.",
+    )
+    scrub_interval_ms: DurationMs = _setting(
+        7 * 24 * _HOUR_MS,
+        "Within this time everything in full files is read from the disk again and compared with "
+        "its checksums, and file by file with the other nodes. 0: never.",
+        ge=0,
+        le=366 * 24 * _HOUR_MS,
+    )
+    retention_ms: DurationMs = _setting(
+        _STORE.retention_ms,
+        "How long messages are kept; whole files go. 0: no limit by age.",
+        ge=0,
+    )
+    retention_size_bytes: SizeBytes = _setting(
+        _STORE.retention_size_bytes,
+        "How much log is kept; whole files go. 0: no limit by size.",
+        ge=0,
+    )
+    delay_ms_max: DurationMs = _setting(
+        _LIMITS.delay_ms_max,
+        "How far off the delivery of a delayed message may be, the same on all nodes. Files with "
+        "messages that are still to be delivered are kept beyond `retention_ms` and "
+        "`retention_size_bytes`.",
+        ge=7_200_000,
+        le=40 * 24 * _HOUR_MS,
+    )
+    disk_full_ratio: float = _setting(
+        _STORE.disk_full_ratio,
+        "From this use of the disk on appends are refused; reads go on.",
+        gt=0,
+        le=1,
+    )
+    disk_reserve_bytes: SizeBytes = _setting(
+        _STORE.disk_reserve_bytes, "Appends are refused when less than this is free.", ge=0
+    )
+    delete_when_full: bool = _setting(
+        _STORE.delete_when_full,
+        "Make room on a disk that is used above 85 %, or has less than `disk_reserve_bytes` free, "
+        "by deleting the oldest files although they have not expired, whoever fills it. `false`: "
+        "nothing goes before its time, and a full disk refuses appends.",
+    )
+
+    heartbeat_ms: DurationMs = _setting(
+        75, "A leader speaks to everyone this often.", ge=TICK_MS, le=10_000, multiple_of=TICK_MS
+    )
+    election_min_ms: DurationMs = _setting(
+        500,
+        "Without a leader for this long, or for up to twice as long, a node campaigns. The same on "
+        "all nodes.",
+        ge=4 * TICK_MS,
+        le=60_000,
+        multiple_of=TICK_MS,
+    )
+    preferred_leader: int = _setting(
+        0, "The node that should lead when it is healthy and caught up. 0: anyone.", ge=0
+    )
+    follower_lag_count_max: int = _setting(
+        1 << 20,
+        "The log is kept for a follower at most this many entries behind; one further back gets a "
+        "snapshot.",
+        ge=1,
+    )
+
+    nameserver_listen: AddressOrOff = _setting(
+        None,
+        "Replica of the name server inside this node, for its own kind only: an IP address and a "
+        "port of which all replicas know. `off`: none.",
+    )
+    nameserver_members: Addresses = _setting(
+        (),
+        "`nameserver_listen` of all replicas, the same on each of them. Empty: this one alone.",
+    )
+    nameserver_secret_file: Path | None = _setting(
+        None,
+        "Holds the password of the replicas, the same for all; it turns encryption on. None: only "
+        "loopback addresses are allowed.",
+    )
+
+    nameserver_servers: Addresses = _setting(
+        (),
+        "For a node without a replica: client services of nodes, or of name servers that run alone,"
+        " which have one. Those of another group need the same `secret_file`.",
+    )
+
+    in_flight_size_bytes_max: SizeBytes = _setting(
+        _LIMITS.in_flight_size_bytes_max,
+        "Appends taken in and not yet committed; above it `busy`.",
+        ge=1 << 16,
+        le=4 * GIB,
+    )
+    rpc_count_max: int = _setting(
+        16_384, "Calls served at once; above it RESOURCE_EXHAUSTED.", ge=16, le=1_000_000
+    )
+
+    secret_file: Path | None = _setting(
+        None,
+        "Holds the secret that nodes prove to each other, and to the name servers of others, the "
+        "same in all groups. None: only with `peer_listen` on loopback, with TLS and "
+        "`tls_ca_file`, or see `unproven_peers`; groups then do not hear of each other through "
+        "`nameserver_servers`.",
+    )
+    unproven_peers: Literal["refused", "anyone-who-can-dial-may-be-a-node"] = _setting(
+        "refused",
+        "`refused`: a `peer_listen` beyond loopback needs `secret_file`, or a certificate and "
+        "`tls_ca_file`, else the node does not start. The other word opens the port to strangers, "
+        "who can then take acked messages away from you; `qlog config check` goes on to name it.",
+    )
+    tls_certificate_file: Path | None = _setting(
+        None, "Certificate chain of this node (PEM), for clients and peers. None: no TLS."
+    )
+    tls_key_file: Path | None = _setting(None, "Private key of that certificate (PEM).")
+    tls_ca_file: Path | None = _setting(
+        None, "Who signs the certificates of peers (PEM). Peers prove theirs to each other."
+    )
+    tls_client_auth: bool = _setting(
+        False, "Demand a certificate signed by `tls_ca_file` from clients, too."
+    )
+
+    rocketmq_keys_file: Path | None = _setting(
+        None,
+        "Access keys that clients of the RocketMQ protocol must sign with, one `key secret` a line."
+        " None: anyone may call. It says nothing about clients of quorumlog.",
+    )
+
+    drain_timeout_ms: DurationMs = _setting(
+        10_000,
+        "How long a stop may take to hand over leadership and finish calls.",
+        ge=0,
+        le=600_000,
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = _setting("info", "What is logged.")
+    log_format: Literal["auto", "console", "json"] = _setting(
+        "auto", "`auto`: for people on a terminal, JSON elsewhere."
+    )
+
+    # --- What follows ---
+
+    @property
+    def is_ha(self) -> bool:
+        """Whether this node belongs to a master-slave group."""
+        return self.replication != "raft"
+
+    @property
+    def voters(self) -> tuple[int, ...]:
+        """Voters of the cluster if it is new; nobody for a node that joins."""
+        if self.join:
+            return ()
+        return tuple(sorted(self.bootstrap or self.peers or (self.node_id,)))
+
+    def advertised(self, bound_port: int) -> Address:
+        """What clients dial; `bound_port` is what `listen` became."""
+        own = self.peers.get(self.node_id)
+        chosen = self.advertise or (own.address if own else self.listen)
+        return chosen if chosen.port else Address(chosen.host, bound_port)
+
+    def secret(self) -> bytes:
+        """Read the secret; empty if there is none. White space around it does not count."""
+        return b"" if self.secret_file is None else self.secret_file.read_bytes().strip()
+
+    def rocketmq_keys(self) -> dict[str, str]:
+        """Read the access keys and their secrets; none if there is no file. Raises ValueError."""
+        if self.rocketmq_keys_file is None:
+            return {}
+        found = {}
+        for number, line in enumerate(self.rocketmq_keys_file.read_text().splitlines(), 1):
+            words = line.split()
+            if not words or words[0].startswith("#"):
+                continue
+            if len(words) != 2:
+                raise ValueError(
+                    f"line {number} has {len(words)} words, and not a key and a secret"
+                )
+            found[words[0]] = words[1]
+        if not found:
+            raise ValueError("it has no key; remove the setting to let anyone call")
+        return found
+
+    def nameserver(self) -> NameServerSettings | None:
+        """The settings of the replica in this node; None if there is none."""
+        if self.nameserver_listen is None:
+            return None
+        own, file = str(self.nameserver_listen), self.nameserver_secret_file
+        return NameServerSettings(
+            address=own,
+            members=tuple(map(str, self.nameserver_members)) or (own,),
+            directory=str(self.directory / "nameserver"),
+            password=None if file is None else file.read_text("utf-8", "replace").strip(),
+        )
+
+    def store_config(self, store_host: Host | None = None) -> StoreConfig:
+        """The engine's configuration. Sizes of derived files follow the size of a log file."""
+        pages = max(1, self.file_size_bytes // (1024 * _LEDGER_INDEX_UNITS_PER_PAGE))
+        slot_count = max(1_000, self.file_size_bytes * 5_000_000 // GIB)
+        base = StoreConfig() if store_host is None else StoreConfig(store_host=store_host)
+        return replace(
+            base,
+            container="commit_log" if self.is_ha else "ledger",
+            file_size_bytes=self.file_size_bytes,
+            batch_size_bytes_max=self.batch_size_bytes_max,
+            body_size_bytes_max=self.batch_size_bytes_max,
+            ledger_index_units_per_file=pages * _LEDGER_INDEX_UNITS_PER_PAGE,
+            index_slot_count=slot_count,
+            index_entry_count=4 * slot_count,
+            flush=self.flush,
+            flush_interval_ms=self.flush_interval_ms,
+            preallocate_file_count=self.preallocate_file_count,
+            warm_up=self.warm_up,
+            retention_ms=self.retention_ms,
+            retention_size_bytes=self.retention_size_bytes,
+            disk_warn_ratio=min(base.disk_warn_ratio, self.disk_full_ratio),
+            disk_force_ratio=min(base.disk_force_ratio, self.disk_full_ratio),
+            disk_full_ratio=self.disk_full_ratio,
+            disk_reserve_bytes=self.disk_reserve_bytes,
+            delete_when_full=self.delete_when_full,
+        )
+
+    def raft_config(self) -> RaftConfig:
+        """The core's configuration; its group is the cluster and the broker group."""
+        election = self.election_min_ms // TICK_MS
+        return RaftConfig(
+            group=f"{self.cluster_id}/{self.group}",
+            node_id=self.node_id,
+            tick_interval_ms=TICK_MS,
+            heartbeat_ticks=self.heartbeat_ms // TICK_MS,
+            election_ticks_min=election,
+            election_ticks_max=2 * election,
+            # The broker's limit counts records only; the core must not be the first to refuse.
+            uncommitted_size_bytes_max=self.in_flight_size_bytes_max + 16 * MIB,
+            retained_lag_entry_count_max=self.follower_lag_count_max,
+            preferred_leader=self.preferred_leader,
+        )

@@ -1,0 +1,110 @@
+"""What to do about a file that keeps a node from starting, by the file and the kind of node.
+
+Owns the advice; must not know how damage is found. An error of the store says what is wrong where.
+What helps depends on what the file is for and on who else has the same: the nodes of a Raft
+cluster, the replicas of a master-slave group, or nobody.
+"""
+
+import enum
+import os
+from typing import Final
+
+from node.config.settings import Settings
+from node.errors.common import NodeError
+from store.errors import CorruptionError, DerivedFileError, LayoutError, StoreError
+
+_META: Final = "raft"
+_HA_META: Final = ("haReplica", "haBinding")
+
+
+class Mode(enum.Enum):
+    """How a node is set up."""
+
+    RAFT = "raft"
+    MASTER_SLAVE = "master-slave"
+    SINGLE = "single"
+    """Either kind, and nobody else, unless the group has grown since: that only its log knows."""
+
+
+_IF_GROWN: Final = (
+    "if nodes were added to this one since, they have it: replace this node (docs/operations.md, "
+    "replace a node); else "
+)
+_REPLACE: Final = {
+    Mode.RAFT: (
+        "replace this node: move the directory aside, remove the node from the cluster's members, "
+        "and let it join anew with an empty one (docs/operations.md, replace a node)"
+    ),
+    Mode.MASTER_SLAVE: (
+        "move the directory aside and start this replica with an empty one: it joins as a replica "
+        "with a new disk, and the master ships everything"
+    ),
+    Mode.SINGLE: (
+        f"{_IF_GROWN}nobody has what was in it: restore a backup with 'qlog store restore', or put "
+        f"the file back from a copy of this moment"
+    ),
+}
+_LOG: Final = {
+    Mode.RAFT: (
+        "the other nodes have these entries: see that they run and can be reached, and start "
+        "again; what they cannot give is named by 'qlog store verify'"
+    ),
+    Mode.MASTER_SLAVE: _REPLACE[Mode.MASTER_SLAVE],
+    Mode.SINGLE: (
+        f"{_IF_GROWN}restore a backup with 'qlog store restore'; 'qlog store repair' shows what "
+        f"can be kept of the log, and what would be lost"
+    ),
+}
+_MARKS: Final = {
+    Mode.RAFT: _REPLACE[Mode.RAFT],
+    Mode.MASTER_SLAVE: _REPLACE[Mode.MASTER_SLAVE],
+    Mode.SINGLE: "'qlog store repair' makes it anew from the log, which it checks as a whole first",
+}
+_DERIVED: Final = (
+    "move the directories consumequeue and index aside and start again: they are built from the log"
+)
+
+
+def mode_of(settings: Settings) -> Mode:
+    """Return how a node is set up."""
+    if not settings.join and not set(settings.peers) - {settings.node_id}:
+        return Mode.SINGLE
+    return Mode.MASTER_SLAVE if settings.is_ha else Mode.RAFT
+
+
+def advice_of(error: Exception, mode: Mode) -> str | None:
+    """Return what to do about an error at start; None if the error says that itself."""
+    if isinstance(error, DerivedFileError):
+        return _DERIVED
+    if not isinstance(error, CorruptionError | LayoutError):
+        return None
+    name = os.path.basename(error.path)
+    base = name.removesuffix(".0").removesuffix(".1")
+    parent = os.path.basename(os.path.dirname(error.path))
+    if base in (_META, *_HA_META) or name.startswith("epochFileCheckpoint"):
+        return _REPLACE[mode]
+    if isinstance(error, CorruptionError) and error.field.startswith(f"{_META}: "):
+        return _REPLACE[mode]
+    if base == "haLosses":
+        return "move haLosses.0 and haLosses.1 aside: only reports for people are in them"
+    if "config" in (name, parent):
+        return _REPLACE[mode]
+    if name == "marks":
+        return _MARKS[mode]
+    if base == "start" or _is_log(error.path):
+        return _LOG[mode] if isinstance(error, CorruptionError) else None
+    return None
+
+
+def _is_log(path: str) -> bool:
+    parents = path.split(os.sep)
+    return "commitlog" in parents or any(part.startswith("dledger-") for part in parents)
+
+
+def told(error: Exception, mode: Mode) -> str:
+    """Return the text of an error at start, with the advice that fits in the place of its own."""
+    advice = advice_of(error, mode)
+    if advice is None or not isinstance(error, StoreError | NodeError):
+        return str(error)
+    what, _, _ = str(error).partition("; ")
+    return f"{what}; {advice}"

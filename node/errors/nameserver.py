@@ -1,0 +1,198 @@
+"""Errors of the name server, with what they mean for the caller.
+
+Owns the names, codes and texts; must not know who raises them. None of them stops the node: the
+data path does not wait for the name server.
+"""
+
+from node.errors.common import NodeError
+from store.errors import Outcome
+
+
+class NameServerSettingsError(NodeError):
+    """The settings are refused; the name server does not start."""
+
+    code, status = "nameserver.settings", "INVALID_ARGUMENT"
+
+    def __init__(self, setting: str, found: str, remedy: str) -> None:
+        super().__init__(setting, found, remedy)
+        self.setting, self.found, self.remedy = setting, found, remedy
+
+    def __str__(self) -> str:
+        return f"name server: {self.setting} is {self.found}; {self.remedy}"
+
+
+class LibraryVersionError(NodeError):
+    """Another version of PySyncObj is installed than the one whose faults were studied."""
+
+    code, status = "nameserver.library_version", "FAILED_PRECONDITION"
+
+    def __init__(self, wanted: str, found: str) -> None:
+        super().__init__(wanted, found)
+        self.wanted, self.found = wanted, found
+
+    def __str__(self) -> str:
+        return f"PySyncObj {self.found} is installed, {self.wanted} is needed; install that version"
+
+
+class FilesDamagedError(NodeError):
+    """The replica's files are damaged or incomplete: a vote may be lost, so it does not start."""
+
+    code, status = "nameserver.files_damaged", "DATA_LOSS"
+
+    def __init__(self, path: str, found: str) -> None:
+        super().__init__(path, found)
+        self.path, self.found = path, found
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}: {self.found}; stop this node, move the directory away and start again: "
+            f"the other replicas fill a new one, as long as a majority beside it has its files; "
+            f"docs/operations.md has the way when fewer have"
+        )
+
+
+class TwoHistoriesError(FilesDamagedError):
+    """A leader contradicts what is committed here: two histories were acked. Nothing was cut, and
+    this replica says no more."""
+
+    code = "nameserver.two_histories"
+
+    def __init__(self, path: str, index: int, committed_index: int) -> None:
+        NodeError.__init__(self, path, index, committed_index)
+        self.path, self.index, self.committed_index = path, index, committed_index
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}: a leader contradicts entry {self.index}, and {self.committed_index} is "
+            f"committed here; keep this directory, stop all replicas and choose whose history "
+            f"stays (operations.md, 'A replica of the name server without memory')"
+        )
+
+
+class ReplicaFailedError(NodeError):
+    """This replica of the name server has stopped because of a fault. Restart the node."""
+
+    code, status = "nameserver.failed", "UNAVAILABLE"
+    outcome = Outcome.UNKNOWN
+
+    def __init__(self, cause: str) -> None:
+        super().__init__(cause)
+        self.cause = cause
+
+    def __str__(self) -> str:
+        return f"this replica of the name server has stopped ({self.cause}); ask another node"
+
+
+class NameServerOffError(NodeError):
+    """The asked node has no replica of the name server, or it is not up yet. Ask another node."""
+
+    code, status = "nameserver.off", "FAILED_PRECONDITION"
+
+    def __str__(self) -> str:
+        return (
+            "this node has no replica of the name server; ask another node, or set "
+            "nameserver_listen and restart it"
+        )
+
+
+class UnprovenReportError(NodeError):
+    """A report about a broker does not prove that its sender holds the secret of the cluster, or
+    its proof is too old or was taken before. Nothing changed."""
+
+    code, status = "nameserver.unproven", "PERMISSION_DENIED"
+
+    def __init__(self, found: str) -> None:
+        super().__init__(found)
+        self.found = found
+
+    def __str__(self) -> str:
+        return (
+            f"a report {self.found}; give all nodes of the cluster, and name servers that run "
+            f"alone, the same secret_file and cluster_id"
+        )
+
+
+class NotVouchedError(NodeError):
+    """A report says of a broker what this process has no reason to believe. Nothing changed."""
+
+    code, status = "nameserver.not_vouched", "PERMISSION_DENIED"
+
+    def __init__(self, found: str, remedy: str) -> None:
+        super().__init__(found, remedy)
+        self.found, self.remedy = found, remedy
+
+    def __str__(self) -> str:
+        return f"a report {self.found}; {self.remedy}"
+
+
+class DirectoryRefusedError(NodeError):
+    """The directory refused a change: a limit, or what was sent makes no sense. Nothing changed."""
+
+    code, status = "nameserver.refused", "FAILED_PRECONDITION"
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(reason, detail)
+        self.reason, self.detail = reason, detail
+
+    def __str__(self) -> str:
+        return f"the name server refused it ({self.reason}): {self.detail}; correct the request"
+
+
+class ValueChangedError(NodeError):
+    """The value is not the expected one, so nothing was changed. Look again, then decide."""
+
+    code, status = "nameserver.changed", "ABORTED"
+
+    def __init__(self, key: str) -> None:
+        super().__init__(key)
+        self.key = key
+
+    def __str__(self) -> str:
+        return f"{self.key} has another value by now; read it and decide again"
+
+
+class ValueNotFoundError(NodeError):
+    """There is no such key in the namespace."""
+
+    code, status = "nameserver.value_not_found", "NOT_FOUND"
+
+    def __init__(self, namespace: str, key: str) -> None:
+        super().__init__(namespace, key)
+        self.namespace, self.key = namespace, key
+
+    def __str__(self) -> str:
+        return f"namespace {self.namespace} has no key {self.key}; list what it has"
+
+
+class NoQuorumError(NodeError):
+    """No leader took the command in time. Nothing happened, and appends go on without it."""
+
+    code, retryable, status = "nameserver.no_quorum", True, "UNAVAILABLE"
+    retry_after_ms = 500
+
+    def __init__(self, timeout_ms: int) -> None:
+        super().__init__(timeout_ms)
+        self.timeout_ms = timeout_ms
+
+    def __str__(self) -> str:
+        return (
+            f"the name server had no leader for {self.timeout_ms} ms; start its other replicas, "
+            f"or try again"
+        )
+
+
+class ChangeUnknownError(NodeError):
+    """It is not known whether the command was applied. Look at the directory, then decide."""
+
+    code, retryable, status = "nameserver.outcome_unknown", True, "DEADLINE_EXCEEDED"
+    outcome = Outcome.UNKNOWN
+
+    def __init__(self, key: str, timeout_ms: int) -> None:
+        super().__init__(key, timeout_ms)
+        self.key, self.timeout_ms = key, timeout_ms
+
+    def __str__(self) -> str:
+        return (
+            f"command {self.key} was sent and not confirmed within {self.timeout_ms} ms; the same "
+            f"command with the same id may be sent again"
+        )

@@ -1,0 +1,52 @@
+"""What goes wrong with messages that were handed out by pop.
+
+Owns the names, codes and texts; see `node.errors.common`.
+"""
+
+from node.errors.common import RETRY_SOON_MS, NodeError
+
+
+class StaleHandleError(NodeError):
+    """The receipt handle names no delivery that is in flight: the message was handed out again, is
+    done or dead, or the group's offset was set. It will never be valid."""
+
+    code, status = "node.stale_handle", "FAILED_PRECONDITION"
+
+    def __init__(self, handle: str, reason: str) -> None:
+        super().__init__(handle, reason)
+        self.handle, self.reason = handle, reason
+
+    def __str__(self) -> str:
+        return f"receipt handle {self.handle!r} is not valid: {self.reason}; receive again"
+
+
+class QueueHeldError(NodeError):
+    """What the queue would hand out next cannot be read: it is damaged, or its derived files are.
+    The queue waits until that is repaired; nothing of it is skipped, and other queues go on."""
+
+    code, retryable, status = "node.queue_held", True, "DATA_LOSS"
+    retry_after_ms = 1_000
+
+    def __init__(self, topic: str, queue_id: int, reason: str) -> None:
+        super().__init__(topic, queue_id, reason)
+        self.topic, self.queue_id, self.reason = topic, queue_id, reason
+
+    def __str__(self) -> str:
+        queue = f"queue {self.queue_id} of {self.topic!r}"
+        return f"{queue} hands nothing out at the moment: {self.reason}; try again"
+
+
+class PopConflictError(NodeError):
+    """What a group has in flight was changed while messages were taken for it: its offset was set,
+    or a take of another leader came first. Nothing was taken."""
+
+    code, retryable, status = "node.pop_conflict", True, "ABORTED"
+    retry_after_ms = RETRY_SOON_MS
+
+    def __init__(self, group: str, topic: str, queue_id: int) -> None:
+        super().__init__(group, topic, queue_id)
+        self.group, self.topic, self.queue_id = group, topic, queue_id
+
+    def __str__(self) -> str:
+        queue = f"queue {self.queue_id} of {self.topic!r}"
+        return f"what group {self.group!r} has of {queue} has changed meanwhile; try again"

@@ -1,0 +1,294 @@
+"""A node of a master-slave group: its parts, put together.
+
+Owns what the steps of `node.node` mean here. Must not know consensus; who becomes master is the
+machine's to decide, and a controller's or a person's to propose.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Final, cast
+
+import structlog
+
+from node.admin.ha import HaAdmin
+from node.broker import Broker, BrokerIdentity
+from node.broker.core.context import LogKind
+from node.broker.core.ports import BrokerDriver
+from node.config.environment import store_host
+from node.errors.common import NodeError
+from node.errors.ha import NotMasterError, StateMissingError
+from node.monitoring import metrics
+from node.monitoring.ha_samples import ha_samples
+from node.monitoring.health import Phase
+from node.nameserver.ha_broker import HaBroker
+from node.node import Node
+from node.offline.term_seal import epoch_warnings, refuse_epoch_end, refuse_if_sealed
+from node.peers.tls import TlsFiles, client_context, server_context
+from node.replication.derived_scrub import DerivedCare
+from node.replication.foundation import Verdict
+from node.replication.ha.applied import AppliedState
+from node.replication.ha.batches import PlainBatches
+from node.replication.ha.core.effects import RoleChange
+from node.replication.ha.core.types import Mode, Settings, Standing
+from node.replication.ha.discovery import Gathering
+from node.replication.ha.driver import HaDriver
+from node.replication.ha.link.link import HaLink
+from node.replication.ha.maintenance import Upkeep
+from node.replication.ha.memory import HaMemory
+from node.replication.ha.storage.log import HaLog
+from node.replication.ha.storage.losses import LossFile
+from node.replication.scrub import Scrub
+from quorumlog.pb import common_pb2
+from raft.messages import NO_INDEX, Index, NodeId
+from store.errors import CorruptionError
+
+_MODES: Final = {"sync_master": Mode.SYNC, "async_master": Mode.ASYNC, "slave": None}
+_log: Final = structlog.get_logger(component="node")
+
+
+class HaNode(Node):
+    """The parts, each there once `start` has come to it."""
+
+    log: HaLog
+    applied: AppliedState
+    link: HaLink
+    driver: HaDriver
+    admin: HaAdmin
+    maintenance: Upkeep
+    losses: LossFile
+    memory: HaMemory
+    gathering: Gathering
+
+    @property
+    def group(self) -> Settings:
+        """The group as this node is configured."""
+        settings = self.settings
+        return Settings(
+            group=f"{settings.cluster_id}/{settings.group}",
+            replica_ids=tuple(sorted(settings.peers or (settings.node_id,))),
+            copies=settings.copies,
+        )
+
+    # --- The steps ---
+
+    async def open_store(self) -> None:
+        """Open the log and the newest checkpoint that fits it."""
+        settings = self.settings
+        refuse_if_sealed(settings.directory)
+
+        def open_log() -> HaLog:
+            return HaLog.open(
+                str(settings.directory),
+                settings.store_config(store_host(settings)),
+                cluster_id=settings.cluster_id,
+                node_id=settings.node_id,
+                group=self.group,
+                fs=self.fs,
+                on_fatal=self.fail_stop,
+                progress=self.progress,
+            )
+
+        # On a thread, so that probes are answered meanwhile; afterwards it belongs to the loop.
+        self.log = await asyncio.to_thread(open_log)
+        refuse_epoch_end(str(settings.directory), self.log.replica.bound.number)
+        self.memory = HaMemory(self.log)
+        self.lives.open(self.fs, str(settings.directory), settings.cluster_id, self.memory)
+        self.health.enter(Phase.STARTING, "applying the log")
+        self.applied = await asyncio.to_thread(AppliedState, self.log, self.fs, self.limits)
+        self.machine = self.applied.machine
+        self.losses = LossFile(self.fs, str(settings.directory))
+        self.health.enter(Phase.STARTING, "meeting the other replicas")
+
+    def make_link(self, tls: TlsFiles | None) -> HaLink:
+        """Return the link; connections wait in the gathering until there is a driver."""
+        settings, group = self.settings, self.group
+        addresses = {
+            node: (peer.peer_address.host, peer.peer_address.port)
+            for node, peer in settings.peers.items()
+        }
+        self.gathering = Gathering(settings.node_id, group.replica_ids)
+        # Who is configured for another group, or as a node of Raft, is refused by name.
+        members = ",".join(map(str, group.replica_ids))
+        name = f"{settings.group} (master-slave, {group.copies} copies of {members})"
+        return HaLink(
+            replace(self.identity, group=name),
+            addresses,
+            self.gathering,
+            self._last_index,
+            server_tls=server_context(tls) if tls is not None else None,
+            client_tls=client_context(tls) if tls is not None else None,
+            lives=self.lives,
+        )
+
+    async def found(self) -> None:
+        """Found the group once all of it was heard and nobody has a history; else join it.
+
+        A replica that joins has forgotten what it promised: it counts for nothing until the master
+        has found that safe (docs/decisions/0020).
+        """
+        if self.log.is_new:
+            await self._found_or_join()
+        # One of them may know that this disk is an old copy: nothing is promised before.
+        await self.link.wait_tried()
+
+    async def _found_or_join(self) -> None:
+        gathering = self.gathering
+        while gathering.verdict is Verdict.WAIT:
+            missing = ", ".join(map(str, gathering.missing))
+            self.health.enter(Phase.WAITING, f"a new group needs to hear of node {missing} first")
+            await gathering.changed()
+        is_founder = gathering.verdict is Verdict.FOUND
+        standing = Standing.FULL if is_founder else Standing.JOINING
+        # Higher than that of a disk that this one replaces.
+        incarnation = int(time.time()) << 20 | secrets.randbits(20)
+        state = self.log.replica._replace(standing=standing, incarnation=incarnation)
+        self.log.save_state(state)
+        _log.info("founds a group" if is_founder else "joins a group as a replica without memory")
+
+    def run_replica(self) -> None:
+        """Make everything that runs once it is known what the disk is."""
+        settings = self.settings
+        self.driver = HaDriver(
+            self.group,
+            settings.node_id,
+            self.log,
+            self.applied,
+            self.link,
+            self.losses,
+            mode=_MODES[settings.replication],
+            is_first_master=settings.replication != "slave",
+            make_image=self._make_image,
+            on_fatal=self.fail_stop,
+        )
+        addresses = {node: str(peer.address) for node, peer in settings.peers.items()}
+        identity = BrokerIdentity(
+            settings.cluster_id,
+            True,
+            {**addresses, settings.node_id: self.address},
+            settings.group,
+        )
+        kind = LogKind(
+            PlainBatches(self.log), self._durability, NotMasterError, False, self._why_not_local
+        )
+        # A future is invariant in its type, so mypy cannot see that the driver is one.
+        driver = cast(BrokerDriver, self.driver)
+        self.broker = Broker(driver, self.log.store, self.machine, identity, self.limits, kind=kind)
+        self.driver.add_listener(self.health.refresh)
+        self.driver.add_role_listener(self._on_role)
+        self.health.watch(self.driver)
+        self.maintenance = Upkeep(self.log, self.applied, self.driver, self.fail_stop, self.on_met)
+        self.scrub = Scrub(
+            self.log.store.scrubber(),
+            settings.scrub_interval_ms,
+            self.maintenance,
+            self.on_damage,
+            self.fail_stop,
+        )
+        self.derived = DerivedCare(
+            self.log.store, settings.scrub_interval_ms, self.on_damage, self.fail_stop
+        )
+        self.broker.context.on_damage = self.on_met
+        self.admin = HaAdmin(self)
+        self.memory.driver = self.driver
+        self.lives.start()
+        self.gathering.attach(self.driver.intake)
+
+    def beside_nameserver(self) -> HaBroker:
+        """Return what the name server asks of this node."""
+        return HaBroker(
+            self.settings,
+            self.address,
+            self.peer_address_of(self.settings.node_id),
+            self.machine,
+            self.driver,
+        )
+
+    async def _make_image(self) -> bytes:
+        return await self.maintenance.make_image()
+
+    # --- What follows from changes ---
+
+    async def drain(self, timeout_ms: int) -> None:
+        """Answer the appends that are under way, then be master no more.
+
+        Nobody is made master in its place: the controller or a person does that, and the fence.
+        """
+        self.driver.is_draining = True
+        await self.appends_decided()
+        self.driver.resign("the node drains")
+
+    def _on_role(self, change: RoleChange) -> None:
+        _log.info(
+            "role",
+            role=change.role.value,
+            epoch=change.number,
+            master=change.master_id,
+            reason=change.reason,
+        )
+        self.health.refresh()
+
+    def on_damage(self, error: CorruptionError) -> None:
+        """Say so. A replica whose log is damaged is replaced by a new disk (docs/operations.md)."""
+        _log.error("damage was found on this disk", error=str(error))
+
+    # --- Facts ---
+
+    def _last_index(self) -> Index:
+        """What the other replicas are told: whether this disk may have promised anything."""
+        log = self.log
+        is_untouched = (
+            log.replica.bound.number == 0
+            and not log.epochs.entries
+            and log.end <= log.min_position
+            and log.replica.standing is Standing.FULL
+        )
+        return NO_INDEX if is_untouched or log.is_new else 0
+
+    def _durability(self) -> common_pb2.Durability:
+        """What a receipt of this node promises now."""
+        state = self.driver.machine.state
+        if state.mode is Mode.ASYNC or state.settings.copies == 1:
+            return common_pb2.DURABILITY_LEADER_DISK
+        if 2 * state.settings.copies > len(state.settings.replica_ids):
+            return common_pb2.DURABILITY_QUORUM_DISK
+        return common_pb2.DURABILITY_COPIES_DISK
+
+    def _why_not_local(self) -> NodeError | None:
+        return StateMissingError() if self.applied.is_missing else None
+
+    def peer_address_of(self, node: NodeId) -> str:
+        """Return host:port of a node's peer link; empty if it is not known."""
+        peer = self.settings.peers.get(node)
+        if peer is not None:
+            return str(peer.peer_address)
+        return self.peer_address if node == self.settings.node_id else ""
+
+    def warnings(self) -> tuple[str, ...]:
+        """Add what the epoch says."""
+        return (*super().warnings(), *epoch_warnings(self.log.replica.bound.number))
+
+    def replica_status(self) -> dict[str, Any]:
+        """Return what the machine says, positions in the place of indexes."""
+        driver, report = self.driver, self.driver.report()
+        return {
+            "role": driver.role.name.lower(),
+            "term": driver.term,
+            "leader_id": driver.leader_id,
+            "first_index": report.first,
+            "last_index": report.end - 1,
+            "durable_index": report.durable - 1,
+            "commit_index": driver.commit_index,
+            "applied_index": driver.applied_index,
+        }
+
+    def replica_samples(self) -> Iterator[metrics.Sample]:
+        """Yield those of the machine and the driver."""
+        yield from ha_samples(self.driver)
+        yield from metrics.lives_samples(self.lives)
+        yield from metrics.scrub_samples(self.scrub.stats(), self.derived.stats())
+        yield from metrics.derived_samples(self.derived.stats())

@@ -1,0 +1,58 @@
+"""Metrics of a master-slave replica; names and texts are in `node.monitoring.metrics`.
+
+Owns where each value comes from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from node.monitoring.metrics import Sample
+from node.replication.ha.core.types import Standing
+from node.replication.ha.driver import HaDriver
+from raft.transitions import Role
+
+_ROLES = (Role.FOLLOWER, Role.CANDIDATE, Role.LEADER)
+
+
+def ha_samples(driver: HaDriver) -> Iterator[Sample]:
+    """Yield what the machine and its driver say now."""
+    report, stats = driver.report(), driver.machine.stats()
+    for role in _ROLES:
+        yield "role", (role.name.lower(),), float(role is driver.role)
+    for standing in Standing:
+        yield "standing", (standing.name.lower(),), float(standing is report.standing)
+    yield "term", (), driver.term
+    yield "leader_id", (), driver.leader_id
+    yield "first_index", (), report.first
+    yield "last_index", (), report.end - 1
+    yield "durable_index", (), report.durable - 1
+    yield "commit_index", (), driver.commit_index
+    yield "applied_index", (), driver.applied_index
+    yield "waiting_appends", (), stats["waiters"]
+    yield "ha_waiting_appends_limit", (), stats["waiters_max"]
+    yield "ha_window_bytes", (), driver.group.window_size_bytes
+    yield "ha_in_sync_replicas", (), len(report.in_sync)
+    yield "ha_copies", (), driver.group.copies
+    for slave in report.slaves:
+        if slave.acked >= 0:
+            label = (str(slave.replica_id),)
+            yield "follower_match_index", label, slave.acked - 1
+            yield "ha_slave_lag_bytes", label, slave.lag_size_bytes
+    for name, metric in _NAMES.items():
+        yield metric, (), stats.get(name, 0)
+    refused = stats.get("advice_refused", 0) + driver.promotion.advice_refused_count
+    yield "ha_advice_refused", (), refused
+    yield "ha_waits_for_room", (), driver.intake.no_room_count
+    yield "ha_apply_retries", (), driver.apply_retry_count
+    yield "ha_losses", (), len(driver.losses.losses)
+
+
+_NAMES = {
+    "cuts": "ha_cuts",
+    "cut_size_bytes": "ha_cut_bytes",
+    "bindings_refused": "ha_bindings_refused",
+    "promises_refused": "ha_promises_refused",
+    "violations": "ha_violations",
+    "epoch_jumps": "ha_epoch_jumps",
+}

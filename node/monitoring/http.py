@@ -1,0 +1,116 @@
+"""The HTTP port of a node, for people, Prometheus and probes: /metrics /live /ready /status.
+
+Owns the four pages and the server's life; who may hold on to a connection is `http_connections`'.
+Runs on the node's loop, so a loop that is stuck does not answer, which is what a liveness probe
+wants to know. Read-only, without authentication: bind it where only those can reach it who may read
+this.
+"""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any, Final, cast
+
+import uvicorn
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from node.config.types import Address
+from node.monitoring.health import Health, Verdict
+from node.monitoring.http_connections import (
+    CONNECTION_COUNT_MAX,
+    REQUEST_SIZE_BYTES_MAX,
+    HttpConnections,
+)
+from node.services.server import PortTakenError
+
+BACKLOG_COUNT_MAX: Final = CONNECTION_COUNT_MAX // 2
+"""Connections that the system takes in ahead: so that those of one moment do not drive out the ones
+of the same moment."""
+STOP_MS_MAX: Final = 1_000
+_UNAVAILABLE: Final = 503
+
+
+class _Server(uvicorn.Server):
+    """Signals belong to the lifecycle."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class HttpServer:
+    """Serves the pages at one address."""
+
+    def __init__(
+        self,
+        health: Health,
+        registry: CollectorRegistry,
+        status: Callable[[], dict[str, Any]],
+    ) -> None:
+        self._health, self._registry, self._status = health, registry, status
+        self.connections: Final = HttpConnections()
+        self._server: _Server | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self, address: Address) -> int:
+        """Listen and serve; return the port. Raises PortTakenError."""
+        family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+        try:
+            bound = socket.create_server((address.host, address.port), family=family)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise PortTakenError("http_listen", str(address), reason) from error
+        routes = [
+            Route("/metrics", self._metrics),
+            Route("/live", self._live),
+            Route("/ready", self._ready),
+            Route("/status", self._show_status),
+        ]
+        config = uvicorn.Config(
+            Starlette(routes=routes),
+            lifespan="off",
+            ws="none",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            http=cast("type[asyncio.Protocol]", self.connections.protocol),
+            h11_max_incomplete_event_size=REQUEST_SIZE_BYTES_MAX,
+            backlog=BACKLOG_COUNT_MAX,
+            headers=[("connection", "close")],
+            timeout_graceful_shutdown=STOP_MS_MAX // 1000,
+        )
+        self._server = _Server(config)
+        self._task = asyncio.create_task(self._server.serve([bound]), name="http")
+        return int(bound.getsockname()[1])
+
+    async def stop(self) -> None:
+        """Close the port and the connections."""
+        if self._server is not None and self._task is not None:
+            self._server.should_exit = True
+            await self._task
+
+    # async, although they wait for nothing: starlette runs others on threads, and the values belong
+    # to the loop.
+
+    async def _metrics(self, _request: Request) -> Response:
+        return Response(generate_latest(self._registry), media_type=CONTENT_TYPE_LATEST)
+
+    async def _live(self, _request: Request) -> Response:
+        return _answer(self._health.live())
+
+    async def _ready(self, _request: Request) -> Response:
+        return _answer(self._health.ready())
+
+    async def _show_status(self, _request: Request) -> Response:
+        return JSONResponse(self._status())
+
+
+def _answer(verdict: Verdict) -> Response:
+    content = {"ok": verdict.is_good, "reason": verdict.reason}
+    return JSONResponse(content, status_code=200 if verdict.is_good else _UNAVAILABLE)

@@ -1,0 +1,167 @@
+"""The controller's duty: whichever replica leads the name server sends what the decisions ask for.
+
+Owns when decisions are made: only by a leader, and only once it has led for so long that everybody
+alive had the time to say so. Must not know the decisions (`controller`).
+"""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from node.errors.common import NodeError
+from node.nameserver.brokers import AdvisedBroker, LocalBroker
+from node.nameserver.directory.controller import FailoverWatch, change_in_sync
+from node.nameserver.directory.directory import Command, Directory
+from node.nameserver.directory.groups import Group
+from node.nameserver.directory.reports import Binding
+from node.nameserver.registration import Access
+from node.runtime.clock import unix_ms
+
+LOOK_PERIOD_MS: Final = 250
+SETTLE_MS: Final = 1_500
+"""A new leader waits so long for heartbeats, which everybody sends when there is a new leader. Its
+predecessor may have died with an HA master, and the silence of all others was only its own."""
+ADVICE_PERIOD_MS: Final = 100
+"""How soon a broker sees that it was chosen."""
+IN_SYNC_PERIOD_MS: Final = 1_000
+_TIMEOUT_MS: Final = 2_000
+_NONCE_SIZE_BITS: Final = 62
+_log: Final = logging.getLogger(__name__)
+
+
+class LeadingAccess(Access, Protocol):
+    """A way to the directory through a replica in this process."""
+
+    @property
+    def is_leader(self) -> bool: ...
+
+
+class Controller:
+    """Makes decisions while its replica leads."""
+
+    def __init__(
+        self, access: LeadingAccess, *, monotonic_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._access, self._monotonic_s = access, monotonic_s
+        self._watch = FailoverWatch()
+        self._leads_since_s: float | None = None
+        self._looked_s = 0.0
+        self.sent_count = 0
+        """Commands that were carried out."""
+
+    async def run(self) -> None:
+        """Go on until cancelled."""
+        while True:
+            await self.look()
+            await asyncio.sleep(LOOK_PERIOD_MS / 1000)
+
+    async def look(self) -> None:
+        """Send what is due."""
+        for command in self._due():
+            try:
+                result = await self._access.change(command, timeout_ms=_TIMEOUT_MS)
+            except NodeError as error:
+                _log.info("the controller's %s was not confirmed: %s", command["op"], error)
+                return
+            if not result.is_accepted:
+                # Somebody was faster; the next look knows more.
+                _log.info("the controller's %s was refused: %s", command["op"], result.detail)
+                return
+            self.sent_count += 1
+            _log.warning("the controller decided: %s", _told(command))
+
+    def _due(self) -> list[Command]:
+        now_s, before_s = self._monotonic_s(), self._looked_s
+        self._looked_s = now_s
+        if not self._access.is_leader:
+            self._leads_since_s = None
+            return []
+        if self._leads_since_s is None or now_s - before_s > SETTLE_MS / 1000:
+            # New, or this process did not run for a while and heard nobody.
+            self._leads_since_s, self._watch = now_s, FailoverWatch()
+        if now_s - self._leads_since_s < SETTLE_MS / 1000:
+            return []
+        nonce = str(1 + secrets.randbits(_NONCE_SIZE_BITS))
+        return self._access.look(
+            lambda directory: self._watch.commands(directory, unix_ms(), nonce)
+        )
+
+
+class Adviser:
+    """Tells the broker beside it what the controller decided about its HA group, and keeps the
+    in-sync set of a group whose master it is."""
+
+    def __init__(self, access: Access, broker: LocalBroker, advised: AdvisedBroker) -> None:
+        self._access, self._broker, self._advised = access, broker, advised
+        self._advised_number = 0
+        """The highest epoch that the broker was told of."""
+
+    async def run(self) -> None:
+        """Go on until cancelled."""
+        rounds = 0
+        while True:
+            self.advise()
+            rounds += 1
+            if rounds * ADVICE_PERIOD_MS >= IN_SYNC_PERIOD_MS:
+                rounds = 0
+                await self.keep_in_sync()
+            await asyncio.sleep(ADVICE_PERIOD_MS / 1000)
+
+    def advise(self) -> None:
+        """Pass on an epoch that was given away and that nobody serves yet, once."""
+        newest = self._access.look(self._newest)
+        if newest is not None and newest[0] > self._advised_number:
+            self._advised_number = newest[0]
+            self._advised.advise(*newest)
+
+    async def keep_in_sync(self) -> None:
+        """Ask for another in-sync set when this broker is the master and the set is not right."""
+        view = self._advised.master_view()
+        if view is None:
+            return
+
+        def wish(directory: Directory) -> Command | None:
+            group = directory.groups.get(self._broker.group)
+            if group is None:
+                return None
+            return change_in_sync(
+                group,
+                self._broker.broker_id,
+                view.replicas,
+                confirmed_position=view.confirmed_position,
+                epoch_start_position=view.epoch_start_position,
+                now_ms=view.now_ms,
+            )
+
+        command = self._access.look(wish)
+        if command is None or not self._access.leader:
+            return
+        try:
+            await self._access.change(command, timeout_ms=_TIMEOUT_MS)
+        except NodeError as error:
+            _log.info("the in-sync set was not changed: %s", error)
+
+    def _newest(self, directory: Directory) -> tuple[int, Binding] | None:
+        group = directory.groups.get(self._broker.group)
+        return None if group is None else _unserved(group)
+
+
+def _unserved(group: Group) -> tuple[int, Binding] | None:
+    number = group.epoch_highest
+    binding = group.epochs.get(number)
+    return (number, binding) if binding is not None and number > group.master_epoch else None
+
+
+def _told(command: Command) -> str:
+    if command["op"] == "elect":
+        group, number = command["group"], command["number"]
+        return f"broker {command['master_id']} of {group} gets epoch {number}"
+    if command["op"] == "forget_group":
+        return (
+            f"group {command['group']} is forgotten and learned anew: none of its brokers is near "
+            f"epoch {command['expected_epoch']}"
+        )
+    return str(command["op"])

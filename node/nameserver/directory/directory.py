@@ -1,0 +1,332 @@
+"""The replicated state of the name server: a pure, deterministic machine.
+
+Owns the table of commands, the groups, the key-value configuration and the results of the last
+commands. `apply` is total: whatever bytes it is given, it answers accepted or refused with a
+reason, changes the state in the first case only, and does the same on every replica. Must not know
+PySyncObj, files, sockets or a clock.
+
+Results are kept for a while, by the command's id. So a caller can read back what became of a
+command whose answer got lost (rule C4), and a command that is sent twice is done once.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from node.nameserver.directory.fields import (
+    Refusal,
+    Result,
+    a_list,
+    a_text,
+    an_integer,
+    an_object,
+    exactly,
+    ids,
+)
+from node.nameserver.directory.groups import Group
+from node.nameserver.directory.limits import DirectoryLimits
+from node.nameserver.directory.reports import Binding, BrokerReport, parse_log_end, parse_report
+from node.runtime.json_text import read_json
+from store.files.meta_file import Json
+
+COMMAND_SIZE_BYTES_MAX: Final = 2 * 1024 * 1024
+"""A full report of all topics that fit, with room."""
+SNAPSHOT_VERSION: Final = 1
+ID_SIZE_CHARS_MAX: Final = 64
+_PAIR_COST_BYTES: Final = 48
+
+Command = Mapping[str, Json]
+
+
+class Directory:
+    """The state. One thread at a time."""
+
+    def __init__(self, limits: DirectoryLimits | None = None) -> None:
+        self.limits = limits or DirectoryLimits()
+        self.groups: dict[str, Group] = {}
+        self.pairs: dict[str, dict[str, str]] = {}
+        """The key-value configuration: namespace, key, value."""
+        self._results: dict[str, Result] = {}
+        self._methods: dict[str, Callable[[Command], dict[str, Json]]] = {
+            "register": self._register,
+            "heartbeat": self._heartbeat,
+            "unregister": self._unregister,
+            "expire": self._expire,
+            "forget_group": self._forget_group,
+            "elect": self._elect,
+            "alter_in_sync": self._alter_in_sync,
+            "put_pair": self._put_pair,
+            "delete_pair": self._delete_pair,
+        }
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Directory) and self.snapshot() == other.snapshot()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def apply(self, encoded: bytes) -> Result:
+        """Carry out a command. Never raises, whatever the bytes are."""
+        try:
+            command = _decoded(encoded)
+            key = a_text(command.get("id"), "id", ID_SIZE_CHARS_MAX, may_be_empty=False)
+        except Refusal as refusal:
+            return refusal.result()
+        if command.get("op") == "read_back":
+            return self.result_of(key)
+        if (known := self._results.get(key)) is not None:
+            return known
+        try:
+            method = self._methods.get(str(command.get("op")))
+            if method is None:
+                raise Refusal("unknown_command", "there is no such command")
+            result = Result(True, values=method(command))
+        except Refusal as refusal:
+            result = refusal.result()
+        self._results[key] = result
+        if len(self._results) > self.limits.result_count_max:
+            del self._results[next(iter(self._results))]
+        return result
+
+    def result_of(self, key: str) -> Result:
+        """Return what became of a command: its result, or refused with `not_found`."""
+        found = self._results.get(key)
+        if found is None:
+            return Result(False, "not_found", "no command of this id was applied lately")
+        return found
+
+    @property
+    def size_bytes(self) -> int:
+        """What counts towards the limit of the state."""
+        pairs = sum(
+            len(f"{namespace}{key}{value}".encode()) + _PAIR_COST_BYTES
+            for namespace, keys in self.pairs.items()
+            for key, value in keys.items()
+        )
+        return pairs + sum(group.topics_size_bytes for group in self.groups.values())
+
+    def group(self, name: Json) -> Group:
+        """Return a group. Raises Refusal."""
+        found = self.groups.get(name) if isinstance(name, str) else None
+        if found is None:
+            raise Refusal("unknown_broker", "there is no such group; register first")
+        return found
+
+    def _register(self, command: Command) -> dict[str, Json]:
+        report = parse_report(command, self.limits)
+        self._check_address(report)
+        known = self.groups.get(report.group)
+        if known is not None and not known.brokers:
+            # Nobody of it is there, so whoever was first may have been wrong about what it is.
+            is_same = (known.cluster, known.kind) == (report.cluster, report.kind)
+            known = known if is_same else None
+        left_out = self._left_out_for(report.group)
+        before = known.topics_size_bytes if known is not None else 0
+        self._check_room(report.topics_size_bytes - before)
+        group = known or Group(report.group, report.cluster, report.kind)
+        values = group.register(report, self.limits)
+        if left_out is not None:
+            del self.groups[left_out]
+        self.groups[report.group] = group
+        return values
+
+    def _check_address(self, report: BrokerReport) -> None:
+        """A broker is found at its address only: two groups at one would get each other's calls."""
+        for group in self.groups.values():
+            for broker in group.brokers.values() if group.name != report.group else ():
+                if broker.address == report.address:
+                    raise Refusal(
+                        "address_taken",
+                        f"{report.address} is that of broker {broker.broker_id} of {group.name}",
+                    )
+
+    def _left_out_for(self, name: str) -> str | None:
+        """Return which group makes room for another one: one without brokers. Raises Refusal."""
+        if name in self.groups or len(self.groups) < self.limits.group_count_max:
+            return None
+        for other in sorted(self.groups):
+            if not self.groups[other].brokers:
+                return other
+        raise Refusal("too_many_groups", f"at most {self.limits.group_count_max} groups")
+
+    def _heartbeat(self, command: Command) -> dict[str, Json]:
+        self.group(command.get("group")).heartbeat(
+            *_process(command),
+            an_integer(command.get("now_ms"), "now_ms"),
+            an_integer(command.get("epoch"), "epoch"),
+            parse_log_end(command.get("log_end")),
+            self.limits,
+        )
+        return {}
+
+    def _unregister(self, command: Command) -> dict[str, Json]:
+        group = self.group(command.get("group"))
+        group.unregister(*_process(command))
+        self._forget_if_empty(group)
+        return {}
+
+    def _expire(self, command: Command) -> dict[str, Json]:
+        now_ms = an_integer(command.get("now_ms"), "now_ms")
+        expired: dict[str, Json] = {}
+        for name in sorted(self.groups):
+            group = self.groups[name]
+            if silent := group.expire(now_ms, self.limits.broker_expiry_ms):
+                expired[name] = [*silent]
+            self._forget_if_empty(group)
+        return {"expired": expired}
+
+    def _forget_group(self, command: Command) -> dict[str, Json]:
+        group = self.group(command.get("group"))
+        if an_integer(command.get("expected_epoch"), "expected_epoch") != group.epoch_highest:
+            raise Refusal("changed", f"{group.epoch_highest} is the highest epoch: look again")
+        if not group.is_unfounded(self.limits):
+            raise Refusal("founded", f"brokers of {group.name} report epochs near its highest")
+        del self.groups[group.name]
+        return {}
+
+    def _elect(self, command: Command) -> dict[str, Json]:
+        names = self.limits.name_size_chars_max
+        nonce = a_text(command.get("nonce"), "nonce", names, may_be_empty=False)
+        number = an_integer(command.get("number"), "number", 1)
+        binding = Binding(an_integer(command.get("master_id"), "master_id"), nonce)
+        group = self.group(command.get("group"))
+        group.elect(number, binding, _expected(command), self.limits)
+        return {"number": number, "master_id": binding.master_id, "nonce": nonce}
+
+    def _alter_in_sync(self, command: Command) -> dict[str, Json]:
+        version = self.group(command.get("group")).alter_in_sync(
+            an_integer(command.get("requester"), "requester"),
+            ids(command.get("members"), "members", self.limits.broker_count_max),
+            _expected(command),
+            self.limits,
+        )
+        return {"in_sync_version": version}
+
+    def _put_pair(self, command: Command) -> dict[str, Json]:
+        namespace, key = self._pair_key(command)
+        value = a_text(command.get("value"), "value", self.limits.value_size_chars_max)
+        before = self.pairs.get(namespace, {}).get(key)
+        self._check_pair(command, before)
+        growth = len(value.encode()) - len((before or "").encode())
+        if before is None:
+            growth += len(f"{namespace}{key}".encode()) + _PAIR_COST_BYTES
+        self._check_room(growth)
+        self.pairs.setdefault(namespace, {})[key] = value
+        return {}
+
+    def _delete_pair(self, command: Command) -> dict[str, Json]:
+        namespace, key = self._pair_key(command)
+        before = self.pairs.get(namespace, {}).get(key)
+        self._check_pair(command, before)
+        if before is None:
+            raise Refusal("unknown_key", f"{namespace} has no key {key}")
+        del self.pairs[namespace][key]
+        if not self.pairs[namespace]:
+            del self.pairs[namespace]
+        return {}
+
+    def _pair_key(self, command: Command) -> tuple[str, str]:
+        names = self.limits.name_size_chars_max
+        namespace = a_text(command.get("namespace"), "namespace", names, may_be_empty=False)
+        return namespace, a_text(command.get("key"), "key", names, may_be_empty=False)
+
+    def _check_pair(self, command: Command, before: str | None) -> None:
+        """Compare when the command says with what; RocketMQ's own commands do not."""
+        if "expected" in command and command["expected"] != before:
+            raise Refusal("changed", "the value is another one by now: look again", value=before)
+
+    def _check_room(self, growth_bytes: int) -> None:
+        if growth_bytes > 0 and self.size_bytes + growth_bytes > self.limits.state_size_bytes_max:
+            limit = self.limits.state_size_bytes_max
+            raise Refusal("state_full", f"topics and pairs would need more than {limit} bytes")
+
+    def _forget_if_empty(self, group: Group) -> None:
+        if not group.must_be_remembered:
+            self.groups.pop(group.name, None)
+
+    def snapshot(self) -> dict[str, Json]:
+        """Return the whole state as JSON."""
+        return {
+            "version": SNAPSHOT_VERSION,
+            "groups": [self.groups[name].snapshot() for name in sorted(self.groups)],
+            "pairs": {
+                name: {key: keys[key] for key in sorted(keys)}
+                for name, keys in sorted(self.pairs.items())
+            },
+            "results": [[key, *result.snapshot()] for key, result in self._results.items()],
+        }
+
+    def restore(self, found: Json) -> None:
+        """Become what `snapshot` returned. Raises Refusal for anything else; then unchanged."""
+        of = an_object(found, "snapshot")
+        an_integer(of.get("version"), "version", SNAPSHOT_VERSION, SNAPSHOT_VERSION)
+        listed = a_list(of.get("groups"), "groups", self.limits.group_count_max)
+        groups = [Group.restored(group, self.limits) for group in listed]
+        pairs = {
+            namespace: {
+                key: a_text(value, "value", self.limits.value_size_chars_max)
+                for key, value in an_object(keys, "pairs").items()
+            }
+            for namespace, keys in an_object(of.get("pairs"), "pairs").items()
+        }
+        results: dict[str, Result] = {}
+        for entry in a_list(of.get("results"), "results", self.limits.result_count_max):
+            key, *rest = exactly(entry, "result", 5)
+            results[a_text(key, "id", ID_SIZE_CHARS_MAX)] = Result.restored(rest)
+        self.groups = {group.name: group for group in groups}
+        self.pairs, self._results = pairs, results
+
+
+def encoded_command(command: Command, key: str) -> bytes:
+    """Return a command as the log keeps it, with its unique id."""
+    text = json.dumps({**command, "id": key}, sort_keys=True, separators=(",", ":"))
+    return text.encode()
+
+
+def expire_command(now_ms: int) -> dict[str, Json]:
+    """Return the command that forgets silent brokers by the times that they reported."""
+    return {"op": "expire", "now_ms": now_ms}
+
+
+def unregister_command(group: str, broker_id: int, start_ms: int) -> dict[str, Json]:
+    """Return the command that forgets a broker that stops."""
+    return {"op": "unregister", "group": group, "broker_id": broker_id, "start_ms": start_ms}
+
+
+def forget_group_command(group: str, epoch_highest: int) -> dict[str, Json]:
+    """Return the command that forgets a group whose numbers are nobody's (`is_unfounded`)."""
+    return {"op": "forget_group", "group": group, "expected_epoch": epoch_highest}
+
+
+def read_back_command() -> dict[str, Json]:
+    """Return the command that changes nothing and answers what became of the one with its id."""
+    return {"op": "read_back"}
+
+
+def put_pair_command(namespace: str, key: str, value: str) -> dict[str, Json]:
+    """Return RocketMQ's unconditional change of a pair; add `expected` for compare-and-set."""
+    return {"op": "put_pair", "namespace": namespace, "key": key, "value": value}
+
+
+def delete_pair_command(namespace: str, key: str) -> dict[str, Json]:
+    """Return the command that removes a pair."""
+    return {"op": "delete_pair", "namespace": namespace, "key": key}
+
+
+def _decoded(encoded: bytes) -> Command:
+    if len(encoded) > COMMAND_SIZE_BYTES_MAX:
+        raise Refusal("too_large", f"a command has at most {COMMAND_SIZE_BYTES_MAX} bytes")
+    try:
+        found = read_json(encoded)
+    except ValueError:
+        raise Refusal("malformed", "the command is not JSON") from None
+    return an_object(found, "command")
+
+
+def _process(command: Command) -> tuple[int, int]:
+    broker_id = an_integer(command.get("broker_id"), "broker_id")
+    return broker_id, an_integer(command.get("start_ms"), "start_ms")
+
+
+def _expected(command: Command) -> tuple[int, int]:
+    number = an_integer(command.get("expected_epoch"), "expected_epoch")
+    return number, an_integer(command.get("expected_version"), "expected_version")

@@ -1,0 +1,417 @@
+"""One broker group: its brokers, its master, its HA epochs and its in-sync set.
+
+Owns the rules by which a report or a decision changes a group. Every rule checks first and changes
+then, so a Refusal leaves the group as it was. Must not know other groups, replication or a clock:
+time comes with each command, and only makes differences.
+
+Epochs of an HA group (rule C2): a number belongs to the first (master id, nonce) that it was seen
+with, and a new number is above every number that any broker has ever reported. The brokers bind
+numbers durably themselves, so what is written here is advice even when it is wrong. Numbers rise by
+bounded jumps, and one that no broker is near (`is_unfounded`) is a reason to forget the group: it
+would keep all others from being elected.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from node.nameserver.directory.fields import (
+    Refusal,
+    a_choice,
+    a_list,
+    a_text,
+    an_integer,
+    an_object,
+    exactly,
+    ids,
+)
+from node.nameserver.directory.limits import DirectoryLimits
+from node.nameserver.directory.reports import (
+    KINDS,
+    ROLES,
+    Binding,
+    BrokerReport,
+    LogEnd,
+    TopicQueues,
+    bindings_json,
+    parse_bindings,
+    parse_log_end,
+    parse_topics,
+)
+from store.files.meta_file import Json
+
+NO_MASTER: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """What is known of one broker."""
+
+    broker_id: int
+    start_ms: int
+    address: str
+    ha_address: str
+    role: str
+    epoch: int
+    log_end: LogEnd
+    last_seen_ms: int
+
+    def is_alive(self, now_ms: int, silence_ms: int) -> bool:
+        """Whether it was heard of in the last so many milliseconds."""
+        return now_ms - self.last_seen_ms <= silence_ms
+
+
+@dataclass(slots=True)
+class Group:
+    """The state of one group."""
+
+    name: str
+    cluster: str
+    kind: str
+    brokers: dict[int, Broker] = field(default_factory=dict)
+    master_id: int = NO_MASTER
+    """Who said last, with the highest epoch, that it is the master."""
+    master_epoch: int = 0
+    epochs: dict[int, Binding] = field(default_factory=dict)
+    epoch_highest: int = 0
+    """The highest number that was given out or reported; never goes back."""
+    in_sync: tuple[int, ...] = ()
+    in_sync_version: int = 0
+    copy_count: int = 1
+    topics: dict[str, TopicQueues] = field(default_factory=dict)
+    topics_version: tuple[int, int] = (0, 0)
+    topics_size_bytes: int = 0
+    report_counts: dict[int, int] = field(default_factory=dict, compare=False)
+    """Reports and heartbeats of each broker that were applied by this process. Not part of the
+    state: it tells only that there was another one, which clocks cannot be trusted to tell."""
+
+    def register(self, report: BrokerReport, limits: DirectoryLimits) -> dict[str, Json]:
+        """Take in a full report and return what the broker should know."""
+        self._check_identity(report, limits)
+        self._check_numbers(report, limits)
+        bindings = self._bindings_with(report, limits)
+        if report.role == "master":
+            self._check_master(report, bindings)
+        before = self.brokers.get(report.broker_id)
+        self._count_report(report.broker_id)
+        self.brokers[report.broker_id] = Broker(
+            report.broker_id,
+            report.start_ms,
+            report.address,
+            report.ha_address,
+            report.role,
+            report.epoch,
+            report.log_end,
+            max(report.now_ms, before.last_seen_ms if before is not None else 0),
+        )
+        self.epochs = bindings
+        self.epoch_highest = max(self.epoch_highest, report.epoch, *bindings, 0)
+        if report.role == "master":
+            self._take_master(report)
+        elif self.master_id == report.broker_id:
+            self.master_id = NO_MASTER
+        conflicts: list[Json] = [
+            number
+            for number, binding in sorted(report.bindings.items())
+            if bindings.get(number, binding) != binding
+        ]
+        return {
+            "epoch_highest": self.epoch_highest,
+            "conflicts": conflicts,
+            "needs_topics": report.role == "master"
+            and report.topics_version != self.topics_version,
+        }
+
+    def heartbeat(
+        self,
+        broker_id: int,
+        start_ms: int,
+        now_ms: int,
+        epoch: int,
+        log_end: LogEnd,
+        limits: DirectoryLimits,
+    ) -> None:
+        """Note that a broker lives."""
+        broker = self._process(broker_id, start_ms)
+        self._check_epoch(epoch, limits)
+        self._count_report(broker_id)
+        self.brokers[broker_id] = replace(
+            broker,
+            last_seen_ms=max(broker.last_seen_ms, now_ms),
+            epoch=max(broker.epoch, epoch),
+            log_end=log_end,
+        )
+        self.epoch_highest = max(self.epoch_highest, epoch)
+
+    def _count_report(self, broker_id: int) -> None:
+        self.report_counts[broker_id] = self.report_counts.get(broker_id, 0) + 1
+
+    def unregister(self, broker_id: int, start_ms: int) -> None:
+        """Forget a broker that stops."""
+        self._process(broker_id, start_ms)
+        self._remove(broker_id)
+
+    def expire(self, now_ms: int, silence_ms: int) -> list[int]:
+        """Forget the brokers that have been silent for longer; return their ids."""
+        silent = [
+            broker.broker_id
+            for broker in self.brokers.values()
+            if not broker.is_alive(now_ms, silence_ms)
+        ]
+        for broker_id in silent:
+            self._remove(broker_id)
+        return sorted(silent)
+
+    def elect(
+        self, number: int, wanted: Binding, expected: tuple[int, int], limits: DirectoryLimits
+    ) -> None:
+        """Give an epoch number to a master; compare-and-set on (highest number, list version).
+
+        The one that gets it becomes the master here when it registers as such: first it has to
+        fence (rule C3), and that may fail.
+        """
+        self._check_expected(expected)
+        bound = self.epochs.get(number)
+        if bound is not None and bound != wanted:
+            raise Refusal(
+                "epoch_taken", f"epoch {number} belongs to broker {bound.master_id}", number=number
+            )
+        if number <= self.epoch_highest:
+            raise Refusal(
+                "epoch_too_low",
+                f"epoch {number} is not above {self.epoch_highest}, the highest that is known",
+                epoch_highest=self.epoch_highest,
+            )
+        if number > limits.epoch_max:
+            raise Refusal("epoch_exhausted", f"{limits.epoch_max} is the last epoch of a group")
+        self._check_epoch(number, limits)
+        if wanted.master_id not in self.brokers:
+            raise Refusal("unknown_broker", f"broker {wanted.master_id} has not registered")
+        self.epochs = _newest({**self.epochs, number: wanted}, limits.epoch_count_max)
+        self.epoch_highest = number
+
+    def alter_in_sync(
+        self,
+        requester: int,
+        members: tuple[int, ...],
+        expected: tuple[int, int],
+        limits: DirectoryLimits,
+    ) -> int:
+        """Replace the in-sync set for the master of the highest epoch; return the new version."""
+        self._check_expected(expected)
+        master = self.epochs.get(self.epoch_highest)
+        if master is None or master.master_id != requester or self.master_id != requester:
+            raise Refusal(
+                "not_master", f"broker {requester} is not the master of epoch {self.epoch_highest}"
+            )
+        if requester not in members:
+            raise Refusal("without_master", "the master belongs to its own in-sync set")
+        if unknown := sorted(set(members) - set(self.brokers)):
+            raise Refusal("unknown_broker", f"brokers {unknown} have not registered")
+        if len(members) < self.copy_count and not set(members) >= set(self.in_sync):
+            raise Refusal("too_few_copies", f"{self.copy_count} copies are needed for an ack")
+        if members == self.in_sync:
+            raise Refusal("unchanged", "this is the in-sync set already")
+        if self.in_sync_version >= limits.epoch_max:
+            raise Refusal("version_exhausted", f"{limits.epoch_max} is the last version of a set")
+        self.in_sync, self.in_sync_version = members, self.in_sync_version + 1
+        return self.in_sync_version
+
+    @property
+    def must_be_remembered(self) -> bool:
+        """Whether the group is kept without brokers: its numbers must not be given out again."""
+        return bool(self.brokers) or (self.kind == "ha" and self.epoch_highest > 0)
+
+    def is_exhausted(self, limits: DirectoryLimits) -> bool:
+        """Whether there is no number left for another master."""
+        return self.kind == "ha" and self.epoch_highest >= limits.epoch_max
+
+    def is_unfounded(self, limits: DirectoryLimits) -> bool:
+        """Whether its numbers are far from all that its brokers report, so that they are nobody's.
+
+        Forgetting the group is safe: numbers are advice, and its brokers register again at once.
+        """
+        if not self.brokers:
+            return False
+        founded = max(broker.epoch for broker in self.brokers.values())
+        is_ahead = self.epoch_highest > founded + limits.epoch_lead_max
+        return is_ahead or self.in_sync_version > limits.epoch_max
+
+    def _check_numbers(self, report: BrokerReport, limits: DirectoryLimits) -> None:
+        for number in (report.epoch, *report.bindings):
+            self._check_epoch(number, limits)
+        highest = max(limits.epoch_first_max, self.in_sync_version + limits.epoch_jump_max)
+        if report.in_sync_version > min(highest, limits.epoch_max):
+            raise Refusal(
+                "version_too_high",
+                f"version {report.in_sync_version} of an in-sync set is too far above "
+                f"{self.in_sync_version}, the last one that is known",
+                in_sync_version=self.in_sync_version,
+            )
+
+    def _check_epoch(self, number: int, limits: DirectoryLimits) -> None:
+        is_raft, known = self.kind == "raft", self.epoch_highest
+        highest = known + (limits.term_jump_max if is_raft else limits.epoch_jump_max)
+        if known == 0 or not self.brokers:
+            # Nobody is there who could have said better.
+            highest = max(highest, limits.term_max if is_raft else limits.epoch_first_max)
+        highest = min(highest, limits.term_max if is_raft else limits.epoch_max)
+        if number > highest:
+            raise Refusal(
+                "epoch_too_high",
+                f"epoch {number} is above {highest}, too far from {self.epoch_highest}, the "
+                f"highest that is known of group {self.name}",
+                epoch_highest=self.epoch_highest,
+            )
+
+    def _check_identity(self, report: BrokerReport, limits: DirectoryLimits) -> None:
+        if (report.cluster, report.kind) != (self.cluster, self.kind):
+            raise Refusal(
+                "wrong_group",
+                f"group {self.name} is a {self.kind} group of cluster {self.cluster}",
+            )
+        known = self.brokers.get(report.broker_id)
+        if known is None and len(self.brokers) >= limits.broker_count_max:
+            raise Refusal("too_many_brokers", f"a group has at most {limits.broker_count_max}")
+        if known is not None and report.start_ms < known.start_ms:
+            raise Refusal("stale_process", "a younger process of this broker has registered")
+
+    def _bindings_with(self, report: BrokerReport, limits: DirectoryLimits) -> dict[int, Binding]:
+        """Return all bindings; who was first keeps its number."""
+        if report.kind != "ha" and (report.bindings or report.in_sync):
+            raise Refusal("malformed", "only an HA group has epochs and an in-sync set")
+        return _newest({**report.bindings, **self.epochs}, limits.epoch_count_max)
+
+    def _check_master(self, report: BrokerReport, bindings: dict[int, Binding]) -> None:
+        if report.epoch < self.master_epoch:
+            raise Refusal(
+                "stale_epoch",
+                f"epoch {report.epoch} is over, {self.master_epoch} has a master",
+                master_id=self.master_id,
+                master_epoch=self.master_epoch,
+            )
+        owner = self.master_id if self.kind == "raft" else NO_MASTER
+        if self.kind == "raft" and report.epoch > self.master_epoch:
+            owner = NO_MASTER
+        if self.kind == "ha":
+            binding = bindings.get(report.epoch)
+            if binding is None:
+                raise Refusal("epoch_unbound", f"epoch {report.epoch} was never given to anybody")
+            owner = binding.master_id
+        if owner not in (NO_MASTER, report.broker_id):
+            raise Refusal("epoch_taken", f"epoch {report.epoch} belongs to broker {owner}")
+        if self.kind == "ha":
+            given = report.bindings.get(report.epoch)
+            if given is not None and given != bindings[report.epoch]:
+                raise Refusal("epoch_taken", f"epoch {report.epoch} was given with another nonce")
+
+    def _take_master(self, report: BrokerReport) -> None:
+        self.master_id, self.master_epoch = report.broker_id, report.epoch
+        self.copy_count = report.copy_count
+        if report.in_sync_version > self.in_sync_version:
+            self.in_sync, self.in_sync_version = report.in_sync, report.in_sync_version
+        if report.topics is not None:
+            self.topics, self.topics_version = dict(report.topics), report.topics_version
+            self.topics_size_bytes = report.topics_size_bytes
+
+    def _process(self, broker_id: int, start_ms: int) -> Broker:
+        broker = self.brokers.get(broker_id)
+        if broker is None:
+            raise Refusal("unknown_broker", f"broker {broker_id} of {self.name} must register")
+        if broker.start_ms != start_ms:
+            raise Refusal("stale_process", "another process of this broker has registered")
+        return broker
+
+    def _remove(self, broker_id: int) -> None:
+        del self.brokers[broker_id]
+        if self.master_id == broker_id:
+            self.master_id = NO_MASTER
+
+    def _check_expected(self, expected: tuple[int, int]) -> None:
+        if self.kind != "ha":
+            raise Refusal("wrong_group", f"{self.name} is no HA group")
+        if expected != (self.epoch_highest, self.in_sync_version):
+            raise Refusal(
+                "changed",
+                f"epoch and list version are {self.epoch_highest} and {self.in_sync_version}, "
+                f"not {expected[0]} and {expected[1]}: look again",
+                epoch_highest=self.epoch_highest,
+                in_sync_version=self.in_sync_version,
+            )
+
+    def snapshot(self, *, with_topics: bool = True) -> dict[str, Json]:
+        """Return the group as JSON."""
+        topics = sorted(self.topics) if with_topics else []
+        return {
+            "name": self.name,
+            "cluster": self.cluster,
+            "kind": self.kind,
+            "brokers": [_broker_json(self.brokers[key]) for key in sorted(self.brokers)],
+            "master_id": self.master_id,
+            "master_epoch": self.master_epoch,
+            "epochs": bindings_json(self.epochs),
+            "epoch_highest": self.epoch_highest,
+            "in_sync": list(self.in_sync),
+            "in_sync_version": self.in_sync_version,
+            "copy_count": self.copy_count,
+            "topics": {name: list(self.topics[name]) for name in topics},
+            "topics_version": list(self.topics_version),
+            "topics_size_bytes": self.topics_size_bytes,
+        }
+
+    @classmethod
+    def restored(cls, found: Json, limits: DirectoryLimits) -> "Group":
+        """Return what `snapshot` wrote. Raises Refusal for anything else."""
+        of, names = an_object(found, "group"), limits.name_size_chars_max
+        brokers = [
+            _broker_of(broker, limits)
+            for broker in a_list(of.get("brokers"), "brokers", limits.broker_count_max)
+        ]
+        version = exactly(of.get("topics_version"), "topics_version", 2)
+        timestamp, counter = (an_integer(part, "topics_version") for part in version)
+        return cls(
+            a_text(of.get("name"), "name", names),
+            a_text(of.get("cluster"), "cluster", names),
+            a_choice(of.get("kind"), "kind", KINDS),
+            {broker.broker_id: broker for broker in brokers},
+            an_integer(of.get("master_id"), "master_id", NO_MASTER),
+            an_integer(of.get("master_epoch"), "master_epoch"),
+            parse_bindings(of.get("epochs"), limits),
+            an_integer(of.get("epoch_highest"), "epoch_highest"),
+            ids(of.get("in_sync"), "in_sync", limits.broker_count_max),
+            an_integer(of.get("in_sync_version"), "in_sync_version"),
+            an_integer(of.get("copy_count"), "copy_count", 1),
+            parse_topics(of.get("topics"), limits) or {},
+            (timestamp, counter),
+            an_integer(of.get("topics_size_bytes"), "topics_size_bytes"),
+        )
+
+
+def _newest(bindings: dict[int, Binding], count_max: int) -> dict[int, Binding]:
+    return {number: bindings[number] for number in sorted(bindings)[-count_max:]}
+
+
+def _broker_json(broker: Broker) -> Json:
+    return [
+        broker.broker_id,
+        broker.start_ms,
+        broker.address,
+        broker.ha_address,
+        broker.role,
+        broker.epoch,
+        list(broker.log_end),
+        broker.last_seen_ms,
+    ]
+
+
+def _broker_of(found: Json, limits: DirectoryLimits) -> Broker:
+    parts, names = exactly(found, "broker", 8), limits.name_size_chars_max
+    return Broker(
+        an_integer(parts[0], "broker_id"),
+        an_integer(parts[1], "start_ms"),
+        a_text(parts[2], "address", names),
+        a_text(parts[3], "ha_address", names),
+        a_choice(parts[4], "role", ROLES),
+        an_integer(parts[5], "epoch"),
+        parse_log_end(parts[6]),
+        an_integer(parts[7], "last_seen_ms"),
+    )

@@ -1,0 +1,136 @@
+"""Where a topic lives: the answer to a client, merged over all groups that serve a share of it.
+
+Owns the choice of what a client is told and RocketMQ's JSON form of it. Must not change the
+directory. A broker that is silent is left out by the time of the question, so a dead one leaves
+the routes even when nobody can commit its removal.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from node.nameserver.directory.directory import Directory
+from node.nameserver.directory.groups import NO_MASTER, Broker, Group
+from node.nameserver.directory.reports import TopicQueues
+from store.files.meta_file import Json
+
+WRITE: Final = 2
+"""The bit of a permission."""
+NO_QUEUES: Final = TopicQueues(0, 0, 0)
+ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRoute:
+    """One group's share of a topic."""
+
+    cluster: str
+    group: str
+    kind: str
+    master_id: int
+    """NO_MASTER when nobody takes appends at the moment."""
+    brokers: tuple[Broker, ...]
+    """Those alive, by id."""
+    queues: TopicQueues
+    """Without the write permission when there is no master; none at all for no topic."""
+    epoch: int = 0
+    """The Raft term or HA epoch of the last master."""
+    in_sync: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """All shares of a topic, by group name; empty when nobody alive knows the topic."""
+
+    topic: str
+    shares: tuple[GroupRoute, ...]
+    order: str = ""
+    """`broker:queues;...` when the configuration names a fixed order."""
+
+    def of_cluster(self, cluster_id: str) -> "Route":
+        """Return the shares of the groups of one cluster."""
+        shares = tuple(share for share in self.shares if share.cluster == cluster_id)
+        return replace(self, shares=shares)
+
+    def rocketmq_json(self) -> dict[str, Json]:
+        """Return TopicRouteData; the master is broker 0 there."""
+        route: dict[str, Json] = {
+            "brokerDatas": [_broker_data(share) for share in self.shares],
+            "filterServerTable": {},
+            "queueDatas": [_queue_data(share) for share in self.shares],
+        }
+        if self.order:
+            route["orderTopicConf"] = self.order
+        return route
+
+
+def route(directory: Directory, topic: str, now_ms: int) -> Route:
+    """Return where a topic lives at this time."""
+    shares = (
+        _share(group, group.topics.get(topic), directory, now_ms) for group in _all(directory)
+    )
+    order = directory.pairs.get(ORDER_NAMESPACE, {}).get(topic, "")
+    return Route(topic, tuple(share for share in shares if share is not None), order)
+
+
+def groups(directory: Directory, now_ms: int) -> tuple[GroupRoute, ...]:
+    """Return all groups of which a broker is alive at this time, without a topic."""
+    found = (_share(group, NO_QUEUES, directory, now_ms) for group in _all(directory))
+    return tuple(share for share in found if share is not None)
+
+
+def _all(directory: Directory) -> list[Group]:
+    return [directory.groups[name] for name in sorted(directory.groups)]
+
+
+def _share(
+    group: Group, queues: TopicQueues | None, directory: Directory, now_ms: int
+) -> GroupRoute | None:
+    alive = alive_brokers(group, now_ms, directory.limits.broker_expiry_ms)
+    if queues is None or not alive:
+        return None
+    has_master = any(broker.broker_id == group.master_id for broker in alive)
+    if not has_master:
+        queues = queues._replace(permission=queues.permission & ~WRITE)
+    return GroupRoute(
+        group.cluster,
+        group.name,
+        group.kind,
+        group.master_id if has_master else NO_MASTER,
+        alive,
+        queues,
+        group.master_epoch,
+        group.in_sync,
+    )
+
+
+def alive_brokers(group: Group, now_ms: int, silence_ms: int) -> tuple[Broker, ...]:
+    """Return the brokers heard of lately, by id."""
+    listed = (group.brokers[key] for key in sorted(group.brokers))
+    return tuple(broker for broker in listed if broker.is_alive(now_ms, silence_ms))
+
+
+def _broker_data(share: GroupRoute) -> Json:
+    # A slave keeps its own id; one with id 0 would be taken for the master, so it is moved.
+    largest = max(broker.broker_id for broker in share.brokers)
+    addresses: dict[str, Json] = {}
+    for broker in share.brokers:
+        shown = broker.broker_id or largest + 1
+        if broker.broker_id == share.master_id:
+            shown = 0
+        addresses[str(shown)] = broker.address
+    return {
+        "brokerAddrs": addresses,
+        "brokerName": share.group,
+        "cluster": share.cluster,
+        "enableActingMaster": False,
+    }
+
+
+def _queue_data(share: GroupRoute) -> Json:
+    return {
+        "brokerName": share.group,
+        "perm": share.queues.permission,
+        "readQueueNums": share.queues.read_queue_count,
+        "topicSysFlag": share.queues.system_flag,
+        "writeQueueNums": share.queues.write_queue_count,
+    }

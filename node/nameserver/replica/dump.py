@@ -1,0 +1,101 @@
+"""The dump of a name server replica: the whole directory at one entry, as a checked text file.
+
+Owns the format: a line `quorumlog-ns-dump 1 <index> <term> <size> <CRC-32C of the rest>` and JSON.
+It is what PySyncObj keeps as "full dump" and sends to replicas that are far behind, so its first
+line says which entry it stands for. No pickle: nothing in it is ever run. Must not know when a dump
+is made.
+"""
+
+import base64
+import json
+import os
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from node.errors.nameserver import FilesDamagedError
+from node.nameserver.directory.fields import Refusal, an_integer, an_object, exactly
+from node.nameserver.replica.journal import Entry
+from node.runtime.json_text import read_json
+from store.checksum import crc32c
+from store.files.file_system import FileSystem
+from store.files.meta_file import Json
+
+_HEAD: Final = re.compile(
+    rb"quorumlog-ns-dump 1 ([0-9]{1,19}) ([0-9]{1,19}) ([0-9]{1,9}) ([0-9a-f]{8})\n"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Dump:
+    """A directory, and the two entries at which PySyncObj continues."""
+
+    last: Entry
+    before_last: Entry
+    directory: dict[str, Json]
+
+
+def write_dump(fs: FileSystem, path: str, dump: Dump) -> None:
+    """Write a file and sync it; the caller renames it. Raises a store error."""
+    entries = [_entry_json(dump.before_last), _entry_json(dump.last)]
+    body = json.dumps({"entries": entries, "directory": dump.directory}).encode()
+    _, index, term = dump.last
+    head = b"quorumlog-ns-dump 1 %d %d %d %08x\n" % (index, term, len(body), crc32c(body))
+    if os.path.exists(path):
+        fs.unlink(path)
+    fd = fs.open(path, create=True)
+    try:
+        fs.write_at(fd, path, 0, head + body)
+        fs.sync(fd, path)
+    finally:
+        fs.close(fd)
+
+
+def read_dump(fs: FileSystem, path: str) -> Dump:
+    """Read, check and sync a file: it may have been received a moment ago.
+
+    Raises FilesDamagedError or a store error.
+    """
+    fd = fs.open(path)
+    try:
+        content = fs.read_at(fd, path, 0, fs.size_bytes(fd))
+        fs.sync(fd, path)
+    finally:
+        fs.close(fd)
+    fs.sync_directory(os.path.dirname(path))
+    head = _HEAD.match(content)
+    if head is None:
+        raise FilesDamagedError(path, "its first line is not that of a dump")
+    body = content[head.end() :]
+    if len(body) != int(head[3]) or f"{crc32c(body):08x}" != head[4].decode():
+        raise FilesDamagedError(path, "its size or its checksum does not fit")
+    try:
+        found = an_object(read_json(body), "dump")
+        before_last, last = (
+            _entry_of(entry) for entry in exactly(found.get("entries"), "entries", 2)
+        )
+        directory = an_object(found.get("directory"), "directory")
+    except (Refusal, ValueError) as error:
+        raise FilesDamagedError(path, str(error)) from error
+    if last[1:] != (int(head[1]), int(head[2])) or before_last[1] != last[1] - 1:
+        raise FilesDamagedError(path, "its entries are not those of its first line")
+    return Dump(last, before_last, directory)
+
+
+def index_and_term(start: bytes) -> tuple[int, int] | None:
+    """Return what the first line says; None when it is not whole or not that of a dump."""
+    head = _HEAD.match(start)
+    return (int(head[1]), int(head[2])) if head is not None else None
+
+
+def _entry_json(entry: Entry) -> Json:
+    command, index, term = entry
+    return [base64.b64encode(command).decode(), index, term]
+
+
+def _entry_of(found: Json) -> Entry:
+    command, index, term = exactly(found, "entry", 3)
+    if not isinstance(command, str):
+        raise Refusal("malformed", "a command must be base64")
+    decoded = base64.b64decode(command, validate=True)
+    return decoded, an_integer(index, "index"), an_integer(term, "term")

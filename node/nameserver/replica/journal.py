@@ -1,0 +1,345 @@
+"""The Raft journal of one name server replica: entries, term and vote, durable and checked.
+
+Owns the files `journal` and `term`. It has the methods that PySyncObj calls on its own journal and
+stands in its place, because that one is never synced, loads flipped bits and is left in pieces by
+a crash while it is compacted (fault-matrix 7). Must not know what the commands say.
+
+Changes are made in memory; `sync` makes all of them durable and is called before anything that
+rests on them leaves this process. Appending writes behind the last record; anything else writes
+the whole file anew and renames it, so a crash leaves the old journal or the new one. The journal is
+small (it is compacted) and both are rare.
+
+A record is u32 size of the command, u32 CRC-32C of the rest, u64 index, u64 term, command; little
+endian, behind a magic line. A last record that is not whole was never synced and is cut; anything
+else that does not fit is damage.
+"""
+
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final, NamedTuple
+
+from node.errors.nameserver import FilesDamagedError, TwoHistoriesError
+from node.nameserver.directory.fields import Refusal, a_list, a_text, an_integer
+from store.checksum import crc32c
+from store.errors import StoreError
+from store.files.file_system import FileSystem
+from store.files.meta_file import Json, MetaFile
+
+Entry = tuple[bytes, int, int]
+"""Command, index, term: the order that PySyncObj has."""
+
+_MAGIC: Final = b"quorumlog-ns-1\n"
+_HEAD: Final = struct.Struct("<IIQQ")
+_NAME: Final = "journal"
+_ADDRESS_SIZE_CHARS_MAX: Final = 64
+_MEMBER_COUNT_MAX: Final = 16
+_GENERATION_MIN: Final = 3
+"""From here on the loss of either file of `term` is seen; a first generation may be alone."""
+COMMIT_SAVE_SECONDS: Final = 10
+"""How often the commit index is written: a hint that makes a restart without a quorum useful."""
+
+
+class Own(NamedTuple):
+    """What a replica is, beside its log (`lives`). A file of an earlier build has none of it."""
+
+    life: int = 0
+    """Starts of this directory."""
+    incarnation: int = 0
+    """Grows with each loss of memory that was found out."""
+    is_joining: bool = False
+    """It has no memory, and counts for nothing."""
+
+
+class Journal:
+    """The journal. One thread; PySyncObj gives the names of the methods in camel case."""
+
+    def __init__(self, fs: FileSystem, directory: str, address: str, members: list[str]) -> None:
+        """Read the files. Raises FilesDamagedError or a store error: then do not start."""
+        self._fs, self._directory = fs, directory
+        self._path = os.path.join(directory, _NAME)
+        self._address, self._members = address, sorted(members)
+        self._own = Own()
+        self._meta = MetaFile(fs, directory, "term")
+        self._term, self._vote, self._commit_index = 0, "", 1
+        self._entries: list[Entry] = []
+        self._synced_count = 0
+        self._end_position = 0
+        self._is_meta_dirty = self._must_rewrite = False
+        self._keeps_tail = False
+        self._seconds = 0
+        self._fd = -1
+        is_new = not os.path.exists(self._path)
+        self._load_meta(must_exist=not is_new)
+        if is_new:
+            self._must_rewrite = self._is_meta_dirty = True
+        else:
+            self._load_entries()
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the file."""
+        return self._end_position
+
+    @property
+    def members(self) -> list[str]:
+        """Addresses of all replicas, in order."""
+        return self._members
+
+    @property
+    def own(self) -> Own:
+        """What this replica is."""
+        return self._own
+
+    def set_own(self, own: Own) -> None:
+        """Note what this replica is; `sync` makes it durable."""
+        self._own = own
+        self._is_meta_dirty = True
+
+    @property
+    def first_index(self) -> int:
+        """Of the oldest entry that is kept; 0 when there is none."""
+        return self._entries[0][1] if self._entries else 0
+
+    @property
+    def last_index(self) -> int:
+        """Of the newest entry; 0 when there is none."""
+        return self._entries[-1][1] if self._entries else 0
+
+    def term_at(self, index: int) -> int | None:
+        """Return the term of an entry; None when it is not in the journal."""
+        if not self._entries:
+            return None
+        at = index - self._entries[0][1]
+        return self._entries[at][2] if 0 <= at < len(self._entries) else None
+
+    def covers(self, index: int, term: int) -> bool:
+        """Whether this replica has all that a leader's dump stands for: what it holds, or what a
+        dump of its own covers. Raises TwoHistoriesError if it contradicts what is committed."""
+        known = self.term_at(index)
+        if known not in (None, term) and index <= self._commit_index:
+            raise TwoHistoriesError(self._path, index, self._commit_index)
+        return known == term or index < self.first_index
+
+    def trim_to(self, index: int, term: int) -> None:
+        """Drop what a dump up to this entry covers, as a compaction does that was cut short.
+
+        Otherwise PySyncObj would throw away the whole journal, with all that follows the dump.
+        """
+        if self.term_at(index) == term and self.term_at(index - 1) is not None:
+            self.deleteEntriesTo(index - 1 - self._entries[0][1])
+
+    @contextmanager
+    def keeping_tail(self) -> Iterator[None]:
+        """Let no `deleteEntriesFrom` remove anything: the leader has not contradicted the tail."""
+        self._keeps_tail = True
+        try:
+            yield
+        finally:
+            self._keeps_tail = False
+
+    def sync(self) -> None:
+        """Make every change durable. Raises a store error: then stop, nothing may be answered."""
+        if self._is_meta_dirty:
+            self._save_meta()
+        if self._must_rewrite:
+            self._rewrite()
+        elif len(self._entries) > self._synced_count:
+            data = b"".join(_record(entry) for entry in self._entries[self._synced_count :])
+            self._fs.write_at(self._fd, self._path, self._end_position, data)
+            self._fs.sync(self._fd, self._path)
+            self._end_position += len(data)
+            self._synced_count = len(self._entries)
+
+    def close(self) -> None:
+        """Make everything durable, with the commit index, and close. May be called twice."""
+        if self._fd >= 0:
+            self._is_meta_dirty = True
+            self.sync()
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Close without writing: after a fault nothing in memory is trusted."""
+        if self._fd >= 0:
+            self._fs.close(self._fd)
+            self._fd = -1
+
+    # --- What PySyncObj calls ---
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __getitem__(self, at: int | slice) -> Entry | list[Entry]:
+        return self._entries[at]
+
+    def add(self, command: bytes, index: int, term: int) -> None:
+        """Append an entry."""
+        last = self.last_index
+        if last and index != last + 1:
+            raise FilesDamagedError(self._path, f"entry {index} would follow entry {last}")
+        self._entries.append((command, index, term))
+
+    def clear(self) -> None:
+        """Remove everything: a dump takes its place."""
+        self._entries = []
+        self._must_rewrite = True
+
+    def deleteEntriesFrom(self, at: int) -> None:  # noqa: N802
+        """Remove a tail that the leader contradicts."""
+        if self._keeps_tail or at >= len(self._entries):
+            return
+        index = self._entries[at][1]
+        if index <= self._commit_index:
+            raise TwoHistoriesError(self._path, index, self._commit_index)
+        del self._entries[at:]
+        self._must_rewrite = True
+
+    def deleteEntriesTo(self, at: int) -> None:  # noqa: N802
+        """Remove what a dump covers."""
+        if at > 0:
+            del self._entries[:at]
+            self._must_rewrite = True
+
+    def setRaftCommitIndex(self, index: int) -> None:  # noqa: N802
+        """Note the commit index; it is written now and then."""
+        self._commit_index = index
+
+    def getRaftCommitIndex(self) -> int:  # noqa: N802
+        """Return the commit index; one beyond the journal's end is cut to it (an unsynced tail)."""
+        return max(1, min(self._commit_index, self.last_index))
+
+    def setCurrentTerm(self, term: int, vote: str | None) -> None:  # noqa: N802
+        """Note term and vote; `sync` makes them durable before a message leaves."""
+        self._term, self._vote = term, vote or ""
+        self._is_meta_dirty = True
+
+    def getCurrentTerm(self) -> int:  # noqa: N802
+        """Return the term."""
+        return self._term
+
+    def getVotedForNodeId(self) -> str | None:  # noqa: N802
+        """Return the vote in this term."""
+        return self._vote or None
+
+    def onOneSecondTimer(self) -> None:  # noqa: N802
+        """Write the commit index from time to time."""
+        self._seconds += 1
+        if self._seconds % COMMIT_SAVE_SECONDS == 0:
+            self._is_meta_dirty = True
+
+    def _destroy(self) -> None:
+        self.close()
+
+    # --- Files ---
+
+    def _load_meta(self, *, must_exist: bool) -> None:
+        try:
+            payload = self._meta.load(must_exist=must_exist)
+            if payload is None:
+                return
+            listed = a_list(payload.get("members"), "members", _MEMBER_COUNT_MAX)
+            members = [a_text(name, "members", _ADDRESS_SIZE_CHARS_MAX) for name in listed]
+            address = a_text(payload.get("address"), "address", _ADDRESS_SIZE_CHARS_MAX)
+            self._term = an_integer(payload.get("term"), "term")
+            self._vote = a_text(payload.get("vote"), "vote", _ADDRESS_SIZE_CHARS_MAX)
+            self._commit_index = an_integer(payload.get("commit_index"), "commit_index")
+            self._own = Own(
+                an_integer(payload.get("life", 0), "life"),
+                an_integer(payload.get("incarnation", 0), "incarnation"),
+                payload.get("is_joining", False) is True,
+            )
+        except (StoreError, Refusal) as error:
+            raise FilesDamagedError(self._directory, str(error)) from error
+        if (address, members) != (self._address, self._members):
+            raise FilesDamagedError(
+                self._directory,
+                f"it belongs to replica {address} of {members}, "
+                f"this is {self._address} of {self._members}",
+            )
+
+    def _save_meta(self) -> None:
+        members: list[Json] = [*self._members]
+        payload: dict[str, Json] = {
+            "address": self._address,
+            "members": members,
+            "term": self._term,
+            "vote": self._vote,
+            "commit_index": min(self._commit_index, max(1, self.last_index)),
+            **self._own._asdict(),
+        }
+        self._meta.save(payload)
+        while self._meta.generation < _GENERATION_MIN:
+            self._meta.save(payload)
+        self._is_meta_dirty = False
+
+    def _load_entries(self) -> None:
+        self._fd = self._fs.open(self._path)
+        content = self._fs.read_at(self._fd, self._path, 0, self._fs.size_bytes(self._fd))
+        if not content.startswith(_MAGIC):
+            raise self._damaged(0, "no magic line")
+        position = len(_MAGIC)
+        while position < len(content):
+            entry = _entry_at(content, position)
+            if entry is None:
+                self._check_torn(content, position)
+                self._must_rewrite = True
+                break
+            if self._entries and entry[1] != self.last_index + 1:
+                raise self._damaged(position, f"entry {entry[1]} follows {self.last_index}")
+            self._entries.append(entry)
+            position += _HEAD.size + len(entry[0])
+        self._synced_count, self._end_position = len(self._entries), position
+
+    def _check_torn(self, content: bytes, position: int) -> None:
+        """A torn record is the last one. What has a whole record behind it was synced."""
+        for at in range(position + 1, len(content) - _HEAD.size + 1):
+            if _entry_at(content, at) is not None:
+                raise self._damaged(position, f"a bad record, and a good one at byte {at}")
+
+    def _damaged(self, position: int, found: str) -> FilesDamagedError:
+        if self._fd >= 0:
+            self.abandon()
+        return FilesDamagedError(self._path, f"byte {position}: {found}")
+
+    def _rewrite(self) -> None:
+        temporary = self._path + ".new"
+        if os.path.exists(temporary):
+            self._fs.unlink(temporary)
+        data = _MAGIC + b"".join(_record(entry) for entry in self._entries)
+        fd = self._fs.open(temporary, create=True)
+        try:
+            self._fs.write_at(fd, temporary, 0, data)
+            self._fs.sync(fd, temporary)
+            # The dump that stands for what was removed must have its name first.
+            self._fs.sync_directory(self._directory)
+            self._fs.rename(temporary, self._path)
+            self._fs.sync_directory(self._directory)
+        except BaseException:
+            self._fs.close(fd)
+            raise
+        if self._fd >= 0:
+            self._fs.close(self._fd)
+        self._fd = fd
+        self._must_rewrite = False
+        self._synced_count, self._end_position = len(self._entries), len(data)
+
+
+def _record(entry: Entry) -> bytes:
+    command, index, term = entry
+    crc = crc32c(struct.pack("<QQ", index, term) + command)
+    return _HEAD.pack(len(command), crc, index, term) + command
+
+
+def _entry_at(content: bytes, position: int) -> Entry | None:
+    """Return the whole record at a position; None when there is none."""
+    if len(content) - position < _HEAD.size:
+        return None
+    size_bytes, crc, index, term = _HEAD.unpack_from(content, position)
+    start = position + _HEAD.size
+    if size_bytes == 0 or size_bytes > len(content) - start:
+        return None
+    command = content[start : start + size_bytes]
+    if crc32c(content[position + 8 : start + size_bytes]) != crc:
+        return None
+    return command, index, term

@@ -1,0 +1,55 @@
+"""How long ago this process heard of each broker, by a clock that nobody can set.
+
+Owns one rule: silence is what this process observed. Brokers report with their own clocks, and any
+clock of theirs or ours may jump; a replica that judged by those would find all brokers dead, or one
+alive for years. So readers of the directory get it with the times at which heartbeats were applied
+here, put into the time of day that this process has now. Must not know who is silent for too long.
+"""
+
+import copy
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from node.nameserver.directory.directory import Directory
+from node.nameserver.directory.groups import Broker, Group
+
+_MS: Final = 1000
+
+
+class Heard:
+    """One per replica. `note` it at least every second: what it sees first counts as heard now."""
+
+    def __init__(self, *, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic_s = monotonic_s
+        self._heard: dict[tuple[str, int], tuple[int, float]] = {}
+        """By group and broker: how many reports were applied when, as far as was noted."""
+
+    def note(self, directory: Directory) -> None:
+        """Take in which brokers have reported since the last call."""
+        now_s, before = self._monotonic_s(), self._heard
+        self._heard = {}
+        for group in directory.groups.values():
+            for broker_id in group.brokers:
+                key, count = (group.name, broker_id), group.report_counts.get(broker_id, 0)
+                known = before.get(key)
+                is_news = known is None or known[0] != count
+                self._heard[key] = (count, now_s) if is_news or known is None else known
+
+    def view(self, directory: Directory, now_unix_ms: int) -> Directory:
+        """Return the directory for readers, who compare its times with `now_unix_ms`."""
+        self.note(directory)
+        now_s = self._monotonic_s()
+        found = copy.copy(directory)
+        found.groups = {
+            name: self._seen(group, now_unix_ms, now_s) for name, group in directory.groups.items()
+        }
+        return found
+
+    def _seen(self, group: Group, now_unix_ms: int, now_s: float) -> Group:
+        def heard(broker: Broker) -> Broker:
+            silent_ms = int((now_s - self._heard[group.name, broker.broker_id][1]) * _MS)
+            return replace(broker, last_seen_ms=now_unix_ms - silent_ms)
+
+        return replace(group, brokers={key: heard(one) for key, one in group.brokers.items()})

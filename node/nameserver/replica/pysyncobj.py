@@ -1,0 +1,377 @@
+"""Every private name of PySyncObj 0.3.17 that we use, with `library_wire` (rule C9).
+
+Owns the object that PySyncObj replicates: our journal in place of the library's, a dump without
+pickle, and who may stand for election (`lives`). Must not know asyncio or what a command says. All
+of it runs on one thread.
+
+Only this exact version was read line by line; `check_version` refuses any other.
+"""
+
+import math
+import os
+import socket
+import time
+from _socket import inet_ntop
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import pysyncobj
+import pysyncobj.pickle
+import pysyncobj.tcp_connection
+import pysyncobj.tcp_server
+import pysyncobj.transport
+import pysyncobj.version
+
+from node.errors.nameserver import FilesDamagedError, LibraryVersionError
+from node.nameserver.directory.fields import Result
+from node.nameserver.replica import messages
+from node.nameserver.replica.dump import Dump, read_dump, write_dump
+from node.nameserver.replica.journal import Entry, Journal
+from node.nameserver.replica.lives import ReplicaLives
+from node.nameserver.replica.pickles import plain_dumps, refuse_loads
+from node.nameserver.replica.pysyncobj_wire import Connection, Transport
+from store.files.file_system import FileSystem
+from store.files.meta_file import Json
+
+# The library puts a function for Windows in place of this one on every system: whoever lists
+# connections, psutil for one, fails in the same process from then on.
+socket.inet_ntop = inet_ntop
+
+VERSION: Final = "0.3.17"
+DUMP_NAME: Final = "dump"
+
+REGULAR: Final = b"\x00"
+NO_OP: Final = b"\x01"
+_FIRST_ENTRY: Final[Entry] = (NO_OP, 1, 0)
+_FOLLOWER: Final = 0
+"""The library's number of that state."""
+
+
+class Machine(Protocol):
+    """What is replicated."""
+
+    def apply(self, encoded: bytes) -> Result:
+        """Carry out a command. Total and deterministic."""
+
+    def snapshot(self) -> dict[str, Json]:
+        """Return the whole state."""
+
+    def restore(self, found: Json) -> None:
+        """Become what a snapshot says."""
+
+
+class Callback(Protocol):
+    """Takes a result, or None and one of the library's reasons."""
+
+    deadline_s: float
+    """After it nobody waits, and the library may forget it."""
+
+    def __call__(self, result: Result | None, reason: int) -> None:
+        """Called on the thread that ticks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Times of the Raft below, in seconds (rule C6)."""
+
+    tick_s: float = 0.1
+    heartbeat_s: float = 0.15
+    election_min_s: float = 0.5
+    election_max_s: float = 1.0
+    fallback_s: float = 1.5
+    """An isolated leader believes in itself for so long."""
+    meet_s: float = 1.0
+    """A replica that starts waits for the others at most so long: they may know better of it."""
+
+
+JOURNAL_SIZE_BYTES_MAX: Final = 8 * 1024 * 1024
+"""A longer journal is compacted."""
+JOURNAL_ENTRY_COUNT_MAX: Final = 2_000
+"""Likewise: some minutes of heartbeats, and half a megabyte."""
+COMMAND_COUNT_MAX: Final = 1_024
+"""Commands that wait for a turn of the library's thread. More are refused."""
+ASK_BACK_SECONDS: Final = 1.0
+"""How often a replica without memory asks whether it is back."""
+_NEVER_SECONDS: Final = 10**9
+_SILENCE_SECONDS: Final = 3.5
+"""A connection that is silent for so long is closed; several heartbeats."""
+
+
+def check_version() -> None:
+    """Raise LibraryVersionError unless the version is the one that this file was written for."""
+    if pysyncobj.version.VERSION != VERSION:
+        raise LibraryVersionError(VERSION, str(pysyncobj.version.VERSION))
+
+
+def _harden() -> None:
+    """Put ours in the place of the library's, once for the process."""
+    pysyncobj.pickle.dumps = plain_dumps
+    pysyncobj.pickle.loads = pysyncobj.pickle.load = pysyncobj.pickle.dump = refuse_loads
+    pysyncobj.transport.TcpConnection = Connection
+    pysyncobj.tcp_server.TcpConnection = Connection
+
+
+class Replica(pysyncobj.SyncObj):  # type: ignore[misc]
+    """One replica of a machine. Made, ticked and closed on one thread."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        fs: FileSystem,
+        directory: str,
+        address: str,
+        members: list[str],
+        *,
+        password: str | None,
+        timing: Timing,
+    ) -> None:
+        """Read the files and bind the port.
+
+        Raises LibraryVersionError, FilesDamagedError, a store error, or SyncObjException when the
+        port cannot be bound.
+        """
+        check_version()
+        _harden()
+        self.failure: Exception | None = None
+        self.refusals = 0
+        self._machine, self._fs, self._directory = machine, fs, directory
+        self._dump_path = os.path.join(directory, DUMP_NAME)
+        self.journal = Journal(fs, directory, address, members)
+        try:
+            self._fit_to_dump()
+            self.lives = ReplicaLives(fs, directory, address, self.journal, meet_s=timing.meet_s)
+            self._is_held, self._must_tell, self._next_ask_s = False, False, 0.0
+            others = [member for member in members if member != address]
+            conf = self._conf(address, password, timing)
+            super().__init__(address, others, conf, transportClass=Transport)
+        except BaseException:
+            self.journal.abandon()
+            self._close_leftovers()
+            raise
+        self._adopt_journal()
+
+    def _conf(self, address: str, password: str | None, timing: Timing) -> Any:
+        return pysyncobj.SyncObjConf(
+            password=password,
+            autoTick=False,
+            bindAddress=address,
+            maxBindRetries=1,
+            commandsQueueSize=COMMAND_COUNT_MAX,
+            commandsWaitLeader=False,
+            dynamicMembershipChange=False,
+            raftMinTimeout=timing.election_min_s,
+            raftMaxTimeout=timing.election_max_s,
+            appendEntriesPeriod=timing.heartbeat_s,
+            leaderFallbackTimeout=timing.fallback_s,
+            connectionTimeout=max(_SILENCE_SECONDS, timing.election_max_s),
+            connectionRetryTime=0.2,
+            # Not batched: a command leaves at once, and its arrival wakes the thread.
+            appendEntriesUseBatch=False,
+            appendEntriesBatchSizeBytes=messages.BATCH_SIZE_BYTES,
+            logCompactionBatchSize=messages.CHUNK_SIZE_BYTES,
+            logCompactionMinEntries=JOURNAL_ENTRY_COUNT_MAX,
+            logCompactionMinTime=_NEVER_SECONDS,
+            useFork=False,
+            fullDumpFile=self._dump_path,
+            serializer=self._write_dump,
+            deserializer=self._read_dump,
+        )
+
+    def _fit_to_dump(self) -> None:
+        """Bring the journal to where the dump ends, and see that nothing lies between them."""
+        journal = self.journal
+        if os.path.exists(self._dump_path):
+            _, index, term = read_dump(self._fs, self._dump_path).last
+            journal.trim_to(index, term)
+        elif len(journal) and journal.first_index > 1:
+            raise FilesDamagedError(self._dump_path, "there is none, and the journal begins later")
+        if not len(journal):
+            journal.add(*_FIRST_ENTRY)
+        journal.sync()
+
+    def _adopt_journal(self) -> None:
+        """Take our journal in place of the library's, before the first tick."""
+        journal = self.journal
+        last_term = journal.term_at(journal.last_index)
+        assert last_term is not None, "a journal has an entry"
+        self._SyncObj__raftLog = journal
+        self._SyncObj__raftCurrentTerm = max(journal.getCurrentTerm(), last_term)
+        self._SyncObj__votedForNodeId = journal.getVotedForNodeId()
+        self._SyncObj__raftCommitIndex = journal.getRaftCommitIndex()
+
+    def tick(self, timeout_s: float) -> None:
+        """Do what is due, then wait for something to happen. Raises what must end this replica."""
+        self._hold()
+        self.doTick(timeout_s)
+        if self.failure is not None:
+            raise self.failure
+        self.sync()
+        if self._must_tell or self.lives.is_due():
+            self.lives.save()
+            self._SyncObj__transport.tell_all()
+            self._must_tell = False
+        self._ask_back()
+        if self.journal.size_bytes > JOURNAL_SIZE_BYTES_MAX:
+            self.forceLogCompaction()
+
+    def _hold(self) -> None:
+        """See that it stands for election only if it may. Any append moves its deadline."""
+        if not self.lives.takes_part:
+            self._SyncObj__raftElectionDeadline = math.inf
+            self._is_held = True
+        elif self._is_held:
+            wait_s = self._SyncObj__generateRaftTimeout()
+            self._SyncObj__raftElectionDeadline = time.monotonic() + wait_s
+            self._is_held = False
+
+    def _ask_back(self) -> None:
+        """Without memory: hand in the entry that ends it, once a leader knows that we have none."""
+        now_s, leader = time.monotonic(), self.leader_address
+        if self.lives.is_joining and self.lives.has_told(leader) and now_s >= self._next_ask_s:
+            self._next_ask_s = now_s + ASK_BACK_SECONDS
+            self._applyCommand(NO_OP + self.lives.marker, None)
+
+    def may_say(self, member: str, message: messages.Message) -> bool:
+        """Whether a message may leave: who has no memory says nothing that others count."""
+        kind = message["type"]
+        if kind == "apply_command":
+            is_marker = message["command"] == NO_OP + self.lives.marker
+            return not is_marker or self.lives.has_told(member)
+        if kind == "next_node_idx":
+            return self.lives.has_met
+        return kind == "apply_command_response" or self.lives.takes_part
+
+    def may_hear(self, member: str, message: messages.Message) -> bool:
+        """Whether a message may reach the Raft. Commands may: they are no votes."""
+        kind = message["type"]
+        if kind in ("apply_command", "apply_command_response"):
+            return True
+        if kind == "next_node_idx":
+            return self.lives.has_met
+        may_take = self.lives.has_met if kind == "append_entries" else self.lives.takes_part
+        return may_take and self.lives.counts(member)
+
+    def step_down(self) -> None:
+        """Lead no more, and follow nobody yet."""
+        self._SyncObj__setState(_FOLLOWER)
+        self._SyncObj__raftLeader = None
+
+    def forget_acks(self, node: Any) -> None:
+        """A member has no memory of what it acked."""
+        if node in self._SyncObj__raftMatchIndex:
+            self._SyncObj__raftMatchIndex[node] = 0
+
+    @contextmanager
+    def without_news_of(self, node: Any) -> Iterator[None]:
+        """Let a message of a member not count as one of a quorum's."""
+        times = self._SyncObj__lastResponseTime
+        before_s = times.get(node)
+        yield
+        if before_s is not None:
+            times[node] = before_s
+
+    def connected_nodes(self) -> tuple[Any, ...]:
+        """Return the members that are connected."""
+        return tuple(self._SyncObj__connectedNodes)
+
+    @property
+    def hasQuorum(self) -> bool:  # noqa: N802
+        """Whether those who count and are connected, and this one, are a majority. Any thread."""
+        lives = self.lives
+        count = sum(lives.counts(node.id) for node in self.connected_nodes())
+        return 2 * (count + (not lives.is_joining)) > len(self.journal.members)
+
+    def sync(self) -> None:
+        """Make the journal durable; a failure is remembered, so that nothing leaves any more."""
+        try:
+            self.journal.sync()
+        except Exception as error:
+            self.failure = error
+            raise
+
+    def submit(self, encoded: bytes, callback: Callback) -> None:
+        """Hand in a command; from any thread."""
+        self._applyCommand(REGULAR + encoded, callback)
+
+    def forget_expired(self) -> None:
+        """Let go of callbacks that the library would keep for ever: their answer was lost."""
+        now_s = time.monotonic()
+        replies = self._SyncObj__commandsWaitingReply
+        for key in [key for key, waiting in replies.items() if waiting.deadline_s < now_s]:
+            del replies[key]
+        commits = self._SyncObj__commandsWaitingCommit
+        for index in list(commits):
+            commits[index] = [entry for entry in commits[index] if entry[1].deadline_s >= now_s]
+            if not commits[index]:
+                del commits[index]
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this replica believes that it leads; there may be two."""
+        return bool(self._isLeader())
+
+    @property
+    def leader_address(self) -> str:
+        """Who leads, as far as this replica knows; empty: nobody."""
+        leader = self._getLeader()
+        return leader.id if leader is not None else ""
+
+    @property
+    def refused_count(self) -> int:
+        """Connections that were closed because of what they sent."""
+        return int(self._SyncObj__transport.refused_count)
+
+    def close(self) -> None:
+        """Close the port, the connections and the files."""
+        if self.failure is not None:
+            self.journal.abandon()
+        try:
+            if self.failure is None:
+                self.lives.save()
+        finally:
+            try:
+                self.destroy()
+            finally:
+                self._close_leftovers()
+
+    def _close_leftovers(self) -> None:
+        """Close what the library leaves open: a socket, half a dump, the pipe that wakes us."""
+        transport = getattr(self, "_SyncObj__transport", None)
+        if transport is not None:
+            transport._server.unbind()
+        serializer = getattr(self, "_SyncObj__serializer", None)
+        incoming = getattr(serializer, "_Serializer__incomingTransmissionFile", None)
+        if incoming is not None:
+            incoming.close()
+        notifier = getattr(self, "_SyncObj__pipeNotifier", None)
+        if notifier is not None:
+            os.close(notifier._PipeNotifier__pipeR)
+            os.close(notifier._PipeNotifier__pipeW)
+
+    def _SyncObj__doApplyCommand(self, command: bytes) -> Result | None:  # noqa: N802
+        """Apply an entry. The library would repeat one that raises for ever."""
+        if self.lives.is_joining and command == NO_OP + self.lives.marker:
+            self.lives.become_full()
+            self._must_tell = True
+        return self._machine.apply(command[1:]) if command[:1] == REGULAR else None
+
+    def _write_dump(self, path: str, entries: tuple[Entry, Entry, object]) -> None:
+        """Write a dump. The library goes on without one when this fails; we do not."""
+        last, before_last, _ = entries
+        try:
+            write_dump(self._fs, path, Dump(last, before_last, self._machine.snapshot()))
+        except Exception as error:
+            self.failure = error
+            raise
+
+    def _read_dump(self, path: str) -> tuple[Entry, Entry, list[str]]:
+        """Load a dump. The library only logs when this fails, and then acknowledges nothing."""
+        try:
+            dump = read_dump(self._fs, path)
+            self._machine.restore(dump.directory)
+        except Exception as error:
+            self.failure = error
+            raise
+        return dump.last, dump.before_last, []

@@ -1,0 +1,298 @@
+"""What PySyncObj does with sockets, with our rules: bounded frames of plain values, members only.
+
+Owns its connections and its transport, and which messages of whom reach its Raft (`lives` says who
+counts). With `library` the only place for private names of the library (rule C9). Must not know
+the files or what a command says. All of it runs on one thread.
+"""
+
+import hmac
+import struct
+import time
+import zlib
+from typing import TYPE_CHECKING, Any, Final
+
+import pysyncobj.tcp_connection
+import pysyncobj.transport
+
+from node.nameserver.replica import messages
+from node.nameserver.replica.dump import index_and_term
+from node.nameserver.replica.lives import told_in
+from node.nameserver.replica.pickles import plain_loads
+from node.peers.lives_codec import LivesFormatError
+
+if TYPE_CHECKING:
+    from node.nameserver.replica.pysyncobj import Replica
+
+HANDSHAKE_SIZE_BYTES_MAX: Final = 4 * 1024
+"""A frame of somebody who has not said who it is, and what it may unpack to."""
+HANDSHAKE_VALUE_COUNT_MAX: Final = 8
+"""Parts of what such a frame says: a key and an address."""
+FRAME_SIZE_BYTES_MAX: Final = 32 * 1024 * 1024
+"""A frame of a replica, and what it may unpack to: a batch of entries, with room."""
+FRAME_VALUE_COUNT_MAX: Final = 4 * messages.ENTRY_COUNT_MAX + 64
+"""Parts of what such a frame says: an entry and its three fields, and what is around them."""
+STRANGER_COUNT_MAX: Final = 16
+"""Connections that have not yet said who they are. One more makes the oldest go, so that strangers
+who say nothing keep no replica out."""
+STRANGER_SECONDS_MAX: Final = 5.0
+_LENGTH: Final = struct.Struct("i")
+
+
+class Connection(pysyncobj.tcp_connection.TcpConnection):  # type: ignore[misc]
+    """A connection that holds a bounded amount of what a peer sends."""
+
+    _TcpConnection__readBuffer: bytes
+    recvLastTimestamp: int  # noqa: N815
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.frame_size_bytes_max = HANDSHAKE_SIZE_BYTES_MAX
+        self.since_s = time.monotonic()
+        super().__init__(*args, **kwargs)
+
+    def connect(self, host: str, port: int) -> bool:
+        """Dial; the library forgets the socket of a dial that fails at once."""
+        is_begun = bool(super().connect(host, port))
+        if not is_begun:
+            self.disconnect()
+        return is_begun
+
+    def _TcpConnection__processRead(self) -> bool:  # noqa: N802
+        if len(self._TcpConnection__readBuffer) > self.frame_size_bytes_max:
+            return False
+        read = pysyncobj.tcp_connection.TcpConnection._TcpConnection__processRead
+        return bool(read(self))
+
+    def _TcpConnection__processParseMessage(self) -> Any:  # noqa: N802
+        buffer = self._TcpConnection__readBuffer
+        if len(buffer) < _LENGTH.size:
+            return None
+        (size_bytes,) = _LENGTH.unpack_from(buffer)
+        if not 0 < size_bytes <= self.frame_size_bytes_max:
+            self.disconnect()
+            return None
+        end = _LENGTH.size + size_bytes
+        if len(buffer) < end:
+            return None
+        try:
+            message = self._opened(buffer[_LENGTH.size : end])
+        except Exception:  # noqa: BLE001 - whatever a stranger's bytes cause, they are refused
+            self.disconnect()
+            return None
+        self._TcpConnection__readBuffer = buffer[end:]
+        return message
+
+    def _opened(self, data: bytes) -> Any:
+        if self.encryptor:
+            sent_s = self.encryptor.extract_timestamp(data)
+            if sent_s < self.recvLastTimestamp:
+                raise ValueError("an old frame")
+            self.recvLastTimestamp = sent_s
+            data = self.encryptor.decrypt(data)
+        unpacking = zlib.decompressobj()
+        packed = unpacking.decompress(data, self.frame_size_bytes_max)
+        if not unpacking.eof:
+            raise ValueError("a frame that unpacks to too much")
+        is_known = self.frame_size_bytes_max > HANDSHAKE_SIZE_BYTES_MAX
+        count_max = FRAME_VALUE_COUNT_MAX if is_known else HANDSHAKE_VALUE_COUNT_MAX
+        message = plain_loads(packed, count_max)
+        if self.recvRandKey:
+            key, message = message
+            if not isinstance(key, bytes) or not hmac.compare_digest(key, self.recvRandKey):
+                raise ValueError("a frame of another connection")
+        return message
+
+
+class Transport(pysyncobj.transport.TCPTransport):  # type: ignore[misc]
+    """Talks to members only; what leaves is durable, what arrives is checked."""
+
+    _ready: bool
+
+    def __init__(self, replica: "Replica", self_node: Any, other_nodes: Any) -> None:
+        self._replica = replica
+        self.refused_count = 0
+        self._is_skipping = False
+        super().__init__(replica, self_node, other_nodes)
+
+    def setOnUtilityMessageCallback(self, message: str, callback: Any) -> None:  # noqa: N802
+        """Take none: whoever can connect could change members or leaders with them."""
+
+    def send(self, node: Any, message: messages.Message) -> bool:
+        """Send what rests on the journal after the journal is durable."""
+        replica = self._replica
+        if replica.failure is not None or not replica.may_say(node.id, message):
+            return False
+        replica.sync()
+        if message["type"] == "next_node_idx":
+            message = {**message, "term": replica.raftCurrentTerm}
+        return bool(super().send(node, message))
+
+    def _onIncomingMessageReceived(self, conn: Any, message: object) -> None:  # noqa: N802
+        if self._syncObj.encryptor and not conn.sendRandKey:
+            is_welcome = isinstance(message, bytes) and len(message) == 32
+        else:
+            is_welcome = isinstance(message, str) and self._may_dial(message)
+        if not is_welcome:
+            self._refuse(conn)
+            return
+        if isinstance(message, str):
+            conn.frame_size_bytes_max = FRAME_SIZE_BYTES_MAX
+            earlier = self._connections.pop(self._nodeAddrToNode[message], None)
+            if earlier is not None:
+                earlier.disconnect()
+        super()._onIncomingMessageReceived(conn, message)
+
+    def _onNodeConnected(self, node: Any) -> None:  # noqa: N802
+        """Tell it how we are before anything else."""
+        self._replica.lives.on_disconnected(node.id)
+        super()._onNodeConnected(node)
+        self._tell(node)
+
+    def _onNodeDisconnected(self, node: Any) -> None:  # noqa: N802
+        self._replica.lives.on_disconnected(node.id)
+        super()._onNodeDisconnected(node)
+
+    def tell_all(self) -> None:
+        """Tell all members that are connected how this replica is, and what it remembers."""
+        for node in self._replica.connected_nodes():
+            if (
+                self._connections[node].state
+                != pysyncobj.tcp_connection.CONNECTION_STATE.DISCONNECTED
+            ):
+                self._tell(node)
+
+    def _tell(self, node: Any) -> None:
+        replica = self._replica
+        if replica.failure is None:
+            replica.sync()
+            # Not `send`: the library sets the state of a connection that it dialled after this.
+            # The password proves a member, and not which: this says who speaks to whom.
+            between = {"from": self._selfNode.address, "to": node.address}
+            self._connections[node].send({**replica.lives.tell(), **between})
+
+    def _is_between_us(self, node: Any, message: messages.Message) -> bool:
+        """Whether it was this member that told this replica; an earlier build does not say."""
+        own, other = self._selfNode.address, node.address
+        return bool(message.get("from", other) == other and message.get("to", own) == own)
+
+    def _on_told(self, node: Any, members: list[str], lives: bytes) -> None:
+        replica = self._replica
+        try:
+            heard = replica.lives.hear(node.id, members, lives)
+        except LivesFormatError:
+            self._refuse(self._connections[node])
+            return
+        if not replica.lives.counts(node.id):
+            replica.forget_acks(node)
+        for member in heard.cut:
+            connection = self._connections.get(self._nodeAddrToNode[member])
+            if connection is not None:
+                connection.disconnect()
+        if heard.has_lost_memory:
+            replica.step_down()
+            self.tell_all()
+
+    def _may_dial(self, address: str) -> bool:
+        """Whether this is a member that dials us; of two, the one with the larger address does."""
+        node = self._nodeAddrToNode.get(address)
+        return node is not None and not self._shouldConnect(node)
+
+    def _onOutgoingConnected(self, conn: Any) -> None:  # noqa: N802
+        conn.frame_size_bytes_max = FRAME_SIZE_BYTES_MAX
+        super()._onOutgoingConnected(conn)
+
+    def _onOutgoingMessageReceived(self, conn: Any, message: object) -> None:  # noqa: N802
+        if isinstance(message, bytes) and len(message) == 32:
+            super()._onOutgoingMessageReceived(conn, message)
+        else:
+            self._refuse(conn)
+
+    def _onNewIncomingConnection(self, conn: Any) -> None:  # noqa: N802
+        if len(self._unknownConnections) >= STRANGER_COUNT_MAX:
+            self._refuse(min(self._unknownConnections, key=lambda stranger: stranger.since_s))
+        super()._onNewIncomingConnection(conn)
+
+    def _onMessageReceived(self, node: Any, message: object) -> None:  # noqa: N802
+        if not messages.is_sound(message):
+            self._refuse(self._connections[node])
+            return
+        assert isinstance(message, dict)
+        replica = self._replica
+        if replica.failure is not None:
+            return
+        told = told_in(message)
+        if told is not None and not self._is_between_us(node, message):
+            self._refuse(self._connections[node])
+        elif told is not None:
+            self._on_told(node, *told)
+        elif replica.may_hear(node.id, message):
+            if "term" in message:
+                replica.lives.on_term(node.id, message["term"])
+            if message["type"] == "next_node_idx":
+                self._on_answer(node, message)
+            elif message["type"] == "append_entries":
+                self._on_append(node, message)
+            else:
+                super()._onMessageReceived(node, message)
+
+    def _on_answer(self, node: Any, message: messages.Message) -> None:
+        replica, lives = self._replica, self._replica.lives
+        answer = messages.current_answer(
+            message, replica.raftCurrentTerm, replica.journal.last_index
+        )
+        if answer is None:
+            return
+        if not lives.counts(node.id):
+            # It says where to go on sending, and is neither an ack nor a sign of a quorum.
+            with replica.without_news_of(node):
+                super()._onMessageReceived(node, {**answer, "success": False})
+            return
+        if answer["success"]:
+            last_index = answer["next_node_idx"] - 1
+            committed = min(last_index, replica.raftCommitIndex)
+            lives.on_promise(node.id, answer["term"], last_index, committed)
+        super()._onMessageReceived(node, answer)
+
+    def _on_append(self, node: Any, message: messages.Message) -> None:
+        replica = self._replica
+        chunk = message.get("serialized")
+        if message["term"] >= replica.raftCurrentTerm and chunk is not None:
+            data, is_first, _ = chunk
+            if self._skips_dump(node, data, is_first=is_first):
+                return
+        held_index = messages.held_by_leader(message)
+        if held_index is not None:
+            committed = min(held_index, message["commit_index"])
+            replica.lives.on_promise(node.id, message["term"], held_index, committed)
+        message, keeps_tail = messages.verified_append(message, replica.journal)
+        if keeps_tail:
+            with replica.journal.keeping_tail():
+                super()._onMessageReceived(node, message)
+        else:
+            super()._onMessageReceived(node, message)
+
+    def _skips_dump(self, node: Any, data: bytes, *, is_first: bool) -> bool:
+        """Whether a part belongs to a dump of what we have: installing it would take us back."""
+        if is_first:
+            self._is_skipping = False
+            stands_for = index_and_term(data)
+            if stands_for is not None:
+                index, term = stands_for
+                self._is_skipping = self._replica.journal.covers(index, term)
+            if self._is_skipping:
+                answer = {"type": "next_node_idx", "next_node_idx": index + 1}
+                self.send(node, {**answer, "reset": True, "success": True})
+        return self._is_skipping
+
+    def _onTick(self) -> None:  # noqa: N802
+        oldest_s = time.monotonic() - STRANGER_SECONDS_MAX
+        for conn in [conn for conn in self._unknownConnections if conn.since_s < oldest_s]:
+            self._refuse(conn)
+        # The library closes its listener for good when one accept fails.
+        if self._ready and self._server._TcpServer__fileno is None:
+            self._ready = False
+        super()._onTick()
+
+    def _refuse(self, conn: Any) -> None:
+        self.refused_count += 1
+        self._unknownConnections.discard(conn)
+        conn.disconnect()

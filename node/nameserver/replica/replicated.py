@@ -1,0 +1,377 @@
+"""The name server as the node sees it: asyncio on one side, PySyncObj's thread on the other.
+
+Owns the thread, the lock around the directory, the way of a command to a confirmed result, and the
+status. Must not know private names of the library (`library` does) or what commands mean.
+
+A result is believed after it was read back (rule C4): when the library says that a command was
+applied, one more command asks the directory, by id, what became of it. An answer that is lost is
+asked for again under the same id, which the directory does once. So `change` returns what is true,
+or raises with what is known.
+"""
+
+import asyncio
+import logging
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from pysyncobj import FAIL_REASON, SyncObjException
+
+from node.config.nameserver import NameServerSettings
+from node.errors.common import BusyError
+from node.errors.nameserver import (
+    ChangeUnknownError,
+    NameServerSettingsError,
+    NoQuorumError,
+    ReplicaFailedError,
+)
+from node.nameserver.directory.directory import (
+    COMMAND_SIZE_BYTES_MAX,
+    Command,
+    Directory,
+    encoded_command,
+    read_back_command,
+)
+from node.nameserver.directory.fields import Result
+from node.nameserver.directory.limits import DirectoryLimits
+from node.nameserver.directory.routes import Route, route
+from node.nameserver.replica.last_seen import Heard
+from node.nameserver.replica.pysyncobj import Replica, Timing
+from node.nameserver.replica.status import IN_FLIGHT_COUNT_MAX, NameServerStatus
+from node.runtime.clock import unix_ms
+from store.errors import LimitExceededError
+from store.files.file_system import FileSystem
+from store.files.meta_file import Json
+
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+TIMEOUT_MS: Final = 5_000
+PAUSE_SECONDS: Final = 0.1
+"""Between two attempts while nobody leads."""
+ATTEMPT_SECONDS: Final = 1.5
+"""For one attempt: an answer lost on its way is not waited for longer."""
+_FORGET_SECONDS: Final = 1.0
+_DEFAULT_TIMING: Final = Timing()
+_NOT_TAKEN: Final = frozenset(
+    {
+        FAIL_REASON.QUEUE_FULL,
+        FAIL_REASON.MISSING_LEADER,
+        FAIL_REASON.NOT_LEADER,
+        FAIL_REASON.REQUEST_DENIED,
+    }
+)
+"""The command is in nobody's log. Any other reason leaves open whether it is."""
+
+
+class _Locked:
+    """The directory behind a lock: it is applied on one thread and read on another."""
+
+    def __init__(self, directory: Directory) -> None:
+        self.directory = directory
+        self.lock = threading.Lock()
+
+    def apply(self, encoded: bytes) -> Result:
+        """Carry out a command."""
+        with self.lock:
+            return self.directory.apply(encoded)
+
+    def snapshot(self) -> dict[str, Json]:
+        """Return the whole state."""
+        with self.lock:
+            return self.directory.snapshot()
+
+    def restore(self, found: Json) -> None:
+        """Become what a snapshot says."""
+        with self.lock:
+            self.directory.restore(found)
+
+
+class _Waiting:
+    """A callback that hands its answer to the event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, deadline_s: float) -> None:
+        self.deadline_s = deadline_s
+        self._loop = loop
+        self.answer: asyncio.Future[tuple[Result | None, int]] = loop.create_future()
+
+    def __call__(self, result: Result | None, reason: int) -> None:
+        """Called on the library's thread."""
+        try:
+            self._loop.call_soon_threadsafe(self._set, result, reason)
+        except RuntimeError:
+            _log.debug("an answer came after the event loop was closed")
+
+    def _set(self, result: Result | None, reason: int) -> None:
+        if not self.answer.done():
+            self.answer.set_result((result, reason))
+
+
+class NameServer:
+    """One replica. All methods on the event loop's thread."""
+
+    def __init__(
+        self,
+        settings: NameServerSettings,
+        *,
+        limits: DirectoryLimits | None = None,
+        timing: Timing = _DEFAULT_TIMING,
+        fs: FileSystem | None = None,
+    ) -> None:
+        """Raises NameServerSettingsError for settings that must not be started."""
+        settings.check()
+        self._settings, self._timing = settings, timing
+        self._fs = fs or FileSystem()
+        self._machine = _Locked(Directory(limits))
+        self._heard = Heard()
+        self._replica: Replica | None = None
+        self._thread: threading.Thread | None = None
+        self._must_stop = threading.Event()
+        self._failure: Exception | None = None
+        self._in_flight_count = 0
+
+    async def start(self) -> None:
+        """Read the files, bind the port, begin.
+
+        Raises NameServerSettingsError when the port is taken, LibraryVersionError,
+        FilesDamagedError or a store error; nothing runs then.
+        """
+        assert self._thread is None, "a name server is started once"
+        loop = asyncio.get_running_loop()
+        started: asyncio.Future[None] = loop.create_future()
+        name = "nameserver"
+        self._thread = threading.Thread(target=self._run, args=(loop, started), name=name)
+        self._thread.start()
+        await started
+
+    async def stop(self) -> None:
+        """End the thread; close port and files. What is in flight stays unknown."""
+        self._must_stop.set()
+        if self._thread is not None:
+            await asyncio.to_thread(self._thread.join)
+
+    async def change(
+        self, command: Command, *, key: str | None = None, timeout_ms: int = TIMEOUT_MS
+    ) -> Result:
+        """Carry out a command and return what was read back: accepted, or refused and why.
+
+        Raises BusyError, NoQuorumError (not applied), ChangeUnknownError or ReplicaFailedError.
+        """
+        key = key or uuid.uuid4().hex
+        deadline_s = time.monotonic() + timeout_ms / 1000
+        is_open = False
+        while True:
+            result, reason = await self._attempt(command, key, deadline_s)
+            if reason == FAIL_REASON.SUCCESS:
+                assert result is not None, "the library applied what is no command"
+                if result.reason in _WITHOUT_EFFECT:
+                    return result
+                is_open = True
+                found, reason = await self._attempt(read_back_command(), key, deadline_s)
+                if reason == FAIL_REASON.SUCCESS and found is not None:
+                    if found.reason != "not_found":
+                        return found
+                    _log.warning("command %s was reported as applied and was not", key)
+            is_open = is_open or reason not in _NOT_TAKEN
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
+                raise ChangeUnknownError(key, timeout_ms) if is_open else NoQuorumError(timeout_ms)
+            await asyncio.sleep(min(PAUSE_SECONDS, left_s))
+
+    async def report(self, command: Command, *, timeout_ms: int = TIMEOUT_MS) -> Result:
+        """Carry out a heartbeat: one attempt, not read back, since the next one follows soon.
+
+        Raises BusyError, NoQuorumError, ChangeUnknownError or ReplicaFailedError.
+        """
+        key = uuid.uuid4().hex
+        deadline_s = time.monotonic() + timeout_ms / 1000
+        result, reason = await self._attempt(command, key, deadline_s)
+        if result is not None:
+            return result
+        if reason in _NOT_TAKEN:
+            raise NoQuorumError(timeout_ms)
+        raise ChangeUnknownError(key, timeout_ms)
+
+    def look(self, reader: Callable[[Directory], _T]) -> _T:
+        """Return what a reader makes of the directory, as it was heard of here (`heard`).
+
+        It must not change it. What it compares with the times in it is the time of day now.
+        """
+        with self._machine.lock:
+            return reader(self._heard.view(self._machine.directory, unix_ms()))
+
+    def snapshot(self) -> dict[str, Json]:
+        """Return the replicated state as it is: on every replica the same, once it is level."""
+        return self._machine.snapshot()
+
+    def route(self, topic: str, now_ms: int) -> Route:
+        """Return where a topic lives, as this replica knows it. Needs no quorum."""
+        return self.look(lambda directory: route(directory, topic, now_ms))
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started and has neither failed nor stopped."""
+        return self._replica is not None
+
+    @property
+    def failure(self) -> Exception | None:
+        """What ended it."""
+        return self._failure
+
+    @property
+    def leader(self) -> str:
+        """Address of the replica that leads, as far as this one knows; empty: nobody."""
+        replica = self._replica
+        # A follower without connections believes in its last leader.
+        return replica.leader_address if replica is not None and replica.hasQuorum else ""
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this replica believes that it leads; there may be two."""
+        return self.leader == self._settings.address
+
+    def compact(self) -> None:
+        """Ask this replica to write a dump and shorten its journal soon."""
+        if self._replica is not None:
+            self._replica.forceLogCompaction()
+
+    def status(self) -> NameServerStatus:
+        """Return how this replica is."""
+        replica, failure = self._replica, self._failure
+        size_bytes = self.look(lambda directory: directory.size_bytes)
+        size_bytes_max = self._machine.directory.limits.state_size_bytes_max
+        counts = (self._in_flight_count, IN_FLIGHT_COUNT_MAX, size_bytes, size_bytes_max)
+        if replica is None:
+            state = "failed" if failure is not None else "stopped"
+            return NameServerStatus(state, "", 0, 0, 0, 0, 0, *counts, 0, str(failure or ""))
+        leader = self.leader
+        state = "no_leader"
+        if replica.lives.is_joining:
+            state = "joining"
+        elif leader:
+            state = "leader" if leader == self._settings.address else "follower"
+        return NameServerStatus(
+            state,
+            leader,
+            replica.raftCurrentTerm,
+            replica.raftCommitIndex,
+            replica.raftLastApplied,
+            len(replica.journal),
+            replica.journal.size_bytes,
+            *counts,
+            replica.refused_count,
+            replica.lives.problem,
+            len(replica.lives.refused),
+        )
+
+    async def _attempt(
+        self, command: Command, key: str, deadline_s: float
+    ) -> tuple[Result | None, int]:
+        """Hand a command in once and return the library's answer, which may be a lie."""
+        replica = self._replica
+        if replica is None:
+            raise ReplicaFailedError(str(self._failure or "it is not running"))
+        if self._in_flight_count >= IN_FLIGHT_COUNT_MAX:
+            what = "commands of the name server"
+            raise BusyError(what, self._in_flight_count, IN_FLIGHT_COUNT_MAX)
+        if not replica.hasQuorum:
+            return None, FAIL_REASON.MISSING_LEADER  # It would drop the command.
+        encoded = encoded_command(command, key)
+        if len(encoded) > COMMAND_SIZE_BYTES_MAX:
+            what = "a command of the name server"
+            raise LimitExceededError(what, len(encoded), COMMAND_SIZE_BYTES_MAX)
+        until_s = min(deadline_s, time.monotonic() + ATTEMPT_SECONDS)
+        waiting = _Waiting(asyncio.get_running_loop(), until_s)
+        self._in_flight_count += 1
+        try:
+            replica.submit(encoded, waiting)
+            async with asyncio.timeout(until_s - time.monotonic()):
+                return await waiting.answer
+        except TimeoutError:
+            return None, FAIL_REASON.UNKNOWN_OUTCOME
+        finally:
+            self._in_flight_count -= 1
+
+    def _run(self, loop: asyncio.AbstractEventLoop, started: "asyncio.Future[None]") -> None:
+        """The thread: makes the replica, ticks it, closes it."""
+        try:
+            replica = self._made()
+        except Exception as error:  # noqa: BLE001 - handed to whoever starts
+            loop.call_soon_threadsafe(_fail, started, error)
+            return
+        self._replica = replica
+        loop.call_soon_threadsafe(_succeed, started)
+        try:
+            self._tick(replica)
+        except Exception as error:  # noqa: BLE001 - any fault ends this replica and nothing else
+            # A replica that may be wrong says nothing more; the data path goes on without it.
+            self._failure = replica.failure = error
+            _log.exception("this replica of the name server has stopped")
+        finally:
+            self._replica = None
+            replica.close()
+
+    def _made(self) -> Replica:
+        settings = self._settings
+        _check_address(settings.address)
+        os.makedirs(settings.directory, mode=0o700, exist_ok=True)
+        os.chmod(settings.directory, 0o700)
+        try:
+            return Replica(
+                self._machine,
+                self._fs,
+                settings.directory,
+                settings.address,
+                list(settings.members),
+                password=settings.password,
+                timing=self._timing,
+            )
+        except SyncObjException as error:
+            raise _taken(settings.address) from error
+
+    def _tick(self, replica: Replica) -> None:
+        next_forget_s = 0.0
+        while not self._must_stop.is_set():
+            try:
+                replica.tick(self._timing.tick_s)
+            except OSError as error:
+                if replica.failure is not None:
+                    raise
+                _log.warning("the name server's network: %s", error)
+                self._must_stop.wait(self._timing.tick_s)
+            now_s = time.monotonic()
+            if now_s >= next_forget_s:
+                next_forget_s = now_s + _FORGET_SECONDS
+                replica.forget_expired()
+
+
+_WITHOUT_EFFECT: Final = frozenset({"malformed", "too_large"})
+"""Refused before it had an id, so it cannot be read back and did nothing."""
+
+
+def _check_address(address: str) -> None:
+    """Raise NameServerSettingsError when it is taken: the library would write a page about it."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_server((host, int(port))).close()
+    except OSError as error:
+        raise _taken(address) from error
+
+
+def _taken(address: str) -> NameServerSettingsError:
+    remedy = "it cannot be bound; is another process using it?"
+    return NameServerSettingsError("listen", address, remedy)
+
+
+def _fail(started: "asyncio.Future[None]", error: Exception) -> None:
+    if not started.done():
+        started.set_exception(error)
+
+
+def _succeed(started: "asyncio.Future[None]") -> None:
+    if not started.done():
+        started.set_result(None)

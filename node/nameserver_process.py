@@ -1,0 +1,123 @@
+"""A replica of the name server in a process of its own, without a log.
+
+Owns that process: the lock of its directory, its client service, signals and exit codes. For a
+third replica on a machine that holds no log, or for all of them. Must not know brokers.
+"""
+
+import asyncio
+import signal
+from collections.abc import Coroutine, Mapping
+from typing import Any, Final
+
+import structlog
+import uvloop
+
+from node.config.environment import tls_files
+from node.config.exposure import exposures
+from node.config.load import ConfigError, Problem, load
+from node.config.settings import Settings
+from node.config.types import Address
+from node.errors.common import NodeError
+from node.errors.nameserver import FilesDamagedError
+from node.nameserver.calls import NameServerCalls
+from node.nameserver.service import NameServerService
+from node.nameserver.vouching import Vouching
+from node.peers.tls import TlsFileError, grpc_server_credentials
+from node.runtime import logs
+from node.runtime.fail_stop import EXIT_BAD_CONFIG, EXIT_BAD_DATA, EXIT_OK, EXIT_TRY_LATER, FailStop
+from node.runtime.node_file import remove_node_file, write_node_file
+from node.runtime.private_files import make_private
+from node.services.calls import Calls
+from node.services.methods import nameserver_handlers
+from node.services.server import GrpcServer, PortTakenError
+from store.durability.fatal import EXIT_SYNC_FAILED
+from store.durability.identity import DirectoryLock
+from store.errors import StoreError, SyncFailedError
+from store.files.file_system import FileSystem
+
+CALL_GRACE_MS: Final = 500
+_log: Final = structlog.get_logger(component="nameserver")
+
+
+def load_settings(file: str | None, flags: Mapping[str, Any]) -> Settings:
+    """Read the settings as those of a node; a number is not needed. Raises ConfigError."""
+    try:
+        settings = load(file, flags).settings
+    except ConfigError as error:
+        if "node_id" not in [problem.key for problem in error.problems]:
+            raise
+        # It is none of the nodes of `peers`, whom it only has to know.
+        settings = load(file, {**flags, "node_id": "1", "join": "true"}).settings
+    if settings.nameserver() is None:
+        what, do = "nothing would run", "name an IP address and a port for the other replicas"
+        raise ConfigError((Problem("nameserver_listen", "off", "default", what, do),))
+    return settings
+
+
+def run(settings: Settings) -> int:
+    """Serve until told to stop, or until the replica cannot go on; return the exit code."""
+    logs.configure(settings.log_level, settings.log_format, bound={"node": "nameserver"})
+    make_private(settings.directory)
+    lock = DirectoryLock(FileSystem(), str(settings.directory))
+    try:
+        lock.acquire()
+        return uvloop.run(_live(settings))
+    except (StoreError, NodeError, PortTakenError, OSError) as error:
+        _log.error("cannot start", code=getattr(error, "code", "os"), error=str(error))
+        return EXIT_BAD_CONFIG if isinstance(error, TlsFileError) else EXIT_TRY_LATER
+    finally:
+        lock.release()
+
+
+async def _live(settings: Settings) -> int:
+    vouching = Vouching.of(settings, is_alone=True)
+    service = NameServerService(settings.nameserver(), None, vouching=vouching)
+    server = GrpcServer(rpc_count_max=settings.rpc_count_max)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    tls = tls_files(settings)
+    credentials = None
+    if tls is not None:
+        credentials = grpc_server_credentials(
+            tls, require_client_certificate=settings.tls_client_auth
+        )
+    port = server.bind(settings.listen, credentials)
+    found: dict[str, object] = {
+        "address": str(Address(settings.listen.host, port)),
+        "nameserver_address": str(settings.nameserver_listen),
+    }
+    write_node_file(settings.directory, found)
+    calls = Calls(FailStop(settings.directory))
+    await server.start(nameserver_handlers(calls, NameServerCalls(service)))
+    service.start()
+    await server.set_serving(True)
+    _log.info("listening", **found)
+    for one in exposures(settings):
+        if one.setting == "listen":  # It opens no other of them.
+            _log.warning("strangers could misuse a port", port=one.setting, what=str(one))
+    await _either(stop.wait(), service.ended())
+    code = _exit_code(service.failure) if not stop.is_set() else EXIT_OK
+    await server.stop(CALL_GRACE_MS)
+    await service.stop()
+    remove_node_file(settings.directory)
+    _log.info("stopped", exit_code=code)
+    return code
+
+
+async def _either(*work: Coroutine[Any, Any, object]) -> None:
+    tasks = [asyncio.ensure_future(one) for one in work]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _exit_code(failure: Exception | None) -> int:
+    match failure:
+        case SyncFailedError():
+            return EXIT_SYNC_FAILED
+        case FilesDamagedError():
+            return EXIT_BAD_DATA
+    return EXIT_BAD_CONFIG

@@ -1,0 +1,80 @@
+"""Hands what comes from the peers to who takes it: consensus, snapshots, repair, founding.
+
+Owns the dispatch by kind of frame and the record of the last ones. Must not know what they say. Any
+error here but a peer's breach of protocol is a defect of this node and ends it.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from node.peers.frames import FrameKind
+from node.runtime.fail_stop import FailStop
+from raft.errors import PeerProtocolError
+from raft.messages import Index, NodeId
+
+TakeFrame = Callable[[NodeId, FrameKind, bytes, memoryview], None]
+
+
+class Connections(Protocol):
+    """Who wants to know which peers can be reached."""
+
+    def on_connected(self, node: NodeId, last_index: Index) -> None:
+        """A peer was connected; its log ends at `last_index`."""
+        ...
+
+    def on_disconnected(self, node: NodeId) -> None:
+        """A connection broke, and what was under way on it may be lost."""
+        ...
+
+
+class PeerFrames:
+    """The handler of the peer link. Frames for which nobody is there yet are dropped."""
+
+    def __init__(self, last_index: Callable[[], Index], fail_stop: FailStop) -> None:
+        self._last_index, self._fail_stop = last_index, fail_stop
+        self._takers: dict[FrameKind, TakeFrame] = {}
+        self._connections: list[Connections] = []
+        self._connected: dict[NodeId, Index] = {}
+        self.peer_addresses: dict[NodeId, str] = {}
+        """What connected peers say of their client service."""
+
+    def take(self, *kinds: FrameKind, by: TakeFrame) -> None:
+        """From now on frames of these kinds go there."""
+        self._takers.update(dict.fromkeys(kinds, by))
+
+    def watch(self, connections: Connections) -> None:
+        """Tell about the connections there are, and about every change from now on."""
+        self._connections.append(connections)
+        for node, last_index in self._connected.items():
+            connections.on_connected(node, last_index)
+
+    # What the link calls.
+
+    def on_frame(self, node: NodeId, kind: FrameKind, header: bytes, payload: memoryview) -> None:
+        taker = self._takers.get(kind)
+        if taker is None:
+            return
+        self._fail_stop.inputs.append((time.monotonic_ns(), node, kind.name, header, len(payload)))
+        try:
+            taker(node, kind, header, payload)
+        except PeerProtocolError:
+            raise
+        except Exception as error:  # noqa: BLE001 - none may be met by the event loop only.
+            self._fail_stop(error)
+
+    def on_connected(self, node: NodeId, last_index: Index, address: str) -> None:
+        self._fail_stop.inputs.append((time.monotonic_ns(), node, "connected", last_index))
+        self.peer_addresses[node] = address
+        self._connected[node] = last_index
+        for one in self._connections:
+            one.on_connected(node, last_index)
+
+    def on_disconnected(self, node: NodeId) -> None:
+        self._fail_stop.inputs.append((time.monotonic_ns(), node, "disconnected"))
+        self._connected.pop(node, None)
+        for one in self._connections:
+            one.on_disconnected(node)
+
+    def last_index(self) -> Index:
+        return self._last_index()

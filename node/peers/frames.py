@@ -1,0 +1,222 @@
+"""Frames of the peer link: bytes to frames and back, without any socket.
+
+Owns the layout, the limits and the parser; must not know what a header says or who sent it. All
+integers are big-endian:
+
+    u32 length          bytes behind this field
+    u8  type            FrameKind
+    u24 header length   protobuf and its CRC-32
+    protobuf header
+    u32 CRC-32          of everything before it, the length included
+    raw bytes           the rest: log entries or a piece of a snapshot, which carry checksums
+
+The CRC is there because a flipped bit in an ack would be believed (fault-matrix N16); payloads are
+checked by who stores them. A type of 128 and above that is not known here is skipped: a later
+version may send such frames to anybody. An unknown type below 128 is refused: a later version sends
+those only to a peer whose handshake says that it knows them.
+"""
+
+import struct
+import zlib
+from collections.abc import Collection
+from enum import IntEnum
+from typing import Final
+
+from node.errors.common import NodeError
+
+HEADER_SIZE_BYTES_MAX: Final = 256 << 10
+"""An append of 4096 configuration entries of a cluster of nine, the largest there can be."""
+PAYLOAD_SIZE_BYTES_MAX: Final = 4 << 20
+"""One entry of the largest size travels alone in a frame."""
+FRAME_SIZE_BYTES_MAX: Final = PAYLOAD_SIZE_BYTES_MAX + (1 << 20)
+"""Largest value of the length field that is sent or accepted."""
+HANDSHAKE_SIZE_BYTES_MAX: Final = 4 << 10
+"""The same before the peer is known: strangers cannot make this node allocate."""
+OPTIONAL_KIND_MIN: Final = 128
+
+_PREFIX: Final = struct.Struct(">II")
+_CRC: Final = struct.Struct(">I")
+_LENGTH_SIZE_BYTES: Final = 4
+_OVERHEAD_SIZE_BYTES: Final = _PREFIX.size + _CRC.size
+_LENGTH_MIN: Final = _OVERHEAD_SIZE_BYTES - _LENGTH_SIZE_BYTES
+_ROOM_SIZE_BYTES_MIN: Final = 4 << 10  # Less room than this is not worth a read.
+_KEPT_SIZE_BYTES_MAX: Final = 2 << 20  # A larger buffer is given back when it is empty.
+_crc32: Final = zlib.crc32
+
+assert PAYLOAD_SIZE_BYTES_MAX + HEADER_SIZE_BYTES_MAX + _OVERHEAD_SIZE_BYTES <= FRAME_SIZE_BYTES_MAX
+assert HEADER_SIZE_BYTES_MAX < 1 << 24
+
+
+class FrameKind(IntEnum):
+    """The type byte. Numbers are for ever; from 128 on frames that an older node may skip."""
+
+    CHALLENGE = 1
+    HELLO = 2
+    WELCOME = 3
+    GOODBYE = 4
+    PING = 5
+    """Sent into silence. No header: what is asked for is any sign of life."""
+    PONG = 6
+
+    VOTE_REQUEST = 16
+    VOTE_REPLY = 17
+    APPEND = 18
+    APPEND_REPLY = 19
+    INSTALL_SNAPSHOT = 20
+    CAMPAIGN_NOW = 21
+    SNAPSHOT_CHUNK = 22
+
+    FETCH_ENTRIES = 32
+    FETCHED_ENTRIES = 33
+
+    FOUNDED = 48
+    """No header: the sender knows which cluster it belongs to, for good
+    (node.replication.foundation)."""
+
+    LIVES = 128
+    """What the sender says of its own memory and remembers of others (node.replication.lives)."""
+
+
+HANDSHAKE_KINDS: Final = frozenset(
+    {FrameKind.CHALLENGE, FrameKind.HELLO, FrameKind.WELCOME, FrameKind.GOODBYE}
+)
+
+
+class FrameError(NodeError):
+    """Bytes that are no frame of this link. The connection must be dropped."""
+
+    code = "node.bad_frame"
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(detail)
+        self.detail = detail
+
+    def __str__(self) -> str:
+        return f"{self.detail}; is this a peer of the same version?"
+
+
+def encode_head(kind: FrameKind, header: bytes, payload_size_bytes: int = 0) -> bytes:
+    """Return everything of a frame but its payload, which must follow directly."""
+    header_size_bytes = len(header) + 4
+    length = header_size_bytes + 4 + payload_size_bytes
+    assert header_size_bytes <= HEADER_SIZE_BYTES_MAX, f"header of {header_size_bytes} bytes"
+    assert length <= FRAME_SIZE_BYTES_MAX, f"frame of {length} bytes"
+    head = _PREFIX.pack(length, kind << 24 | header_size_bytes) + header
+    return head + _CRC.pack(_crc32(head))
+
+
+class FrameParser:
+    """Cuts a stream of bytes into frames, in a buffer that the socket reads into.
+
+    Invariant: the frames found are the same however the stream was cut into reads. Memory is one
+    buffer, which grows to the largest frame under way and never beyond the limit.
+    """
+
+    __slots__ = ("_buffer", "_hi", "_kinds", "_lo", "_size_bytes", "_size_bytes_max", "_view")
+
+    def __init__(
+        self,
+        *,
+        length_max: int = FRAME_SIZE_BYTES_MAX,
+        kinds: Collection[FrameKind] = frozenset(FrameKind),
+        buffer_size_bytes: int = 256 << 10,
+    ) -> None:
+        """`length_max` is the largest length field accepted, `kinds` are the types accepted."""
+        self.set_limits(length_max, kinds, buffer_size_bytes)
+        self._replace_buffer(buffer_size_bytes)
+        self._lo = self._hi = 0
+        """The bytes received and not yet taken are [_lo, _hi) of the buffer."""
+
+    def set_limits(
+        self, length_max: int, kinds: Collection[FrameKind], buffer_size_bytes: int
+    ) -> None:
+        """Set what is accepted from here on; the buffer grows when the next bytes are read."""
+        self._size_bytes_max = length_max + _LENGTH_SIZE_BYTES
+        self._kinds = {int(kind): kind for kind in kinds}
+        self._size_bytes = buffer_size_bytes
+
+    @property
+    def buffer_size_bytes(self) -> int:
+        """Memory held."""
+        return len(self._buffer)
+
+    def buffer(self) -> memoryview:
+        """Return where the next bytes go; never empty. Ends the life of all payloads handed out."""
+        lo, hi = self._lo, self._hi
+        size_bytes = len(self._buffer)
+        if lo == hi:
+            self._lo = self._hi = hi = 0
+            if size_bytes > _KEPT_SIZE_BYTES_MAX or size_bytes < self._size_bytes:
+                self._replace_buffer(self._size_bytes)
+            return self._view
+        needed = self._needed()
+        if needed > size_bytes or size_bytes < self._size_bytes:
+            old = self._view[lo:hi]
+            self._replace_buffer(max(self._size_bytes, 1 << (needed - 1).bit_length()))
+            self._view[: hi - lo] = old
+        elif lo + needed > size_bytes or size_bytes - hi < _ROOM_SIZE_BYTES_MIN:
+            self._view[: hi - lo] = self._view[lo:hi]
+        else:
+            return self._view[hi:]
+        self._lo, self._hi = 0, hi - lo
+        return self._view[self._hi :]
+
+    @property
+    def is_amid_frame(self) -> bool:
+        """Part of a frame is there, and not all of it."""
+        return self._hi > self._lo
+
+    def filled(self, count: int) -> None:
+        """`count` bytes were written into what `buffer` returned."""
+        self._hi += count
+
+    def next_frame(self) -> tuple[FrameKind, bytes, memoryview] | None:
+        """Return kind, protobuf header and payload of the next whole frame; None: read more.
+
+        The payload is a view into the buffer, valid until the next call of `buffer`. Raises
+        FrameError as soon as the first eight bytes tell that this is no frame.
+        """
+        while True:
+            lo = self._lo
+            have = self._hi - lo
+            if have < 8:
+                return None
+            length, word = _PREFIX.unpack_from(self._buffer, lo)
+            kind = self._kinds.get(word >> 24)
+            header_size_bytes = word & 0xFFFFFF
+            if (
+                not _LENGTH_MIN <= length <= self._size_bytes_max - 4
+                or not 4 <= header_size_bytes <= min(length - 4, HEADER_SIZE_BYTES_MAX)
+                or (kind is None and word >> 24 < OPTIONAL_KIND_MIN)
+            ):
+                raise self._fault(length, word)
+            end = lo + 4 + length
+            if end > self._hi:
+                return None
+            view = self._view
+            crc_at = lo + 4 + header_size_bytes
+            body_at = crc_at + 4
+            if _crc32(view[lo:crc_at]) != _CRC.unpack_from(view, crc_at)[0]:
+                raise FrameError(f"the checksum of a frame of type {word >> 24} is wrong")
+            self._lo = end
+            if kind is not None:
+                return kind, bytes(view[lo + 8 : crc_at]), view[body_at:end]
+
+    def _replace_buffer(self, size_bytes: int) -> None:
+        self._buffer = bytearray(size_bytes)
+        self._view = memoryview(self._buffer)
+
+    def _needed(self) -> int:
+        """Return the size of the frame under way, as far as it is known and was found possible."""
+        if self._hi - self._lo < 4:
+            return 8
+        length: int = _CRC.unpack_from(self._buffer, self._lo)[0]
+        return min(length + 4, self._size_bytes_max)
+
+    def _fault(self, length: int, word: int) -> FrameError:
+        length_max, kind, header_size_bytes = self._size_bytes_max - 4, word >> 24, word & 0xFFFFFF
+        if not _LENGTH_MIN <= length <= length_max:
+            return FrameError(f"length {length}, not within {_LENGTH_MIN}..{length_max}")
+        if kind not in self._kinds and kind < OPTIONAL_KIND_MIN:
+            return FrameError(f"type {kind} is unknown or not allowed now")
+        return FrameError(f"header of {header_size_bytes} bytes in a frame of {length}")

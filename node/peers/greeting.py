@@ -1,0 +1,90 @@
+"""The greeting of the peer link: who says what in the handshake of one connection, and when.
+
+Owns the order of the frames and who may not pass; the bytes are `node.peers.handshake`'s,
+connections and peers are the link's. A node that began with an old copy of its disk does not pass.
+It is told so in a Welcome, which it can prove, and not by the Goodbye alone: whoever hears that it
+has lost its memory gives up its vote, and must not do so on a stranger's word.
+"""
+
+from collections.abc import Collection
+from typing import Final
+
+from node.peers import handshake
+from node.peers.connection import PeerConnection
+from node.peers.frames import FrameKind
+from node.peers.handshake import CloseCode, LinkIdentity, PeerInfo, RefusedError
+from node.peers.lives_codec import LivesFormatError
+from node.peers.types import LinkHandler, PeerLives
+from raft.messages import NodeId
+
+
+class Greeting:
+    """The handshakes of one node."""
+
+    def __init__(self, identity: LinkIdentity, handler: LinkHandler, lives: PeerLives) -> None:
+        self._identity: Final = identity
+        self._handler: Final = handler
+        self._lives: Final = lives
+
+    def challenge(self, connection: PeerConnection) -> None:
+        """Ask who dialled."""
+        connection.asked = self._lives.remembered()
+        nonce, header = handshake.challenge()
+        connection.nonce = nonce
+        connection.send(FrameKind.CHALLENGE, header)
+
+    def answer_challenge(self, connection: PeerConnection, header: bytes) -> None:
+        """Say who dials. Raises RefusedError."""
+        if connection.nonce is not None:
+            raise RefusedError(CloseCode.PROTOCOL_ERROR, "a second Challenge")
+        connection.asked = self._lives.remembered()
+        connection.nonce, answer = handshake.hello(
+            self._identity,
+            header,
+            to=connection.to,
+            last_index=self._handler.last_index(),
+            lives=self._lives.tell(connection.to),
+        )
+        connection.send(FrameKind.HELLO, answer)
+
+    def answer_hello(
+        self, connection: PeerConnection, header: bytes, peers: Collection[NodeId]
+    ) -> PeerInfo:
+        """Return who dialled, and welcome it. Raises RefusedError."""
+        if connection.info is not None or not isinstance(connection.nonce, bytes):
+            raise RefusedError(CloseCode.PROTOCOL_ERROR, "a second Hello")
+        nonce, info = handshake.check_hello(
+            self._identity, header, challenge_nonce=connection.nonce, peers=peers
+        )
+        lost = self._judge(connection, info)
+        connection.send(
+            FrameKind.WELCOME,
+            handshake.welcome(
+                self._identity,
+                to=info.node_id,
+                nonce=nonce,
+                last_index=self._handler.last_index(),
+                lives=self._lives.tell(info.node_id),
+            ),
+        )
+        if lost:
+            raise RefusedError(CloseCode.OLD_COPY, lost)
+        return info
+
+    def take_welcome(self, connection: PeerConnection, header: bytes) -> PeerInfo:
+        """Return who answered. Raises RefusedError."""
+        if connection.info is not None or not isinstance(connection.nonce, int):
+            raise RefusedError(CloseCode.PROTOCOL_ERROR, "a Welcome without a Hello")
+        info = handshake.check_welcome(
+            self._identity, header, to=connection.to, nonce=connection.nonce
+        )
+        lost = self._judge(connection, info)
+        if lost:
+            raise RefusedError(CloseCode.OLD_COPY, lost)
+        return info
+
+    def _judge(self, connection: PeerConnection, info: PeerInfo) -> str:
+        try:
+            return self._lives.judge(info.node_id, info.lives, connection.asked)
+        except LivesFormatError as error:
+            raise RefusedError(CloseCode.GARBAGE, str(error)) from error

@@ -1,0 +1,314 @@
+"""The handshake of the peer link: who is there, is it ours, may it speak.
+
+Owns the four handshake frames and every reason for a refusal, as functions over bytes; must not
+know sockets or time. The order is: the dialled side sends a Challenge, the dialler a Hello that
+signs it, the dialled side a Welcome that signs the Hello's nonce. Either side may say Goodbye with
+a code instead. Identity is compared before the proof, so that a node in the wrong cluster reads
+what is wrong; the texts repeat what the stranger said and tell nothing of ours.
+"""
+
+import secrets
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final, NamedTuple, TypeVar
+
+from google.protobuf.message import DecodeError
+
+from node.peers.proof import is_same, sign
+from quorumlog.pb import peer_pb2 as pb
+from raft.messages import NO_INDEX, Index, NodeId
+
+PROTOCOL: Final = 1
+NONCE_SIZE_BYTES: Final = 16
+_TEXT_SIZE_MAX: Final = 200  # Of what a peer says and we show.
+
+_Handshake = TypeVar("_Handshake", pb.Challenge, pb.Hello, pb.Welcome)
+
+
+class CloseCode(StrEnum):
+    """Why a connection was refused or dropped. Text for ever: it is on the wire and in metrics."""
+
+    WRONG_PROTOCOL = "wrong_protocol"
+    WRONG_CLUSTER = "wrong_cluster"
+    WRONG_GROUP = "wrong_group"
+    WRONG_NODE = "wrong_node"
+    """The dialler looked for another node than this one."""
+    UNKNOWN_NODE = "unknown_node"
+    """The dialler is not among the peers of this node."""
+    BAD_AUTH = "bad_auth"
+    WRONG_FILE_SIZE = "wrong_file_size"
+    """The log files of the two have other sizes, so no position is the same in both."""
+    OLD_COPY = "old_copy"
+    """The node began with an old copy of its disk: it has forgotten what it promised (D18)."""
+    REPLACED = "replaced"
+    """The peer opened a newer connection."""
+    REMOVED = "removed"
+    """The node is no peer of this one any more, or has another address."""
+    STOPPING = "stopping"
+    PROTOCOL_ERROR = "protocol_error"
+    TERM_JUMP = "term_jump"
+    """A term or epoch so far ahead that no elections explain it."""
+    BAD_CHECKSUM = "bad_checksum"
+    """Bytes of a proven peer changed on their way."""
+
+    # Never sent: the other side is no peer, or does not read.
+    GARBAGE = "garbage"
+    """What came before the handshake is no handshake."""
+    DISPLACED = "displaced"
+    """Too many strangers: the oldest unfinished handshake made room."""
+    TIMEOUT = "timeout"
+    SILENT = "silent"
+    TLS = "tls"
+    REFUSED = "refused"
+    """The other side said Goodbye; its code is in the text."""
+    UNREACHABLE = "unreachable"
+    """Nobody took the connection at the peer's address."""
+    LOST = "lost"
+    """Closed by the other side or the network."""
+
+
+CODES_SAID: Final = frozenset(
+    {
+        CloseCode.WRONG_PROTOCOL,
+        CloseCode.WRONG_CLUSTER,
+        CloseCode.WRONG_GROUP,
+        CloseCode.WRONG_NODE,
+        CloseCode.UNKNOWN_NODE,
+        CloseCode.BAD_AUTH,
+        CloseCode.WRONG_FILE_SIZE,
+        CloseCode.OLD_COPY,
+        CloseCode.REPLACED,
+        CloseCode.REMOVED,
+        CloseCode.STOPPING,
+        CloseCode.PROTOCOL_ERROR,
+        CloseCode.TERM_JUMP,
+        CloseCode.BAD_CHECKSUM,
+    }
+)
+"""Those the other side is told; without a word go strangers who spoke no handshake."""
+
+
+class RefusedError(Exception):
+    """The handshake failed: say Goodbye with this code and close."""
+
+    def __init__(self, code: CloseCode, detail: str) -> None:
+        super().__init__(code, detail)
+        self.code, self.detail = code, detail
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.detail}"
+
+
+@dataclass(frozen=True, slots=True)
+class LinkIdentity:
+    """Who this node is, as the handshake says it."""
+
+    cluster_id: str
+    group: str
+    node_id: NodeId
+    version: str
+    address: str
+    """Of the client service, for redirects: "host:port"."""
+    secret: bytes = field(default=b"", repr=False)
+    """Shared by the cluster; empty: peers prove nothing."""
+    file_size_bytes: int = 0
+    """Of the log's files; 0: not compared."""
+    checked_frames: bool = True
+    """HA link: this node can read and send a stream with checks (node.replication.ha.core.wire)."""
+
+
+class PeerInfo(NamedTuple):
+    """What a peer said of itself."""
+
+    node_id: NodeId
+    version: str
+    address: str
+    last_index: Index
+    """Of its log when it connected."""
+    checked_frames: bool = False
+    """HA link: it can read and send a stream with checks."""
+    lives: bytes = b""
+    """See `node.replication.lives`; empty from a node that does not know it."""
+
+
+def challenge() -> tuple[bytes, bytes]:
+    """Return a new nonce and the header of the Challenge that asks to sign it."""
+    nonce = secrets.token_bytes(NONCE_SIZE_BYTES)
+    return nonce, pb.Challenge(protocol=PROTOCOL, nonce=nonce).SerializeToString()
+
+
+def hello(
+    identity: LinkIdentity, header: bytes, *, to: NodeId, last_index: Index, lives: bytes = b""
+) -> tuple[int, bytes]:
+    """Return (nonce, header of the Hello) that answers a Challenge. Raises RefusedError."""
+    found = _parse(pb.Challenge, header)
+    if found.protocol < PROTOCOL or len(found.nonce) != NONCE_SIZE_BYTES:
+        raise RefusedError(CloseCode.WRONG_PROTOCOL, f"protocol {found.protocol} is spoken there")
+    made = pb.Hello(
+        protocol=PROTOCOL,
+        cluster_id=identity.cluster_id,
+        group=identity.group,
+        node_id=identity.node_id,
+        to_node_id=to,
+        version=identity.version,
+        address=identity.address,
+        nonce=secrets.randbits(64),
+        last_index=last_index,
+        file_size_bytes=identity.file_size_bytes,
+        checked_frames=identity.checked_frames,
+        lives=lives,
+    )
+    made.auth = _sign_hello(identity.secret, found.nonce, made)
+    made.lives_auth = _sign_lives(identity.secret, found.nonce, identity.node_id, to, lives)
+    return made.nonce, made.SerializeToString()
+
+
+def check_hello(
+    identity: LinkIdentity, header: bytes, *, challenge_nonce: bytes, peers: Collection[NodeId]
+) -> tuple[int, PeerInfo]:
+    """Return the nonce to sign and who dialled. Raises RefusedError."""
+    found = _parse(pb.Hello, header)
+    if found.protocol != PROTOCOL:
+        detail = f"protocol {found.protocol} is not spoken here, only {PROTOCOL}"
+        raise RefusedError(CloseCode.WRONG_PROTOCOL, detail)
+    if found.cluster_id != identity.cluster_id:
+        detail = f"cluster {_shown(found.cluster_id)} is not the one of this node"
+        raise RefusedError(CloseCode.WRONG_CLUSTER, detail)
+    if found.group != identity.group:
+        detail = f"group {_shown(found.group)} is not the one of this node"
+        raise RefusedError(CloseCode.WRONG_GROUP, detail)
+    if found.to_node_id != identity.node_id:
+        detail = f"node {found.to_node_id} is not here; check the addresses of the peers"
+        raise RefusedError(CloseCode.WRONG_NODE, detail)
+    if found.node_id not in peers:
+        detail = f"node {found.node_id} is not among the peers of this node"
+        raise RefusedError(CloseCode.UNKNOWN_NODE, detail)
+    if not is_same(found.auth, _sign_hello(identity.secret, challenge_nonce, found)):
+        raise RefusedError(CloseCode.BAD_AUTH, "the secrets of the two nodes differ")
+    _check_lives(identity, challenge_nonce, found.node_id, found)
+    sizes = (found.file_size_bytes, identity.file_size_bytes)
+    if all(sizes) and sizes[0] != sizes[1]:
+        detail = (
+            f"node {found.node_id} has log files of {sizes[0]} B, this node of {sizes[1]} B; set "
+            "one file_size_bytes for the group, and start the node that differs with an empty "
+            "directory"
+        )
+        raise RefusedError(CloseCode.WRONG_FILE_SIZE, detail)
+    return found.nonce, _info(found)
+
+
+def welcome(
+    identity: LinkIdentity, *, to: NodeId, nonce: int, last_index: Index, lives: bytes = b""
+) -> bytes:
+    """Return the header of the Welcome that answers a Hello with `nonce` from node `to`."""
+    made = pb.Welcome(
+        node_id=identity.node_id,
+        version=identity.version,
+        address=identity.address,
+        last_index=last_index,
+        checked_frames=identity.checked_frames,
+        lives=lives,
+    )
+    made.auth = _sign_welcome(identity, to, nonce, made)
+    made.lives_auth = _sign_lives(identity.secret, nonce, identity.node_id, to, lives)
+    return made.SerializeToString()
+
+
+def check_welcome(identity: LinkIdentity, header: bytes, *, to: NodeId, nonce: int) -> PeerInfo:
+    """Return who answered the Hello sent to node `to`. Raises RefusedError."""
+    found = _parse(pb.Welcome, header)
+    if found.node_id != to:
+        raise RefusedError(CloseCode.WRONG_NODE, f"node {found.node_id} answered for node {to}")
+    if not is_same(found.auth, _sign_welcome(identity, identity.node_id, nonce, found)):
+        raise RefusedError(CloseCode.BAD_AUTH, "the secrets of the two nodes differ")
+    _check_lives(identity, nonce, to, found)
+    return _info(found)
+
+
+def goodbye(code: CloseCode, detail: str) -> bytes:
+    """Return the header of a Goodbye."""
+    return pb.Goodbye(code=code, message=detail[:_TEXT_SIZE_MAX]).SerializeToString()
+
+
+def read_goodbye(header: bytes) -> tuple[str, str]:
+    """Return code and text as the peer said them, shortened and printable; never raises."""
+    try:
+        found = pb.Goodbye.FromString(header)
+    except DecodeError:
+        return "unreadable", ""
+    return _printable(found.code), _printable(found.message)
+
+
+def _parse(kind: type[_Handshake], header: bytes) -> _Handshake:
+    try:
+        return kind.FromString(header)
+    except DecodeError as error:
+        raise RefusedError(CloseCode.GARBAGE, f"no {kind.__name__}: {error}") from error
+
+
+def _info(found: pb.Hello | pb.Welcome) -> PeerInfo:
+    if found.last_index < NO_INDEX:
+        raise RefusedError(CloseCode.GARBAGE, f"last index {found.last_index}")
+    version, address = _printable(found.version), _printable(found.address)
+    return PeerInfo(
+        found.node_id, version, address, found.last_index, found.checked_frames, found.lives
+    )
+
+
+def _check_lives(
+    identity: LinkIdentity, nonce: bytes | int, sender: NodeId, found: pb.Hello | pb.Welcome
+) -> None:
+    """A proof of its own: nodes of an earlier version sign, and check, the other fields only."""
+    if not found.lives:
+        return
+    expected = _sign_lives(identity.secret, nonce, sender, identity.node_id, found.lives)
+    if not is_same(found.lives_auth, expected):
+        raise RefusedError(CloseCode.BAD_AUTH, "the secrets of the two nodes differ")
+
+
+def _sign_hello(secret: bytes, nonce: bytes, made: pb.Hello) -> bytes:
+    return sign(
+        secret,
+        "hello",
+        nonce,
+        made.protocol,
+        made.cluster_id,
+        made.group,
+        made.node_id,
+        made.to_node_id,
+        made.version,
+        made.address,
+        made.nonce,
+        made.last_index,
+        made.file_size_bytes,
+    )
+
+
+def _sign_welcome(identity: LinkIdentity, to: NodeId, nonce: int, made: pb.Welcome) -> bytes:
+    return sign(
+        identity.secret,
+        "welcome",
+        nonce,
+        identity.cluster_id,
+        identity.group,
+        to,
+        made.node_id,
+        made.version,
+        made.address,
+        made.last_index,
+    )
+
+
+def _sign_lives(
+    secret: bytes, nonce: bytes | int, sender: NodeId, to: NodeId, lives: bytes
+) -> bytes:
+    return sign(secret, "lives", nonce, sender, to, lives)
+
+
+def _shown(text: str) -> str:
+    return repr(_printable(text))
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() else "?" for c in text[:_TEXT_SIZE_MAX])

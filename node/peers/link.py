@@ -1,0 +1,491 @@
+"""The peer link: frames between this node and each peer, over connections that heal themselves.
+
+Owns who is connected to whom: dialling, accepting, handshakes, replacement, silence, limits. Must
+not know what a frame says. Every node dials every peer, so there are up to two connections between
+two nodes: requests leave on the one this node dialled, replies on the one the peer dialled, and
+either serves for both when it is the only one. What comes before a good handshake is untrusted: it
+costs 4 KiB, ends soon, and there is little of it at a time.
+"""
+
+import asyncio
+import contextlib
+import errno
+import logging
+import socket
+import ssl
+from collections.abc import Coroutine, Mapping
+from random import Random
+from typing import Final
+
+from node.peers import handshake
+from node.peers.connection import PeerConnection, Side
+from node.peers.faults import LinkFaults
+from node.peers.frames import FrameError, FrameKind
+from node.peers.greeting import Greeting
+from node.peers.handshake import CODES_SAID, CloseCode, LinkIdentity, PeerInfo, RefusedError
+from node.peers.peer import LinkPeer
+from node.peers.types import LinkHandler, LinkLimits, LinkStats, NoLives, PeerLives
+from node.runtime.rate_limited_log import QuietLog
+from raft.errors import PeerProtocolError, TermJumpError
+from raft.messages import NodeId
+
+REPLY_KINDS: Final = frozenset(
+    {FrameKind.VOTE_REPLY, FrameKind.APPEND_REPLY, FrameKind.FETCHED_ENTRIES}
+)
+_BACKLOG: Final = 1024
+_ACCEPT_PAUSE_S: Final = 0.1  # As asyncio's own server when descriptors run out.
+_NOT_IN_TIME: Final = "the handshake was not finished in time; is TLS on at one side only?"
+_log: Final = logging.getLogger(__name__)
+
+
+class PeerLink:
+    """All connections of one node to its peers. Belongs to the running event loop."""
+
+    def __init__(
+        self,
+        identity: LinkIdentity,
+        handler: LinkHandler,
+        limits: LinkLimits | None = None,
+        *,
+        server_tls: ssl.SSLContext | None = None,
+        client_tls: ssl.SSLContext | None = None,
+        lives: PeerLives | None = None,
+        random: Random | None = None,
+    ) -> None:
+        self.identity, self.limits = identity, limits or LinkLimits()
+        self._handler = handler
+        self._greeting = Greeting(identity, handler, lives or NoLives())
+        self._tried = asyncio.Event()
+        self._server_tls, self._client_tls = server_tls, client_tls
+        self._random = random or Random()
+        self._faults = LinkFaults.from_environment(identity.node_id, self._random)
+        self._loop = asyncio.get_running_loop()
+        self._log = QuietLog(
+            _log, interval_ms=self.limits.log_interval_ms, monotonic_s=self._loop.time
+        )
+        self._peers: dict[NodeId, LinkPeer] = {}
+        self._listener: socket.socket | None = None
+        self._accepter: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._strangers: dict[asyncio.Task[None], PeerConnection] = {}
+        """Unfinished handshakes of connections that came in, oldest first."""
+        self._connections: set[PeerConnection] = set()
+        """Every connection whose socket may be open."""
+        self._closed_counts: dict[str, int] = {}
+        self._accepted_count = self._accept_failure_count = 0
+        self._is_stopping = False
+
+    # --- The outside ---
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen, and dial the peers; return the port (a free one for 0). Raises OSError."""
+        assert self._listener is None, "the link was started already"
+        found = await self._loop.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        family, _, _, _, address = found[0]
+        listener = socket.create_server(
+            (str(address[0]), int(address[1])), family=family, backlog=_BACKLOG
+        )
+        listener.setblocking(False)
+        self._listener = listener
+        self._accepter = self._run(self._accept(listener))
+        self._run(self._watch_silence())
+        for peer in self._peers.values():
+            peer.dialler = self._run(self._dial(peer))
+        return int(listener.getsockname()[1])
+
+    def set_peers(self, addresses: Mapping[NodeId, tuple[str, int]]) -> None:
+        """Set who the peers are and where; this node itself may be among them.
+
+        A node that is missing from now on is cut off, one with a new address dialled again."""
+        for node in [node for node in self._peers if node not in addresses]:
+            peer = self._peers[node]
+            self._stop_dialling(peer)
+            for connection in peer.connections:
+                self._end(connection, CloseCode.REMOVED, "not a peer any more")
+            del self._peers[node]
+        for node, address in addresses.items():
+            if node == self.identity.node_id:
+                continue
+            known = self._peers.get(node)
+            if known is None:
+                known = self._peers[node] = LinkPeer(node, address)
+            elif known.address != address:
+                known.address = address
+                self._stop_dialling(known)
+                if known.dialled is not None:
+                    self._end(known.dialled, CloseCode.REMOVED, "new address")
+            if known.dialler is None and self._listener is not None:
+                known.dialler = self._run(self._dial(known))
+
+    def send(self, node: NodeId, kind: FrameKind, header: bytes, payload: bytes = b"") -> bool:
+        """Queue a frame for this turn of the loop.
+
+        False: dropped and counted, because there is no connection or too much waits already.
+        `payload` must not change until it is sent."""
+        peer = self._peers.get(node)
+        if peer is None:
+            return False
+        first, second = peer.dialled, peer.accepted
+        if kind in REPLY_KINDS:
+            first, second = second, first
+        connection = first or second
+        if connection is None:
+            peer.dropped_unconnected_count += 1
+            return False
+        size_bytes = len(header) + len(payload) + 12
+        waiting = connection.queued_size_bytes
+        if first is not None and second is not None:
+            waiting += second.queued_size_bytes
+        if waiting + size_bytes > self.limits.queued_size_bytes_max:
+            peer.dropped_full_count += 1
+            return False
+        faults = self._faults
+        if faults is None or not faults.took(connection, node, kind, header, payload):
+            connection.send(kind, header, payload)
+        return True
+
+    def write_queued(self) -> None:
+        """Hand all queued frames to the sockets now. For who has other work to do in this turn."""
+        for peer in self._peers.values():
+            for connection in (peer.dialled, peer.accepted):
+                if connection is not None:
+                    connection.write_queued()
+
+    async def wait_tried(self) -> None:
+        """Return once each peer was met or could not be reached, or its time is over."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.limits.first_meeting_ms_max / 1000):
+                while not all(peer.is_tried for peer in self._peers.values()):
+                    self._tried.clear()
+                    await self._tried.wait()
+
+    def cut_off(self, node: NodeId, code: CloseCode, detail: str) -> None:
+        """End the connections to a peer for a reason; it is dialled again."""
+        peer = self._peers.get(node)
+        for connection in peer.connections if peer is not None else ():
+            self._end(connection, code, detail)
+
+    def is_connected(self, node: NodeId) -> bool:
+        """Whether a frame to `node` has a connection to leave on."""
+        peer = self._peers.get(node)
+        return peer is not None and bool(peer.dialled or peer.accepted)
+
+    def queued_size_bytes(self, node: NodeId) -> int:
+        """Bytes that wait to be sent to `node`: who sends much at a time keeps this low."""
+        peer = self._peers.get(node)
+        return peer.queued_size_bytes if peer is not None else 0
+
+    def stats(self) -> LinkStats:
+        """Return a picture. Not for the hot path."""
+        return LinkStats(
+            tuple(peer.stats() for peer in self._peers.values()),
+            len(self._strangers),
+            self._accepted_count,
+            self._accept_failure_count,
+            dict(self._closed_counts),
+        )
+
+    async def stop(self) -> None:
+        """Say Goodbye to everybody and close all sockets. The handler is not called any more."""
+        self._is_stopping = True
+        if self._faults is not None:
+            self._faults.stop()
+        for peer in self._peers.values():
+            peer.dialled = peer.accepted = None
+        if self._accepter is not None:
+            self._accepter.cancel()
+            # A task that never ran would not close the socket it was given.
+            await asyncio.sleep(0)
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._listener is not None:
+            self._listener.close()
+        left = list(self._connections)
+        for connection in left:
+            connection.close(
+                CloseCode.STOPPING, "the node stops", goodbye_too=connection.info is not None
+            )
+        await asyncio.gather(*(connection.closed for connection in left))
+        assert not self._connections, "a connection outlived its end"
+
+    # --- Connections that come in ---
+
+    async def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                # Not `sock_accept`: cancelled in the turn in which somebody comes, it loses him.
+                accepted, _ = listener.accept()
+            except BlockingIOError:
+                await self._wait_readable(listener)
+                continue
+            except OSError as error:
+                self._accept_failure_count += 1
+                self._log.warn("accept failed", str(error))
+                if error.errno != errno.ECONNABORTED:
+                    await asyncio.sleep(_ACCEPT_PAUSE_S)
+                continue
+            self._accepted_count += 1
+            accepted.setblocking(False)
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if len(self._strangers) >= self.limits.handshake_count_max:
+                task, oldest = next(iter(self._strangers.items()))
+                del self._strangers[task]
+                self._end(oldest, CloseCode.DISPLACED, "too many unfinished handshakes")
+                task.cancel()
+            connection = PeerConnection(self, self.limits, Side.ACCEPTED)
+            task = self._run(self._receive_stranger(accepted, connection))
+            self._strangers[task] = connection
+            await asyncio.sleep(0)  # Begins the task, and lets others run while many come in.
+
+    async def _wait_readable(self, listener: socket.socket) -> None:
+        readable = asyncio.Event()
+        self._loop.add_reader(listener, readable.set)
+        try:
+            await readable.wait()
+        finally:
+            self._loop.remove_reader(listener)
+
+    async def _receive_stranger(self, accepted: socket.socket, connection: PeerConnection) -> None:
+        """See a connection through its handshake, or close it."""
+        try:
+            async with asyncio.timeout(self.limits.handshake_ms_max / 1000):
+                await self._connect(
+                    connection,
+                    self._loop.connect_accepted_socket(
+                        lambda: connection, accepted, ssl=self._server_tls
+                    ),
+                )
+                self._greeting.challenge(connection)
+                await connection.opened
+        except TimeoutError:
+            self._end(connection, CloseCode.TIMEOUT, _NOT_IN_TIME)
+        except OSError as error:  # TLS errors are OSErrors.
+            self._end(connection, CloseCode.TLS, str(error))
+        except asyncio.CancelledError:
+            self._end(connection, CloseCode.STOPPING, "the node stops")
+            raise
+        finally:
+            task = asyncio.current_task()
+            assert task is not None, "runs in a task"
+            self._strangers.pop(task, None)
+
+    # --- Connections that go out ---
+
+    async def _dial(self, peer: LinkPeer) -> None:
+        """Keep one connection to a peer, for ever."""
+        limits = self.limits
+        pause_ms = limits.reconnect_ms_min
+        while True:
+            began = self._loop.time()
+            was_good = await self._dial_once(peer)
+            self._note_tried(peer)
+            lived_ms = (self._loop.time() - began) * 1000
+            # One that is dropped again and again right after the handshake must not be dialled
+            # faster and faster.
+            if was_good and lived_ms >= limits.reconnect_ms_max:
+                pause_ms = limits.reconnect_ms_min
+            await asyncio.sleep(pause_ms * self._random.uniform(0.5, 1.0) / 1000)
+            pause_ms = min(2 * pause_ms, limits.reconnect_ms_max)
+
+    async def _dial_once(self, peer: LinkPeer) -> bool:
+        """Connect, and return when that connection is over: whether the handshake was good."""
+        host, port = peer.address
+        tls = self._client_tls
+        connection = PeerConnection(self, self.limits, Side.DIALLED, to=peer.node)
+        try:
+            async with asyncio.timeout(self.limits.handshake_ms_max / 1000):
+                await self._connect(
+                    connection,
+                    self._loop.create_connection(
+                        lambda: connection,
+                        host,
+                        port,
+                        ssl=tls,
+                        server_hostname=host if tls else None,
+                    ),
+                )
+                was_good = await connection.opened
+        except TimeoutError:
+            self._end(connection, CloseCode.TIMEOUT, _NOT_IN_TIME)
+            was_good = False
+        except (OSError, UnicodeError) as error:  # The latter for a name that cannot be one.
+            code = CloseCode.TLS if isinstance(error, ssl.SSLError) else CloseCode.UNREACHABLE
+            self._end(connection, code, str(error))
+            was_good = False
+        except asyncio.CancelledError:
+            self._end(connection, CloseCode.STOPPING, "no longer dialled")
+            raise
+        if was_good:
+            await asyncio.shield(connection.closed)  # Cancelling this task must leave it whole.
+        return was_good
+
+    def _stop_dialling(self, peer: LinkPeer) -> None:
+        if peer.dialler is not None:
+            peer.dialler.cancel()
+            peer.dialler = None
+
+    async def _connect(
+        self, connection: PeerConnection, connecting: Coroutine[None, None, object]
+    ) -> None:
+        """Wait until a socket is connected, with TLS if wanted; leave nothing behind if not."""
+        try:
+            await connecting
+        except BaseException:
+            self._connections.discard(connection)
+            connection.abandon()
+            raise
+
+    # --- ConnectionOwner ---
+
+    def on_made(self, connection: PeerConnection) -> None:
+        self._connections.add(connection)
+
+    def on_handshake_frame(
+        self, connection: PeerConnection, kind: FrameKind, header: bytes
+    ) -> None:
+        if kind is FrameKind.GOODBYE:
+            code, text = handshake.read_goodbye(header)
+            if connection.side is Side.ACCEPTED and connection.info is None:
+                self._end(connection, CloseCode.GARBAGE, "a Goodbye instead of a Hello")
+            else:
+                self._end(connection, CloseCode.REFUSED, f"the peer said {code}: {text}")
+            return
+        try:
+            if connection.side is Side.ACCEPTED and kind is FrameKind.HELLO:
+                greeting, peers = self._greeting, self._peers
+                self._open(connection, greeting.answer_hello(connection, header, peers))
+            elif connection.side is Side.DIALLED and kind is FrameKind.CHALLENGE:
+                self._greeting.answer_challenge(connection, header)
+            elif connection.side is Side.DIALLED and kind is FrameKind.WELCOME:
+                self._open(connection, self._greeting.take_welcome(connection, header))
+            else:
+                raise RefusedError(CloseCode.PROTOCOL_ERROR, f"{kind.name} does not belong here")
+        except RefusedError as error:
+            self._end(connection, error.code, error.detail)
+
+    def on_peer_frame(
+        self, node: NodeId, kind: FrameKind, header: bytes, payload: memoryview
+    ) -> None:
+        if not self._is_stopping:
+            self._handler.on_frame(node, kind, header, payload)
+
+    def on_bad_bytes(
+        self, connection: PeerConnection, error: FrameError | PeerProtocolError
+    ) -> None:
+        is_known = connection.info is not None
+        code = CloseCode.PROTOCOL_ERROR if is_known else CloseCode.GARBAGE
+        if isinstance(error, TermJumpError):
+            code = CloseCode.TERM_JUMP
+        self._end(connection, code, error.detail)
+
+    def on_closed(self, connection: PeerConnection) -> None:
+        self._connections.discard(connection)
+        if connection.close_code is None:
+            self._end(connection, CloseCode.LOST, "closed by the other side or the network")
+
+    # --- Handshake ---
+
+    def _open(self, connection: PeerConnection, info: PeerInfo) -> None:
+        """The handshake is good: this is the connection to use from here on."""
+        peer = self._peers.get(info.node_id)
+        if self._is_stopping or peer is None:
+            raise RefusedError(CloseCode.STOPPING, "this node stops, or does not know that peer")
+        old = peer.dialled if connection.side is Side.DIALLED else peer.accepted
+        connection.open(info, peer.traffic)
+        peer.handshake_count += 1
+        self._note_tried(peer)
+        if old is not None:
+            self._end(old, CloseCode.REPLACED, f"by a newer one from {connection.remote}")
+        was_connected = bool(peer.connections)
+        if connection.side is Side.DIALLED:
+            peer.dialled = connection
+        else:
+            peer.accepted = connection
+        if not was_connected:
+            _log.info("connected to node %d (%s)", peer.node, connection.side.value)
+            self._handler.on_connected(peer.node, info.last_index, info.address)
+
+    def _note_tried(self, peer: LinkPeer) -> None:
+        peer.is_tried = True
+        self._tried.set()
+
+    # --- The end of connections ---
+
+    def _end(self, connection: PeerConnection, code: CloseCode, detail: str) -> None:
+        """Close a connection for a reason: say, count and log it. Once for each connection."""
+        if connection.close_code is not None:
+            return
+        is_peer = connection.info is not None
+        has_word = code in CODES_SAID and not connection.closed.done()
+        connection.close(code, detail, goodbye_too=has_word)
+        self._closed_counts[code] = self._closed_counts.get(code, 0) + 1
+        node = connection.info.node_id if connection.info is not None else connection.to
+        peer = self._peers.get(node)
+        whom = f"node {node}" if node else connection.remote
+        trouble = f"{code}: {detail}"
+        if peer is not None:
+            peer.last_trouble = trouble
+        if not self._is_stopping and code is not CloseCode.STOPPING:
+            kind = (
+                f"connection {'to a peer' if peer is not None else 'of a stranger'} ended, {code}"
+            )
+            self._log.warn(kind, f"{whom}: {detail}")
+        if is_peer and peer is not None:
+            self._forget(peer, connection)
+
+    def _forget(self, peer: LinkPeer, connection: PeerConnection) -> None:
+        """Use a connection no more, and tell the handler."""
+        if peer.dialled is connection:
+            peer.dialled = None
+        elif peer.accepted is connection:
+            peer.accepted = None
+        else:
+            return
+        if self._is_stopping:
+            return
+        self._handler.on_disconnected(peer.node)
+        left = peer.connections
+        if left and left[0].info is not None:
+            self._handler.on_connected(peer.node, left[0].info.last_index, left[0].info.address)
+
+    async def _watch_silence(self) -> None:
+        """Find connections whose other end is gone without a word.
+
+        Counts looks, not time: after a pause of this process the peers' bytes are read before the
+        next look, so nobody is blamed for our own silence."""
+        look_ms = max(1, self.limits.ping_ms // 2)
+        while True:
+            await asyncio.sleep(look_ms / 1000)
+            for peer in list(self._peers.values()):
+                for connection in peer.connections:
+                    self._look_at(connection, look_ms)
+
+    def _look_at(self, connection: PeerConnection, look_ms: int) -> None:
+        if connection.is_heard:
+            connection.heard()
+            return
+        connection.silent_ms += look_ms
+        if connection.silent_ms >= self.limits.silence_ms_max:
+            self._end(connection, CloseCode.SILENT, f"nothing came for {connection.silent_ms} ms")
+        elif connection.silent_ms >= self.limits.ping_ms:
+            connection.send(FrameKind.PING, b"")
+
+    # --- Internals ---
+
+    def _run(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._on_done)
+        return task
+
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._loop.call_exception_handler(
+                {"message": "a task of the peer link failed", "exception": error, "task": task}
+            )

@@ -1,0 +1,109 @@
+"""Lives as bytes: what goes with a handshake and in a frame of its own.
+
+Owns the mapping of `raft.lives` to protobuf and the ranges of the fields. Must not know who is
+believed.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from quorumlog.pb import peer_pb2 as pb
+from raft.lives import PAST_MAX, Known, Told
+from raft.messages import NO_INDEX, NO_NODE, NodeId, Standing
+
+KNOWN_LIVES_MAX: Final = 256
+"""Nodes of which a node remembers something: as many as a configuration can have."""
+
+NUMBER_MAX: Final = (1 << 63) - 1
+_STANDINGS: Final = {int(standing): standing for standing in Standing}
+NOTHING: Final = Told(0, 0, 0, NO_INDEX, 0, NO_INDEX, Standing.FULL, 0, 0)
+"""Of a node that is not part of a cluster yet, or of an older version."""
+
+
+class LivesFormatError(Exception):
+    """Bytes that are no lives. The handlers of handshakes and frames make their own error of it."""
+
+
+def encode_lives(own: Told, known: Mapping[NodeId, Known]) -> bytes:
+    """Return the bytes of what a node says of itself and remembers of others."""
+    made = pb.Lives(
+        own=pb.Life(
+            life=own.life,
+            nonce=own.nonce,
+            start_term=own.start_term,
+            start_last_index=own.start_last_index,
+            term=own.term,
+            last_index=own.last_index,
+            standing=own.standing,
+            incarnation=own.incarnation,
+            joined=own.joined,
+            past=own.past,
+        )
+    )
+    for node, found in known.items():
+        made.known.append(pb.KnownLife(node_id=node, **found._asdict()))
+    return made.SerializeToString()
+
+
+def decode_lives(data: bytes) -> tuple[Told, dict[NodeId, Known]]:
+    """Return what was encoded; of no bytes at all, nothing. Raises LivesFormatError."""
+    if not data:
+        return NOTHING, {}
+    try:
+        found = pb.Lives.FromString(data)
+    except DecodeError as error:
+        raise LivesFormatError(f"no lives: {error}") from error
+    own = found.own
+    standing = _STANDINGS.get(own.standing)
+    if standing is None:
+        raise LivesFormatError(f"standing {own.standing}")
+    told = Told(
+        own.life,
+        own.nonce,
+        own.start_term,
+        own.start_last_index,
+        own.term,
+        own.last_index,
+        standing,
+        own.incarnation,
+        own.joined,
+        tuple(own.past[:PAST_MAX]),
+    )
+    _check(
+        (told.life, told.start_term, told.term, told.incarnation, told.joined),
+        (told.start_last_index, told.last_index),
+    )
+    return told, _known(found.known)
+
+
+def _known(listed: Iterable[pb.KnownLife]) -> dict[NodeId, Known]:
+    known: dict[NodeId, Known] = {}
+    for one in listed:
+        if one.node_id == NO_NODE or len(known) == KNOWN_LIVES_MAX:
+            raise LivesFormatError(f"node {one.node_id} after {len(known)} others")
+        found = Known(
+            one.life,
+            one.nonce,
+            one.incarnation,
+            one.term,
+            one.acked_term,
+            one.acked,
+            one.committed,
+        )
+        _check(
+            (found.life, found.incarnation, found.term, found.acked_term),
+            (found.acked, found.committed),
+        )
+        known[one.node_id] = found
+    return known
+
+
+def _check(numbers: Iterable[int], indexes: Iterable[int]) -> None:
+    for number in numbers:
+        if number > NUMBER_MAX:
+            raise LivesFormatError(f"number {number}, above {NUMBER_MAX}")
+    for index in indexes:
+        if index < NO_INDEX:
+            raise LivesFormatError(f"index {index}")

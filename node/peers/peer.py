@@ -1,0 +1,74 @@
+"""What the peer link knows of one other node: address, connections, counters.
+
+A record without behaviour of its own; the link moves everything in it.
+"""
+
+import asyncio
+
+from node.peers.connection import PeerConnection, Traffic
+from node.peers.types import PeerStats
+from raft.messages import NodeId
+
+
+class LinkPeer:
+    """One other node."""
+
+    __slots__ = (
+        "accepted",
+        "address",
+        "dialled",
+        "dialler",
+        "dropped_full_count",
+        "dropped_unconnected_count",
+        "handshake_count",
+        "is_tried",
+        "last_trouble",
+        "node",
+        "traffic",
+    )
+
+    def __init__(self, node: NodeId, address: tuple[str, int]) -> None:
+        self.node, self.address = node, address
+        self.dialler: asyncio.Task[None] | None = None
+        """Keeps a connection to it, from the start of the link on."""
+        self.dialled: PeerConnection | None = None
+        self.accepted: PeerConnection | None = None
+        """Invariant: a connection in either place may be used for sending now."""
+        self.traffic = Traffic()
+        self.dropped_unconnected_count = self.dropped_full_count = self.handshake_count = 0
+        self.last_trouble = ""
+        self.is_tried = False
+        """It was met, or could not be reached, since the start of the link."""
+
+    @property
+    def connections(self) -> list[PeerConnection]:
+        """Those that may be used, at most two."""
+        return [each for each in (self.dialled, self.accepted) if each is not None]
+
+    @property
+    def queued_size_bytes(self) -> int:
+        """Bytes that wait to be sent to it."""
+        return sum(each.queued_size_bytes for each in self.connections)
+
+    def stats(self) -> PeerStats:
+        """Return a picture."""
+        connections, traffic = self.connections, self.traffic
+        info = connections[0].info if connections else None
+        host, port = self.address
+        return PeerStats(
+            node=self.node,
+            host=host,
+            port=port,
+            is_connected=bool(connections),
+            connection_count=len(connections),
+            version=info.version if info is not None else "",
+            queued_size_bytes=self.queued_size_bytes,
+            sent_frame_count=traffic.sent_frame_count,
+            sent_size_bytes=traffic.sent_size_bytes,
+            received_frame_count=traffic.received_frame_count,
+            received_size_bytes=traffic.received_size_bytes,
+            dropped_unconnected_count=self.dropped_unconnected_count,
+            dropped_full_count=self.dropped_full_count,
+            handshake_count=self.handshake_count,
+            last_trouble=self.last_trouble,
+        )

@@ -1,0 +1,112 @@
+"""TLS from three PEM files: contexts for the peer link, credentials for the gRPC services.
+
+Owns what is demanded of the other side; must not know the configuration file or the handshakes.
+With a CA file peers prove certificates of that CA to each other; without one a peer that dials
+trusts the system's CAs and proves nothing itself. A certificate must name the host (name or IP
+address) that peers and clients dial. Files are read when a node starts, and not again.
+"""
+
+import ssl
+from pathlib import Path
+from typing import NamedTuple
+
+import grpc
+
+from node.errors.common import NodeError
+from node.peers.certificates import earliest_end_unix_s
+
+
+class TlsFileError(NodeError):
+    """A TLS file cannot be used. The node does not start."""
+
+    code = "node.tls_file"
+    status = "FAILED_PRECONDITION"
+
+    def __init__(self, paths: str, reason: str) -> None:
+        super().__init__(paths, reason)
+        self.paths, self.reason = paths, reason
+
+    def __str__(self) -> str:
+        return f"{self.paths}: {self.reason}; check that the PEM files exist and belong together"
+
+
+class TlsFiles(NamedTuple):
+    """Where the PEM files are, as configured."""
+
+    certificate: Path
+    """Chain of this node, its own certificate first."""
+    key: Path
+    ca: Path | None = None
+    """Who signs the certificates of the peers."""
+
+
+def server_context(files: TlsFiles) -> ssl.SSLContext:
+    """Return the context for connections that come in from peers. Raises TlsFileError."""
+    context = _context(files, ssl.PROTOCOL_TLS_SERVER)
+    if files.ca is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def client_context(files: TlsFiles) -> ssl.SSLContext:
+    """Return the context for dialling peers, whose host name is checked. Raises TlsFileError."""
+    context = _context(files, ssl.PROTOCOL_TLS_CLIENT)
+    if files.ca is None:
+        context.load_default_certs()
+    return context
+
+
+def grpc_client_credentials(files: TlsFiles) -> grpc.ChannelCredentials:
+    """Return what dials the client service of another node. Raises TlsFileError."""
+    roots = _read(files.ca) if files.ca is not None else None
+    return grpc.ssl_channel_credentials(roots, _read(files.key), _read(files.certificate))
+
+
+def grpc_server_credentials(
+    files: TlsFiles, *, require_client_certificate: bool
+) -> grpc.ServerCredentials:
+    """Return credentials for the gRPC services. Raises TlsFileError, also for what gRPC would only
+    complain about at the first connection."""
+    server_context(files)
+    ca = _read(files.ca) if files.ca is not None else None
+    return grpc.ssl_server_credentials(
+        [(_read(files.key), _read(files.certificate))],
+        root_certificates=ca,
+        require_client_auth=require_client_certificate,
+    )
+
+
+def ends_unix_s(files: TlsFiles) -> dict[str, int]:
+    """Return when the first certificate of each file ends, by `certificate` and `ca`: from then on
+    new connections are refused. Raises TlsFileError."""
+    found = {"certificate": earliest_end_unix_s(_text(files.certificate))}
+    if files.ca is not None:
+        found["ca"] = earliest_end_unix_s(_text(files.ca))
+    return {name: unix_s for name, unix_s in found.items() if unix_s is not None}
+
+
+def _context(files: TlsFiles, protocol: int) -> ssl.SSLContext:
+    context = ssl.SSLContext(protocol)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3  # All peers are of this project.
+    try:
+        # A key with a passphrase would ask on the terminal and hang the node: give none.
+        context.load_cert_chain(files.certificate, files.key, password="")
+    except (OSError, ValueError) as error:
+        raise TlsFileError(f"{files.certificate}, {files.key}", str(error)) from error
+    if files.ca is not None:
+        try:
+            context.load_verify_locations(files.ca)
+        except (OSError, ValueError) as error:
+            raise TlsFileError(str(files.ca), str(error)) from error
+    return context
+
+
+def _text(path: Path) -> str:
+    return _read(path).decode("utf-8", "replace")
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise TlsFileError(str(path), str(error)) from error

@@ -1,0 +1,153 @@
+"""The seam of the peer link: who takes its frames, its limits, and the picture of its state.
+
+Types only. The driver's side implements `LinkHandler`; everything else is told through `LinkStats`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from node.peers.frames import FRAME_SIZE_BYTES_MAX, FrameKind
+from raft.lives import Known
+from raft.messages import Index, NodeId
+
+
+class LinkHandler(Protocol):
+    """Takes what comes from the peers. Called on the loop's thread, never after `stop` began.
+
+    An exception other than PeerProtocolError is a bug: it goes to the exception handler of the
+    event loop, which has to end the process.
+    """
+
+    def on_frame(self, node: NodeId, kind: FrameKind, header: bytes, payload: memoryview) -> None:
+        """Take one frame. The payload is valid during the call only.
+
+        Raises PeerProtocolError to have the connection dropped."""
+        ...
+
+    def on_connected(self, node: NodeId, last_index: Index, address: str) -> None:
+        """The peer can be reached. `last_index` is of its log as of now, `address` its client
+        service."""
+        ...
+
+    def on_disconnected(self, node: NodeId) -> None:
+        """A connection broke, and frames on it may be lost. `on_connected` follows at once if
+        another one is left."""
+        ...
+
+    def last_index(self) -> Index:
+        """Return the last index of the own log, for the handshake."""
+        ...
+
+
+class PeerLives(Protocol):
+    """Tells which nodes came back on an old copy of their disk (node.replication.lives)."""
+
+    def tell(self, node: NodeId) -> bytes:
+        """Return what goes into a handshake with `node`."""
+        ...
+
+    def remembered(self) -> Mapping[NodeId, Known]:
+        """Return what is remembered of all nodes now, for `judge` of an answer to come."""
+        ...
+
+    def judge(self, node: NodeId, lives: bytes, asked: Mapping[NodeId, Known]) -> str:
+        """Return why `node` is not to be believed; empty if it is. `asked` is of the moment when it
+        was asked. Raises LivesFormatError."""
+        ...
+
+
+class NoLives:
+    """Nobody is judged."""
+
+    def tell(self, node: NodeId) -> bytes:
+        return b""
+
+    def remembered(self) -> Mapping[NodeId, Known]:
+        return {}
+
+    def judge(self, node: NodeId, lives: bytes, asked: Mapping[NodeId, Known]) -> str:
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkLimits:
+    """Every limit of a link. A wrong value raises ValueError by name."""
+
+    queued_size_bytes_max: int = 16 << 20
+    """Bytes waiting to be sent to one peer. Twice the byte window of the leader, so that nothing
+    is dropped while a peer reads at all."""
+    handshake_count_max: int = 64
+    """Unfinished handshakes. One more makes the oldest go, so that strangers who say nothing keep
+    no peer out."""
+    handshake_ms_max: int = 3000
+    """From the first byte of TCP to the end of the handshake, on both sides."""
+    buffer_size_bytes: int = 256 << 10
+    """Receive buffer of a peer's connection; it grows for larger frames. A stranger has 4 KiB."""
+    ping_ms: int = 1000
+    """Silence on a connection after which a sign of life is asked for."""
+    silence_ms_max: int = 4000
+    """Silence after which a connection is dropped: the peer hangs, or is gone without a word."""
+    reconnect_ms_min: int = 50
+    reconnect_ms_max: int = 1000
+    """Pause between attempts to connect: doubled each time, and shortened by up to half at
+    random."""
+    first_meeting_ms_max: int = 1000
+    """How long a node that starts waits until each peer was met or could not be reached, before it
+    takes part in elections: one of them may know that its disk is an old copy."""
+    close_ms_max: int = 1000
+    """Time for a Goodbye to leave before the connection is cut."""
+    log_interval_ms: int = 10_000
+    """One line for each kind of trouble in this time; the rest is counted."""
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, is {getattr(self, name)}")
+        if self.queued_size_bytes_max < FRAME_SIZE_BYTES_MAX + 4:
+            raise ValueError(
+                f"queued_size_bytes_max must hold one frame of {FRAME_SIZE_BYTES_MAX + 4} bytes"
+            )
+        if self.silence_ms_max < 2 * self.ping_ms:
+            raise ValueError("silence_ms_max must be at least twice ping_ms")
+        if self.reconnect_ms_max < self.reconnect_ms_min:
+            raise ValueError("reconnect_ms_max must not be below reconnect_ms_min")
+
+
+class PeerStats(NamedTuple):
+    """One peer."""
+
+    node: NodeId
+    host: str
+    port: int
+    is_connected: bool
+    connection_count: int
+    """0 to 2: the one this node dialled, and the one the peer dialled."""
+    version: str
+    queued_size_bytes: int
+    sent_frame_count: int
+    sent_size_bytes: int
+    received_frame_count: int
+    received_size_bytes: int
+    dropped_unconnected_count: int
+    """Frames not sent because there was no connection."""
+    dropped_full_count: int
+    """Frames not sent because too many bytes waited already."""
+    handshake_count: int
+    """Connections that were good, since the start."""
+    last_trouble: str
+    """Why the last connection ended or was refused; empty if none did."""
+
+
+class LinkStats(NamedTuple):
+    """Counters and fill levels of a link."""
+
+    peers: tuple[PeerStats, ...]
+    handshake_count: int
+    """Unfinished now, of connections that came in."""
+    accepted_count: int
+    """Connections that came in, since the start."""
+    accept_failure_count: int
+    """Accepts that failed, as when the process is out of descriptors."""
+    closed_counts: Mapping[str, int]
+    """By CloseCode: connections refused, dropped or lost, since the start."""

@@ -1,0 +1,226 @@
+"""The replicated state of a master-slave replica: what it begins with, and what a cut does to it.
+
+Owns the state machine over a log without entries, its checkpoints, and images of it for replicas
+whose log does not reach back far enough. Must not know links or roles. An index is the position of
+the end of a batch less one, so `applied_index` is the readers' limit less one. A checkpoint and an
+image name the epoch of their last byte: with their position that identifies the log below, so one
+that belongs to a history that was cut off is never used.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from node.config.limits import Limits
+from node.replication.ha.core.sender import HaProtocolError
+from node.replication.ha.core.types import EpochStart
+from node.replication.ha.storage.image import Image, decode, encode
+from node.replication.ha.storage.log import HaLog
+from node.state.checkpoint_files import CheckpointFiles, History
+from node.state.machine import StateMachine
+from node.state.state import StateImage
+from store.errors import FileSystemError, PositionRangeError, StoreFullError
+from store.files.file_system import FileSystem
+from store.log.cut_file import CutFile
+
+
+class _Known(NamedTuple):
+    """A state, and the epoch of the last byte it has."""
+
+    state: StateImage
+    epoch: EpochStart
+
+    @property
+    def position(self) -> int:
+        return self.state.applied_index + 1
+
+
+class Checkpoint:
+    """A copy of the state at one moment."""
+
+    def __init__(self, owner: "AppliedState", known: _Known) -> None:
+        """For `AppliedState.checkpoint` only."""
+        self._owner, self._known = owner, known
+
+    @property
+    def position(self) -> int:
+        """Do not save it before `HaLog.durable` is here or behind."""
+        return self._known.position
+
+    def save(self) -> None:
+        """Write it; durable on return. On the maintenance thread. Raises as `CheckpointFiles.save`:
+        a full disk postpones it, SyncFailedError: stop."""
+        self._owner.save(self._known)
+
+
+def _never(_begin: int) -> bool:
+    return False
+
+
+class AppliedState:
+    """One per replica. On the loop's thread, except for `Checkpoint.save` and the work of
+    `make_image`."""
+
+    def __init__(self, log: HaLog, fs: FileSystem, limits: Limits) -> None:
+        """Load the newest checkpoint that fits the log, and apply what readers saw already.
+
+        Raises as `CheckpointFiles.load` and as `apply`.
+        """
+        self._log = log
+        self.files: Final = CheckpointFiles(fs, log.store.root)
+        state, history = self.files.load(), self.files.history
+        self._saved = _Known(state, EpochStart(*history)) if state and history else None
+        """The newest generation on the disk, whatever history it is of."""
+        self._pending: Image | None = None
+        """Becomes the state once the log reaches it."""
+        self.is_missing = False
+        """The log does not reach back far enough to build the state: it needs an image.
+
+        Until it has one, do not promote this replica, and serve no calls from its state. Its log
+        goes on and its acks are true.
+        """
+        self.machine: Final = StateMachine(log.store, limits, None)
+        """For the broker; its `state` is replaced by a cut, so look that up each time."""
+        self.machine.listen(log.store)
+        self._begin()
+
+    @property
+    def applied(self) -> int:
+        """The state has everything before this position; 0 while it is missing."""
+        return self.machine.applied_index + 1
+
+    def apply(self, confirm: int) -> None:
+        """Let readers see the log up to here, and take the commands in it over.
+
+        Raises StoreFullError or FileSystemError: call it again later. Anything else: stop.
+        """
+        self._log.dispatch(confirm)
+        if self.is_missing:
+            self._log.store.take_watched()  # They are read again once there is a state.
+            if not self._install():
+                return
+        self.machine.apply(self.applied, self._log.dispatched)
+
+    def cut(
+        self, lo: int, hi: int, epoch: int, on_aside: Callable[[CutFile], None] = lambda _: None
+    ) -> None:
+        """Do the effect `Cut`: `HaLog.cut`, and the state as it was at `lo` or before."""
+        self._log.cut(lo, hi, epoch, on_aside)
+        if self.is_missing or self.applied > lo:
+            # What could not be read now, `apply` takes over later.
+            with contextlib.suppress(StoreFullError, FileSystemError):
+                self._begin()
+        else:
+            self.machine.forget_ahead()
+
+    # --- What it begins with ---
+
+    def _begin(self) -> None:
+        """Build the state from the newest checkpoint of this log, or from the log alone."""
+        log, saved = self._log, self._saved
+        known = saved if saved is not None and self._fits(saved) else None
+        begin = known.position if known is not None else 0
+        self.is_missing = begin < log.min_position
+        if self.is_missing or known is None:
+            self.machine.go_back(None)
+        else:
+            self.machine.go_back(known.state)
+            log.dispatch(begin)  # It was seen; after a power loss the queues may be behind.
+        if not self.is_missing:
+            self.machine.apply(self.applied, log.dispatched)
+
+    def _fits(self, known: _Known) -> bool:
+        """Say whether the log holds what this state was made of."""
+        position, log = known.position, self._log
+        if position == 0:
+            return True
+        return position <= log.end and known.epoch == log.epoch_at(position - 1)
+
+    # --- Images ---
+
+    @property
+    def wants_image(self) -> bool:
+        """An image has to be fetched from the master: missing, and none is on its way in."""
+        return self.is_missing and (self._pending is None or self._is_of_other_history())
+
+    def _is_of_other_history(self) -> bool:
+        """The log went on with another epoch than the one that the image is of."""
+        pending, epochs = self._pending, self._log.epochs
+        assert pending is not None
+        if epochs.last.number < pending.epoch.number:
+            return False  # It has not come so far.
+        return epochs.at(pending.position - 1) != pending.epoch
+
+    def _install(self) -> bool:
+        """Make the pending image the state, once it fits; say whether there is a state now."""
+        pending, log = self._pending, self._log
+        if pending is None or log.dispatched < max(pending.position, log.min_position):
+            return False
+        self._pending = None
+        is_here = log.min_position <= pending.position
+        if not is_here or not self._fits(_Known(pending.state, pending.epoch)):
+            return False
+        self.machine.go_back(pending.state)
+        self.is_missing = False
+        return True
+
+    def make_image(self) -> Callable[[], bytes]:
+        """Return the work that makes an image of this moment, for the maintenance thread.
+
+        Of a master, or of any replica that has its state. Raises PositionRangeError on that thread
+        when files were deleted meanwhile: take another.
+        """
+        assert not self.is_missing, "a state that is missing has no image"
+        log = self._log
+        known, begin = self._now(), log.min_position
+
+        def make() -> bytes:
+            next_offsets = log.store.next_offsets_at(begin)
+            if log.min_position != begin:  # Deleted meanwhile: offsets were counted from there.
+                raise PositionRangeError("image", begin, log.min_position, log.end)
+            return encode(Image(begin, next_offsets, known.epoch, known.state))
+
+        return make
+
+    def take_image(self, data: bytes, is_behind: Callable[[int], bool] = _never) -> None:
+        """Take an image that was asked for: an empty log begins where it says.
+
+        So does one of which `is_behind(begin)` says that its master has deleted what comes next:
+        it is set aside as a whole. The image becomes the state once the log reaches it, if it is of
+        the same history then. Raises HaProtocolError for bytes that are none; StoreFullError or
+        FileSystemError: ask for another one later; SyncFailedError: stop.
+        """
+        image, log = decode(data), self._log
+        if not log.is_empty and is_behind(image.begin):
+            if log.dispatched < log.end:
+                raise HaProtocolError(f"readers see {log.dispatched} of {log.end} so far")
+            log.set_all_aside()
+        if log.is_empty:
+            if image.begin != log.end or self.is_missing or not log.may_begin:
+                log.begin_at(image.begin, image.next_offsets)
+            self._begin()
+        self._pending = image if self.is_missing else None
+        self.apply(log.dispatched)
+
+    # --- Checkpoints ---
+
+    def checkpoint(self) -> Checkpoint | None:
+        """Return a copy of the state to be saved; None if nothing changed since the last one."""
+        if self.is_missing or self.applied == self.checkpoint_position:
+            return None
+        return Checkpoint(self, self._now())
+
+    def save(self, known: _Known) -> None:
+        """For `Checkpoint.save` only."""
+        self.files.save(known.state, time.time_ns() // 1_000_000, History(*known.epoch))
+        self._saved = known
+
+    @property
+    def checkpoint_position(self) -> int:
+        """Up to where the newest checkpoint that fits the log goes: what no deletion may pass."""
+        saved = self._saved
+        return saved.position if saved is not None and self._fits(saved) else 0
+
+    def _now(self) -> _Known:
+        return _Known(self.machine.image(), self._log.epoch_at(self.applied - 1))

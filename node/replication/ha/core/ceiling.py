@@ -1,0 +1,52 @@
+"""How far the epoch that a peer shows may be ahead of what this replica knows.
+
+Owns the bound; must not know frames or roles. An epoch is bound on the disk as soon as a peer shows
+a higher one, and there are 31 bits of them: one frame with the last would end all promotions. The
+rule is that of `raft.ceiling`, which has the argument; the two modes share no code.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from node.replication.ha.core.types import EPOCH_END
+
+EPOCH_JUMP_MAX: Final = 1024
+EPOCH_WINDOW_MS: Final = 600_000
+"""Epochs within ten minutes. A promotion binds a fence of replicas on their disks, so an honest
+group begins none a second for long: 600 in that time. Whoever sends what he likes needs 2**21
+windows to the end: 40 years."""
+EPOCH_JUMP_AT_START_MAX: Final = 1 << 16
+"""The same for the first window of a process, since it may have slept, or be new in an old group: a
+promotion an hour for seven years. It takes 32,000 restarts of a replica to the end."""
+
+
+class EpochCeiling:
+    """In memory only: a start begins a new window."""
+
+    __slots__ = ("_renew_at_ms", "_was_refused", "limit")
+
+    def __init__(self, number: int) -> None:
+        self._renew_at_ms: int | None = None
+        self._was_refused = False
+        self.limit = min(number + EPOCH_JUMP_AT_START_MAX, EPOCH_END - 1)
+        """Highest epoch that is taken now. Invariant: below the end."""
+
+    def refuses(self, number: int) -> bool:
+        """Return whether an epoch is too far ahead, and remember it if so."""
+        if number <= self.limit:
+            return False
+        self._was_refused = True
+        return True
+
+    def pass_time(self, now_ms: int, number: int) -> None:
+        """Begin a window when one is over: from `number`, the highest that is known, or from the
+        old bound if it was met, so that a replica that slept for long follows in the end."""
+        if self._renew_at_ms is None:
+            self._renew_at_ms = now_ms + EPOCH_WINDOW_MS
+        if now_ms < self._renew_at_ms:
+            return
+        base = self.limit if self._was_refused else number
+        self.limit = min(base + EPOCH_JUMP_MAX, EPOCH_END - 1)
+        self._was_refused = False
+        self._renew_at_ms = now_ms + EPOCH_WINDOW_MS

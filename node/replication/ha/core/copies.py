@@ -1,0 +1,126 @@
+"""Who holds what, and which appends are decided by it.
+
+Owns the count of copies (per replica, never per link), the appends that wait for them, and the way
+of a replica with a new disk back into the count. Must not know frames or links.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+from node.replication.ha.core.effects import Resolved
+from node.replication.ha.core.types import Mode, Settings
+from store.errors import Outcome
+
+
+class Copies:
+    """Acked positions of the replicas that count, under one epoch of this master."""
+
+    __slots__ = ("_acks", "_copies", "epoch_start")
+
+    def __init__(self, settings: Settings, epoch_start: int) -> None:
+        self._copies = settings.copies
+        self.epoch_start = epoch_start
+        self._acks: dict[int, int] = {}
+
+    def on_ack(self, replica_id: int, position: int) -> None:
+        """Note an ack of a replica that is bound to this epoch and counts.
+
+        Below the start of the epoch it proves nothing yet: such a replica would rank its log by an
+        older epoch at the next fence, and what it holds could lose there (the copy of an old term
+        that Raft does not count, either).
+        """
+        if position >= self.epoch_start:
+            self._acks[replica_id] = max(position, self._acks.get(replica_id, 0))
+
+    def forget(self, replica_id: int) -> None:
+        """Count a replica no more: its disk is new."""
+        self._acks.pop(replica_id, None)
+
+    def position(self, durable: int) -> int:
+        """Return up to where k copies are synced, the master's own one of them."""
+        if len(self._acks) + 1 < self._copies:
+            return 0
+        others = sorted(self._acks.values(), reverse=True)
+        return min([durable, *others[: self._copies - 1]])
+
+    def holders(self, position: int) -> list[int]:
+        """Return the other replicas that hold everything below `position` synced."""
+        return sorted(replica for replica, ack in self._acks.items() if ack >= position)
+
+    def acked(self, replica_id: int) -> int | None:
+        """Return up to where a replica that counts has synced this epoch; None: not so far."""
+        return self._acks.get(replica_id)
+
+    def count(self, position: int, durable: int) -> int:
+        """Return how many replicas hold everything below `position` synced."""
+        return sum(ack >= position for ack in self._acks.values()) + (durable >= position)
+
+
+class _Waiting(NamedTuple):
+    end: int
+    waiter: object
+
+
+class Waiters:
+    """Appends of one master that are not decided yet, by the mode each was taken in."""
+
+    __slots__ = ("_waiting",)
+
+    def __init__(self) -> None:
+        self._waiting: dict[Mode, deque[_Waiting]] = {mode: deque() for mode in Mode}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._waiting.values()))
+
+    def add(self, end: int, mode: Mode, waiter: object) -> None:
+        self._waiting[mode].append(_Waiting(end, waiter))
+
+    def resolve(self, copies: Copies, durable: int) -> list[Resolved]:
+        """Take out what is decided, oldest first in each mode."""
+        found: list[Resolved] = []
+        for mode, limit in ((Mode.SYNC, copies.position(durable)), (Mode.ASYNC, durable)):
+            waiting = self._waiting[mode]
+            while waiting and waiting[0].end <= limit:
+                end, waiter = waiting.popleft()
+                count = copies.count(end, durable)
+                found.append(Resolved(waiter, end, Outcome.APPLIED, mode, count))
+        return found
+
+    def give_up(self) -> list[Resolved]:
+        """Take out all: this replica will never know."""
+        found = [
+            Resolved(waiting.waiter, waiting.end, Outcome.UNKNOWN, mode, 0)
+            for mode, queue in self._waiting.items()
+            for waiting in queue
+        ]
+        for queue in self._waiting.values():
+            queue.clear()
+        return found
+
+
+class Admission:
+    """The way of one replica with a new disk into the count (fault-matrix H11).
+
+    It may have bound a higher number before it lost its disk, and a candidate may still hold that
+    promise. So every other replica has to confirm this epoch *after* the new disk was seen: a
+    candidate is bound to its own number and would answer with that.
+    """
+
+    __slots__ = ("_confirmed", "_others", "incarnation", "is_sent")
+
+    def __init__(self, settings: Settings, me: int, joining: int, incarnation: int) -> None:
+        self.incarnation = incarnation
+        self.is_sent = False
+        self._others = set(settings.replica_ids) - {me, joining}
+        self._confirmed: set[int] = set()
+
+    def confirm(self, replica_id: int) -> None:
+        """Note that a replica confirmed the epoch, asked after this was made."""
+        self._confirmed.add(replica_id)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the replica may count once it holds everything."""
+        return self._confirmed >= self._others

@@ -1,0 +1,261 @@
+"""The master side: the fence, the log of the longest, streams, copies, acks.
+
+Owns what a candidate and a master do, and what a donor does for a candidate. Must not know how a
+slave cuts its log. Sources: fault-matrix 7 C2, C3; design 8.
+"""
+
+from __future__ import annotations
+
+from node.replication.ha.core import follower
+from node.replication.ha.core.copies import Admission, Copies
+from node.replication.ha.core.effects import LossReport, Send
+from node.replication.ha.core.epochs import Epochs, Rank
+from node.replication.ha.core.sender import HaProtocolError, Sender
+from node.replication.ha.core.state import Link, Read, State
+from node.replication.ha.core.types import EPOCH_END, Binding, Mode, PromotionError, Role, Standing
+from node.replication.ha.core.wire import Ack, Admit, Bind, Bound, Handshake, Hello
+
+
+def promote(s: State, nonce: int, number: int) -> None:
+    """Begin a promotion: bind the own epoch first, then ask all others."""
+    number = number or s.highest_seen + 1
+    check_promotion(s, number)
+    s.step_down("promoted again")
+    s.bind(Binding(number, s.me, nonce), s.mode)
+    s.change_role(Role.CANDIDATE, "promotion begins")
+    for link in s.downs():
+        link.promise = link.handshake = None
+        ask(s, link)
+    evaluate(s)
+
+
+def check_promotion(s: State, number: int) -> None:
+    """Raise PromotionError if this replica cannot begin this epoch."""
+    if s.replica.standing is not Standing.FULL:
+        raise PromotionError(f"replica {s.me} has a new disk and does not count yet")
+    if number >= EPOCH_END:
+        raise PromotionError(
+            f"epoch {number} is the end of all epochs; stop all nodes of the group and lower them "
+            f"together with 'qlog term'"
+        )
+    if number <= s.bound.number:
+        raise PromotionError(f"epoch {number} is not above {s.bound.number}, which is bound")
+
+
+def ask(s: State, link: Link) -> None:
+    """Have a peer bind my epoch, or confirm that it still is."""
+    link.asked += 1
+    s.fx.send.append(Send(link.id, Bind(s.bound, s.mode)))
+
+
+def begin_read(s: State, read: object) -> None:
+    """Ask everybody once more, and note who has to answer.
+
+    A newer master binds `fence_count` replicas before it serves. Once so many have confirmed this
+    epoch after the read began that it cannot find enough others, whatever it acks comes later.
+    """
+    marks = {}
+    for link in s.downs():
+        ask(s, link)
+        marks[link.id] = link.asked
+    s.reads.append(Read(read, marks))
+    _confirm_reads(s)
+
+
+def _confirm_reads(s: State) -> None:
+    if s.confirm < s.copies.epoch_start:
+        return  # What older epochs acked need not be below the readers' limit yet.
+    needed = len(s.settings.replica_ids) - s.settings.fence_count + 1
+    while s.reads:
+        confirmed = sum(
+            link.promise is not None
+            and link.promise.standing is Standing.FULL
+            and link.answered >= s.reads[0].marks.get(link.id, link.asked + 1)
+            for link in s.downs()
+        )
+        if confirmed + 1 < needed:
+            break
+        s.fx.reads.append(s.reads.popleft().read)
+
+
+def on_hello(s: State, link: Link, frame: Hello) -> None:
+    """Learn who dialled; an older link of the same replica goes."""
+    if frame.group != s.settings.group:
+        raise HaProtocolError(f"group {frame.group!r}, this is {s.settings.group!r}")
+    if frame.replica_id == s.me or frame.replica_id not in s.settings.replica_ids:
+        raise HaProtocolError(f"replica {frame.replica_id} is not of this group")
+    for other in s.downs():
+        if other.peer == frame.replica_id:
+            s.close(other, "the replica dialled again")
+    link.peer = frame.replica_id
+    if s.role is not Role.SLAVE:
+        ask(s, link)
+        for joining in s.admissions:
+            link.marks[joining] = link.asked
+        for read in s.reads:
+            read.marks[link.id] = link.asked
+    evaluate(s)
+
+
+def on_bound(s: State, link: Link, frame: Bound) -> None:
+    """Count a promise, or learn of a newer epoch."""
+    s.check_epoch(max(frame.binding.number, frame.last_epoch))
+    link.answered += 1
+    s.highest_seen = max(s.highest_seen, frame.binding.number)
+    if s.role is Role.SLAVE:
+        return
+    if frame.binding.number > s.bound.number:
+        s.step_down(f"replica {link.peer} is bound to epoch {frame.binding.number}")
+        return
+    if frame.binding != s.bound:
+        s.counts["promises_refused"] += frame.binding.number == s.bound.number
+        return  # An older answer, or the same number of somebody else: no promise.
+    link.promise = frame
+    if s.role is Role.MASTER:
+        _consider(s, link, frame)
+        _confirm_reads(s)
+    evaluate(s)
+
+
+def evaluate(s: State) -> None:
+    """Serve if the fence stands and no log in it is longer; else get that log (C3)."""
+    if s.role is not Role.CANDIDATE or not s.is_synced:
+        return
+    fence = [
+        (Rank(link.promise.last_epoch, link.promise.end), link.peer)
+        for link in s.downs()
+        if link.promise is not None and link.promise.standing is Standing.FULL
+    ]
+    if len(fence) + 1 < s.settings.fence_count:
+        return
+    best, donor = max(fence, default=(Rank(0, 0), s.me))
+    if s.epochs.rank(s.end) >= best:
+        _serve(s)
+    else:
+        _take_log_of(s, donor)
+
+
+def _take_log_of(s: State, donor: int) -> None:
+    link = s.up(donor)
+    if link is None or (s.receiver is not None and s.receiver.link == link.id):
+        return
+    if link.had_session:
+        # Frames of that session may still come, and the donor's log may have changed since.
+        s.close(link, "a fresh link is needed to take the donor's log")
+        return
+    follower.begin(s, link)
+
+
+def _serve(s: State) -> None:
+    if s.receiver is not None and (link := s.links.get(s.receiver.link)) is not None:
+        s.close(link, "the donor's log is taken")
+    known = [link.promise.known_confirm for link in s.downs() if link.promise is not None]
+    readable = max([s.known_confirm, *known])
+    if readable > s.end:
+        epoch = s.epochs.last.number
+        s.fx.losses.append(LossReport(epoch, s.end, readable, readable, False))
+    s.known_confirm = min(s.known_confirm, s.end)
+    s.epochs.append(s.bound.number, s.end)
+    s.fx.epochs = Epochs(s.epochs.entries)
+    s.copies = Copies(s.settings, s.end)
+    s.acked_here = s.end
+    s.change_role(Role.MASTER, "the fence stands")
+    for link in s.downs():
+        if link.promise is not None:
+            _consider(s, link, link.promise)
+        _stream(s, link)
+    advance(s)
+
+
+def on_handshake(s: State, link: Link, frame: Handshake) -> None:
+    """Begin a stream: as master, or as donor of the candidate I am bound to."""
+    if frame.replica_id != link.peer:
+        raise HaProtocolError(f"replica {link.peer} shakes hands as {frame.replica_id}")
+    if s.role is not Role.SLAVE:
+        if link.promise is not None:
+            link.handshake = frame
+            _stream(s, link)
+    elif s.bound.master_id == link.peer:
+        link.sender = Sender(link.id, frame, s.now_ms)
+        s.fx.send.append(link.sender.reply(s.epochs, s.end))
+
+
+def _stream(s: State, link: Link) -> None:
+    if s.role is Role.MASTER and link.handshake is not None:
+        link.sender = Sender(link.id, link.handshake, s.now_ms)
+        link.handshake = None
+        s.fx.send.append(link.sender.reply(s.epochs, s.end))
+
+
+def on_ack(s: State, link: Link, frame: Ack) -> None:
+    """Count what a slave has synced."""
+    sender = link.sender
+    if sender is None:
+        return  # Of an older session.
+    sender.on_ack(frame.position, s.log, s.end, s.now_ms)
+    if s.role is Role.MASTER and link.promise is not None:
+        partial = sender.handshake.is_learner or sender.handshake.is_from_last_file
+        if link.promise.standing is Standing.FULL and not partial:
+            s.copies.on_ack(link.peer, sender.acked)
+            advance(s)
+        _admit(s, link)
+
+
+def advance(s: State) -> None:
+    """Move the readers' limit and decide appends."""
+    if s.role is not Role.MASTER:
+        return
+    limit = s.durable if s.mode is Mode.ASYNC else s.copies.position(s.durable)
+    if limit > s.confirm:
+        s.set_confirm(limit)
+        _confirm_reads(s)
+    for found in s.waiters.resolve(s.copies, s.durable):
+        s.acked_here = max(s.acked_here or 0, found.end)
+        s.fx.resolved.append(found)
+
+
+def pump(s: State) -> None:
+    """Fill every stream. What this input brought is not in the log yet: the next one ships it."""
+    if s.fx.write:
+        return
+    for link in s.downs():
+        if link.sender is not None:
+            s.fx.send += link.sender.ship(s.log, s.epochs, s.end, s.confirm, s.settings, s.now_ms)
+
+
+def tick(s: State) -> None:
+    """Close links of slaves that say nothing."""
+    for link in s.downs():
+        if link.sender is not None and link.sender.is_silent(s.settings, s.now_ms):
+            s.close(link, f"nothing heard for {s.settings.silence_ms} ms")
+
+
+# The way of a replica with a new disk back into the count.
+
+
+def _consider(s: State, link: Link, promise: Bound) -> None:
+    """Take note of a promise to a serving master, for admissions."""
+    if promise.standing is Standing.JOINING:
+        s.copies.forget(link.peer)
+        known = s.admissions.get(link.peer)
+        if known is None or known.incarnation != promise.incarnation:
+            s.admissions[link.peer] = Admission(s.settings, s.me, link.peer, promise.incarnation)
+            for other in s.downs():
+                if other is not link:
+                    ask(s, other)
+                    other.marks[link.peer] = other.asked
+    else:
+        s.admissions.pop(link.peer, None)
+    for joining, admission in s.admissions.items():
+        if link.answered >= link.marks.get(joining, link.asked + 1):
+            admission.confirm(link.peer)
+
+
+def _admit(s: State, link: Link) -> None:
+    admission, sender = s.admissions.get(link.peer), link.sender
+    if admission is None or not admission.is_open or admission.is_sent or sender is None:
+        return
+    if sender.next is not None and sender.acked >= max(s.copies.epoch_start, s.confirm):
+        admission.is_sent = True
+        link.asked += 1
+        s.fx.send.append(Send(link.id, Admit(s.bound.number, admission.incarnation)))

@@ -1,0 +1,332 @@
+"""One replica of a master-slave group: inputs in, effects out (design 8, fault-matrix 7 C2, C3).
+
+Owns the inputs and who handles them; must not know sockets, files or where the time comes from.
+Each input returns its `Effects`; the shell does them in order before the next input.
+
+A replica keeps dialling every other one and follows whoever it is bound to. A promotion binds its
+epoch on a fence of replicas, takes the longest log among them, and only then serves. Nothing here
+trusts a controller: its advice starts a promotion, and the fence decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from node.replication.ha.core import follower, leader
+from node.replication.ha.core.effects import Effects, LinkId, LogView, Send
+from node.replication.ha.core.epochs import Epochs
+from node.replication.ha.core.sender import EpochJumpError, HaProtocolError
+from node.replication.ha.core.state import Link, State
+from node.replication.ha.core.types import (
+    NO_REPLICA,
+    HaBusyError,
+    Mode,
+    NotMasterError,
+    PromotionError,
+    ReplicaState,
+    Role,
+    Settings,
+)
+from node.replication.ha.core.wire import (
+    Ack,
+    Admit,
+    Bind,
+    Bound,
+    Frame,
+    Handshake,
+    HandshakeReply,
+    Hello,
+    Transfer,
+)
+
+
+class Machine:
+    """See the module. One thread; nothing blocks."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        me: int,
+        log: LogView,
+        replica: ReplicaState,
+        epochs: Epochs,
+        end: int,
+        *,
+        mode: Mode | None = Mode.SYNC,
+        confirm: int = 0,
+    ) -> None:
+        """Start from what is stored. All of the log up to `end` is durable, and ends a record.
+
+        `mode` is when it acks as master; None: as whoever it is bound to does. `confirm`: readers
+        here have seen the log up to there.
+        A restarted master never goes on in its epoch: it may have shipped bytes that it lost.
+        """
+        # A crash may have lost the bytes before the start of an epoch that was just taken over.
+        epochs.trim(end)
+        self.state = State(settings, me, log, replica, epochs, end, mode)
+        assert confirm <= end, f"readers saw {confirm} of a log that ends at {end}"
+        self.state.confirm = self.state.known_confirm = confirm
+
+    # What can be asked.
+
+    @property
+    def role(self) -> Role:
+        """What this replica does now."""
+        return self.state.role
+
+    @property
+    def confirm(self) -> int:
+        """Readers may read up to here."""
+        return self.state.confirm
+
+    def check_append(self) -> None:
+        """Raise NotMasterError or HaBusyError unless an append may be written now."""
+        s = self.state
+        if s.role is not Role.MASTER:
+            raise _not_master(s)
+        if len(s.waiters) >= s.settings.waiter_count_max:
+            raise HaBusyError(len(s.waiters), s.settings.waiter_count_max)
+
+    def stats(self) -> dict[str, int]:
+        """Return counters and what stands against limits."""
+        s = self.state
+        held = {"waiters": len(s.waiters), "waiters_max": s.settings.waiter_count_max}
+        positions = {"end": s.end, "durable": s.durable, "confirm": s.confirm}
+        return dict(s.counts) | held | positions | {"epoch": s.bound.number}
+
+    # Links. A link id is used once.
+
+    def dialled(self, link_id: LinkId, peer: int) -> Effects:
+        """A connection to another replica is there."""
+
+        def run(s: State) -> None:
+            old = s.up(peer)
+            if old is not None:
+                s.close(old, "dialled again")
+            s.links[link_id] = Link(link_id, peer, is_upstream=True)
+            hello = Hello(s.me, s.replica.incarnation, s.settings.group)
+            s.fx.send.append(Send(link_id, hello))
+            leader.evaluate(s)
+
+        return self._do(run)
+
+    def accepted(self, link_id: LinkId) -> Effects:
+        """Somebody dialled; who, its first frame says."""
+
+        def run(s: State) -> None:
+            s.links[link_id] = Link(link_id, NO_REPLICA, is_upstream=False)
+
+        return self._do(run)
+
+    def disconnected(self, link_id: LinkId) -> Effects:
+        """A link is gone."""
+
+        def run(s: State) -> None:
+            link = s.links.get(link_id)
+            if link is not None:
+                s.drop(link)
+                leader.evaluate(s)
+
+        return self._do(run)
+
+    def received(self, link_id: LinkId, frame: Frame) -> Effects:
+        """Take a frame. One that cannot be meant closes the link and changes nothing else."""
+
+        def run(s: State) -> None:
+            link = s.links.get(link_id)
+            if link is None:
+                return
+            try:
+                _receive(s, link, frame)
+            except HaProtocolError as error:
+                s.counts["violations"] += 1
+                s.close(link, str(error))
+                leader.evaluate(s)
+
+        return self._do(run)
+
+    def heard(self, link_id: LinkId) -> Effects:
+        """Something came on a link that is for the shell alone: whoever sent it lives."""
+
+        def run(s: State) -> None:
+            link = s.links.get(link_id)
+            if link is not None:
+                follower.heard(s, link)
+
+        return self._do(run)
+
+    def is_behind(self, link_id: LinkId, position: int) -> bool:
+        """Say whether who is followed on a link has deleted what comes next in this log, and
+        begins at `position`. The log has to begin there, too: with an image of that sender."""
+        link = self.state.links.get(link_id)
+        return link is not None and follower.is_behind(self.state, link, position)
+
+    # The log.
+
+    def appended(self, end: int, waiter: object) -> Effects:
+        """A serving master wrote records up to `end`; `waiter` waits for what the mode demands."""
+
+        def run(s: State) -> None:
+            _append(s, end, waiter)
+
+        return self._do(run)
+
+    def appended_all(self, appends: Iterable[tuple[int, object]]) -> Effects:
+        """The same for several appends, in order: they share transfers and a sync."""
+
+        def run(s: State) -> None:
+            for end, waiter in appends:
+                _append(s, end, waiter)
+
+        return self._do(run)
+
+    def durable_to(self, position: int) -> Effects:
+        """The log is synced up to `position`, by a sync that began after the last cut."""
+
+        def run(s: State) -> None:
+            assert s.durable <= position <= s.end, f"{position}, not {s.durable}..{s.end}"
+            s.durable = position
+            follower.answer(s)
+            follower.ack(s)
+            leader.advance(s)
+            leader.evaluate(s)
+
+        return self._do(run)
+
+    # Time and people.
+
+    def tick(self, now_ms: int) -> Effects:
+        """Time passes, on a clock that never goes back."""
+
+        def run(s: State) -> None:
+            s.pass_time(now_ms)
+            follower.tick(s)
+            leader.tick(s)
+            leader.evaluate(s)
+
+        return self._do(run)
+
+    def promote(self, nonce: int, number: int = 0) -> Effects:
+        """Try to become master. `nonce` is random, `number` the epoch; 0: above all that is known.
+
+        Raises PromotionError. Whether it succeeds, a role change tells.
+        """
+        return self._do(lambda s: leader.promote(s, nonce, number))
+
+    def check_promotion(self) -> None:
+        """Raise PromotionError unless `promote` with a number above all others would begin."""
+        leader.check_promotion(self.state, self.state.highest_seen + 1)
+
+    def advise(self, number: int, master_id: int, nonce: int) -> Effects:
+        """Take a controller's proposal for what it is: advice. What is impossible is counted."""
+
+        def run(s: State) -> None:
+            if master_id != s.me:
+                return
+            try:
+                s.check_epoch(number)
+                leader.promote(s, nonce, number)
+            except (PromotionError, EpochJumpError):
+                s.counts["advice_refused"] += 1
+
+        return self._do(run)
+
+    def resign(self, reason: str) -> Effects:
+        """Serve no more until promoted again, and let the slaves know by closing their links.
+
+        Appends that are not decided get the outcome unknown: wait for them first.
+        """
+
+        def run(s: State) -> None:
+            if s.role is Role.SLAVE:
+                return
+            s.step_down(reason)
+            for link in s.downs():
+                s.close(link, reason)
+
+        return self._do(run)
+
+    def lose_memory(self, incarnation: int) -> Effects:
+        """This disk was found to be an old copy: count for nothing until all of it is there again
+        (fault-matrix H11), under a new incarnation. Every link is made anew."""
+
+        def run(s: State) -> None:
+            s.step_down("this disk is an old copy")
+            s.forget(incarnation)
+            for link in list(s.links.values()):
+                s.close(link, "this disk is an old copy")
+
+        return self._do(run)
+
+    def confirm_master(self, read: object) -> Effects:
+        """Find out that no newer master can have acked anything before this call.
+
+        `reads` of later effects has it then; `reads_failed` if this replica serves no more. Raises
+        NotMasterError.
+        """
+
+        def run(s: State) -> None:
+            if s.role is not Role.MASTER:
+                raise _not_master(s)
+            leader.begin_read(s, read)
+
+        return self._do(run)
+
+    def set_mode(self, mode: Mode) -> Effects:
+        """Change when appends are acked, from the next one on. The fence is that of k either way,
+        so nothing that was acked with k copies is at risk."""
+
+        def run(s: State) -> None:
+            s.own_mode = mode
+            leader.advance(s)
+
+        return self._do(run)
+
+    def _do(self, run: Callable[[State], None]) -> Effects:
+        s = self.state
+        s.fx = fx = Effects()
+        run(s)
+        leader.pump(s)
+        return fx
+
+
+def _not_master(s: State) -> NotMasterError:
+    master = s.bound.master_id
+    return NotMasterError(NO_REPLICA if master == s.me else master)
+
+
+def _append(s: State, end: int, waiter: object) -> None:
+    assert s.role is Role.MASTER, "check_append comes first"
+    assert end > s.end, f"append to {end} of a log that ends at {s.end}"
+    s.end = end
+    s.waiters.add(end, s.mode, waiter)
+
+
+def _receive(s: State, link: Link, frame: Frame) -> None:
+    if link.is_upstream:
+        match frame:
+            case Bind():
+                follower.on_bind(s, link, frame)
+            case HandshakeReply():
+                follower.on_reply(s, link, frame)
+                leader.evaluate(s)
+            case Transfer():
+                follower.on_transfer(s, link, frame)
+            case Admit():
+                follower.on_admit(s, link, frame)
+            case _:
+                raise HaProtocolError(f"{type(frame).__name__} from the side that was dialled")
+        return
+    if isinstance(frame, Hello) == (link.peer != NO_REPLICA):
+        raise HaProtocolError(f"{type(frame).__name__} where HELLO comes first, and once")
+    match frame:
+        case Hello():
+            leader.on_hello(s, link, frame)
+        case Bound():
+            leader.on_bound(s, link, frame)
+        case Handshake():
+            leader.on_handshake(s, link, frame)
+        case Ack():
+            leader.on_ack(s, link, frame)
+        case _:
+            raise HaProtocolError(f"{type(frame).__name__} from the side that dialled")

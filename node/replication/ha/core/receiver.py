@@ -1,0 +1,88 @@
+"""The stream from one replica: what to cut, what to append, what may be acked.
+
+Owns the checks of everything a master (or a donor) sends; must not know why this replica follows
+it. Source: storage-formats 6.8.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from node.replication.ha.core.effects import LinkId
+from node.replication.ha.core.epochs import Epochs
+from node.replication.ha.core.sender import HaProtocolError
+from node.replication.ha.core.types import EpochStart
+from node.replication.ha.core.wire import HandshakeReply, Transfer
+
+
+class Point(NamedTuple):
+    """Where this log and the sender's part."""
+
+    position: int
+    is_common: bool
+    """False: nothing is common, the whole log goes."""
+
+
+class Receiver:
+    """A stream on one link. Made when the handshake is sent."""
+
+    __slots__ = (
+        "_sender_end",
+        "acked",
+        "epochs",
+        "has_begun",
+        "heard_ms",
+        "is_streaming",
+        "link",
+        "sent_ms",
+    )
+
+    def __init__(self, link: LinkId, now_ms: int) -> None:
+        self.link = link
+        self.epochs: Epochs | None = None
+        """The sender's, once it replied."""
+        self._sender_end = 0
+        self.is_streaming = False
+        """The first offset was reported."""
+        self.has_begun = False
+        """A transfer followed on what was reported."""
+        self.acked = 0
+        self.heard_ms = self.sent_ms = now_ms
+
+    def on_reply(self, reply: HandshakeReply, mine: Epochs, end: int, lowest: int) -> Point:
+        """Take the sender's epochs and return where to cut. Raises HaProtocolError."""
+        if self.epochs is not None:
+            raise HaProtocolError("a second reply to one handshake")
+        self._check_reply(reply)
+        self.epochs, self._sender_end = Epochs(reply.epochs), reply.end
+        point = mine.consistent_point(end, self.epochs, reply.end)
+        if point is None:
+            return Point(lowest, False)
+        return Point(max(point, lowest), True)
+
+    def check_transfer(self, transfer: Transfer, end: int, may_begin: bool) -> None:
+        """Raise HaProtocolError unless the bytes continue the log in the epoch they claim, or may
+        begin anywhere."""
+        assert self.epochs is not None
+        position, size_bytes = transfer.position, len(transfer.body)
+        if position != end and not (may_begin and position >= 0):
+            raise HaProtocolError(f"transfer at {position}, the log ends at {end}")
+        epoch = self.epochs.at(position)
+        if EpochStart(transfer.epoch, transfer.epoch_start) != epoch:
+            raise HaProtocolError(
+                f"epoch {transfer.epoch} from {transfer.epoch_start} at {position}, which is of "
+                f"epoch {epoch.number} from {epoch.start}"
+            )
+        for _, start in self.epochs.entries:
+            if position < start < position + size_bytes:
+                raise HaProtocolError(f"transfer at {position} spans the epoch start {start}")
+
+    @staticmethod
+    def _check_reply(reply: HandshakeReply) -> None:
+        last = EpochStart(0, -1)
+        for entry in reply.epochs:
+            if entry.number <= last.number or entry.start <= last.start:
+                raise HaProtocolError(f"epochs out of order: {last} then {entry}")
+            last = entry
+        if last.number != reply.last_epoch or last.start > reply.end:
+            raise HaProtocolError(f"last epoch {reply.last_epoch}, end {reply.end}, list to {last}")

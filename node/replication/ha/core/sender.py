@@ -1,0 +1,121 @@
+"""The stream to one replica: from its handshake to the bytes it lacks.
+
+Owns where a stream stands; must not know roles, fences or who counts. A master has one for each
+slave, a donor one for the candidate that takes its log. Source: storage-formats 6.8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from node.replication.ha.core.effects import LinkId, LogView, Send, Ship
+from node.replication.ha.core.epochs import Epochs
+from node.replication.ha.core.types import HaError, Settings
+from node.replication.ha.core.wire import Handshake, HandshakeReply, Transfer
+
+
+class HaProtocolError(HaError):
+    """A peer said what it cannot mean. Nothing was changed; the link is closed."""
+
+    code = "ha.protocol"
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(detail)
+        self.detail = detail
+
+    def __str__(self) -> str:
+        return f"{self.detail}; the link is closed, the peer will dial again"
+
+
+class EpochJumpError(HaProtocolError):
+    """A peer showed an epoch that no promotions explain. Refused before it was bound or noted."""
+
+    code = "ha.epoch_jump"
+
+    def __init__(self, found: int, limit: int) -> None:
+        HaError.__init__(self, found, limit)
+        self.found, self.limit = found, limit
+        self.detail = (
+            f"epoch {found} is too far ahead, at most {limit} is taken now (look at who can reach "
+            f"the peer port)"
+        )
+
+
+class Sender:
+    """A stream on one link. Made when its handshake came."""
+
+    __slots__ = (
+        "_confirm_sent",
+        "_first",
+        "_heard_ms",
+        "_sent_ms",
+        "acked",
+        "handshake",
+        "link",
+        "next",
+    )
+
+    def __init__(self, link: LinkId, handshake: Handshake, now_ms: int) -> None:
+        self.link = link
+        self.handshake = handshake
+        self.next: int | None = None
+        """First byte that was not yet shipped; None until the slave said what it has."""
+        self.acked = 0
+        self._first = 0
+        self._confirm_sent = -1
+        self._sent_ms = self._heard_ms = now_ms
+
+    def reply(self, epochs: Epochs, end: int) -> Send:
+        """Answer the handshake."""
+        frame = HandshakeReply(end, epochs.last.number, epochs.entries)
+        return Send(self.link, frame)
+
+    def on_ack(self, position: int, log: LogView, end: int, now_ms: int) -> None:
+        """Note what the slave holds synced. Raises HaProtocolError.
+
+        The first one is checked like all others (RocketMQ trusts it): a slave that claims more
+        than there is must not make anything look replicated.
+        """
+        self._heard_ms = now_ms
+        if self.next is not None:
+            if not self.acked <= position <= self.next:
+                raise HaProtocolError(f"ack of {position}, not in {self.acked}..{self.next}")
+            self.acked = position
+            return
+        if not 0 <= position <= end:
+            raise HaProtocolError(f"first offset {position}, not in 0..{end}")
+        if position > 0 and log.min_position <= position:
+            self.next = self._first = self.acked = position
+            return
+        # It has nothing, or what comes next for it has expired here. What it lacks below is no
+        # ack: `acked` stays 0.
+        from_last = self.handshake.is_from_last_file
+        self.next = self._first = log.last_file_start if from_last else log.min_position
+
+    def ship(
+        self, log: LogView, epochs: Epochs, end: int, confirm: int, settings: Settings, now_ms: int
+    ) -> Iterator[Ship | Send]:
+        """Send what is there, within the window; a header alone if only `confirm` is news."""
+        if self.next is None:
+            return
+        while self.next < end:
+            lo = self.next
+            if lo - max(self.acked, self._first) >= settings.window_size_bytes:
+                break
+            epoch = epochs.at(lo)
+            # A transfer never spans two epochs. No epoch: bytes from before the first.
+            first = epochs.entries[0].start if epochs.entries else end
+            limit = epochs.end_of(epoch.number, end) if epoch.number else first
+            hi = log.ship_end(lo, limit, settings.transfer_size_bytes)
+            assert lo < hi <= limit, f"transfer [{lo}, {hi}) of [{lo}, {limit})"
+            yield Ship(self.link, Transfer(lo, epoch.number, epoch.start, confirm), lo, hi)
+            self.next = hi
+            self._confirm_sent, self._sent_ms = confirm, now_ms
+        if confirm != self._confirm_sent or now_ms - self._sent_ms >= settings.heartbeat_ms:
+            epoch = epochs.at(self.next)
+            yield Send(self.link, Transfer(self.next, epoch.number, epoch.start, confirm))
+            self._confirm_sent, self._sent_ms = confirm, now_ms
+
+    def is_silent(self, settings: Settings, now_ms: int) -> bool:
+        """Say whether the slave has said nothing for too long."""
+        return now_ms - self._heard_ms >= settings.silence_ms

@@ -1,0 +1,169 @@
+"""Words of master-slave mode: epochs, bindings, roles and the errors of the package.
+
+Types only; must not know who uses them.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, IntEnum
+from typing import ClassVar, Final, NamedTuple
+
+from store.errors import Outcome
+
+NO_EPOCH: Final = 0
+"""Epoch numbers begin at 1; RocketMQ's controller counts the same way."""
+NO_REPLICA: Final = -1
+EPOCH_END: Final = (1 << 31) - (1 << 16)
+"""The typed end: an epoch is below it, since RocketMQ's frames and files hold 32 bits."""
+EPOCH_NOTABLE: Final = 1 << 15
+"""From here on an operator is told: a promotion each hour would take four years."""
+
+
+class HaError(Exception):
+    """Root of all errors of master-slave mode; the attributes mean what they do in `store`."""
+
+    code: ClassVar[str] = "ha.error"
+    retryable: ClassVar[bool] = False
+    outcome: ClassVar[Outcome] = Outcome.NOT_APPLIED
+
+
+class NotMasterError(HaError):
+    """This replica is no serving master. Nothing was appended."""
+
+    code, retryable = "ha.not_master", True
+
+    def __init__(self, master_id: int) -> None:
+        super().__init__(master_id)
+        self.master_id = master_id
+
+    def __str__(self) -> str:
+        known = f"replica {self.master_id} may be it" if self.master_id >= 0 else "none is known"
+        return f"this replica is not the master, {known}; ask there"
+
+
+class HaBusyError(HaError):
+    """Too many appends wait for copies. Nothing was appended; try again after a pause."""
+
+    code, retryable = "ha.busy", True
+
+    def __init__(self, held: int, limit: int) -> None:
+        super().__init__(held, limit)
+        self.held, self.limit = held, limit
+
+    def __str__(self) -> str:
+        return f"{self.held} appends wait for copies, the limit is {self.limit}; slow down"
+
+
+class PromotionError(HaError):
+    """A promotion was refused before it began. Nothing changed."""
+
+    code, retryable = "ha.promotion_refused", True
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.reason}; nothing changed"
+
+
+class EpochStart(NamedTuple):
+    """Where an epoch begins in the log."""
+
+    number: int
+    start: int
+
+
+class Binding(NamedTuple):
+    """What an epoch number stands for. One number, one pair, for ever (fault-matrix C2)."""
+
+    number: int = NO_EPOCH
+    master_id: int = NO_REPLICA
+    nonce: int = 0
+
+
+class Standing(IntEnum):
+    """Whether a replica counts: for k copies and for a fence."""
+
+    FULL = 1
+    JOINING = 2
+    """Its disk is new, so it may have forgotten acks and bindings (fault-matrix H11)."""
+
+
+class Role(Enum):
+    """What a replica does now."""
+
+    SLAVE = "slave"
+    CANDIDATE = "candidate"
+    """Binds its epoch and takes the longest log; serves nobody."""
+    MASTER = "master"
+
+
+class Mode(Enum):
+    """When an append is acknowledged."""
+
+    SYNC = "sync"
+    """Synced on k replicas, the master's own counted."""
+    ASYNC = "async"
+    """Synced on the master."""
+
+
+class Settings(NamedTuple):
+    """The group as every replica of it is configured. Changing it is a step of its own."""
+
+    group: str
+    replica_ids: tuple[int, ...]
+    copies: int = 2
+    """k. It makes the fence also in async mode, so a change of mode needs none."""
+    window_size_bytes: int = 4 << 20
+    """Sent to one slave and not yet acked."""
+    transfer_size_bytes: int = 256 << 10
+    heartbeat_ms: int = 1000
+    silence_ms: int = 20_000
+    """A link on which nothing came for so long is closed (haHousekeepingInterval)."""
+    waiter_count_max: int = 65_536
+    """Appends of a master that wait for copies."""
+
+    @property
+    def fence_count(self) -> int:
+        """Replicas that must be bound before a new master serves.
+
+        n-k+1 of them meet every set of k that could ack; a majority also makes sure that no two
+        masters can have bound one number, where k is large.
+        """
+        count = len(self.replica_ids)
+        return max(count - self.copies + 1, count // 2 + 1)
+
+
+class BindingRefusedError(HaError):
+    """The replica is bound to something that forbids this binding. Nothing changed."""
+
+    code = "ha.binding_refused"
+
+    def __init__(self, asked: Binding, bound: Binding) -> None:
+        super().__init__(asked, bound)
+        self.asked, self.bound = asked, bound
+
+    def __str__(self) -> str:
+        return (
+            f"epoch {self.asked.number} of master {self.asked.master_id} is refused: this replica "
+            f"is bound to epoch {self.bound.number} of master {self.bound.master_id}; "
+            f"promote with a higher number"
+        )
+
+
+class ReplicaState(NamedTuple):
+    """What a replica must never forget."""
+
+    bound: Binding
+    standing: Standing
+    incarnation: int
+    """Drawn when the disk was new."""
+    mode: Mode = Mode.SYNC
+    """That of the master it is bound to: how it goes on if it is promoted itself."""
+
+
+def check_binding(bound: Binding, asked: Binding) -> None:
+    """Raise BindingRefusedError unless `asked` may follow `bound`: the same, or a higher number."""
+    if asked.number <= bound.number and asked != bound:
+        raise BindingRefusedError(asked, bound)

@@ -1,0 +1,479 @@
+"""The AutoSwitchHA wire format, byte for byte, and our own frames for the fence beside it.
+
+Owns layouts, limits and the two incremental parsers; must not know roles or what a frame is good
+for. Big-endian, source: storage-formats 6.6. A link is dialled by the slave side, so the direction
+tells a request from a reply where both have one state. RocketMQ uses states 0 to 4; ours begin at
+64 and carry a CRC-32C, because a flipped bit in a fence would be believed:
+
+    i4 state  i4 bodySize  body  u4 CRC-32C of all before
+
+64 HELLO, 65 BIND, 66 BOUND, 67 ADMIT, 68 a request for an image of the state, 69 a piece of one.
+
+RocketMQ's frames have no checksum, and a flipped bit in an ack would be believed, too (fault-matrix
+N16). So two nodes whose handshakes both say `checked_frames` speak a stream with checks: behind the
+head of each frame, which is all that has a fixed place, follows the CRC-32C of the head, and behind
+a body of variable size the CRC-32C of the body. Our own frames keep the one they have at the end. A
+flipped size is found at once like that, and not when the bytes it promises have come.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import ClassVar, Final, NamedTuple, TypeAlias
+
+from node.replication.ha.core.types import Binding, EpochStart, HaError, Mode, Standing
+from store.checksum import crc32c
+
+EPOCH_COUNT_MAX: Final = 1000
+"""Entries of a handshake reply (6.6)."""
+TRANSFER_SIZE_BYTES_MAX: Final = 8 << 20
+"""Body of one transfer that is accepted; the largest record fits."""
+GROUP_SIZE_BYTES_MAX: Final = 255
+POSITION_MAX: Final = 1 << 60
+"""A gigabyte a second for 36 years. A higher one that was noted, such as a readers' limit, would
+never be reached by a log."""
+
+_STATE_HANDSHAKE: Final = 1
+_STATE_TRANSFER: Final = 2
+_STATE_HELLO, _STATE_BIND, _STATE_BOUND, _STATE_ADMIT = 64, 65, 66, 67
+_STATE_IMAGE_REQUEST, _STATE_IMAGE_PIECE = 68, 69
+
+_HANDSHAKE: Final = struct.Struct(">ihhq")
+_ACK: Final = struct.Struct(">iq")
+_REPLY: Final = struct.Struct(">iiqi")
+_EPOCH: Final = struct.Struct(">iq")
+_TRANSFER: Final = struct.Struct(">iiqiqq")
+_PREFIX: Final = struct.Struct(">ii")
+_CRC: Final = struct.Struct(">I")
+_HELLO: Final = struct.Struct(">qQ")
+_BIND: Final = struct.Struct(">iqQB")
+_MODES: Final = (Mode.SYNC, Mode.ASYNC)
+"""By their number on the wire."""
+_BOUND: Final = struct.Struct(">iqQiqqqBQ")
+_ADMIT: Final = struct.Struct(">iQ")
+_PIECE: Final = struct.Struct(">qq")
+_OWN_SIZE_BYTES_MAX: Final = _HELLO.size + GROUP_SIZE_BYTES_MAX
+_PIECE_SIZE_BYTES_MAX: Final = _PIECE.size + (1 << 20)
+
+
+class HaFrameError(HaError):
+    """The peer sent bytes that are no frame. Nothing was changed; close the link."""
+
+    code = "ha.frame"
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(detail)
+        self.detail = detail
+
+    def __str__(self) -> str:
+        return f"{self.detail}; the link is closed, check what speaks at the other end"
+
+
+class HaChecksumError(HaFrameError):
+    """Bytes changed on their way. Nothing was changed; close the link, the peer dials again."""
+
+    code = "ha.checksum"
+
+
+class Handshake(NamedTuple):
+    """Slave to master: I want your log."""
+
+    replica_id: int
+    is_from_last_file: bool = False
+    is_learner: bool = False
+
+
+class Ack(NamedTuple):
+    """Slave to master: I hold everything below `position`, synced."""
+
+    position: int
+
+
+class HandshakeReply(NamedTuple):
+    """Master to slave: my epochs, oldest first, and the end of my log."""
+
+    end: int
+    last_epoch: int
+    epochs: tuple[EpochStart, ...]
+
+
+class Transfer(NamedTuple):
+    """Master to slave: raw bytes of one epoch; none of them is a heartbeat."""
+
+    position: int
+    epoch: int
+    epoch_start: int
+    confirm: int
+    body: bytes | memoryview = b""
+
+
+class Hello(NamedTuple):
+    """First frame of the side that dialled."""
+
+    replica_id: int
+    incarnation: int
+    group: str
+
+
+class Bind(NamedTuple):
+    """Candidate or master to replica: accept this epoch and refuse all older ones."""
+
+    binding: Binding
+    mode: Mode = Mode.SYNC
+    """When this master acks: whoever follows it goes on like that if it becomes master."""
+
+
+class Bound(NamedTuple):
+    """Replica to candidate: what I am bound to (perhaps not what you asked for), and my log."""
+
+    binding: Binding
+    last_epoch: int
+    end: int
+    confirm: int
+    """How far readers may read here."""
+    known_confirm: int
+    """The highest confirm offset that any master told this replica; its log may be shorter."""
+    standing: Standing
+    incarnation: int
+
+
+class Admit(NamedTuple):
+    """Master to replica: you hold all there is, count as a full replica from this epoch on."""
+
+    number: int
+    incarnation: int
+
+
+class ImageRequest(NamedTuple):
+    """Replica to master: my log does not reach back far enough, send me the state."""
+
+
+class ImagePiece(NamedTuple):
+    """Master to replica: bytes of an image, from `at` on."""
+
+    size_bytes: int
+    """Of the whole image."""
+    at: int
+    body: bytes
+
+
+UpFrame: TypeAlias = Handshake | Ack | Hello | Bound | ImageRequest
+"""From the side that dialled."""
+DownFrame: TypeAlias = HandshakeReply | Transfer | Bind | Admit | ImagePiece
+"""To the side that dialled."""
+Frame: TypeAlias = UpFrame | DownFrame
+
+
+def transfer_head(frame: Transfer, body_size_bytes: int, *, is_checked: bool = False) -> bytes:
+    """Encode what is in front of a body that is sent from the mapping without a copy: 36 bytes, and
+    4 of check. With `is_checked` the `body_check` of the body has to follow it."""
+    head = _TRANSFER.pack(
+        _STATE_TRANSFER,
+        body_size_bytes,
+        frame.position,
+        frame.epoch,
+        frame.epoch_start,
+        frame.confirm,
+    )
+    return head + body_check(head) if is_checked else head
+
+
+def body_check(data: bytes) -> bytes:
+    """Return the check of a head or a body. Slaves that are level share that of a body."""
+    return _CRC.pack(crc32c(data))
+
+
+def encode(frame: Frame, *, is_checked: bool = False) -> bytes:
+    """Encode any frame; with `is_checked` for a peer that reads a stream with checks."""
+    match frame:
+        case Handshake(replica_id, is_from_last_file, is_learner):
+            head = _HANDSHAKE.pack(_STATE_HANDSHAKE, is_from_last_file, is_learner, replica_id)
+            return head + body_check(head) if is_checked else head
+        case Ack(position):
+            head = _ACK.pack(_STATE_TRANSFER, position)
+            return head + body_check(head) if is_checked else head
+        case HandshakeReply(end, last_epoch, epochs):
+            assert len(epochs) <= EPOCH_COUNT_MAX, f"{len(epochs)} epochs"
+            size_bytes = _EPOCH.size * len(epochs)
+            head = _REPLY.pack(_STATE_HANDSHAKE, size_bytes, end, last_epoch)
+            body = b"".join(_EPOCH.pack(*epoch) for epoch in epochs)
+            return head + body_check(head) + body + body_check(body) if is_checked else head + body
+        case Transfer():
+            body = bytes(frame.body)
+            head = transfer_head(frame, len(body), is_checked=is_checked)
+            return head + body + body_check(body) if is_checked else head + body
+        case _:
+            data = _encode_own(frame)
+            return _with_head_check(data) if is_checked else data
+
+
+def _with_head_check(data: bytes) -> bytes:
+    head = data[: _PREFIX.size]
+    return head + body_check(head) + data[_PREFIX.size :]
+
+
+def _encode_own(frame: Hello | Bind | Bound | Admit | ImageRequest | ImagePiece) -> bytes:
+    match frame:
+        case Hello(replica_id, incarnation, group):
+            name = group.encode()
+            assert len(name) <= GROUP_SIZE_BYTES_MAX, f"the name of group {group!r} is too long"
+            return _own(_STATE_HELLO, _HELLO.pack(replica_id, incarnation) + name)
+        case Bind(binding, mode):
+            return _own(_STATE_BIND, _BIND.pack(*binding, _MODES.index(mode)))
+        case Bound():
+            body = _BOUND.pack(
+                *frame.binding,
+                frame.last_epoch,
+                frame.end,
+                frame.confirm,
+                frame.known_confirm,
+                frame.standing.value,
+                frame.incarnation,
+            )
+            return _own(_STATE_BOUND, body)
+        case Admit():
+            return _own(_STATE_ADMIT, _ADMIT.pack(*frame))
+        case ImageRequest():
+            return _own(_STATE_IMAGE_REQUEST, b"")
+        case ImagePiece(size_bytes, at, body):
+            return _own(_STATE_IMAGE_PIECE, _PIECE.pack(size_bytes, at) + body)
+
+
+def _own(state: int, body: bytes) -> bytes:
+    head = _PREFIX.pack(state, len(body)) + body
+    return head + _CRC.pack(crc32c(head))
+
+
+class _Parser:
+    """Bytes in, frames out. Holds at most one frame that is not whole yet."""
+
+    _states: ClassVar[frozenset[int]]
+
+    def __init__(self, *, is_checked: bool = False) -> None:
+        self._buffer = bytearray()
+        self._broken = False
+        self.is_checked = is_checked
+        """The stream has checks. Set before the first byte."""
+
+    @property
+    def held_size_bytes(self) -> int:
+        """Bytes of the frame that is not whole yet."""
+        return len(self._buffer)
+
+    def _feed(self, data: bytes | memoryview, take: Callable[[], int]) -> None:
+        assert not self._broken, "a link is closed after its first bad frame"
+        self._buffer += data
+        try:
+            while size_bytes := take():
+                del self._buffer[:size_bytes]
+        except HaFrameError:
+            self._broken = True
+            self._buffer.clear()
+            raise
+
+    def _state(self) -> int:
+        """Return the state of the next frame, 0 if it is not there yet."""
+        if len(self._buffer) < 4:
+            return 0
+        state = int.from_bytes(self._buffer[:4], "big", signed=True)
+        if state not in self._states:
+            raise HaFrameError(f"state {state} is unknown or not for this direction")
+        return state
+
+    def _head_size_bytes(self, layout: struct.Struct) -> int:
+        """Return how much of the frame is its head, with its check, if that is there and right;
+        0: read more. Raises HaChecksumError."""
+        buffer, size_bytes = self._buffer, layout.size
+        if not self.is_checked:
+            return size_bytes if len(buffer) >= size_bytes else 0
+        if len(buffer) < size_bytes + _CRC.size:
+            return 0
+        self._verify(bytes(buffer[:size_bytes]), size_bytes, "head")
+        return size_bytes + _CRC.size
+
+    def _body(self, head_size_bytes: int, size_bytes: int) -> tuple[int, bytes] | None:
+        """Return the size of the frame and its body; None: read more. Raises HaChecksumError."""
+        end = head_size_bytes + size_bytes
+        whole = end + _CRC.size if self.is_checked else end
+        if len(self._buffer) < whole:
+            return None
+        body = bytes(memoryview(self._buffer)[head_size_bytes:end])
+        if self.is_checked:
+            self._verify(body, end, "body")
+        return whole, body
+
+    def _own_body(self) -> tuple[int, bytes] | None:
+        """Return size and body of one of our own frames; None: read more."""
+        head_size_bytes = self._head_size_bytes(_PREFIX)
+        if not head_size_bytes:
+            return None
+        state, size_bytes = _PREFIX.unpack_from(self._buffer)
+        is_piece = state == _STATE_IMAGE_PIECE
+        if not 0 <= size_bytes <= (_PIECE_SIZE_BYTES_MAX if is_piece else _OWN_SIZE_BYTES_MAX):
+            raise HaFrameError(f"body of {size_bytes} bytes in a frame of state {state}")
+        end = head_size_bytes + size_bytes
+        if len(self._buffer) < end + _CRC.size:
+            return None
+        body = bytes(self._buffer[head_size_bytes:end])
+        self._verify(bytes(self._buffer[: _PREFIX.size]) + body, end, "frame")
+        return end + _CRC.size, body
+
+    def _verify(self, data: bytes, check_at: int, what: str) -> None:
+        if crc32c(data) != _CRC.unpack_from(self._buffer, check_at)[0]:
+            state = int.from_bytes(self._buffer[:4], "big", signed=True)
+            raise HaChecksumError(f"the checksum of a {what} of state {state} is wrong")
+
+
+class UpParser(_Parser):
+    """Reads what the slave side sends."""
+
+    _states = frozenset(
+        {_STATE_HANDSHAKE, _STATE_TRANSFER, _STATE_HELLO, _STATE_BOUND, _STATE_IMAGE_REQUEST}
+    )
+
+    def feed(self, data: bytes | memoryview) -> list[UpFrame]:
+        """Take bytes as they come; return the frames that are whole now. Raises HaFrameError."""
+        frames: list[UpFrame] = []
+        self._feed(data, lambda: self._take(frames))
+        return frames
+
+    def _take(self, frames: list[UpFrame]) -> int:
+        match self._state():
+            case 0:
+                return 0
+            case 1:
+                whole = self._head_size_bytes(_HANDSHAKE)
+                if not whole:
+                    return 0
+                _, last_file, learner, replica_id = _HANDSHAKE.unpack_from(self._buffer)
+                if last_file not in (0, 1) or learner not in (0, 1):
+                    raise HaFrameError(f"flags {last_file}, {learner} of a handshake, not 0 or 1")
+                frames.append(Handshake(replica_id, bool(last_file), bool(learner)))
+                return whole
+            case 2:
+                whole = self._head_size_bytes(_ACK)
+                if whole:
+                    frames.append(Ack(_ACK.unpack_from(self._buffer)[1]))
+                return whole
+            case state:
+                found = self._own_body()
+                if found is None:
+                    return 0
+                size_bytes, body = found
+                if state == _STATE_IMAGE_REQUEST:
+                    frames.append(ImageRequest())
+                else:
+                    frames.append(_hello(body) if state == _STATE_HELLO else _bound(body))
+                return size_bytes
+
+
+class DownParser(_Parser):
+    """Reads what the master side sends."""
+
+    _states = frozenset(
+        {_STATE_HANDSHAKE, _STATE_TRANSFER, _STATE_BIND, _STATE_ADMIT, _STATE_IMAGE_PIECE}
+    )
+
+    def feed(self, data: bytes | memoryview) -> list[DownFrame]:
+        """Take bytes as they come; return the frames that are whole now. Raises HaFrameError."""
+        frames: list[DownFrame] = []
+        self._feed(data, lambda: self._take(frames))
+        return frames
+
+    def _take(self, frames: list[DownFrame]) -> int:
+        match self._state():
+            case 0:
+                return 0
+            case 1:
+                return self._take_reply(frames)
+            case 2:
+                return self._take_transfer(frames)
+            case state:
+                found = self._own_body()
+                if found is None:
+                    return 0
+                size_bytes, body = found
+                if state == _STATE_BIND:
+                    frames.append(_bind(body))
+                elif state == _STATE_IMAGE_PIECE:
+                    frames.append(_piece(body))
+                else:
+                    frames.append(Admit(*_unpack(_ADMIT, body)))
+                return size_bytes
+
+    def _take_reply(self, frames: list[DownFrame]) -> int:
+        head_size_bytes = self._head_size_bytes(_REPLY)
+        if not head_size_bytes:
+            return 0
+        _, size_bytes, end, last_epoch = _REPLY.unpack_from(self._buffer)
+        if not 0 <= size_bytes <= EPOCH_COUNT_MAX * _EPOCH.size or size_bytes % _EPOCH.size:
+            raise HaFrameError(f"epochs of {size_bytes} bytes in a handshake reply")
+        found = self._body(head_size_bytes, size_bytes)
+        if found is None:
+            return 0
+        whole, body = found
+        epochs = tuple(EpochStart(*item) for item in _EPOCH.iter_unpack(body))
+        _check_positions(end, *(epoch.start for epoch in epochs))
+        frames.append(HandshakeReply(end, last_epoch, epochs))
+        return whole
+
+    def _take_transfer(self, frames: list[DownFrame]) -> int:
+        head_size_bytes = self._head_size_bytes(_TRANSFER)
+        if not head_size_bytes:
+            return 0
+        _, size_bytes, position, epoch, epoch_start, confirm = _TRANSFER.unpack_from(self._buffer)
+        if not 0 <= size_bytes <= TRANSFER_SIZE_BYTES_MAX:
+            raise HaFrameError(f"transfer of {size_bytes} bytes, limit {TRANSFER_SIZE_BYTES_MAX}")
+        _check_positions(position, epoch_start, confirm)
+        found = self._body(head_size_bytes, size_bytes)
+        if found is None:
+            return 0
+        whole, body = found
+        frames.append(Transfer(position, epoch, epoch_start, confirm, body))
+        return whole
+
+
+def _check_positions(*found: int) -> None:
+    for position in found:
+        if position > POSITION_MAX:
+            raise HaFrameError(f"position {position}, at most {POSITION_MAX} can be")
+
+
+def _unpack(layout: struct.Struct, body: bytes) -> tuple[int, ...]:
+    if len(body) != layout.size:
+        raise HaFrameError(f"body of {len(body)} bytes where {layout.size} are due")
+    return layout.unpack(body)
+
+
+def _bind(body: bytes) -> Bind:
+    number, master, nonce, mode = _unpack(_BIND, body)
+    if mode >= len(_MODES):
+        raise HaFrameError(f"mode {mode} is unknown")
+    return Bind(Binding(number, master, nonce), _MODES[mode])
+
+
+def _piece(body: bytes) -> ImagePiece:
+    if len(body) < _PIECE.size:
+        raise HaFrameError(f"a piece of an image of {len(body)} bytes")
+    size_bytes, at = _PIECE.unpack_from(body)
+    return ImagePiece(size_bytes, at, body[_PIECE.size :])
+
+
+def _hello(body: bytes) -> Hello:
+    if len(body) < _HELLO.size:
+        raise HaFrameError(f"body of {len(body)} bytes where {_HELLO.size} are due")
+    replica_id, incarnation = _HELLO.unpack_from(body)
+    try:
+        return Hello(replica_id, incarnation, body[_HELLO.size :].decode())
+    except UnicodeDecodeError as error:
+        raise HaFrameError("the name of the group is not UTF-8") from error
+
+
+def _bound(body: bytes) -> Bound:
+    number, master, nonce, epoch, end, confirm, known, standing, inc = _unpack(_BOUND, body)
+    if standing not in (Standing.FULL.value, Standing.JOINING.value):
+        raise HaFrameError(f"standing {standing} is unknown")
+    _check_positions(end, confirm, known)
+    binding = Binding(number, master, nonce)
+    return Bound(binding, epoch, end, confirm, known, Standing(standing), inc)

@@ -1,0 +1,69 @@
+"""The replicas of a group find each other: what an empty disk is, and who hands frames to whom.
+
+Owns the time before there is a driver: connections that passed their handshake wait here, and an
+empty disk learns from them whether the group is new (`node.replication.foundation`). Afterwards it
+only hands everything on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from node.replication.foundation import Founding, Verdict
+from node.replication.ha.core.wire import Frame
+from node.replication.ha.inbound import Intake
+from node.replication.ha.link.connection import HaConnection
+from raft.messages import NodeId
+
+
+class Gathering:
+    """The handler of the HA link."""
+
+    def __init__(self, node_id: NodeId, replica_ids: tuple[NodeId, ...]) -> None:
+        self._founding = Founding(node_id, replica_ids)
+        self._changed = asyncio.Event()
+        self._waiting: list[HaConnection] = []
+        self._intake: Intake | None = None
+
+    @property
+    def verdict(self) -> Verdict:
+        """What an empty disk is, as far as it is known by now."""
+        return self._founding.verdict
+
+    @property
+    def missing(self) -> tuple[NodeId, ...]:
+        """Who was not heard of."""
+        return self._founding.missing
+
+    async def changed(self) -> None:
+        """Return when the next replica was heard of."""
+        self._changed.clear()
+        await self._changed.wait()
+
+    def attach(self, intake: Intake) -> None:
+        """From now on the driver's intake takes everything."""
+        self._intake = intake
+        waiting, self._waiting = self._waiting, []
+        for connection in waiting:
+            intake.on_open(connection)
+
+    # What the link calls.
+
+    def on_open(self, connection: HaConnection) -> None:
+        assert connection.info is not None, "the handshake is over"
+        self._founding.on_peer(connection.info.node_id, connection.info.last_index)
+        self._changed.set()
+        if self._intake is not None:
+            self._intake.on_open(connection)
+        else:
+            self._waiting.append(connection)
+
+    def on_frame(self, connection: HaConnection, frame: Frame) -> bool:
+        assert self._intake is not None, "nothing is read before a driver is there"
+        return self._intake.on_frame(connection, frame)
+
+    def on_closed(self, connection: HaConnection) -> None:
+        if self._intake is not None:
+            self._intake.on_closed(connection)
+        else:
+            self._waiting.remove(connection)

@@ -1,0 +1,496 @@
+"""The asyncio shell of one replica of a master-slave group: it does what the machine wants.
+
+Owns the order of effects, the turns, the callers that wait, and the machine's clock. Must not know
+what a record means (broker, state machine), how sockets work (link) or where bytes lie (log).
+Everything runs on the loop's thread. Appends of one turn of the loop share one transfer to each
+slave, one sync and one wake-up of their callers; so do the transfers that a slave takes in a turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import structlog
+
+from node.errors.common import NotReadyError, ShuttingDownError
+from node.errors.ha import NotMasterError
+from node.replication.ha import report
+from node.replication.ha.applied import AppliedState
+from node.replication.ha.core.effects import Close, Cut, Effects, LossReport, RoleChange, Send, Ship
+from node.replication.ha.core.machine import Machine
+from node.replication.ha.core.types import HaBusyError, Mode, Settings
+from node.replication.ha.core.types import NotMasterError as MachineNotMasterError
+from node.replication.ha.core.types import Role as HaRole
+from node.replication.ha.core.wire import body_check, transfer_head
+from node.replication.ha.inbound import Intake, Link
+from node.replication.ha.link.connection import HaConnection
+from node.replication.ha.pending_calls import Callers, Committed, PendingAppend
+from node.replication.ha.promotion import Promotion
+from node.replication.ha.report import HaReport
+from node.replication.ha.storage.log import HaLog, Prepared
+from node.replication.ha.storage.loss_count import count_loss
+from node.replication.ha.storage.losses import LossFile
+from node.replication.sync_requests import SyncRequests
+from raft.errors import BusyError
+from raft.messages import NO_NODE, Index, NodeId, Term
+from raft.transitions import Role
+from store.errors import CorruptionError, FileSystemError, StoreFullError
+from store.files.failpoints import hit
+from store.log.cut_file import CutFile
+
+TICK_MS: Final = 100
+_log: Final = structlog.get_logger(component="ha")
+_ROLES: Final = {
+    HaRole.MASTER: Role.LEADER,
+    HaRole.CANDIDATE: Role.CANDIDATE,
+    HaRole.SLAVE: Role.FOLLOWER,
+}
+
+
+class HaDriver:
+    """Runs one replica on the running event loop; a `node.broker.core.ports.BrokerDriver`."""
+
+    def __init__(
+        self,
+        group: Settings,
+        node_id: NodeId,
+        log: HaLog,
+        applied: AppliedState,
+        link: Link,
+        losses: LossFile,
+        *,
+        mode: Mode | None,
+        is_first_master: bool,
+        make_image: Callable[[], Awaitable[bytes]],
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        """`mode` is how it acks as master; None: as the group was served before.
+
+        `is_first_master`: it proposes itself when the group is new. `on_fatal` is called with an
+        error after which memory and disk may differ; it must end the process.
+        """
+        self.group: Final = group
+        self.node_id: Final = node_id
+        self.log: Final = log
+        self.applied: Final = applied
+        self.losses: Final = losses
+        self.machine: Final = Machine(
+            group,
+            node_id,
+            log,
+            log.replica,
+            log.epochs,
+            log.end,
+            mode=mode,
+            confirm=applied.applied,
+        )
+        self._link, self.on_fatal = link, on_fatal
+        self.intake: Final = Intake(self, log, applied, link, make_image)
+        self.promotion: Final = Promotion(self, is_first_master=is_first_master)
+        self._loop = asyncio.get_running_loop()
+        self._callers = Callers(self._holders)
+        self._syncs = SyncRequests(log, self._on_durable, on_fatal, is_flush_sync=True)
+        self._sync_count = 0
+        self._has_unsynced = False
+        self._appends: list[tuple[int, PendingAppend]] = []
+        """Written in this turn; the machine does not know of them yet."""
+        self._later: list[Callable[[Machine], Effects]] = []
+        """Inputs that came up while effects were being done, or could not be done."""
+        self._unsaved: Effects | None = None
+        """Effects of which something must be durable first, and the disk has no room for it."""
+        self.save_error: StoreFullError | FileSystemError | None = None
+        """Why; nothing else happens here until it is gone."""
+        self._is_busy = False
+        self._confirm = applied.applied
+        """Readers may see the log up to here."""
+        self._apply_error: StoreFullError | FileSystemError | None = None
+        self._is_turn_scheduled = False
+        self._tick_timer: asyncio.TimerHandle | None = None
+        self._caught_up = report.CaughtUp()
+        self.is_stopped = self.is_draining = False
+        self._has_news = False
+        self._was_seen: tuple[Role, NodeId, bool] = (Role.FOLLOWER, NO_NODE, False)
+        self._listeners: list[Callable[[], None]] = []
+        self._role_listeners: list[Callable[[RoleChange], None]] = []
+        self.is_ready = False
+        """A serving master that has applied everything of the epochs before."""
+        self.apply_retry_count = 0
+        """Times that decided batches could not be shown, as the disk has no room for queues."""
+
+    # --- Facts ---
+
+    @property
+    def role(self) -> Role:
+        """What this node is at the moment, in the words of the broker: the master leads."""
+        return _ROLES[self.machine.role]
+
+    @property
+    def term(self) -> Term:
+        """The number of the epoch this node takes part in."""
+        return self.machine.state.bound.number
+
+    @property
+    def leader_id(self) -> NodeId:
+        """Who serves, as far as this node knows; NO_NODE if it knows nobody."""
+        state = self.machine.state
+        if state.role is HaRole.MASTER:
+            return self.node_id
+        master = state.bound.master_id
+        link = state.up(master) if state.role is HaRole.SLAVE else None
+        return master if link is not None and link.is_master else NO_NODE
+
+    @property
+    def applied_index(self) -> Index:
+        """Last byte of the log that readers here see."""
+        return self.applied.applied - 1
+
+    @property
+    def commit_index(self) -> Index:
+        """Last byte that readers may see."""
+        return self._confirm - 1
+
+    def report(self) -> HaReport:
+        """Return a picture of this replica, and of the others as far as it knows them."""
+        return report.of(self.machine.state, self.log, self._caught_up, self.leader_id)
+
+    # --- Life ---
+
+    def start(self) -> None:
+        """Begin to tick. Connections may be handed in from now on."""
+        self._tick()
+
+    def stop(self) -> None:
+        """End: everybody who waits learns that the outcome is unknown. The log stays open."""
+        self.is_stopped = True
+        self.is_ready = False
+        if self._tick_timer is not None:
+            self._tick_timer.cancel()
+        self._syncs.stop()
+        self.intake.stop()
+        waiters: list[object] = [waiter for _, waiter in self._appends]
+        self._appends = []
+        waiters += [one.waiter for one in self.machine.state.waiters.give_up()]
+        if self._unsaved is not None:
+            waiters += [one.waiter for one in self._unsaved.resolved]
+        self._callers.stop(waiters)
+
+    def add_listener(self, listener: Callable[[], None]) -> None:
+        """Have `listener` called after each turn that showed readers more, or changed a role."""
+        self._listeners.append(listener)
+
+    def add_role_listener(self, listener: Callable[[RoleChange], None]) -> None:
+        """Have `listener` called with every change of this node's role."""
+        self._role_listeners.append(listener)
+
+    # --- Requests of this node's broker ---
+
+    def append(self, batch: bytes, check: Callable[[Prepared], None]) -> asyncio.Future[Committed]:
+        """Append one batch; the future resolves when it is as safe as the mode says, and shown.
+
+        `check` sees what the batch touches and may refuse it by raising. Raises at once, with
+        nothing written: NotMasterError, NotReadyError, Raft's BusyError, the store's errors for bad
+        input or a full disk, and what `check` raises. The future fails with OutcomeUnknownError.
+        Cancelling it does not withdraw the batch.
+        """
+        self.check_running()
+        try:
+            self.machine.check_append()
+        except MachineNotMasterError as error:
+            raise NotMasterError(self.leader_id) from error
+        except HaBusyError as error:
+            raise BusyError("appends that wait for copies", error.held, error.limit) from error
+        if not self.is_ready:
+            raise NotReadyError(self.term)
+        if (no_room := self.save_error or self._apply_error) is not None:
+            # Nobody could be told of this one before there is room.
+            self.log.store.counters.store_full_count += isinstance(no_room, StoreFullError)
+            raise no_room.with_traceback(None)
+        prepared = self.log.prepare(batch)
+        check(prepared)
+        try:
+            result = self.log.append(prepared)
+        except BaseException as error:
+            self.on_fatal(error)
+            raise
+        pending = self._callers.append(result, self.term)
+        self._appends.append((result.end_position, pending))
+        self._has_unsynced = True
+        self.touch()
+        return pending.future
+
+    def read_barrier(self) -> asyncio.Future[Index]:
+        """Prove that no newer master serves, by a round to enough replicas; resolves with an index.
+
+        Everything acked before the call is shown here then. Raises NotMasterError at once; the
+        future fails with ReadFailedError when this node stopped serving meanwhile.
+        """
+        self.check_running()
+        if self.machine.role is not HaRole.MASTER:
+            raise NotMasterError(self.leader_id)
+        self.touch()
+        return self._callers.read()
+
+    # --- Who is master ---
+
+    def advise(self, number: int, master_id: NodeId, nonce: int) -> None:
+        """Take a controller's proposal. It starts a promotion at most, and the fence decides."""
+        if not self.is_stopped:
+            self.promotion.advise(number, master_id, nonce)
+
+    async def promote(self, timeout_ms: int) -> int:
+        """Become master; see `Promotion.promote`."""
+        self.check_running()
+        return await self.promotion.promote(timeout_ms)
+
+    def resign(self, reason: str) -> None:
+        """Be master no more; wait before for the appends that are under way."""
+        if not self.is_stopped:
+            self.input(lambda machine: machine.resign(reason))
+
+    # --- Inputs and effects ---
+
+    def input(self, call: Callable[[Machine], Effects]) -> None:
+        """Give the machine an input and do what it wants; inputs that this leads to come after.
+
+        While the disk has no room for what must be durable first, inputs wait. They are few then:
+        nothing is taken from links, nothing is appended, and time stands still.
+        """
+        self._later.append(call)
+        if not self._is_busy and self._unsaved is None:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        self._is_busy = True
+        try:
+            if self._unsaved is not None:
+                self._carry_out(self._unsaved)
+            while self._unsaved is None and (self._later or self._appends):
+                self._tell_appends()
+                if self._later:
+                    self._carry_out(self._later.pop(0)(self.machine))
+        except BaseException as error:
+            self.on_fatal(error)
+            raise
+        finally:
+            self._is_busy = False
+        self.touch()
+
+    def _tell_appends(self) -> None:
+        """What is in the log must be in the machine before anything else happens to either."""
+        if self._appends:
+            appends, self._appends = self._appends, []
+            self._carry_out(self.machine.appended_all(appends))
+
+    def _carry_out(self, fx: Effects) -> None:
+        """Do what the machine wants, in the order of its fields; if the first of it cannot be done,
+        all of it waits."""
+        try:
+            self._save(fx)
+        except (StoreFullError, FileSystemError) as error:
+            if self._unsaved is None:
+                _log.warning("waits until it can write what it must not forget", error=str(error))
+            self._unsaved, self.save_error = fx, error
+            return
+        self._unsaved = self.save_error = None
+        for position, body in fx.write:
+            self.log.write_raw(position, body)
+            self._has_unsynced = True
+        if fx.send:
+            hit("ha_driver.before_send")
+            self._send(fx.send)
+            hit("ha_driver.after_send")
+        for close in fx.close:
+            self._close(close)
+        if fx.confirm is not None:
+            hit("ha_driver.before_confirm")
+            self._confirm = fx.confirm
+        if fx.resolved:
+            hit("ha_driver.before_decide")
+            self._callers.decide(fx.resolved)
+        if fx.reads:
+            self._callers.confirm_reads(self._confirm)
+        if fx.reads_failed:
+            self._callers.fail_reads(self.leader_id)
+        for change in fx.role_changes:
+            self._note_role(change)
+
+    def _save(self, fx: Effects) -> None:
+        """Make durable what comes first. Each step once, however often it is repeated.
+
+        Raises StoreFullError or FileSystemError: repeat it before anything else happens here.
+        """
+        log = self.log
+        if fx.state is not None:
+            log.save_state(fx.state)
+            fx.state = None
+        if fx.cut is not None:
+            self._cut(fx.cut, fx.losses[0])
+            fx.cut = None
+            del fx.losses[0]
+        if fx.epochs is not None:
+            log.save_epochs(fx.epochs)
+            fx.epochs = None
+        while fx.losses:
+            self.losses.note(count_loss(log, fx.losses.pop(0)).loss)
+        self.losses.save()
+
+    def _cut(self, cut: Cut, loss: LossReport) -> None:
+        assert (loss.lo, loss.hi) == cut, f"a cut of {cut} with {loss}"
+        counted = count_loss(self.log, loss)  # Now: the bytes are still there.
+
+        def report(aside: CutFile) -> None:
+            self.losses.note(counted.at(aside.path))
+            self.losses.save()  # Before anything is cut: nobody could say it after a crash.
+
+        self.applied.cut(cut.lo, cut.hi, loss.epoch, report)
+        self._callers.cut(cut.lo)
+        self._confirm = min(self._confirm, cut.lo)
+        self._has_news = True
+
+    def _send(self, items: list[Send | Ship]) -> None:
+        """Send frames, and bytes of the log; slaves that are level get the same ones."""
+        lo = hi = 0
+        body = check = b""
+        for item in items:
+            connection = _sender(item.link)
+            if isinstance(item, Send):
+                connection.send_frame(item.frame)
+                continue
+            if (lo, hi) != (item.lo, item.hi):
+                try:
+                    body = self.log.read(item.lo, item.hi)
+                except CorruptionError as error:
+                    # What is damaged must not look replicated; the operator sees it in the log.
+                    self.intake.close(connection, str(error))
+                    continue
+                lo, hi, check = item.lo, item.hi, b""
+            is_checked = connection.is_checked
+            connection.send(transfer_head(item.head, len(body), is_checked=is_checked))
+            connection.send(body)
+            if is_checked:
+                check = check or body_check(body)
+                connection.send(check)
+
+    def _close(self, close: Close) -> None:
+        connection = _sender(close.link)
+        self.intake.forget(connection)
+        self._link.close(connection, close.reason)
+
+    def _note_role(self, change: RoleChange) -> None:
+        if change.role is HaRole.MASTER:
+            with contextlib.suppress(FileSystemError):  # The first append does it otherwise.
+                self.log.become_master()
+            self._caught_up.clear()
+        else:
+            self.is_ready = False  # At once: what is asked in this turn is not answered any more.
+        self._has_news = True
+        self.promotion.changed.set()
+        for listener in self._role_listeners:
+            listener(change)
+
+    # --- The turn ---
+
+    def touch(self) -> None:
+        """Have a turn soon."""
+        if not self._is_turn_scheduled:
+            self._is_turn_scheduled = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._is_turn_scheduled = False
+        if self.is_stopped:
+            return
+        if self._appends:
+            self.input(_nothing)
+        if self._unsaved is None and self._callers.begin_reads():
+            if self.machine.role is HaRole.MASTER:
+                self.input(lambda machine: machine.confirm_master(None))
+            else:
+                self._callers.fail_reads(self.leader_id)
+        try:
+            if self._has_unsynced:
+                self._has_unsynced = False
+                self._sync_count += 1
+                self._syncs.flush(self._sync_count, must_sync=True)
+            self._apply()
+        except BaseException as error:
+            self.on_fatal(error)
+            raise
+
+    def _apply(self) -> None:
+        """Show readers what is confirmed, and tell those who wait for it.
+
+        When the queues cannot grow, it is tried again with the next tick: nobody is told before.
+        """
+        applied = self.applied
+        self._apply_error = None
+        if self._confirm > applied.applied:
+            try:
+                hit("ha_driver.before_apply")
+                applied.apply(self._confirm)
+                hit("ha_driver.after_apply")
+                self._has_news = True
+            except (StoreFullError, FileSystemError) as error:
+                self.apply_retry_count += 1
+                self._apply_error = error
+        state = self.machine.state
+        start = state.copies.epoch_start
+        is_serving = state.role is HaRole.MASTER and self._unsaved is None
+        is_open = is_serving and min(self._confirm, applied.applied) >= start
+        self.is_ready = is_open and (self.is_ready or self._can_begin())
+        self._callers.settle(applied.applied)
+        seen = self.role, self.leader_id, self.is_ready
+        if self._has_news or seen != self._was_seen:
+            self._has_news, self._was_seen = False, seen
+            self.promotion.changed.set()
+            for listener in self._listeners:
+                listener()
+
+    def _on_durable(self, _ticket: int) -> None:
+        # An empty log that has just begun with an image is ahead of what the machine knows.
+        self.input(lambda m: m.durable_to(min(self.log.durable, m.state.end)))
+
+    def _tick(self) -> None:
+        self._tick_timer = self._loop.call_later(TICK_MS / 1000, self._tick)
+        now_ms = int(self._loop.time() * 1000)
+        if self._unsaved is not None:
+            self._go_on()
+        if self._unsaved is None:
+            self.input(lambda machine: machine.tick(now_ms))
+            self.intake.go_on()
+        self._callers.forget_reads()
+        state = self.machine.state
+        if state.role is HaRole.MASTER:
+            self._caught_up.look(state)
+        if self._unsaved is None:
+            self.promotion.maybe_propose()
+            self.intake.tick(now_ms)
+
+    # --- Small decisions ---
+
+    def check_running(self) -> None:
+        """Raise ShuttingDownError once it is stopped."""
+        if self.is_stopped:
+            raise ShuttingDownError
+
+    def _can_begin(self) -> bool:
+        """Whether a new log has its first file: a Raft leader has, it has written by then."""
+        return not self.log.is_empty or self.log.has_room(1)
+
+    def _holders(self, position: int) -> tuple[NodeId, ...]:
+        state = self.machine.state
+        own = [self.node_id] if state.durable >= position else []
+        return tuple(sorted([*own, *state.copies.holders(position)]))
+
+
+def _nothing(_: Machine) -> Effects:
+    return Effects()
+
+
+def _sender(link: object) -> HaConnection:
+    """Link ids are the connections that `on_open` was given."""
+    assert isinstance(link, HaConnection), f"link {link!r}"
+    return link

@@ -1,0 +1,206 @@
+"""What comes from the other replicas, on its way to the machine.
+
+Owns the checks of bytes before the machine sees them, slaves that have to wait for room on their
+disk, and images of the state. Must not know what the machine makes of a frame.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final, Protocol
+
+from node.peers.connection import Side
+from node.replication.ha.applied import AppliedState
+from node.replication.ha.core.sender import HaProtocolError
+from node.replication.ha.core.types import Role
+from node.replication.ha.core.wire import Frame, Hello, ImagePiece, ImageRequest, Transfer
+from node.replication.ha.link.connection import HaConnection
+from node.replication.ha.link.image_transfer import ImageReceiver, ImageSender
+from node.replication.ha.storage.log import HaLog, ImageNeededError
+from store.errors import FileSystemError, StoreFullError
+
+if TYPE_CHECKING:
+    from node.replication.ha.driver import HaDriver
+
+ROOM_RETRY_MS: Final = 5
+"""How soon a slave whose disk had no room for a transfer looks again: the next file of the log is
+usually being made just then."""
+
+
+class Link(Protocol):
+    """Who closes connections."""
+
+    def close(self, connection: HaConnection, reason: str) -> None: ...
+
+
+class Intake:
+    """One per driver."""
+
+    def __init__(
+        self,
+        driver: HaDriver,
+        log: HaLog,
+        applied: AppliedState,
+        link: Link,
+        make_image: Callable[[], Awaitable[bytes]],
+    ) -> None:
+        self._driver, self._log, self._applied, self._link = driver, log, applied, link
+        self._loop = asyncio.get_running_loop()
+        self._waiting_for_room: set[HaConnection] = set()
+        self._unopened: list[HaConnection] = []
+        """Came while the driver takes no inputs."""
+        self._images = ImageReceiver()
+        self._image_sender = ImageSender(make_image)
+        self.no_room_count = 0
+        """Looks at a frame that had to wait, as this disk had no room."""
+
+    def stop(self) -> None:
+        """End what goes on beside."""
+        self._image_sender.stop()
+
+    def tick(self, now_ms: int) -> None:
+        """Ask for an image if the state is missing."""
+        if self._applied.wants_image:
+            self._images.ask_one(self._image_sources(), now_ms)
+
+    def _image_sources(self) -> list[HaConnection]:
+        """Return who may have the state: the master, or all that promised to follow this node.
+
+        An image names its history, so one that is of no use here does no harm.
+        """
+        state = self._driver.machine.state
+        if state.role is Role.SLAVE:
+            links = [link for link in [state.up(state.bound.master_id)] if link and link.is_master]
+        else:
+            peers = [link.peer for link in state.downs() if link.promise is not None]
+            links = [link for peer in peers if (link := state.up(peer)) is not None]
+        return [_connection(link.id) for link in links]
+
+    def go_on(self) -> None:
+        """The driver takes inputs: hand in who came while it did not."""
+        unopened, self._unopened = self._unopened, []
+        for connection in unopened:
+            self.on_open(connection)
+
+    def on_open(self, connection: HaConnection) -> None:
+        """A connection passed its handshake."""
+        if self._driver.is_stopped:
+            return
+        if self._driver.save_error is not None:
+            self._unopened.append(connection)
+            return
+        if connection.side is Side.DIALLED:
+            self._driver.input(lambda machine: machine.dialled(connection, connection.peer))
+        else:
+            self._driver.input(lambda machine: machine.accepted(connection))
+        connection.begin()
+
+    def on_frame(self, connection: HaConnection, frame: Frame) -> bool:
+        """Take a frame; False: not now, offer it again when `resume` is called."""
+        if self._driver.is_stopped:
+            return True
+        if self._driver.save_error is not None:
+            self._wait_for_room(connection)
+            return False
+        if isinstance(frame, Transfer) and self._is_behind(connection, frame.position):
+            # Its log begins behind the end of ours: so must ours. The machine only notes it.
+            self._images.ask(connection, self._driver.machine.state.now_ms)
+        elif isinstance(frame, Transfer) and frame.body:
+            if not self._log.has_room(len(frame.body)):
+                self._wait_for_room(connection)
+                return False
+            try:
+                self._log.check_raw(frame.position, frame.body)
+            except ImageNeededError:
+                # The empty log begins with an image; what is streamed before it is of no use.
+                self._images.ask(connection, self._driver.machine.state.now_ms)
+                self._driver.input(lambda machine: machine.heard(connection))
+                return True
+            except HaProtocolError as error:
+                self.close(connection, str(error))
+                return True
+        elif isinstance(frame, Hello) and frame.replica_id != connection.peer:
+            self.close(connection, f"node {connection.peer} says it is {frame.replica_id}")
+            return True
+        elif isinstance(frame, ImageRequest):
+            if not self._applied.is_missing:
+                self._image_sender.begin(connection)
+            return True
+        elif isinstance(frame, ImagePiece):
+            self._take_piece(connection, frame)
+            return True
+        self._driver.input(lambda machine: machine.received(connection, frame))
+        return True
+
+    def on_closed(self, connection: HaConnection) -> None:
+        """A connection is gone."""
+        self.forget(connection)
+        if connection in self._unopened:
+            self._unopened.remove(connection)
+        elif not self._driver.is_stopped:
+            self._driver.input(lambda machine: machine.disconnected(connection))
+
+    def close(self, connection: HaConnection, reason: str) -> None:
+        """End a connection that is of no use."""
+        self.forget(connection)
+        self._link.close(connection, reason)
+        self._driver.input(lambda machine: machine.disconnected(connection))
+
+    def forget(self, connection: HaConnection) -> None:
+        """Nothing is expected of this connection any more."""
+        self._waiting_for_room.discard(connection)
+        self._images.forget(connection)
+        self._image_sender.forget(connection)
+
+    def _is_behind(self, connection: HaConnection, position: int) -> bool:
+        return self._driver.machine.is_behind(connection, position)
+
+    def _take_piece(self, connection: HaConnection, piece: ImagePiece) -> None:
+        self._driver.input(lambda machine: machine.heard(connection))
+        begin = self._log.min_position
+        try:
+            data = self._images.take(connection, piece, self._driver.machine.state.now_ms)
+            if data is None:
+                return
+            self._applied.take_image(data, lambda begin: self._is_behind(connection, begin))
+        except (HaProtocolError, StoreFullError, FileSystemError) as error:
+            self.close(connection, str(error))
+            return
+        except BaseException as error:
+            self._driver.on_fatal(error)
+            raise
+        if self._log.is_empty or self._log.min_position != begin:
+            self.close(connection, "the log begins with an image, and is streamed anew")
+        self._driver.touch()
+
+    def _wait_for_room(self, connection: HaConnection) -> None:
+        self.no_room_count += 1
+        self._waiting_for_room.add(connection)
+        self._loop.call_later(ROOM_RETRY_MS / 1000, self._retry_for_room, connection)
+
+    def _retry_for_room(self, connection: HaConnection) -> None:
+        if connection in self._waiting_for_room and not self._driver.is_stopped:
+            self._waiting_for_room.discard(connection)
+            connection.resume()
+
+    def needed_position(self, floor: int) -> int:
+        """Return from where on the log is still shipped, not counting who is behind `floor`."""
+        needed = self._driver.machine.state.end
+        for link in self._driver.machine.state.downs():
+            if link.sender is not None and link.sender.next is not None:
+                position = link.sender.acked or link.sender.next
+                needed = min(needed, position if position >= floor else needed)
+        return needed
+
+    def drop_left_behind(self) -> None:
+        """Let go who needs bytes that were deleted; it begins anew."""
+        for link in self._driver.machine.state.downs():
+            next_position = None if link.sender is None else link.sender.next
+            if next_position is not None and next_position < self._log.min_position:
+                self.close(_connection(link.id), "what it needs next has expired")
+
+
+def _connection(link_id: object) -> HaConnection:
+    assert isinstance(link_id, HaConnection), f"link {link_id!r}"
+    return link_id

@@ -1,0 +1,300 @@
+"""One TCP connection of the HA link: a handshake of ours, then AutoSwitchHA bytes, and its end.
+
+Owns the buffers of one socket; must not know other connections, or what a frame is good for. The
+handshake is that of the raft peer link, so identity, secret and TLS mean the same in both modes.
+What follows it is the stream of storage-formats 6.6 and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol, cast
+
+from node.peers.connection import Side, Traffic
+from node.peers.frames import (
+    HANDSHAKE_KINDS,
+    HANDSHAKE_SIZE_BYTES_MAX,
+    FrameError,
+    FrameKind,
+    FrameParser,
+    encode_head,
+)
+from node.peers.handshake import CloseCode, PeerInfo
+from node.replication.ha.core.wire import (
+    DownParser,
+    HaChecksumError,
+    HaFrameError,
+    UpParser,
+    encode,
+)
+from node.replication.ha.core.wire import Frame as HaFrame
+from raft.lives import Known
+from raft.messages import NO_NODE, NodeId
+
+QUEUED_SIZE_BYTES_MAX: Final = 16 << 20
+"""What waits for one socket: four times the window of a slave. Who reads so slowly is dropped."""
+KEEPALIVE_S: Final = 5
+"""Silence after which the kernel asks whether the other machine is there; three times in vain, and
+the connection ends. A hanging process is found by the machine's own time-out."""
+_JOINED_SIZE_BYTES_MAX: Final = 16 << 10
+
+
+class ConnectionOwner(Protocol):
+    """What a connection tells. The link."""
+
+    def on_made(self, connection: HaConnection) -> None: ...
+    def on_handshake_frame(
+        self, connection: HaConnection, kind: FrameKind, header: bytes
+    ) -> None: ...
+    def on_frame(self, connection: HaConnection, frame: HaFrame) -> bool: ...
+    def on_bad_bytes(
+        self, connection: HaConnection, detail: str, code: CloseCode | None = None
+    ) -> None: ...
+    def on_too_much(self, connection: HaConnection) -> None: ...
+    def on_lost(self, connection: HaConnection) -> None: ...
+
+
+class HaConnection(asyncio.Protocol):
+    """The protocol object of one connection, on either side. It is the machine's link id, too."""
+
+    def __init__(self, owner: ConnectionOwner, side: Side, *, to: NodeId = NO_NODE) -> None:
+        """`to` is the node that is dialled; who dialled us is known after the handshake."""
+        self._loop = asyncio.get_running_loop()
+        self._owner = owner
+        self.side, self.to = side, to
+        self.info: PeerInfo | None = None
+        """The peer, from the end of the handshake on."""
+        self.is_checked = False
+        """Both sides can, so frames carry checks in both directions. Known with `info`."""
+        self.nonce: bytes | int | None = None
+        """What the other side has to sign."""
+        self.asked: Mapping[NodeId, Known] = {}
+        """What was remembered of nodes when the other side was asked who it is."""
+        self.traffic = Traffic()
+        self.close_code: str | None = None
+        """Why this side closed it. None: it is open, or the other side or the network did."""
+        self.opened: asyncio.Future[bool] = self._loop.create_future()
+        """True at the end of the handshake, False when the connection ended before it."""
+        self.closed: asyncio.Future[None] = self._loop.create_future()
+        self.remote = "an unknown address"
+        self._transport: asyncio.Transport | None = None
+        self._parser: UpParser | DownParser = DownParser() if side is Side.DIALLED else UpParser()
+        self._held = bytearray()
+        """Of the handshake; later what came before somebody took frames."""
+        self._has_begun = False
+        self._frames: deque[HaFrame] = deque()
+        """Whole ones that the owner did not take yet: none, or reading is paused."""
+        self._queue: list[bytes] = []
+        self._queue_size_bytes = 0
+        self.harm: Callable[[list[bytes]], list[bytes]] | None = None
+        """What a test does to the bytes on their way out, from the end of the handshake on."""
+
+    @property
+    def queued_size_bytes(self) -> int:
+        """Bytes that the kernel did not take yet."""
+        transport = self._transport
+        waiting = transport.get_write_buffer_size() if transport is not None else 0
+        return self._queue_size_bytes + waiting
+
+    @property
+    def peer(self) -> NodeId:
+        """Who is at the other end; after the handshake only."""
+        assert self.info is not None, "nobody proved who it is"
+        return self.info.node_id
+
+    def open(self, info: PeerInfo, traffic: Traffic, *, is_checked: bool) -> None:
+        """The handshake is done. Nothing more is read before `begin`."""
+        assert self._transport is not None, "a handshake without a socket"
+        self.info, self.traffic = info, traffic
+        self.is_checked = self._parser.is_checked = is_checked
+        self._transport.pause_reading()
+        if not self.opened.done():
+            self.opened.set_result(True)
+
+    def begin(self) -> None:
+        """Hand out frames from now on."""
+        if self._has_begun or self._transport is None or self.close_code is not None:
+            return
+        self._has_begun = True
+        held, self._held = bytes(self._held), bytearray()
+        self._transport.resume_reading()
+        if held:
+            self._take(held)
+
+    def resume(self) -> None:
+        """Offer again the frame that was not taken, and read on once it is."""
+        if self._transport is None or self._is_ended() or not self._frames:
+            return
+        if self._hand_out():
+            self._transport.resume_reading()
+
+    # --- Sending ---
+
+    def send(self, data: bytes) -> None:
+        """Queue bytes for this turn of the loop; too many of them end the connection."""
+        if self._transport is None or self.close_code is not None:
+            return
+        if not self._queue:
+            self._loop.call_soon(self._write_queue)
+        self._queue.append(data)
+        self._queue_size_bytes += len(data)
+        self.traffic.sent_frame_count += 1
+        self.traffic.sent_size_bytes += len(data)
+        if self.queued_size_bytes > QUEUED_SIZE_BYTES_MAX:
+            self._owner.on_too_much(self)
+
+    def send_frame(self, frame: HaFrame) -> None:
+        """Queue a frame, in the dialect of this connection."""
+        self.send(encode(frame, is_checked=self.is_checked))
+
+    def send_handshake(self, kind: FrameKind, header: bytes) -> None:
+        """Queue a frame of the handshake."""
+        self.send(encode_head(kind, header))
+
+    def close(self, code: str, *, has_last_word: bool = False) -> None:
+        """End the connection; with a last word it has a moment to leave. Once."""
+        if self.close_code is not None:
+            return
+        self._write_queue()
+        self.close_code = code
+        if self._transport is None:
+            self._resolve_opened()
+        elif has_last_word:
+            self._transport.close()
+            self._loop.call_later(1.0, self._transport.abort)
+        else:
+            self._transport.abort()
+
+    def abandon(self) -> None:
+        """The loop gave the socket up while connecting, and may never say so."""
+        self._transport = None
+        self._finish()
+
+    # --- asyncio.Protocol ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        if self.closed.done():
+            cast(asyncio.Transport, transport).abort()
+            return
+        self._transport = cast(asyncio.Transport, transport)
+        name = transport.get_extra_info("peername")
+        if name:
+            self.remote = f"{name[0]}:{name[1]}"
+        _watch_over(transport.get_extra_info("socket"))
+        self._owner.on_made(self)
+        if self.close_code is not None:
+            self._transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_ended():
+            return
+        self.traffic.received_size_bytes += len(data)
+        if self._has_begun:
+            self._take(data)
+            return
+        self._held += data
+        while self.info is None and not self._is_ended() and self._take_handshake():
+            pass
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.closed.done():
+            self._finish()
+            self._owner.on_lost(self)
+
+    # --- Internals ---
+
+    def _take(self, data: bytes) -> None:
+        try:
+            frames = self._parser.feed(data)
+        except HaFrameError as error:
+            is_changed = isinstance(error, HaChecksumError)
+            code = CloseCode.BAD_CHECKSUM if is_changed else None
+            self._owner.on_bad_bytes(self, str(error), code)
+            return
+        self.traffic.received_frame_count += len(frames)
+        self._frames += frames
+        if not self._hand_out() and self._transport is not None:
+            self._transport.pause_reading()
+
+    def _hand_out(self) -> bool:
+        """Hand out what came; False if the owner wants to wait with the next one."""
+        frames = self._frames
+        while frames and not self._is_ended():
+            if not self._owner.on_frame(self, frames[0]):
+                return self._is_ended()
+            frames.popleft()
+        return True
+
+    def _take_handshake(self) -> bool:
+        """Take one frame of the handshake; say whether there may be another one."""
+        if len(self._held) < 4:
+            return False
+        size_bytes = 4 + int.from_bytes(self._held[:4], "big")
+        if size_bytes > HANDSHAKE_SIZE_BYTES_MAX:
+            self._owner.on_bad_bytes(self, f"a handshake of {size_bytes} bytes")
+            return False
+        if len(self._held) < size_bytes:
+            return False
+        parser = FrameParser(
+            length_max=HANDSHAKE_SIZE_BYTES_MAX,
+            kinds=HANDSHAKE_KINDS,
+            buffer_size_bytes=HANDSHAKE_SIZE_BYTES_MAX,
+        )
+        parser.buffer()[:size_bytes] = self._held[:size_bytes]
+        parser.filled(size_bytes)
+        del self._held[:size_bytes]
+        try:
+            frame = parser.next_frame()
+        except FrameError as error:
+            self._owner.on_bad_bytes(self, error.detail)
+            return False
+        if frame is not None:  # Else of a kind that a later version may send to anybody.
+            self._owner.on_handshake_frame(self, frame[0], frame[1])
+        return True
+
+    def _is_ended(self) -> bool:
+        """A call and not a comparison: what a frame leads to may close the connection."""
+        return self.close_code is not None
+
+    def _finish(self) -> None:
+        self._queue.clear()
+        self._queue_size_bytes = 0
+        if not self.closed.done():
+            self.closed.set_result(None)
+        self._resolve_opened()
+
+    def _resolve_opened(self) -> None:
+        if not self.opened.done():
+            self.opened.set_result(False)
+
+    def _write_queue(self) -> None:
+        queue, transport = self._queue, self._transport
+        if not queue or transport is None or self.close_code is not None:
+            return
+        size_bytes, self._queue_size_bytes = self._queue_size_bytes, 0
+        self._queue = []
+        if self.harm is not None:
+            queue = self.harm(queue)
+        if len(queue) == 1:
+            transport.write(queue[0])
+        elif size_bytes <= _JOINED_SIZE_BYTES_MAX:
+            transport.write(b"".join(queue))
+        else:
+            transport.writelines(queue)
+
+
+def _watch_over(found: socket.socket) -> None:
+    """Have the kernel find out when the other machine is gone without a word."""
+    found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", KEEPALIVE_S),
+        ("TCP_KEEPINTVL", KEEPALIVE_S),
+        ("TCP_KEEPCNT", 3),
+    ):
+        option = getattr(socket, name, None)  # Linux has all of them.
+        if option is not None:
+            found.setsockopt(socket.IPPROTO_TCP, option, value)

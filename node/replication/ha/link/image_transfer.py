@@ -1,0 +1,124 @@
+"""Images of the replicated state between two replicas, in pieces on the HA link.
+
+Owns the pace of sending, the putting together and their limits; must not know what an image holds.
+A replica asks on the link that it dialled; frames of ours, beside the AutoSwitchHA stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+import structlog
+
+from node.errors.common import ShuttingDownError
+from node.replication.ha.core.sender import HaProtocolError
+from node.replication.ha.core.wire import ImagePiece, ImageRequest
+from node.replication.ha.link.connection import HaConnection
+
+IMAGE_SIZE_BYTES_MAX: Final = 128 << 20
+"""The state has 64 MiB at most, and the queues' offsets come on top."""
+PIECE_SIZE_BYTES: Final = 256 << 10
+QUEUED_SIZE_BYTES: Final = 1 << 20
+"""An image leaves room for what is streamed beside it."""
+PAUSE_S: Final = 0.01
+RETRY_MS: Final = 5_000
+"""After so long without a piece an image is asked for again, or somebody else is."""
+_log: Final = structlog.get_logger(component="ha")
+
+
+class ImageSender:
+    """Sends images to who asks; one at a time for each connection."""
+
+    def __init__(self, make_image: Callable[[], Awaitable[bytes]]) -> None:
+        self._make_image = make_image
+        self._tasks: dict[HaConnection, asyncio.Task[None]] = {}
+
+    def begin(self, connection: HaConnection) -> None:
+        """Make an image and send it; a second request meanwhile changes nothing."""
+        if connection not in self._tasks:
+            task = asyncio.ensure_future(self._send(connection))
+            self._tasks[connection] = task
+            task.add_done_callback(lambda _: self._tasks.pop(connection, None))
+
+    async def _send(self, connection: HaConnection) -> None:
+        try:
+            data = await self._make_image()
+        except ShuttingDownError:
+            return
+        for at in range(0, len(data), PIECE_SIZE_BYTES):
+            while connection.queued_size_bytes > QUEUED_SIZE_BYTES:  # noqa: ASYNC110
+                await asyncio.sleep(PAUSE_S)
+            if connection.closed.done() or connection.close_code is not None:
+                return
+            piece = ImagePiece(len(data), at, data[at : at + PIECE_SIZE_BYTES])
+            connection.send_frame(piece)
+        _log.info("sent an image of the state", to=connection.peer, size_bytes=len(data))
+
+    def forget(self, connection: HaConnection) -> None:
+        """The connection is gone."""
+        task = self._tasks.get(connection)
+        if task is not None:
+            task.cancel()
+
+    def stop(self) -> None:
+        """End what is being sent."""
+        for task in self._tasks.values():
+            task.cancel()
+
+
+class ImageReceiver:
+    """Puts one image together."""
+
+    def __init__(self) -> None:
+        self.source: HaConnection | None = None
+        """Who was asked."""
+        self._asked_ms = 0
+        self._data = bytearray()
+
+    def ask(self, connection: HaConnection, now_ms: int) -> None:
+        """Ask for an image, unless one is on its way from there.
+
+        What came already stays: who still sends it goes on, and a new one begins at 0.
+        """
+        if self.source is connection and now_ms - self._asked_ms < RETRY_MS:
+            return
+        if self.source is not connection:
+            self._data = bytearray()
+        self.source, self._asked_ms = connection, now_ms
+        connection.send_frame(ImageRequest())
+
+    def ask_one(self, connections: Sequence[HaConnection], now_ms: int) -> None:
+        """Ask one of these, and the next one if nothing comes from it."""
+        if not connections:
+            return
+        at = connections.index(self.source) if self.source in connections else -1
+        if at < 0 or (not self._data and now_ms - self._asked_ms >= RETRY_MS):
+            at = (at + 1) % len(connections)
+        self.ask(connections[at], now_ms)
+
+    def take(self, connection: HaConnection, piece: ImagePiece, now_ms: int) -> bytes | None:
+        """Take a piece; return the image once it is whole. Raises HaProtocolError."""
+        if connection is not self.source:
+            return None
+        size_bytes, at, body = piece
+        if at == 0:
+            self._data = bytearray()  # It was asked for again.
+        elif not self._data:
+            return None  # The rest of one that was given up.
+        if at != len(self._data) or not at + len(body) <= size_bytes <= IMAGE_SIZE_BYTES_MAX:
+            raise HaProtocolError(
+                f"a piece of {len(body)} bytes at {at} of {size_bytes}, {len(self._data)} are here"
+            )
+        self._asked_ms = now_ms
+        self._data += body
+        if len(self._data) < size_bytes:
+            return None
+        data, self._data, self.source = bytes(self._data), bytearray(), None
+        return data
+
+    def forget(self, connection: HaConnection) -> None:
+        """The connection is gone."""
+        if self.source is connection:
+            self.source, self._data = None, bytearray()

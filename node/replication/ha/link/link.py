@@ -1,0 +1,414 @@
+"""The HA link: every replica dials every other one, for as long as it runs.
+
+Owns dialling, accepting, handshakes and their limits; must not know roles or what a frame says.
+Each connection carries one direction of the protocol: who dialled is the slave side, so there are
+two connections between two replicas. Before a good handshake a stranger costs 4 KiB, ends soon, and
+there are few of them at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import ssl
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
+from random import Random
+from typing import Final, Protocol
+
+from node.peers import handshake
+from node.peers.connection import Side, Traffic
+from node.peers.faults import LinkFaults
+from node.peers.frames import FrameKind
+from node.peers.handshake import CloseCode, LinkIdentity, PeerInfo, RefusedError
+from node.peers.lives_codec import LivesFormatError
+from node.peers.types import LinkLimits, LinkStats, NoLives, PeerLives, PeerStats
+from node.replication.ha.core.wire import Frame
+from node.replication.ha.link.connection import HaConnection
+from node.runtime.rate_limited_log import QuietLog
+from raft.messages import Index, NodeId
+
+_LIMITS: Final = LinkLimits()
+_BACKLOG: Final = 128
+_NOT_IN_TIME: Final = "the handshake was not finished in time; is TLS on at one side only?"
+_log: Final = logging.getLogger(__name__)
+
+
+class LinkHandler(Protocol):
+    """Takes what comes. On the loop's thread; an exception is a bug and reaches the loop."""
+
+    def on_open(self, connection: HaConnection) -> None:
+        """A connection passed its handshake; `begin` it to get its frames."""
+        ...
+
+    def on_frame(self, connection: HaConnection, frame: Frame) -> bool:
+        """Take one frame of it; False: not now, offer it again on `resume`."""
+        ...
+
+    def on_closed(self, connection: HaConnection) -> None:
+        """It is gone. Not called for one that was closed by `HaLink.close`."""
+        ...
+
+
+class _Peer:
+    """What the link knows of one other replica."""
+
+    def __init__(self, node: NodeId, address: tuple[str, int]) -> None:
+        self.node, self.address = node, address
+        self.connections: list[HaConnection] = []
+        """Those that passed their handshake, oldest first."""
+        self.traffic = Traffic()
+        self.handshake_count = 0
+        self.dropped_full_count = 0
+        self.last_trouble = ""
+        self.version = ""
+        self.is_tried = False
+        """It was met, or could not be reached, since the start of the link."""
+
+
+class HaLink:
+    """All connections of one replica. Belongs to the running event loop."""
+
+    def __init__(
+        self,
+        identity: LinkIdentity,
+        peers: Mapping[NodeId, tuple[str, int]],
+        handler: LinkHandler,
+        last_index: Callable[[], Index],
+        *,
+        server_tls: ssl.SSLContext | None = None,
+        client_tls: ssl.SSLContext | None = None,
+        lives: PeerLives | None = None,
+        limits: LinkLimits = _LIMITS,
+    ) -> None:
+        """`peers` may contain this node. `last_index` is what a handshake says of the own log:
+        NO_INDEX from a disk that never promised anything."""
+        self.identity = identity
+        self._handler, self._last_index, self._limits = handler, last_index, limits
+        self._lives, self._tried = lives or NoLives(), asyncio.Event()
+        self._server_tls, self._client_tls = server_tls, client_tls
+        self._loop = asyncio.get_running_loop()
+        self._random = Random()
+        self._log = QuietLog(_log, interval_ms=limits.log_interval_ms, monotonic_s=self._loop.time)
+        others = {node: address for node, address in peers.items() if node != identity.node_id}
+        self._peers = {node: _Peer(node, address) for node, address in others.items()}
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._strangers: dict[HaConnection, asyncio.TimerHandle] = {}
+        """Unfinished handshakes of connections that came in, oldest first."""
+        self._connections: set[HaConnection] = set()
+        self._closed_counts: dict[str, int] = {}
+        self._accepted_count = 0
+        self._is_stopping = False
+        self._faults = LinkFaults.from_environment(identity.node_id, self._random)
+
+    # --- The outside ---
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen, and dial the others; return the port. Raises OSError."""
+        found = await self._loop.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        family, _, _, _, address = found[0]
+        listener = socket.create_server(
+            (str(address[0]), int(address[1])), family=family, backlog=_BACKLOG
+        )
+        tls_timeout_s = self._limits.handshake_ms_max / 1000
+        self._server = await self._loop.create_server(
+            lambda: HaConnection(self, Side.ACCEPTED),
+            sock=listener,
+            ssl=self._server_tls,
+            ssl_handshake_timeout=tls_timeout_s if self._server_tls else None,
+        )
+        for peer in self._peers.values():
+            self._run(self._dial(peer))
+        return int(listener.getsockname()[1])
+
+    async def wait_tried(self) -> None:
+        """Return once each peer was met or could not be reached, or its time is over."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._limits.first_meeting_ms_max / 1000):
+                while not all(peer.is_tried for peer in self._peers.values()):
+                    self._tried.clear()
+                    await self._tried.wait()
+
+    def close(self, connection: HaConnection, reason: str) -> None:
+        """End a connection because the machine wants it. It is dialled again if this side had."""
+        self._end(connection, CloseCode.PROTOCOL_ERROR, reason, is_asked=True)
+
+    def is_connected(self, node: NodeId) -> bool:
+        """Whether any connection to a replica is there."""
+        peer = self._peers.get(node)
+        return peer is not None and bool(peer.connections)
+
+    def stats(self) -> LinkStats:
+        """Return a picture, in the form of the raft peer link."""
+        return LinkStats(
+            tuple(_stats_of(peer) for peer in self._peers.values()),
+            len(self._strangers),
+            self._accepted_count,
+            0,
+            dict(self._closed_counts),
+        )
+
+    async def stop(self) -> None:
+        """Close all sockets. The handler is not called any more."""
+        self._is_stopping = True
+        if self._faults is not None:
+            self._faults.stop()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._server is not None:
+            self._server.close()
+        left = list(self._connections)
+        for connection in left:
+            self._end(connection, CloseCode.STOPPING, "the node stops")
+        await asyncio.gather(*(connection.closed for connection in left))
+
+    # --- Dialling ---
+
+    async def _dial(self, peer: _Peer) -> None:
+        """Keep one connection to a peer, for ever."""
+        pause_ms = self._limits.reconnect_ms_min
+        while True:
+            if await self._dial_once(peer):
+                pause_ms = self._limits.reconnect_ms_min
+            self._note_tried(peer)
+            await asyncio.sleep(pause_ms * self._random.uniform(0.5, 1.0) / 1000)
+            pause_ms = min(2 * pause_ms, self._limits.reconnect_ms_max)
+
+    async def _dial_once(self, peer: _Peer) -> bool:
+        """Connect, and return when that connection is over: whether the handshake was good."""
+        host, port = peer.address
+        connection = HaConnection(self, Side.DIALLED, to=peer.node)
+        try:
+            async with asyncio.timeout(self._limits.handshake_ms_max / 1000):
+                await self._connect(connection, host, port)
+                was_good = await connection.opened
+        except TimeoutError:
+            self._end(connection, CloseCode.TIMEOUT, _NOT_IN_TIME)
+            return False
+        except (OSError, UnicodeError) as error:
+            code = CloseCode.TLS if isinstance(error, ssl.SSLError) else CloseCode.UNREACHABLE
+            self._end(connection, code, str(error))
+            return False
+        except asyncio.CancelledError:
+            self._end(connection, CloseCode.STOPPING, "the node stops")
+            raise
+        if was_good:
+            await asyncio.shield(connection.closed)
+        return was_good
+
+    async def _connect(self, connection: HaConnection, host: str, port: int) -> None:
+        """Wait until a socket is connected, with TLS if wanted; leave nothing behind if not."""
+        tls = self._client_tls
+        try:
+            await self._loop.create_connection(
+                lambda: connection, host, port, ssl=tls, server_hostname=host if tls else None
+            )
+        except BaseException:
+            self._connections.discard(connection)
+            connection.abandon()
+            raise
+
+    # --- ConnectionOwner ---
+
+    def on_made(self, connection: HaConnection) -> None:
+        self._connections.add(connection)
+        if connection.side is Side.DIALLED:
+            return
+        self._accepted_count += 1
+        if len(self._strangers) >= self._limits.handshake_count_max:
+            oldest = next(iter(self._strangers))
+            self._end(oldest, CloseCode.DISPLACED, "too many unfinished handshakes")
+        timeout_s = self._limits.handshake_ms_max / 1000
+        self._strangers[connection] = self._loop.call_later(
+            timeout_s, self._end, connection, CloseCode.TIMEOUT, _NOT_IN_TIME
+        )
+        connection.asked = self._lives.remembered()
+        connection.nonce, header = handshake.challenge()
+        connection.send_handshake(FrameKind.CHALLENGE, header)
+
+    def on_handshake_frame(self, connection: HaConnection, kind: FrameKind, header: bytes) -> None:
+        if kind is FrameKind.GOODBYE:
+            code, text = handshake.read_goodbye(header)
+            self._end(connection, CloseCode.REFUSED, f"the peer said {code}: {text}")
+            return
+        try:
+            if connection.side is Side.ACCEPTED and kind is FrameKind.HELLO:
+                self._answer_hello(connection, header)
+            elif connection.side is Side.DIALLED and kind is FrameKind.CHALLENGE:
+                self._answer_challenge(connection, header)
+            elif connection.side is Side.DIALLED and kind is FrameKind.WELCOME:
+                self._take_welcome(connection, header)
+            else:
+                raise RefusedError(CloseCode.PROTOCOL_ERROR, f"{kind.name} does not belong here")
+        except RefusedError as error:
+            connection.send_handshake(
+                FrameKind.GOODBYE, handshake.goodbye(error.code, error.detail)
+            )
+            self._end(connection, error.code, error.detail, has_last_word=True)
+
+    def on_frame(self, connection: HaConnection, frame: Frame) -> bool:
+        return self._is_stopping or self._handler.on_frame(connection, frame)
+
+    def on_bad_bytes(
+        self, connection: HaConnection, detail: str, code: CloseCode | None = None
+    ) -> None:
+        is_known = connection.info is not None
+        what = CloseCode.PROTOCOL_ERROR if is_known else CloseCode.GARBAGE
+        self._end(connection, code or what, detail)
+
+    def on_too_much(self, connection: HaConnection) -> None:
+        if connection.info is not None and (peer := self._peers.get(connection.info.node_id)):
+            peer.dropped_full_count += 1
+        # Not within the work that sends.
+        self._loop.call_soon(
+            self._end, connection, CloseCode.SILENT, "it does not read what it is sent"
+        )
+
+    def on_lost(self, connection: HaConnection) -> None:
+        self._connections.discard(connection)
+        self._end(connection, CloseCode.LOST, "closed by the other side or the network")
+
+    # --- Handshake ---
+
+    def _answer_hello(self, connection: HaConnection, header: bytes) -> None:
+        if not isinstance(connection.nonce, bytes):
+            raise RefusedError(CloseCode.PROTOCOL_ERROR, "a second Hello")
+        nonce, info = handshake.check_hello(
+            self.identity, header, challenge_nonce=connection.nonce, peers=self._peers
+        )
+        lost = self._judge(connection, info)
+        welcome = handshake.welcome(
+            self.identity,
+            to=info.node_id,
+            nonce=nonce,
+            last_index=self._last_index(),
+            lives=self._lives.tell(info.node_id),
+        )
+        connection.send_handshake(FrameKind.WELCOME, welcome)
+        if lost:
+            raise RefusedError(CloseCode.OLD_COPY, lost)
+        self._strangers.pop(connection).cancel()
+        self._open(connection, info)
+
+    def _answer_challenge(self, connection: HaConnection, header: bytes) -> None:
+        if connection.nonce is not None:
+            raise RefusedError(CloseCode.PROTOCOL_ERROR, "a second Challenge")
+        connection.asked = self._lives.remembered()
+        connection.nonce, answer = handshake.hello(
+            self.identity,
+            header,
+            to=connection.to,
+            last_index=self._last_index(),
+            lives=self._lives.tell(connection.to),
+        )
+        connection.send_handshake(FrameKind.HELLO, answer)
+
+    def _take_welcome(self, connection: HaConnection, header: bytes) -> None:
+        if not isinstance(connection.nonce, int):
+            raise RefusedError(CloseCode.PROTOCOL_ERROR, "a Welcome without a Hello")
+        info = handshake.check_welcome(
+            self.identity, header, to=connection.to, nonce=connection.nonce
+        )
+        lost = self._judge(connection, info)
+        if lost:
+            raise RefusedError(CloseCode.OLD_COPY, lost)
+        self._open(connection, info)
+
+    def _judge(self, connection: HaConnection, info: PeerInfo) -> str:
+        """Return why a replica that began with an old copy of its disk gets no connection."""
+        try:
+            return self._lives.judge(info.node_id, info.lives, connection.asked)
+        except LivesFormatError as error:
+            raise RefusedError(CloseCode.GARBAGE, str(error)) from error
+
+    def _note_tried(self, peer: _Peer) -> None:
+        peer.is_tried = True
+        self._tried.set()
+
+    def _open(self, connection: HaConnection, info: PeerInfo) -> None:
+        peer = self._peers[info.node_id]
+        is_checked = info.checked_frames and self.identity.checked_frames
+        connection.open(info, peer.traffic, is_checked=is_checked)
+        peer.handshake_count += 1
+        self._note_tried(peer)
+        peer.version = info.version
+        peer.connections.append(connection)
+        if self._faults is not None:
+            connection.harm = partial(self._faults.harmed, info.node_id)
+        self._handler.on_open(connection)
+
+    # --- The end of connections ---
+
+    def _end(
+        self,
+        connection: HaConnection,
+        code: CloseCode,
+        detail: str,
+        *,
+        is_asked: bool = False,
+        has_last_word: bool = False,
+    ) -> None:
+        """Close a connection for a reason: say, count and log it. Once for each connection."""
+        if connection.close_code is not None:
+            return
+        connection.close(code, has_last_word=has_last_word)
+        timer = self._strangers.pop(connection, None)
+        if timer is not None:
+            timer.cancel()
+        self._closed_counts[code] = self._closed_counts.get(code, 0) + 1
+        info = connection.info
+        peer = self._peers.get(info.node_id if info is not None else connection.to)
+        if peer is not None:
+            peer.last_trouble = f"{code}: {detail}"
+        if not self._is_stopping:
+            whom = f"node {peer.node}" if peer is not None else connection.remote
+            self._log.warn(f"connection {connection.side.value} ended, {code}", f"{whom}: {detail}")
+        if info is None or peer is None:
+            return
+        peer.connections.remove(connection)
+        if not is_asked and not self._is_stopping:
+            self._handler.on_closed(connection)
+
+    # --- Internals ---
+
+    def _run(self, work: Coroutine[None, None, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._on_done)
+
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._loop.call_exception_handler(
+                {"message": "a task of the HA link failed", "exception": error, "task": task}
+            )
+
+
+def _stats_of(peer: _Peer) -> PeerStats:
+    host, port = peer.address
+    traffic = peer.traffic
+    return PeerStats(
+        node=peer.node,
+        host=host,
+        port=port,
+        is_connected=bool(peer.connections),
+        connection_count=len(peer.connections),
+        version=peer.version,
+        queued_size_bytes=sum(each.queued_size_bytes for each in peer.connections),
+        sent_frame_count=traffic.sent_frame_count,
+        sent_size_bytes=traffic.sent_size_bytes,
+        received_frame_count=traffic.received_frame_count,
+        received_size_bytes=traffic.received_size_bytes,
+        dropped_unconnected_count=0,
+        dropped_full_count=peer.dropped_full_count,
+        handshake_count=peer.handshake_count,
+        last_trouble=peer.last_trouble,
+    )

@@ -1,0 +1,139 @@
+"""What a replica says of itself and of its slaves: for status, metrics and the controller.
+
+Owns the picture and how it is taken; must not know who looks at it, nor change anything.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from node.replication.ha.core.state import State
+from node.replication.ha.core.types import Binding, Mode, Role, Standing
+
+
+class LogEnds(Protocol):
+    """What is asked of the log."""
+
+    @property
+    def min_position(self) -> int: ...
+
+
+class SlaveReport(NamedTuple):
+    """What a serving master knows of another replica; at any other replica all but `is_connected`
+    is unknown."""
+
+    replica_id: int
+    is_connected: bool
+    """A link that it dialled is there, and it said who it is."""
+    acked: int
+    """It holds everything below, synced; -1: unknown."""
+    lag_size_bytes: int
+    """What it lacks of the master's log; -1: unknown."""
+    is_in_sync: bool
+    """It counts as a copy and holds everything that readers see."""
+    caught_up_ms: int
+    """When it last had all that the master had, on the clock of `HaReport.now_ms`; 0: never."""
+
+
+class HaReport(NamedTuple):
+    """One replica, as of now."""
+
+    replica_id: int
+    role: Role
+    bound: Binding
+    """The epoch it takes part in."""
+    highest_seen: int
+    """The highest epoch number it ever heard of: a new one has to be above it."""
+    master_id: int
+    """Who serves, as far as it knows; 0: nobody."""
+    standing: Standing
+    mode: Mode
+    """How it acks, or would."""
+    copies: int
+    replica_ids: tuple[int, ...]
+    log_epoch: int
+    """Epoch of the last byte, and with the end what a fence compares."""
+    first: int
+    end: int
+    durable: int
+    confirm: int
+    """Readers here see up to it."""
+    epoch_start: int
+    """Where the epoch of a serving master begins; -1 elsewhere."""
+    in_sync: tuple[int, ...]
+    """Of a serving master: itself and every replica that holds all that readers see."""
+    slaves: tuple[SlaveReport, ...]
+    now_ms: int
+
+
+class CaughtUp:
+    """When each replica last had all that the master had: looks now and then, and remembers."""
+
+    def __init__(self) -> None:
+        self._marks: dict[int, tuple[int, int]] = {}
+        """By replica: the end of the log at an earlier look, and when that was."""
+        self._caught_up_ms: dict[int, int] = {}
+
+    def clear(self) -> None:
+        """A new epoch begins: what was seen in an older one says nothing."""
+        self._marks.clear()
+        self._caught_up_ms.clear()
+
+    def look(self, state: State) -> None:
+        """Compare what replicas have by now with the end of an earlier look."""
+        for replica_id in state.settings.replica_ids:
+            acked = state.copies.acked(replica_id)
+            end, since_ms = self._marks.get(replica_id, (state.end, state.now_ms))
+            if acked is not None and acked >= end:
+                self._caught_up_ms[replica_id] = since_ms
+                end, since_ms = state.end, state.now_ms
+            self._marks[replica_id] = end, since_ms
+
+    def of(self, replica_id: int) -> int:
+        """Return when it was; 0 for never."""
+        return self._caught_up_ms.get(replica_id, 0)
+
+
+def of(state: State, log: LogEnds, caught_up: CaughtUp, master_id: int) -> HaReport:
+    """Take the picture."""
+    is_master = state.role is Role.MASTER
+    level = max(state.copies.epoch_start, state.confirm)
+    connected = {link.peer for link in state.downs()}
+    slaves, in_sync = [], [state.me]
+    for replica_id in state.settings.replica_ids:
+        if replica_id == state.me:
+            continue
+        acked = state.copies.acked(replica_id) if is_master else None
+        is_in_sync = acked is not None and acked >= level and replica_id in connected
+        if is_in_sync:
+            in_sync.append(replica_id)
+        slaves.append(
+            SlaveReport(
+                replica_id,
+                replica_id in connected,
+                -1 if acked is None else acked,
+                -1 if acked is None else max(0, state.end - acked),
+                is_in_sync,
+                caught_up.of(replica_id) if is_master else 0,
+            )
+        )
+    return HaReport(
+        replica_id=state.me,
+        role=state.role,
+        bound=state.bound,
+        highest_seen=max(state.highest_seen, state.epochs.last.number),
+        master_id=master_id,
+        standing=state.replica.standing,
+        mode=state.mode,
+        copies=state.settings.copies,
+        replica_ids=state.settings.replica_ids,
+        log_epoch=state.epochs.last.number,
+        first=log.min_position,
+        end=state.end,
+        durable=state.durable,
+        confirm=state.confirm,
+        epoch_start=state.copies.epoch_start if is_master else -1,
+        in_sync=tuple(sorted(in_sync)) if is_master else (),
+        slaves=tuple(slaves),
+        now_ms=state.now_ms,
+    )

@@ -1,0 +1,168 @@
+"""The two small files of a replica of a HA group: its epochs and what it is bound to.
+
+Owns their form and their way to disk; must not know when they change. `epochFileCheckpoint` has the
+text form of RocketMQ (storage-formats 6.7), but is written to a temporary name, synced and renamed;
+the content before stays in `.bak`. The binding has no counterpart there and is a
+`store.files.meta_file`, which is strict: a replica that cannot read what it promised must not
+start.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import zlib
+from typing import Final
+
+from node.replication.ha.core.epochs import EPOCHS_KEPT_MAX, Epochs
+from node.replication.ha.core.types import (
+    Binding,
+    EpochStart,
+    Mode,
+    ReplicaState,
+    Standing,
+    check_binding,
+)
+from store.errors import CorruptionError, LayoutError
+from store.files.file_system import FileSystem
+from store.files.meta_file import Json, MetaFile
+
+EPOCH_FILE: Final = "epochFileCheckpoint"
+BINDING_FILE: Final = "haBinding"
+_BACKUP: Final = ".bak"
+_TEMPORARY: Final = ".tmp"
+_SIZE_BYTES_MAX: Final = 64 << 10
+"""1000 lines of an i4, a dash, an i8 and a newline are 32 KiB."""
+
+
+class EpochFile:
+    """`epochFileCheckpoint` in a directory. One thread at a time."""
+
+    def __init__(self, fs: FileSystem, directory: str) -> None:
+        self._fs, self._directory = fs, directory
+        self.path: Final = os.path.join(directory, EPOCH_FILE)
+
+    def load(self) -> Epochs:
+        """Read the epochs; none when neither the file nor its backup exists.
+
+        The backup alone serves only while there is no main file: a crash between the two renames
+        leaves that, and nothing rested on the new content yet. Raises CorruptionError when the
+        main file is damaged: an old list would claim bytes for a wrong master, so it is no
+        substitute. Then the epochs have to come from another replica.
+        """
+        for path in (self.path, self.path + _BACKUP):
+            if os.path.exists(path):
+                return decode(path, self._read(path))
+        return Epochs()
+
+    def save(self, epochs: Epochs) -> None:
+        """Replace the file; durable on return. Raises what `FileSystem` raises.
+
+        After SyncFailedError the process must stop. An empty list is written, too.
+        """
+        temporary = self.path + _TEMPORARY
+        if os.path.exists(temporary):
+            self._fs.unlink(temporary)
+        fd = self._fs.open(temporary, create=True)
+        try:
+            self._fs.write_at(fd, temporary, 0, encode(epochs))
+            self._fs.sync(fd, temporary)
+        finally:
+            self._fs.close(fd)
+        if os.path.exists(self.path):
+            self._fs.rename(self.path, self.path + _BACKUP)
+        self._fs.rename(temporary, self.path)
+        self._fs.sync_directory(self._directory)
+
+    def _read(self, path: str) -> bytes:
+        fd = self._fs.open(path, read_only=True)
+        try:
+            size_bytes = self._fs.size_bytes(fd)
+            return self._fs.read_at(fd, path, 0, min(size_bytes, _SIZE_BYTES_MAX + 1))
+        finally:
+            self._fs.close(fd)
+
+
+class BindingFile:
+    """The replica's state on disk. A change is durable on return."""
+
+    def __init__(self, fs: FileSystem, directory: str) -> None:
+        self._directory = directory
+        self._file = MetaFile(fs, directory, BINDING_FILE)
+        self._state: ReplicaState | None = None
+        self.life = 0
+        """Starts of this disk, see `raft.lives`. Saved with the state from its first save on."""
+
+    def load(self, *, must_exist: bool) -> ReplicaState | None:
+        """Return what was saved; None on a new disk. Raises as `MetaFile.load` does."""
+        found = self._file.load(must_exist=must_exist)
+        if found is None:
+            return None
+        try:
+            bound = Binding(_int(found, "number"), _int(found, "master_id"), _int(found, "nonce"))
+            standing = Standing(_int(found, "standing"))
+            mode = Mode(found.get("mode", Mode.SYNC.value))
+            self.life = _int({"life": 0} | found, "life")  # Not in the files of earlier builds.
+            self._state = ReplicaState(bound, standing, _int(found, "incarnation"), mode)
+        except (KeyError, ValueError) as error:
+            path = os.path.join(self._directory, BINDING_FILE)
+            raise LayoutError(path, "number, master_id, nonce, standing", str(found)) from error
+        return self._state
+
+    def save(self, state: ReplicaState) -> None:
+        """Replace the state. Raises BindingRefusedError if it went back; nothing changed then."""
+        if self._state is not None:
+            check_binding(self._state.bound, state.bound)
+        if state != self._state:
+            self.lower(state)
+
+    def lower(self, state: ReplicaState) -> None:
+        """Replace the state, whatever it was: for a group that is stopped as a whole."""
+        payload = state.bound._asdict() | {
+            "standing": state.standing.value,
+            "incarnation": state.incarnation,
+            "mode": state.mode.value,
+            "life": self.life,
+        }
+        self._file.save(payload)
+        self._state = state
+
+    def begin(self, life: int) -> None:
+        """Note a life that begins; durable on return, if there is a state. Raises as `lower`."""
+        self.life = life
+        if self._state is not None:
+            self.lower(self._state)
+
+
+def _int(found: dict[str, Json], name: str) -> int:
+    value = found[name]
+    if not isinstance(value, int):
+        raise ValueError(f"{name} is {value!r}")
+    return value
+
+
+def encode(epochs: Epochs) -> bytes:
+    """Return the text of the file."""
+    lines = "".join(f"{number}-{start}\n" for number, start in epochs.entries).encode()
+    return b"%d\n%d\n" % (len(epochs.entries), zlib.crc32(lines) & 0x7FFFFFFF) + lines
+
+
+def decode(path: str, data: bytes) -> Epochs:
+    """Read the text of the file. Raises CorruptionError."""
+    if len(data) > _SIZE_BYTES_MAX:
+        raise CorruptionError(path, 0, "size", f"up to {_SIZE_BYTES_MAX}", "more")
+    head = data.split(b"\n", 2)
+    try:
+        count, crc, lines = int(head[0]), int(head[1]), head[2]
+        entries = [EpochStart(*map(int, line.split(b"-"))) for line in lines.splitlines()]
+    except (ValueError, IndexError, TypeError) as error:
+        raise CorruptionError(path, 0, "text", "lines epoch-startOffset", str(error)) from error
+    found = zlib.crc32(lines) & 0x7FFFFFFF
+    if crc not in (0, found):  # 0: do not verify.
+        raise CorruptionError(path, 0, "CRC-32 of the entries", str(found), str(crc))
+    if len(entries) != count or count > EPOCHS_KEPT_MAX:
+        raise CorruptionError(path, 0, "number of entries", str(count), str(len(entries)))
+    for before, after in itertools.pairwise(entries):
+        if not (before.number < after.number and before.start < after.start):
+            raise CorruptionError(path, 0, "order", f"more than {before}", str(after))
+    return Epochs(entries)

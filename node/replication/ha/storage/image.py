@@ -1,0 +1,70 @@
+"""An image: what a replica needs whose log does not reach back far enough to build the state.
+
+Owns its content and bytes; must not know how it travels. It holds no log: the state as of one
+position, the epoch of the byte before (both name the log below for good), and where the log of the
+sender begins, with the next offsets of all queues there, for a log that is empty.
+
+Bytes: `QLHAIM1\\n`, u32 size of the header, header (JSON), state, CRC-32C of all before it.
+"""
+
+import json
+import struct
+from typing import Final, NamedTuple
+
+from node.replication.ha.core.sender import HaProtocolError
+from node.replication.ha.core.types import EpochStart
+from node.runtime.json_text import read_json
+from node.state.image import decode_image, encode_image
+from node.state.state import StateImage
+from store.checksum import crc32c
+from store.errors import CorruptionError
+from store.record.stamp import QueueKey
+
+_MAGIC: Final = b"QLHAIM1\n"
+_U32: Final = struct.Struct(">I")
+_HEADER_AT: Final = len(_MAGIC) + _U32.size
+
+
+class Image(NamedTuple):
+    """The log begins at `begin`; the state has everything before `position`."""
+
+    begin: int
+    next_offsets: dict[QueueKey, int]
+    epoch: EpochStart
+    """Of the byte before `position`."""
+    state: StateImage
+
+    @property
+    def position(self) -> int:
+        """The state has everything before it."""
+        return self.state.applied_index + 1
+
+
+def encode(image: Image) -> bytes:
+    """Return the bytes of an image."""
+    rows = sorted([topic.decode(), i, offset] for (topic, i), offset in image.next_offsets.items())
+    header = json.dumps({"begin": image.begin, "epoch": image.epoch, "next_offsets": rows}).encode()
+    state = encode_image(image.state)
+    content = b"".join((_MAGIC, _U32.pack(len(header)), header, state))
+    return content + _U32.pack(crc32c(content))
+
+
+def decode(data: bytes) -> Image:
+    """Return the image of these bytes. Raises HaProtocolError."""
+    hi = len(data) - _U32.size
+    if hi < _HEADER_AT or not data.startswith(_MAGIC):
+        raise HaProtocolError("what was sent as an image does not begin like one")
+    if crc32c(data[:hi]) != _U32.unpack_from(data, hi)[0]:
+        raise HaProtocolError("the checksum of an image is wrong")
+    header_hi = _HEADER_AT + _U32.unpack_from(data, len(_MAGIC))[0]
+    try:
+        found = read_json(data[_HEADER_AT:header_hi])
+        begin, epoch = int(found["begin"]), EpochStart(*map(int, found["epoch"]))
+        rows = found["next_offsets"]
+        next_offsets = {(str(topic).encode("ascii"), int(i)): int(o) for topic, i, o in rows}
+        image = Image(begin, next_offsets, epoch, decode_image(data[header_hi:hi]))
+    except (KeyError, TypeError, ValueError, CorruptionError) as error:
+        raise HaProtocolError(f"an image is no image: {error!r}") from error
+    if not 0 <= begin <= image.position:
+        raise HaProtocolError(f"an image of {image.position} for a log from {begin}")
+    return image

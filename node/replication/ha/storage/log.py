@@ -1,0 +1,428 @@
+"""The log of one replica of a master-slave group: `LogView`, and what the effects want done.
+
+Owns the translation between the machine's words (positions, epochs, bindings) and the store's, and
+what a restart begins with. Must not know links, roles or the event loop. One thread, the loop's,
+calls everything here unless a docstring says otherwise; nothing here waits for a disk, except for
+what is rare: the binding, epochs, a cut, a beginning and `open`.
+"""
+
+import secrets
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Final, Self
+
+from node.replication.ha.core.epochs import Epochs
+from node.replication.ha.core.sender import HaProtocolError
+from node.replication.ha.core.types import (
+    Binding,
+    EpochStart,
+    HaError,
+    ReplicaState,
+    Settings,
+    Standing,
+)
+from node.replication.ha.storage.epoch_file import BindingFile, EpochFile
+from node.replication.ha.storage.replica_file import open_replica_file
+from node.state.state import COMMAND_TOPIC
+from store.config import StoreConfig
+from store.durability.fatal import end_process
+from store.errors import RecordFormatError, StoreError
+from store.files.file_system import FileSystem
+from store.log.cut_file import CutFile
+from store.log.record_log import AppendResult
+from store.log.shipped_log import CheckedRaw, PreparedBatch
+from store.opening import Progress, Recovery, no_progress
+from store.record.stamp import QueueKey
+from store.replicated.shipped_store import ShippedStore
+from store.store import unix_ms
+
+KEPT_FOR_SLAVE_SIZE_BYTES: Final = 1 << 30
+"""How far a slave may be behind and still keep expired files from being deleted: about as much as
+the entries that are kept for a follower in raft mode."""
+_LAST_OF_BATCH: Final = COMMAND_TOPIC.encode()
+"""Topic of the last record of an idempotent batch."""
+
+
+class ImageNeededError(HaError):
+    """The empty log cannot begin at these bytes without an image of the sender. Nothing changed."""
+
+    code, status = "ha.image_needed", "FAILED_PRECONDITION"
+
+    def __init__(self, position: int) -> None:
+        super().__init__(position)
+        self.position = position
+
+    def __str__(self) -> str:
+        return (
+            f"the log is empty and its first bytes would be those at {self.position}; an image of "
+            f"the master's state is fetched first"
+        )
+
+
+class Prepared:
+    """A batch of encoded records that was checked and has room; `HaLog.prepare` makes it."""
+
+    __slots__ = ("_next_offsets", "batch", "result")
+
+    def __init__(self, batch: PreparedBatch, next_offsets: Mapping[QueueKey, int]) -> None:
+        self.batch = batch
+        self._next_offsets = next_offsets
+        self.result: AppendResult | None = None
+        """Where it landed, once it was appended."""
+
+    @property
+    def end(self) -> int:
+        """The end of the log once it is appended."""
+        return self.batch.position + self.batch.size_bytes
+
+    @property
+    def record_count(self) -> int:
+        """How many records there are."""
+        return len(self.batch.queue_offsets)
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the records."""
+        return self.batch.size_bytes
+
+    @property
+    def queues(self) -> dict[QueueKey, tuple[int, int]]:
+        """What each queue, (topic, queue id), would get: (first offset, count). Ask before the
+        append; records of unfinished transactions do not count."""
+        before = self._next_offsets
+        return {
+            key: (first, hi - first)
+            for key, hi in self.batch.next_offsets.items()
+            for first in (before.get(key, 0),)
+        }
+
+
+class HaLog:
+    """Implements `node.replication.ha.core.effects.LogView`, and
+    `node.replication.sync_requests.SyncedLog`."""
+
+    def __init__(
+        self, store: ShippedStore, fs: FileSystem, binding: BindingFile, state: ReplicaState | None
+    ) -> None:
+        """For `open` only."""
+        self.store: Final = store
+        """For readers: pull, queues, messages."""
+        self._log: Final = store.shipped
+        self._fs, self._binding = fs, binding
+        self._epoch_file: Final = EpochFile(fs, store.root)
+        self.is_new = state is None
+        """Nothing was ever saved of this replica: whether it founds or joins is not decided."""
+        self.replica = state or ReplicaState(Binding(), Standing.JOINING, secrets.randbits(63) + 1)
+        """As stored. On a new disk it is JOINING: `save_state` it as FULL to found a group."""
+        self._epochs = Epochs()
+        self._checked: CheckedRaw | None = None
+        self.may_begin = self.end == 0
+        """The empty log has the queue offsets that belong to its first byte."""
+
+    @classmethod
+    def open(
+        cls,
+        root: str,
+        config: StoreConfig,
+        *,
+        cluster_id: str,
+        node_id: int,
+        group: Settings,
+        fs: FileSystem | None = None,
+        now_unix_ms: Callable[[], int] = unix_ms,
+        on_fatal: Callable[[BaseException], None] = end_process,
+        progress: Progress = no_progress,
+    ) -> Self:
+        """Open the directory of a replica, made if need be, and cut a torn tail.
+
+        Raises as `Store.open`, and IdentityMismatchError (another cluster's or node's directory),
+        GroupChangedError, LayoutError or CorruptionError of what a replica must not forget.
+        """
+        assert config.container == "commit_log", f"container {config.container}"
+        assert config.flush == "sync", "an ack says synced"
+        fs = fs or FileSystem()
+        binding = BindingFile(fs, root)
+        found: list[ReplicaState | None] = []
+
+        def before_running(recovery: Recovery) -> None:
+            has_log = recovery.end_position > 0
+            open_replica_file(
+                fs, root, cluster_id=cluster_id, node_id=node_id, group=group, must_exist=has_log
+            )
+            found.append(binding.load(must_exist=has_log))
+
+        store = ShippedStore.open(
+            root,
+            config,
+            fs=fs,
+            now_unix_ms=now_unix_ms,
+            on_fatal=on_fatal,
+            progress=progress,
+            maintain=False,
+            before_running=before_running,
+        )
+        try:
+            log = cls(store, fs, binding, found[0])
+            log._drop_half_batch(store.recovery)
+            log._load_epochs()
+        except BaseException:
+            store.close()
+            raise
+        return log
+
+    def _drop_half_batch(self, recovery: Recovery) -> None:
+        """Cut what a killed process had written and not synced: nobody was promised that.
+
+        The last batch may be there in part, and a master that begins with it would let the rest of
+        it, sent again, follow as a whole one. After a power loss the mark may be older than what
+        was promised, so what is whole stays.
+        """
+        known = max(recovery.known_good_position, self.min_position)
+        if recovery.same_boot and not recovery.was_clean and known < self.end:
+            self.store.cut(known)
+            self.may_begin = known == 0
+        self.store.mark_durable()
+
+    def _load_epochs(self) -> None:
+        """A crash may have lost the first bytes of an epoch that was just taken over."""
+        epochs = self._epoch_file.load()
+        if epochs.trim(self.end):
+            self._epoch_file.save(epochs)
+        self._epochs = epochs
+
+    # --- What there is ---
+
+    @property
+    def min_position(self) -> int:
+        """First byte that is still kept."""
+        return self._log.min_position
+
+    @property
+    def last_file_start(self) -> int:
+        """Where the last file begins."""
+        files = self._log.files.files
+        return files[-1].position if files else 0
+
+    @property
+    def end(self) -> int:
+        """The end of the log."""
+        return self._log.end_position
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the log holds nothing."""
+        return self.end <= self.min_position
+
+    @property
+    def durable(self) -> int:
+        """Everything before it is synced; always true, also after cuts. Any thread.
+
+        At start it is `end`. After `sync_here` or the callback of `request_sync`, tell the machine
+        `durable_to(log.durable)`.
+        """
+        return self.store.durable_position
+
+    @property
+    def dispatched(self) -> int:
+        """Readers see everything before it."""
+        return self.store.dispatched_position
+
+    @property
+    def epochs(self) -> Epochs:
+        """As stored, a copy. Never of bytes that are not there, except while they are written."""
+        return Epochs(self._epochs.entries)
+
+    def epoch_at(self, position: int) -> EpochStart:
+        """Return the epoch of the byte at a position."""
+        return self._epochs.at(position)
+
+    def ship_end(self, lo: int, hi: int, size_bytes_max: int) -> int:
+        """Be part of `LogView`. Ends with a batch that is idempotent, where there is one: a replica
+        that becomes master behind half of one would take the rest for a new batch."""
+        return self._log.ship_end(lo, hi, size_bytes_max, _LAST_OF_BATCH)
+
+    def read(self, lo: int, hi: int) -> bytes:
+        """Copy the bytes of one transfer, which `ship_end` made.
+
+        Bytes from before this process are compared with their checksums first. Raises
+        CorruptionError: do not send, close the link.
+        """
+        return self._log.read_raw(lo, hi)
+
+    # --- The master's appends ---
+
+    def prepare(self, batch: bytes) -> Prepared:
+        """Do all of an append of encoded records that can fail. Nothing is written.
+
+        `append` of the result follows before any other write, or nothing. Raises
+        RecordFormatError, LimitExceededError, TopicNameError (bad input), StoreFullError,
+        FileSystemError or BusyError (try again later).
+        """
+        prepared = self.store.prepare(batch)
+        return Prepared(prepared, self._log.stamper.next_offsets)
+
+    def append(self, prepared: Prepared) -> AppendResult:
+        """Append what `prepare` returned last; never fails. Not durable yet."""
+        prepared.result = result = self.store.append_prepared(prepared.batch)
+        return result
+
+    def become_master(self) -> None:
+        """Find out the next queue offsets. The first `prepare` would do it otherwise."""
+        self.store.find_offsets()
+
+    # --- Raw bytes of another replica ---
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Say whether records or raw bytes of so many in all could be written without an error.
+
+        Never waits; asking makes the store prepare the next file. Ask before a transfer is handed
+        to the machine; while it says no, stop reading from that link.
+        """
+        return self.store.has_room(size_bytes)
+
+    def check_raw(self, position: int, body: bytes | memoryview) -> None:
+        """Check the bytes of a transfer before the machine gets it. Nothing is written.
+
+        Whole records or a blank, of one file, CRC, and each record's own position. Raises
+        HaProtocolError (close the link), or ImageNeededError: the log is empty and does not begin
+        there: fetch an image from that peer, `AppliedState.take_image`.
+        """
+        self._checked = None
+        is_here = position == self.end
+        if self.is_empty and not (is_here and self.may_begin):
+            raise ImageNeededError(position)
+        if not is_here:
+            raise HaProtocolError(f"transfer at {position}, the log ends at {self.end}")
+        try:
+            self._checked = self._log.check_raw(position, bytes(body))
+        except RecordFormatError as error:
+            raise HaProtocolError(f"transfer at {position}: {error}") from error
+
+    def write_raw(self, position: int, body: bytes | memoryview) -> None:
+        """Append what `check_raw` accepted last, at the end of the log; `has_room` said yes."""
+        checked = self._checked
+        assert checked is not None, f"the bytes at {position} were not checked"
+        assert (checked.position, len(checked.data)) == (position, len(body)), f"at {position}"
+        self._checked = None
+        self.store.write_raw(checked)
+
+    # --- Cutting and beginning ---
+
+    def cut(self, lo: int, hi: int, epoch: int, on_aside: Callable[[CutFile], None]) -> None:
+        """Move [lo, hi), the end of the log, into a file aside, and cut the log. Durable on return.
+
+        Call `AppliedState.cut` instead, which does this and what the state needs. `epoch` is the
+        last of what is cut (`LossReport.epoch`). `on_aside` is called between the two. Waits for
+        the disk. Raises StoreFullError or FileSystemError, also of `on_aside` (nothing was cut:
+        repeat it before anything else), SyncFailedError: stop.
+        """
+        self._checked = None
+        on_aside(self.store.set_aside(lo, hi, epoch))
+        self.store.cut(lo)
+        self.may_begin = lo == 0
+
+    def set_all_aside(self) -> None:
+        """Set the whole log aside: who ships has deleted what comes next. `begin_at` follows.
+
+        It is kept until `delete_aside`, but for the last file, which stays in `cut/`. Readers must
+        see all of it. Waits for the disk. Raises StoreFullError or FileSystemError (nothing has
+        changed), SyncFailedError: stop.
+        """
+        self._checked = None
+        self.store.set_all_aside(self._epochs.last.number)
+        self.may_begin = False
+
+    def delete_aside(self) -> None:
+        """Delete what `set_all_aside` kept, on the maintenance thread; once nobody can need it.
+
+        Raises FileSystemError: repeat it.
+        """
+        self.store.delete_aside()
+
+    def begin_at(self, position: int, next_offsets: dict[QueueKey, int]) -> None:
+        """Let the empty log begin at the start of a file; `AppliedState.take_image` calls it."""
+        self._checked = None
+        self.store.begin_at(position, next_offsets)
+        self.may_begin = True
+
+    # --- What must not be forgotten ---
+
+    def save_state(self, state: ReplicaState) -> None:
+        """Replace the replica's state; durable on return. Raises as `BindingFile.save`."""
+        self._binding.save(state)
+        self.replica, self.is_new = state, False
+
+    def lower_binding(self, bound: Binding) -> None:
+        """Go back to an epoch, of a group that is stopped as a whole (node.offline.term_change).
+        Durable on return; errors as MetaFile.save."""
+        state = self.replica._replace(bound=bound)
+        self._binding.lower(state)
+        self.replica = state
+
+    @property
+    def life(self) -> int:
+        """The life of this disk that was begun last."""
+        return self._binding.life
+
+    def begin_life(self, life: int) -> None:
+        """Note the life that begins. Raises as `lower_binding`."""
+        self._binding.begin(life)
+
+    def save_epochs(self, epochs: Epochs) -> None:
+        """Replace the epochs; durable on return. Raises as `EpochFile.save`."""
+        self._epoch_file.save(epochs)
+        self._epochs = Epochs(epochs.entries)
+
+    # --- Durability and readers ---
+
+    def sync_here(self) -> bool:
+        """Sync everything written so far on the caller's thread; False if it has to be requested.
+
+        Raises SyncFailedError: stop.
+        """
+        return self.store.sync_here()
+
+    def request_sync(self, callback: Callable[[StoreError | None], None]) -> None:
+        """Have everything written so far synced; `callback(error or None)` on the flush thread.
+
+        Cuts in between need no care. An error means: stop.
+        """
+        self.store.request_sync(callback)
+
+    def dispatch(self, position: int) -> None:
+        """Let readers see the log up to a position; `AppliedState.apply` calls it.
+
+        Raises StoreFullError or FileSystemError when a queue cannot grow: call it again later.
+        Anything else: stop.
+        """
+        self.store.dispatch_to(position)
+
+    # --- Upkeep ---
+
+    def maintain(self) -> None:
+        """Sync derived files, judge the disk, find out what expired. On the maintenance thread."""
+        self.store.maintain()
+
+    def detach_expired(self, limit_position: int) -> Callable[[], None] | None:
+        """Take expired files that end at or before a limit out of the log, in memory only.
+
+        Returns the work that deletes them, for the maintenance thread; None if there are none. The
+        limit: `AppliedState.checkpoint_position`, and the next byte of each slave that streams and
+        is no more than `KEPT_FOR_SLAVE_SIZE_BYTES` behind. Links of slaves farther behind: close.
+        """
+        return self.store.detach_expired(limit_position)
+
+    def close(self) -> None:
+        """Make everything durable and release the directory. Raises as `Store.close`."""
+        self.store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

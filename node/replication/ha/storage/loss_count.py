@@ -1,0 +1,64 @@
+"""How many messages a lost range of the log held, counted while its bytes are still there.
+
+Owns what counts as a message: a record of a topic that is not the system's. Must not know why the
+range goes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import NamedTuple
+
+from node.replication.ha.core.effects import LossReport
+from node.replication.ha.storage.log import HaLog
+from node.replication.ha.storage.losses import Loss
+from node.state.tables.topic_names import is_reserved
+from store.errors import StoreError
+from store.record.message import record_layout
+
+
+class CountedLoss(NamedTuple):
+    """A report with its counts."""
+
+    loss: Loss
+
+    def at(self, file: str) -> Loss:
+        """Return it with the file that has the bytes."""
+        return dataclasses.replace(self.loss, file=file)
+
+
+def count_loss(log: HaLog, report: LossReport) -> CountedLoss:
+    """Count the messages of a loss; of bytes that are not here nobody knows how many there were."""
+    lo, hi = report.lo, min(report.hi, log.end)
+    record_count, acked_count = -1, -1
+    if hi > lo:
+        try:
+            record_count, acked_count = _count(log, lo, hi, report.acked_hi)
+        except StoreError:  # Damaged: the bytes are set aside all the same.
+            record_count, acked_count = -1, -1
+    loss = Loss(
+        unix_ms=time.time_ns() // 1_000_000,
+        epoch=report.epoch,
+        lo=report.lo,
+        hi=report.hi,
+        acked_hi=report.acked_hi,
+        is_exact=report.is_exact,
+        record_count=record_count,
+        acked_record_count=acked_count,
+        file="",
+    )
+    return CountedLoss(loss)
+
+
+def _count(log: HaLog, lo: int, hi: int, acked_hi: int) -> tuple[int, int]:
+    record_count = acked_count = 0
+    for position, data in log.store.log.record_runs(lo, hi):
+        view, at = memoryview(data), 0
+        while at < len(view):
+            layout = record_layout(view, at)
+            at += layout.size_bytes
+            if not is_reserved(bytes(view[layout.topic_at : layout.topic_hi]).decode()):
+                record_count += 1
+                acked_count += position + at <= acked_hi
+    return record_count, acked_count

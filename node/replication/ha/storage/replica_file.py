@@ -1,0 +1,63 @@
+"""What a directory belongs to: cluster, group, replica, and the numbers that make the fence.
+
+Owns the meta file `haReplica`; must not know what is promised (`epoch_file`). The replicas and the
+number of copies decide which replicas a fence has to meet (fault-matrix C3), so they are the same
+for the life of a group: a change is a step of its own, which is not offered.
+"""
+
+from node.replication.ha.core.types import HaError, Settings
+from node.runtime.identity import check_identity
+from store.errors import LayoutError
+from store.files.file_system import FileSystem
+from store.files.meta_file import Json, MetaFile
+from store.opening import SHIPPED_META_NAME
+
+
+class GroupChangedError(HaError):
+    """The group was founded with other replicas or another number of copies. Nothing changed."""
+
+    code, status = "ha.group_changed", "FAILED_PRECONDITION"
+
+    def __init__(self, what: str, configured: str, found: str) -> None:
+        super().__init__(what, configured, found)
+        self.what, self.configured, self.found = what, configured, found
+
+    def __str__(self) -> str:
+        return (
+            f"the group was founded with {self.what} {self.found}, configured are "
+            f"{self.configured}; put the old value back: changing it takes a fenced step, which is "
+            f"not offered"
+        )
+
+
+def open_replica_file(
+    fs: FileSystem,
+    directory: str,
+    *,
+    cluster_id: str,
+    node_id: int,
+    group: Settings,
+    must_exist: bool,
+) -> None:
+    """Compare the file with what the replica is configured as, or make it; durable on return.
+
+    Raises IdentityMismatchError, GroupChangedError; LayoutError or CorruptionError as `MetaFile`.
+    """
+    file = MetaFile(fs, directory, SHIPPED_META_NAME)
+    own: dict[str, Json] = {
+        "cluster": cluster_id,
+        "group": group.group,
+        "node": node_id,
+        "replicas": list(group.replica_ids),
+        "copies": group.copies,
+    }
+    found = file.load(must_exist=must_exist)
+    if found is None:
+        file.save(own)
+        return
+    if found.keys() != own.keys():
+        raise LayoutError(f"{directory}/{SHIPPED_META_NAME}", ", ".join(own), ", ".join(found))
+    check_identity(directory, {name: own[name] for name in ("cluster", "group", "node")}, found)
+    for name in ("replicas", "copies"):
+        if own[name] != found[name]:
+            raise GroupChangedError(name, str(own[name]), str(found[name]))

@@ -1,0 +1,373 @@
+"""Keeps this node's life and what it remembers of the others, and acts on what they say of it.
+
+Owns when that is told, compared and saved; the comparison itself is `raft.lives`, the file
+`node.replication.lives_file`. Must not know sockets. Nothing here is on the path of an append: what
+was acked is looked at when somebody connects or goes, when roles change, and once a second.
+
+Who is found to be an old copy is not connected to, so that its votes and acks do not count whatever
+it says; it hears why, becomes JOINING by itself, and is let in as such. A leader tells the others
+once a second how far each was acked, so that they know it when the leader is gone.
+"""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+import structlog
+
+from node.peers.frames import FrameKind
+from node.peers.handshake import CloseCode
+from node.peers.lives_codec import NOTHING, NUMBER_MAX, LivesFormatError, decode_lives, encode_lives
+from node.replication.lives_file import LivesFile, LivesRecord
+from raft.errors import PeerProtocolError
+from raft.lives import PAST_MAX, Known, Lives, Told, memory_lost
+from raft.messages import NO_INDEX, Index, NodeId, Standing, Term
+from store.errors import FileSystemError, StoreError, StoreFullError
+from store.files.file_system import FileSystem
+
+if TYPE_CHECKING:
+    from node.peers.link import PeerLink
+
+TELL_MS: Final = 1_000
+"""How often a leader tells the others how far each of them has acked, and how often every node
+saves what it remembers, while it grows. Lives and terms are saved at once."""
+_log: Final = structlog.get_logger(component="lives")
+
+
+class Facts(NamedTuple):
+    """What a node remembers of itself; all of it is durable."""
+
+    term: Term
+    last_index: Index
+    standing: Standing
+    incarnation: int
+    """Grows with each loss of memory that the node knows of."""
+
+
+class Memory(Protocol):
+    """Where a node keeps what it promised."""
+
+    incarnation_max: int
+    """None of a node of this mode is higher."""
+
+    @property
+    def life(self) -> int:
+        """The life that was begun last, as far as is known beside the file `lives`."""
+        ...
+
+    def begin(self, life: int) -> None:
+        """Note the life that begins, if that is the place for it."""
+        ...
+
+    def facts(self) -> Facts | None:
+        """Return what is durable now; None for a node that is part of nothing yet."""
+        ...
+
+    def become_joining(self, incarnation: int) -> None:
+        """This disk is an old copy: count for nothing, under a new incarnation."""
+        ...
+
+    def look(self, lives: Lives) -> None:
+        """Hand over what was seen of other nodes since the last look."""
+        ...
+
+    @property
+    def is_leading(self) -> bool:
+        """Whether the others promise this node how far they hold its log."""
+        ...
+
+    @property
+    def committed_index(self) -> Index | None:
+        """Up to where the log is committed and durable here; None when it is not known yet."""
+        ...
+
+
+class NodeLives:
+    """One node's. On the loop's thread, but for the writing of the file."""
+
+    def __init__(self, node_id: NodeId, on_fatal: Callable[[BaseException], None]) -> None:
+        self._node_id, self._on_fatal = node_id, on_fatal
+        self._lives = Lives()
+        self._nonce = secrets.randbits(63) | 1
+        self._start: tuple[Term, Index] | None = None
+        """What the disk held at the start of this life; None for a new one."""
+        self._memory: Memory | None = None
+        self._file: LivesFile
+        self._record: LivesRecord
+        self._saved: LivesRecord
+        self._saving = asyncio.Lock()
+        self._trouble = ""
+        self._thread = ThreadPoolExecutor(1, "lives")
+        """Saves one after the other, also when whoever began one was cancelled meanwhile."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._link: PeerLink | None = None
+        self._told: Mapping[NodeId, Known] = {}
+        self._members: frozenset[NodeId] = frozenset()
+        self.refused: dict[NodeId, str] = {}
+        """Nodes that began with an old copy of their disk, and in what it was older."""
+        self.refused_count = 0
+        """Connections that were refused for it, since the start."""
+
+    # --- The parts, as they come ---
+
+    def open(self, fs: FileSystem, directory: str, cluster_id: str, memory: Memory) -> None:
+        """Begin the next life; durable on return. Before anybody is told anything of the log.
+
+        Raises StoreFullError, FileSystemError, or SyncFailedError (stop)."""
+        self._file = LivesFile(fs, directory)
+        found = self._file.load(cluster_id, self._node_id)
+        life = 1 + max(found.life, memory.life)
+        # A life that only the other file knows was begun by an earlier build, or this one is lost.
+        past = found.nonces[:PAST_MAX] if found.life >= memory.life else ()
+        self._record = replace(found, life=life, nonces=(self._nonce, *past))
+        facts = memory.facts()
+        if facts is not None:
+            self._start = facts.term, facts.last_index
+        self._memory = memory
+        self.own()
+        self._file.save(self._record)
+        self._saved = self._record
+        memory.begin(life)
+        met, self._lives = self._lives, Lives(found.known)
+        for node, told in met.told.items():
+            self._take(node, told)  # It was met for a repair, before there was a file.
+
+    def attach_link(self, link: "PeerLink") -> None:
+        """From now on there is somebody to tell."""
+        self._link = link
+
+    # --- What the link asks (PeerLives) ---
+
+    def tell(self, node: NodeId) -> bytes:
+        """Return what to say to a node in a handshake: of this one, and what is known of that."""
+        self._look()
+        found = self._lives.known.get(node)
+        return encode_lives(self.own(), {} if found is None else {node: found})
+
+    def remembered(self) -> Mapping[NodeId, Known]:
+        """Return what is remembered of all nodes now."""
+        self._look()
+        return dict(self._lives.known)
+
+    def judge(self, node: NodeId, lives: bytes, asked: Mapping[NodeId, Known]) -> str:
+        """Return why a node is not to be believed; empty if it is. Raises LivesFormatError."""
+        told, known = self._decode(lives)
+        self._look()
+        self._hear_of_self(node, known)
+        lost = self._lives.judge(node, told, asked=asked.get(node, Known()))
+        self._note(node, lost)
+        return f"node {node} began with an old copy of its disk: {lost}" if lost else ""
+
+    # --- Frames and changes ---
+
+    def on_frame(self, node: NodeId, _kind: FrameKind, header: bytes, _: memoryview) -> None:
+        """A connected node says how it is now, and what it remembers of all. Raises
+        PeerProtocolError."""
+        try:
+            told, known = self._decode(header)
+        except LivesFormatError as error:
+            raise PeerProtocolError(node, str(error)) from error
+        self._hear_of_self(node, known)
+        self._take(node, told)
+        for other, found in known.items():
+            if other in self._members and other not in (self._node_id, node):
+                self._ask_again(other, self._lives.hear(other, found))
+
+    def on_connected(self, node: NodeId, _last_index: Index) -> None:
+        """Tell it what is remembered of the others; it knows the rest from the handshake."""
+        self._send(node)
+        self.save_soon()
+
+    def on_disconnected(self, _node: NodeId) -> None:
+        """What it acked is to be remembered."""
+        self.save_soon()
+
+    def changed(self) -> None:
+        """This node's own standing has changed: say so to everybody who is connected."""
+        if self._link is not None:
+            for row in self._link.stats().peers:
+                self._send(row.node)
+
+    def start(self) -> None:
+        """Tell and save from now on."""
+        self._run(self._go_on())
+
+    async def _go_on(self) -> None:
+        while True:
+            await asyncio.sleep(TELL_MS / 1000)
+            self._look()
+            memory, known = self._memory, dict(self._lives.known)
+            if memory is not None and memory.is_leading and known != self._told:
+                self._told = known
+                self.changed()
+            await self.save()
+
+    def forget(self, members: frozenset[NodeId]) -> None:
+        """Only these nodes are left; another disk may get the number of one that went.
+
+        Of others nobody is listened to from now on."""
+        self._members = members
+        for node in self._lives.known.keys() - members:
+            self._lives.forget(node)
+            self.refused.pop(node, None)
+
+    # --- Facts ---
+
+    def own(self) -> Told:
+        """Return what this node says of itself; all of it is durable."""
+        facts = self._memory.facts() if self._memory is not None else None
+        if facts is None:
+            return NOTHING
+        if facts.standing is Standing.JOINING and facts.incarnation > self._record.joined:
+            self._record = replace(self._record, joined=facts.incarnation)
+        record = self._record
+        # A disk that was new has nothing to be compared with what it promised since.
+        first_term, first_last_index = self._start or (facts.term, facts.last_index)
+        return Told(
+            record.life,
+            self._nonce,
+            first_term,
+            first_last_index,
+            facts.term,
+            facts.last_index,
+            facts.standing,
+            facts.incarnation,
+            record.joined,
+            record.nonces[1:],
+        )
+
+    @property
+    def committed_index(self) -> Index:
+        """Up to here the log was known to be committed when this was saved last."""
+        is_same = self._record.incarnation == self.own().incarnation
+        return self._record.committed if is_same else NO_INDEX
+
+    @property
+    def lost(self) -> str:
+        """In what this disk was found to be an old copy, and by whom; empty if it was not."""
+        return self._record.lost if self._memory is not None else ""
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return what an operator should know, in sentences."""
+        return tuple(
+            f"node {node} began with an old copy of its disk ({lost}): it gets no connection until "
+            "it knows so itself"
+            for node, lost in self.refused.items()
+        )
+
+    # --- Saving ---
+
+    def save_soon(self) -> None:
+        """Save beside the loop, if something is new."""
+        if self._memory is not None:
+            self._run(self.save())
+
+    async def stop(self) -> None:
+        """Save what is new, after a save that runs, and end. No save runs on return."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.save()
+        self._memory = None
+        await asyncio.to_thread(self._thread.shutdown)
+
+    async def save(self) -> None:
+        """Save what is new. A full disk is no harm: it is tried again."""
+        async with self._saving:
+            if self._memory is None:
+                return
+            record = self._record_now()
+            if record == self._saved:
+                return
+            try:
+                loop = asyncio.get_running_loop()
+                await loop.run_in_executor(self._thread, self._file.save, record)
+                self._saved, self._trouble = record, ""
+            except (StoreFullError, FileSystemError) as error:
+                if str(error) != self._trouble:  # Once, and not in every second of a full disk.
+                    self._trouble = str(error)
+                    _log.warning("what is remembered of others was not saved", error=str(error))
+            except StoreError as error:
+                self._on_fatal(error)
+
+    # --- Internals ---
+
+    def _run(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._on_done)
+
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._on_fatal(error)
+
+    def _decode(self, data: bytes) -> tuple[Told, dict[NodeId, Known]]:
+        """Raises LivesFormatError, also for what would leave this node no higher incarnation."""
+        told, known = decode_lives(data)
+        limit = NUMBER_MAX if self._memory is None else self._memory.incarnation_max
+        found = (told.incarnation, told.joined, *(one.incarnation + 1 for one in known.values()))
+        if max(found) > limit:
+            raise LivesFormatError(f"incarnation {max(found)}, above {limit}")
+        return told, known
+
+    def _record_now(self) -> LivesRecord:
+        self._look()
+        own = self.own()
+        found = replace(self._record, known=dict(self._lives.known))
+        committed = self._memory.committed_index if self._memory is not None else None
+        if committed is not None:
+            found = replace(found, committed=committed, incarnation=own.incarnation)
+        self._record = found
+        return found
+
+    def _look(self) -> None:
+        if self._memory is not None:
+            self._memory.look(self._lives)
+
+    def _send(self, node: NodeId) -> None:
+        if self._link is not None and self._link.is_connected(node):
+            self._link.send(node, FrameKind.LIVES, encode_lives(self.own(), self._lives.known))
+
+    def _take(self, node: NodeId, told: Told) -> None:
+        """Hear how a node that is connected is now.
+
+        What it said crossed acks that came meanwhile, so within one life they are not compared."""
+        lost = self._lives.judge(node, told, asked=Known())
+        self._note(node, lost)
+        self._ask_again(node, lost)
+
+    def _note(self, node: NodeId, lost: str) -> None:
+        if not lost:
+            self.refused.pop(node, None)
+            return
+        self.refused_count += 1
+        if self.refused.get(node) != lost:
+            self.refused[node] = lost
+            _log.error("a node began with an old copy of its disk", peer=node, why=lost)
+
+    def _ask_again(self, node: NodeId, lost: str) -> None:
+        """Have a node that is connected say once more how it is, if it may be an old copy."""
+        if lost and self._link is not None:
+            detail = f"node {node} may have begun with an old copy of its disk: {lost}"
+            self._link.cut_off(node, CloseCode.OLD_COPY, detail)
+
+    def _hear_of_self(self, node: NodeId, known: Mapping[NodeId, Known]) -> None:
+        found, memory = known.get(self._node_id), self._memory
+        if found is None or memory is None:
+            return
+        own = self.own()
+        lost = memory_lost(found, own)
+        if not lost or own.standing is Standing.DIVERGED:
+            return
+        self._record = replace(self._record, lost=f"{lost} (by node {node})")
+        incarnation = max(int(time.time()), found.incarnation + 1, own.incarnation + 1)
+        _log.error("this disk is an old copy, the node votes no more", why=lost, told_by=node)
+        memory.become_joining(incarnation)
+        self.changed()
+        self.save_soon()

@@ -1,0 +1,152 @@
+"""What a node has to remember of lives, on disk: its own, and what it saw of the others.
+
+Owns the meta file `lives`. The own life is in `raft` or `haBinding`, too: one file may be lost or
+written by an earlier build, and the higher number is right. What is remembered of others helps them
+and not this node, so a damaged file is no reason not to start: it is set aside, and learned again.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import structlog
+
+from node.peers.lives_codec import KNOWN_LIVES_MAX
+from raft.lives import PAST_MAX, Known, lowered
+from raft.messages import NO_INDEX, Index, NodeId, Term
+from store.errors import CorruptionError, LayoutError
+from store.files.file_system import FileSystem
+from store.files.meta_file import Json, MetaFile
+
+NAME: Final = "lives"
+FILE_NAMES: Final = (f"{NAME}.0", f"{NAME}.1")
+_log: Final = structlog.get_logger(component="lives")
+
+
+@dataclass(frozen=True, slots=True)
+class LivesRecord:
+    """The content of the file."""
+
+    cluster_id: str
+    node_id: NodeId
+    life: int = 0
+    """Starts of this disk."""
+    nonces: tuple[int, ...] = ()
+    """Of this life and those before, the newest first."""
+    joined: int = 0
+    """The incarnation in which this node last began without memory; 0: never."""
+    lost: str = ""
+    """In what this disk was found to be an old copy, and by whom; empty if it was not."""
+    committed: Index = NO_INDEX
+    """Up to here this node's log was committed and durable, in this incarnation: a leader that
+    contradicts it is known for that also after a crash."""
+    incarnation: int = 0
+    known: Mapping[NodeId, Known] = field(default_factory=dict)
+
+
+class LivesFile:
+    """The file. One thread at a time."""
+
+    def __init__(self, fs: FileSystem, directory: str) -> None:
+        self._fs, self._directory = fs, directory
+        self._meta = MetaFile(fs, directory, NAME)
+
+    def load(self, cluster_id: str, node_id: NodeId) -> LivesRecord:
+        """Return what is there; of another cluster or node, or damaged, it is nothing.
+
+        Raises FileSystemError."""
+        fresh = LivesRecord(cluster_id, node_id)
+        try:
+            payload = self._meta.load(must_exist=False)
+            if payload is None:
+                return fresh
+            found = _decode(self._directory, payload)
+        except (CorruptionError, LayoutError) as error:
+            _log.error("what was remembered of other nodes is lost", error=str(error))
+            self._set_aside()
+            return fresh
+        # A restore made another cluster's node of this directory: those others are no peers of it.
+        return found if (found.cluster_id, found.node_id) == (cluster_id, node_id) else fresh
+
+    def save(self, record: LivesRecord) -> None:
+        """Replace it; durable on return.
+
+        Raises StoreFullError or FileSystemError (the old one stands), SyncFailedError (stop)."""
+        self._meta.save(_encode(record))
+
+    def _set_aside(self) -> None:
+        for name in FILE_NAMES:
+            path = os.path.join(self._directory, name)
+            if os.path.exists(path):
+                self._fs.rename(path, path + ".damaged")
+        self._meta = MetaFile(self._fs, self._directory, NAME)
+        self._meta.load(must_exist=False)
+
+
+def lower_terms(
+    fs: FileSystem, directory: str, cluster_id: str, node_id: NodeId, term: Term
+) -> None:
+    """Have a stopped node forget in which terms above `term` it saw the others, who give them up,
+    too: else each would be an old copy to it. Durable on return. Raises as LivesFile."""
+    file = LivesFile(fs, directory)
+    found = file.load(cluster_id, node_id)
+    known = {node: lowered(one, term) for node, one in found.known.items()}
+    if known != found.known:
+        file.save(replace(found, known=known))
+
+
+_FIELDS: Final = Known._fields
+_LOWEST: Final = Known(acked=NO_INDEX, committed=NO_INDEX)
+
+
+def _encode(record: LivesRecord) -> dict[str, Json]:
+    known: dict[str, Json] = {
+        str(node): dict(zip(_FIELDS, found, strict=True)) for node, found in record.known.items()
+    }
+    return {
+        "cluster_id": record.cluster_id,
+        "node_id": record.node_id,
+        "life": record.life,
+        "nonces": list(record.nonces),
+        "joined": record.joined,
+        "lost": record.lost,
+        "committed": record.committed,
+        "incarnation": record.incarnation,
+        "known": known,
+    }
+
+
+def _decode(directory: str, payload: Mapping[str, Json]) -> LivesRecord:
+    try:
+        known, nonces = payload["known"], payload["nonces"]
+        if not isinstance(known, dict) or len(known) > KNOWN_LIVES_MAX:
+            raise ValueError(f"{known!r} is no list of nodes")
+        if not isinstance(nonces, list) or len(nonces) > PAST_MAX + 1:
+            raise ValueError(f"{nonces!r} are no lives")
+        return LivesRecord(
+            cluster_id=str(payload["cluster_id"]),
+            node_id=_integer(payload["node_id"], 1),
+            life=_integer(payload["life"], 0),
+            nonces=tuple(_integer(nonce, 0) for nonce in nonces),
+            joined=_integer(payload["joined"], 0),
+            lost=str(payload["lost"]),
+            committed=_integer(payload["committed"], NO_INDEX),
+            incarnation=_integer(payload["incarnation"], 0),
+            known={int(node): _known(found) for node, found in known.items()},
+        )
+    except (KeyError, ValueError) as error:
+        raise CorruptionError(directory, 0, NAME, "a field in its range", str(error)) from error
+
+
+def _known(found: Json) -> Known:
+    if not isinstance(found, dict):
+        raise ValueError(f"{found!r} is no life")
+    fields = zip(_FIELDS, _LOWEST, strict=True)
+    return Known(*(_integer(found[name], lowest) for name, lowest in fields))
+
+
+def _integer(found: Json, lowest: int) -> int:
+    if not isinstance(found, int) or isinstance(found, bool) or found < lowest:
+        raise ValueError(f"{found!r} is no number of {lowest} or more")
+    return found

@@ -1,0 +1,5 @@
+"""The asyncio shell of one Raft replica.
+
+Driver, snapshots, repair, maintenance, frames as messages. These modules import `raft.pump`, the
+storage beside them and the peer link; a Raft node puts them together.
+"""

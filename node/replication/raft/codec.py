@@ -1,0 +1,362 @@
+"""Raft messages to protobuf headers and back; what cannot be a Raft message is refused here.
+
+Owns the mapping of the six messages and the ranges of their fields. `group`, `sender` and `to` are
+not on the wire: they belong to the connection, whose handshake proved them. What must fit the state
+of the receiver is the core's to check. Neither frames nor sockets are known here.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from node.peers.frames import FrameKind
+from quorumlog.pb import peer_pb2 as pb
+from raft.core import check_append
+from raft.errors import PeerProtocolError
+from raft.messages import (
+    NO_INDEX,
+    NO_NODE,
+    AppendReply,
+    AppendRequest,
+    CampaignNow,
+    Configuration,
+    ConfigurationAt,
+    Index,
+    InstallSnapshot,
+    Message,
+    NodeId,
+    Refusal,
+    SnapshotMeta,
+    Standing,
+    Term,
+    TermRun,
+    VoteReply,
+    VoteRequest,
+)
+
+TERM_MAX: Final = (1 << 63) - 1
+"""Terms are stored as signed 64-bit integers. The core refuses far lower ones (raft.ceiling)."""
+INDEX_MAX: Final = 1 << 60
+"""Ten million entries a second for 3,600 years. A log that a snapshot made begin here still has
+seven times as much to go before 64 bits end."""
+INCARNATION_MAX: Final = 1 << 40
+"""A clock of seconds when a node joined, and one more for each power loss. A higher one that was
+believed would make the leader deaf to the node itself."""
+RUN_COUNT_MAX: Final = 4096
+"""Term runs in one message; senders stay far below (RaftConfig.message_run_count_max)."""
+MEMBER_COUNT_MAX: Final = 256
+"""Voters and learners of one configuration."""
+
+_REFUSALS: Final = {int(refusal): refusal for refusal in Refusal}
+_APPEND_REFUSALS: Final = {
+    int(refusal): refusal for refusal in (Refusal.NONE, Refusal.OLD_TERM, Refusal.NO_MATCH)
+}
+_STANDINGS: Final = {
+    int(standing): standing for standing in Standing if standing is not Standing.DIVERGED
+}
+# Who stands aside says so in a field of its own: to an older node it is like one that joins.
+
+
+class SnapshotHeader(NamedTuple):
+    """An InstallSnapshot with what the transfer adds to it."""
+
+    message: InstallSnapshot
+    size_bytes: int
+    crc: int
+
+
+def encode(message: Message) -> tuple[FrameKind, bytes]:
+    """Return the frame type and the protobuf header of a message.
+
+    For an InstallSnapshot that is sent, use `encode_install`.
+    """
+    match message:
+        case AppendRequest():
+            return FrameKind.APPEND, _encode_append(message)
+        case AppendReply():
+            return FrameKind.APPEND_REPLY, _encode_append_reply(message)
+        case VoteRequest():
+            return FrameKind.VOTE_REQUEST, pb.VoteRequest(
+                term=message.term,
+                vote_term=message.vote_term,
+                last_index=message.last_index,
+                last_term=message.last_term,
+                pre=message.pre,
+                transfer=message.transfer,
+                recovery=message.recovery,
+            ).SerializeToString()
+        case VoteReply():
+            is_conflict = message.refusal is Refusal.HISTORY_CONFLICT
+            return FrameKind.VOTE_REPLY, pb.VoteReply(
+                term=message.term,
+                vote_term=message.vote_term,
+                granted=message.granted,
+                pre=message.pre,
+                recovery=message.recovery,
+                refusal=Refusal.NO_STANDING if is_conflict else message.refusal,
+                leader=message.leader,
+                diverged=is_conflict,
+            ).SerializeToString()
+        case InstallSnapshot():
+            return FrameKind.INSTALL_SNAPSHOT, encode_install(message, size_bytes=0, crc=0)
+        case CampaignNow():
+            return FrameKind.CAMPAIGN_NOW, pb.CampaignNow(term=message.term).SerializeToString()
+
+
+def decode(kind: FrameKind, header: bytes, *, group: str, sender: NodeId, to: NodeId) -> Message:
+    """Return the message of a frame that came from `sender`. Raises PeerProtocolError."""
+    decoder = _DECODERS.get(kind)
+    if decoder is None:
+        raise PeerProtocolError(sender, f"a frame of type {kind!s} is no Raft message")
+    try:
+        return decoder(header, group, sender, to)
+    except DecodeError as error:
+        raise PeerProtocolError(sender, f"header of a {kind.name}: {error}") from error
+    except _FieldError as error:
+        raise PeerProtocolError(sender, f"{kind.name}: {error}") from None
+
+
+def encode_install(message: InstallSnapshot, *, size_bytes: int, crc: int) -> bytes:
+    """Return the header that announces `size_bytes` of state with this CRC-32C."""
+    index, term, configuration_at = message.meta
+    return pb.InstallSnapshot(
+        term=message.term,
+        meta=pb.SnapshotMeta(
+            index=index, term=term, configuration_at=_configuration_at_pb(configuration_at)
+        ),
+        round=message.round,
+        size_bytes=size_bytes,
+        crc=crc,
+    ).SerializeToString()
+
+
+def decode_install(header: bytes, *, group: str, sender: NodeId, to: NodeId) -> SnapshotHeader:
+    """Return the message and what follows it. Raises PeerProtocolError."""
+    message = decode(FrameKind.INSTALL_SNAPSHOT, header, group=group, sender=sender, to=to)
+    assert isinstance(message, InstallSnapshot)
+    found = pb.InstallSnapshot.FromString(header)
+    return SnapshotHeader(message, found.size_bytes, found.crc)
+
+
+# --- Encoding ---
+
+
+def _encode_append(message: AppendRequest) -> bytes:
+    runs = message.runs
+    configurations = message.configurations
+    return pb.AppendEntries(
+        term=message.term,
+        prev_index=message.prev_index,
+        prev_term=message.prev_term,
+        hi=message.hi,
+        runs=[pb.TermRun(index=index, term=term) for index, term in runs] if runs else None,
+        commit=message.commit,
+        round=message.round,
+        configurations=[_configuration_at_pb(at) for at in configurations]
+        if configurations
+        else None,
+        admitted=message.admitted,
+        prev_chain_crc=message.prev_chain,
+    ).SerializeToString()
+
+
+def _encode_append_reply(message: AppendReply) -> bytes:
+    runs = message.hint_runs
+    is_diverged = message.standing is Standing.DIVERGED
+    return pb.AppendReply(
+        term=message.term,
+        match=message.match,
+        refusal=message.refusal,
+        refused_prev=message.refused_prev,
+        hint_last=message.hint_last,
+        hint_runs=[pb.TermRun(index=index, term=term) for index, term in runs] if runs else None,
+        round=message.round,
+        standing=Standing.JOINING if is_diverged else message.standing,
+        incarnation=message.incarnation,
+        diverged=is_diverged,
+    ).SerializeToString()
+
+
+def _configuration_at_pb(at: ConfigurationAt) -> pb.ConfigurationAt:
+    index, (voters, learners) = at
+    return pb.ConfigurationAt(
+        index=index, configuration=pb.Configuration(voters=voters, learners=learners)
+    )
+
+
+# --- Decoding ---
+
+
+class _FieldError(Exception):
+    """A field is out of its range. Becomes a PeerProtocolError before it leaves this module."""
+
+
+def _decode_append(header: bytes, group: str, sender: NodeId, to: NodeId) -> AppendRequest:
+    found = pb.AppendEntries.FromString(header)
+    lo, hi = found.prev_index + 1, found.hi
+    message = AppendRequest(
+        group,
+        sender,
+        to,
+        _term(found.term, at_least=1),
+        _index("prev_index", found.prev_index),
+        _term(found.prev_term),
+        _index("hi", hi),
+        _runs(found.runs) if found.runs else (),
+        _index("commit", found.commit),
+        found.round,
+        tuple(map(_configuration_at, found.configurations)) if found.configurations else (),
+        found.admitted,
+        found.prev_chain_crc if found.HasField("prev_chain_crc") else None,
+    )
+    if (message.prev_index == NO_INDEX) != (message.prev_term == 0):
+        raise _FieldError(f"term {message.prev_term} before index {lo}")
+    previous = lo - 1
+    for at in message.configurations:
+        if not previous < at.index < hi:
+            raise _FieldError(f"configuration at {at.index} in entries [{lo}, {hi})")
+        previous = at.index
+    check_append(message)
+    return message
+
+
+def _decode_append_reply(header: bytes, group: str, sender: NodeId, to: NodeId) -> AppendReply:
+    found = pb.AppendReply.FromString(header)
+    refusal = _APPEND_REFUSALS.get(found.refusal)
+    standing = _STANDINGS.get(found.standing)
+    if refusal is None:
+        raise _FieldError(f"refusal {found.refusal}")
+    if standing is None:
+        raise _FieldError(f"standing {found.standing}")
+    return AppendReply(
+        group,
+        sender,
+        to,
+        _term(found.term, at_least=1),
+        _index("match", found.match),
+        refusal,
+        _index("refused_prev", found.refused_prev),
+        _index("hint_last", found.hint_last),
+        _runs(found.hint_runs) if found.hint_runs else (),
+        found.round,
+        Standing.DIVERGED if found.diverged else standing,
+        _incarnation(found.incarnation),
+    )
+
+
+def _decode_vote_request(header: bytes, group: str, sender: NodeId, to: NodeId) -> VoteRequest:
+    found = pb.VoteRequest.FromString(header)
+    term, vote_term = _term(found.term), _term(found.vote_term, at_least=1)
+    if vote_term != (term + 1 if found.pre else term):
+        raise _FieldError(f"vote for term {vote_term} in term {term}, pre-vote: {found.pre}")
+    last_index, last_term = _index("last_index", found.last_index), _term(found.last_term)
+    if last_term > term or (last_index == NO_INDEX) != (last_term == 0):
+        raise _FieldError(f"last entry {last_index} of term {last_term} in term {term}")
+    return VoteRequest(
+        group,
+        sender,
+        to,
+        term,
+        vote_term,
+        last_index,
+        last_term,
+        found.pre,
+        found.transfer,
+        found.recovery,
+    )
+
+
+def _decode_vote_reply(header: bytes, group: str, sender: NodeId, to: NodeId) -> VoteReply:
+    found = pb.VoteReply.FromString(header)
+    refusal = _REFUSALS.get(found.refusal)
+    if (
+        refusal is None
+        or found.granted != (refusal is Refusal.NONE)
+        or (found.granted and found.diverged)
+    ):
+        raise _FieldError(f"granted {found.granted} with refusal {found.refusal}")
+    return VoteReply(
+        group,
+        sender,
+        to,
+        _term(found.term),
+        _term(found.vote_term, at_least=1),
+        found.granted,
+        found.pre,
+        found.recovery,
+        Refusal.HISTORY_CONFLICT if found.diverged else refusal,
+        found.leader,
+    )
+
+
+def _decode_install(header: bytes, group: str, sender: NodeId, to: NodeId) -> InstallSnapshot:
+    found = pb.InstallSnapshot.FromString(header)
+    if not found.HasField("meta") or not found.meta.HasField("configuration_at"):
+        raise _FieldError("no meta, or no configuration in it")
+    term = _term(found.term, at_least=1)
+    meta = SnapshotMeta(
+        _index("index", found.meta.index, at_least=0),
+        _term(found.meta.term, at_least=1),
+        _configuration_at(found.meta.configuration_at),
+    )
+    if meta.term > term:
+        raise _FieldError(f"snapshot of term {meta.term} in term {term}")
+    if meta.configuration_at.index > meta.index:
+        raise _FieldError(f"configuration of {meta.configuration_at.index} at {meta.index}")
+    return InstallSnapshot(group, sender, to, term, meta, found.round)
+
+
+def _decode_campaign_now(header: bytes, group: str, sender: NodeId, to: NodeId) -> CampaignNow:
+    found = pb.CampaignNow.FromString(header)
+    return CampaignNow(group, sender, to, _term(found.term, at_least=1))
+
+
+def _term(term: Term, *, at_least: Term = 0) -> Term:
+    if not at_least <= term <= TERM_MAX:
+        raise _FieldError(f"term {term}, not within {at_least}..{TERM_MAX}")
+    return term
+
+
+def _index(name: str, index: Index, *, at_least: Index = NO_INDEX) -> Index:
+    if not at_least <= index <= INDEX_MAX:
+        raise _FieldError(f"{name} is {index}, not within {at_least}..{INDEX_MAX}")
+    return index
+
+
+def _incarnation(found: int) -> int:
+    if found > INCARNATION_MAX:
+        raise _FieldError(f"incarnation {found}, at most {INCARNATION_MAX} can be")
+    return found
+
+
+def _runs(found: Iterable[pb.TermRun]) -> tuple[TermRun, ...]:
+    runs = tuple((run.index, run.term) for run in found)
+    if len(runs) > RUN_COUNT_MAX:
+        raise _FieldError(f"{len(runs)} term runs, {RUN_COUNT_MAX} allowed")
+    last_index, last_term = NO_INDEX, 0
+    for index, term in runs:
+        if not last_index < index <= INDEX_MAX or not last_term < term <= TERM_MAX:
+            raise _FieldError(f"term run ({index}, {term}) after ({last_index}, {last_term})")
+        last_index, last_term = index, term
+    return runs
+
+
+def _configuration_at(found: pb.ConfigurationAt) -> ConfigurationAt:
+    voters, learners = tuple(found.configuration.voters), tuple(found.configuration.learners)
+    members = {*voters, *learners}
+    is_set = len(members) == len(voters) + len(learners) <= MEMBER_COUNT_MAX
+    is_sorted = list(voters) == sorted(voters) and list(learners) == sorted(learners)
+    if not is_set or not is_sorted or NO_NODE in members or not voters:
+        raise _FieldError(f"configuration of voters {voters}, learners {learners}")
+    return ConfigurationAt(_index("index", found.index), Configuration(voters, learners))
+
+
+_DECODERS: Final[dict[FrameKind, Callable[[bytes, str, NodeId, NodeId], Message]]] = {
+    FrameKind.APPEND: _decode_append,
+    FrameKind.APPEND_REPLY: _decode_append_reply,
+    FrameKind.VOTE_REQUEST: _decode_vote_request,
+    FrameKind.VOTE_REPLY: _decode_vote_reply,
+    FrameKind.INSTALL_SNAPSHOT: _decode_install,
+    FrameKind.CAMPAIGN_NOW: _decode_campaign_now,
+}

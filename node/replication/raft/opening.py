@@ -1,0 +1,77 @@
+"""The replicated state that a directory holds: of its checkpoint, a snapshot, or the log alone.
+
+Owns which of them counts, and what follows from a checkpoint that is damaged. As long as the log
+reaches back to its first entry every command is in there, so the state is built anew and the
+damaged files are kept for people. A log whose beginning is gone has nothing to build it from:
+nobody starts with it. Source: fault-matrix D8.
+"""
+
+import os
+import time
+from typing import Final
+
+import structlog
+
+from node.config.limits import Limits
+from node.replication.raft.storage.log import LedgerLog
+from node.state.checkpoint_files import CheckpointDamagedError, CheckpointFiles
+from node.state.machine import StateMachine
+from node.state.state import StateImage
+from raft.messages import NO_INDEX
+from store.files.file_system import FileSystem
+from store.fsck.checks.meta import DAMAGED_DIRECTORY
+
+_log: Final = structlog.get_logger(component="node")
+
+
+def open_state(
+    fs: FileSystem, root: str, log: LedgerLog, limits: Limits
+) -> tuple[CheckpointFiles, StateMachine]:
+    """Return the checkpoint of a directory, and the state; the log behind it is not applied yet.
+
+    Raises CheckpointDamagedError when it is damaged, missing or older than the beginning of the log
+    and nothing else has the state, CorruptionError for one of another version, FileSystemError,
+    SyncFailedError.
+    """
+    installed = log.installed
+    has_all = log.base_index == NO_INDEX or installed is not None
+    files, image = load_checkpoint(fs, root, is_needed=not has_all)
+    machine = StateMachine(log.store, limits, image)
+    if installed is not None and machine.applied_index < installed.state_index:
+        machine.restore(installed.state, installed.meta.index)
+    if machine.applied_index < log.base_index:
+        found = f"{machine.applied_index}, and the log begins behind it"
+        expected = f"{log.base_index} or more"
+        raise CheckpointDamagedError(files.directory, 0, "applied index", expected, found)
+    return files, machine
+
+
+def load_checkpoint(
+    fs: FileSystem, root: str, *, is_needed: bool
+) -> tuple[CheckpointFiles, StateImage | None]:
+    """Return the checkpoint of a directory and what is in it; None: nothing.
+
+    A damaged one that is not needed is set aside. Errors as `open_state`.
+    """
+    files = CheckpointFiles(fs, root)
+    try:
+        return files, files.load()
+    except CheckpointDamagedError as error:
+        if is_needed:
+            raise
+        kept = _set_aside(fs, root, files.directory)
+        what = "the checkpoint was damaged; the state is built from the log"
+        _log.warning(what, error=str(error), kept=kept)
+    files = CheckpointFiles(fs, root)
+    return files, files.load()
+
+
+def _set_aside(fs: FileSystem, root: str, directory: str) -> str:
+    """Move the files out of the way, durably; return where to."""
+    damaged = os.path.join(root, DAMAGED_DIRECTORY)
+    fs.make_directory(damaged)
+    aside = os.path.join(damaged, f"{os.path.basename(directory)}-{time.time_ns() // 1_000_000}")
+    fs.rename(directory, aside)
+    fs.sync_directory(damaged)
+    fs.sync_directory(root)
+    return aside

@@ -1,0 +1,172 @@
+"""Those who wait for the outcome of an append, a membership change or a read, and their answers.
+
+Owns the futures: each is resolved exactly once, or was cancelled by its caller. Must not know when
+an entry is applied or a read confirmed: the driver says so. Runs on the loop's thread.
+"""
+
+import asyncio
+import time
+from bisect import insort
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from node.errors.common import (
+    NotAppliedError,
+    OutcomeUnknownError,
+    ReadFailedError,
+    ShuttingDownError,
+)
+from node.replication.raft.storage.log import Prepared
+from raft.messages import Index, NodeId, Term
+from raft.pump.effects import Completion, Resolution
+from raft.ready import ReadConfirmed
+from store.files.failpoints import hit
+from store.log.record_log import AppendResult
+
+
+class Committed(NamedTuple):
+    """One entry that is committed and applied here."""
+
+    index: Index  # type: ignore[assignment]  # Hides tuple.index, which nobody needs here.
+    term: Term
+    result: AppendResult
+    synced_by: tuple[NodeId, ...]
+    """Nodes known to have it, durably with flush=sync, when it was found committed."""
+    commit_us: int
+    """From `append` to here, by this node's clock."""
+
+
+class PendingAppend:
+    """A caller that waits for its entry."""
+
+    __slots__ = ("began_ns", "future", "prepared")
+
+    def __init__(self, future: "asyncio.Future[Committed]", prepared: Prepared) -> None:
+        self.future = future
+        self.prepared = prepared
+        self.began_ns = time.perf_counter_ns()
+
+
+class PendingChange:
+    """A caller that waits for a membership change."""
+
+    __slots__ = ("future",)
+
+    def __init__(self, future: "asyncio.Future[Index]") -> None:
+        self.future = future
+
+
+class Callers:
+    """Everybody who waits. Bounded by the pump: it refuses new ones above its limits."""
+
+    def __init__(self, nodes_with: Callable[[Index], tuple[NodeId, ...]]) -> None:
+        """`nodes_with(index)`: the nodes known to have an entry."""
+        self._loop = asyncio.get_running_loop()
+        self._nodes_with = nodes_with
+        self._decided: list[Completion] = []
+        """Outcomes of entries that are committed, and not yet applied here."""
+        self._reads: dict[int, asyncio.Future[Index]] = {}
+        self._confirmed: list[tuple[Index, int]] = []
+        """Reads that are confirmed and wait until their index is applied, in its order."""
+        self._read_count = 0
+
+    # --- Entries ---
+
+    def append(self, prepared: Prepared) -> PendingAppend:
+        """Return who waits for an append; its future resolves with Committed."""
+        return PendingAppend(self._loop.create_future(), prepared)
+
+    def change(self) -> PendingChange:
+        """Return who waits for a membership change; its future resolves with the index."""
+        return PendingChange(self._loop.create_future())
+
+    def decide(self, completions: Iterable[Completion], applied: Index) -> None:
+        """Answer what is decided; who waits for a committed entry hears once it is applied."""
+        self._decided += completions
+        if not self._decided:
+            return
+        hit("callers.before_answer")
+        decided, self._decided = self._decided, []
+        for completion in decided:
+            if completion.resolution is Resolution.COMMITTED and completion.index > applied:
+                self._decided.append(completion)
+            else:
+                self._resolve(completion)
+        hit("callers.after_answer")
+
+    def _resolve(self, completion: Completion) -> None:
+        waiter = completion.waiter
+        assert isinstance(waiter, PendingAppend | PendingChange), f"waiter {waiter!r}"
+        future = waiter.future
+        if future.done():
+            return  # Its caller was cancelled; the entry goes its way.
+        match completion.resolution:
+            case Resolution.NOT_APPLIED:
+                future.set_exception(NotAppliedError(completion.index, completion.term))
+            case Resolution.UNKNOWN:
+                future.set_exception(OutcomeUnknownError(completion.index, completion.term))
+            case Resolution.COMMITTED if isinstance(waiter, PendingChange):
+                waiter.future.set_result(completion.index)
+            case Resolution.COMMITTED:
+                assert isinstance(waiter, PendingAppend), f"waiter {waiter!r}"
+                waiter.future.set_result(self._committed(completion, waiter))
+
+    def _committed(self, completion: Completion, append: PendingAppend) -> Committed:
+        result = append.prepared.result
+        assert result is not None, f"entry {completion.index} committed, but was never written"
+        assert result.entry_index == completion.index, f"{result} is not entry {completion.index}"
+        return Committed(
+            completion.index,
+            completion.term,
+            result,
+            self._nodes_with(completion.index),
+            (time.perf_counter_ns() - append.began_ns) // 1000,
+        )
+
+    # --- Reads ---
+
+    def next_read_id(self) -> int:
+        """Return the id of the read that is begun next."""
+        return self._read_count + 1
+
+    def read(self) -> "asyncio.Future[Index]":
+        """Return the future of the read `next_read_id`, once the pump has taken it."""
+        self._read_count += 1
+        future: asyncio.Future[Index] = self._loop.create_future()
+        self._reads[self._read_count] = future
+        return future
+
+    def confirm(self, reads: Iterable[ReadConfirmed], applied: Index) -> None:
+        """Answer the reads that are confirmed and whose index is applied; call it every turn."""
+        for read_id, index in reads:
+            insort(self._confirmed, (index, read_id))
+        count = 0
+        for index, read_id in self._confirmed:
+            if index > applied:
+                break
+            count += 1
+            future = self._reads.pop(read_id)
+            if not future.done():
+                future.set_result(index)
+        del self._confirmed[:count]
+
+    def fail_reads(self, read_ids: Iterable[int], leader: NodeId) -> None:
+        """Leadership was lost before these reads were confirmed."""
+        for read_id in read_ids:
+            _fail(self._reads.pop(read_id), ReadFailedError(leader))
+
+    # --- The end ---
+
+    def stop(self, completions: Iterable[Completion]) -> None:
+        """Nothing is decided any more: appends are unknown, reads have to be asked elsewhere."""
+        for completion in [*self._decided, *completions]:
+            self._resolve(completion._replace(resolution=Resolution.UNKNOWN))
+        self._decided, self._confirmed = [], []
+        reads, self._reads = self._reads, {}
+        for future in reads.values():
+            _fail(future, ShuttingDownError())
+
+
+def _fail(future: "asyncio.Future[Index]", error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)

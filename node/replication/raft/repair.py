@@ -1,0 +1,357 @@
+"""Puts a damaged log right with entries of other replicas, before the node runs or while it does.
+
+Owns whom to ask, when to ask again and what people are told meanwhile. Must not know bytes: finding
+damage, proving fetched entries by the chain and writing them is the store's. Nothing is ever cut. A
+node whose log cannot be opened is repaired first and neither votes nor acks until then (design 4.5;
+fault-matrix D5, D7, S05). It waits for as long as it takes, because going on would break what it
+promised.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, NamedTuple, Protocol, TypeVar
+
+from node.replication.raft.fetch import EntryFetcher, FetchError
+from raft.messages import Index, NodeId
+from store.config import StoreConfig
+from store.errors import (
+    CorruptionError,
+    DamageWiderError,
+    FileSystemError,
+    ForeignEntryError,
+    LayoutError,
+    PositionRangeError,
+    StoreFullError,
+)
+from store.files.file_system import FileSystem
+from store.ledger.mending.damage import DamagedRange
+from store.ledger.mending.fetched import RepairReport
+from store.replicated.repair import RepairSession, find_damage
+
+_MIB: Final = 1 << 20
+_Result = TypeVar("_Result")
+
+
+async def _on_thread(work: Callable[[], _Result]) -> _Result:
+    """Do blocking work beside the loop. A caller that is cancelled waits for its end: what it then
+    closes is not in use any more."""
+    future = asyncio.get_running_loop().run_in_executor(None, work)
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        await asyncio.wait([future])
+        raise
+
+
+@dataclass(frozen=True, slots=True)
+class RepairLimits:
+    """Limits of repairs."""
+
+    retry_ms: int = 500
+    """Pause after every peer was asked in vain."""
+    live_size_bytes_max: int = 64 << 20
+    """A larger damaged range of an open log is repaired at the next start only: live repair needs
+    all of it in memory."""
+    live_attempt_count_max: int = 20
+    """Rounds over all peers, and errors of the disk, before a live repair is given up until the
+    damage is met again."""
+    live_error_count_max: int = 64
+    """Damaged places that wait for their repair; more are met again by the next read."""
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, is {getattr(self, name)}")
+
+
+class RepairProgress(NamedTuple):
+    """Where a repair stands, for people."""
+
+    range_count: int
+    """Damaged ranges still to do, with the one under way."""
+    fetched_size_bytes: int
+    size_bytes: int
+    waiting_for: str
+    """Why it does not go on at the moment; empty while it does."""
+
+    def __str__(self) -> str:
+        done, whole = self.fetched_size_bytes / _MIB, self.size_bytes / _MIB
+        ranges = f"{self.range_count} range{'' if self.range_count == 1 else 's'}"
+        waiting = f" ({self.waiting_for})" if self.waiting_for else ""
+        return f"repairing: {ranges}, {done:.1f} MiB of {whole:.1f} MiB{waiting}"
+
+
+OnProgress = Callable[[RepairProgress], None]
+
+
+class Repair(Protocol):
+    """`ClosedRepair`, or one that is made when it is needed."""
+
+    async def run(self) -> list[RepairReport]:
+        """Repair everything that is damaged; an empty list when nothing is."""
+        ...
+
+
+async def find_damaged(root: str, config: StoreConfig, fs: FileSystem) -> list[DamagedRange]:
+    """Look through a closed log on a thread; raises as `find_damage`."""
+    return await _on_thread(partial(find_damage, root, config, fs=fs))
+
+
+async def open_repaired(
+    open_store: Callable[[], _Result], repair: Repair
+) -> tuple[_Result, list[RepairReport]]:
+    """Open a store, repaired first if it is damaged; both on a thread. Return it and what was done.
+
+    Raises what the opening raises when there is no damage that entries of peers could heal.
+    """
+    reports: list[RepairReport] = []
+    while True:
+        try:
+            return await _on_thread(open_store), reports
+        except (CorruptionError, LayoutError):
+            done = await repair.run()
+            if not done:
+                raise
+            reports += done
+
+
+class ClosedRepair:
+    """Repairs the log of a store that is closed."""
+
+    def __init__(
+        self,
+        root: str,
+        config: StoreConfig,
+        fetcher: EntryFetcher,
+        on_progress: OnProgress,
+        *,
+        limits: RepairLimits | None = None,
+        fs: FileSystem | None = None,
+    ) -> None:
+        self._root, self._config, self._fetcher = root, config, fetcher
+        self._on_progress, self._fs = on_progress, fs or FileSystem()
+        self._limits = limits or RepairLimits()
+        self._progress = RepairProgress(0, 0, 0, "")
+
+    async def run(self, found: list[DamagedRange] | None = None) -> list[RepairReport]:
+        """Repair everything that is damaged; return once it is, however long that takes.
+
+        `found`: what `find_damaged` has just returned, to spare a look. An empty list: nothing is
+        damaged that `find_damage` looks at. Cancelling it leaves the damage as it was. Raises
+        LockedError, SnapshotNeededError, LayoutError, SyncFailedError, and CorruptionError when no
+        durable mark can be read.
+        """
+        reports: list[RepairReport] = []
+        while True:
+            ranges = found or await find_damaged(self._root, self._config, self._fs)
+            found = None
+            if not ranges:
+                return reports
+            size_bytes = sum(each.end_position - each.position for each in ranges)
+            self._progress = RepairProgress(len(ranges), 0, size_bytes, "")
+            for damaged in ranges:
+                try:
+                    reports.append(await self._repair(damaged))
+                except CorruptionError as error:
+                    # Its sides changed, as when the range before it had become wider: look again.
+                    self._tell(waiting_for=str(error))
+                    await self._pause()
+                    break
+                self._tell(range_count=self._progress.range_count - 1)
+
+    async def _repair(self, damaged: DamagedRange) -> RepairReport:
+        session = await self._open_session(damaged)
+        try:
+            while True:
+                while not session.is_complete:
+                    await self._fetch_some(session)
+                try:
+                    return await _on_thread(session.finish)
+                except DamageWiderError:
+                    wider = session.damaged.end_position - damaged.end_position
+                    self._tell(size_bytes=self._progress.size_bytes + wider)
+                except (StoreFullError, FileSystemError) as error:
+                    self._tell(waiting_for=str(error))
+                    await self._pause()
+        finally:
+            session.close()
+
+    async def _open_session(self, damaged: DamagedRange) -> RepairSession:
+        while True:
+            try:  # Not on a thread: cancelled, it would leave the directory locked.
+                return RepairSession(self._root, self._config, damaged, fs=self._fs)
+            except (StoreFullError, FileSystemError) as error:
+                self._tell(waiting_for=str(error))
+                await self._pause()
+
+    async def _fetch_some(self, session: RepairSession) -> None:
+        """Add the next entries from whichever peer has them."""
+        lo = session.next_index
+        # Without an entry behind the damage it is not known how many are missing: one by one.
+        hi = max(session.damaged.hi_index, lo + 1)
+        troubles: list[str] = []
+        for node in self._fetcher.candidates():
+            try:
+                fetched = await self._fetcher.fetch(node, lo, hi)
+                await _on_thread(partial(session.add, fetched.raw_entries))
+            except FetchError as error:
+                troubles.append(f"node {node}: {error.reason}")
+            except (ForeignEntryError, StoreFullError, FileSystemError) as error:
+                troubles.append(f"from node {node}: {error}")
+            else:
+                fetched_size_bytes = self._progress.fetched_size_bytes + len(fetched.raw_entries)
+                self._tell(fetched_size_bytes=fetched_size_bytes, waiting_for="")
+                return
+        self._tell(waiting_for="; ".join(troubles) or "no peer is connected")
+        await self._pause()
+
+    def _tell(self, **changes: object) -> None:
+        self._progress = self._progress._replace(**changes)  # type: ignore[arg-type]
+        self._on_progress(self._progress)
+
+    async def _pause(self) -> None:
+        await asyncio.sleep(self._limits.retry_ms / 1000)
+
+
+class OpenStore(Protocol):
+    """The part of `Store` that live repair needs; called on a thread."""
+
+    def damage_of(self, error: CorruptionError) -> list[DamagedRange]:
+        """Return the damaged ranges behind the error of a read."""
+        ...
+
+    def repair_range(self, lo_index: int, hi_index: int, raw_entries: bytes) -> RepairReport:
+        """Put entries back, durably."""
+        ...
+
+
+class LiveRepairStats(NamedTuple):
+    """Counters and fill level."""
+
+    waiting_count: int
+    """Damaged places known and not repaired, with the one under way."""
+    repaired_range_count: int
+    repaired_entry_count: int
+    given_up_count: int
+    last_trouble: str
+
+
+class LiveRepair:
+    """Repairs an open store where a read found damage, one place at a time, in the background."""
+
+    def __init__(
+        self,
+        store: OpenStore,
+        fetcher: EntryFetcher,
+        on_repaired: Callable[[RepairReport], None],
+        on_fatal: Callable[[BaseException], None],
+        limits: RepairLimits | None = None,
+    ) -> None:
+        """`on_repaired` is called on the loop; `on_fatal` with what must end the process."""
+        self._store, self._fetcher = store, fetcher
+        self._on_repaired, self._on_fatal = on_repaired, on_fatal
+        self._limits = limits or RepairLimits()
+        self._errors: deque[CorruptionError] = deque()
+        self._paths: set[str] = set()
+        """Of the errors that wait, and of the one that is worked on."""
+        self._task: asyncio.Task[None] | None = None
+        self._repaired_range_count = self._repaired_entry_count = self._given_up_count = 0
+        self._last_trouble = ""
+
+    def on_damage(self, error: CorruptionError) -> None:
+        """A read met damage: repair that file soon. Returns at once; repeated errors are one."""
+        if error.path in self._paths or len(self._errors) >= self._limits.live_error_count_max:
+            return
+        self._paths.add(error.path)
+        self._errors.append(error)
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._work())
+
+    async def stop(self) -> None:
+        """Give up what is left; the damage stays as it is."""
+        self._errors.clear()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def stats(self) -> LiveRepairStats:
+        """Return a picture."""
+        return LiveRepairStats(
+            len(self._paths),
+            self._repaired_range_count,
+            self._repaired_entry_count,
+            self._given_up_count,
+            self._last_trouble,
+        )
+
+    async def _work(self) -> None:
+        try:
+            while self._errors:
+                error = self._errors.popleft()
+                await self._repair_file(error)
+                self._paths.discard(error.path)
+        except Exception as error:  # noqa: BLE001 - a failed sync or a bug: the process ends.
+            self._on_fatal(error)
+
+    async def _repair_file(self, error: CorruptionError) -> None:
+        """Look, fetch and repair until the file is good or it has been tried often enough."""
+        for _ in range(self._limits.live_attempt_count_max):
+            try:
+                ranges = await _on_thread(partial(self._store.damage_of, error))
+                if not ranges:
+                    return
+                if not await self._repair_range(ranges[0]):
+                    await asyncio.sleep(self._limits.retry_ms / 1000)
+            except (StoreFullError, FileSystemError, CorruptionError) as trouble:
+                self._last_trouble = str(trouble)
+                await asyncio.sleep(self._limits.retry_ms / 1000)
+        self._given_up_count += 1
+
+    async def _repair_range(self, damaged: DamagedRange) -> bool:
+        """Repair one range with the entries of one peer; say whether something was repaired."""
+        size_bytes = damaged.end_position - damaged.position
+        limit = self._limits.live_size_bytes_max
+        if size_bytes > limit:
+            self._last_trouble = (
+                f"{size_bytes} bytes are damaged, {limit} can be repaired while the node runs; "
+                f"restart it"
+            )
+            return False
+        lo, hi = damaged.lo_index, damaged.hi_index
+        if lo == hi:  # Only the blank at the end of a file.
+            return await self._put(lo, hi, b"", "the log itself")
+        for node in self._fetcher.candidates():
+            try:
+                raw_entries = await self._fetch_all(node, lo, hi)
+            except FetchError as error:
+                self._last_trouble = str(error)
+                continue
+            if await self._put(lo, hi, raw_entries, f"node {node}"):
+                return True
+        return False
+
+    async def _fetch_all(self, node: NodeId, lo: Index, hi: Index) -> bytes:
+        pieces: list[bytes] = []
+        size_bytes = 0
+        while lo < hi:
+            fetched = await self._fetcher.fetch(node, lo, hi)
+            pieces.append(fetched.raw_entries)
+            size_bytes += len(fetched.raw_entries)
+            if size_bytes > 2 * self._limits.live_size_bytes_max:
+                raise FetchError(node, f"its entries [{lo}, {hi}) are larger than those damaged")
+            lo = fetched.hi
+        return b"".join(pieces)
+
+    async def _put(self, lo: Index, hi: Index, raw_entries: bytes, source: str) -> bool:
+        try:
+            report = await _on_thread(partial(self._store.repair_range, lo, hi, raw_entries))
+        except (ForeignEntryError, DamageWiderError, PositionRangeError) as error:
+            self._last_trouble = f"entries of {source}: {error}"
+            return False
+        self._repaired_range_count += 1
+        self._repaired_entry_count += report.entry_count
+        self._on_repaired(report)
+        return True

@@ -1,0 +1,322 @@
+"""Snapshots between nodes: a header, then the state in chunks, so slowly that nothing else waits.
+
+Owns the pace, the order and the check of the whole; must not know what the state is, nor sockets or
+clocks: the link is a seam, and `pump` is called at each tick. There is no ack of its own. A
+follower that got everything hands it to its core, whose reply is the ack; one that got something
+else drops the connection; and the sender takes every lost connection for a failure, upon which the
+leader's core starts over.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from google.protobuf.message import DecodeError
+
+from node.errors.common import NodeError
+from node.peers.frames import PAYLOAD_SIZE_BYTES_MAX, FrameKind
+from node.replication.raft.codec import SnapshotHeader, decode_install, encode_install
+from quorumlog.pb import peer_pb2 as pb
+from raft.errors import PeerProtocolError
+from raft.messages import InstallSnapshot, NodeId, SnapshotMeta
+from store.checksum import crc32c
+from store.errors import StoreError
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotLimits:
+    """Limits of both directions."""
+
+    state_size_bytes_max: int = 64 << 20
+    """Neither sent nor received above it. A receiver may need twice as much for a moment."""
+    chunk_size_bytes: int = 256 << 10
+    queued_size_bytes_max: int = 1 << 20
+    """Bytes waiting for the peer beyond which no chunk is added: a heartbeat waits for at most
+    this."""
+    stalled_ms_max: int = 30_000
+    """Without a byte that left, and after the last one, until it counts as failed."""
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, is {getattr(self, name)}")
+        if self.chunk_size_bytes > PAYLOAD_SIZE_BYTES_MAX:
+            raise ValueError(f"chunk_size_bytes must be at most {PAYLOAD_SIZE_BYTES_MAX}")
+
+
+class SnapshotLink(Protocol):
+    """The part of the peer link that a transfer needs."""
+
+    def send(self, node: NodeId, kind: FrameKind, header: bytes, payload: bytes = b"") -> bool:
+        """Queue a frame; False when it was dropped."""
+        ...
+
+    def is_connected(self, node: NodeId) -> bool:
+        """Whether a frame has a connection to leave on."""
+        ...
+
+    def queued_size_bytes(self, node: NodeId) -> int:
+        """Bytes that wait to be sent."""
+        ...
+
+
+class SnapshotSenderStats(NamedTuple):
+    """Counters and fill level of the sending side."""
+
+    transfer_count: int
+    """Under way, or complete and not yet known to be installed."""
+    begun_count: int
+    sent_count: int
+    """Transfers whose last byte was handed to the link."""
+    failed_count: int
+    sent_size_bytes: int
+
+
+class _Outgoing:
+    """One snapshot on its way to one node."""
+
+    __slots__ = ("at", "failure", "header", "index", "left_size_bytes", "moved_ms", "state")
+
+    def __init__(self, index: int, header: bytes, state: bytes, failure: str) -> None:
+        self.index = index
+        self.header: bytes | None = header
+        """Not sent yet; None: sent."""
+        self.state: bytes | None = state
+        """None: all of it was sent."""
+        self.at = 0
+        """The next byte of the state to send."""
+        self.moved_ms = 0
+        """When something left last."""
+        self.left_size_bytes: int | None = None
+        """The least that was seen waiting, here and in the link; None: not looked at yet."""
+        self.failure = failure
+
+
+class SnapshotSender:
+    """Sends snapshots to followers, at most one at a time to each."""
+
+    def __init__(
+        self,
+        link: SnapshotLink,
+        read_state: Callable[[SnapshotMeta], bytes],
+        on_failed: Callable[[NodeId, str], None],
+        limits: SnapshotLimits | None = None,
+    ) -> None:
+        """`read_state` returns what stands for the log up to a meta's index. `on_failed` is called
+        from `pump` and `on_disconnected`, with a reason for people; never from `begin`."""
+        self._link, self._read_state, self._on_failed = link, read_state, on_failed
+        self._limits = limits or SnapshotLimits()
+        self._transfers: dict[NodeId, _Outgoing] = {}
+        self._begun_count = self._sent_count = self._failed_count = self._sent_size_bytes = 0
+
+    def begin(self, message: InstallSnapshot) -> None:
+        """Start sending, instead of what was being sent to that node. The next `pump` goes on."""
+        self._begun_count += 1
+        limit = self._limits.state_size_bytes_max
+        state, failure = b"", ""
+        try:
+            state = self._read_state(message.meta)
+        except (StoreError, NodeError) as error:
+            failure = f"the snapshot cannot be read: {error}"
+        if len(state) > limit:
+            failure = f"the snapshot has {len(state)} bytes, the limit is {limit}"
+            state = b""
+        header = encode_install(message, size_bytes=len(state), crc=crc32c(state))
+        self._transfers[message.to] = _Outgoing(message.meta.index, header, state, failure)
+
+    def pump(self, now_ms: int) -> list[NodeId]:
+        """Send as much as the pace allows, and report what failed. Call at every tick.
+
+        Return to whom more has left since the last call."""
+        moved: list[NodeId] = []
+        for node, transfer in list(self._transfers.items()):
+            if not transfer.failure:
+                self._feed(node, transfer)
+            if self._has_moved(node, transfer):
+                transfer.moved_ms = now_ms
+                moved.append(node)
+            elif not transfer.failure and now_ms - transfer.moved_ms >= self._limits.stalled_ms_max:
+                what = "sent" if transfer.state is not None else "installed"
+                transfer.failure = f"not {what} within {self._limits.stalled_ms_max} ms"
+            if transfer.failure:
+                self._fail(node, transfer.failure)
+        return moved
+
+    def _has_moved(self, node: NodeId, transfer: _Outgoing) -> bool:
+        """Whether less waits than ever before. What the link has queued is not on its way yet: on a
+        slow one that takes longer than a whole transfer may stand still."""
+        unsent = len(transfer.state) - transfer.at if transfer.state is not None else 0
+        left, before = unsent + self._link.queued_size_bytes(node), transfer.left_size_bytes
+        if before is not None and left >= before:
+            return False
+        transfer.left_size_bytes = left
+        return True
+
+    def on_disconnected(self, node: NodeId) -> None:
+        """A connection to `node` broke: a part of the snapshot may be lost."""
+        if node in self._transfers:
+            self._fail(node, "the connection was lost")
+
+    def delivered(self) -> list[NodeId]:
+        """Return to whom a whole snapshot was sent whose end is not known."""
+        return [node for node, transfer in self._transfers.items() if transfer.state is None]
+
+    def forget(self, node: NodeId) -> None:
+        """The snapshot to `node` is installed there, or nobody waits for it any more."""
+        del self._transfers[node]
+
+    def cancel(self) -> None:
+        """This node does not lead any more: forget everything, report nothing."""
+        self._transfers.clear()
+
+    def stats(self) -> SnapshotSenderStats:
+        """Return a picture."""
+        return SnapshotSenderStats(
+            len(self._transfers),
+            self._begun_count,
+            self._sent_count,
+            self._failed_count,
+            self._sent_size_bytes,
+        )
+
+    def _feed(self, node: NodeId, transfer: _Outgoing) -> None:
+        limits, link = self._limits, self._link
+        while transfer.state is not None:
+            if not link.is_connected(node):
+                transfer.failure = "there is no connection"
+                return
+            if link.queued_size_bytes(node) >= limits.queued_size_bytes_max:
+                return
+            if transfer.header is not None:
+                if not link.send(node, FrameKind.INSTALL_SNAPSHOT, transfer.header):
+                    return
+                transfer.header = None
+            else:
+                chunk = transfer.state[transfer.at : transfer.at + limits.chunk_size_bytes]
+                header = pb.SnapshotChunk(index=transfer.index, at=transfer.at).SerializeToString()
+                if not link.send(node, FrameKind.SNAPSHOT_CHUNK, header, chunk):
+                    return
+                transfer.at += len(chunk)
+                self._sent_size_bytes += len(chunk)
+            if transfer.at == len(transfer.state):
+                transfer.state = None  # The record stays: the connection may still lose it.
+                self._sent_count += 1
+
+    def _fail(self, node: NodeId, reason: str) -> None:
+        del self._transfers[node]
+        self._failed_count += 1
+        self._on_failed(node, reason)
+
+
+class SnapshotReceiverStats(NamedTuple):
+    """Counters and fill level of the receiving side."""
+
+    held_size_bytes: int
+    """Of the snapshot that is coming in."""
+    received_count: int
+    ignored_chunk_count: int
+    """Of transfers that were given up here; a few follow each."""
+
+
+class _Incoming:
+    """One snapshot that comes in."""
+
+    __slots__ = ("chunks", "header", "node", "size_bytes")
+
+    def __init__(self, node: NodeId, header: SnapshotHeader) -> None:
+        self.node, self.header = node, header
+        self.chunks: list[bytes] = []
+        self.size_bytes = 0
+        """Of all chunks, which lie back to back."""
+
+
+class SnapshotReceiver:
+    """Puts the newest snapshot that is being sent together; an older one makes room for it."""
+
+    def __init__(
+        self,
+        group: str,
+        node_id: NodeId,
+        on_received: Callable[[InstallSnapshot, bytes], None],
+        limits: SnapshotLimits | None = None,
+        *,
+        check: Callable[[InstallSnapshot], None] = lambda _: None,
+    ) -> None:
+        """`on_received` gets each whole, verified state, `check` its announcement before a byte of
+        it is kept; PeerProtocolError from them drops the connection."""
+        self._group, self._node_id, self._on_received = group, node_id, on_received
+        self._limits, self._check = limits or SnapshotLimits(), check
+        self._incoming: _Incoming | None = None
+        self._received_count = self._ignored_chunk_count = 0
+
+    def on_frame(self, node: NodeId, kind: FrameKind, header: bytes, payload: memoryview) -> None:
+        """Take an INSTALL_SNAPSHOT or a SNAPSHOT_CHUNK. Raises PeerProtocolError: drop the
+        connection, which tells the sender."""
+        if kind is FrameKind.INSTALL_SNAPSHOT:
+            self._begin(node, header)
+        else:
+            assert kind is FrameKind.SNAPSHOT_CHUNK, f"{kind!r} is not about snapshots"
+            self._add(node, header, payload)
+
+    def on_disconnected(self, node: NodeId) -> None:
+        """A connection to `node` broke: the rest of its snapshot may never come."""
+        if self._incoming is not None and self._incoming.node == node:
+            self._incoming = None
+
+    def stats(self) -> SnapshotReceiverStats:
+        """Return a picture."""
+        held = self._incoming.size_bytes if self._incoming is not None else 0
+        return SnapshotReceiverStats(held, self._received_count, self._ignored_chunk_count)
+
+    def _begin(self, node: NodeId, header: bytes) -> None:
+        found = decode_install(header, group=self._group, sender=node, to=self._node_id)
+        self._check(found.message)
+        known = self._incoming
+        if known is not None and known.header.message.term > found.message.term:
+            return  # Of a leader that was deposed; its chunks are ignored, too.
+        limit = self._limits.state_size_bytes_max
+        if found.size_bytes > limit:
+            raise PeerProtocolError(
+                node, f"a snapshot of {found.size_bytes} bytes, at most {limit} are taken"
+            )
+        self._incoming = _Incoming(node, found)
+        self._complete(self._incoming)
+
+    def _add(self, node: NodeId, header: bytes, payload: memoryview) -> None:
+        incoming = self._incoming
+        if incoming is None or incoming.node != node:
+            self._ignored_chunk_count += 1
+            return
+        try:
+            chunk = pb.SnapshotChunk.FromString(header)
+        except DecodeError as error:
+            raise self._refused(incoming, f"a chunk's header: {error}") from error
+        place = (chunk.index, chunk.at)
+        expected = (incoming.header.message.meta.index, incoming.size_bytes)
+        if place != expected:
+            raise self._refused(incoming, f"a chunk of {place}, expected {expected}")
+        size_bytes = incoming.size_bytes + len(payload)
+        if not payload or size_bytes > incoming.header.size_bytes:
+            detail = f"a chunk up to byte {size_bytes} of {incoming.header.size_bytes}"
+            raise self._refused(incoming, detail)
+        incoming.chunks.append(bytes(payload))
+        incoming.size_bytes = size_bytes
+        self._complete(incoming)
+
+    def _complete(self, incoming: _Incoming) -> None:
+        """Check and hand over, if all is there."""
+        if incoming.size_bytes < incoming.header.size_bytes:
+            return
+        state = b"".join(incoming.chunks)
+        incoming.chunks.clear()
+        crc = crc32c(state)
+        if crc != incoming.header.crc:
+            detail = f"a snapshot with CRC {crc:08X}, announced was {incoming.header.crc:08X}"
+            raise self._refused(incoming, detail)
+        self._incoming = None
+        self._received_count += 1
+        self._on_received(incoming.header.message, state)
+
+    def _refused(self, incoming: _Incoming, detail: str) -> PeerProtocolError:
+        self._incoming = None
+        return PeerProtocolError(incoming.node, detail)

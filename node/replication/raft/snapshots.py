@@ -1,0 +1,150 @@
+"""Snapshots of this node: built where nothing waits, sent when its core says so, taken when whole.
+
+Owns the way between the core's wish and the transfer: the state is copied on the loop, bytes are
+made on the maintenance thread (never beside a deletion, which has the same thread), and sent at the
+transfer's pace. Must not know frames or files.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from node.errors.common import NodeError
+from node.peers.frames import FrameKind
+from node.peers.link import PeerLink
+from node.replication.raft.driver import Driver
+from node.replication.raft.maintenance import Maintenance
+from node.replication.raft.snapshot_transfer import SnapshotReceiver, SnapshotSender
+from node.replication.raft.storage.log import LedgerLog
+from node.replication.raft.storage.snapshot import (
+    SnapshotFormatError,
+    build_snapshot,
+    decode_snapshot,
+    encode_snapshot,
+)
+from node.state.image import encode_image
+from node.state.machine import StateMachine
+from raft.errors import PeerProtocolError
+from raft.messages import InstallSnapshot, NodeId, SnapshotMeta
+from raft.ready import RoleChange
+from raft.state.progress import ProgressState
+from raft.transitions import Role
+from store.errors import FileSystemError, StoreError, StoreFullError
+
+PUMP_MS: Final = 10
+"""Between two looks whether more may be sent: a megabyte each is 100 MB/s."""
+_log: Final = structlog.get_logger(component="snapshots")
+
+
+class Snapshots:
+    """Both directions. The driver's `SendSnapshot`; belongs to the loop."""
+
+    def __init__(self, log: LedgerLog, machine: StateMachine, link: PeerLink, group: str) -> None:
+        self._log, self._machine = log, machine
+        self._built: dict[SnapshotMeta, bytes] = {}
+        self._sender = SnapshotSender(link, self._built.__getitem__, self._on_failed)
+        self._receiver = SnapshotReceiver(
+            group, link.identity.node_id, self._on_received, check=self._check
+        )
+        self._loop = asyncio.get_running_loop()
+        self._is_pumping = False
+        self._driver: Driver
+        self._maintenance: Maintenance
+        self._spawn: Callable[[object], None]
+
+    def attach(
+        self, driver: Driver, maintenance: Maintenance, spawn: Callable[[object], None]
+    ) -> None:
+        """Give the parts that need this one to be built; before anything happens."""
+        self._driver, self._maintenance, self._spawn = driver, maintenance, spawn
+        driver.add_role_listener(self._on_role)
+
+    # --- Sending ---
+
+    def begin(self, message: InstallSnapshot) -> None:
+        """Build what stands for the log up to `message.meta.index`, and send it."""
+        self._spawn(self._send(message))
+
+    async def _send(self, message: InstallSnapshot) -> None:
+        meta, image = message.meta, self._machine.image()
+
+        def build() -> bytes:
+            state = encode_image(image)
+            return encode_snapshot(
+                build_snapshot(self._log.store, meta, state, image.applied_index)
+            )
+
+        try:
+            data = await self._maintenance.on_thread(build)
+        except (StoreError, NodeError) as error:
+            self._on_failed(message.to, f"it cannot be built: {error}")
+            return
+        if self._driver.role is not Role.LEADER or self._driver.term != message.term:
+            return
+        self._built[meta] = data
+        self._sender.begin(message)
+        del self._built[meta]
+        _log.info("sends a snapshot", to=message.to, index=meta.index, size_bytes=len(data))
+        if not self._is_pumping:
+            self._is_pumping = True
+            self._pump()
+
+    def _pump(self) -> None:
+        replica = self._driver.replica
+        followers = replica.core.state.progress
+        for node in self._sender.delivered():
+            follower = followers.get(node)
+            if follower is None or follower.state is not ProgressState.SNAPSHOT:
+                self._sender.forget(node)
+        for node in self._sender.pump(time.monotonic_ns() // 1_000_000):
+            replica.report_snapshot_moved(node)
+        self._is_pumping = self._sender.stats().transfer_count > 0
+        if self._is_pumping:
+            self._loop.call_later(PUMP_MS / 1000, self._pump)
+
+    def _on_failed(self, node: NodeId, reason: str) -> None:
+        _log.warning("a snapshot did not arrive", to=node, reason=reason)
+        self._driver.on_snapshot_failed(node)
+
+    def _on_role(self, change: RoleChange) -> None:
+        if change.role is not Role.LEADER:
+            self._sender.cancel()
+
+    # --- Receiving ---
+
+    def on_frame(self, node: NodeId, kind: FrameKind, header: bytes, payload: memoryview) -> None:
+        """Take a part of a snapshot. Raises PeerProtocolError: drop the connection."""
+        self._receiver.on_frame(node, kind, header, payload)
+
+    def _check(self, message: InstallSnapshot) -> None:
+        self._driver.replica.check_term(message)
+
+    def _on_received(self, message: InstallSnapshot, data: bytes) -> None:
+        try:
+            snapshot = decode_snapshot(data)
+        except SnapshotFormatError as error:
+            raise PeerProtocolError(message.sender, str(error)) from error
+        if snapshot.meta != message.meta:
+            found = f"a snapshot of {snapshot.meta}, announced was {message.meta}"
+            raise PeerProtocolError(message.sender, found)
+        try:
+            self._log.write_snapshot(data)
+        except (StoreFullError, FileSystemError) as error:
+            # Not taken and not acked: the leader gives this transfer up and begins another one.
+            _log.warning("a snapshot is not taken", index=message.meta.index, error=str(error))
+            return
+        _log.info("received a snapshot", index=message.meta.index, size_bytes=len(data))
+        self._driver.receive(message, data)
+
+    # --- Connections ---
+
+    def on_connected(self, node: NodeId, last_index: int) -> None:
+        """Nothing is owed to a peer that comes; the core begins anew by itself."""
+
+    def on_disconnected(self, node: NodeId) -> None:
+        """What was under way from or to this peer is lost."""
+        self._receiver.on_disconnected(node)
+        self._sender.on_disconnected(node)

@@ -1,0 +1,222 @@
+"""What a node must not forget about itself: identity, term and vote, and who the members are.
+
+Owns the meta file `raft` in the store's directory (two generations, each replaced as a whole and
+synced). Must not know how elections go, nor the log. Nothing in it changes with ordinary appends:
+it is written at elections, when members change and when old files are deleted.
+
+`configuration_indexes` names the entries of the log that hold a configuration, so that nobody has
+to look for them in all of it. An index is noted before its entry is written and may stay after the
+entry is gone: who reads it looks at the entry.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final, NoReturn
+
+from node.runtime.identity import check_identity
+from raft.errors import HardStateNotSavedError
+from raft.messages import NO_INDEX, Configuration, ConfigurationAt, Index, NodeId, Standing
+from raft.ready import HardState, InitialState, recovering_state
+from store.config import StoreConfig
+from store.errors import (
+    CorruptionError,
+    FileSystemError,
+    LimitExceededError,
+    StoreFullError,
+)
+from store.files.file_system import FileSystem
+from store.files.meta_file import Json, MetaFile
+from store.opening import REPLICA_META_NAME, Recovery
+
+NAME: Final = REPLICA_META_NAME
+_NEW: Final = HardState()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRecord:
+    """The content of the file.
+
+    `is_founded`: the node takes part in a cluster, as a founder or as one that joined; without it
+    the disk is empty and what the node is has not been decided. `base_configuration` is the one in
+    force where the log begins, or where it will begin once a deletion is done, and
+    `former_base_configuration` then the one where it begins until that: see which of them lies
+    before the first entry. `may_ack_unsynced`: the node runs with `flush=async`, so a power loss
+    takes memory from it. `life`: starts of this disk, see `raft.lives`.
+    """
+
+    cluster_id: str
+    node_id: NodeId
+    is_founded: bool = False
+    hard_state: HardState = _NEW
+    base_configuration: ConfigurationAt | None = None
+    configuration_indexes: tuple[Index, ...] = ()
+    may_ack_unsynced: bool = False
+    former_base_configuration: ConfigurationAt | None = None
+    life: int = 0
+
+
+class NodeFile:
+    """The file. One thread."""
+
+    def __init__(self, fs: FileSystem, directory: str) -> None:
+        self._directory = directory
+        self._meta = MetaFile(fs, directory, NAME)
+        self.record: NodeRecord
+
+    def load(self, cluster_id: str, node_id: NodeId, *, must_exist: bool) -> NodeRecord:
+        """Read the file, or make the record of an empty disk.
+
+        Raises IdentityMismatchError; LayoutError (a generation is missing: a vote may be lost) or
+        CorruptionError.
+        """
+        payload = self._meta.load(must_exist=must_exist)
+        if payload is None:
+            self.record = NodeRecord(cluster_id, node_id)
+            return self.record
+        record = _decode(self._directory, payload)
+        check_identity(
+            self._directory,
+            {"cluster": cluster_id, "node": node_id},
+            {"cluster": record.cluster_id, "node": record.node_id},
+        )
+        self.record = record
+        return record
+
+    def load_any(self) -> NodeRecord:
+        """Read the file of whichever node it is. Raises LayoutError or CorruptionError."""
+        payload = self._meta.load(must_exist=True)
+        assert payload is not None, f"{self._directory}: {NAME} must exist"
+        self.record = _decode(self._directory, payload)
+        return self.record
+
+    def save(self, record: NodeRecord) -> None:
+        """Replace the record; durable on return. Writes nothing when it is the same.
+
+        Raises StoreFullError or FileSystemError (the old one stands), SyncFailedError (stop).
+        """
+        if record != self.record or self._meta.generation == 0:
+            self._meta.save(_encode(record))
+            self.record = record
+
+    def save_hard_state(self, hard_state: HardState) -> None:
+        """Replace term, vote and standing; durable on return.
+
+        Raises HardStateNotSavedError (the old ones stand) or SyncFailedError (stop).
+        """
+        try:
+            self.save(replace(self.record, hard_state=hard_state))
+        except (StoreFullError, FileSystemError, LimitExceededError) as error:
+            raise HardStateNotSavedError(str(error)) from error
+
+
+def load_node_file(
+    node_file: NodeFile,
+    recovery: Recovery,
+    config: StoreConfig,
+    cluster_id: str,
+    node_id: NodeId,
+) -> None:
+    """Read it, and note a loss of memory before the directory looks as if none had happened.
+
+    Raises as `NodeFile.load` and `NodeFile.save`."""
+    must_exist = recovery.end_position > 0
+    record = node_file.load(cluster_id, node_id, must_exist=must_exist)
+    lost_memory = not recovery.was_clean and not recovery.same_boot
+    if record.is_founded and lost_memory and record.may_ack_unsynced:
+        found = recovering_state(InitialState(hard_state=record.hard_state))
+        record = replace(record, hard_state=found.hard_state)
+    record = replace(record, may_ack_unsynced=config.flush == "async")
+    node_file.save(record)
+
+
+def _encode(record: NodeRecord) -> dict[str, Json]:
+    base, hard_state = record.base_configuration, record.hard_state
+    is_diverged = hard_state.standing is Standing.DIVERGED
+    # An earlier build knows no such standing; to it the node is one that neither votes nor counts.
+    standing = Standing.JOINING if is_diverged else hard_state.standing
+    former = record.former_base_configuration
+    return {
+        "cluster_id": record.cluster_id,
+        "node_id": record.node_id,
+        "is_founded": record.is_founded,
+        "term": hard_state.term,
+        "vote": hard_state.vote,
+        "standing": standing.name,
+        "is_diverged": is_diverged,
+        "incarnation": hard_state.incarnation,
+        "base_configuration": configuration_json(base) if base is not None else None,
+        "configuration_indexes": list(record.configuration_indexes),
+        "may_ack_unsynced": record.may_ack_unsynced,
+        "former_base_configuration": configuration_json(former) if former is not None else None,
+        "life": record.life,
+    }
+
+
+def configuration_json(at: ConfigurationAt) -> dict[str, Json]:
+    """Return a configuration for a meta file."""
+    index, (voters, learners) = at
+    return {"index": index, "voters": list(voters), "learners": list(learners)}
+
+
+def configuration_of(found: Json) -> ConfigurationAt:
+    """Return what `configuration_json` wrote. Raises ValueError for anything else."""
+    if not isinstance(found, dict):
+        raise ValueError(f"{found!r} is no configuration")
+    members = [_integers(found.get(name), lo=1) for name in ("voters", "learners")]
+    return ConfigurationAt(_integer(found.get("index"), lo=NO_INDEX), Configuration(*members))
+
+
+def _decode(directory: str, payload: Mapping[str, Json]) -> NodeRecord:
+    def refuse(field: str, cause: Exception) -> NoReturn:
+        found = repr(payload.get(field))
+        raise CorruptionError(directory, 0, f"{NAME}: {field}", str(cause), found) from cause
+
+    field = ""
+    try:
+        field = "cluster_id"
+        cluster_id = payload[field]
+        if not isinstance(cluster_id, str):
+            raise ValueError("a text")
+        numbers = []
+        for field, lo in (("node_id", 1), ("term", 0), ("vote", 0), ("incarnation", 0)):
+            numbers.append(_integer(payload[field], lo=lo))
+        field = "life"
+        life = _integer(payload.get(field, 0), lo=0)  # Not in the files of earlier builds.
+        field = "standing"
+        standing = Standing[str(payload[field])]
+        if payload.get("is_diverged") is True:
+            standing = Standing.DIVERGED
+        field = "base_configuration"
+        base = payload[field]
+        configuration = configuration_of(base) if base is not None else None
+        field = "former_base_configuration"
+        base = payload.get(field)  # Not in the files of the first builds.
+        former = configuration_of(base) if base is not None else None
+        field = "configuration_indexes"
+        indexes = _integers(payload[field], lo=0)
+    except (KeyError, ValueError) as error:
+        refuse(field, error)
+    node_id, term, vote, incarnation = numbers
+    return NodeRecord(
+        cluster_id,
+        node_id,
+        payload.get("is_founded") is True,
+        HardState(term, vote, standing, incarnation),
+        configuration,
+        indexes,
+        payload.get("may_ack_unsynced") is True,
+        former,
+        life,
+    )
+
+
+def _integer(found: Json, *, lo: int) -> int:
+    if not isinstance(found, int) or isinstance(found, bool) or found < lo:
+        raise ValueError(f"a number of {lo} or more")
+    return found
+
+
+def _integers(found: Json, *, lo: int) -> tuple[int, ...]:
+    if not isinstance(found, list):
+        raise ValueError("a list of numbers")
+    return tuple(_integer(value, lo=lo) for value in found)

@@ -1,0 +1,497 @@
+"""The stored log of one replica: `raft.pump.effects.Log` over a store, and what the shell needs
+beside.
+
+Owns the translation between Raft's words (index, term, kind, configuration) and the store's
+(entries, positions, queues), the list of configurations in the log, and what a restart begins
+with. Must not know elections, peers or the event loop. One thread, the loop's, calls everything
+here unless a docstring says otherwise; nothing here waits for a disk, except for what is rare: term
+and vote, members, a truncation, a snapshot and `open`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import TracebackType
+from typing import Final, Self
+
+from node.replication.raft.storage.configuration_record import (
+    decode_configuration,
+    encode_configuration,
+)
+from node.replication.raft.storage.configurations import LogConfigurations
+from node.replication.raft.storage.foreign_entries import chain_at, check_held, foreign
+from node.replication.raft.storage.hard_state import NodeFile, load_node_file
+from node.replication.raft.storage.received_snapshot import ReceivedSnapshot
+from node.replication.raft.storage.snapshot import Snapshot, decode_snapshot
+from raft.errors import PeerProtocolError
+from raft.messages import (
+    NO_INDEX,
+    NO_TERM,
+    AppendRequest,
+    Configuration,
+    ConfigurationAt,
+    Index,
+    NodeId,
+    SnapshotMeta,
+    Term,
+)
+from raft.pump.effects import Payload
+from raft.ready import EntryKind, HardState, InitialState, bootstrap_state, joining_state
+from store.config import StoreConfig
+from store.durability.fatal import end_process
+from store.errors import FileSystemError, ForeignEntryError, StoreError, StoreFullError
+from store.files.file_system import FileSystem
+from store.ledger.entry import Link
+from store.ledger.extent import Deletion
+from store.ledger.ledger import PreparedEntry
+from store.ledger.raw import CheckedEntries
+from store.log.record_log import AppendResult
+from store.opening import Progress, Recovery, no_progress
+from store.record.stamp import QueueKey
+from store.replicated.ledger_store import ReplicaStore
+from store.store import unix_ms
+
+OWN_ENTRY_SIZE_BYTES_MAX: Final = 64 * 1024
+"""Room a node must have before it may campaign or change members: its no-op or configuration has to
+fit. Far above the size of either."""
+
+
+class Prepared:
+    """A batch of encoded records that was checked and has room; `LedgerLog.prepare` makes it."""
+
+    __slots__ = ("_next_offsets", "entry", "result")
+
+    def __init__(self, entry: PreparedEntry, next_offsets: Mapping[QueueKey, int]) -> None:
+        self.entry = entry
+        self._next_offsets = next_offsets
+        self.result: AppendResult | None = None
+        """Where it landed, once it was appended."""
+
+    @property
+    def record_count(self) -> int:
+        """How many records there are."""
+        return len(self.entry.queue_offsets)
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the records, without the header of their entry."""
+        return self.entry.size_bytes - 48
+
+    @property
+    def queues(self) -> dict[QueueKey, tuple[int, int]]:
+        """What each queue, (topic, queue id), would get: (first offset, count). Ask before the
+        append; records of unfinished transactions do not count."""
+        before = self._next_offsets
+        return {
+            key: (first, hi - first)
+            for key, hi in self.entry.next_offsets.items()
+            for first in (before.get(key, 0),)
+        }
+
+
+class LedgerLog:
+    """Implements `raft.pump.effects.Log`."""
+
+    def __init__(self, store: ReplicaStore, node_file: NodeFile, fs: FileSystem) -> None:
+        """For `open` only."""
+        self.store: Final = store
+        self._ledger: Final = store.ledger
+        self.node_file: Final = node_file
+        self._received: Final = ReceivedSnapshot(fs, store.root)
+        self._checked: CheckedEntries | None = None
+        self._checked_payload: Payload = None
+        self._configurations: Final = LogConfigurations(store.ledger, node_file)
+        self._applied: Index = NO_INDEX
+        self._committed: Index = NO_INDEX
+
+    # --- Opening ---
+
+    @classmethod
+    def open(
+        cls,
+        root: str,
+        config: StoreConfig,
+        *,
+        cluster_id: str,
+        node_id: NodeId,
+        fs: FileSystem | None = None,
+        now_unix_ms: Callable[[], int] = unix_ms,
+        on_fatal: Callable[[BaseException], None] = end_process,
+        progress: Progress = no_progress,
+    ) -> Self:
+        """Open the directory of a node, made if need be, and finish what a crash left half done.
+
+        Raises as `Store.open`, and IdentityMismatchError, LayoutError or CorruptionError of what
+        the node must not forget, all of them before anything is promised. `start_at` comes next.
+        """
+        assert config.container == "ledger", f"container {config.container}"
+        fs = fs or FileSystem()
+        node_file = NodeFile(fs, root)
+
+        def before_running(recovery: Recovery) -> None:
+            load_node_file(node_file, recovery, config, cluster_id, node_id)
+
+        store = ReplicaStore.open(
+            root,
+            config,
+            fs=fs,
+            now_unix_ms=now_unix_ms,
+            on_fatal=on_fatal,
+            progress=progress,
+            maintain=False,
+            before_running=before_running,
+        )
+        try:
+            log = cls(store, node_file, fs)
+            log._finish_opening()
+        except BaseException:
+            store.close()
+            raise
+        return log
+
+    def _finish_opening(self) -> None:
+        interrupted = self._received.load()
+        if interrupted is not None:
+            self._replace_log(interrupted)
+        self._configurations.load()
+        record = self.node_file.record
+        if self._ledger.last_term > record.hard_state.term:
+            # Entries of that term reached the disk, so no vote was given in it by this memory.
+            hard_state = record.hard_state._replace(term=self._ledger.last_term, vote=0)
+            self.node_file.save(replace(record, hard_state=hard_state))
+
+    def start_at(self, applied_index: Index, committed_index: Index = NO_INDEX) -> None:
+        """Say up to where the state machine's checkpoint has applied entries; before `load`.
+
+        All of them are committed, so readers may see them. A checkpoint that came with a snapshot
+        may be ahead of the log. `committed_index`: more may be known to be committed.
+        """
+        self._committed = committed_index
+        base = self.base_index
+        self._applied = max(base, min(applied_index, self._ledger.last_index))
+        if self._applied > base:
+            self.dispatch(self._applied + 1)
+
+    @property
+    def is_founded(self) -> bool:
+        """Whether this node takes part in a cluster. Else call `found` or `join` before `load`."""
+        return self.node_file.record.is_founded
+
+    @property
+    def is_untouched(self) -> bool:
+        """Whether it holds no entry and entered no term: so nothing was ever promised here."""
+        return self.last_index == NO_INDEX and self.node_file.record.hard_state.term == NO_TERM
+
+    def found(self, voters: tuple[NodeId, ...], learners: tuple[NodeId, ...] = ()) -> None:
+        """This empty disk is one of a new cluster's; durable on return."""
+        self._begin(bootstrap_state(voters, learners))
+
+    def join(self, *, incarnation: int = 1) -> None:
+        """This empty disk joins a cluster that lives; durable on return. See `joining_state`."""
+        self._begin(joining_state(incarnation=incarnation))
+
+    def _begin(self, initial: InitialState) -> None:
+        assert not self.is_founded, "the node takes part in a cluster already"
+        assert self._ledger.last_index == NO_INDEX, f"log up to {self._ledger.last_index}"
+        base = initial.configurations[0] if initial.configurations else None
+        self.node_file.save(
+            replace(
+                self.node_file.record,
+                is_founded=True,
+                hard_state=initial.hard_state,
+                base_configuration=base,
+            )
+        )
+        self._configurations.load()
+
+    def load(self) -> InitialState:
+        """Be part of `Log`: what is stored now."""
+        assert self.is_founded, "neither founder nor member: nothing to begin with"
+        ledger, record = self._ledger, self.node_file.record
+        base_index, last_index = self.base_index, ledger.last_index
+        snapshot: SnapshotMeta | None = None
+        configurations = tuple(self._configurations.all)
+        if base_index > NO_INDEX and configurations and configurations[0].index <= base_index:
+            snapshot = SnapshotMeta(base_index, ledger.start_link.term, configurations[0])
+        return InitialState(
+            hard_state=record.hard_state,
+            base_index=base_index,
+            base_term=ledger.start_link.term,
+            last_index=last_index,
+            runs=tuple(ledger.term_runs()),
+            configurations=configurations,
+            commit=max(self._applied, self.store.dispatched_index, self._committed),
+            applied=self._applied,
+            synced=None,
+            snapshot=snapshot,
+        )
+
+    @property
+    def base_index(self) -> Index:
+        """The entry before the first one that is kept."""
+        return self._ledger.first_index - 1
+
+    @property
+    def last_index(self) -> Index:
+        """The newest entry, committed or not."""
+        return self._ledger.last_index
+
+    @property
+    def durable_index(self) -> Index:
+        """The last entry that really is on the disk, also with `flush=async`. Any thread.
+
+        A state must not be saved before the entries it was made of are."""
+        return self.store.durable_index
+
+    @property
+    def hard_state(self) -> HardState:
+        """Term, vote and standing as they are on the disk."""
+        return self.node_file.record.hard_state
+
+    # --- Writing ---
+
+    def prepare(self, batch: bytes) -> Prepared:
+        """Do all of an append of encoded records that can fail, before it is proposed.
+
+        `append` of the result follows before any other write, or nothing. Nothing is written here.
+        Raises RecordFormatError, LimitExceededError, TopicNameError (bad input), StoreFullError,
+        FileSystemError or BusyError (try again later).
+        """
+        entry = self.store.prepare(batch)
+        return Prepared(entry, self._ledger.stamper.next_offsets)
+
+    def append(self, index: Index, term: Term, kind: EntryKind, body: object) -> None:
+        """Be part of `Log`; the body of DATA is the `Prepared` that was made last."""
+        if kind is EntryKind.DATA:
+            assert isinstance(body, Prepared), f"data must be prepared: {body!r}"
+            body.result = result = self.store.append_prepared(body.entry, term)
+            landed = result.entry_index
+        elif kind is EntryKind.CONFIGURATION:
+            assert isinstance(body, Configuration), f"{body!r} is no configuration"
+            self._configurations.add([ConfigurationAt(index, body)])
+            landed = self.store.append_own(int(kind), term, encode_configuration(body))
+        else:
+            landed = self.store.append_own(int(kind), term, b"")
+        assert landed == index, f"entry {index} landed at {landed}"
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Say whether own or raw entries of so many bytes in all could be written without an error.
+
+        Never waits; asking makes the store prepare the next file. Ask before a peer's append is
+        handed to the replica, and before a campaign.
+        """
+        return self.store.has_room(size_bytes)
+
+    def has_room_for(self, size_bytes: int, configurations: list[Index]) -> bool:
+        """As `has_room`, where these entries hold a configuration. SyncFailedError: stop."""
+        if not self.has_room(size_bytes):
+            return False
+        try:
+            if configurations:
+                self._configurations.note(configurations)
+        except (StoreFullError, FileSystemError):
+            return False
+        return True
+
+    def check_raw(self, message: AppendRequest, payload: Payload, held: Index = NO_INDEX) -> None:
+        """Be part of `Log`. Skips what the core will not take, as this log lacks the entry
+        before."""
+        self._checked, self._checked_payload = None, payload
+        ledger, prev = self._ledger, message.prev_index
+        if not self.base_index <= prev <= ledger.last_index:
+            return
+        if ledger.term_at(prev) != message.prev_term:
+            return
+        assert isinstance(payload, bytes | memoryview), f"payload {type(payload)}"
+        data = payload if isinstance(payload, bytes) else bytes(payload)
+        try:
+            checked = ledger.check_raw(data, prev)
+        except ForeignEntryError as error:
+            raise foreign(message, error, data) from error
+        if checked.hi_index != message.hi:
+            found = f"entries up to {checked.hi_index - 1}, announced up to {message.hi - 1}"
+            raise PeerProtocolError(message.sender, found)
+        runs = [run for run in message.runs if run[1] != message.prev_term]
+        if checked.term_changes != runs:
+            found = f"terms {checked.term_changes}, announced {runs}"
+            raise PeerProtocolError(message.sender, found)
+        configurations = tuple(
+            ConfigurationAt(index, configuration)
+            for index, body in checked.configurations
+            if (configuration := decode_configuration(body)) is not None
+        )
+        if configurations != message.configurations:
+            found = f"configurations {configurations}, announced {message.configurations}"
+            raise PeerProtocolError(message.sender, found)
+        if held > prev:
+            check_held(ledger, message.sender, checked, held)
+        self._checked = checked
+
+    def write_raw(self, lo: Index, hi: Index, payload: Payload, payload_lo: Index) -> None:
+        """Be part of `Log`: write what `check_raw` accepted last."""
+        checked = self._checked
+        assert checked is not None, f"[{lo}, {hi}) was not checked"
+        assert payload is self._checked_payload, "another payload was checked"
+        assert (checked.first_index, checked.hi_index) == (payload_lo, hi), f"{payload_lo}, {hi}"
+        new = []
+        for index, body in checked.configurations:
+            if index >= lo:
+                configuration = decode_configuration(body)
+                assert configuration is not None, f"entry {index} was checked"
+                new.append(ConfigurationAt(index, configuration))
+        if new:
+            self._configurations.add(new)
+        self.store.write_raw(checked, lo)
+        self._checked = self._checked_payload = None
+
+    def truncate_from(self, lo: Index) -> None:
+        """Be part of `Log`; durable on return."""
+        self.store.truncate_from(lo)
+        self._configurations.cut(lo)
+
+    def save_hard_state(self, hard_state: HardState) -> None:
+        """Be part of `Log`; durable on return."""
+        self.node_file.save_hard_state(hard_state)
+
+    # --- Reading ---
+
+    def read_raw(self, lo: Index, hi: Index) -> bytes:
+        """Be part of `Log`: whole entries back to back, without the blanks at file ends."""
+        return self._ledger.read_entries(lo, hi)
+
+    def position_of(self, index: Index, /) -> int:
+        """Be part of `EntryPositions`."""
+        return self._ledger.place_of(index)
+
+    def chain_at(self, index: Index) -> int | None:
+        """Be part of `Log`: the chain CRC of an entry."""
+        return chain_at(self._ledger, index)
+
+    # --- What follows commits and roles ---
+
+    def dispatch(self, hi: Index) -> None:
+        """Let readers see the entries before `hi`, which are committed. Repeating changes nothing.
+
+        Raises StoreFullError or FileSystemError when a queue cannot grow: call it again later, and
+        apply nothing before it returned. Anything else: stop.
+        """
+        self.store.dispatch_to(self._ledger.end_of(hi - 1))
+
+    def become_leader(self) -> None:
+        """Find out the next queue offsets, from the queues and the tail that is not in them yet.
+
+        The first `prepare` would do it otherwise."""
+        self.store.find_offsets()
+
+    def sync_here(self) -> bool:
+        """Sync everything written so far on the caller's thread; False if it has to be requested.
+
+        Raises SyncFailedError: stop.
+        """
+        return self.store.sync_here()
+
+    def request_sync(self, callback: Callable[[StoreError | None], None]) -> None:
+        """Have everything written so far synced; `callback(error or None)` on the flush thread.
+
+        Truncations in between need no care. An error means: stop. Raises BusyError when far too
+        many requests wait, SyncFailedError or ClosedError.
+        """
+        self.store.request_sync(callback)
+
+    # --- Snapshots ---
+
+    def write_snapshot(self, data: bytes) -> None:
+        """Find out whether there is room for a received snapshot, before the core sees it.
+
+        Raises StoreFullError or FileSystemError (nothing has changed: it is offered again), or
+        SyncFailedError (stop)."""
+        self._received.write(data)
+
+    def install_snapshot(self, meta: SnapshotMeta, payload: Payload) -> None:
+        """Be part of `Log`: replace the log by what `encode_snapshot` made on another node.
+
+        Durable on return, and atomic: after a crash half-way the next `open` finishes it, if it was
+        found complete on the disk, or else the old log is there. `installed_state` is then what the
+        state machine must restore.
+        """
+        assert isinstance(payload, bytes | memoryview), f"payload {type(payload)}"
+        data = bytes(payload)
+        snapshot = decode_snapshot(data)
+        assert snapshot.meta == meta, f"announced {meta}, received {snapshot.meta}"
+        self._received.stage(data, snapshot)
+        self._replace_log(snapshot)
+        self._configurations.load()
+        self._applied = meta.index
+
+    def _replace_log(self, snapshot: Snapshot) -> None:
+        meta = snapshot.meta
+        link = Link(meta.index, meta.term, snapshot.chain_crc)
+        self._checked = self._checked_payload = None
+        self.store.restart(snapshot.end_position, link, snapshot.next_offsets)
+        self.node_file.save(
+            replace(
+                self.node_file.record,
+                is_founded=True,
+                base_configuration=meta.configuration_at,
+                former_base_configuration=None,
+                configuration_indexes=(),
+            )
+        )
+        self._received.mark_installed()
+
+    @property
+    def installed(self) -> Snapshot | None:
+        """A snapshot whose state the state machine has not confirmed with `snapshot_restored`.
+
+        At start: restore it, unless the own checkpoint has applied `state_index` or more.
+        """
+        return self._received.installed
+
+    def installed_state(self) -> bytes:
+        """Return the state that came with the snapshot installed last."""
+        snapshot = self._received.installed
+        assert snapshot is not None, "no snapshot was installed"
+        return snapshot.state
+
+    def snapshot_restored(self) -> None:
+        """The state machine has made the installed state its own, durably."""
+        self._received.forget()
+
+    # --- Retention ---
+
+    def retention_candidate(self, checkpoint_index: Index) -> Index:
+        """Return the last entry of the files that should go, at most `checkpoint_index`; base_index
+        for none.
+
+        `checkpoint_index`: what the state machine's newest durable checkpoint has applied. A
+        snapshot at the result would be complete, so `Replica.snapshot_durable` may hear of it.
+        """
+        return self.store.deletable_index(checkpoint_index)
+
+    def plan_deletion(self, limit_index: Index) -> Deletion | None:
+        """Return the steps that delete the expired files with entries up to `limit_index` only.
+
+        1. here, on the loop; 2. `write_start` on a thread; 3. `Replica.compact_to(index)` and
+        `store.forget` on the loop; 4. `remove` and `store.delete_expired_derived` on the thread.
+        Stop when `write_start` or `forget` return False.
+        """
+        deletion = self.store.deletion(limit_index)
+        if deletion is not None:
+            self._configurations.keep_base(deletion.start.link.entry_index)
+        return deletion
+
+    # --- Closing ---
+
+    def close(self) -> None:
+        """Make everything durable and release the directory. Raises as `Store.close`."""
+        self.store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

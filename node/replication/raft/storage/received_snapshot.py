@@ -1,0 +1,101 @@
+"""A snapshot on its way into a node's directory: the one file that makes its installation atomic.
+
+Owns the files `snapshot.received` and `snapshot.installed`. From the rename to the first name on,
+the snapshot is what this node holds: whatever of the old log, queues and marks is still there is
+replaced, by the next opening if need be. Under the second name only the state machine is left to
+take its part over. Must not know how the parts are replaced.
+"""
+
+import os
+from typing import Final
+
+from node.replication.raft.storage.snapshot import Snapshot, decode_snapshot
+from store.files.failpoints import hit
+from store.files.file_system import FileSystem
+from store.files.staging import TEMPORARY_SUFFIX
+
+RECEIVED_NAME: Final = "snapshot.received"
+INSTALLED_NAME: Final = "snapshot.installed"
+
+
+class ReceivedSnapshot:
+    """The files. One thread."""
+
+    def __init__(self, fs: FileSystem, directory: str) -> None:
+        self._fs, self._directory = fs, directory
+        self._received = os.path.join(directory, RECEIVED_NAME)
+        self._installed = os.path.join(directory, INSTALLED_NAME)
+        self._written: bytes | None = None
+        """What lies, durable, under the temporary name."""
+        self._staged: Snapshot | None = None
+        self.installed: Snapshot | None = None
+        """Installed, but for the state machine."""
+
+    def load(self) -> Snapshot | None:
+        """Return the snapshot whose installation a crash interrupted, if any.
+
+        Raises SnapshotFormatError for a damaged one, FileSystemError.
+        """
+        temporary = self._received + TEMPORARY_SUFFIX
+        if os.path.exists(temporary):
+            self._fs.unlink(temporary)
+        if os.path.exists(self._installed):
+            self.installed = decode_snapshot(self._read(self._installed))
+        if os.path.exists(self._received):
+            self._staged = decode_snapshot(self._read(self._received))
+        return self._staged
+
+    def write(self, data: bytes) -> None:
+        """Write the bytes of a snapshot that may be installed next, or never.
+
+        Raises StoreFullError or FileSystemError (nothing has changed), SyncFailedError (stop).
+        """
+        fs, temporary = self._fs, self._received + TEMPORARY_SUFFIX
+        self._written = None
+        if os.path.exists(temporary):
+            fs.unlink(temporary)
+        fd = fs.open(temporary, create=True)
+        try:
+            fs.write_at(fd, temporary, 0, data)
+            fs.sync(fd, temporary)
+        finally:
+            fs.close(fd)
+        self._written = data
+
+    def stage(self, data: bytes, snapshot: Snapshot) -> None:
+        """From the return on this snapshot will be installed; its bytes are written if need be.
+
+        Raises as `write`.
+        """
+        fs, temporary = self._fs, self._received + TEMPORARY_SUFFIX
+        if self._written is not data:
+            self.write(data)
+        self._written = None
+        hit("snapshot.before_stage")
+        fs.rename(temporary, self._received)
+        fs.sync_directory(self._directory)
+        hit("snapshot.staged")
+        self._staged = snapshot
+
+    def mark_installed(self) -> None:
+        """All but the state machine holds the staged snapshot now."""
+        assert self._staged is not None, "nothing was staged"
+        hit("snapshot.before_installed")
+        self._fs.rename(self._received, self._installed)
+        self._fs.sync_directory(self._directory)
+        self.installed, self._staged = self._staged, None
+        hit("snapshot.installed")
+
+    def forget(self) -> None:
+        """The state machine has it, too."""
+        if self.installed is not None:
+            self._fs.unlink(self._installed)
+            self._fs.sync_directory(self._directory)
+            self.installed = None
+
+    def _read(self, path: str) -> bytes:
+        fd = self._fs.open(path, read_only=True)
+        try:
+            return self._fs.read_at(fd, path, 0, self._fs.size_bytes(fd))
+        finally:
+            self._fs.close(fd)

@@ -1,0 +1,66 @@
+"""Who wants to know which peers can be reached, each told in its own way.
+
+Owns the translation of "connected" and "disconnected" for founding, fetching and the driver.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from node.peers.frames import FrameKind
+from node.replication.foundation import Founding
+from node.replication.raft.driver import Driver
+from node.replication.raft.fetch import EntryFetcher
+from raft.messages import Index, NodeId
+
+
+class FetchWatch:
+    """Tells the fetcher of broken connections."""
+
+    def __init__(self, fetcher: EntryFetcher) -> None:
+        self._fetcher = fetcher
+
+    def on_connected(self, node: NodeId, last_index: Index) -> None:
+        """It is asked when entries are needed."""
+
+    def on_disconnected(self, node: NodeId) -> None:
+        self._fetcher.on_disconnected(node)
+
+
+class FoundingWatch:
+    """Lets the start wait for what peers say of their logs."""
+
+    def __init__(self, founding: Founding, greet: Callable[[NodeId], None]) -> None:
+        """`greet` is called with each peer that is connected."""
+        self.founding, self._greet = founding, greet
+        self._changed = asyncio.Event()
+
+    async def changed(self) -> None:
+        """Return when the next peer was heard of."""
+        self._changed.clear()
+        await self._changed.wait()
+
+    def on_connected(self, node: NodeId, last_index: Index) -> None:
+        self.founding.on_peer(node, last_index)
+        self._changed.set()
+        self._greet(node)
+
+    def on_founded(self, node: NodeId, _kind: FrameKind, _header: bytes, _: memoryview) -> None:
+        """A peer has founded; a taker of frames."""
+        self.founding.on_founded(node)
+        self._changed.set()
+
+    def on_disconnected(self, node: NodeId) -> None:
+        """What was heard stays true."""
+
+
+class DriverWatch:
+    """Tells the driver of broken connections."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+
+    def on_connected(self, node: NodeId, last_index: Index) -> None:
+        """The core finds out by its next message."""
+
+    def on_disconnected(self, node: NodeId) -> None:
+        self._driver.on_disconnected(node)

@@ -1,0 +1,180 @@
+"""Reads everything that is sealed again within a set time, and compares it with the other replicas.
+
+Owns when the next piece is due, whom to ask, and what is counted. Must not know bytes: reading and
+checking them is `store.upkeep.scrub`'s, mending them `node.replication.raft.repair`'s. A disk that
+changes what lies on it is found so before somebody needs it, and while the other replicas still
+have it (fault-matrix D5, S14). Checksums say that a file is what this node wrote; that all nodes
+wrote the same is asked once a file: the chain CRC of its last entry stands for everything before.
+
+Nothing is kept over a restart. A pass begins at the share of the log that the clock says, and so a
+node that is restarted more often than a pass takes comes round all the same.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Final, NamedTuple, Protocol
+
+import structlog
+
+from node.errors.common import ShuttingDownError
+from node.replication.raft.fetch import EntryFetcher, FetchError
+from node.runtime.fail_stop import FailStop
+from raft.messages import NodeId
+from store import format as fmt
+from store.config import MIB
+from store.errors import CorruptionError, FileSystemError, StoreFullError
+from store.ledger.entry import Link, unpack_header
+from store.upkeep.scrub import PIECE_SIZE_BYTES, Piece, Scrubber
+
+ROUND_MS: Final = 1_000
+RATE_BYTES_PER_S_MAX: Final = 16 * MIB
+"""However short a pass should be: clients go first."""
+_log: Final = structlog.get_logger(component="scrub")
+
+
+class ScrubStats(NamedTuple):
+    """What was found since the start of the process."""
+
+    read_size_bytes: int
+    pass_count: int
+    """Passes from the start of the log to the end of what was sealed."""
+    damage_count: int
+    mended_unit_runs: int
+    """Pieces beside which the index was wrong and has been put right."""
+    compared_count: int
+    """Answers of other replicas about the end of a file that said the same."""
+    differing_count: int
+    """Answers that said something else."""
+
+
+class Thread(Protocol):
+    """The part of the node's maintenance that is needed."""
+
+    async def on_thread(self, work: Callable[[], Piece], /) -> Piece:
+        """Do something on the maintenance thread. Raises ShuttingDownError."""
+        ...
+
+
+class Scrub:
+    """Runs until it is stopped. Belongs to the running loop."""
+
+    def __init__(
+        self,
+        scrubber: Scrubber,
+        interval_ms: int,
+        thread: Thread,
+        on_damage: Callable[[CorruptionError], None],
+        fail_stop: FailStop,
+        fetcher: EntryFetcher | None = None,
+    ) -> None:
+        """A pass takes `interval_ms`, 0: there are none. Without a fetcher nobody is asked."""
+        self._scrubber, self._interval_ms, self._thread = scrubber, interval_ms, thread
+        self._on_damage, self._fail_stop, self._fetcher = on_damage, fail_stop, fetcher
+        self._task: asyncio.Task[None] | None = None
+        self._is_pass_whole = False
+        self._stats = ScrubStats(0, 0, 0, 0, 0, 0)
+
+    def start(self) -> None:
+        """Begin, unless there is nothing to do ever."""
+        if self._interval_ms:
+            self._task = asyncio.create_task(self._run(), name="scrub")
+
+    async def stop(self) -> None:
+        """End after the piece that is read."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def stats(self) -> ScrubStats:
+        """Return a picture."""
+        return self._stats
+
+    async def _run(self) -> None:
+        try:
+            await self._thread.on_thread(self._begin)
+            owed, at_s = 0.0, time.monotonic()
+            while True:
+                await asyncio.sleep(ROUND_MS / 1000)
+                now_s = time.monotonic()
+                owed += self._rate() * (now_s - at_s)
+                owed = await self._round(min(owed, RATE_BYTES_PER_S_MAX))
+                at_s = now_s
+        except ShuttingDownError:
+            return
+        except Exception as error:  # noqa: BLE001 - a failed sync or a bug: the process ends.
+            self._fail_stop(error)
+
+    def _begin(self) -> Piece:
+        share = time.time_ns() // 1_000_000 % self._interval_ms / self._interval_ms
+        self._scrubber.begin_at(share)
+        return Piece()
+
+    def _rate(self) -> float:
+        """Return how many bytes are due in a second."""
+        per_second = self._scrubber.sealed_size_bytes * 1000 / self._interval_ms
+        return min(per_second, RATE_BYTES_PER_S_MAX)
+
+    async def _round(self, owed: float) -> float:
+        """Read what is owed, once it is a piece or all there is; return what is left of it."""
+        while owed >= min(PIECE_SIZE_BYTES, self._scrubber.sealed_size_bytes) > 0:
+            piece = await self._thread.on_thread(self._step)
+            await self._note(piece)
+            if not piece.size_bytes:  # The end, or the log was replaced: no more in this round.
+                return 0.0
+            owed -= piece.size_bytes
+        return owed
+
+    def _step(self) -> Piece:
+        try:
+            return self._scrubber.step()
+        except (FileSystemError, StoreFullError) as error:  # Of the index: reads go round it.
+            _log.warning("the index of the log could not be mended", error=str(error))
+            return Piece()
+
+    async def _note(self, piece: Piece) -> None:
+        stats = self._stats
+        self._stats = stats._replace(
+            read_size_bytes=stats.read_size_bytes + piece.size_bytes,
+            pass_count=stats.pass_count + (piece.ends_pass and self._is_pass_whole),
+            damage_count=stats.damage_count + (piece.damage is not None),
+            mended_unit_runs=stats.mended_unit_runs + piece.is_index_mended,
+        )
+        if piece.ends_pass:
+            self._is_pass_whole = True
+        if piece.is_index_mended:
+            _log.warning("the index of the log was wrong and is put right")
+        if piece.damage is not None:
+            self._on_damage(piece.damage)
+        if piece.last is not None and self._fetcher is not None:
+            await self._compare(self._fetcher, piece.last)
+
+    async def _compare(self, fetcher: EntryFetcher, last: Link) -> None:
+        """Ask every replica that is connected what its entry of that index is."""
+        for node in fetcher.candidates():
+            found = await self._answer(fetcher, node, last)
+            if found is None:
+                continue
+            if found == last:
+                self._stats = self._stats._replace(compared_count=self._stats.compared_count + 1)
+                continue
+            self._stats = self._stats._replace(differing_count=self._stats.differing_count + 1)
+            _log.error(
+                "two replicas hold different committed entries; see docs/operations.md",
+                node=node,
+                index=last.entry_index,
+                here=f"term {last.term}, chain {last.chain_crc:08X}",
+                there=f"index {found.entry_index}, term {found.term}, chain {found.chain_crc:08X}",
+            )
+
+    @staticmethod
+    async def _answer(fetcher: EntryFetcher, node: NodeId, last: Link) -> Link | None:
+        """Return the entry of a node; None if it has none or does not say."""
+        try:
+            fetched = await fetcher.fetch(node, last.entry_index, last.entry_index + 1)
+        except FetchError:
+            return None  # It is behind, or the entry has expired there; the next file comes.
+        if len(fetched.raw_entries) < fmt.ENTRY_HEADER_SIZE_BYTES:
+            return Link(-1, 0, 0)
+        header = unpack_header(fetched.raw_entries)
+        return Link(header.entry_index, header.term, header.chain_crc)

@@ -1,0 +1,148 @@
+"""From a ticket of the pump to the sync that makes it true, and back to the loop.
+
+Owns on which thread a sync runs, how many are asked for at once, and which tickets need none
+(flush=async); must not know what a ticket stands for. All but `_on_synced` runs on the loop's
+thread.
+
+The flush thread keeps a slow disk from stopping the loop. But the way there and back is two
+switches of threads, which cost several times what a sync does on a fast disk or in memory. So the
+loop syncs by itself as long as that is fast on the average, and after slow ones leaves it to the
+thread for a hundred times as long: whatever the disk does, the loop waits for it for about a
+hundredth of its time at most (docs/decisions/0022).
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Final, Protocol
+
+from raft.pump.effects import Ticket
+from store.errors import StoreError
+from store.files.failpoints import hit
+
+SYNC_REQUEST_COUNT_MAX: Final = 4
+"""Syncs asked for and not ended. Two keep the flush thread busy; the rest is folded into one."""
+
+FAST_SYNC_US: Final = 300
+"""A sync up to here costs less than the way to the flush thread and back; beyond it the loop had
+better work meanwhile."""
+
+MEAN_OF_SYNCS: Final = 8
+"""The mean moves by this part of the difference, so one that was merely preempted counts little."""
+
+COUNTED_SYNC_US_MAX: Final = 3 * FAST_SYNC_US
+"""No sync counts for more in the mean: one that was preempted says nothing of the disk."""
+
+SHARE_OF_SYNCS: Final = 100
+"""The loop leaves syncs to the thread for this many times what the slow ones took."""
+
+
+class SyncedLog(Protocol):
+    """The part of the ledger log that is needed here."""
+
+    def sync_here(self) -> bool:
+        """Sync what is written by now; False if it has to be requested."""
+        ...
+
+    def request_sync(self, callback: Callable[[StoreError | None], None]) -> None:
+        """Sync what is written by now, then call back on the flush thread."""
+        ...
+
+
+class SyncRequests:
+    """One per driver."""
+
+    def __init__(
+        self,
+        log: SyncedLog,
+        on_durable: Callable[[Ticket], None],
+        on_fatal: Callable[[BaseException], None],
+        *,
+        is_flush_sync: bool,
+    ) -> None:
+        """`on_durable` is called on the loop, once for each ticket or for a later one."""
+        self._log, self._on_durable, self._on_fatal = log, on_durable, on_fatal
+        self._is_flush_sync = is_flush_sync
+        self._loop = asyncio.get_running_loop()
+        self._durable: Ticket = 0
+        self._must_sync: Ticket = 0
+        """Newest ticket that only a real sync may end, whatever the flush mode."""
+        self._asked_count = 0
+        self._waits_since_s = 0.0
+        """When the oldest sync was asked for, or the one before it ended."""
+        self._owed: Ticket | None = None
+        """Newest ticket for which no sync was asked yet, as too many are under way."""
+        self._threaded_until_s = 0.0
+        self._mean_s = 0.0
+        self._spent_s = 0.0
+        """What the last `MEAN_OF_SYNCS` or so took together."""
+        self._is_stopped = False
+
+    def flush(self, ticket: Ticket, *, must_sync: bool) -> bool:
+        """Make everything up to `ticket` as durable as the flush mode says; True if it is now.
+
+        Raises SyncFailedError: stop.
+        """
+        if must_sync:
+            self._must_sync = ticket
+        # A ticket covers all before it, so it cannot overtake one that needs a real sync.
+        if not self._is_flush_sync and self._must_sync <= self._durable:
+            self._reached(ticket)
+            return True
+        if self._asked_count == 0 and self._sync_here():
+            self._reached(ticket)
+            return True
+        if self._asked_count >= SYNC_REQUEST_COUNT_MAX:
+            self._owed = ticket
+        else:
+            if self._asked_count == 0:
+                self._waits_since_s = time.perf_counter()
+            self._asked_count += 1
+            self._log.request_sync(partial(self._on_synced, ticket))
+        return False
+
+    @property
+    def waiting_s(self) -> float:
+        """How long the flush thread has been at one sync; 0 while none is asked for."""
+        return time.perf_counter() - self._waits_since_s if self._asked_count else 0.0
+
+    def stop(self) -> None:
+        """Nobody wants to hear of syncs any more."""
+        self._is_stopped = True
+
+    def _sync_here(self) -> bool:
+        began_s = time.perf_counter()
+        if began_s < self._threaded_until_s or not self._log.sync_here():
+            return False
+        ended_s = time.perf_counter()
+        took_s = ended_s - began_s
+        self._mean_s += (min(took_s, COUNTED_SYNC_US_MAX / 1e6) - self._mean_s) / MEAN_OF_SYNCS
+        self._spent_s += took_s - self._spent_s / MEAN_OF_SYNCS
+        if self._mean_s > FAST_SYNC_US / 1e6:
+            self._threaded_until_s = ended_s + SHARE_OF_SYNCS * self._spent_s
+            self._mean_s = self._spent_s = 0.0
+        return True
+
+    def _on_synced(self, ticket: Ticket, error: StoreError | None) -> None:
+        """A sync ended; called on the flush thread."""
+        if error is None:
+            self._loop.call_soon_threadsafe(self._after_sync, ticket)
+        elif not self._is_stopped:
+            self._on_fatal(error)
+
+    def _after_sync(self, ticket: Ticket) -> None:
+        self._asked_count -= 1
+        self._waits_since_s = time.perf_counter()
+        if self._is_stopped:
+            return
+        self._reached(ticket)
+        if self._owed is not None:
+            owed, self._owed = self._owed, None
+            self.flush(owed, must_sync=False)
+
+    def _reached(self, ticket: Ticket) -> None:
+        if ticket > self._durable:
+            hit("sync_requests.before_durable")
+            self._durable = ticket
+            self._on_durable(ticket)

@@ -1,0 +1,213 @@
+"""The end of transactions and of delays: EndTransaction, orphans, RecallMessage.
+
+Owns the way between the ids of the protocol and the broker's. Producers of the protocol have no
+group, so the topic of a half message stands for one. The leader asks; most clients open a stream to
+each node that their routes name, and some keep one to their access point alone (protocol section
+9), so every node holds a place among the askers for the producers that are connected to it.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import Final, NamedTuple, Protocol
+
+import structlog
+
+from node.rocketmq.clients import Clients
+from node.rocketmq.cluster import Cluster, Leader
+from node.rocketmq.forwarder import Forwarding
+from node.rocketmq.protocol import handles
+from node.rocketmq.protocol.messages import from_record
+from node.rocketmq.protocol.names import topic_name
+from node.rocketmq.protocol.statuses import OK, RefusedError
+from quorumlog.pb import delay_pb2, transaction_pb2
+from quorumlog.pb import rocketmq_pb2 as pb
+from quorumlog.pb.rocketmq_pb2 import Code, TransactionResolution
+from quorumlog.pb.transaction_pb2 import TransactionOutcome
+from store.record.message import decode_message
+
+LOOK_S: Final = 1.0
+"""How often it is looked which producers are there."""
+TOPIC_COUNT_MAX: Final = 1_024
+"""Topics, of all groups, whose producers are asked. Those of others wait until there is room."""
+_POSITION_MAX: Final = (1 << 63) - 1
+_CHECKER: Final = "rocketmq"
+
+_OUTCOMES: Final = {
+    TransactionResolution.COMMIT: TransactionOutcome.TRANSACTION_OUTCOME_COMMITTED,
+    TransactionResolution.ROLLBACK: TransactionOutcome.TRANSACTION_OUTCOME_ROLLED_BACK,
+}
+_log: Final = structlog.get_logger(component="rocketmq")
+
+
+class Ends(Protocol):
+    """The part of the broker that is used."""
+
+    async def end_transaction(
+        self, request: transaction_pb2.EndTransactionRequest, /
+    ) -> transaction_pb2.EndTransactionResponse: ...
+    def check_transactions(
+        self, request: transaction_pb2.CheckTransactionsRequest, /
+    ) -> AsyncIterator[transaction_pb2.TransactionCheck]: ...
+    async def cancel_delayed(
+        self, request: delay_pb2.CancelDelayedRequest, /
+    ) -> delay_pb2.CancelDelayedResponse: ...
+
+
+class _Check(NamedTuple):
+    """A place among the askers of one group's leader."""
+
+    task: asyncio.Task[None]
+    leader: Leader
+
+
+class Ending:
+    """One per gateway."""
+
+    def __init__(
+        self, cluster: Cluster, clients: Clients, broker: Ends, forwarding: Forwarding
+    ) -> None:
+        self._cluster = cluster
+        self._forwarding = forwarding
+        self._clients = clients
+        self._broker = broker
+        self._checks: dict[tuple[str, str], _Check] = {}
+        """By broker group and topic."""
+        self._timer: asyncio.TimerHandle | None = None
+        self.asked_total = 0
+
+    # --- Calls ---
+
+    async def end_transaction(self, request: pb.EndTransactionRequest) -> pb.EndTransactionResponse:
+        """Commit or roll back. Undecided: the transaction stays open, and is asked for later."""
+        topic = topic_name(request.topic)
+        inner = handles.parse(request.transaction_id, Code.INVALID_TRANSACTION_ID).inner
+        if not inner.isdecimal() or int(inner) > _POSITION_MAX:
+            raise _unknown(request.transaction_id)
+        outcome = _OUTCOMES.get(request.resolution)
+        if outcome is None:
+            return pb.EndTransactionResponse(status=OK)
+        end = transaction_pb2.EndTransactionRequest(
+            transaction_id=int(inner), producer_group=topic, outcome=outcome
+        )
+        await self._broker.end_transaction(end)
+        return pb.EndTransactionResponse(status=OK)
+
+    async def recall_message(self, request: pb.RecallMessageRequest) -> pb.RecallMessageResponse:
+        """Cancel a delayed message that is not delivered yet."""
+        topic_name(request.topic)
+        inner = handles.parse(request.recall_handle, Code.BAD_REQUEST).inner
+        held_id, _, message_id = inner.partition(".")
+        await self._broker.cancel_delayed(delay_pb2.CancelDelayedRequest(message_id=held_id))
+        return pb.RecallMessageResponse(status=OK, message_id=message_id)
+
+    # --- Orphans: asked by the leader of each group, passed on by every node ---
+
+    def begin(self) -> None:
+        """See LeaderWork: this node asks by itself from now on."""
+        self.look()
+
+    def end(self) -> None:
+        """See LeaderWork: another node asks; the next look finds it."""
+        for key, check in list(self._checks.items()):
+            if check.leader.is_here:
+                self._drop(key)
+
+    def stop(self) -> None:
+        """Let go of all places among the askers."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for key in list(self._checks):
+            self._drop(key)
+
+    def watch(self) -> None:
+        """A client has a stream here: look soon."""
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(LOOK_S, self.look)
+
+    def look(self) -> None:
+        """Hold a place at the leader of each group for each topic that has a producer here.
+
+        Looks again after a second as long as any client has a stream here.
+        """
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._clients.stream_count:
+            self.watch()
+        # Clients name what they like, and places are few.
+        wanted = {
+            (group, name): leader
+            for name in sorted(self._clients.producer_topics())
+            for group, leader in self._leaders(name)
+        }
+        for key, check in list(self._checks.items()):
+            if wanted.get(key) != check.leader:
+                self._drop(key)
+        for key, leader in wanted.items():
+            if key not in self._checks and len(self._checks) < TOPIC_COUNT_MAX:
+                task = asyncio.create_task(self._check(key, leader))
+                self._checks[key] = _Check(task, leader)
+                task.add_done_callback(_tell)
+
+    def _leaders(self, topic: str) -> Iterator[tuple[str, Leader]]:
+        """Yield each group that has a topic, and who leads it."""
+        try:
+            groups = [share.group for share in self._cluster.shares(topic)]
+        except RefusedError:
+            return  # There is no such topic.
+        for group in groups:
+            leader = self._cluster.leader_of(group)
+            if leader is not None:
+                yield group, leader
+
+    def _drop(self, key: tuple[str, str]) -> None:
+        self._checks.pop(key).task.cancel()
+
+    async def _check(self, key: tuple[str, str], leader: Leader) -> None:
+        group, topic = key
+        request = transaction_pb2.CheckTransactionsRequest(producer_group=topic, client_id=_CHECKER)
+        if leader.is_here:
+            checks = self._broker.check_transactions(request)
+        else:
+            checks = self._forwarding.questions(leader.address, request)
+        try:
+            async for check in checks:
+                if check.record_count:
+                    await self._ask_when_there_is_room(group, topic, check)
+        finally:
+            found = self._checks.get(key)
+            if found is not None and found.task is asyncio.current_task():
+                del self._checks[key]  # The next look begins again.
+
+    async def _ask_when_there_is_room(
+        self, group: str, topic: str, check: transaction_pb2.TransactionCheck
+    ) -> None:
+        """Ask. Meanwhile the broker has little room for more questions, and counts none beyond."""
+        while not self._ask(group, topic, check):  # noqa: ASYNC110 - nobody tells of room.
+            await asyncio.sleep(LOOK_S)
+
+    def _ask(self, group: str, topic: str, check: transaction_pb2.TransactionCheck) -> bool:
+        """Ask one producer; say whether one could be. Nobody answers? Then it is asked again later.
+
+        When the last producer goes, so does the place among the askers.
+        """
+        message = from_record(decode_message(check.records), topic)
+        handle = handles.Handle(group, str(check.transaction_id))
+        orphan = pb.RecoverOrphanedTransactionCommand(message=message, transaction_id=str(handle))
+        command = pb.TelemetryCommand(recover_orphaned_transaction_command=orphan)
+        is_asked = self._clients.ask(topic, command)
+        self.asked_total += is_asked
+        return is_asked
+
+
+def _tell(task: "asyncio.Task[None]") -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        if isinstance(error, AssertionError):
+            raise error  # Reaches the loop's handler, which ends the process.
+        _log.info("orphaned transactions are not asked for at the moment", reason=str(error))
+
+
+def _unknown(transaction_id: str) -> RefusedError:
+    text = f"transaction {transaction_id[:200]!r} is unknown"
+    return RefusedError(Code.INVALID_TRANSACTION_ID, text)

@@ -1,0 +1,196 @@
+"""Receiving and what follows: acks, other invisible times, dead letters.
+
+Owns the way from the broker's deliveries to messages of the protocol. Messages of all queues of the
+topic in this broker group are handed out, whichever queue a client names (protocol section 10.2).
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Final, Protocol
+
+from google.protobuf.duration_pb2 import Duration
+
+from node.rocketmq.callers import Caller
+from node.rocketmq.calls.renewals import RENEWED_MS, Renewals
+from node.rocketmq.cluster import Cluster
+from node.rocketmq.protocol import handles
+from node.rocketmq.protocol.client_settings import LONG_POLLING_S, RECEIVE_COUNT
+from node.rocketmq.protocol.filters import filter_of
+from node.rocketmq.protocol.messages import from_record, timestamp
+from node.rocketmq.protocol.names import group_name, topic_name
+from node.rocketmq.protocol.statuses import OK, RefusedError, common
+from quorumlog.pb import pop_pb2
+from quorumlog.pb import rocketmq_pb2 as pb
+from quorumlog.pb.rocketmq_pb2 import Code
+from store.record.message import decode_message
+
+INVISIBLE_MS_MAX: Final = 12 * 3_600_000
+WAIT_MARGIN_S: Final = 0.5
+"""Messages must not be taken for a caller that has gone."""
+
+
+class Pops(Protocol):
+    """The part of the broker that is used."""
+
+    async def receive(self, request: pop_pb2.ReceiveRequest, /) -> pop_pb2.ReceiveResponse: ...
+    async def ack(self, request: pop_pb2.AckRequest, /) -> pop_pb2.AckResponse: ...
+    async def change_invisible(
+        self, request: pop_pb2.ChangeInvisibleRequest, /
+    ) -> pop_pb2.ChangeInvisibleResponse: ...
+    async def give_up(self, request: pop_pb2.GiveUpRequest, /) -> pop_pb2.GiveUpResponse: ...
+
+
+class Receiving:
+    """One per gateway."""
+
+    def __init__(self, cluster: Cluster, broker: Pops, renewals: Renewals) -> None:
+        self._cluster = cluster
+        self._broker = broker
+        self._renewals = renewals
+
+    # --- Receiving ---
+
+    async def receive_message(
+        self, caller: Caller, request: pb.ReceiveMessageRequest
+    ) -> AsyncIterator[pb.ReceiveMessageResponse]:
+        """Yield a status, the messages, and the time of their delivery."""
+        group = group_name(request.group)
+        topic = topic_name(request.message_queue.topic, for_reading=True)
+        found = await self._broker.receive(self._receive_request(caller, request, group, topic))
+        if not found.deliveries:
+            text = "there is no message at the moment"
+            yield _status(pb.Status(code=Code.MESSAGE_NOT_FOUND, message=text))
+            yield pb.ReceiveMessageResponse(delivery_timestamp=timestamp(found.now_unix_ms))
+            return
+        messages = self._messages(topic, found)
+        if request.auto_renew:
+            inner = [delivery.handle for delivery in found.deliveries]
+            self._renewals.hold(caller.client_id, group, topic, inner)
+        is_told = False
+        try:
+            yield _status(OK)
+            for message in messages:
+                yield pb.ReceiveMessageResponse(message=message)
+            yield pb.ReceiveMessageResponse(delivery_timestamp=timestamp(found.now_unix_ms))
+            is_told = True
+        finally:
+            if not is_told:
+                self._renewals.give_back(group, topic, [d.handle for d in found.deliveries])
+
+    def _receive_request(
+        self, caller: Caller, request: pb.ReceiveMessageRequest, group: str, topic: str
+    ) -> pop_pb2.ReceiveRequest:
+        wanted = filter_of(request.filter_expression)
+        invisible_ms = RENEWED_MS
+        if not request.auto_renew:
+            invisible_ms = _milliseconds(request.invisible_duration)
+            if not 1 <= invisible_ms <= INVISIBLE_MS_MAX:
+                text = f"{invisible_ms} ms, the limits are 1 and {INVISIBLE_MS_MAX}"
+                raise RefusedError(Code.ILLEGAL_INVISIBLE_TIME, text)
+        wait_s = float(LONG_POLLING_S)
+        if request.HasField("long_polling_timeout"):
+            wait_s = min(wait_s, _milliseconds(request.long_polling_timeout) / 1000)
+        left_s = caller.call.deadline_s - asyncio.get_running_loop().time() - WAIT_MARGIN_S
+        return pop_pb2.ReceiveRequest(
+            group=group,
+            topic=topic,
+            queue_id=-1,
+            max_count=max(1, min(request.batch_size, RECEIVE_COUNT)),
+            invisible_ms=invisible_ms,
+            wait_ms=max(0, int(min(wait_s, left_s) * 1000)),
+            tags=wanted.tags,
+            sql=wanted.sql,
+            is_fifo=True,
+            is_one_of_each=True,  # Push consumers handle what one answer holds in parallel.
+            attempt_id=request.attempt_id,
+        )
+
+    def _messages(self, topic: str, found: pop_pb2.ReceiveResponse) -> list[pb.Message]:
+        view, at, messages = memoryview(found.records), 0, []
+        for delivery in found.deliveries:
+            record = decode_message(view, at)
+            at += record.size_bytes
+            message = from_record(record, topic)
+            system = message.system_properties
+            system.receipt_handle = str(handles.Handle(self._cluster.own_group, delivery.handle))
+            system.delivery_attempt = delivery.delivery_count
+            messages.append(message)
+        assert at == len(view), f"{len(view) - at} bytes behind {len(messages)} records"
+        return messages
+
+    # --- Afterwards ---
+
+    async def ack_message(self, request: pb.AckMessageRequest) -> pb.AckMessageResponse:
+        """Acknowledge; each entry says what became of its own."""
+        group, topic = group_name(request.group), topic_name(request.topic, for_reading=True)
+        if not request.entries:
+            raise RefusedError(Code.BAD_REQUEST, "no entries")
+        inner = [_inner(entry.receipt_handle) for entry in request.entries]
+        ack = pop_pb2.AckRequest(group=group, topic=topic, handles=inner)
+        answer = await self._broker.ack(ack)
+        self._renewals.let_go(inner)
+        stale = set(answer.stale_handles)
+        entries = [
+            pb.AckMessageResultEntry(
+                message_id=entry.message_id,
+                receipt_handle=entry.receipt_handle,
+                status=_STALE if handle in stale else OK,
+            )
+            for entry, handle in zip(request.entries, inner, strict=True)
+        ]
+        status = common([entry.status for entry in entries])
+        return pb.AckMessageResponse(status=status, entries=entries)
+
+    async def change_invisible_duration(
+        self, request: pb.ChangeInvisibleDurationRequest
+    ) -> pb.ChangeInvisibleDurationResponse:
+        """Hide a message for longer or shorter, from now on; 0 makes it visible at once."""
+        invisible_ms = _milliseconds(request.invisible_duration)
+        if not 0 <= invisible_ms <= INVISIBLE_MS_MAX:
+            text = f"{invisible_ms} ms, the limits are 0 and {INVISIBLE_MS_MAX}"
+            raise RefusedError(Code.ILLEGAL_INVISIBLE_TIME, text)
+        inner = _inner(request.receipt_handle)
+        self._renewals.let_go([inner])
+        answer = await self._broker.change_invisible(
+            pop_pb2.ChangeInvisibleRequest(
+                group=group_name(request.group),
+                topic=topic_name(request.topic, for_reading=True),
+                handle=inner,
+                invisible_ms=invisible_ms,
+            )
+        )
+        handle = str(handles.Handle(self._cluster.own_group, answer.handle))
+        return pb.ChangeInvisibleDurationResponse(status=OK, receipt_handle=handle)
+
+    async def forward_to_dead_letters(
+        self, request: pb.ForwardMessageToDeadLetterQueueRequest
+    ) -> pb.ForwardMessageToDeadLetterQueueResponse:
+        """Give a message up: it goes to the dead letters of its group."""
+        inner = _inner(request.receipt_handle)
+        self._renewals.let_go([inner])
+        await self._broker.give_up(
+            pop_pb2.GiveUpRequest(
+                group=group_name(request.group),
+                topic=topic_name(request.topic, for_reading=True),
+                handle=inner,
+            )
+        )
+        return pb.ForwardMessageToDeadLetterQueueResponse(status=OK)
+
+
+_STALE: Final = pb.Status(
+    code=Code.INVALID_RECEIPT_HANDLE,
+    message="its invisible time was over, and the message was handed out again",
+)
+
+
+def _status(status: pb.Status) -> pb.ReceiveMessageResponse:
+    return pb.ReceiveMessageResponse(status=status)
+
+
+def _inner(receipt_handle: str) -> str:
+    return handles.parse(receipt_handle, Code.INVALID_RECEIPT_HANDLE).inner
+
+
+def _milliseconds(duration: Duration) -> int:
+    return duration.seconds * 1000 + duration.nanos // 1_000_000

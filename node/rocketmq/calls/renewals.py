@@ -1,0 +1,176 @@
+"""Messages of push consumers stay invisible for as long as their client is there.
+
+Owns who holds what, and the clock. Push consumers never ask for more time: they rely on the server
+to prolong it while they are connected (protocol section 14.6). Who holds what is known to the
+leader that handed it out and to nobody else, and is forgotten when it leads no longer: clients tell
+the next one what they want, and a prolongation by the last one would undo it. Messages are handed
+out again then, once their last prolongation is over.
+"""
+
+import asyncio
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import Any, Final, NamedTuple, Protocol
+
+import structlog
+
+from node.errors.common import AppendTimeoutError, BusyError, NodeError
+from node.rocketmq.clients import Clients
+from quorumlog.pb import pop_pb2
+from raft.errors import RaftError
+from store.errors import StoreError
+
+RENEWED_MS: Final = 60_000
+"""Invisible time of a message that is renewed."""
+EVERY_S: Final = 20.0
+"""Between two rounds: each message has two more before its time is over."""
+HELD_S_MAX: Final = 3 * 3_600.0
+"""A message is renewed for so long; a consumer that takes longer is stuck."""
+COUNT_MAX: Final = 100_000
+"""Messages that are renewed. More of them are handed out again after `RENEWED_MS`."""
+AT_ONCE: Final = 256
+"""New times that are asked for together, and so share an entry of the log: all fit into a round."""
+_PASSING: Final = (BusyError, AppendTimeoutError)
+"""The next round tries it again."""
+
+_log: Final = structlog.get_logger(component="rocketmq")
+
+
+class Invisible(Protocol):
+    """The part of the broker that is used."""
+
+    async def change_invisible(
+        self, request: pop_pb2.ChangeInvisibleRequest, /
+    ) -> pop_pb2.ChangeInvisibleResponse: ...
+
+
+class _Held(NamedTuple):
+    client_id: str
+    group: str
+    topic: str
+    until_s: float
+
+
+class Renewals:
+    """One per gateway."""
+
+    def __init__(self, clients: Clients, broker: Invisible) -> None:
+        self._clients = clients
+        self._broker = broker
+        self._held: dict[str, _Held] = {}
+        """By the handle that the client has; a new invisible time does not change it."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_renewing = False
+        self.renewed_total = self.dropped_total = 0
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def begin(self) -> None:
+        """Be part of `LeaderWork`: nobody holds anything yet."""
+
+    def end(self) -> None:
+        """Be part of `LeaderWork`."""
+        self._held.clear()
+
+    def hold(self, client_id: str, group: str, topic: str, handles: Iterable[str]) -> None:
+        """Keep messages invisible while a client is connected."""
+        loop = asyncio.get_running_loop()
+        held = _Held(client_id, group, topic, loop.time() + HELD_S_MAX)
+        for handle in handles:
+            if len(self._held) >= COUNT_MAX:
+                self.dropped_total += 1
+            else:
+                self._held[handle] = held
+        if self._timer is None and self._held:
+            self._timer = loop.call_later(EVERY_S, self._round)
+
+    def let_go(self, handles: Iterable[str]) -> None:
+        """The client is done with messages, or has said itself for how long it needs them."""
+        for handle in handles:
+            self._held.pop(handle, None)
+
+    def left(self, client_id: str) -> None:
+        """A client ends: others may have its messages now."""
+        gone = [
+            (handle, held) for handle, held in self._held.items() if held.client_id == client_id
+        ]
+        for handle, _ in gone:
+            del self._held[handle]
+        if gone:
+            self._spawn(self._change_all(gone, 0))
+
+    def give_back(self, group: str, topic: str, handles: Iterable[str]) -> None:
+        """Nobody was there any more to take messages: others may have them now."""
+        rows = [(handle, _Held("", group, topic, 0.0)) for handle in handles]
+        self.let_go(handle for handle, _ in rows)
+        self._spawn(self._change_all(rows, 0))
+
+    async def stop(self) -> None:
+        """Renew nothing any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._held.clear()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _round(self) -> None:
+        loop = asyncio.get_running_loop()
+        now_s, self._timer = loop.time(), None
+        for handle, held in list(self._held.items()):
+            if now_s >= held.until_s or not self._clients.is_alive(held.client_id):
+                del self._held[handle]
+        if self._held:
+            self._timer = loop.call_later(EVERY_S, self._round)
+            if not self._is_renewing:
+                self._spawn(self._renew())
+
+    async def _renew(self) -> None:
+        self._is_renewing = True
+        try:
+            await self._change_all(list(self._held.items()), RENEWED_MS)
+        finally:
+            self._is_renewing = False
+
+    async def _change_all(self, rows: Sequence[tuple[str, _Held]], invisible_ms: int) -> None:
+        for lo in range(0, len(rows), AT_ONCE):
+            changes = [
+                self._change(handle, held, invisible_ms)
+                for handle, held in rows[lo : lo + AT_ONCE]
+                if not invisible_ms or handle in self._held
+            ]
+            reasons = [text for text in await asyncio.gather(*changes) if text]
+            if reasons:
+                _log.info("messages are not renewed", count=len(reasons), reason=reasons[0])
+
+    async def _change(self, handle: str, held: _Held, invisible_ms: int) -> str:
+        """Ask for a new time; return why there is none."""
+        request = pop_pb2.ChangeInvisibleRequest(
+            group=held.group, topic=held.topic, handle=handle, invisible_ms=invisible_ms
+        )
+        try:
+            await self._broker.change_invisible(request)
+        except _PASSING as error:
+            return str(error)
+        except (NodeError, RaftError, StoreError) as error:
+            # It is not this client's any more, or not this node's to say: it is handed out again
+            # when its time is over, as any message is that nobody acknowledges.
+            self._held.pop(handle, None)
+            self.dropped_total += 1
+            return str(error)
+        self.renewed_total += invisible_ms > 0
+        return ""
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._on_done)
+
+    def _on_done(self, task: "asyncio.Task[None]") -> None:
+        """Have what nobody foresaw end up where the loop reports it."""
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            context = {"message": "messages are not renewed any more", "exception": error}
+            task.get_loop().call_exception_handler(context)

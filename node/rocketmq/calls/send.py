@@ -1,0 +1,162 @@
+"""SendMessage: from messages of the protocol to an append, and back to its entries.
+
+Owns the checks of a request and the choice of the queue: the one that a client chose is a hint that
+nobody follows, since clients choose differently (protocol sections 8 and 12.1).
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from node.broker.core.context import Context
+from node.rocketmq.cluster import Cluster, Queue
+from node.rocketmq.forwarder import LED_ELSEWHERE
+from node.rocketmq.protocol import handles
+from node.rocketmq.protocol.messages import check_message, to_record, type_of, unix_ms
+from node.rocketmq.protocol.names import topic_name
+from node.rocketmq.protocol.statuses import OK, RefusedError, common, status_of
+from node.state.state import PERMISSION_WRITE
+from node.state.tables.topic_types import takes
+from quorumlog.pb import rocketmq_pb2 as pb
+from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse
+from quorumlog.pb.rocketmq_pb2 import Code, MessageType
+from quorumlog.pb.transaction_pb2 import HalfMessages
+from store import format as fmt
+
+MESSAGE_COUNT_MAX: Final = 1_024
+"""Messages of one request; clients send one."""
+_RECORD_ROOM_BYTES: Final = 36 * 1024
+"""What a record may have beside its body: properties, topic and head."""
+_ORPHAN_S_MAX: Final = 3_600
+
+
+class Appends(Protocol):
+    """The part of the broker that is used."""
+
+    async def append(self, request: AppendRequest, /) -> AppendResponse: ...
+
+
+def body_size_bytes_max(context: Context, batch_size_bytes_max: int) -> int:
+    """Return the largest body that a client may send."""
+    return min(context.store.config.body_size_bytes_max, batch_size_bytes_max - _RECORD_ROOM_BYTES)
+
+
+class Sending:
+    """One per gateway."""
+
+    def __init__(
+        self,
+        context: Context,
+        cluster: Cluster,
+        broker: Appends,
+        body_size_bytes_max: int,
+        on_failure: Callable[[Exception], None],
+    ) -> None:
+        """`on_failure` hears why a message was not stored."""
+        self._context = context
+        self._cluster = cluster
+        self._broker = broker
+        self._on_failure = on_failure
+        self.body_size_bytes_max: Final = body_size_bytes_max
+        self._next_queue = 0
+
+    def group_of(self, request: pb.SendMessageRequest) -> str:
+        """Return the broker group that takes a request: this node's, but for ordered messages."""
+        if request.messages and request.messages[0].system_properties.message_group:
+            topic = topic_name(request.messages[0].topic)
+            name = request.messages[0].system_properties.message_group
+            return self._cluster.queue_of_message_group(topic, name).group
+        return self._cluster.own_group
+
+    async def send_message(self, request: pb.SendMessageRequest) -> pb.SendMessageResponse:
+        """Append the messages; each entry says what became of its own.
+
+        Raises one of LED_ELSEWHERE when none of them could be appended here.
+        """
+        messages = request.messages
+        topic = self._check(messages)
+        entries: list[pb.SendResultEntry] = []
+        for message in messages:
+            entries.append(await self._send(topic, message, is_first=not entries))
+        return pb.SendMessageResponse(
+            status=common([entry.status for entry in entries]), entries=entries
+        )
+
+    def _check(self, messages: Sequence[pb.Message]) -> str:
+        """Return the topic of all messages."""
+        if not 1 <= len(messages) <= MESSAGE_COUNT_MAX:
+            text = f"{len(messages)} messages, a request has 1 to {MESSAGE_COUNT_MAX}"
+            raise RefusedError(Code.MESSAGE_CORRUPTED, text)
+        topic = topic_name(messages[0].topic)
+        for message in messages:
+            if topic_name(message.topic) != topic:
+                raise RefusedError(Code.MESSAGE_CORRUPTED, "messages of several topics")
+            check_message(message, self.body_size_bytes_max)
+            type_of(message)
+        return topic
+
+    async def _send(self, topic: str, message: pb.Message, *, is_first: bool) -> pb.SendResultEntry:
+        try:
+            return await self._append(topic, message)
+        except Exception as error:
+            if is_first and isinstance(error, LED_ELSEWHERE):
+                raise
+            self._on_failure(error)
+            return pb.SendResultEntry(
+                status=status_of(error), message_id=message.system_properties.message_id
+            )
+
+    async def _append(self, topic: str, message: pb.Message) -> pb.SendResultEntry:
+        system, kind = message.system_properties, type_of(message)
+        self._check_type(topic, MessageType.Name(kind))
+        queue_id = self._queue(topic, system.message_group)
+        record = to_record(message, topic, queue_id, self._context.store.config.store_host)
+        request = AppendRequest(records=record, record_count=1)
+        is_late = False
+        if kind == MessageType.TRANSACTION:
+            request.transaction.CopyFrom(HalfMessages(producer_group=topic))
+            if system.HasField("orphaned_transaction_recovery_duration"):
+                after_s = system.orphaned_transaction_recovery_duration.seconds
+                if not 0 <= after_s <= _ORPHAN_S_MAX:
+                    text = f"an orphan recovery after {after_s} s, the limit is {_ORPHAN_S_MAX}"
+                    raise RefusedError(Code.BAD_REQUEST, text)
+                request.transaction.check_after_ms = after_s * 1000
+        elif kind == MessageType.DELAY:
+            is_late = unix_ms(system.delivery_timestamp) > time.time_ns() // 1_000_000
+            request.has_delayed = is_late
+        receipt = await self._broker.append(request)
+        entry = pb.SendResultEntry(
+            status=OK,
+            message_id=system.message_id,
+            transaction_id=system.message_id,
+            offset=receipt.queues[0].first_offset if receipt.queues else 0,
+        )
+        own_group = self._cluster.own_group
+        if kind == MessageType.TRANSACTION:
+            entry.transaction_id = str(handles.Handle(own_group, str(receipt.position)))
+        if is_late:
+            held = receipt.positions[0] if receipt.positions else receipt.position
+            held_id = (receipt.store_host + fmt.TIMESTAMP.pack(held)).hex().upper()
+            entry.recall_handle = str(handles.Handle(own_group, f"{held_id}.{system.message_id}"))
+        return entry
+
+    def _check_type(self, topic: str, message_type: str) -> None:
+        """Refuse a message that its topic does not take. Source: the validator of RocketMQ."""
+        taken = self._context.topic(topic).message_type
+        if not takes(taken, message_type):
+            text = f"topic {topic!r} takes {taken} messages, this one is {message_type}"
+            raise RefusedError(Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, text)
+
+    def _queue(self, topic: str, message_group: str) -> int:
+        """Return the queue of this node's group that takes a message."""
+        if message_group:
+            queue: Queue = self._cluster.queue_of_message_group(topic, message_group)
+            if queue.group != self._cluster.own_group:
+                text = "the groups of the topic are changing; try again"
+                raise RefusedError(Code.HA_NOT_AVAILABLE, text)
+            return queue.queue_id
+        found = self._context.topic(topic)
+        if not found.permission & PERMISSION_WRITE:
+            raise RefusedError(Code.FORBIDDEN, f"topic {topic!r} takes no messages")
+        self._next_queue += 1
+        return self._next_queue % found.queue_count

@@ -1,0 +1,40 @@
+"""Addresses of nodes as clients of the protocol are told of them.
+
+Owns the scheme of an address; must not know which node is meant. A scheme that does not fit its
+address makes some clients unusable (protocol section 7).
+"""
+
+import ipaddress
+from collections.abc import Iterable
+
+from node.config.types import Address
+from quorumlog.pb import rocketmq_pb2 as pb
+
+
+def endpoints_of(address: str, others: Iterable[str] = ()) -> pb.Endpoints:
+    """Return host:port as an endpoint, with `others` to turn to when it does not answer.
+
+    The others are given only if all are IPv4 addresses: no client takes several names of hosts.
+    """
+    found = Address.parse(address)
+    scheme = _scheme_of(found)
+    endpoints = pb.Endpoints(
+        scheme=scheme, addresses=[pb.Address(host=found.host, port=found.port)]
+    )
+    more = [Address.parse(other) for other in others]
+    if all(_scheme_of(one) == pb.AddressScheme.IPv4 for one in (found, *more)):
+        endpoints.addresses.extend(pb.Address(host=one.host, port=one.port) for one in more)
+    return endpoints
+
+
+def _scheme_of(address: Address) -> pb.AddressScheme:
+    try:
+        version = ipaddress.ip_address(address.host).version
+    except ValueError:
+        return pb.AddressScheme.DOMAIN_NAME
+    return pb.AddressScheme.IPv4 if version == 4 else pb.AddressScheme.IPv6
+
+
+def check_endpoints(endpoints: pb.Endpoints) -> bool:
+    """Say whether what a client was configured with can be addresses at all."""
+    return all(a.host and 0 < a.port < 65536 for a in endpoints.addresses)

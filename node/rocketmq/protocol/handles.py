@@ -1,0 +1,34 @@
+"""Texts that clients hand back: receipt handles, transaction ids and recall handles.
+
+Owns their outer form, which says whose log they are about, so that any node can send the call on
+without knowing anything else. What the broker itself gave out is the rest.
+"""
+
+from typing import NamedTuple
+
+from node.rocketmq.protocol.statuses import RefusedError
+from quorumlog.pb.rocketmq_pb2 import Code
+
+LENGTH_MAX = 4_096
+
+
+class Handle(NamedTuple):
+    """A broker group, and what its leader gave out."""
+
+    group: str
+    inner: str
+
+    def __str__(self) -> str:
+        """Return the text for a client: the length of the group's name tells where it ends."""
+        return f"{len(self.group)}.{self.group}.{self.inner}"
+
+
+def parse(text: str, code: Code) -> Handle:
+    """Read a text that a client handed back. Raises RefusedError with a code."""
+    length_text, dot, rest = text[:LENGTH_MAX].partition(".")
+    if dot and length_text.isdecimal() and len(text) <= LENGTH_MAX:
+        length = int(length_text[:4])
+        group, dot, inner = rest[:length], rest[length : length + 1], rest[length + 1 :]
+        if group and dot == "." and inner:
+            return Handle(group, inner)
+    raise RefusedError(code, f"{text[:200]!r} was not given out by this cluster")

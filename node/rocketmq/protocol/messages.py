@@ -1,0 +1,302 @@
+"""Messages of the protocol as records of the log, and back.
+
+Owns where each field is kept (RocketMQ's own properties, docs/format.md) and what a message may
+have. Must not know who sends or receives. User properties are those whose names the system does not
+use, so they come back as they were sent and nothing internal comes with them.
+Source: protocol sections 8, 10.4, 15.
+"""
+
+import hashlib
+import ipaddress
+import re
+import zlib
+from typing import Final
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from node.rocketmq.protocol.names import (
+    DEAD_LETTERS,
+    check_key,
+    check_message_group,
+    check_tag,
+    has_control,
+)
+from node.rocketmq.protocol.properties import (
+    BODY_ENCODING,
+    BORN_HOST,
+    BORN_NANOS,
+    DEAD_LETTER_ID,
+    DEAD_LETTER_TOPIC,
+    DELIVER_MS,
+    DELIVERY_NANOS,
+    DELIVERY_TIME_MS,
+    MESSAGE_GROUP,
+    MESSAGE_TYPE,
+    ORPHAN_SECONDS,
+    RESERVED,
+    RETRY_TOPIC,
+    TRACE_CONTEXT,
+)
+from node.rocketmq.protocol.statuses import RefusedError
+from quorumlog.pb.rocketmq_pb2 import (
+    Code,
+    DeadLetterQueue,
+    Digest,
+    DigestType,
+    Encoding,
+    Message,
+    MessageType,
+    Resource,
+    SystemProperties,
+)
+from store import format as fmt
+from store.format import Host
+from store.record.message import Message as Record
+from store.record.message import encode_message
+
+USER_PROPERTY_COUNT_MAX: Final = 128
+PROPERTIES_SIZE_BYTES_MAX: Final = 16_384
+"""User properties, tag and keys together."""
+
+_UNSUPPORTED: Final = {
+    MessageType.LITE: "lite topics",
+    MessageType.PRIORITY: "priorities",
+}
+_TYPES: Final = {
+    "FIFO": MessageType.FIFO,
+    "DELAY": MessageType.DELAY,
+    "TRANSACTION": MessageType.TRANSACTION,
+}
+_MESSAGE_ID: Final = re.compile(r"[\x21-\x7e]{1,128}\Z")
+_NO_HOST: Final[Host] = ("0.0.0.0", 0)
+_MS: Final = 1_000_000
+_SECONDS_MIN: Final = -62_135_596_800
+_SECONDS_MAX: Final = 253_402_300_799
+"""The times that protobuf knows: the years 1 to 9999. Some clients fail at others."""
+_NANOS_MAX: Final = 999_999_999
+_NUMBER: Final = re.compile(r"[0-9]{1,15}\Z", re.ASCII)
+
+
+def type_of(message: Message) -> MessageType:
+    """Return what a message is. Raises RefusedError if what it carries is for different types."""
+    system = message.system_properties
+    found = MessageType.NORMAL
+    carried = []
+    if system.message_type in _UNSUPPORTED or system.HasField("lite_topic"):
+        what = _UNSUPPORTED.get(system.message_type, "lite topics")
+        raise RefusedError(Code.NOT_IMPLEMENTED, f"this cluster has no {what}")
+    if system.HasField("priority"):
+        raise RefusedError(Code.NOT_IMPLEMENTED, "this cluster has no priorities")
+    if system.message_type == MessageType.TRANSACTION:
+        found = MessageType.TRANSACTION
+        carried.append("a transaction")
+    if system.HasField("delivery_timestamp"):
+        found = MessageType.DELAY
+        carried.append("a delivery time")
+    if system.HasField("message_group"):
+        found = MessageType.FIFO
+        carried.append("a message group")
+    if len(carried) > 1:
+        code = Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
+        raise RefusedError(code, f"{' and '.join(carried)}: a message has one of them")
+    return found
+
+
+def check_message(message: Message, body_size_bytes_max: int) -> None:
+    """Raise RefusedError unless a message may be stored."""
+    system, size_bytes = message.system_properties, len(message.body)
+    if not size_bytes:
+        raise RefusedError(Code.MESSAGE_BODY_EMPTY, "a message has at least one byte")
+    if size_bytes > body_size_bytes_max:
+        text = f"a body of {size_bytes} bytes, the limit is {body_size_bytes_max}"
+        raise RefusedError(Code.MESSAGE_BODY_TOO_LARGE, text)
+    if not _MESSAGE_ID.match(system.message_id):
+        text = f"message id {system.message_id[:200]!r}: 1 to 128 visible characters"
+        raise RefusedError(Code.ILLEGAL_MESSAGE_ID, text)
+    _check_size(message)
+    if system.HasField("tag") and system.tag:
+        check_tag(system.tag)
+    for key in system.keys:
+        check_key(key)
+    if system.HasField("message_group"):
+        check_message_group(system.message_group)
+    if len(system.trace_context) > PROPERTIES_SIZE_BYTES_MAX or has_control(system.trace_context):
+        text = f"trace context: at most {PROPERTIES_SIZE_BYTES_MAX} characters, no controls"
+        raise RefusedError(Code.BAD_REQUEST, text)
+    if not _is_time(system.born_timestamp):
+        raise RefusedError(Code.BAD_REQUEST, "a born time that is no time")
+    if not _is_time(system.delivery_timestamp):
+        raise RefusedError(Code.ILLEGAL_DELIVERY_TIME, "a delivery time that is no time")
+    _check_properties(message)
+    _check_digest(message)
+
+
+def _check_size(message: Message) -> None:
+    """Raise RefusedError for too much beside the body, before anybody looks at it."""
+    system, user = message.system_properties, message.user_properties
+    if len(user) > USER_PROPERTY_COUNT_MAX:
+        text = f"{len(user)} user properties, the limit is {USER_PROPERTY_COUNT_MAX}"
+        raise RefusedError(Code.MESSAGE_PROPERTIES_TOO_LARGE, text)
+    size_bytes = len(system.tag.encode()) + sum(len(key.encode()) for key in system.keys)
+    for name, value in user.items():
+        size_bytes += len(name.encode()) + len(value.encode())
+    if size_bytes > PROPERTIES_SIZE_BYTES_MAX:
+        text = f"{size_bytes} bytes of properties, the limit is {PROPERTIES_SIZE_BYTES_MAX}"
+        raise RefusedError(Code.MESSAGE_PROPERTIES_TOO_LARGE, text)
+
+
+def _check_properties(message: Message) -> None:
+    for name, value in message.user_properties.items():
+        if not name or not value or has_control(name) or has_control(value):
+            text = f"property {name[:200]!r}: name and value must not be empty, nor have controls"
+            raise RefusedError(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, text)
+        if name in RESERVED:
+            text = f"property {name!r} belongs to the system; use another name"
+            raise RefusedError(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, text)
+
+
+def _check_digest(message: Message) -> None:
+    digest, body = message.system_properties.body_digest, message.body
+    if not digest.checksum:
+        return
+    match digest.type:
+        case DigestType.CRC32:
+            expected = {f"{zlib.crc32(body):08X}", f"{zlib.crc32(body):X}", str(zlib.crc32(body))}
+        case DigestType.MD5:
+            expected = {hashlib.md5(body, usedforsecurity=False).hexdigest().upper()}
+        case DigestType.SHA1:
+            expected = {hashlib.sha1(body, usedforsecurity=False).hexdigest().upper()}
+        case _:
+            return
+    if digest.checksum.upper() not in expected:
+        raise RefusedError(
+            Code.MESSAGE_CORRUPTED, "the body does not match its digest; send it again"
+        )
+
+
+def to_record(message: Message, topic: str, queue_id: int, store_host: Host) -> bytes:
+    """Return the record of a message that was checked; the leader fills in the rest."""
+    system = message.system_properties
+    properties = dict(message.user_properties)
+    properties[fmt.PROPERTY_UNIQUE_KEY] = system.message_id
+    if system.tag:
+        properties[fmt.PROPERTY_TAGS] = system.tag
+    if system.keys:
+        properties[fmt.PROPERTY_KEYS] = " ".join(system.keys)
+    properties[MESSAGE_TYPE] = MessageType.Name(type_of(message))
+    if system.message_group:
+        properties[MESSAGE_GROUP] = system.message_group
+    if system.born_host:
+        properties[BORN_HOST] = system.born_host
+    if system.trace_context:
+        properties[TRACE_CONTEXT] = system.trace_context
+    if system.body_encoding == Encoding.GZIP:
+        properties[BODY_ENCODING] = Encoding.Name(Encoding.GZIP)
+    if system.HasField("delivery_timestamp"):
+        due = system.delivery_timestamp
+        properties[DELIVER_MS] = properties[DELIVERY_TIME_MS] = str(_ceil_ms(due))
+        if due.nanos % _MS:
+            properties[DELIVERY_NANOS] = str(due.nanos)
+    born = system.born_timestamp
+    if born.nanos % _MS:
+        properties[BORN_NANOS] = str(born.nanos)
+    if system.HasField("orphaned_transaction_recovery_duration"):
+        properties[ORPHAN_SECONDS] = str(system.orphaned_transaction_recovery_duration.seconds)
+    return encode_message(
+        topic,
+        queue_id,
+        message.body,
+        properties,
+        born_unix_ms=unix_ms(born),
+        born_host=_host(system.born_host, store_host),
+        store_host=store_host,
+    )
+
+
+def _host(text: str, store_host: Host) -> Host:
+    """Return a born host as a record has it; a name is kept as a property."""
+    try:
+        return str(ipaddress.ip_address(text)), 0
+    except ValueError:
+        return store_host if ":" in store_host[0] else _NO_HOST
+
+
+def from_record(record: Record, topic: str) -> Message:
+    """Return a stored message as it is delivered, but for what depends on the delivery.
+
+    Never raises: clients of other protocols write what they like into properties, and one message
+    must not keep those around it from being delivered.
+    """
+    found = {_text(name): _text(value) for name, value in record.properties.items()}
+    system = SystemProperties(
+        keys=found.get(fmt.PROPERTY_KEYS, "").split(" ") if fmt.PROPERTY_KEYS in found else (),
+        message_id=found.get(fmt.PROPERTY_UNIQUE_KEY) or record.message_id,
+        body_digest=Digest(
+            type=DigestType.MD5,
+            checksum=hashlib.md5(record.body, usedforsecurity=False).hexdigest().upper(),
+        ),
+        body_encoding=Encoding.GZIP if BODY_ENCODING in found else Encoding.IDENTITY,
+        message_type=_stored_type(found.get(MESSAGE_TYPE, "")),
+        born_timestamp=timestamp(record.born_unix_ms, found.get(BORN_NANOS)),
+        born_host=found.get(BORN_HOST) or record.born_host[0],
+        store_timestamp=timestamp(record.store_unix_ms),
+        store_host="{}:{}".format(*record.store_host),
+        queue_id=record.queue_id,
+        queue_offset=record.queue_offset,
+    )
+    if fmt.PROPERTY_TAGS in found:
+        system.tag = found[fmt.PROPERTY_TAGS]
+    if MESSAGE_GROUP in found:
+        system.message_group = found[MESSAGE_GROUP]
+    if TRACE_CONTEXT in found:
+        system.trace_context = found[TRACE_CONTEXT]
+    if _NUMBER.match(found.get(DELIVERY_TIME_MS, "")):
+        milliseconds, nanos = int(found[DELIVERY_TIME_MS]), found.get(DELIVERY_NANOS)
+        due = timestamp(milliseconds - (nanos is not None), nanos)
+        system.delivery_timestamp.CopyFrom(due)
+    origin = found.get(DEAD_LETTER_TOPIC) or found.get(RETRY_TOPIC)
+    if origin and topic.startswith(DEAD_LETTERS):
+        # A message keeps the id that its producer gave it.
+        message_id = found.get(DEAD_LETTER_ID) or system.message_id
+        dead = DeadLetterQueue(topic=origin, message_id=message_id)
+        system.dead_letter_queue.CopyFrom(dead)
+    user = {name: value for name, value in found.items() if name not in RESERVED}
+    return Message(
+        topic=Resource(name=topic),
+        user_properties=user,
+        system_properties=system,
+        body=record.body,
+    )
+
+
+def _stored_type(name: str) -> MessageType:
+    """Return the type that a record names; one of another producer has none of ours."""
+    return _TYPES.get(name, MessageType.NORMAL)
+
+
+def _text(text: str) -> str:
+    """Return a text as protobuf takes it: bytes that are no UTF-8 are replaced."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def _is_time(time: Timestamp) -> bool:
+    return _SECONDS_MIN <= time.seconds <= _SECONDS_MAX and 0 <= time.nanos <= _NANOS_MAX
+
+
+def unix_ms(time: Timestamp) -> int:
+    """Return a time in whole milliseconds since 1970."""
+    return time.seconds * 1000 + time.nanos // _MS
+
+
+def _ceil_ms(time: Timestamp) -> int:
+    """Return the first whole millisecond that is not before a time."""
+    return time.seconds * 1000 + -(-time.nanos // _MS)
+
+
+def timestamp(milliseconds: int, nanos: str | None = None) -> Timestamp:
+    """Return milliseconds since 1970 as the protocol has times; `nanos` where they were finer."""
+    seconds = min(max(milliseconds // 1000, _SECONDS_MIN), _SECONDS_MAX)
+    found = Timestamp(seconds=seconds, nanos=milliseconds % 1000 * _MS)
+    if nanos is not None and _NUMBER.match(nanos):
+        found.nanos = min(int(nanos), _NANOS_MAX)
+    return found

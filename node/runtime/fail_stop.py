@@ -1,0 +1,130 @@
+"""How a node ends: the exit codes, and the end of one whose memory cannot be trusted any more.
+
+Owns what is written down before such an end: a dump file in the data directory with the error, what
+came in last, the state and all stacks. Nothing is acknowledged after it began. The process is ended
+without any clean-up, which is what a crash would do and what recovery is made for. It waits for no
+thread, and for the dump only so long: the disk that it is written to may be what hangs.
+"""
+
+import contextlib
+import faulthandler
+import json
+import os
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+from node.runtime.sync_watch import SyncHangsError
+from store.durability.fatal import EXIT_INTERNAL_ERROR, EXIT_SYNC_FAILED
+from store.errors import CorruptionError, SyncFailedError
+
+EXIT_OK: Final = 0
+EXIT_BAD_DATA: Final = 65  # EX_DATAERR: the directory is damaged, or another node's.
+EXIT_STOP_TIMEOUT: Final = 69  # EX_UNAVAILABLE: the stop did not end in time.
+EXIT_TRY_LATER: Final = 75  # EX_TEMPFAIL: locked, port taken, disk full.
+EXIT_BAD_CONFIG: Final = 78  # EX_CONFIG.
+
+DUMP_PREFIX: Final = "dump-"
+DAMAGE_MARKER: Final = "damage-found"
+"""Tells the next start to look at the whole log first: opening looks at its end only."""
+DUMP_COUNT_MAX: Final = 10
+"""Older ones are removed: a node that is restarted again and again must not fill its disk."""
+INPUT_COUNT_MAX: Final = 512
+DUMP_TIMEOUT_S: Final = 5.0
+"""A dump takes milliseconds. The longer this is, the longer others count on a node that is lost."""
+
+_FILE_MODE: Final = 0o600
+"""A dump has messages of clients in it."""
+
+Describe = Callable[[], dict[str, Any]]
+
+
+class FailStop:
+    """Ends the process with a dump. One a process; call it from any thread."""
+
+    def __init__(
+        self,
+        directory: Path,
+        end: Callable[[int], NoReturn] = os._exit,
+        dump_timeout_s: float = DUMP_TIMEOUT_S,
+    ) -> None:
+        """`end` and `dump_timeout_s` are for tests."""
+        self._directory = directory
+        self._end, self._dump_timeout_s = end, dump_timeout_s
+        self._lock = threading.Lock()
+        self.inputs: Final = deque[tuple[Any, ...]](maxlen=INPUT_COUNT_MAX)
+        """The last things that came in, oldest first; whoever takes them in appends them here."""
+        self.describe: Describe = dict
+        """Returns the state of the node; asked once, and may fail."""
+
+    def __call__(self, error: BaseException) -> NoReturn:
+        """Write the dump, say why, and end the process; others that call meanwhile wait."""
+        with self._lock:
+            is_sync = isinstance(error, SyncFailedError | SyncHangsError)
+            match error:
+                case SyncFailedError():
+                    what = "a sync failed"
+                case SyncHangsError():
+                    what = "a sync hangs"
+                case CorruptionError():
+                    what = "what was committed is damaged on its disk"
+                case _:
+                    what = "an invariant is broken"
+            dump = self._dump_in_time(error)
+            text = "".join(traceback.format_exception(error))
+            sys.stderr.write(
+                f"{text}quorumlog: the process ends because {what}: {error!r}\n"
+                f"Nothing after it was acknowledged. {dump} Start it again to recover.\n"
+            )
+            sys.stderr.flush()
+            self._end(EXIT_SYNC_FAILED if is_sync else EXIT_INTERNAL_ERROR)
+
+    def _dump_in_time(self, error: BaseException) -> str:
+        """As `_dump`, on a thread that may hang."""
+        told: list[str] = []
+        writing = threading.Thread(target=lambda: told.append(self._dump(error)), daemon=True)
+        try:
+            writing.start()
+        except RuntimeError as trouble:  # No more threads.
+            return f"No dump was written ({trouble})."
+        writing.join(self._dump_timeout_s)
+        return told[0] if told else f"No dump was written within {self._dump_timeout_s:g} s."
+
+    def _mark_damage(self) -> None:
+        with contextlib.suppress(OSError):  # Then the next start finds out as this one did.
+            (self._directory / DAMAGE_MARKER).touch()
+
+    def _dump(self, error: BaseException) -> str:
+        """Write the file; return a sentence about it. An error here must not hide the first one."""
+        if isinstance(error, CorruptionError):
+            self._mark_damage()
+        path = self._directory / f"{DUMP_PREFIX}{time.time_ns() // 1_000_000}-{os.getpid()}.txt"
+        try:
+            old = sorted(self._directory.glob(f"{DUMP_PREFIX}*.txt"))
+            for one in old[: max(0, len(old) - DUMP_COUNT_MAX + 1)]:
+                one.unlink()
+            with open(path, "w", encoding="utf-8", opener=_private) as file:
+                file.write("".join(traceback.format_exception(error)))
+                file.write(f"\nstate:\n{self._state()}\n\nlast inputs, oldest first:\n")
+                file.writelines(f"{one!r}\n" for one in tuple(self.inputs))
+                file.write("\nstacks of all threads:\n")
+                file.flush()
+                faulthandler.dump_traceback(file, all_threads=True)
+        except OSError as trouble:
+            return f"No dump was written ({trouble})."
+        return f"What is known is in {path}."
+
+    def _state(self) -> str:
+        try:
+            return json.dumps(self.describe(), indent=1, default=repr)
+        except Exception as trouble:  # noqa: BLE001 - what is broken may well be the state.
+            return f"could not be described: {trouble!r}"
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, _FILE_MODE)

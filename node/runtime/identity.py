@@ -1,0 +1,35 @@
+"""Whose directory it is: the error for a node that is started on another one's.
+
+Owns the check of identities, in both modes; must not know where they are kept.
+"""
+
+from collections.abc import Mapping
+
+from node.errors.common import NodeError
+
+
+class IdentityMismatchError(NodeError):
+    """The directory belongs to another node or another cluster. Nothing was changed."""
+
+    code, status = "node.identity_mismatch", "FAILED_PRECONDITION"
+
+    def __init__(self, directory: str, what: str, configured: str, found: str) -> None:
+        super().__init__(directory, what, configured, found)
+        self.directory, self.what = directory, what
+        self.configured, self.found = configured, found
+
+    def __str__(self) -> str:
+        return (
+            f"{self.directory} belongs to {self.what} {self.found!r}, this node is configured as "
+            f"{self.configured!r}; correct the configuration, or use an empty directory"
+        )
+
+
+def check_identity(
+    directory: str, configured: Mapping[str, object], found: Mapping[str, object]
+) -> None:
+    """Compare what a node is with what its directory says, by name. Raises
+    IdentityMismatchError."""
+    for what, value in configured.items():
+        if value != found[what]:
+            raise IdentityMismatchError(directory, what, str(value), str(found[what]))

@@ -1,0 +1,69 @@
+"""Who else of a machine may look into a node's files: nobody.
+
+Owns the modes of what a node makes, what becomes of a directory that is open to others, and which
+secrets are refused because others may read them. Must not know what is in a file. The store's own
+files are private by `store.files.file_system`.
+"""
+
+import os
+import stat
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import structlog
+
+_OTHERS: Final = 0o077
+_OTHERS_OF_ROOTS_FILE: Final = 0o037
+"""A file of root may be readable by its group: it is how a secret is given to one user, and what
+Kubernetes does for a pod with `fsGroup`. The same rule as PostgreSQL's for its keys."""
+_log: Final = structlog.get_logger(component="node")
+
+
+class Unusable(NamedTuple):
+    """Why a secret is not taken, and what to do."""
+
+    what: str
+    do: str
+
+
+def make_private(directory: Path) -> None:
+    """Make a node's directory, for its user alone, and whatever this process makes from now on.
+
+    One that is there and that others may look into is closed to them; what cannot be closed, or is
+    everybody's as /tmp is, is said. Raises OSError when it cannot be made.
+    """
+    os.umask(_OTHERS)
+    directory.mkdir(parents=True, exist_ok=True)
+    mode = stat.S_IMODE(directory.stat().st_mode)
+    if not mode & _OTHERS:
+        return
+    found = {"directory": str(directory), "mode": f"{mode:04o}"}
+    if mode & stat.S_ISVTX and mode & stat.S_IWOTH:
+        do = "give the node a directory of its own"
+        _log.warning("others can look into the directory", **found, do=do)
+        return
+    try:
+        directory.chmod(mode & ~_OTHERS)
+    except PermissionError:
+        do = "give it to the user of the node, or close it as its owner"
+        _log.warning("others can look into the directory", **found, uid=os.geteuid(), do=do)
+    else:
+        _log.warning("closed the directory to others", **found)
+
+
+def unusable(path: Path) -> Unusable | None:
+    """Return why a file with a secret is not taken; None if it is, or is not there."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None  # Said by whoever looks for the file.
+    mode = stat.S_IMODE(found.st_mode)
+    if mode & (_OTHERS if found.st_uid else _OTHERS_OF_ROOTS_FILE):
+        do = f"chmod 600 {path}"
+        if not found.st_uid:
+            do += ", or 640 with a group of this node's user alone (Kubernetes: defaultMode 0440)"
+        return Unusable(f"others can read {path}, its mode is {mode:04o}", do)
+    if not os.access(path, os.R_OK):
+        what = f"{path} cannot be read by user {os.geteuid()}"
+        return Unusable(what, "give the file to the user of the node")
+    return None

@@ -1,0 +1,133 @@
+"""Syncs that do not end: operators are told, and then the process ends.
+
+Owns which syncs are running, the thread that looks at them, and how long one may take. Must not
+know what is synced or who waits for it. It is a thread of its own, as a disk that hangs holds
+whoever called it: the flush thread, the one of maintenance, or the event loop itself.
+
+Time is counted in looks, and needs no clock: a process that was stopped for an hour, or a machine
+that slept, has missed its looks and is not taken for one whose disk hangs.
+"""
+
+import threading
+from collections.abc import Callable
+from itertools import count
+from typing import Final, NamedTuple
+
+import structlog
+
+from node.errors.common import NodeError
+from store.errors import Outcome
+from store.files.file_system import FileSystem
+
+LOOK_MS: Final = 500
+SLOW_SYNC_MS: Final = 5_000
+"""From here on operators are told. A disk that is only busy answers within a second or two."""
+_log: Final = structlog.get_logger(component="sync-watch")
+
+
+class SyncHangsError(NodeError):
+    """A sync does not end, so nobody can be told what is durable. The process must stop: as long as
+    it lives, clients and other nodes count on it.
+    """
+
+    code, outcome = "node.sync_hangs", Outcome.UNKNOWN
+
+    def __init__(self, path: str, running_ms: int) -> None:
+        super().__init__(path, running_ms)
+        self.path, self.running_ms = path, running_ms
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}: a sync has been running for {self.running_ms / 1000:g} s; look at the "
+            f"disk and the kernel log, then start the node again"
+        )
+
+
+class RunningSync(NamedTuple):
+    """One call that has not returned."""
+
+    number: int
+    path: str
+
+
+class WatchedFileSystem(FileSystem):
+    """The real file system, which knows what it is syncing. For all threads."""
+
+    def __init__(self) -> None:
+        self._running: dict[int, RunningSync] = {}  # By thread.
+        self._numbers = count()
+
+    def running(self) -> list[RunningSync]:
+        """Return the syncs that are running at the moment. Any thread."""
+        return list(self._running.copy().values())
+
+    def sync(self, fd: int, path: str) -> None:
+        """As FileSystem.sync."""
+        thread = threading.get_ident()
+        self._running[thread] = RunningSync(next(self._numbers), path)
+        try:
+            super().sync(fd, path)
+        finally:
+            del self._running[thread]
+
+    def sync_directory(self, path: str) -> None:
+        """As FileSystem.sync_directory."""
+        thread = threading.get_ident()
+        self._running[thread] = RunningSync(next(self._numbers), path)
+        try:
+            super().sync_directory(path)
+        finally:
+            del self._running[thread]
+
+
+class SyncWatch:
+    """One per node. `start` it when the store is open, `stop` it when that is closed."""
+
+    def __init__(
+        self, fs: WatchedFileSystem, limit_ms: int, on_hang: Callable[[BaseException], None]
+    ) -> None:
+        """`on_hang` is called with a SyncHangsError and must end the process, without waiting for
+        any thread."""
+        self._fs, self._limit_ms, self._on_hang = fs, limit_ms, on_hang
+        self._ages_ms: dict[RunningSync, int] = {}
+        """Since the look that saw it first."""
+        self._is_stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="sync-watch", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread and join it. Harmless if it was never started."""
+        self._is_stopping.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return what an operator should know, in sentences. Any thread."""
+        age_ms = max(self._ages_ms.values(), default=0)
+        if age_ms < SLOW_SYNC_MS:
+            return ()
+        return (
+            f"a sync has been running for {age_ms // 1000} s; look at the disk, at "
+            f"{self._limit_ms / 1000:g} s the process ends",
+        )
+
+    def look(self) -> None:
+        """Look once; `LOOK_MS` have passed since the last time."""
+        before = self._ages_ms
+        self._ages_ms = {one: before.get(one, -LOOK_MS) + LOOK_MS for one in self._fs.running()}
+        for one, age_ms in self._ages_ms.items():
+            if before.get(one, 0) < SLOW_SYNC_MS <= age_ms:
+                limit_ms = self._limit_ms
+                _log.warning("a sync hangs or is slow", path=one.path, limit_ms=limit_ms)
+            if age_ms >= self._limit_ms:
+                self._on_hang(SyncHangsError(one.path, age_ms))
+        for one, age_ms in before.items():
+            if age_ms >= SLOW_SYNC_MS and one not in self._ages_ms:
+                _log.warning("a slow sync has ended", path=one.path, took_ms=age_ms)
+
+    def _run(self) -> None:
+        while not self._is_stopping.wait(LOOK_MS / 1000):
+            self.look()

@@ -1,0 +1,307 @@
+"""Requests on their way: how long one may take, and how many may be slow.
+
+Owns the bound on what strangers make a node keep by sending a part of a request and no more. gRPC
+itself has none: it collects a message for as long as the connection lives, and a method is called
+only when all of it is there. So methods are given their requests from here. Must not know what a
+method does.
+
+A request that arrives within a second costs nothing but an entry in a table. Of slower ones only so
+many are kept, and none for long. A stream is silent for as long as its client likes to be, and gRPC
+does not tell whether a part of the next message is there; so streams are bounded in number and in
+silence, and the one that goes is the one that was silent for longest. What they may hold is known
+for each connection (`half_sent`): in bytes it is bounded for all of them, and one on which a
+message stays half has its silent streams ended. A stream that does not take what it has been sent
+cannot be ended from here: its connection is cut.
+"""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, Protocol
+
+import grpc
+
+from node.errors.common import BadRequestError
+from node.errors.requests import RequestSlowError, StreamSilentError
+from node.services.bounds.half_sent import HALF_SIZE_BYTES_MIN, Connection, HalfSent
+from node.services.bounds.look_timer import LookTimer
+
+REQUEST_MS_MAX: Final = 30_000
+"""From the first byte of a call to the last one of its request: 4 MiB at 1.2 Mbit/s."""
+SLOW_AFTER_MS: Final = 1_000
+SLOW_COUNT_MAX: Final = 64
+"""Requests that take longer than that: 260 MiB, if each is of the largest size."""
+STREAM_COUNT_MAX: Final = 1_024
+"""Streams on which requests come, at once. A producer that is cut off opens its stream again."""
+STREAM_SILENCE_MS_MAX: Final = 600_000
+"""RocketMQ's clients say something every five minutes."""
+HALF_SIZE_BYTES_MAX: Final = 256 << 20
+"""Of messages of streams that are not there as a whole, all connections together."""
+HALF_MS_MAX: Final = REQUEST_MS_MAX
+"""For the message of a stream, as for a request."""
+_STREAM_SIZE_BYTES_MAX: Final = 4 << 20
+"""Of one message, about; fewer streams than would fill the bound need no close look."""
+_LOOK_MS: Final = 250
+_SAMPLE_S: Final = 5.0
+_SAMPLE_COST: Final = 50
+"""A sample comes no sooner than so many times of what the last one took."""
+_REST_S: Final = 60.0
+"""So long after the last stream the counting goes on: to begin it costs a sample."""
+
+TOO_SLOW: Final = "too_slow"
+TOO_MANY: Final = "too_many"
+SILENT: Final = "silent"
+TOO_MANY_STREAMS: Final = "too_many_streams"
+HALF_TOO_SLOW: Final = "half_too_slow"
+HALF_TOO_MUCH: Final = "half_too_much"
+REASONS: Final = (TOO_SLOW, TOO_MANY, SILENT, TOO_MANY_STREAMS, HALF_TOO_SLOW, HALF_TOO_MUCH)
+
+Cut = Callable[[str], bool]
+"""Ends the connection of a peer."""
+
+
+class Context(Protocol):
+    """What is used of grpc.aio.ServicerContext."""
+
+    async def read(self) -> Any: ...
+    def peer(self) -> str: ...
+
+
+class _Wait:
+    """Somebody waits for the next bytes of a client."""
+
+    __slots__ = ("given_up", "peer", "since_s", "task")
+
+    def __init__(self, peer: str, task: "asyncio.Task[Any] | None", since_s: float) -> None:
+        self.peer, self.task, self.since_s = peer, task, since_s
+        self.given_up = ""
+        """Why; the task is cancelled then."""
+
+    @property
+    def host(self) -> str:
+        return _host(self.peer)
+
+    def give_up(self, reason: str) -> None:
+        assert self.task is not None, "nobody waits"
+        self.given_up = reason
+        self.task.cancel()
+
+
+class RequestWatch:
+    """One per server. For one event loop."""
+
+    def __init__(
+        self, half: HalfSent, cut: Cut, monotonic_s: Callable[[], float] | None = None
+    ) -> None:
+        """`monotonic_s` is for tests; without it the running loop's."""
+        self._half, self._cut = half, cut
+        self._timer = LookTimer(_LOOK_MS, self._look_again, monotonic_s)
+        self._now_s, self._look_later = self._timer.now_s, self._timer.go_on
+        self._sampled_s = self._sample_took_s = self._rest_at_s = 0.0
+        self._arriving: dict[_Wait, None] = {}
+        """Oldest first."""
+        self._streams: dict[_Wait, None] = {}
+        self.given_up: Final[Counter[str]] = Counter(dict.fromkeys(REASONS, 0))
+        """Calls that were ended for what did not come, by reason."""
+
+    @property
+    def slow_count(self) -> int:
+        """Requests that take longer than they should."""
+        return sum(1 for _ in self._slow(self._now_s()))
+
+    @property
+    def stream_count(self) -> int:
+        """Streams on which requests come."""
+        return len(self._streams)
+
+    @property
+    def half_size_bytes(self) -> int:
+        """What gRPC may hold of messages of streams."""
+        return self._half.size_bytes
+
+    async def whole(self, context: Context) -> bytes:
+        """Return the request of a call. Raises RequestSlowError, or BadRequestError without one."""
+        peer = context.peer()
+        wait = _Wait(peer, asyncio.current_task(), self._now_s())
+        self._arriving[wait] = None
+        self._look_later()
+        try:
+            data = await context.read()
+        except asyncio.CancelledError:
+            if not wait.given_up:
+                raise
+            raise self._slow_error(wait) from None
+        finally:
+            del self._arriving[wait]
+        if data is grpc.aio.EOF:
+            raise BadRequestError("request", "one message", "none")
+        found: bytes = data
+        if self._half.is_counting:
+            self._half.took_call(peer, len(found))
+        return found
+
+    async def each(self, requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[bytes]:
+        """Yield the requests of a stream. Raises StreamSilentError, while it waits for one."""
+        # Each message passes here: no more is done for one than a look at the clock.
+        loop, now_s = asyncio.get_running_loop(), self._timer.clock()
+        peer, half = context.peer(), self._half
+        wait = _Wait(peer, None, now_s())
+        if len(self._streams) >= STREAM_COUNT_MAX:
+            self._make_room()
+        half.opened(peer, wait.since_s)
+        self._streams[wait] = None
+        self._look_later()
+        try:
+            wait.task, wait.since_s = asyncio.current_task(loop), now_s()
+            async for data in requests:
+                wait.task = None
+                half.took(peer, len(data))
+                yield data
+                wait.task, wait.since_s = asyncio.current_task(loop), now_s()
+        except asyncio.CancelledError:
+            if not wait.given_up:
+                raise
+            raise self._silent_error(wait) from None
+        finally:
+            wait.task = None
+            del self._streams[wait]
+            half.closed(peer)
+
+    # --- Who goes ---
+
+    def look(self) -> None:
+        """End what takes too long, and slow requests beyond their number."""
+        now_s = self._now_s()
+        for wait in self._slow(now_s):
+            if (now_s - wait.since_s) * 1000 >= REQUEST_MS_MAX:
+                self._give_up(wait, TOO_SLOW)
+        slow = [wait for wait in self._slow(now_s) if not wait.given_up]
+        for wait in _of_busiest(slow, len(slow) - SLOW_COUNT_MAX):
+            self._give_up(wait, TOO_MANY)
+        for wait in self._silent_streams():
+            if (now_s - wait.since_s) * 1000 >= STREAM_SILENCE_MS_MAX:
+                self._give_up(wait, SILENT)
+        is_much_possible = len(self._streams) * _STREAM_SIZE_BYTES_MAX > HALF_SIZE_BYTES_MAX
+        wait_s = max(0.0 if is_much_possible else _SAMPLE_S, _SAMPLE_COST * self._sample_took_s)
+        if (self._streams or self._half.is_counting) and now_s >= self._sampled_s + wait_s:
+            self._sample(now_s)
+
+    def _sample(self, now_s: float) -> None:
+        """End streams that hold too much, or a part of a message for too long."""
+        half, began_s = self._half, time.perf_counter()
+        half.sample(now_s)
+        streams: dict[str, list[_Wait]] = {}
+        for wait in self._streams:
+            streams.setdefault(wait.peer, []).append(wait)
+        for peer, one in half.connections.items():
+            since_s = one.likely_since_s
+            if since_s is not None and (now_s - since_s) * 1000 >= HALF_MS_MAX:
+                self._end(streams[peer], HALF_TOO_SLOW, now_s, silent_ms=HALF_MS_MAX)
+        too_much = half.size_bytes - HALF_SIZE_BYTES_MAX
+        if too_much > 0:
+            for peer, one in _of_greediest(half.connections):
+                if one.held_size_bytes <= one.streams * HALF_SIZE_BYTES_MIN:
+                    continue  # Nothing is gained without its streams.
+                if self._end(streams[peer], HALF_TOO_MUCH, now_s, silent_ms=SLOW_AFTER_MS):
+                    too_much -= one.held_size_bytes
+                    if too_much <= 0:
+                        break
+        self._sampled_s, self._sample_took_s = now_s, time.perf_counter() - began_s
+
+    def _end(self, streams: list[_Wait], reason: str, now_s: float, *, silent_ms: int) -> bool:
+        """End those streams of a connection that are silent for so long, or all of it when nobody
+        takes what came on one for `HALF_MS_MAX`; say whether anything ends."""
+        found = False
+        for wait in streams:
+            ms = (now_s - wait.since_s) * 1000
+            if wait.given_up:
+                found = True
+            elif wait.task is None:
+                if ms >= HALF_MS_MAX and self._cut(wait.peer):
+                    self.given_up[reason] += 1
+                    return True
+            elif ms >= silent_ms:
+                self._give_up(wait, reason)
+                found = True
+        return found
+
+    def _make_room(self) -> None:
+        """End the stream of the busiest address that was silent for longest."""
+        waiting = sorted(self._silent_streams(), key=lambda wait: wait.since_s)
+        for wait in _of_busiest(waiting, 1):
+            self._give_up(wait, TOO_MANY_STREAMS)
+
+    def _give_up(self, wait: _Wait, reason: str) -> None:
+        self.given_up[reason] += 1
+        wait.give_up(reason)
+
+    def _slow(self, now_s: float) -> Iterable[_Wait]:
+        for wait in self._arriving:
+            if (now_s - wait.since_s) * 1000 < SLOW_AFTER_MS:
+                return
+            yield wait
+
+    def _silent_streams(self) -> list[_Wait]:
+        return [wait for wait in self._streams if wait.task is not None and not wait.given_up]
+
+    def _slow_error(self, wait: _Wait) -> RequestSlowError:
+        waited_ms = int((self._now_s() - wait.since_s) * 1000)
+        why = f"it has {REQUEST_MS_MAX} ms"
+        if wait.given_up == TOO_MANY:
+            why = f"{SLOW_COUNT_MAX} others were slow, too"
+        return RequestSlowError(waited_ms, why)
+
+    def _silent_error(self, wait: _Wait) -> StreamSilentError:
+        silent_ms = int((self._now_s() - wait.since_s) * 1000)
+        why = f"a stream may be silent for {STREAM_SILENCE_MS_MAX} ms"
+        if wait.given_up == TOO_MANY_STREAMS:
+            why = f"{STREAM_COUNT_MAX} streams are open, and a new one came"
+        elif wait.given_up == HALF_TOO_SLOW:
+            why = f"a message has {HALF_MS_MAX} ms to arrive"
+        elif wait.given_up == HALF_TOO_MUCH:
+            why = f"parts of messages on all streams may have {HALF_SIZE_BYTES_MAX} bytes"
+        return StreamSilentError(silent_ms, why)
+
+    # --- Time ---
+
+    def _look_again(self) -> bool:
+        self.look()
+        now_s = self._now_s()
+        if self._streams:
+            self._rest_at_s = now_s + _REST_S
+        elif self._half.is_counting and now_s >= self._rest_at_s:
+            self._half.rest()
+        return bool(self._arriving or self._streams) or self._half.is_counting
+
+
+def _host(peer: str) -> str:
+    return peer.rpartition(":")[0]
+
+
+def _of_greediest(connections: Mapping[str, Connection]) -> Iterator[tuple[str, Connection]]:
+    """Yield them all, always that which holds most of the address which holds most of the rest."""
+    by_host: dict[str, list[tuple[str, Connection]]] = {}
+    sizes: Counter[str] = Counter()
+    for peer, one in sorted(connections.items(), key=lambda item: item[1].held_size_bytes):
+        by_host.setdefault(_host(peer), []).append((peer, one))
+        sizes[_host(peer)] += one.held_size_bytes
+    while sizes:
+        host = max(sizes, key=sizes.__getitem__)
+        peer, one = by_host[host].pop()
+        sizes[host] -= one.held_size_bytes
+        if not by_host[host]:
+            del sizes[host]
+        yield peer, one
+
+
+def _of_busiest(waiting: list[_Wait], count: int) -> list[_Wait]:
+    """Return so many, always the first of the address that has most of those that are left."""
+    by_host: dict[str, list[_Wait]] = {}
+    if count > 0:
+        for wait in reversed(waiting):
+            by_host.setdefault(wait.host, []).append(wait)
+    found = []
+    for _ in range(min(count, len(waiting))):
+        found.append(max(by_host.values(), key=len).pop())
+    return found

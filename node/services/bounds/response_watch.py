@@ -1,0 +1,143 @@
+"""Responses on their way: how many bytes may wait for clients that do not take them.
+
+Owns the bound. gRPC keeps a response until its client has room for it, and a client may have none
+for as long as its connection lives; gRPC has no way to end such a call. So the connection goes: the
+one of the address for which most bytes wait, if it has not moved for a while. Must not know what a
+response says. Of small ones the bytes are not counted, but a client that takes none of them holds
+its calls, of which a node serves so many at once: they are bounded in number and time.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from node.errors.requests import ResponsesWaitError
+from node.services.bounds.look_timer import LookTimer
+
+LARGE_SIZE_BYTES: Final = 64 * 1024
+"""What a client takes at once, if it says nothing of its window."""
+WAITING_SIZE_BYTES_MAX: Final = 256 << 20
+"""More than a second of reading at full speed."""
+UNREAD_COUNT_MAX: Final = 1_024
+"""Responses of any size that have waited for UNREAD_MS: above it connections end, those of the
+busiest address first."""
+UNREAD_MS: Final = 10_000
+"""Longer than it takes to send to all clients that were woken at once."""
+STUCK_MS: Final = 1_000
+"""A large response that has waited for so long may be let go for others."""
+RESPONSE_MS_MAX: Final = 120_000
+"""From the first byte of a response to the last one: 16 MiB at 1.1 Mbit/s."""
+_LOOK_MS: Final = 1_000
+_PAUSE_MS: Final = 3 * _LOOK_MS
+"""Who looks so late was held himself, and clients had no chance to take anything."""
+
+Cut = Callable[[str], bool]
+"""Ends the connection of a peer."""
+
+
+class Response:
+    """One that waits for its client."""
+
+    __slots__ = ("peer", "since_s", "size_bytes")
+
+    def __init__(self, peer: str, size_bytes: int, since_s: float) -> None:
+        self.peer, self.size_bytes, self.since_s = peer, size_bytes, since_s
+
+
+class ResponseWatch:
+    """One per server. For one event loop."""
+
+    def __init__(self, cut: Cut, monotonic_s: Callable[[], float] | None = None) -> None:
+        """`monotonic_s` is for tests; without it the running loop's."""
+        self._cut = cut
+        self._timer = LookTimer(_LOOK_MS, self._look_again, monotonic_s)
+        self._waiting: dict[Response, None] = {}
+        """Oldest first."""
+        self._looked_s = 0.0
+        self.size_bytes = 0
+        """Of large responses that wait."""
+        self.cut_count = 0
+        """Connections that were ended, because nothing moved on them."""
+        self.dropped_count = 0
+        """Responses that were refused for want of room."""
+
+    def begin(self, peer: str, size_bytes: int) -> Response:
+        """Note a response, until `end`. Raises ResponsesWaitError."""
+        if size_bytes < LARGE_SIZE_BYTES:
+            size_bytes = 0
+        elif self.size_bytes + size_bytes > WAITING_SIZE_BYTES_MAX:
+            self._make_room()
+        if size_bytes and self.size_bytes + size_bytes > WAITING_SIZE_BYTES_MAX:
+            self.dropped_count += 1
+            raise ResponsesWaitError(self.size_bytes, size_bytes, WAITING_SIZE_BYTES_MAX)
+        response = Response(peer, size_bytes, self._timer.now_s())
+        self._waiting[response] = None
+        self.size_bytes += size_bytes
+        self._timer.go_on()
+        return response
+
+    def end(self, response: Response) -> None:
+        """It was taken, or nobody is there any more."""
+        if response in self._waiting:
+            del self._waiting[response]
+            self.size_bytes -= response.size_bytes
+
+    def look(self) -> None:
+        """End connections on which a response has waited for too long, or too many do."""
+        now_s = self._timer.now_s()
+        was_held = (now_s - self._looked_s) * 1000 >= _PAUSE_MS
+        self._looked_s = now_s
+        unread = Counter(response.peer for response in self._older(now_s, UNREAD_MS))
+        while unread.total() > UNREAD_COUNT_MAX and not was_held:
+            peer = _of_busiest(unread)
+            del unread[peer]
+            self._let_go(peer)
+        late = {
+            response.peer
+            for response in self._waiting
+            if (now_s - response.since_s) * 1000 >= RESPONSE_MS_MAX
+        }
+        for peer in late:
+            self._let_go(peer)
+
+    def _make_room(self) -> None:
+        """End the connection with the oldest stuck response of the address with most bytes."""
+        by_host: Counter[str] = Counter()
+        oldest: dict[str, str] = {}
+        for response in self._older(self._timer.now_s(), STUCK_MS):
+            if not response.size_bytes:
+                continue
+            host = _host(response.peer)
+            by_host[host] += response.size_bytes
+            oldest.setdefault(host, response.peer)
+        for host, _ in by_host.most_common(1):
+            self._let_go(oldest[host])
+
+    def _older(self, now_s: float, age_ms: int) -> Iterator[Response]:
+        for response in self._waiting:
+            if (now_s - response.since_s) * 1000 < age_ms:
+                return
+            yield response
+
+    def _let_go(self, peer: str) -> None:
+        """What waits there is let go at once, although gRPC needs a moment to free it."""
+        self.cut_count += self._cut(peer)
+        for response in [response for response in self._waiting if response.peer == peer]:
+            self.end(response)
+
+    def _look_again(self) -> bool:
+        self.look()
+        return bool(self._waiting)
+
+
+def _host(peer: str) -> str:
+    return peer.rpartition(":")[0]
+
+
+def _of_busiest(counts: Counter[str]) -> str:
+    """Return the first peer of the address that has most."""
+    by_host: Counter[str] = Counter()
+    for peer, count in counts.items():
+        by_host[_host(peer)] += count
+    ((busiest, _),) = by_host.most_common(1)
+    return next(peer for peer in counts if _host(peer) == busiest)

@@ -1,0 +1,267 @@
+"""The replicated state on disk: the files of `config/`, replaced together or not at all.
+
+Owns the way to disk of one generation: texts of `checkpoint_tables` under temporary names, synced;
+then the manifest, whose replacement is the moment at which the new generation counts; then the
+renames. The manifest (a MetaFile) says the applied index, and size and checksum of each file, so
+that after a crash at any step each file is found under its name or its temporary name. As in
+RocketMQ the text before is kept as `<name>.bak`; it is for people, never read here. A table that
+did not change is not written again. One thread at a time, not the loop's: it waits for syncs.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from node.state.checkpoint_tables import (
+    TABLES,
+    decode_group_settings,
+    decode_groups,
+    decode_members,
+    decode_producers,
+    decode_topics,
+)
+from node.state.registry import NOTHING, PARTS, check_parts, decode_part, encode_part
+from node.state.state import StateImage, Versions
+from node.state.tables import group_settings
+from store.checksum import crc32c
+from store.errors import CorruptionError, LayoutError
+from store.files.failpoints import hit
+from store.files.file_system import FileSystem
+from store.files.meta_file import Json, MetaFile
+from store.files.staging import TEMPORARY_SUFFIX
+
+DIRECTORY: Final = "config"
+MANIFEST: Final = "stateCheckpoint"
+BACKUP_SUFFIX: Final = ".bak"
+_FILE_PARTS: Final = tuple(kind for kind in PARTS if kind.file_name)
+
+
+class CheckpointDamagedError(CorruptionError):
+    """A file of the checkpoint is not what was written, or not there: the disk's doing. One that is
+    whole and says what this version cannot read is a CorruptionError and not this."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}: {self.field} is {self.found}, expected {self.expected}; only another "
+            f"node has this state: replace this one, or restore a backup of another one"
+        )
+
+
+class _Written(NamedTuple):
+    """One file as the manifest describes it."""
+
+    version: int
+    size_bytes: int
+    crc: int
+
+
+class _File(NamedTuple):
+    """One file to write, unless it is there in this version."""
+
+    name: str
+    version: int
+    text: Callable[[], str]
+
+
+class History(NamedTuple):
+    """Who wrote the last byte of the log that a state has applied, and from which byte on."""
+
+    number: int
+    start: int
+
+
+class CheckpointFiles:
+    """The checkpoint of one node. Load it once, before it is saved."""
+
+    def __init__(self, fs: FileSystem, root: str) -> None:
+        self._fs = fs
+        self.directory: Final = os.path.join(root, DIRECTORY)
+        fs.make_directory(self.directory)
+        self._manifest = MetaFile(fs, self.directory, MANIFEST)
+        self._written: dict[str, _Written] = {}
+        self._to_install: list[str] = []
+        """Files of the newest generation that may still have their temporary name."""
+        self.applied_index = -1
+        """Up to where the newest generation goes: no entry behind it may be deleted."""
+        self.history: History | None = None
+        """Which history of the log it is of; None where a log has one only."""
+
+    # --- Reading ---
+
+    def load(self) -> StateImage | None:
+        """Return the newest generation, None when nothing was ever saved; finishes its renames.
+
+        Raises CheckpointDamagedError, CorruptionError for what this version cannot read,
+        FileSystemError.
+        """
+        try:
+            found: dict[str, Any] | None = self._manifest.load(must_exist=False)
+        except (CorruptionError, LayoutError) as error:
+            what = f"{MANIFEST}.0 and .1"
+            raise CheckpointDamagedError(
+                self.directory, 0, what, "one manifest after the other", str(error)
+            ) from error
+        if found is None:
+            return None
+        try:
+            image = self._image(found)
+            history = History(*found["history"]) if "history" in found else None
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CorruptionError(
+                self.directory, 0, "checkpoint", "tables of a state", repr(error)
+            ) from error
+        self._install()
+        self.applied_index, self.history = image.applied_index, history
+        return image
+
+    def _image(self, found: dict[str, Any]) -> StateImage:
+        """Return the state that a manifest names. Raises CorruptionError; ValueError, KeyError,
+        TypeError or AttributeError for a manifest or table of another shape."""
+        files, texts = found["files"], dict[str, str]()
+        lacking = [table.name for table in TABLES if table.name not in files]
+        if lacking:
+            raise CorruptionError(
+                self.directory, 0, "checkpoint", "every table", f"none of {', '.join(lacking)}"
+            )
+        # A part without a file: nothing of it was known, or to an older version.
+        names = [table.name for table in TABLES]
+        names += [kind.file_name for kind in _FILE_PARTS if kind.file_name in files]
+        unknown = files.keys() - set(names)
+        if unknown:  # Of a newer version; without them this replica would differ for good.
+            expected, more = "tables that this version knows", ", ".join(sorted(unknown))
+            raise CorruptionError(self.directory, 0, "checkpoint", expected, more)
+        for name in names:
+            written = self._written[name] = _Written(*files[name])
+            texts[name] = self._find(name, written)
+        versions = Versions(**found["versions"])
+        groups_text = texts["subscriptionGroup.json"]
+        settings = decode_group_settings(groups_text, versions.groups)
+        return StateImage(
+            found["applied_index"],
+            found["next_command_offset"],
+            versions,
+            decode_topics(texts["topics.json"]),
+            decode_groups(groups_text, texts["consumerOffset.json"]),
+            decode_producers(texts["producers.json"]),
+            decode_members(texts["members.json"]),
+            found["refused_count"],
+            check_parts(
+                {
+                    kind.name: decode_part(kind, texts[kind.file_name])
+                    for kind in _FILE_PARTS
+                    if kind.file_name in texts
+                }
+                | ({group_settings.NAME: settings} if settings.version else {})
+            ),
+        )
+
+    def _find(self, name: str, written: _Written) -> str:
+        """Return the text that the manifest means, under whichever name it is."""
+        found = "no such file"
+        for suffix in ("", TEMPORARY_SUFFIX):
+            path = self._path(name) + suffix
+            if not os.path.exists(path):
+                continue
+            data = self._read(path)
+            if (len(data), crc32c(data)) == (written.size_bytes, written.crc):
+                if suffix:
+                    self._to_install.append(name)
+                return data.decode()
+            if not suffix:
+                found = f"{len(data)} bytes, CRC-32C {crc32c(data):08x}"
+        expected = f"{written.size_bytes} bytes, CRC-32C {written.crc:08x}"
+        raise CheckpointDamagedError(self._path(name), 0, "content", expected, found)
+
+    def _read(self, path: str) -> bytes:
+        fd = self._fs.open(path, read_only=True)
+        try:
+            return self._fs.read_at(fd, path, 0, self._fs.size_bytes(fd))
+        finally:
+            self._fs.close(fd)
+
+    # --- Writing ---
+
+    def save(self, image: StateImage, written_unix_ms: int, history: History | None = None) -> None:
+        """Replace the checkpoint; the new one is durable on return.
+
+        It may go back only where a log can be cut below what was applied: with a `history`.
+        Raises StoreFullError or FileSystemError: the old generation counts, try again later.
+        SyncFailedError: what a restart will find is unknown; stop the process.
+        """
+        goes_back = image.applied_index < self.applied_index
+        assert history is not None or not goes_back, f"{image.applied_index} goes back"
+        self._install()
+        # Versions count the changes of one history: in another one they say nothing.
+        written_before = self._written if history == self.history else {}
+        written: dict[str, _Written] = {}
+        changed = []
+        for name, version, text in _files_of(image, written_unix_ms):
+            before = written_before.get(name)
+            if before is not None and before.version == version:
+                written[name] = before
+            else:
+                data = text().encode()
+                self._write_temporary(name, data)
+                written[name] = _Written(version, len(data), crc32c(data))
+                changed.append(name)
+        if changed:
+            self._fs.sync_directory(self.directory)
+        hit("state_checkpoint.before_manifest")
+        files: Json = {name: list(row) for name, row in written.items()}
+        versions: Json = dict(image.versions._asdict())
+        manifest: dict[str, Json] = {
+            "applied_index": image.applied_index,
+            "next_command_offset": image.next_command_offset,
+            "refused_count": image.refused_count,
+            "versions": versions,
+            "files": files,
+        }
+        if history is not None:
+            manifest["history"] = list(history)
+        self._manifest.save(manifest)
+        self.applied_index, self.history = image.applied_index, history
+        self._written, self._to_install = written, changed
+        self._install()
+
+    def _write_temporary(self, name: str, data: bytes) -> None:
+        fs, path = self._fs, self._path(name) + TEMPORARY_SUFFIX
+        if os.path.exists(path):
+            fs.unlink(path)
+        fd = fs.open(path, create=True)
+        try:
+            fs.write_at(fd, path, 0, data)
+            fs.sync(fd, path)
+        finally:
+            fs.close(fd)
+
+    def _install(self) -> None:
+        """Give the files of the newest generation their names; durable on return."""
+        if not self._to_install:
+            return
+        for name in self._to_install:
+            path = self._path(name)
+            if not os.path.exists(path + TEMPORARY_SUFFIX):
+                continue  # An attempt before this one got further.
+            if os.path.exists(path):
+                self._fs.rename(path, path + BACKUP_SUFFIX)
+            hit("state_checkpoint.before_rename")
+            self._fs.rename(path + TEMPORARY_SUFFIX, path)
+        self._fs.sync_directory(self.directory)
+        self._to_install = []
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self.directory, name)
+
+
+def _files_of(image: StateImage, written_unix_ms: int) -> Iterator[_File]:
+    """Yield every file of an image. A part that was never touched has none."""
+    for table in TABLES:
+        yield _File(
+            table.name, table.version_of(image), partial(table.encode, image, written_unix_ms)
+        )
+    for kind in _FILE_PARTS:
+        part = image.parts.get(kind.name, NOTHING)
+        if part.version:
+            text = partial(encode_part, kind, part, written_unix_ms)
+            yield _File(kind.file_name, part.version, text)

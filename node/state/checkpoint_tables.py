@@ -1,0 +1,259 @@
+"""The replicated state as the tables of RocketMQ's `config/` directory, and two of our own.
+
+Owns the shapes (storage-formats 8.1 to 8.4) as pure functions between an image of the state and the
+text of each file; must not know where the files are or in which order they are written. As fastjson
+writes them: keys sorted, tabs, and the integer keys of `consumerOffset.json` without quotes, which
+is no strict JSON; both forms are read. Encoding gives the interpreter lock away every few rows,
+since it runs beside the loop that serves clients.
+"""
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, NamedTuple
+
+from node.runtime.json_text import read_json
+from node.state.state import Member, Offsets, StateImage, Topic
+from node.state.tables import group_settings
+from node.state.tables.table import NOTHING, PartContent, PartImage
+from node.state.tables.topic_types import ATTRIBUTE, MIXED, type_of_attributes
+
+_UNQUOTED_KEY: Final = re.compile(r"([{,]\s*)(\d+)(\s*:)")
+_ROWS_AT_ONCE: Final = 16  # Some 50 us of work: what the loop waits for the lock at most.
+GROUP_DEFAULTS: Final[dict[str, Any]] = {
+    "attributes": {},
+    "brokerId": 0,
+    "consumeBroadcastEnable": True,
+    "consumeEnable": True,
+    "consumeFromMinEnable": True,
+    "consumeMessageOrderly": False,
+    "consumeTimeoutMinute": 15,
+    "groupRetryPolicy": {"type": "CUSTOMIZED"},
+    "groupSysFlag": 0,
+    "notifyConsumerIdsChangedEnable": True,
+    "retryMaxTimes": 16,
+    "retryQueueNums": 1,
+    "whichBrokerWhenConsumeSlowly": 1,
+}
+"""What RocketMQ gives a group that nobody configured."""
+TOPIC_DEFAULTS: Final[dict[str, Any]] = {
+    "attributes": {},
+    "order": False,
+    "topicFilterType": "SINGLE_TAG",
+    "topicSysFlag": 0,
+}
+"""What a topic here has of what only RocketMQ knows."""
+_UNUSED_DELAYS_MS: Final = [1_000, 5_000]
+"""RocketMQ begins with the third entry of a group's own table."""
+_FORBIDDEN_READ: Final = 4
+SETTINGS: Final = {
+    "retry_count_max": "retryMaxTimes",
+    "is_consume_enabled": "consumeEnable",
+    "is_broadcast_enabled": "consumeBroadcastEnable",
+    "is_orderly": "consumeMessageOrderly",
+}
+"""Ours to theirs, where the values are the same."""
+
+Json = dict[str, Any]
+
+
+class Table(NamedTuple):
+    """One file: its name, the counter of its changes, and its text."""
+
+    name: str
+    version_of: Callable[[StateImage], int]
+    encode: Callable[[StateImage, int], str]
+    """(image, written_unix_ms) to text."""
+
+
+def _data_version(counter: int, written_unix_ms: int) -> str:
+    return json.dumps({"counter": counter, "stateVersion": 0, "timestamp": written_unix_ms})
+
+
+def _document(counter: int, written_unix_ms: int, parts: str) -> str:
+    version = _data_version(counter, written_unix_ms)
+    return f'{{\n\t"dataVersion":{version},\n{parts}\n}}\n'
+
+
+def _rows(rows: Iterable[str], opening: str, closing: str) -> str:
+    """Join one row a line, giving way to other threads in between."""
+    found = []
+    for number, row in enumerate(rows):
+        if number % _ROWS_AT_ONCE == 0:
+            time.sleep(0)
+        found.append(f"\t\t{row}")
+    return f"{opening}\n" + ",\n".join(found) + f"\n\t{closing}" if found else opening + closing
+
+
+def _row(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def _topics(image: StateImage, written_unix_ms: int) -> str:
+    rows = (
+        f"{_row(name)}:"
+        + _row(
+            {
+                **TOPIC_DEFAULTS,
+                "attributes": {}
+                if topic.message_type == MIXED
+                else {ATTRIBUTE: topic.message_type},
+                "perm": topic.permission,
+                "readQueueNums": topic.queue_count,
+                "topicName": name,
+                "writeQueueNums": topic.queue_count,
+            }
+        )
+        for name, topic in sorted(image.topics.items())
+    )
+    table = _rows(rows, "{", "}")
+    return _document(image.versions.topics, written_unix_ms, f'\t"topicConfigTable":{table}')
+
+
+def _groups(image: StateImage, written_unix_ms: int) -> str:
+    settings: Json = dict(image.parts.get(group_settings.NAME, NOTHING).content)
+    forbidden: Json = {}
+    rows = []
+    for name in image.groups:
+        row: Json = {**GROUP_DEFAULTS, "groupName": name}
+        found = settings.get(name)
+        if found is not None:
+            _add_settings(row, found)
+            if "forbidden_topics" in found:
+                forbidden[name] = dict.fromkeys(found["forbidden_topics"], _FORBIDDEN_READ)
+        rows.append(f"{_row(name)}:{_row(row)}")
+    table = _rows(rows, "{", "}")
+    parts = f'\t"forbiddenTable":{_row(forbidden)},\n\t"subscriptionGroupTable":{table}'
+    return _document(_groups_version(image), written_unix_ms, parts)
+
+
+def _groups_version(image: StateImage) -> int:
+    """Both counters only grow, so a change of either one changes their sum."""
+    return image.versions.groups + image.parts.get(group_settings.NAME, NOTHING).version
+
+
+def _add_settings(row: Json, found: Json) -> None:
+    """Write what differs from the defaults."""
+    row.update({theirs: found[ours] for ours, theirs in SETTINGS.items() if ours in found})
+    if "retry_delays_ms" in found:
+        table = {"next": _UNUSED_DELAYS_MS + found["retry_delays_ms"]}
+        row["groupRetryPolicy"] = {"customizedRetryPolicy": table, "type": "CUSTOMIZED"}
+
+
+def _offsets(image: StateImage, written_unix_ms: int) -> str:
+    table = _rows(_offset_rows(image.groups), "{", "}")
+    return _document(image.versions.offsets, written_unix_ms, f'\t"offsetTable":{table}')
+
+
+def _offset_rows(groups: dict[str, Offsets]) -> Iterator[str]:
+    for name, group in groups.items():
+        assert "@" not in name, f"group {name!r}"
+        for topic, offsets in group.items():
+            pairs = ",".join(f"{queue_id}:{offset}" for queue_id, offset in sorted(offsets.items()))
+            yield f"{_row(f'{topic}@{name}')}:{{{pairs}}}"
+
+
+def _producers(image: StateImage, written_unix_ms: int) -> str:
+    rows = (
+        f'{{"id":"{producer_id:016x}","lastSequence":{last},"positions":{_row(positions)}}}'
+        for producer_id, last, positions in image.producers
+    )
+    parts = f'\t"producers":{_rows(rows, "[", "]")}'
+    return _document(image.versions.producers, written_unix_ms, parts)
+
+
+def _members(image: StateImage, written_unix_ms: int) -> str:
+    rows = (
+        f'"{node}":{_row({"address": member.address, "peerAddress": member.peer_address})}'
+        for node, member in sorted(image.members.items())
+    )
+    parts = f'\t"memberTable":{_rows(rows, "{", "}")}'
+    return _document(image.versions.members, written_unix_ms, parts)
+
+
+TABLES: Final = (
+    Table("topics.json", lambda image: image.versions.topics, _topics),
+    Table("subscriptionGroup.json", _groups_version, _groups),
+    Table("consumerOffset.json", lambda image: image.versions.offsets, _offsets),
+    Table("producers.json", lambda image: image.versions.producers, _producers),
+    Table("members.json", lambda image: image.versions.members, _members),
+)
+
+
+def decode_topics(text: str) -> dict[str, Topic]:
+    """Read `topics.json`. Raises ValueError, KeyError or TypeError for another shape."""
+    table = load_table(text)["topicConfigTable"]
+    return {
+        name: Topic(row["writeQueueNums"], row["perm"], type_of_attributes(row.get("attributes")))
+        for name, row in table.items()
+    }
+
+
+def decode_groups(text: str, offsets_text: str) -> dict[str, Offsets]:
+    """Read `subscriptionGroup.json` and `consumerOffset.json`. Errors as `decode_topics`."""
+    groups: dict[str, Offsets] = {name: {} for name in load_table(text)["subscriptionGroupTable"]}
+    for name, offsets in decode_offsets(offsets_text).items():
+        groups[name] |= offsets
+    return groups
+
+
+def decode_offsets(text: str) -> dict[str, Offsets]:
+    """Read `consumerOffset.json` alone. Errors as `decode_topics`."""
+    groups: dict[str, Offsets] = {}
+    for key, row in load_table(text)["offsetTable"].items():
+        topic, name = key.split("@")
+        offsets = {int(queue_id): int(offset) for queue_id, offset in row.items()}
+        groups.setdefault(name, {})[topic] = offsets
+    return groups
+
+
+def decode_group_settings(text: str, groups_version: int) -> PartImage:
+    """Read the settings out of `subscriptionGroup.json`. Errors as `decode_topics`.
+
+    `groups_version` is that of the groups alone; the rest of the file's counter is the settings'.
+    """
+    document = load_table(text)
+    forbidden = document.get("forbiddenTable", {})
+    content: PartContent = {}
+    for name, row in document["subscriptionGroupTable"].items():
+        found = _settings_in(row, forbidden.get(name, {}))
+        if found:
+            content[name] = found
+    return PartImage(int(document["dataVersion"]["counter"]) - groups_version, content)
+
+
+def _settings_in(row: Json, forbidden: dict[str, int]) -> Json:
+    """Return what differs from the defaults, as the part has it."""
+    settings = group_settings.DEFAULT
+    for ours, theirs in SETTINGS.items():
+        settings = settings._replace(**{ours: row.get(theirs, getattr(settings, ours))})
+    delays = row.get("groupRetryPolicy", {}).get("customizedRetryPolicy", {}).get("next", [])
+    return group_settings.to_json(
+        settings._replace(
+            retry_delays_ms=tuple(delays[len(_UNUSED_DELAYS_MS) :]),
+            forbidden_topics=frozenset(
+                t for t, bits in forbidden.items() if bits & _FORBIDDEN_READ
+            ),
+        )
+    )
+
+
+def decode_producers(text: str) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
+    """Read `producers.json`. Errors as `decode_topics`."""
+    rows = load_table(text)["producers"]
+    return tuple((int(r["id"], 16), r["lastSequence"], tuple(r["positions"])) for r in rows)
+
+
+def decode_members(text: str) -> dict[int, Member]:
+    """Read `members.json`. Errors as `decode_topics`."""
+    table = load_table(text)["memberTable"]
+    return {int(node): Member(row["address"], row["peerAddress"]) for node, row in table.items()}
+
+
+def load_table(text: str) -> Json:
+    """Read a file of tables, with integer keys quoted or not. Raises ValueError, TypeError."""
+    found = read_json(_UNQUOTED_KEY.sub(r'\1"\2"\3', text))
+    if not isinstance(found, dict):
+        raise TypeError(f"not an object: {text[:20]!r}")
+    return found

@@ -1,0 +1,65 @@
+"""The replicated state as bytes: what travels with a snapshot.
+
+Owns one format, JSON that a person can read, and its checks; must not know files or the log. Equal
+states give equal bytes. The checkpoint on disk has other shapes, RocketMQ's: `checkpoint_tables`.
+"""
+
+import json
+from typing import Any, Final
+
+from node.runtime.json_text import read_json
+from node.state.registry import PartImage, check_parts
+from node.state.state import Member, StateImage, Topic, Versions
+from node.state.tables.topic_types import MIXED
+from store.errors import CorruptionError
+
+FORMAT: Final = 1
+
+
+def encode_image(image: StateImage) -> bytes:
+    """Return the bytes of a state."""
+    return json.dumps(
+        {
+            "format": FORMAT,
+            "applied_index": image.applied_index,
+            "next_command_offset": image.next_command_offset,
+            "versions": image.versions._asdict(),
+            # As builds without types read it, unless a type was chosen.
+            "topics": {n: t[:2] if t.message_type == MIXED else t for n, t in image.topics.items()},
+            "groups": image.groups,
+            "producers": image.producers,
+            "members": image.members,
+            "refused_count": image.refused_count,
+            "parts": image.parts,
+        },
+        sort_keys=True,
+        separators=(",", ":"),
+        allow_nan=False,
+    ).encode()
+
+
+def decode_image(data: bytes) -> StateImage:
+    """Return the state that `encode_image` made bytes of. Raises CorruptionError."""
+    try:
+        found: dict[str, Any] = read_json(data)
+        if found["format"] != FORMAT:
+            raise CorruptionError("state", 0, "format", str(FORMAT), str(found["format"]))
+        return StateImage(
+            int(found["applied_index"]),
+            int(found["next_command_offset"]),
+            Versions(**found["versions"]),
+            {name: Topic(*topic) for name, topic in found["topics"].items()},
+            {
+                name: {
+                    topic: {int(queue_id): offset for queue_id, offset in offsets.items()}
+                    for topic, offsets in group.items()
+                }
+                for name, group in found["groups"].items()
+            },
+            tuple((i, last, tuple(positions)) for i, last, positions in found["producers"]),
+            {int(node): Member(*member) for node, member in found["members"].items()},
+            int(found["refused_count"]),
+            check_parts({name: PartImage(*p) for name, p in found.get("parts", {}).items()}),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptionError("state", 0, "snapshot", "a state", repr(error)) from error

@@ -1,0 +1,212 @@
+"""Takes committed commands over into the replicated state: the applier of the driver.
+
+Owns the way from the queue of the system topic to `State`, and what a snapshot carries; must not
+know who waits for a command, or when checkpoints are written. Runs on the loop's thread. It is an
+ordinary reader of one queue, so what it has not applied is simply what it has not read. Once it
+listens it hears of new commands from who dispatches them, and needs no way through the queue.
+"""
+
+from collections import OrderedDict
+from functools import partial
+from typing import Final, Protocol
+
+from node.config.limits import Limits
+from node.errors.common import NodeError
+from node.state.command_records import commands_in
+from node.state.image import decode_image, encode_image
+from node.state.state import COMMAND_TOPIC, EMPTY_IMAGE, State, StateImage
+from quorumlog.pb.state_pb2 import Command
+from raft.messages import Index
+from store.derived.dispatch import Unit
+from store.derived.queues.pull import PullStatus
+from store.files.failpoints import hit
+from store.ledger.ledger import Ledger
+from store.reads import Reads
+
+_PULL_COUNT: Final = 1_024
+_PULL_SIZE_BYTES: Final = 1024 * 1024
+
+_NOTHING: Final = frozenset(
+    {
+        PullStatus.OFFSET_OVERFLOW_ONE,
+        PullStatus.NO_MESSAGE_IN_QUEUE,
+        PullStatus.NO_MATCHED_LOGIC_QUEUE,
+    }
+)
+
+
+class Watched(Protocol):
+    """Who dispatches, as far as it is listened to."""
+
+    def watch(self, topic: bytes) -> None:
+        """Remember what is dispatched of a topic from now on."""
+        ...
+
+    def take_watched(self) -> list[Unit]:
+        """Return what was dispatched of it since the last call."""
+        ...
+
+
+class StateMachine:
+    """Applies commands in log order, each exactly once."""
+
+    def __init__(self, store: Reads, limits: Limits, image: StateImage | None) -> None:
+        """Begin with a checkpoint, or with nothing.
+
+        In a plain log, which has no entries, an index is the last byte of a batch.
+        """
+        log = store.log
+        self._store, self._log = store, log
+        self._end_of = partial(_end_of_entry, log) if isinstance(log, Ledger) else _end_of_byte
+        self._limits = limits
+        self.state = State(limits, image or EMPTY_IMAGE)
+        """Replaced by `restore`; so look it up here each time."""
+        self._refusals: OrderedDict[int, NodeError] = OrderedDict()
+        """Of the latest commands, for those who wait: as many as may wait."""
+        self._dispatcher: Watched | None = None
+        self._pull_below = 0
+        """Commands with lower offsets were dispatched before it listened."""
+        self._ahead: list[Unit] = []
+        """Commands that were heard of and are not applied yet."""
+
+    def listen(self, dispatcher: Watched) -> None:
+        """From now on hear of new commands from who dispatches them.
+
+        For the one machine of a node: a command then costs one read of the log.
+        """
+        dispatcher.watch(COMMAND_TOPIC.encode())
+        self._dispatcher = dispatcher
+        self._pull_below = self._store.queue_range(COMMAND_TOPIC, 0)[1]
+
+    @property
+    def applied_index(self) -> Index:
+        """Everything up to this entry is in the state."""
+        return self.state.applied_index
+
+    def apply(self, lo: Index, hi: Index) -> None:
+        """The entries [lo, hi) are committed and dispatched: take their commands over.
+
+        Entries that the state has already, from a checkpoint or a snapshot, are passed over.
+        Raises what `pull` raises, UnknownCommandError, and AssertionError when commands are
+        missing: the node must stop.
+        """
+        state = self.state
+        if self._dispatcher is not None:
+            # Those that the state has already would pile up behind a snapshot.
+            next_offset = state.next_command_offset
+            heard = self._dispatcher.take_watched()
+            self._ahead += [unit for unit in heard if unit.offset >= next_offset]
+        if hi - 1 <= state.applied_index:
+            return
+        assert lo <= state.applied_index + 1, f"[{lo}, {hi}) after {state.applied_index}"
+        hit("state_machine.before_apply")
+        hi_position = self._end_of(hi - 1)
+        if self._dispatcher is None or state.next_command_offset < self._pull_below:
+            while self._apply_some(hi_position):
+                pass
+        if self._ahead:
+            self._apply_ahead(hi_position)
+        state.applied_index = hi - 1
+        hit("state_machine.after_apply")
+
+    def _apply_ahead(self, hi_position: int) -> None:
+        """Apply the commands that were heard of and lie below a position."""
+        state, log, count = self.state, self._log, 0
+        for offset, position, size_bytes in self._ahead:
+            if position >= hi_position:
+                break
+            count += 1
+            if offset < state.next_command_offset:
+                continue  # It was pulled, or came with a snapshot.
+            assert offset == state.next_command_offset, f"{offset} heard of after {state}"
+            data = log.read(position, size_bytes)
+            log.check(position, data)
+            for _, command in commands_in(data):
+                self._apply_one(command, position)
+        del self._ahead[:count]
+
+    def _apply_one(self, command: Command, position: int) -> None:
+        state = self.state
+        refusal = state.apply_command(command, position)
+        if refusal is not None:
+            self._note_refusal(position, refusal)
+        state.next_command_offset += 1
+
+    def _apply_some(self, hi_position: int) -> bool:
+        """Apply what one pull gives; return whether there may be more."""
+        state = self.state
+        result = self._store.pull(
+            COMMAND_TOPIC,
+            0,
+            state.next_command_offset,
+            max_count=_PULL_COUNT,
+            max_size_bytes=_PULL_SIZE_BYTES,
+        )
+        if result.status is not PullStatus.FOUND:
+            assert result.status in _NOTHING, f"command {state.next_command_offset}: {result}"
+            assert result.max_offset == state.next_command_offset, f"{result.max_offset} commands"
+            return False
+        for position, command in commands_in(result.data):
+            if position >= hi_position:
+                return False
+            self._apply_one(command, position)
+        assert state.next_command_offset == result.next_offset, f"{result.next_offset}"
+        return result.next_offset < result.max_offset
+
+    def _note_refusal(self, position: int, refusal: NodeError) -> None:
+        self._refusals[position] = refusal
+        if len(self._refusals) > self._limits.command_count_max:
+            self._refusals.popitem(last=False)
+
+    def take_refusal(self, position: int) -> NodeError | None:
+        """Return why the command at a log position changed nothing; None if it did its work."""
+        return self._refusals.pop(position, None) if self._refusals else None
+
+    # --- Checkpoints and snapshots ---
+
+    def image(self) -> StateImage:
+        """Return a copy of the state as of the last applied entry; never changed by later ones.
+
+        For a checkpoint: do not save it before the log is durable here up to its applied index.
+        """
+        return self.state.image()
+
+    def snapshot(self) -> bytes:
+        """Return the state as of the last applied entry, for a follower."""
+        return encode_image(self.state.image())
+
+    def go_back(self, image: StateImage | None) -> None:
+        """The log was cut: begin again with an older state, or with nothing.
+
+        What was applied since, and is still in the log, comes with the next `apply`.
+        """
+        self.state = State(self._limits, image or EMPTY_IMAGE)
+        self.forget_ahead()
+
+    def forget_ahead(self) -> None:
+        """What was heard of and is not applied yet may have been cut: read it again."""
+        if self._dispatcher is not None:
+            self._dispatcher.take_watched()
+            self._pull_below = self._store.queue_range(COMMAND_TOPIC, 0)[1]
+        self._ahead.clear()
+        self._refusals.clear()
+
+    def restore(self, state: bytes, index: Index) -> None:
+        """Replace everything by the state that came with a snapshot; the log begins behind `index`.
+
+        The state may be newer than that: it then passes over what it has. Raises CorruptionError.
+        """
+        image = decode_image(state)
+        assert image.applied_index >= index, f"state of {image.applied_index}, log from {index}"
+        self.state = State(self._limits, image)
+        self._ahead.clear()
+        self._refusals.clear()
+
+
+def _end_of_entry(log: Ledger, index: Index) -> int:
+    """Return a position behind an entry, and not behind the next one."""
+    return log.max_position if index == log.last_index else log.position_of(index + 1)
+
+
+def _end_of_byte(index: Index) -> int:
+    return index + 1

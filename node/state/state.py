@@ -1,0 +1,434 @@
+"""The replicated state: topics, consumer groups and their offsets, producers, members' addresses.
+
+Owns what each command does, and nothing else: no clock, file, log or random number, so that equal
+commands in equal order give equal states on all replicas, however they were cut into portions
+(fault-matrix I8). `state_machine` reads the commands out of the log, `state_image` writes states
+down. Whether a command is refused is decided here, when it is applied, and only here: the leader's
+checks before it writes one are a courtesy, since other commands may be on their way. Log positions
+stand for time: they are the same on every replica, and they grow.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Mapping
+from typing import Final, NamedTuple, TypeVar
+
+from node.config.limits import Limits
+from node.errors.common import (
+    BadRequestError,
+    LimitReachedError,
+    NodeError,
+    TopicExistsError,
+    UnknownCommandError,
+    UnknownGroupError,
+    UnknownQueueError,
+    UnknownTopicError,
+)
+from node.state.registry import NOTHING, PARTS, Part, PartImage, kinds_by_command
+from node.state.tables.dead_letters import DeadLettersPart
+from node.state.tables.pop import PopPart
+from node.state.tables.topic_names import dead_letter_topic, is_of_group, retry_topic
+from node.state.tables.topic_types import MIXED, TOPIC_TYPES
+from quorumlog.pb.state_pb2 import Command
+from store import format as fmt
+
+_P = TypeVar("_P", bound=Part)
+_PART_OF_COMMAND: Final = kinds_by_command(PARTS)
+
+PERMISSION_WRITE: Final = 2
+PERMISSION_READ: Final = 4
+PERMISSION_ALL: Final = PERMISSION_READ | PERMISSION_WRITE
+
+COMMAND_TOPIC: Final = "rmq_sys_quorumlog"
+"""Holds all commands, in queue 0."""
+
+Offsets = dict[str, dict[int, int]]
+"""Topic, queue id: the next offset to consume."""
+
+
+class Topic(NamedTuple):
+    """What is known of a topic. `permission`: 4 read, 2 write, as in RocketMQ."""
+
+    queue_count: int
+    permission: int
+    message_type: str = MIXED
+
+
+SYSTEM_TOPICS: Final = {
+    COMMAND_TOPIC: Topic(1, PERMISSION_READ),
+    fmt.HALF_TOPIC: Topic(1, PERMISSION_READ),
+    fmt.HALF_DONE_TOPIC: Topic(1, PERMISSION_READ),
+    fmt.HALF_GIVEN_UP_TOPIC: Topic(1, PERMISSION_READ),
+    fmt.SCHEDULE_TOPIC: Topic(18, PERMISSION_READ),
+    fmt.TIMER_TOPIC: Topic(1, PERMISSION_READ),
+    fmt.UNDELIVERABLE_TOPIC: Topic(1, PERMISSION_READ),
+}
+"""Not in the state, there from the beginning, and for clients to read only."""
+
+
+class Member(NamedTuple):
+    """Where a node is: host:port of its client service and of its peer link."""
+
+    address: str
+    peer_address: str
+
+
+class Producer:
+    """The past of one idempotent producer."""
+
+    __slots__ = ("frozen_positions", "last_sequence", "positions")
+
+    def __init__(self, last_sequence: int, positions: deque[int]) -> None:
+        self.frozen_positions: tuple[int, ...] | None = None
+        """Copy for images; None since a change."""
+        self.last_sequence = last_sequence
+        self.positions = positions
+        """Log position of the command record of each of the last batches, in sequence order.
+        Invariant: the last one belongs to `last_sequence`."""
+
+    @property
+    def first_kept(self) -> int:
+        """The oldest sequence whose position is known."""
+        return self.last_sequence - len(self.positions) + 1
+
+    def position_of(self, sequence: int) -> int | None:
+        """Return where a batch's command record is; None if it is too old."""
+        at = sequence - self.first_kept
+        return self.positions[at] if at >= 0 else None
+
+
+class Versions(NamedTuple):
+    """How often each table changed: RocketMQ's dataVersion counters."""
+
+    topics: int = 0
+    groups: int = 0
+    offsets: int = 0
+    producers: int = 0
+    members: int = 0
+
+
+class StateImage(NamedTuple):
+    """All of a state at one moment, never changed: for checkpoints, snapshots and comparisons."""
+
+    applied_index: int
+    next_command_offset: int
+    versions: Versions
+    topics: dict[str, Topic]
+    groups: dict[str, Offsets]
+    producers: tuple[tuple[int, int, tuple[int, ...]], ...]
+    """(id, last sequence, positions); the one silent for longest comes first."""
+    members: dict[int, Member]
+    refused_count: int
+    parts: dict[str, PartImage]
+    """By name; one that was never changed may be missing."""
+
+
+EMPTY_IMAGE: Final = StateImage(-1, 0, Versions(), {}, {}, (), {}, 0, {})
+
+
+class State:
+    """The tables, and what commands do to them. Belongs to the loop's thread."""
+
+    def __init__(self, limits: Limits, image: StateImage = EMPTY_IMAGE) -> None:
+        self._limits = limits
+        self.applied_index = image.applied_index
+        """Everything up to this entry is in the state; moved by whoever applies."""
+        self.next_command_offset = image.next_command_offset
+        """Queue offset of the first command that is not in the state."""
+        self.topics: Final = dict(image.topics)
+        self.groups: Final = {
+            name: {topic: dict(offsets) for topic, offsets in group.items()}
+            for name, group in image.groups.items()
+        }
+        self.producers: Final = OrderedDict(
+            (producer_id, Producer(last, deque(positions, limits.producer_window_count)))
+            for producer_id, last, positions in image.producers
+        )
+        """The one silent for longest comes first."""
+        self._frozen_groups: Final = dict(image.groups)
+        """Copies for images; a group that was changed since is not in it."""
+        self.members: Final = dict(image.members)
+        self.refused_count = image.refused_count
+        """Commands that were applied and changed nothing, because a rule forbids it."""
+        (
+            self._topic_version,
+            self._group_version,
+            self._offset_version,
+            self._producer_version,
+            self._member_version,
+        ) = image.versions
+        self.queue_total_count = sum(topic.queue_count for topic in self.topics.values())
+        self.offset_count = sum(map(_offset_count, self.groups.values()))
+        self._parts: Final = {
+            kind.name: kind.make(limits, image.parts.get(kind.name, NOTHING)) for kind in PARTS
+        }
+        self._parts_by_class: Final = {kind.part_class: self._parts[kind.name] for kind in PARTS}
+
+    def image(self) -> StateImage:
+        """Return a copy of everything. Only what changed since the last one is copied again."""
+        frozen = self._frozen_groups
+        for name, group in self.groups.items():
+            if name not in frozen:
+                frozen[name] = {topic: dict(offsets) for topic, offsets in group.items()}
+        producers = []
+        for producer_id, producer in self.producers.items():
+            positions = producer.frozen_positions
+            if positions is None:
+                positions = producer.frozen_positions = tuple(producer.positions)
+            producers.append((producer_id, producer.last_sequence, positions))
+        return StateImage(
+            self.applied_index,
+            self.next_command_offset,
+            Versions(
+                self._topic_version,
+                self._group_version,
+                self._offset_version,
+                self._producer_version,
+                self._member_version,
+            ),
+            dict(self.topics),
+            dict(frozen),
+            tuple(producers),
+            dict(self.members),
+            self.refused_count,
+            {
+                name: PartImage(part.version, part.content())
+                for name, part in self._parts.items()
+                if part.version
+            },
+        )
+
+    def part(self, part_class: type[_P]) -> _P:
+        """Return the share of a feature."""
+        part = self._parts_by_class[part_class]
+        assert isinstance(part, part_class), f"{part}"
+        return part
+
+    @property
+    def topics_version(self) -> int:
+        """How often the topics changed."""
+        return self._topic_version
+
+    def topic(self, name: str) -> Topic | None:
+        """Return a topic, one of the system included."""
+        return self.topics.get(name) or SYSTEM_TOPICS.get(name)
+
+    # --- Commands ---
+
+    def apply_command(self, command: Command, position: int) -> NodeError | None:
+        """Do what a command says, or return why it changes nothing.
+
+        `position` is where its record lies in the log. Raises UnknownCommandError for a command of
+        a newer version: a replica that passed it over would differ from the others for good.
+        """
+        which = command.WhichOneof("command")
+        match which:
+            case "producer_batch":
+                batch = command.producer_batch
+                refusal = self._producer_batch(batch.producer_id, batch.sequence, position)
+            case "commit_offsets":
+                refusal = self._commit_offsets(command.commit_offsets)
+            case "put_topic":
+                refusal = self._put_topic(command.put_topic)
+            case "delete_topic":
+                refusal = self._delete_topic(command.delete_topic.topic)
+            case "delete_group":
+                refusal = self._delete_group(command.delete_group.group, position)
+            case "put_member":
+                refusal = self._put_member(command.put_member)
+            case str() if which in _PART_OF_COMMAND:
+                part = self._parts[_PART_OF_COMMAND[which]]
+                refusal = part.apply(self, command, position)
+            case _:
+                raise UnknownCommandError(position)
+        if refusal is not None:
+            self.refused_count += 1
+        return refusal
+
+    def _producer_batch(self, producer_id: int, sequence: int, position: int) -> NodeError | None:
+        """Note a batch. The leader has let it in, so its sequence follows the last one.
+
+        If it should not follow, the records are in the log all the same: a later retry must find
+        the newest, so the window begins again; an older one changes nothing.
+        """
+        producers = self.producers
+        producer = producers.get(producer_id)
+        self._producer_version += 1
+        if producer is None:
+            if len(producers) >= self._limits.producer_count_max:
+                producers.popitem(last=False)
+            window = self._limits.producer_window_count
+            producers[producer_id] = Producer(sequence, deque((position,), window))
+            return None
+        expected = producer.last_sequence + 1
+        producer.frozen_positions = None
+        if sequence == expected:
+            producer.positions.append(position)
+            producer.last_sequence = sequence
+            producers.move_to_end(producer_id)
+            return None
+        if sequence > expected:
+            producer.positions.clear()
+            producer.positions.append(position)
+            producer.last_sequence = sequence
+            producers.move_to_end(producer_id)
+        return BadRequestError("sequence", str(expected), str(sequence))
+
+    def _commit_offsets(self, command: Command.CommitOffsets) -> NodeError | None:
+        """Store offsets, all or none; what was in flight there by pop is not any more."""
+        refusal = self._store_offsets(command)
+        if refusal is None:
+            rows = ((offset.topic, offset.queue_id) for offset in command.offsets)
+            self.part(PopPart).reset(command.group, rows)
+        return refusal
+
+    def store_offsets(self, group: str, topic: str, offsets: Mapping[int, int]) -> NodeError | None:
+        """Store offsets of queues of one topic, for parts; all or none."""
+        if not offsets:
+            return None
+        command = Command.CommitOffsets(group=group)
+        for queue_id, offset in offsets.items():
+            command.offsets.add(topic=topic, queue_id=queue_id, offset=offset)
+        return self._store_offsets(command)
+
+    def _store_offsets(self, command: Command.CommitOffsets) -> NodeError | None:
+        """Store offsets, all or none. The first commit makes the group."""
+        limits, group = self._limits, self.groups.get(command.group)
+        refusal = self._room_for_group(command.group)
+        if refusal is not None:
+            return refusal
+        for offset in command.offsets:
+            refusal = self._check_offset(offset)
+            if refusal is not None:
+                return refusal
+        new = {
+            (o.topic, o.queue_id)
+            for o in command.offsets
+            if group is None or o.queue_id not in group.get(o.topic, ())
+        }
+        held = _offset_count(group) if group is not None and new else 0
+        if held + len(new) > limits.group_offset_count_max:
+            count = held + len(new)
+            return LimitReachedError("offsets of a group", count, limits.group_offset_count_max)
+        if self.offset_count + len(new) > limits.offset_count_max:
+            count = self.offset_count + len(new)
+            return LimitReachedError("offsets of all groups", count, limits.offset_count_max)
+        if group is None:
+            group = self.groups[command.group] = {}
+            self._group_version += 1
+        self._frozen_groups.pop(command.group, None)
+        for offset in command.offsets:
+            group.setdefault(offset.topic, {})[offset.queue_id] = offset.offset
+        self.offset_count += len(new)
+        self._offset_version += 1
+        return None
+
+    def make_group(self, name: str) -> NodeError | None:
+        """Note a group that has stored no offset yet, unless it is known; for parts."""
+        refusal = self._room_for_group(name)
+        if refusal is None and name not in self.groups:
+            self.groups[name] = {}
+            self._group_version += 1
+        return refusal
+
+    def _room_for_group(self, name: str) -> NodeError | None:
+        limit = self._limits.group_count_max
+        if name in self.groups or len(self.groups) < limit:
+            return None
+        return LimitReachedError("groups", len(self.groups) + 1, limit)
+
+    def _check_offset(self, offset: Command.Offset) -> NodeError | None:
+        topic = self.topics.get(offset.topic)
+        if topic is None:
+            return UnknownTopicError(offset.topic)
+        if not 0 <= offset.queue_id < topic.queue_count:
+            return UnknownQueueError(offset.topic, offset.queue_id, topic.queue_count)
+        if offset.offset < 0:
+            return BadRequestError("offset", "0 or more", str(offset.offset))
+        return None
+
+    def _put_topic(self, command: Command.PutTopic) -> NodeError | None:
+        """Make a topic, or change its permission or raise its queue count.
+
+        The retry and dead-letter topic of a group come with the group and share its limit: the
+        entry that needs one must not find that there is no room.
+        """
+        limits, name = self._limits, command.topic
+        old, queue_count = self.topics.get(name), command.queue_count
+        if old is not None and command.must_be_new:
+            return TopicExistsError(name, old.queue_count)
+        if queue_count > limits.queue_count_max:
+            return LimitReachedError("queues of a topic", queue_count, limits.queue_count_max)
+        message_type = command.message_type or (MIXED if old is None else old.message_type)
+        if message_type not in TOPIC_TYPES:
+            expected = f"one of {', '.join(TOPIC_TYPES)}"
+            return BadRequestError("message_type", expected, repr(message_type[:64]))
+        least = 1 if old is None else old.queue_count
+        if queue_count < least:
+            expected = f"{least} or more: the number of queues can only grow"
+            return BadRequestError("queue_count", expected, str(queue_count))
+        is_limited = not is_of_group(name)
+        if is_limited and old is None and len(self.topics) >= limits.topic_count_max:
+            return LimitReachedError("topics", len(self.topics) + 1, limits.topic_count_max)
+        total = self.queue_total_count + queue_count - (old.queue_count if old else 0)
+        if is_limited and total > limits.queue_total_count_max:
+            return LimitReachedError("queues of all topics", total, limits.queue_total_count_max)
+        self.topics[name] = Topic(queue_count, command.permission, message_type)
+        self.queue_total_count = total
+        self._topic_version += 1
+        return None
+
+    def _delete_topic(self, name: str) -> NodeError | None:
+        """Forget a topic and what groups have stored of it.
+
+        Its records stay in the log until they expire. A topic that gets the name again goes on with
+        the queue offsets, and never begins at 0: an offset names one message for good, and message
+        ids, consumers and the derived files rely on it.
+        """
+        topic = self.topics.pop(name, None)
+        if topic is None:
+            return UnknownTopicError(name)
+        self.queue_total_count -= topic.queue_count
+        self._topic_version += 1
+        for group_name, group in self.groups.items():
+            offsets = group.pop(name, None)
+            if offsets is not None:
+                self._frozen_groups.pop(group_name, None)
+                self.offset_count -= len(offsets)
+                self._offset_version += 1
+        for part in self._parts.values():
+            part.forget_topic(name)
+        return None
+
+    def _delete_group(self, name: str, position: int) -> NodeError | None:
+        """Forget a group, its offsets and its own two topics."""
+        group = self.groups.pop(name, None)
+        if group is None:
+            return UnknownGroupError(name)
+        if dead_letter_topic(name) in self.topics:
+            self.part(DeadLettersPart).note_deleted(name, position)
+        for topic in (retry_topic(name), dead_letter_topic(name)):
+            if topic in self.topics:
+                self._delete_topic(topic)
+        self._frozen_groups.pop(name, None)
+        self.offset_count -= _offset_count(group)
+        self._group_version += 1
+        self._offset_version += 1
+        for part in self._parts.values():
+            part.forget_group(name)
+        return None
+
+    def _put_member(self, command: Command.PutMember) -> NodeError | None:
+        """Note where a node is; without addresses it is forgotten."""
+        node, limit = command.node_id, self._limits.member_count_max
+        if not command.address and not command.peer_address:
+            self.members.pop(node, None)
+        elif node not in self.members and len(self.members) >= limit:
+            return LimitReachedError("known nodes", len(self.members) + 1, limit)
+        else:
+            self.members[node] = Member(command.address, command.peer_address)
+        self._member_version += 1
+        return None
+
+
+def _offset_count(group: Offsets) -> int:
+    return sum(map(len, group.values()))

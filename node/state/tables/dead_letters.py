@@ -1,0 +1,130 @@
+"""Which dead letters were sent again: runs of offsets of each group's dead-letter queue.
+
+Owns the marks; must not know how a message is sent. A mark travels in one entry with the message it
+is about, so each dead letter goes back at most once, whoever leads. What has expired from the queue
+needs no mark, but expires for all replicas then: another one may have it still. Nor do dead letters
+of a group that was deleted, though they may be in the log still: a new group of that name has those
+only that lie behind the command that deleted the old one.
+"""
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Any, Final
+
+from node.config.limits import Limits
+from node.errors.common import LimitReachedError, NodeError
+from node.state.tables.table import PartContent, PartImage
+from quorumlog.pb.state_pb2 import Command
+from store.files.meta_file import Json
+
+if TYPE_CHECKING:
+    from node.state.state import State
+
+NAME: Final = "dead_letters"
+FILE_NAME: Final = "deadLetters.json"
+
+Runs = list[tuple[int, int]]
+"""Half-open, apart from each other, ascending."""
+
+
+class DeadLettersPart:
+    """Group name to the runs of its resent dead letters."""
+
+    def __init__(self, limits: Limits, image: PartImage) -> None:
+        """Raises ValueError for an image of another form."""
+        self._limits = limits
+        self.version = image.version
+        table: Any = image.content.get("resent", {})
+        deleted: Any = image.content.get("deleted", [])
+        expired: Any = image.content.get("expired", {})
+        is_known = isinstance(table, dict) and isinstance(deleted, list)
+        is_known = is_known and isinstance(expired, dict)
+        if set(image.content) - {"resent", "deleted", "expired"} or not is_known:
+            raise ValueError(f"dead letters of an unknown form: {sorted(image.content)}")
+        self._resent: dict[str, Runs] = {name: _runs(rows) for name, rows in table.items()}
+        self._deleted: dict[str, int] = {str(name): int(position) for name, position in deleted}
+        """Groups that had dead letters, and where they were deleted; the oldest one first."""
+        self._expired: dict[str, int] = {str(name): int(lo) for name, lo in expired.items()}
+        """Below which offset a group's dead letters have no marks any more; 0 is not in it."""
+        self._frozen: dict[str, Json] = {}
+        """Copies for images; a group whose marks changed since is not in it."""
+
+    def begin_position(self, group: str) -> int:
+        """Return where in the log the dead letters of a group begin: others' lie before."""
+        return self._deleted.get(group, 0)
+
+    def first_offset(self, group: str) -> int:
+        """Return below which offset dead letters have expired, also where they are still there."""
+        return self._expired.get(group, 0)
+
+    def is_resent(self, group: str, offset: int) -> bool:
+        """Say whether a dead letter was sent again."""
+        runs = self._resent.get(group, [])
+        at = bisect_right(runs, (offset, 1 << 63)) - 1
+        return at >= 0 and runs[at][0] <= offset < runs[at][1]
+
+    def runs_with(self, group: str, offsets: list[int], min_offset: int) -> Runs:
+        """Return what would be marked if these were, too."""
+        marks = [(offset, offset + 1) for offset in offsets]
+        return _merged([*self._resent.get(group, []), *marks], min_offset)
+
+    def apply(self, state: "State", command: Command, _position: int) -> NodeError | None:
+        """Mark dead letters of a group."""
+        mark = command.mark_resent
+        runs = self.runs_with(mark.group, list(mark.offsets), mark.min_offset)
+        limit = self._limits.resent_range_count_max
+        if len(runs) > limit:
+            return LimitReachedError("runs of resent dead letters", len(runs), limit)
+        if mark.group not in state.groups:
+            return None  # It was deleted meanwhile: nobody gets its dead letters any more.
+        self._resent[mark.group] = runs
+        if mark.min_offset > self.first_offset(mark.group):
+            self._expired[mark.group] = mark.min_offset
+        self._frozen.pop(mark.group, None)
+        self.version += 1
+        return None
+
+    def forget_topic(self, name: str) -> None:
+        """The marks stay: a topic that gets the name again goes on with the offsets."""
+
+    def note_deleted(self, name: str, position: int) -> None:
+        """A group that had dead letters was deleted by the command at a position of the log."""
+        self._deleted.pop(name, None)
+        self._deleted[name] = position
+        if len(self._deleted) > self._limits.deleted_group_count_max:
+            del self._deleted[next(iter(self._deleted))]
+        self.version += 1
+
+    def forget_group(self, name: str) -> None:
+        """Its dead letters are nobody's: see `note_deleted`."""
+        self._frozen.pop(name, None)
+        self._expired.pop(name, None)
+        if self._resent.pop(name, None) is not None:
+            self.version += 1
+
+    def content(self) -> PartContent:
+        """Return all marks; who was deleted and what has expired, if anybody was and anything."""
+        for name, runs in self._resent.items():
+            if name not in self._frozen:
+                self._frozen[name] = [list(run) for run in runs]
+        content: PartContent = {"resent": dict(self._frozen)}
+        if self._deleted:
+            content["deleted"] = [list(row) for row in self._deleted.items()]
+        if self._expired:
+            content["expired"] = dict(self._expired)
+        return content
+
+
+def _runs(rows: Any) -> Runs:
+    return [(int(lo), int(hi)) for lo, hi in rows]
+
+
+def _merged(runs: Runs, min_offset: int) -> Runs:
+    """Return the runs in order, neighbours as one, without what lies below an offset."""
+    found: Runs = []
+    for first, hi in sorted(runs):
+        lo = max(first, min_offset)
+        if found and lo <= found[-1][1]:
+            found[-1] = (found[-1][0], max(hi, found[-1][1]))
+        elif lo < hi:
+            found.append((lo, hi))
+    return found

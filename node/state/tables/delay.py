@@ -1,0 +1,137 @@
+"""Which held messages are held no more: progress of the delivery of delayed messages.
+
+Owns one set of offsets for each queue that holds delayed messages; must not know what is in them,
+or when it is due. A message is held from the entry that puts it into such a queue until an entry
+that says here that it is taken: delivered, by the same entry, or cancelled. Nothing is inferred
+from times, so neither clocks that differ nor messages that overtake each other lose or double one.
+In the checkpoint it is `delayOffset.json`: RocketMQ's table of the levels, and ours beside it.
+"""
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from node.config.limits import Limits
+from node.errors.common import BadRequestError, NodeError
+from node.errors.delay import DelayedGoneError
+from node.state.tables.offset_set import GoneOffsets, decode_runs
+from node.state.tables.table import PartContent, PartImage
+from quorumlog.pb.state_pb2 import Command
+from store.errors import CorruptionError
+
+if TYPE_CHECKING:
+    from node.state.state import State
+
+NAME: Final = "delay"
+FILE_NAME: Final = "delayOffset.json"
+QUEUE_COUNT: Final = 19
+"""0 holds messages of any time, 1 to 18 those of the levels."""
+_FORMAT: Final = 2
+_TABLE: Final = "offsetTable"
+_OURS: Final = "quorumlog"
+
+
+class DelayPart:
+    """Progress of each queue, and the latest cancels, which may be asked for again."""
+
+    def __init__(self, limits: Limits, image: PartImage) -> None:
+        content: Any = image.content
+        if content and content["format"] != _FORMAT:
+            found_format = str(content["format"])
+            raise CorruptionError("state", 0, "format of delayed", str(_FORMAT), found_format)
+        self._cancelled_count_max = limits.cancelled_delayed_count_max
+        self.version = image.version
+        rows = content["queues"] if content else {}
+        self.queues: Final = tuple(
+            GoneOffsets.of(rows[str(queue)]) if str(queue) in rows else GoneOffsets()
+            for queue in range(QUEUE_COUNT)
+        )
+        """What was taken of each."""
+        self._cancelled: OrderedDict[tuple[int, int], None] = OrderedDict()
+        self.undeliverable_count = 0
+        """How many were taken to rmq_sys_undeliverable."""
+        if content:
+            self._cancelled.update(((int(q), int(o)), None) for q, o in content["cancelled"])
+            self.undeliverable_count = int(content["undeliverable_count"])
+
+    def was_cancelled(self, queue: int, offset: int) -> bool:
+        """Say whether one of the latest cancels was of this message."""
+        return (queue, offset) in self._cancelled
+
+    # --- Commands ---
+
+    def apply(self, _state: "State", command: Command, _position: int) -> NodeError | None:
+        """Take messages, all or none of those that a command names."""
+        if command.WhichOneof("command") == "cancel_delayed":
+            return self._cancel(command.cancel_delayed)
+        return self._take(command.take_delayed)
+
+    def _take(self, command: Command.TakeDelayed) -> NodeError | None:
+        found = []
+        for row in command.queues:
+            runs = decode_runs(row.runs)
+            if row.queue >= QUEUE_COUNT or runs is None:
+                return BadRequestError("queues", "offsets of held messages", str(row.queue))
+            found.append((row.queue, runs))
+        if len({queue for queue, _ in found}) != len(found):
+            return BadRequestError("queues", "each once", "one twice")
+        for queue, runs in found:
+            for lo, hi in runs:
+                if self.queues[queue].has_any(lo, hi):
+                    return DelayedGoneError(queue, lo)
+        for queue, runs in found:
+            for lo, hi in runs:
+                self.queues[queue].add(lo, hi)
+        self.undeliverable_count += command.undeliverable_count
+        self.version += 1
+        return None
+
+    def _cancel(self, command: Command.CancelDelayed) -> NodeError | None:
+        queue, offset = command.queue, command.offset
+        if queue >= QUEUE_COUNT or offset < 0:
+            return BadRequestError("queue", "one of held messages", str(queue))
+        if offset in self.queues[queue]:
+            return DelayedGoneError(queue, offset)
+        self.queues[queue].add(offset, offset + 1)
+        self._cancelled[queue, offset] = None
+        if len(self._cancelled) > self._cancelled_count_max:
+            self._cancelled.popitem(last=False)
+        self.version += 1
+        return None
+
+    def forget_topic(self, _name: str) -> None:
+        """Its messages are delivered to nowhere when they are due."""
+
+    def forget_group(self, _name: str) -> None:
+        """Nothing here belongs to a group."""
+
+    # --- Images ---
+
+    def content(self) -> PartContent:
+        """Return everything as JSON values that later commands do not change."""
+        return {
+            "format": _FORMAT,
+            "queues": {
+                str(queue): gone.content() for queue, gone in enumerate(self.queues) if gone.count
+            },
+            "cancelled": [[queue, offset] for queue, offset in self._cancelled],
+            "undeliverable_count": self.undeliverable_count,
+        }
+
+
+def to_document(content: PartContent) -> PartContent:
+    """Return the document of `delayOffset.json`."""
+    queues = cast(dict[str, Any], content["queues"])
+    return {_TABLE: {q: row["floor"] for q, row in queues.items() if q != "0"}, _OURS: content}
+
+
+def from_document(document: PartContent) -> PartContent:
+    """Return the content of `delayOffset.json`, ours or one that RocketMQ wrote."""
+    if _OURS in document:
+        return cast(PartContent, document[_OURS])
+    table = cast(dict[str, Any], document[_TABLE])
+    return {
+        "format": _FORMAT,
+        "queues": {level: GoneOffsets.below(int(n)).content() for level, n in table.items()},
+        "cancelled": [],
+        "undeliverable_count": 0,
+    }

@@ -1,0 +1,161 @@
+"""What is decided for whole consumer groups: how often and when to try again, who may read what.
+
+Owns the settings and the command that changes them; must not know who obeys. A group that nobody
+configured has the defaults, which are RocketMQ's, and is not held here. They are written into
+`subscriptionGroup.json`, beside the names of the groups (`checkpoint_tables`).
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from node.config.limits import Limits
+from node.errors.common import BadRequestError, LimitReachedError, NodeError
+from node.state.tables.table import PartContent, PartImage
+from quorumlog.pb import common_pb2
+from quorumlog.pb.state_pb2 import Command
+
+if TYPE_CHECKING:
+    from node.state.state import State
+
+NAME: Final = "group_settings"
+
+
+class GroupSettings(NamedTuple):
+    """The settings of one group."""
+
+    retry_count_max: int = 16
+    """Deliveries after the first one; then a message is a dead letter."""
+    retry_delays_ms: tuple[int, ...] = ()
+    """Before each of them, the last one for all later ones. Empty: levels 3 to 18 of the delays."""
+    is_consume_enabled: bool = True
+    is_broadcast_enabled: bool = True
+    is_orderly: bool = False
+    """Messages are tried again in place, and never on the retry topic."""
+    forbidden_topics: frozenset[str] = frozenset()
+    """Those that the group may not read."""
+
+
+DEFAULT: Final = GroupSettings()
+
+
+class GroupSettingsPart:
+    """Group name to settings, where these are not the defaults."""
+
+    def __init__(self, limits: Limits, image: PartImage) -> None:
+        self._limits = limits
+        self.version = image.version
+        self._groups: dict[str, GroupSettings] = {
+            name: from_json(row) for name, row in image.content.items()
+        }
+        self._content: PartContent | None = None
+        """Copy for images; None since a change."""
+
+    def of(self, group: str) -> GroupSettings:
+        """Return the settings of a group, known or not."""
+        return self._groups.get(group, DEFAULT)
+
+    def apply(self, state: "State", command: Command, _position: int) -> NodeError | None:
+        """Change what is set; the group is made if there is none."""
+        put = command.put_group
+        settings = merged(self.of(put.group), put.settings)
+        refusal = self._check(settings) or state.make_group(put.group)
+        if refusal is None:
+            self._put(put.group, settings)
+        return refusal
+
+    def _put(self, group: str, settings: GroupSettings) -> None:
+        self._groups[group] = settings
+        if settings == DEFAULT:
+            del self._groups[group]
+        self._changed()
+
+    def _changed(self) -> None:
+        self.version += 1
+        self._content = None
+
+    def _check(self, settings: GroupSettings) -> NodeError | None:
+        limits, delays = self._limits, settings.retry_delays_ms
+        if settings.retry_count_max > limits.retry_count_max:
+            expected, found = f"at most {limits.retry_count_max}", settings.retry_count_max
+            return BadRequestError("retry_count_max", expected, str(found))
+        if len(delays) > limits.retry_delay_count_max:
+            limit = limits.retry_delay_count_max
+            return LimitReachedError("retry delays of a group", len(delays), limit)
+        if any(not 0 < delay <= limits.retry_delay_ms_max for delay in delays):
+            expected = f"1 to {limits.retry_delay_ms_max} ms each"
+            return BadRequestError("retry_delays", expected, str(list(delays)))
+        count, limit = len(settings.forbidden_topics), limits.forbidden_topic_count_max
+        if count > limit:
+            return LimitReachedError("forbidden topics of a group", count, limit)
+        return None
+
+    def forget_topic(self, name: str) -> None:
+        """What was forbidden of a topic does not hold for one that gets its name later."""
+        for group, settings in list(self._groups.items()):
+            if name in settings.forbidden_topics:
+                left = settings.forbidden_topics - {name}
+                self._put(group, settings._replace(forbidden_topics=left))
+
+    def forget_group(self, name: str) -> None:
+        """A group that gets the name later begins with the defaults."""
+        if self._groups.pop(name, None) is not None:
+            self._changed()
+
+    def content(self) -> PartContent:
+        """Return what differs from the defaults."""
+        if self._content is None:
+            self._content = {name: to_json(settings) for name, settings in self._groups.items()}
+        return self._content
+
+
+def merged(old: GroupSettings, changes: common_pb2.GroupSettings) -> GroupSettings:
+    """Return settings with what a request sets."""
+    new = old
+    if changes.HasField("retry_count_max"):
+        new = new._replace(retry_count_max=changes.retry_count_max)
+    if changes.HasField("retry_delays"):
+        new = new._replace(retry_delays_ms=tuple(changes.retry_delays.delay_ms))
+    if changes.HasField("is_consume_enabled"):
+        new = new._replace(is_consume_enabled=changes.is_consume_enabled)
+    if changes.HasField("is_broadcast_enabled"):
+        new = new._replace(is_broadcast_enabled=changes.is_broadcast_enabled)
+    if changes.HasField("is_orderly"):
+        new = new._replace(is_orderly=changes.is_orderly)
+    if changes.HasField("forbidden_topics"):
+        new = new._replace(forbidden_topics=frozenset(changes.forbidden_topics.topics))
+    return new
+
+
+def to_pb(settings: GroupSettings) -> common_pb2.GroupSettings:
+    """Return all settings as they travel."""
+    return common_pb2.GroupSettings(
+        retry_count_max=settings.retry_count_max,
+        retry_delays=common_pb2.Delays(delay_ms=settings.retry_delays_ms),
+        is_consume_enabled=settings.is_consume_enabled,
+        is_broadcast_enabled=settings.is_broadcast_enabled,
+        is_orderly=settings.is_orderly,
+        forbidden_topics=common_pb2.TopicNames(topics=sorted(settings.forbidden_topics)),
+    )
+
+
+def to_json(settings: GroupSettings) -> dict[str, Any]:
+    """Return what differs from the defaults."""
+    plain = settings._replace(forbidden_topics=frozenset())._asdict()
+    found: dict[str, Any] = {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in plain.items()
+        if value != getattr(DEFAULT, name)
+    }
+    if settings.forbidden_topics:
+        found["forbidden_topics"] = sorted(settings.forbidden_topics)
+    return found
+
+
+def from_json(row: Any) -> GroupSettings:
+    """Read what `to_json` wrote. Raises TypeError or ValueError for another shape."""
+    if not isinstance(row, Mapping):
+        raise TypeError(f"not the settings of a group: {row!r}")
+    found: dict[str, Any] = dict(row)
+    delays = tuple(found.pop("retry_delays_ms", ()))
+    topics = frozenset(found.pop("forbidden_topics", ()))
+    return GroupSettings(**found)._replace(retry_delays_ms=delays, forbidden_topics=topics)

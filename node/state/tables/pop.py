@@ -1,0 +1,339 @@
+"""What consumer groups have in flight by pop: which messages, until when, and how often given out.
+
+Owns the windows and what commands do to them; must not know a clock, the log, or who waits. There
+is one window for each (group, topic, queue) with something in flight. It begins at the group's
+stored offset, so a window with nothing in flight is that offset alone and is not held here: a
+thousand idle groups cost nothing. A delivery is named by its generation, which grows with each
+take; whoever comes with an older one is passed over, so whatever the leader could not know when it
+wrote a command is decided here, once, on all replicas. Source: storage-formats 8.11. Deviation:
+state of the log, instead of checkpoints and acks that a timer sorts out.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+
+from node.config.limits import Limits
+from node.errors.common import LimitReachedError, NodeError, UnknownQueueError, UnknownTopicError
+from node.errors.pop import PopConflictError
+from node.state.tables.table import PartContent, PartImage
+from quorumlog.pb.pop_pb2 import PopHide, PopSettle, PopTake
+from quorumlog.pb.state_pb2 import Command
+from store.files.meta_file import Json
+
+if TYPE_CHECKING:
+    from node.state.state import State
+
+NAME: Final = "pop"
+COMMANDS: Final = frozenset({"pop_take", "pop_settle", "pop_hide"})
+FILE_NAME: Final = "popInFlight.json"
+_FORMAT: Final = 2
+NO_OFFSET: Final = -1
+
+WindowKey = tuple[str, str, int]
+"""Group, topic, queue id."""
+
+
+class InFlight(NamedTuple):
+    """One message of a window."""
+
+    delivery_count: int
+    """0: it waits for an earlier one of its message group."""
+    generation: int
+    """Of its last delivery."""
+    visible_unix_ms: int
+    """By the clock of the leader that decided it."""
+    message_group: int
+    """Its hash; two with the same one wait for each other."""
+
+
+class Window:
+    """What a group has in flight of one queue."""
+
+    __slots__ = ("attempts", "earliest_unix_ms", "items", "next_offset")
+
+    def __init__(self, next_offset: int) -> None:
+        self.next_offset = next_offset
+        """Nothing from here on was looked at."""
+        self.items: dict[int, InFlight] = {}
+        """By offset, ascending. Invariant: never empty between two commands."""
+        self.attempts: dict[str, int] = {}
+        """Generation of the last attempts that had a name, the newest last."""
+        self.earliest_unix_ms = 0
+        """Nothing becomes visible before it; not part of the state, but derived from it."""
+
+    @property
+    def floor(self) -> int:
+        """Everything before it is done."""
+        return next(iter(self.items), self.next_offset)
+
+
+class PopPart:
+    """All windows of all groups."""
+
+    def __init__(self, limits: Limits, image: PartImage) -> None:
+        """Raises ValueError for an image of a newer version."""
+        self._limits = limits
+        self.version = image.version
+        self.windows: Final[dict[WindowKey, Window]] = {}
+        self._rows: PartContent = {}
+        """Copies for images, also what this was restored from. They are replaced, never changed."""
+        self._changed: set[WindowKey] = set()
+        """Windows that are not there as they are now."""
+        self.in_flight_count = 0
+        self.last_generation = 0
+        if image.content:
+            self._restore(image.content)
+
+    def _restore(self, content: PartContent) -> None:
+        if content["format"] != _FORMAT:
+            raise ValueError(f"pop: format {content['format']}, this version reads {_FORMAT}")
+        self.last_generation = cast("int", content["generation"])
+        for row in cast("dict[str, Any]", content["windows"]).values():
+            group, topic, queue_id, next_offset, items, attempts = row
+            key = (group, topic, queue_id)
+            window = self.windows[key] = Window(next_offset)
+            window.items = {offset: InFlight(*item) for offset, item in items}
+            window.attempts = dict(attempts)
+            window.earliest_unix_ms = earliest(window)
+            self.in_flight_count += len(window.items)
+            self._rows[_row_name(key)] = row
+
+    def content(self) -> PartContent:
+        """Return everything; only windows that changed are copied again.
+
+        By name, and in no order: whoever writes it down sorts it, and not on the loop's thread.
+        """
+        rows = self._rows
+        for key in self._changed:
+            window, name = self.windows.get(key), _row_name(key)
+            if window is None:
+                rows.pop(name, None)
+            else:
+                items, attempts = list(window.items.items()), list(window.attempts.items())
+                rows[name] = cast("Json", [*key, window.next_offset, items, attempts])
+        self._changed.clear()
+        return {"format": _FORMAT, "generation": self.last_generation, "windows": dict(rows)}
+
+    def next_offset(self, state: "State", key: WindowKey) -> int:
+        """Return the first offset that was not looked at; NO_OFFSET: the group has not begun."""
+        window = self.windows.get(key)
+        if window is not None:
+            return window.next_offset
+        group, topic, queue_id = key
+        return state.groups.get(group, {}).get(topic, {}).get(queue_id, NO_OFFSET)
+
+    def of_group(self, group: str) -> Iterator[tuple[WindowKey, Window]]:
+        """Yield the windows of one group."""
+        return ((key, window) for key, window in self.windows.items() if key[0] == group)
+
+    # --- Commands ---
+
+    def apply(self, state: "State", command: Command, _position: int) -> NodeError | None:
+        """Do what a command says, or return why it changes nothing."""
+        self.version += 1
+        if command.HasField("pop_take"):
+            return self._take(state, command.pop_take)
+        if command.HasField("pop_settle"):
+            self._settle(state, command.pop_settle)
+        else:
+            self._hide(command.pop_hide)
+        return None
+
+    def _take(self, state: "State", take: PopTake) -> NodeError | None:
+        """Put messages into flight, all that are new or none."""
+        refusal = self._check(state, take)
+        if refusal is None:
+            refusal = state.store_offsets(take.group, take.topic, self._floors(take))
+        if refusal is not None:
+            return refusal
+        self.last_generation = max(self.last_generation, take.generation)
+        for queue in take.queues:
+            key = (take.group, take.topic, queue.queue_id)
+            window = self.windows.get(key)
+            if window is None:
+                window = self.windows[key] = Window(queue.next_offset)
+            self._changed.add(key)
+            self._take_of(window, queue, take)
+            if not window.items:
+                del self.windows[key]
+        return None
+
+    def _check(self, state: "State", take: PopTake) -> NodeError | None:
+        limits, added_count = self._limits, 0
+        topic = state.topics.get(take.topic)
+        if topic is None:
+            return UnknownTopicError(take.topic)
+        for queue in take.queues:
+            if not 0 <= queue.queue_id < topic.queue_count:
+                return UnknownQueueError(take.topic, queue.queue_id, topic.queue_count)
+            key = (take.group, take.topic, queue.queue_id)
+            if self.next_offset(state, key) != queue.expected_offset:
+                return PopConflictError(*key)
+            window = self.windows.get(key)
+            if window is not None and not _is_current(window, queue):
+                return PopConflictError(*key)
+            count = len(queue.offsets) + len(queue.waiting_offsets)
+            added_count += count
+            count += 0 if window is None else len(window.items)
+            if count > limits.pop_window_count_max:
+                return LimitReachedError("messages in flight", count, limits.pop_window_count_max)
+        count, limit = self.in_flight_count + added_count, limits.pop_in_flight_count_max
+        if added_count and count > limit:
+            return LimitReachedError("messages in flight of all groups", count, limit)
+        return None
+
+    def _floors(self, take: PopTake) -> dict[int, int]:
+        """Return the offsets of the group that move."""
+        floors = {}
+        for queue in take.queues:
+            if (take.group, take.topic, queue.queue_id) not in self.windows:
+                new = min((*queue.offsets[:1], *queue.waiting_offsets[:1]), default=None)
+                floor = queue.next_offset if new is None else new
+                if floor != queue.expected_offset:
+                    floors[queue.queue_id] = floor
+        return floors
+
+    def _take_of(self, window: Window, queue: PopTake.Queue, take: PopTake) -> None:
+        generation, visible = take.generation, take.visible_unix_ms
+        items = window.items
+        for offset, before in zip(queue.again_offsets, queue.again_generations, strict=True):
+            item = items.get(offset)
+            if item is not None:  # Else it was acknowledged meanwhile.
+                assert item.generation == before, f"{item}, taken from {before}"
+                count = item.delivery_count + 1
+                items[offset] = InFlight(count, generation, visible, item.message_group)
+        new = [
+            (offset, InFlight(1, generation, visible, group))
+            for offset, group in zip(queue.offsets, queue.message_groups, strict=True)
+        ]
+        new += (
+            (offset, InFlight(0, 0, 0, group))
+            for offset, group in zip(
+                queue.waiting_offsets, queue.waiting_message_groups, strict=True
+            )
+        )
+        if queue.waiting_offsets:
+            new.sort()
+        items.update(new)
+        self.in_flight_count += len(new)
+        window.next_offset = queue.next_offset
+        if take.attempt_id:
+            self._note_attempt(window, take.attempt_id, generation)
+        window.earliest_unix_ms = min(window.earliest_unix_ms or visible, visible)
+
+    def _note_attempt(self, window: Window, attempt_id: str, generation: int) -> None:
+        attempts = window.attempts
+        attempts.pop(attempt_id, None)
+        attempts[attempt_id] = generation
+        if len(attempts) > self._limits.pop_attempt_count_max:
+            del attempts[next(iter(attempts))]
+
+    def _settle(self, state: "State", settle: PopSettle) -> None:
+        """Take messages out of flight: acknowledged, dead, or expired."""
+        floors: dict[int, int] = {}
+        for key, offset, _ in self._matching(settle):
+            window = self.windows[key]
+            was_floor = offset == window.floor
+            del window.items[offset]
+            self._changed.add(key)
+            self.in_flight_count -= 1
+            if was_floor:
+                floors[key[2]] = window.floor
+            if not window.items:
+                del self.windows[key]
+        refusal = state.store_offsets(settle.group, settle.topic, floors)
+        assert refusal is None, f"{settle.topic} of {settle.group}: {refusal}"
+
+    def _hide(self, hide: PopHide) -> None:
+        """Let messages become visible later or earlier."""
+        visible = hide.visible_unix_ms
+        for key, offset, item in self._matching(hide):
+            window = self.windows[key]
+            window.items[offset] = item._replace(visible_unix_ms=visible)
+            self._changed.add(key)
+            window.earliest_unix_ms = min(window.earliest_unix_ms, visible)
+
+    def _matching(self, command: PopSettle | PopHide) -> Iterator[tuple[WindowKey, int, InFlight]]:
+        """Yield those that are in flight by the very delivery that is named."""
+        rows = zip(command.queue_ids, command.offsets, command.generations, strict=True)
+        for queue_id, offset, generation in rows:
+            key = (command.group, command.topic, queue_id)
+            window = self.windows.get(key)
+            item = None if window is None else window.items.get(offset)
+            if item is not None and item.generation == generation:
+                yield key, offset, item
+
+    # --- What else changes it ---
+
+    def reset(self, group: str, queues: Iterable[tuple[str, int]]) -> None:
+        """Offsets were stored for a group by somebody: it goes on there, and nothing is in flight.
+
+        Deliveries of before are stale.
+        """
+        for topic, queue_id in queues if self.windows else ():
+            self._forget((group, topic, queue_id))
+
+    def forget_topic(self, name: str) -> None:
+        """Nothing of a topic that was deleted is in flight."""
+        for key in [key for key in self.windows if key[1] == name]:
+            self._forget(key)
+
+    def forget_group(self, name: str) -> None:
+        """A group that was deleted has nothing in flight."""
+        for key in [key for key in self.windows if key[0] == name]:
+            self._forget(key)
+
+    def _forget(self, key: WindowKey) -> None:
+        window = self.windows.pop(key, None)
+        if window is not None:
+            self.in_flight_count -= len(window.items)
+            self._changed.add(key)
+            self.version += 1
+
+
+def _is_current(window: Window, queue: PopTake.Queue) -> bool:
+    """Say whether none that is to be handed out again was so meanwhile; it may be done."""
+    rows = zip(queue.again_offsets, queue.again_generations, strict=True)
+    found = ((window.items.get(offset), before) for offset, before in rows)
+    return all(item is None or item.generation == before for item, before in found)
+
+
+def _row_name(key: WindowKey) -> str:
+    group, topic, queue_id = key
+    return f"{topic}@{group} {queue_id}"
+
+
+def earliest(window: Window) -> int:
+    """Return when the first message becomes visible that was given out; 0: none was."""
+    return min((i.visible_unix_ms for i in window.items.values() if i.delivery_count), default=0)
+
+
+def _key_of(row: list[Any]) -> list[Any]:
+    return row[:3]
+
+
+def to_document(content: PartContent) -> PartContent:
+    """Return the document of the file: a line for each message, as in `from_document`."""
+    table: dict[str, Any] = {}
+    rows = sorted(cast("dict[str, Any]", content["windows"]).values(), key=_key_of)
+    for group, topic, queue_id, next_offset, items, attempts in rows:
+        table.setdefault(f"{topic}@{group}", {})[str(queue_id)] = {
+            "nextOffset": next_offset,
+            "messages": [" ".join(map(str, (offset, *item))) for offset, item in items],
+            "attempts": dict(attempts),
+        }
+    return {"format": content["format"], "generation": content["generation"], "inFlight": table}
+
+
+def from_document(document: PartContent) -> PartContent:
+    """Return the content again. A line: offset, count, generation, visible from, message group."""
+    rows: PartContent = {}
+    for name, queues in cast("dict[str, Any]", document["inFlight"]).items():
+        topic, _, group = name.partition("@")
+        for queue_id, row in queues.items():
+            lines = (tuple(map(int, line.split(" "))) for line in row["messages"])
+            items = [(offset, item) for offset, *item in lines]
+            attempts = list(row["attempts"].items())
+            key = (group, topic, int(queue_id))
+            rows[_row_name(key)] = cast("Json", [*key, row["nextOffset"], items, attempts])
+    return {"format": document["format"], "generation": document["generation"], "windows": rows}

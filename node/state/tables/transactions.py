@@ -1,0 +1,117 @@
+"""The open transactions of producers, and how the last ones ended.
+
+Owns who is open and what commands do to that; must not know half messages, producers or clocks. A
+transaction is named by the position of its first half message: positions grow and are the same on
+every replica. How it ended is kept for a while, so that who asks again gets the same answer.
+"""
+
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
+
+from node.config.limits import Limits
+from node.errors.common import LimitReachedError, NodeError
+from node.errors.transactions import UnknownTransactionError
+from node.state.tables.table import PartContent, PartImage
+from quorumlog.pb.state_pb2 import Command
+from store.errors import CorruptionError
+from store.files.meta_file import Json
+
+if TYPE_CHECKING:
+    from node.state.state import State
+
+NAME: Final = "transactions"
+COMMANDS: Final = frozenset({"begin_transaction", "check_transactions", "end_transaction"})
+FILE_NAME: Final = "transactions.json"
+_FORMAT: Final = 1
+
+
+class OpenTransaction(NamedTuple):
+    """One that is neither committed nor rolled back."""
+
+    position: int
+    """Of its first half message."""
+    producer_group: str
+    size_bytes: int
+    """Of its half messages, which lie back to back."""
+    record_count: int
+    begun_unix_ms: int
+    check_count: int
+    """How often a producer was asked about it."""
+    next_check_unix_ms: int
+
+
+class TransactionsPart:
+    """Position to open transaction, and to the outcome of one that has ended."""
+
+    def __init__(self, limits: Limits, image: PartImage) -> None:
+        """Raises CorruptionError for an image of a newer version."""
+        found = image.content.get("format", _FORMAT)
+        if found != _FORMAT:
+            expected = str(_FORMAT)
+            raise CorruptionError("state", 0, "format of transactions", expected, str(found))
+        self._limits = limits
+        self.version = image.version
+        rows = cast("list[tuple[int, str, int, int, int, int, int]]", image.content.get("open", []))
+        self.open: Final = {row[0]: OpenTransaction(*row) for row in rows}
+        """In the order of their positions."""
+        ended = cast("list[tuple[int, int]]", image.content.get("ended", []))
+        self.ended: Final = dict(ended)
+        """Outcomes of the last ones, as numbers of TransactionOutcome; the oldest end first."""
+
+    def apply(self, _state: "State", command: Command, position: int) -> NodeError | None:
+        """Do what a command says, or return why it changes nothing."""
+        self.version += 1
+        match command.WhichOneof("command"):
+            case "begin_transaction":
+                return self._begin(command.begin_transaction, position)
+            case "check_transactions":
+                self._check(command.check_transactions)
+            case "end_transaction":
+                end = command.end_transaction
+                return self._end(end.position, end.outcome)
+        return None
+
+    def _begin(self, begin: Command.BeginTransaction, position: int) -> NodeError | None:
+        limit = self._limits.open_transaction_count_max
+        if len(self.open) >= limit:
+            return LimitReachedError("open transactions", len(self.open) + 1, limit)
+        first = position - begin.size_bytes
+        self.open[first] = OpenTransaction(
+            first,
+            begin.producer_group,
+            begin.size_bytes,
+            begin.record_count,
+            begin.begun_unix_ms,
+            0,
+            begin.check_unix_ms,
+        )
+        return None
+
+    def _check(self, check: Command.CheckTransactions) -> None:
+        for position in check.positions:
+            known = self.open.get(position)
+            if known is not None:  # Else it was ended meanwhile.
+                self.open[position] = known._replace(
+                    check_count=known.check_count + 1, next_check_unix_ms=check.next_unix_ms
+                )
+
+    def _end(self, position: int, outcome: int) -> NodeError | None:
+        if self.open.pop(position, None) is None:
+            return UnknownTransactionError(position)
+        self.ended[position] = outcome
+        if len(self.ended) > self._limits.ended_transaction_count_max:
+            del self.ended[next(iter(self.ended))]
+        return None
+
+    def forget_topic(self, name: str) -> None:
+        """Its half messages stay: whoever commits them is told that the topic is gone."""
+
+    def forget_group(self, name: str) -> None:
+        """Groups of producers are others than those of consumers."""
+
+    def content(self) -> PartContent:
+        """Return all of it; rows never change, so only the lists are copied."""
+        return {
+            "format": _FORMAT,
+            "open": cast("list[Json]", list(self.open.values())),
+            "ended": cast("list[Json]", list(self.ended.items())),
+        }

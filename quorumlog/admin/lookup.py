@@ -1,0 +1,138 @@
+"""Looking for single messages: what became of one, and how large those of a topic are.
+
+Owns these calls and their values; must not know how calls find the leader. A message is of one
+broker group, which its id does not name: all are asked.
+"""
+
+import asyncio
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from quorumlog.arguments import checked
+from quorumlog.cluster.broker_groups import BrokerGroup, BrokerGroups
+from quorumlog.cluster.retry import Deadline
+from quorumlog.errors import NotFoundError, QuorumlogError, UnknownTopicError
+from quorumlog.pb import lookup_pb2
+from quorumlog.records.batch import decode_records
+from quorumlog.records.message import Message
+
+
+@dataclass(frozen=True, slots=True)
+class TraceEvent:
+    """One thing that happened to a message.
+
+    `kind`: stored, half, open, committed, rolled back, given up, expired, delayed, consumed (a
+    group has passed it), retried or dead. `unix_ms` is 0 where the state says it and no record.
+    """
+
+    kind: str
+    unix_ms: int
+    topic: str
+    queue_id: int
+    offset: int
+    message_id: str
+    group: str
+    reconsume_times: int
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What became of a message, in the order of time. `is_complete` is false when a queue was too
+    long to be looked through: give messages unique keys."""
+
+    message: Message
+    events: list[TraceEvent]
+    is_complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSizes:
+    """Sizes of a topic's records, by the mean of their batch, since a leader began to count.
+
+    `buckets`: (below so many bytes, so many records).
+    """
+
+    group: str
+    node_id: int
+    record_count: int
+    size_bytes: int
+    since_unix_ms: int
+    buckets: tuple[tuple[int, int], ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all of it under stable names."""
+        values = asdict(self)
+        names = ("below_size_bytes", "record_count")
+        values["buckets"] = [dict(zip(names, bucket, strict=True)) for bucket in self.buckets]
+        return values
+
+
+@checked
+class LookupAdmin:
+    """The part of `Admin` that looks for messages."""
+
+    _groups: BrokerGroups
+    _timeout_ms: int
+
+    async def trace_message(self, message_id: str) -> Trace:
+        """Say what became of a message: stored, delivered, consumed, retried, dead.
+
+        Built from log and state when asked. Raises NotFoundError.
+        """
+        request = lookup_pb2.TraceMessageRequest(message_id=message_id)
+        answers = await self._ask_groups("TraceMessage", request, NotFoundError)
+        group, found = answers[0]
+        events = [
+            TraceEvent(
+                event.kind,
+                event.unix_ms,
+                event.topic,
+                event.queue_id,
+                event.offset,
+                event.message_id,
+                event.group,
+                event.reconsume_times,
+            )
+            for event in found.events
+        ]
+        (message,) = decode_records(found.record, group=group.name)
+        return Trace(message, events, found.is_complete)
+
+    async def topic_sizes(self, topic: str) -> list[TopicSizes]:
+        """Return how large the messages of a topic are, of each broker group."""
+        request = lookup_pb2.TopicSizesRequest(topic=topic)
+        answers = await self._ask_groups("TopicSizes", request, UnknownTopicError)
+        return [
+            TopicSizes(
+                group.name,
+                found.node_id,
+                found.record_count,
+                found.size_bytes,
+                found.since_unix_ms,
+                tuple((bucket.below_size_bytes, bucket.record_count) for bucket in found.buckets),
+            )
+            for group, found in answers
+        ]
+
+    async def _ask_groups(
+        self, method: str, request: Any, lacking: type[QuorumlogError]
+    ) -> list[tuple[BrokerGroup, Any]]:
+        """Ask all broker groups; leave out those that say `lacking` if another one knows."""
+        groups, deadline = self._groups.all, Deadline(self._timeout_ms)
+        asked = (
+            group.calls.leader(
+                "lookup", method, request, deadline, is_repeatable=True, is_read=True
+            )
+            for group in groups
+        )
+        results = await asyncio.gather(*asked, return_exceptions=True)
+        found = [
+            (group, result)
+            for group, result in zip(groups, results, strict=True)
+            if not isinstance(result, BaseException)
+        ]
+        failed = [result for result in results if isinstance(result, BaseException)]
+        others = [error for error in failed if not isinstance(error, lacking)]
+        if not found:
+            raise (others or failed)[0]
+        return found

@@ -1,0 +1,75 @@
+"""What groups have in flight by pop, for people.
+
+Owns this call; must not know how calls find the leader. `Admin` is one of these.
+"""
+
+import asyncio
+from dataclasses import dataclass
+
+from quorumlog.arguments import checked
+from quorumlog.cluster.broker_groups import BrokerGroups
+from quorumlog.cluster.retry import Deadline
+from quorumlog.pb import pop_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class PopQueue:
+    """What a group has in flight of one queue; `group` is the broker group of the queue.
+
+    Everything before `offset` is done, nothing from `next_offset` on was looked at.
+    `waiting_count` messages were passed over because an earlier one of their message group is in
+    flight. The first one is visible again at `first_visible_unix_ms` (0: none is in flight). A
+    queue that `is_full` gives nothing new until something is acknowledged; one with a
+    `held_reason` gives nothing until what it has next can be read again.
+    """
+
+    topic: str
+    queue_id: int
+    group: str
+    offset: int
+    next_offset: int
+    in_flight_count: int
+    waiting_count: int
+    delivery_count_max: int
+    first_visible_unix_ms: int
+    is_full: bool
+    held_reason: str = ""
+
+
+@checked
+class PopAdmin:
+    """The part of `Admin` that is about pop."""
+
+    _groups: BrokerGroups
+    _timeout_ms: int
+
+    async def describe_pop(self, group: str) -> list[PopQueue]:
+        """Return the queues of which a group has something in flight, by topic."""
+        request = pop_pb2.DescribePopRequest(group=group)
+        asked = self._groups.all
+        answers = await asyncio.gather(
+            *(
+                one.calls.leader(
+                    "pop", "DescribePop", request, Deadline(self._timeout_ms), is_repeatable=True
+                )
+                for one in asked
+            )
+        )
+        found = [
+            PopQueue(
+                topic=queue.topic,
+                queue_id=queue.queue_id,
+                group=one.name,
+                offset=queue.offset,
+                next_offset=queue.next_offset,
+                in_flight_count=queue.in_flight_count,
+                waiting_count=queue.waiting_count,
+                delivery_count_max=queue.delivery_count_max,
+                first_visible_unix_ms=queue.first_visible_unix_ms,
+                is_full=queue.is_full,
+                held_reason=queue.held_reason,
+            )
+            for one, answer in zip(asked, answers, strict=True)
+            for queue in answer.queues
+        ]
+        return sorted(found, key=lambda queue: (queue.topic, queue.group, queue.queue_id))

@@ -1,0 +1,87 @@
+"""Open transactions, for people: which there are, what is in one, and ending it by hand.
+
+Owns these calls; must not know how calls find the leader. `Admin` is one of these. A transaction
+is of one broker group, and its id is unique within it.
+"""
+
+from typing import Any, Final
+
+from quorumlog.arguments import checked
+from quorumlog.cluster.broker_groups import BrokerGroup, BrokerGroups
+from quorumlog.cluster.retry import Deadline
+from quorumlog.pb import transaction_pb2
+from quorumlog.records.batch import decode_records
+from quorumlog.records.options import Decision
+from quorumlog.transactions.types import OUTCOMES, TransactionDescription, TransactionInfo, ending
+
+_PAGE_COUNT: Final = 1_000
+_PB_OUTCOMES: Final = {
+    Decision.COMMIT: transaction_pb2.TRANSACTION_OUTCOME_COMMITTED,
+    Decision.ROLLBACK: transaction_pb2.TRANSACTION_OUTCOME_ROLLED_BACK,
+}
+
+
+@checked
+class TransactionAdmin:
+    """The part of `Admin` that is about transactions."""
+
+    _groups: BrokerGroups
+    _timeout_ms: int
+
+    async def list_transactions(
+        self, *, producer_group: str = "", max_count: int = 100_000
+    ) -> list[TransactionInfo]:
+        """Return open transactions of all broker groups, the oldest of each first."""
+        found: list[TransactionInfo] = []
+        for group in self._groups.all:
+            after_id, page = 0, _PAGE_COUNT
+            while page == _PAGE_COUNT and len(found) < max_count:
+                request = transaction_pb2.ListTransactionsRequest(
+                    producer_group=producer_group,
+                    max_count=min(_PAGE_COUNT, max_count - len(found)),
+                    after_id=after_id,
+                )
+                response = await self._ask(group, "ListTransactions", request)
+                page = len(response.transactions)
+                found += [TransactionInfo.of(one, group.name) for one in response.transactions]
+                if page:
+                    after_id = response.transactions[-1].transaction_id
+        return found
+
+    async def describe_transaction(
+        self, transaction_id: int, *, group: str = ""
+    ) -> TransactionDescription:
+        """Return a transaction: open, with its messages, or how it ended. Raises NotFoundError."""
+        at = self._groups.get(group)
+        request = transaction_pb2.DescribeTransactionRequest(transaction_id=transaction_id)
+        response = await self._ask(at, "DescribeTransaction", request)
+        is_open = response.outcome == transaction_pb2.TRANSACTION_OUTCOME_UNSPECIFIED
+        return TransactionDescription(
+            transaction_id,
+            at.name,
+            OUTCOMES.get(response.outcome, str(response.outcome)),
+            TransactionInfo.of(response.info, at.name) if is_open else None,
+            decode_records(response.records, group=at.name),
+        )
+
+    async def end_transaction(
+        self, transaction_id: int, decision: Decision | str, *, group: str = ""
+    ) -> bool:
+        """Commit ("commit") or roll back ("rollback") by hand; return whether it was done before.
+
+        Raises NotFoundError, TransactionEndedError when it had ended in another way.
+        """
+        outcome = _PB_OUTCOMES[ending(decision)]
+        at = self._groups.get(group)
+        request = transaction_pb2.EndTransactionRequest(
+            transaction_id=transaction_id,
+            outcome=outcome,
+            cluster_id=self._groups.cluster_id,
+        )
+        return bool((await self._ask(at, "EndTransaction", request)).was_ended)
+
+    async def _ask(self, group: BrokerGroup, method: str, request: Any) -> Any:
+        deadline = Deadline(self._timeout_ms)
+        return await group.calls.leader(
+            "transaction", method, request, deadline, is_repeatable=True
+        )

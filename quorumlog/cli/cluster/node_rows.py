@@ -1,0 +1,171 @@
+"""What nodes say of themselves, as rows: for `qlog cluster status` and `qlog top`.
+
+Owns the stable keys, the rates between two looks, and the judgement whether all is well.
+"""
+
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+if TYPE_CHECKING:
+    from quorumlog.admin.types import ClusterStatus, NodeDown, NodeStatus
+
+Row = dict[str, Any]
+
+STATUS_COLUMNS = (
+    "node_id", "group", "address", "role", "term", "first_index", "last_index", "durable_index",
+    "commit_index", "applied_index", "lag_count", "standing", "flush", "disk_state",
+    "disk_used_ratio", "is_draining", "loss_from_index", "uptime_ms", "version", "pid", "detail",
+)  # fmt: skip
+SHORT_COLUMNS = (
+    "group", "node_id", "address", "role", "term", "last_index", "commit_index", "applied_index",
+    "lag_count", "standing", "flush", "disk_state", "detail",
+)  # fmt: skip
+TOP_COLUMNS = (
+    "group", "node_id", "address", "role", "term", "last_index", "commit_index", "applied_index",
+    "lag_count", "msgs_per_s", "mb_per_s", "pulls_per_s", "busy_per_s", "in_flight_kib",
+    "disk_used_ratio", "standing", "uptime_ms", "detail",
+)  # fmt: skip
+
+
+def status_rows(status: "ClusterStatus") -> list[Row]:
+    """One row a node, by id. A node that did not answer has the role `down` and says why.
+
+    lag_count: entries that the node has not got of those that the leader has.
+    """
+    addresses = _addresses(status)
+    leaders = {group: leader_of(status, group) for group in groups_of(status)}
+    rows = []
+    for node in status.nodes:
+        leader = leaders[node.group]
+        if is_down(node):
+            row = {"node_id": node.node_id, "address": node.address, "role": "down"}
+            rows.append({**row, "group": node.group, "detail": node.error})
+        elif is_up(node):
+            row = {key: getattr(node, key) for key in STATUS_COLUMNS if hasattr(node, key)}
+            row["address"] = addresses.get(node.node_id)
+            row["lag_count"] = max(leader.last_index - node.last_index, 0) if leader else None
+            row["disk_used_ratio"] = round(node.disk_used_ratio, 4)
+            row["loss_from_index"] = node.loss_from_index if node.loss_from_index >= 0 else None
+            rows.append(row)
+    return sorted(rows, key=lambda row: (row["group"], row["node_id"], row["address"] or ""))
+
+
+def groups_of(status: "ClusterStatus") -> list[str]:
+    """The broker groups, by name."""
+    names = {group.group for group in status.groups} | {node.group for node in status.nodes}
+    return sorted(names)
+
+
+def is_up(node: "NodeStatus | NodeDown") -> "TypeGuard[NodeStatus]":
+    """Say whether a node answered."""
+    return hasattr(node, "role")
+
+
+def is_down(node: "NodeStatus | NodeDown") -> "TypeGuard[NodeDown]":
+    """Say whether a node did not answer."""
+    return not is_up(node)
+
+
+def leader_of(status: "ClusterStatus", group: str) -> "NodeStatus | None":
+    """The node that says it leads a group, in the newest term; an old one may still say so too."""
+    nodes = [node for node in status.nodes if node.group == group]
+    leaders = [node for node in nodes if is_up(node) and node.role == "leader"]
+    return max(leaders, key=lambda node: node.term, default=None)
+
+
+def problems(status: "ClusterStatus", rows: list[Row]) -> list[str]:
+    """What a person should look at; empty when all is well."""
+    found = []
+    groups = groups_of(status)
+    for group in groups or [""]:
+        if leader_of(status, group) is None:
+            where = f" of group {group}" if len(groups) > 1 else ""
+            found.append(f"no node{where} leads: appends wait until one does")
+    for row in rows:
+        name = f"node {row['node_id']}"
+        if row["role"] == "down":
+            found.append(f"{name} does not answer: {row['detail']}")
+            continue
+        if row["standing"] == "diverged":
+            found.append(f"{name} has a history that contradicts the leader's: {row['detail']}")
+        elif row["standing"] not in ("full", ""):
+            found.append(f"{name} is {row['standing']}: it counts for no quorum yet")
+        if row["detail"] and ("divergent history" in row["detail"] or "old copy" in row["detail"]):
+            found.append(f"{name}: {row['detail']}")
+        if row["disk_state"] not in ("ok", "normal", ""):
+            found.append(f"{name}: the disk is {row['disk_state']}")
+        if row["is_draining"]:
+            found.append(f"{name} is draining: it takes no appends")
+        if row["loss_from_index"] is not None:
+            found.append(f"{name}: acked records may be missing from {row['loss_from_index']} on")
+        if row["role"] in ("repairing", "starting"):
+            found.append(f"{name} is {row['role']}: {row['detail']}")
+    return found
+
+
+LIST_COLUMNS = (
+    "cluster_id", "group", "node_id", "address", "role", "version", "in_tps", "out_tps",
+    "in_flight_kib", "space", "activated",
+)  # fmt: skip
+
+
+def list_rows(status: "ClusterStatus", before: "ClusterStatus", seconds: float) -> list[Row]:
+    """The rows of `qlog cluster list`: messages taken in and given out between two looks."""
+    earlier = {n.node_id: n for n in before.nodes if is_up(n)}
+    nodes = {n.node_id: n for n in status.nodes if is_up(n)}
+    rows = []
+    for row in status_rows(status):
+        found: Row = dict.fromkeys(LIST_COLUMNS)
+        found.update({key: row.get(key) for key in ("group", "node_id", "address", "role")})
+        found["cluster_id"] = status.cluster_id
+        node, old = nodes.get(row["node_id"]), earlier.get(row["node_id"])
+        found["activated"] = node is not None
+        if node is not None:
+            found["version"] = node.version
+            found["in_flight_kib"] = node.in_flight_size_bytes >> 10
+            found["space"] = round(node.disk_used_ratio, 4)
+        if node is not None and old is not None and old.pid == node.pid and seconds > 0:
+            taken = node.appends_total - old.appends_total
+            given = node.pulled_records_total - old.pulled_records_total
+            found["in_tps"] = round(taken / seconds, 1)
+            found["out_tps"] = round(given / seconds, 1)
+        rows.append(found)
+    return rows
+
+
+def top_rows(status: "ClusterStatus", before: "ClusterStatus | None", seconds: float) -> list[Row]:
+    """The rows of `qlog top`: rates are null for a node without an earlier look at the process."""
+    earlier = {n.node_id: n for n in before.nodes if is_up(n)} if before is not None else {}
+    nodes = {n.node_id: n for n in status.nodes if is_up(n)}
+    rows = []
+    for row in status_rows(status):
+        node = nodes.get(row["node_id"])
+        if node is not None:
+            row["in_flight_kib"] = node.in_flight_size_bytes >> 10
+            old = earlier.get(node.node_id)
+            if old is not None and old.pid == node.pid and seconds > 0:
+                row.update(_rates(node, old, seconds))
+        rows.append({key: row.get(key) for key in TOP_COLUMNS})
+    return rows
+
+
+def _rates(node: "NodeStatus", old: "NodeStatus", seconds: float) -> Row:
+    def rate(now: int, then: int, unit: float = 1) -> float:
+        return round((now - then) / unit / seconds, 1)
+
+    return {
+        "msgs_per_s": rate(node.appends_total, old.appends_total),
+        "mb_per_s": rate(node.appended_size_bytes_total, old.appended_size_bytes_total, 1e6),
+        "pulls_per_s": rate(node.pulls_total, old.pulls_total),
+        "busy_per_s": rate(node.busy_total, old.busy_total),
+    }
+
+
+def _addresses(status: "ClusterStatus") -> dict[int, str]:
+    """Client addresses by node, as the members' lists of all nodes have them."""
+    return {
+        member.node_id: member.address
+        for node in status.nodes
+        if is_up(node)
+        for member in node.members
+        if member.address
+    }

@@ -1,0 +1,319 @@
+"""The broker groups of a cluster: which there are, which answer, and who is told when that changes.
+
+Owns the list of groups and how it is kept fresh; must not know what is done with them. A group is a
+log of its own, with its own nodes and leader, and serves its share of the queues of every topic.
+The nodes given to the client tell which group each is of, and every answer to a question for routes
+names the other groups (the name server's knowledge, which is advice): a group that is named, or
+that answers, is there. A group that does neither for a minute is left out until it is back.
+
+Whoever is followed gets messages and gives receipts for them, so somebody has to vouch for it: the
+caller, with an address of a node of the group, or a node of such a group, which names it and is of
+the same cluster. Groups do not vouch for themselves or for each other: one that those who vouch
+have not named for a minute is left out, whatever it answers.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import grpc
+
+from quorumlog.arguments import check_text
+from quorumlog.cluster.calls import Calls
+from quorumlog.cluster.channels import Channels
+from quorumlog.cluster.retry import Backoff, Deadline
+from quorumlog.cluster.routing import BOOTSTRAP_MAX, Route, Router
+from quorumlog.errors import InvalidRequestError, QuorumlogError, UnavailableError
+from quorumlog.pb import log_pb2
+
+CONNECT_ATTEMPT_MS: Final = 2_000
+ATTEMPT_MS: Final = 1_000
+REFRESH_MS: Final = 10_000  # A node hears of a new group at once; we ask often enough for 30 s.
+REFRESH_FIRST_MS: Final = 1_000  # Nodes that were just started learn of each other meanwhile.
+PROBE_MS: Final = 250
+GONE_AFTER_S: Final = 60.0
+GROUPS_MAX: Final = 32
+REFRESHED_TOPICS_MAX: Final = 1_000  # Of a group, in one question.
+
+
+class BrokerGroup:
+    """One group, as this client knows it."""
+
+    def __init__(self, router: Router, calls: Calls, *, is_pointed_at: bool = False) -> None:
+        self.router: Final = router
+        self.calls: Final = calls
+        self.is_pointed_at = is_pointed_at  # The caller gave the address of a node: it may vouch.
+        self.disowned_s: float | None = None  # Since when those who vouch do not name it.
+        self.is_away = False  # It did not answer; it is asked again until it does.
+        self.named_s = time.monotonic()  # When somebody named it last.
+
+    @property
+    def name(self) -> str:
+        """Its name; empty for nodes of before there were groups."""
+        return self.router.group
+
+    @property
+    def seen_s(self) -> float:
+        """When it answered or was named last."""
+        return max(self.named_s, self.router.answered_s)
+
+    def __repr__(self) -> str:
+        return f"<BrokerGroup {self.name or '(unnamed)'}{', away' if self.is_away else ''}>"
+
+
+class BrokerGroups:
+    """All groups of the cluster. Belongs to one event loop."""
+
+    def __init__(
+        self,
+        bootstrap: Sequence[str],
+        cluster_id: str | None,
+        credentials: grpc.ChannelCredentials | None,
+    ) -> None:
+        self.all: tuple[BrokerGroup, ...] = ()
+        """By name; never empty."""
+        self.bootstrap = tuple(bootstrap)
+        self.on_change: list[Callable[[], None]] = []
+        """Called when a group came, was left out, went away or is back."""
+        self._credentials = credentials
+        self._surveyed: set[str] = set()  # Of `bootstrap`: nodes of other groups that said so.
+        self._known: dict[str, BrokerGroup] = {}  # Those that were left out, too.
+        self._first = self._make("", self.bootstrap, cluster_id, is_pointed_at=True)
+        self.all = (self._first,)
+        self._refreshing: asyncio.Task[None] | None = None
+        self._probes: dict[BrokerGroup, asyncio.Task[None]] = {}
+        self._is_closed = False
+
+    # What is known.
+
+    @property
+    def cluster_id(self) -> str:
+        """Of the cluster that answered."""
+        return self._first.router.cluster_id
+
+    @property
+    def is_single(self) -> bool:
+        """Say whether no other group was ever heard of."""
+        return len(self.all) == 1 and not self._known
+
+    @property
+    def home(self) -> BrokerGroup:
+        """The first group by name: the one that is meant where none is named.
+
+        Also while it is left out: what a program means does not change because a group is down.
+        """
+        return self.known()[0]
+
+    def get(self, name: str) -> BrokerGroup:
+        """Return the group of that name; empty: the first one. Raises InvalidRequestError."""
+        if not name:
+            return self.home
+        check_text("group", name)
+        for group in self.known():
+            if group.name == name:
+                return group
+        known = ", ".join(group.name for group in self.known())
+        raise InvalidRequestError(f"no broker group {name!r}; known are {known}")
+
+    def of_node(self, node_id: int) -> BrokerGroup:
+        """Return the group that a node is of; the first one if no group has it."""
+        return next((group for group in self.all if node_id in group.router.nodes), self.home)
+
+    def known(self) -> tuple[BrokerGroup, ...]:
+        """Return those that were left out as well, by name."""
+        found = {*self.all, *self._known.values()}
+        return tuple(sorted(found, key=lambda group: group.name))
+
+    def view(self, topics: Sequence[str]) -> Route:
+        """Return all that is known, as a value."""
+        routes = tuple(group.router.view(topics) for group in self.all)
+        first = routes[0]
+        return Route(
+            self.cluster_id,
+            first.term,
+            first.leader_id,
+            first.leader_address,
+            first.nodes,
+            first.topics,
+            first.group,
+            routes,
+        )
+
+    # Its life.
+
+    async def connect(self, deadline: Deadline) -> None:
+        """Find the cluster: one node that answers, then the other groups.
+
+        Raises UnavailableError when none answers in time, or what does not pass by waiting.
+        """
+        router, backoff = self._first.router, Backoff(deadline)
+        while True:
+            try:
+                await router.refresh(Deadline(min(CONNECT_ATTEMPT_MS, deadline.remaining_ms)))
+                break
+            except QuorumlogError as error:
+                if router.is_final:
+                    raise
+                if deadline.has_passed:
+                    raise UnavailableError(
+                        f"none of {', '.join(self.bootstrap)} answered within "
+                        f"{deadline.timeout_ms:.0f} ms ({error.message}); check that nodes run "
+                        f"there"
+                    ) from error
+            await backoff.pause()
+        await self._survey()
+        # Once is enough: who does not answer now is away until it does.
+        if self._probes:
+            await asyncio.wait(list(self._probes.values()), timeout=ATTEMPT_MS / 1000)
+        self._refreshing = asyncio.create_task(self._keep_fresh())
+
+    async def refresh(self, deadline: Deadline) -> None:
+        """Ask all groups who leads, once. Raises the first reason if none answered."""
+        results = await asyncio.gather(
+            *(group.router.refresh(deadline) for group in self.all), return_exceptions=True
+        )
+        failed = [result for result in results if isinstance(result, BaseException)]
+        if len(failed) == len(results):
+            raise failed[0]
+
+    async def close(self) -> None:
+        """Close all connections."""
+        self._is_closed = True
+        tasks = [task for task in (self._refreshing, *self._probes.values()) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for group in self.known():
+            group.calls.is_closed = True
+        for group in self.known():
+            await group.router.close()
+
+    def suspect(self, group: BrokerGroup) -> None:
+        """Say that a group gives no answers: it is away until it has a leader that does."""
+        if not group.is_away and not self._is_closed:
+            group.is_away = True
+            self._probes[group] = asyncio.create_task(self._probe(group))
+            self._changed()
+
+    async def _probe(self, group: BrokerGroup) -> None:
+        while not await self._has_leader(group):  # noqa: ASYNC110 - it asks again and again.
+            await asyncio.sleep(PROBE_MS / 1000)
+        del self._probes[group]
+        group.is_away = False
+        self._changed()
+
+    async def _has_leader(self, group: BrokerGroup) -> bool:
+        try:
+            await group.router.refresh(Deadline(ATTEMPT_MS))
+        except QuorumlogError:
+            return False
+        return bool(group.router.leader_address)
+
+    async def _keep_fresh(self) -> None:
+        pause_ms = REFRESH_FIRST_MS
+        while True:
+            await asyncio.sleep(pause_ms / 1000)
+            pause_ms = min(2 * pause_ms, REFRESH_MS)
+            await self._survey()
+            await self._refresh_all(self.all)
+            self._leave_out()
+
+    async def _survey(self) -> None:
+        """Ask those of the given addresses that have not said what they are."""
+        told = {*self._first.router.nodes.values(), *self._surveyed}
+        unknown = [address for address in self.bootstrap if address not in told]
+        await self._first.router.survey(unknown)
+
+    async def _refresh_all(self, groups: Sequence[BrokerGroup]) -> None:
+        await asyncio.gather(*(self._refresh(group) for group in groups))
+
+    async def _refresh(self, group: BrokerGroup) -> None:
+        router = group.router
+        if await router.refresh_topics(router.asked_topics()[-REFRESHED_TOPICS_MAX:]):
+            return
+        if not await self._has_leader(group) and not self.is_single:
+            self.suspect(group)
+
+    # Groups that come and go.
+
+    def _make(
+        self,
+        name: str,
+        addresses: Sequence[str],
+        cluster_id: str | None,
+        *,
+        is_pointed_at: bool = False,
+    ) -> BrokerGroup:
+        def heard(answer: log_pb2.RouteResponse, address: str) -> None:
+            self._heard(group, answer, address)
+
+        channels = Channels(self._credentials)
+        router = Router(channels, addresses, cluster_id, group=name, heard=heard)
+        group = BrokerGroup(router, Calls(router), is_pointed_at=is_pointed_at)
+        return group
+
+    def _heard(self, asked: BrokerGroup, answer: log_pb2.RouteResponse, address: str) -> None:
+        """Take in the word of a node that was asked as one of a group, if it may vouch."""
+        if answer.cluster_id != self.cluster_id:
+            return  # Nodes refuse strangers; this one is of before the first answer.
+        if address:
+            if asked is not self._first:
+                return  # Another group is where somebody said that this one is.
+            self._surveyed.add(address)
+            self._named(answer.group, {answer.node_id: address}, is_pointed_at=True)
+        elif not asked.is_pointed_at:
+            return
+        for route in answer.groups:
+            self._named(route.group, {n.node_id: n.address for n in route.nodes if n.address})
+        named, now_s = {route.group for route in answer.groups}, time.monotonic()
+        for group in self.all:
+            if group.name in named or group.is_pointed_at:
+                group.disowned_s = None
+            elif group.disowned_s is None:
+                group.disowned_s = now_s
+
+    def _named(self, name: str, nodes: dict[int, str], *, is_pointed_at: bool = False) -> None:
+        """Take in that there is a group, whose nodes are or were at these addresses."""
+        nodes = dict(list(nodes.items())[:BOOTSTRAP_MAX])
+        addresses = list(nodes.values())
+        group = self._known.get(name) or next((g for g in self.all if g.name == name), None)
+        if group is None:
+            own = self._first.router
+            if not name or not addresses or len(self._known) >= GROUPS_MAX:
+                return
+            group = self._make(name, addresses, own.cluster_id)
+            group.router.nodes = nodes  # Until one of them says it better.
+            self._known[name] = group
+        elif group is not self._first and addresses:
+            # Where to look when none of the nodes that we know is there any more.
+            group.router.bootstrap = tuple(addresses)
+        group.named_s = time.monotonic()
+        group.is_pointed_at = group.is_pointed_at or is_pointed_at
+        if group not in self.all:
+            self._show((*self.all, group))
+            self.suspect(group)  # It has to answer before anything is sent there.
+
+    def _leave_out(self) -> None:
+        """Leave out who is not named and does not answer, or whom nobody vouches for any more;
+        there is always one."""
+        oldest_s = time.monotonic() - GONE_AFTER_S
+        there = tuple(
+            group
+            for group in self.all
+            if group.seen_s > oldest_s and (group.disowned_s is None or group.disowned_s > oldest_s)
+        )
+        if there and len(there) < len(self.all):
+            for group in self.all:
+                self._known.setdefault(group.name, group)
+            self._show(there)
+
+    def _show(self, groups: tuple[BrokerGroup, ...]) -> None:
+        self.all = tuple(sorted(groups, key=lambda group: group.name))
+        for group in self.all:
+            group.router.where = "" if self.is_single else f" of group {group.name}"
+        self._changed()
+
+    def _changed(self) -> None:
+        for changed in list(self.on_change):
+            changed()

@@ -1,0 +1,259 @@
+"""One call to a group: to its leader, to one node or to any, tried again under one deadline.
+
+Owns which failures are tried again and where; must not know what the calls mean. A call that hangs
+because its node was paused or cut off is noticed: after a second without an answer the other nodes
+are asked who leads, and if that has changed the call is made again there.
+"""
+
+import asyncio
+import copy
+import random
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Final, Literal, TypeVar
+
+from quorumlog.cluster.channels import Node, answer_of
+from quorumlog.cluster.retry import Backoff, Deadline
+from quorumlog.cluster.routing import Router
+from quorumlog.errors import (
+    ClosedError,
+    NotLeaderError,
+    Outcome,
+    QuorumlogError,
+    UnavailableError,
+)
+
+SUSPECT_AFTER_MS: Final = 1_000
+REDIRECTS_AT_ONCE: Final = 2  # Hints that are followed without a pause in between.
+
+_Answer = TypeVar("_Answer")
+Service = Literal["log", "admin", "consumer", "pop", "retry", "delay", "transaction", "lookup"]
+
+
+class Calls:
+    """Makes unary calls. `is_repeatable` calls do no harm when they are applied twice."""
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+        self._any_at = random.randrange(1 << 16)  # Clients spread over the replicas.
+        self.attempts = 0
+        self.retries = 0
+        self.is_closed = False
+
+    async def leader(
+        self,
+        service: Service,
+        method: str,
+        request: Any,
+        deadline: Deadline,
+        *,
+        is_repeatable: bool,
+        is_read: bool = False,
+        wait_ms: int = 0,
+    ) -> Any:
+        """Call the leader. `wait_ms` is how long it may wait on purpose before it answers.
+
+        Raises what the node said if that is not worth another attempt, DeadlineError when time ran
+        out, OutcomeUnknownError when a call that must not be repeated may have had an effect. Of
+        one that may be repeated the outcome of the DeadlineError says whether it may have had one.
+        """
+        attempt = _Attempts(
+            self, f"{method} at the leader{self._router.where}", deadline, is_repeatable, is_read
+        )
+        while True:
+            node = await attempt.within(self._router.leader)
+            try:
+                return await self._watched(node, service, method, request, deadline, wait_ms)
+            except QuorumlogError as error:
+                if isinstance(error, NotLeaderError):
+                    self._router.on_hint(error.leader_id, error.leader_address, node.address)
+                elif isinstance(error, UnavailableError):
+                    self._router.leader_failed(node.address)
+                await attempt.failed(error)
+
+    async def node(
+        self,
+        node: Node,
+        service: Service,
+        method: str,
+        request: Any,
+        deadline: Deadline,
+        *,
+        is_read: bool = True,
+    ) -> Any:
+        """Call one node, whatever its role; the call must be repeatable."""
+        attempt = _Attempts(self, f"{method} at {node.address}", deadline, True, is_read=is_read)
+        while True:
+            try:
+                return await self.once(node, service, method, request, deadline.remaining_s)
+            except QuorumlogError as error:
+                await attempt.failed(error)
+
+    async def any(self, service: Service, method: str, request: Any, deadline: Deadline) -> Any:
+        """Call the same node as last time, or the next one if that fails; a repeatable call."""
+        attempt = _Attempts(
+            self, f"{method} at any node{self._router.where}", deadline, True, is_read=True
+        )
+        while True:
+            addresses = self._router.addresses()
+            node = self._router.channels.get(addresses[self._any_at % len(addresses)])
+            timeout_s = min(deadline.remaining_s, max(deadline.timeout_ms / 4000, 1.0))
+            try:
+                return await self.once(node, service, method, request, timeout_s)
+            except QuorumlogError as error:
+                self._any_at += 1
+                await attempt.failed(error)
+
+    async def once(
+        self, node: Node, service: Service, method: str, request: Any, timeout_s: float
+    ) -> Any:
+        """Make one attempt."""
+        if self.is_closed:
+            raise ClosedError("the client is closed; connect again")
+        self.attempts += 1
+        stub = getattr(getattr(node, service), method)
+        return await answer_of(node.address, stub, request, timeout_s)
+
+    async def _watched(
+        self,
+        node: Node,
+        service: Service,
+        method: str,
+        request: Any,
+        deadline: Deadline,
+        wait_ms: int,
+    ) -> Any:
+        call = asyncio.ensure_future(
+            self.once(node, service, method, request, deadline.remaining_s)
+        )
+        try:
+            patience_s = (wait_ms + SUSPECT_AFTER_MS) / 1000
+            while not (await asyncio.wait({call}, timeout=patience_s))[0]:
+                patience_s = SUSPECT_AFTER_MS / 1000
+                # An answer that came while we asked says more than that another node leads.
+                if await has_moved(self._router, node.address) and not call.done():
+                    raise UnavailableError(
+                        f"{node.address} does not answer, and another node leads; ask that one",
+                        outcome=Outcome.UNKNOWN,
+                    )
+            return call.result()
+        finally:
+            if not call.done():
+                call.cancel()
+                await asyncio.gather(call, return_exceptions=True)
+            elif not call.cancelled():
+                call.exception()  # Who is cancelled as it fails does not take it, and nobody else.
+
+
+async def has_moved(router: Router, address: str) -> bool:
+    """Ask all nodes who leads, and say whether that is not the one at `address` any more."""
+    try:
+        await router.refresh(Deadline(SUSPECT_AFTER_MS))
+    except QuorumlogError:
+        return False  # Nobody knows better; whoever waits goes on waiting, under its deadline.
+    return router.leader_address not in ("", address)
+
+
+def in_doubt(error: QuorumlogError) -> QuorumlogError:
+    """Return the same error, which says that something may have been done all the same."""
+    if error.outcome is not Outcome.NOT_APPLIED:
+        return error
+    doubtful = copy.copy(error)  # Others may be told the same, and not be in doubt.
+    doubtful.outcome = Outcome.UNKNOWN
+    return doubtful
+
+
+def beside(error: BaseException, results: Iterable[object]) -> BaseException:
+    """Return what one of several calls raised, in doubt if another one did something, or may have.
+
+    `results` are those of all of them, answers and errors.
+    """
+    others = (result for result in results if result is not error)
+    is_alone = all(
+        isinstance(other, QuorumlogError) and other.outcome is Outcome.NOT_APPLIED
+        for other in others
+    )
+    return error if is_alone or not isinstance(error, QuorumlogError) else in_doubt(error)
+
+
+class Steps:
+    """A change that takes several calls: once one of them is done, no failure had no effect."""
+
+    def __init__(self) -> None:
+        self._is_begun = False
+
+    async def take(self, step: Awaitable[_Answer]) -> _Answer:
+        """Await the next call. Raises what it raises, in doubt if others were done before."""
+        try:
+            answer = await step
+        except QuorumlogError as error:
+            if not self._is_begun:
+                raise
+            raise in_doubt(error) from error
+        self._is_begun = True
+        return answer
+
+
+class _Attempts:
+    """The attempts of one call: whether there is another, and what is known if there is not."""
+
+    def __init__(
+        self, calls: Calls, what: str, deadline: Deadline, is_repeatable: bool, is_read: bool
+    ) -> None:
+        self._calls = calls
+        self._what = what
+        self._deadline = deadline
+        self._backoff = Backoff(deadline)
+        self._is_repeatable = is_repeatable
+        self._is_read = is_read
+        self._redirects = 0
+        self._count = 0
+        self._may_be_applied = False
+        self._last: QuorumlogError | None = None
+
+    async def within(self, find: Callable[[Deadline], Awaitable[Node]]) -> Node:
+        """Find a node under the deadline of the call; a failure counts as one of the call."""
+        try:
+            return await find(self._deadline)
+        except QuorumlogError as error:
+            if self._may_be_applied and error.retryable:
+                raise self._late(error) from error
+            raise self._final(error) from None
+
+    async def failed(self, error: QuorumlogError) -> None:
+        """Take in a failed attempt. Returns, after a pause, for another; else raises."""
+        self._count += 1
+        self._last = error
+        if error.outcome is Outcome.UNKNOWN:
+            self._may_be_applied = True
+            if not self._is_repeatable:
+                raise self._unknown(error) from error
+        if self._deadline.has_passed:
+            raise self._late(error) from error
+        if not error.retryable:
+            raise self._final(error)
+        self._calls.retries += 1
+        if isinstance(error, NotLeaderError | UnavailableError):
+            self._redirects += 1
+            if self._redirects <= REDIRECTS_AT_ONCE:
+                return
+        await self._backoff.pause(error.retry_after_ms)
+
+    def _final(self, error: QuorumlogError) -> QuorumlogError:
+        """A refusal of this attempt says nothing about the ones before."""
+        if self._may_be_applied and not self._is_read:
+            error = in_doubt(error)
+        error.attempts = self._count
+        return error
+
+    def _late(self, error: QuorumlogError) -> QuorumlogError:
+        if not self._may_be_applied or self._is_read:
+            return self._deadline.error(self._what, error, attempts=self._count)
+        if not self._is_repeatable:
+            return self._unknown(error)
+        # It may be repeated, and may have been applied all the same.
+        late = self._deadline.error(self._what, error, attempts=self._count)
+        late.outcome = Outcome.UNKNOWN
+        return late
+
+    def _unknown(self, error: QuorumlogError) -> QuorumlogError:
+        return self._deadline.error_unknown(self._what, error, attempts=self._count)

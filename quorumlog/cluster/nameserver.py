@@ -1,0 +1,250 @@
+"""The name server as a client sees it: its replicas, the groups of the cluster, routes, values.
+
+Owns which replica is asked: the given addresses in turn, until one has an answer; no leader is
+looked for, the replicas find theirs. It needs no cluster behind it, so a name server that runs
+alone is asked in the same way. Must not know the log.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Final, Self
+
+import grpc
+
+from quorumlog.arguments import checked
+from quorumlog.cluster.channels import Channels, stub
+from quorumlog.cluster.routing import parse_bootstrap
+from quorumlog.errors import (
+    DeadlineError,
+    Outcome,
+    QuorumlogError,
+    UnavailableError,
+    UnimplementedError,
+    from_rpc,
+)
+from quorumlog.pb import nameserver_pb2 as pb
+
+TIMEOUT_MS: Final = 10_000
+STATUS_TIMEOUT_MS: Final = 2_000  # Of each replica in `status`.
+_ASK_ANOTHER: Final = frozenset(
+    {"nameserver.off", "nameserver.failed", "nameserver.no_quorum", "node.shutting_down"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaStatus:
+    """One replica, or why there is none: `state` is then `off` or `down`, and `failure` says."""
+
+    server: str
+    state: str
+    address: str = ""
+    leader: str = ""
+    members: tuple[str, ...] = ()
+    node_id: int = 0
+    group: str = ""
+    term: int = 0
+    commit_index: int = 0
+    applied_index: int = 0
+    journal_size_bytes: int = 0
+    directory_size_bytes: int = 0
+    directory_size_bytes_max: int = 0
+    refused_connections: int = 0
+    is_encrypted: bool = False
+    failure: str = ""
+    problem: str = ""
+    refused_reports: int = 0
+    """Reports about brokers that it did not believe."""
+    group_problems: dict[str, str] = field(default_factory=dict)
+    """By group: why it can elect nobody, or for how long it has had no master."""
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """One broker that was heard of lately."""
+
+    broker_id: int
+    address: str
+    ha_address: str
+    role: str
+    epoch: int
+    silent_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicShare:
+    """One group, and its share of a topic. `master_id` 0: nobody takes appends at the moment."""
+
+    group: str
+    kind: str
+    cluster: str
+    master_id: int
+    epoch: int
+    read_queue_count: int
+    write_queue_count: int
+    permission: int
+    brokers: tuple[Broker, ...]
+    in_sync: tuple[int, ...]
+
+    @classmethod
+    def of(cls, share: pb.TopicShare) -> "TopicShare":
+        """Read it from the wire."""
+        brokers = tuple(
+            Broker(b.broker_id, b.address, b.ha_address, b.role, b.epoch, b.silent_ms)
+            for b in share.brokers
+        )
+        return cls(
+            share.group,
+            share.kind,
+            share.cluster,
+            share.master_id,
+            share.epoch,
+            share.read_queue_count,
+            share.write_queue_count,
+            share.permission,
+            brokers,
+            tuple(share.in_sync),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRoute:
+    """Where a topic lives; no shares: nobody alive knows it."""
+
+    topic: str
+    shares: tuple[TopicShare, ...]
+    rocketmq_json: str
+    """The same as RocketMQ's TopicRouteData."""
+
+
+@checked
+class NameServers:
+    """A client of the name server; start it with `async with`.
+
+    Every call raises QuorumlogError. Reads answer from one replica and need no quorum; a change is
+    confirmed, and if its outcome is unknown it may be repeated, or looked for.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str | Sequence[str],
+        *,
+        timeout_ms: int = TIMEOUT_MS,
+        credentials: grpc.ChannelCredentials | None = None,
+    ) -> None:
+        """`bootstrap` names client services of nodes, or of name servers that run alone."""
+        self._addresses = parse_bootstrap(bootstrap)
+        self._timeout_s = timeout_ms / 1000
+        self._channels = Channels(credentials)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._channels.close()
+
+    async def status(self) -> list[ReplicaStatus]:
+        """Ask all at once how they are: those that were named and those that they know of."""
+        found = await asyncio.gather(*map(self._status_of, self._addresses))
+        if all(one.state in ("off", "down") for one in found):
+            return list(found)
+        known = {broker.address for group in await self.groups() for broker in group.brokers}
+        others = sorted(known - set(self._addresses))
+        return [*found, *await asyncio.gather(*map(self._status_of, others))]
+
+    async def groups(self) -> list[TopicShare]:
+        """Return all groups of which a broker was heard of lately, by name, without a topic."""
+        answer = await self._ask("TopicRoute", pb.TopicRouteRequest())
+        return [TopicShare.of(share) for share in answer.shares]
+
+    async def route(self, topic: str) -> TopicRoute:
+        """Return where a topic lives."""
+        answer = await self._ask("TopicRoute", pb.TopicRouteRequest(topic=topic))
+        shares = tuple(TopicShare.of(share) for share in answer.shares)
+        return TopicRoute(topic, shares, answer.rocketmq_json)
+
+    async def get(self, namespace: str, key: str) -> str:
+        """Return a value. Raises NotFoundError."""
+        request = pb.GetValuesRequest(namespace=namespace, key=key)
+        answer = await self._ask("GetValues", request)
+        return str(answer.values[key])
+
+    async def get_all(self, namespace: str) -> dict[str, str]:
+        """Return all values of a namespace."""
+        answer = await self._ask("GetValues", pb.GetValuesRequest(namespace=namespace))
+        return dict(sorted(answer.values.items()))
+
+    async def put(
+        self, namespace: str, key: str, value: str, *, expected: str | None = None
+    ) -> None:
+        """Set a value; with `expected` only if that is the value now (`nameserver.changed`)."""
+        request = pb.PutValueRequest(namespace=namespace, key=key, value=value, expected=expected)
+        await self._ask("PutValue", request)
+
+    async def delete(self, namespace: str, key: str) -> None:
+        """Remove a value. Raises NotFoundError."""
+        await self._ask("DeleteValue", pb.DeleteValueRequest(namespace=namespace, key=key))
+
+    async def _ask(self, method: str, request: Any) -> Any:
+        """Ask one replica after the other until one has an answer."""
+        told: QuorumlogError | None = None
+        for address in self._addresses:
+            try:
+                return await self._once(address, method, request, self._timeout_s)
+            except QuorumlogError as error:
+                if not _may_ask_another(error):
+                    raise
+                # That it may work later says more than that it cannot work there.
+                if told is None or (error.retryable and not told.retryable):
+                    told = error
+        assert told is not None, "there are no addresses"
+        raise told
+
+    async def _once(self, address: str, method: str, request: Any, timeout_s: float) -> Any:
+        channel = self._channels.get(address).channel
+        try:
+            return await getattr(stub(channel, pb.DESCRIPTOR), method)(request, timeout=timeout_s)
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc(error, address) from None
+
+    async def _status_of(self, server: str) -> ReplicaStatus:
+        request = pb.NameServerStatusRequest()
+        try:
+            found = await self._once(server, "NameServerStatus", request, STATUS_TIMEOUT_MS / 1000)
+        except QuorumlogError as error:
+            state = "off" if error.code == "nameserver.off" else "down"
+            return ReplicaStatus(server, state, failure=str(error))
+        return ReplicaStatus(
+            server,
+            found.state,
+            found.address,
+            found.leader,
+            tuple(found.members),
+            found.node_id,
+            found.group,
+            found.term,
+            found.commit_index,
+            found.applied_index,
+            found.journal_size_bytes,
+            found.directory_size_bytes,
+            found.directory_size_bytes_max,
+            found.refused_connections,
+            found.is_encrypted,
+            found.failure,
+            found.problem,
+            found.refused_reports,
+            {one.group: one.problem for one in found.group_problems},
+        )
+
+
+def _may_ask_another(error: QuorumlogError) -> bool:
+    if error.code in _ASK_ANOTHER:
+        return True
+    is_away = isinstance(error, UnavailableError | DeadlineError | UnimplementedError)
+    return is_away and error.outcome is Outcome.NOT_APPLIED

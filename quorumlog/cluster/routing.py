@@ -1,0 +1,417 @@
+"""Where things are in one broker group: its nodes, its leader, its queues of topics.
+
+Owns what this client believes of the group and the search for the leader; must not know what is
+sent there, nor how several groups make one cluster: what an answer says of others is handed on.
+One search runs at a time and everybody waits for it. It asks all known nodes at once, again every
+25 to 50 ms until one of them says of itself that it leads: after the death of a leader the next
+append is then late by the election and little else. A leader that was suspected is believed again
+only when it answers itself, or under a higher term.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from quorumlog.cluster.channels import CHANNELS_MAX, Channels, Node, answer_of
+from quorumlog.cluster.retry import Deadline
+from quorumlog.errors import (
+    InvalidRequestError,
+    QuorumlogError,
+    UnavailableError,
+    UnimplementedError,
+    WrongClusterError,
+)
+from quorumlog.pb import log_pb2
+
+BOOTSTRAP_MAX: Final = 16
+NODES_MAX: Final = (CHANNELS_MAX - BOOTSTRAP_MAX) // 2  # Old and new ones have room together.
+TOPICS_MAX: Final = 16_384  # Routes that are kept; the oldest goes first.
+POLL_MIN_MS: Final = 25
+POLL_MAX_MS: Final = 50
+ANSWER_TIMEOUT_MS: Final = 1_000  # Of one question; a node that is paused must not hold us up.
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRoute:
+    """A topic's queues in one group. `permission`: 4 read, 2 write, 6 both, as in RocketMQ."""
+
+    topic: str
+    queue_count: int
+    permission: int
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """What a broker group said of itself. `leader_id` is 0 while it has no leader.
+
+    `groups` has this group and all others of the cluster, by name.
+    """
+
+    cluster_id: str
+    term: int
+    leader_id: int
+    leader_address: str
+    nodes: dict[int, str]
+    topics: dict[str, TopicRoute]
+    group: str = ""
+    groups: "tuple[Route, ...]" = ()
+
+
+@dataclass(slots=True)
+class RouterStats:
+    """Counts since the start of the client."""
+
+    searches: int = 0
+    questions: int = 0
+    leader_changes: int = 0
+
+
+@dataclass(slots=True)
+class _Round:
+    """What the answers of one round say. The best leader is of the highest term, then confirmed."""
+
+    term: int = -1
+    is_confirmed: bool = False  # It says so itself.
+    leader_id: int = 0
+    leader_address: str = ""
+    answered: set[int] = field(default_factory=set)  # Node ids.
+    last_error: QuorumlogError | None = None
+    is_final: bool = False  # The error is one that asking again does not change.
+
+    def offer(self, term: int, leader_id: int, address: str, *, is_confirmed: bool) -> None:
+        """Take this leader if it is better than the one so far."""
+        if (term, is_confirmed) > (self.term, self.is_confirmed):
+            self.term, self.is_confirmed = term, is_confirmed
+            self.leader_id, self.leader_address = leader_id, address
+
+
+Heard = Callable[[log_pb2.RouteResponse, str], None]
+"""Is told of each answer, and of the address that gave it; empty: one of this group."""
+
+
+class Router:
+    """The client's view of one group. All of it belongs to one event loop."""
+
+    def __init__(
+        self,
+        channels: Channels,
+        bootstrap: Sequence[str],
+        cluster_id: str | None = None,
+        *,
+        group: str = "",
+        heard: Heard | None = None,
+    ) -> None:
+        """`group` empty: that of the first node that answers."""
+        if not 0 < len(bootstrap) <= BOOTSTRAP_MAX:
+            raise InvalidRequestError(f"{len(bootstrap)} addresses; give 1 to {BOOTSTRAP_MAX}")
+        self.channels = channels
+        self.bootstrap = tuple(bootstrap)
+        self.cluster_id = cluster_id or ""
+        self.group = group
+        self._is_told = bool(group)  # Somebody said which group is there: it has to say the same.
+        self.where = ""  # For errors: " of group g1" when there are others.
+        self.answered_s = 0.0  # When a node of the group answered last, by the monotonic clock.
+        self.stats = RouterStats()
+        self._heard = heard
+        self._strangers: set[str] = set()  # Of `bootstrap`: nodes of other groups.
+        self.nodes: dict[int, str] = {}
+        self.term = 0
+        self.leader_id = 0
+        self.batch_size_bytes_max = 0  # 0: not known yet.
+        self.body_size_bytes_max = 0
+        self._leader_address = ""  # Empty: to be searched for.
+        self._suspected = ""  # Address and term of a leader that failed us.
+        self._suspected_term = -1
+        self._topics: dict[str, TopicRoute] = {}
+        self._lacked: dict[str, None] = {}  # Topics that the leader said it does not have.
+        self._search_task: asyncio.Task[None] | None = None
+        self._random = random.Random()
+        self._last_error: QuorumlogError | None = None
+        self._is_final = False  # See _Round.
+        self._is_answered = False  # Somebody answered in the last round.
+
+    # What is known.
+
+    @property
+    def leader_address(self) -> str:
+        """Of the leader as far as is known; empty while it is searched for."""
+        return self._leader_address
+
+    @property
+    def is_final(self) -> bool:
+        """Say whether the last search failed for a reason that does not pass."""
+        return self._is_final
+
+    def addresses(self) -> list[str]:
+        """All addresses at which a node may be, those of known nodes first."""
+        others = (address for address in self.bootstrap if address not in self._strangers)
+        return list(dict.fromkeys([*self.nodes.values(), *others]))
+
+    def node(self, node_id: int) -> Node:
+        """Return the node of that id. Raises InvalidRequestError if the cluster has none."""
+        address = self.nodes.get(node_id)
+        if address is None:
+            known = ", ".join(map(str, sorted(self.nodes))) or "none"
+            raise InvalidRequestError(f"no node {node_id}; known are {known}")
+        return self.channels.get(address)
+
+    def topic(self, topic: str) -> TopicRoute | None:
+        """Return what is known of a topic, without asking."""
+        return self._topics.get(topic)
+
+    def lacks(self, topic: str) -> bool:
+        """Say whether the leader was asked for a topic and does not have it."""
+        return topic in self._lacked
+
+    def asked_topics(self) -> list[str]:
+        """Return the topics that somebody asked for, the latest last."""
+        return [*self._lacked, *self._topics]
+
+    def forget_topic(self, topic: str) -> None:
+        """Ask again before the topic is used next."""
+        self._topics.pop(topic, None)
+        self._lacked.pop(topic, None)
+
+    def view(self, topics: Sequence[str] = ()) -> Route:
+        """Return all that is known, as a value."""
+        routes = {name: self._topics[name] for name in topics if name in self._topics}
+        return Route(
+            self.cluster_id,
+            self.term,
+            self.leader_id if self._leader_address else 0,
+            self._leader_address,
+            dict(self.nodes),
+            routes,
+            self.group,
+        )
+
+    # The leader.
+
+    async def leader(self, deadline: Deadline) -> Node:
+        """Return the leader, searched for if it is not known.
+
+        Raises the reason when none was found before the deadline; nothing was sent then.
+        """
+        while True:
+            address = self._leader_address
+            if address:
+                return self.channels.get(address)
+            if deadline.has_passed:
+                what = f"finding the leader{self.where}"
+                raise deadline.error(what, self._last_error, attempts=0)
+            await self._wait_for_search(deadline, until_found=True)
+            if self._is_final and self._last_error is not None:
+                raise self._last_error
+
+    def leader_failed(self, address: str) -> None:
+        """Say that the leader at `address` broke its connection or denied to lead; search anew."""
+        if address == self._leader_address:
+            self._suspected, self._suspected_term = address, self.term
+            self._leader_address = ""
+
+    def on_term(self, term: int) -> None:
+        """Learn the term of an answer, so that leaders of earlier terms are not believed."""
+        self.term = max(self.term, term)
+
+    def on_hint(self, leader_id: int, leader_address: str, asked: str) -> None:
+        """Believe a node that says who leads instead of itself, unless that one failed us."""
+        self.leader_failed(asked)
+        hinted = leader_address or self.nodes.get(leader_id, "")
+        if hinted and hinted not in (asked, self._suspected) and not self._leader_address:
+            if leader_id:
+                self.nodes.setdefault(leader_id, hinted)
+            self._lead(leader_id, hinted)
+
+    async def refresh(self, deadline: Deadline) -> None:
+        """Ask all nodes who leads, once, without forgetting the present leader meanwhile.
+
+        Raises the reason if no node answered.
+        """
+        await self._wait_for_search(deadline, until_found=False)
+        if not self._is_answered:
+            raise self._last_error or UnavailableError("no node answered in time; ask again")
+
+    async def _wait_for_search(self, deadline: Deadline, *, until_found: bool) -> None:
+        """Wait for the one search that runs, started if there is none. It outlives its starter."""
+        self.channels.check_open()
+        task = self._search_task
+        if task is None or task.done():
+            self.stats.searches += 1
+            task = asyncio.create_task(self._search(deadline, until_found))
+            self._search_task = task
+        done, _ = await asyncio.wait({task}, timeout=max(0.0, deadline.remaining_s))
+        self.channels.check_open()  # Else who waited would be cancelled with the search.
+        if done:
+            task.result()
+
+    async def _search(self, deadline: Deadline, until_found: bool) -> None:
+        while True:
+            present = self._leader_address
+            found = await self._ask_all("" if until_found else present)
+            self._last_error, self._is_final = found.last_error, found.is_final
+            self._is_answered = bool(found.answered)
+            if self._leader_address != present:
+                return  # A hint was faster.
+            if found.leader_address:
+                self._last_error = None
+                self._lead(found.leader_id, found.leader_address)
+                await self.channels.keep_only({*self.addresses(), found.leader_address})
+                return
+            if not until_found or found.is_final or deadline.has_passed:
+                return
+            pause_ms = self._random.uniform(POLL_MIN_MS, POLL_MAX_MS)
+            await asyncio.sleep(min(pause_ms / 1000, max(0.0, deadline.remaining_s)))
+
+    async def _ask_all(self, doubted: str) -> _Round:
+        """Ask all nodes at once; return as soon as the answers suffice to tell who leads."""
+        found = _Round()
+        asked = [asyncio.create_task(self._ask(address)) for address in self.addresses()]
+        try:
+            for answer in asyncio.as_completed(asked):
+                self._weigh(found, *await answer)
+                if self._suffices(found, doubted):
+                    break
+        finally:
+            for task in asked:
+                task.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
+        return found
+
+    def _suffices(self, found: _Round, doubted: str) -> bool:
+        """A leader whom we need not doubt, or the word of a majority: one of it knows the term."""
+        is_doubted = found.leader_address in (doubted, self._suspected)
+        if found.is_confirmed and found.term >= self.term and not is_doubted:
+            return True
+        return bool(found.leader_address) and len(found.answered) > len(self.nodes) // 2
+
+    def _weigh(
+        self, found: _Round, address: str, answer: "log_pb2.RouteResponse | QuorumlogError"
+    ) -> None:
+        if isinstance(answer, QuorumlogError):
+            found.last_error = answer
+            # One node that is not of our cluster spoils the search only if no other answers.
+            is_final = isinstance(answer, WrongClusterError | UnimplementedError)
+            found.is_final = is_final and not found.answered
+            return
+        found.is_final = False
+        if self._is_stranger(answer):
+            self._strangers.add(address)
+            text = (
+                f"{address} is of group {answer.group} of cluster {answer.cluster_id}, not of "
+                f"{self.group} of {self.cluster_id}; use its own"
+            )
+            found.last_error = UnavailableError(text)
+            if self._heard is not None:
+                self._heard(answer, address)
+            return
+        found.answered.add(answer.node_id)
+        self._learn(answer)
+        if answer.leader_id and answer.leader_id == answer.node_id:
+            found.offer(answer.term, answer.leader_id, address, is_confirmed=True)
+            return
+        named = self.nodes.get(answer.leader_id, "")
+        is_dead = named == self._suspected and answer.term <= self._suspected_term
+        if named and not is_dead:
+            found.offer(answer.term, answer.leader_id, named, is_confirmed=False)
+        else:
+            found.last_error = UnavailableError(f"{address} knows no leader; wait a moment")
+
+    async def survey(self, addresses: Sequence[str]) -> None:
+        """Ask nodes at these addresses once, whatever group they are of."""
+        answers = await asyncio.gather(*(self._ask(address) for address in addresses))
+        for address, answer in answers:
+            self._weigh(_Round(), address, answer)
+
+    async def refresh_topics(self, topics: Sequence[str]) -> bool:
+        """Ask the leader anew where these topics are; False if it is not there to answer."""
+        address = self._leader_address
+        if not address:
+            return False
+        _, answer = await self._ask(address, topics)
+        if isinstance(answer, QuorumlogError) or answer.leader_id != answer.node_id:
+            return False
+        self.learn_topics(answer, topics)
+        return True
+
+    async def _ask(
+        self, address: str, topics: Sequence[str] = ()
+    ) -> "tuple[str, log_pb2.RouteResponse | QuorumlogError]":
+        self.stats.questions += 1
+        request = log_pb2.RouteRequest(cluster_id=self.cluster_id, topics=topics)
+        try:
+            route = self.channels.get(address).log.Route
+            return address, await answer_of(address, route, request, ANSWER_TIMEOUT_MS / 1000)
+        except QuorumlogError as error:
+            return address, error
+
+    # Learning.
+
+    def _lead(self, leader_id: int, address: str) -> None:
+        if (leader_id, address) != (self.leader_id, self._leader_address):
+            self.stats.leader_changes += bool(self.leader_id) and leader_id != self.leader_id
+            self.leader_id, self._leader_address = leader_id, address
+        if address == self._suspected:
+            self._suspected, self._suspected_term = "", -1
+
+    def _is_stranger(self, response: log_pb2.RouteResponse) -> bool:
+        """A node of another group or cluster. Nodes of before there were groups name none, and
+        nobody tells of those."""
+        if self.cluster_id and response.cluster_id != self.cluster_id:
+            return True
+        if self._is_told:
+            return response.group != self.group
+        return bool(self.group and response.group) and response.group != self.group
+
+    def _learn(self, response: log_pb2.RouteResponse) -> None:
+        self.cluster_id = self.cluster_id or response.cluster_id
+        self.group = self.group or response.group
+        self.answered_s = time.monotonic()
+        if self._heard is not None:
+            self._heard(response, "")
+        if response.term >= self.term and response.nodes:
+            self.term = response.term
+            nodes = {node.node_id: node.address for node in response.nodes if node.address}
+            self.nodes = dict(list(nodes.items())[:NODES_MAX])
+        self.batch_size_bytes_max = response.batch_size_bytes_max or self.batch_size_bytes_max
+        self.body_size_bytes_max = response.body_size_bytes_max or self.body_size_bytes_max
+        for topic in response.topics:
+            self.forget_topic(topic.topic)
+            if len(self._topics) >= TOPICS_MAX:
+                del self._topics[next(iter(self._topics))]
+            self._topics[topic.topic] = TopicRoute(topic.topic, topic.queue_count, topic.permission)
+
+    def learn_topics(self, response: log_pb2.RouteResponse, asked: Sequence[str]) -> None:
+        """Take in the answer of the leader to a question for topics; what it left out is gone."""
+        if self._is_stranger(response):
+            return
+        for topic in asked:
+            self.forget_topic(topic)
+        self._learn(response)
+        if response.leader_id == response.node_id:
+            self._lacked.update(dict.fromkeys(name for name in asked if name not in self._topics))
+            while len(self._lacked) > TOPICS_MAX:
+                del self._lacked[next(iter(self._lacked))]
+
+    async def close(self) -> None:
+        """Close all connections and end the search: whoever waits for it gets a ClosedError."""
+        await self.channels.close()
+        task, self._search_task = self._search_task, None
+        if task is not None and not task.done():
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+def parse_bootstrap(bootstrap: str | Sequence[str]) -> tuple[str, ...]:
+    """Split and check "host:port,host:port". Raises InvalidRequestError."""
+    parts = bootstrap.split(",") if isinstance(bootstrap, str) else list(bootstrap)
+    addresses = tuple(dict.fromkeys(part.strip() for part in parts if part.strip()))
+    for address in addresses:
+        host, separator, port = address.rpartition(":")
+        if not host or not separator or not port.isdecimal() or not 0 < int(port) < 65536:
+            raise InvalidRequestError(f"address {address!r} makes no sense; use host:port")
+    if not addresses:
+        raise InvalidRequestError("no address is given; use host:port,host:port")
+    return addresses

@@ -1,0 +1,412 @@
+"""The pull consumer: reads queues from explicit positions, and remembers nothing elsewhere.
+
+Owns iteration, one message or one batch at a time, which the group consumer shares; must not know
+of consumer groups. Queues are read ahead side by side; order holds within a queue. A broker group
+that is down does not keep the queues of the others from being read.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Literal, Self
+
+from quorumlog.arguments import checked
+from quorumlog.cluster.broker_groups import BrokerGroup
+from quorumlog.cluster.channels import is_cancelled
+from quorumlog.cluster.close_once import Ending
+from quorumlog.cluster.retry import Deadline
+from quorumlog.consume.prefetch import PATIENCE_MS, Fetcher, FetchOptions, Inbox
+from quorumlog.consume.reads import Freshness, Reads, unknown_topic
+from quorumlog.errors import (
+    ClosedError,
+    InvalidRequestError,
+    OffsetOutOfRangeError,
+    QuorumlogError,
+)
+from quorumlog.records.message import Message, MessageBatch
+from quorumlog.records.options import Consistency, Position
+from quorumlog.records.queues import Pair, Queue, queue_in
+
+QUEUES_MAX = 4_096  # Of one consumer: each has a task and a parked call.
+START_MS = 2_000  # For groups other than the one that answers first, before one goes on without.
+_log = logging.getLogger("quorumlog.consumer")
+
+
+class BatchIterator:
+    """Iterates over batches of a consumer: the fast path."""
+
+    def __init__(self, consumer: "Consumption") -> None:
+        self._consumer = consumer
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> MessageBatch:
+        batch = await self._consumer.next_batch()
+        if batch is None:
+            raise StopAsyncIteration
+        return batch
+
+
+class Consumption:
+    """What both consumers share: fetchers, what was handed out, iteration."""
+
+    def __init__(self, reads: Reads, options: FetchOptions) -> None:
+        Deadline(options.timeout_ms)  # Checks it.
+        if options.prefetch < 1:
+            raise InvalidRequestError(f"prefetch is {options.prefetch}; use 1 or more")
+        if options.held_size_bytes_max < 1 or options.held_count_max < 1:
+            held = f"{options.held_size_bytes_max} and {options.held_count_max}"
+            raise InvalidRequestError(f"limits of what is read ahead are {held}; use 1 or more")
+        self._reads = reads
+        self._options = options
+        self._inbox = Inbox(options.held_size_bytes_max, options.held_count_max)
+        self._inbox.is_finished = self._is_finished
+        self._fetchers: dict[Queue, Fetcher] = {}
+        self._handed: dict[Queue, int] = {}  # After the last message that was handed out.
+        # Where what was handed out last began; it is processed when the next is asked for.
+        self._in_hand: tuple[Queue, int] | None = None
+        self._in_hand_count = 0
+        self._current: MessageBatch | None = None  # Of which messages are handed out one by one.
+        self._at = 0
+        self._taking = asyncio.Lock()  # Held by who replaces the current batch.
+        self._starting = asyncio.Lock()
+        self._beginning: asyncio.Task[None] | None = None
+        self._is_started = False
+        self._is_closed = False
+        self.ending = Ending()
+
+    async def start(self) -> None:
+        """Begin to fetch; iterating does it too. Raises ClosedError if it is closed meanwhile.
+
+        Raises UnknownTopicError, InvalidRequestError, or what kept all nodes from answering.
+        """
+        async with self._starting:
+            if self._is_started:
+                return
+            self._check_open()
+            self._beginning = asyncio.create_task(self._begin())
+            try:
+                await self._beginning
+            except asyncio.CancelledError:
+                if is_cancelled():
+                    raise
+                self._check_open()  # It was `_give_up_starting`.
+                raise
+            self._is_started = True
+
+    async def _begin(self) -> None:
+        """Find out what is to be read, and begin to fetch it."""
+        raise NotImplementedError
+
+    async def _give_up_starting(self) -> None:
+        """Be closed from now on: what is fetched is all that ever will be."""
+        self._is_closed = True
+        self._inbox.wake()
+        if self._beginning is not None:
+            self._beginning.cancel()
+        async with self._starting:
+            pass  # Whoever was starting has noticed.
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message:
+        while (message := self.next_ready()) is None:
+            spent = self._current
+            async with self._taking:
+                if self._current is not spent:
+                    continue  # Another task was faster: what it took is not thrown away.
+                self._current = None
+                taken = await self._next()
+                if taken is None:
+                    raise StopAsyncIteration
+                self._current, self._at = taken, 0
+        return message
+
+    def next_ready(self) -> Message | None:
+        """Hand out the next message of the batch that was begun; None if nothing is left of it.
+
+        It waits for nothing, and may be called from another thread, by one at a time.
+        """
+        current, at = self._current, self._at
+        if current is None or at >= len(current.messages):
+            return None
+        self._at = at + 1
+        self._hand_out(current, at, at + 1)
+        return current.messages[at]
+
+    def batches(self) -> BatchIterator:
+        """Iterate over batches instead of messages."""
+        return BatchIterator(self)
+
+    async def next_batch(self) -> MessageBatch | None:
+        """Wait for a batch; None when all is read. What is left of a begun one comes first."""
+        current, self._current = self._current, None
+        batch = None if current is None else _rest(current, self._at)
+        if batch is None:
+            batch = await self._next()
+        if batch is not None:
+            self._hand_out(batch, 0, len(batch.messages))
+        return batch
+
+    def _hand_out(self, batch: MessageBatch, lo: int, hi: int) -> None:
+        """Note that messages [lo, hi) of a batch are handed out, and so all before processed."""
+        messages, queue = batch.messages, batch.queue
+        self._in_hand, self._in_hand_count = (queue, messages[lo].queue_offset), hi - lo
+        # The last one takes along those that were filtered out behind it.
+        is_last = hi == len(messages)
+        self._handed[queue] = batch.next_offset if is_last else messages[hi - 1].queue_offset + 1
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ClosedError("the consumer is closed; make another one")
+
+    async def _next(self) -> MessageBatch | None:
+        self._check_open()
+        if not self._is_started:
+            await self.start()
+        self._in_hand = None
+        return await self._inbox.get()
+
+    def _is_finished(self) -> bool:
+        return self._is_closed
+
+    def _fetch(self, queue: Queue, offset: int, end_offset: int | None = None) -> None:
+        self._check_open()  # Nobody would stop it.
+        assert queue not in self._fetchers, f"{queue} is fetched already"
+        self._handed[queue] = offset
+        self._fetchers[queue] = Fetcher(
+            self._reads, queue, offset, self._options, self._inbox, end_offset=end_offset
+        )
+
+    async def _stop_fetching(self, queue: Queue) -> None:
+        fetcher = self._fetchers.pop(queue)
+        await fetcher.stop()
+        current = self._current
+        if current is not None and current.queue == queue:
+            self._current = None
+
+    @property
+    def is_closed(self) -> bool:
+        """Say whether it was closed."""
+        return self._is_closed
+
+    async def close(self) -> None:
+        """End it. Iterating raises ClosedError from now on."""
+        await self.ending.once(self._close)
+
+    async def _close(self) -> None:
+        await self._give_up_starting()
+        await self._stop_all()
+
+    async def _stop_all(self) -> None:
+        for queue in list(self._fetchers):
+            await self._stop_fetching(queue)
+
+    def _on_helper_ended(self, task: "asyncio.Task[None]") -> None:
+        """What keeps a task beside from going on, the program is told when it asks for more."""
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Exception):
+            self._inbox.fail(error)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+@checked
+class PullConsumer(Consumption):
+    """Reads queues of one topic from a position on. Made by `client.pull_consumer()`.
+
+    Iterate over it for messages, or over `batches()`. With `until="end"` it ends where the queues
+    ended when it started; else it waits for more for ever. A queue that is added to the topic later
+    is not read.
+
+    Of several broker groups, those that are down do not stop it: it waits for them meanwhile. With
+    `until="end"` it raises, when all else is read, what kept it from reading the rest.
+    """
+
+    def __init__(
+        self,
+        reads: Reads,
+        topic: str,
+        options: FetchOptions,
+        *,
+        queues: Sequence[int | Pair] | None,
+        position: Position,
+        until: Literal["end"] | None,
+    ) -> None:
+        if until not in (None, "end"):
+            raise InvalidRequestError(f"until is {until!r}; use 'end' or None")
+        super().__init__(reads, options)
+        self.topic = topic
+        self._wanted = None if queues is None else [queue_in(topic, queue) for queue in queues]
+        self._position = position
+        self._until = until
+        self._late: set[asyncio.Task[None]] = set()  # Groups that are waited for.
+
+    async def _begin(self) -> None:
+        freshness = self._options.freshness
+        groups = self._reads.asked_groups(freshness)
+        if self._wanted is not None:
+            named = (self._reads.group_of(queue, freshness) for queue in self._wanted)
+            groups = tuple(dict.fromkeys(named))
+        if len(groups) == 1:
+            if not await self._begin_in(groups[0]):
+                raise unknown_topic(self.topic)
+        else:
+            self._options = replace(self._options, is_patient=self._until is None)
+            self._inbox.defers_errors = True
+            try:
+                await self._begin_all(groups)
+            except BaseException:
+                await self._stop_all()
+                raise
+
+    async def _begin_all(self, groups: Sequence[BrokerGroup]) -> None:
+        """Begin with the groups that answer; the others are waited for beside it."""
+        loop = asyncio.get_running_loop()
+        patience_s = loop.time() + START_MS / 1000
+        tasks = {asyncio.create_task(self._attend(group)) for group in groups}
+        self._late = set(tasks)
+        while (waiting := [task for task in tasks if not task.done()]) and (
+            not self._fetchers or loop.time() < patience_s
+        ):
+            left_s = max(0.0, patience_s - loop.time()) if self._fetchers else None
+            await asyncio.wait(waiting, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+        failed = [task.exception() for task in tasks if task.done()]
+        errors = [error for error in failed if error is not None]
+        fatal = [e for e in errors if not isinstance(e, QuorumlogError) or not e.retryable]
+        if fatal or not self._fetchers:
+            raise (fatal or errors or [unknown_topic(self.topic)])[0]
+        for task in tasks:
+            task.add_done_callback(self._on_attended)
+
+    def _on_attended(self, task: "asyncio.Task[None]") -> None:
+        self._late.discard(task)
+        self._on_helper_ended(task)
+        self._inbox.wake()
+
+    async def _attend(self, group: BrokerGroup) -> None:
+        """Begin with a group, also one that is down: for ever, if reading has no end either."""
+        while True:
+            try:
+                await self._begin_in(group)
+                return
+            except QuorumlogError as error:
+                if self._until or not error.retryable:
+                    raise
+                _log.warning("%s: group %s is waited for: %s", self.topic, group.name, error)
+            await asyncio.sleep(PATIENCE_MS / 1000)
+
+    async def _begin_in(self, group: BrokerGroup) -> bool:
+        """Begin to fetch the queues of one group; False if it has none of the topic."""
+        deadline, freshness = Deadline(self._options.timeout_ms), self._options.freshness
+        there = await self._reads.group_queues(group, [self.topic], freshness, deadline)
+        queues = there
+        if self._wanted is not None:
+            mine = [q for q in self._wanted if self._reads.group_of(q, freshness) is group]
+            if not there and mine:
+                raise unknown_topic(self.topic)
+            queues = [Queue(q.topic, q.queue_id, group.name) for q in dict.fromkeys(mine)]
+            wrong = [queue for queue in queues if queue not in there]
+            if wrong:
+                text = f"there is no queue {wrong[0]}; use one of the {len(there)} that there are"
+                raise InvalidRequestError(text)
+        if len(queues) + len(self._fetchers) > QUEUES_MAX:
+            raise InvalidRequestError(f"{self.topic} has more than {QUEUES_MAX} queues; name some")
+        ends: dict[Queue, int] = {}
+        if self._until:
+            ends = await self._reads.positions(queues, "end", freshness, deadline)
+        offsets = await self._reads.positions(queues, self._position, freshness, deadline)
+        for queue in queues:
+            self._fetch(queue, offsets[queue], ends.get(queue))
+        return bool(there)
+
+    def queue_offsets(self) -> dict[Queue, int]:
+        """Return the offset of the next message to be handed out, by queue."""
+        return dict(self._handed)
+
+    def offsets(self) -> dict[int, int]:
+        """Return the offset of the next message to be handed out, by queue id.
+
+        Raises InvalidRequestError when queues of several groups are read: see `queue_offsets`.
+        """
+        if len({queue.group for queue in self._handed}) > 1:
+            text = "queues of several groups have the same numbers; use queue_offsets()"
+            raise InvalidRequestError(text)
+        return {queue.queue_id: offset for queue, offset in self._handed.items()}
+
+    async def seek(self, queue_id: int | Pair, position: Position) -> None:
+        """Go on from another position of one queue. What was fetched of it is forgotten.
+
+        Raises OffsetOutOfRangeError, and goes on where it was, for an offset that is not there.
+        """
+        if not self._is_started:
+            await self.start()
+        deadline, freshness = Deadline(self._options.timeout_ms), self._options.freshness
+        named = queue_in(self.topic, queue_id)
+        named = Queue(named.topic, named.queue_id, self._reads.group_of(named, freshness).name)
+        if named not in self._fetchers:
+            read = ", ".join(map(str, sorted(self._fetchers)[:20]))
+            raise InvalidRequestError(f"{named} is not read by this consumer; use one of {read}")
+        offsets = await self._reads.positions([named], position, freshness, deadline)
+        await self._check_there(named, offsets[named], freshness, deadline)
+        end = None
+        if self._until:
+            end = (await self._reads.positions([named], "end", freshness, deadline))[named]
+        self._check_open()
+        await self._stop_fetching(named)
+        self._fetch(named, offsets[named], end)
+
+    async def _check_there(
+        self, queue: Queue, offset: int, freshness: Freshness, deadline: Deadline
+    ) -> None:
+        """Refuse to go where nothing is: fetching would fail, and with it all of the queues."""
+        if freshness.consistency is Consistency.LOCAL:
+            return  # That replica may lag, and is waited for.
+        (there,) = await self._reads.queue_offsets([queue], freshness, deadline)
+        if not there.min_offset <= offset <= there.max_offset:
+            raise OffsetOutOfRangeError(
+                f"offset {offset} of {queue} is outside of [{there.min_offset}, "
+                f"{there.max_offset}]; reading goes on where it was",
+                min_offset=there.min_offset,
+                max_offset=there.max_offset,
+            )
+
+    async def _stop_all(self) -> None:
+        late, self._late = self._late, set()
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
+        await super()._stop_all()
+
+    def _is_finished(self) -> bool:
+        if self._is_closed:
+            return True
+        return not self._late and all(fetcher.is_done for fetcher in self._fetchers.values())
+
+
+def _rest(batch: MessageBatch, at: int) -> MessageBatch | None:
+    """Return what is left of a batch; None if nothing is."""
+    messages = batch.messages[at:]
+    if not messages:
+        return None
+    size_bytes = sum(message.size_bytes for message in messages)
+    return replace(
+        batch,
+        first_offset=messages[0].queue_offset,
+        messages=messages,
+        size_bytes=size_bytes,
+    )

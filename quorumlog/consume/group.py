@@ -1,0 +1,421 @@
+"""The group consumer: shares queues with the other members of its group, and stores offsets.
+
+Owns what has been processed and stored, over all broker groups; must not know how queues are
+fetched, nor how they are divided (`membership`). At least once: an offset is stored only after the
+messages below it were processed, and a message counts as processed when the next one is asked for.
+A member that loses a queue stores its offset and forgets what it had fetched; what was handed out
+and not yet processed comes again elsewhere.
+"""
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Final, Literal
+
+from quorumlog.arguments import checked
+from quorumlog.cluster.broker_groups import BrokerGroup, BrokerGroups
+from quorumlog.cluster.calls import beside
+from quorumlog.cluster.retry import Deadline
+from quorumlog.consume.consumer import START_MS, Consumption
+from quorumlog.consume.local_offsets import LocalOffsets
+from quorumlog.consume.membership import Identity, Membership
+from quorumlog.consume.prefetch import FetchOptions
+from quorumlog.consume.reads import Reads, unknown_topic
+from quorumlog.consume.rebalance import Strategy, strategy_of
+from quorumlog.consume.redelivery import RETRY_PREFIX, Redeliveries, Redelivery
+from quorumlog.errors import InvalidRequestError, QuorumlogError
+from quorumlog.pb import common_pb2, consumer_pb2
+from quorumlog.records.message import Message
+from quorumlog.records.options import FIRST, Position, parse_position
+from quorumlog.records.queues import Offsets, Queue
+
+COMMIT_INTERVAL_MS_MIN: Final = 10
+TOPICS_MAX: Final = 256
+_log = logging.getLogger("quorumlog.group")
+
+Mode = Literal["clustering", "broadcasting"]
+
+
+@checked
+class GroupConsumer(Consumption):
+    """Consumes topics as a member of a group. Made by `client.group_consumer()`.
+
+    Clustering: each queue belongs to one member at a time, and offsets are stored in the cluster.
+    Broadcasting: every member reads everything, and keeps its offsets to itself.
+    """
+
+    def __init__(
+        self,
+        reads: Reads,
+        groups: BrokerGroups,
+        options: FetchOptions,
+        *,
+        group: str,
+        topics: Sequence[str],
+        client_id: str,
+        mode: Mode,
+        strategy: str | Strategy,
+        position: Position,
+        auto_commit: bool,
+        commit_interval_ms: int,
+        offsets_path: str | None,
+        max_attempts: int | None = None,
+    ) -> None:
+        super().__init__(reads, options)
+        if mode not in ("clustering", "broadcasting"):
+            raise InvalidRequestError(f"mode {mode!r} is unknown; use clustering or broadcasting")
+        if not 0 < len(topics) <= TOPICS_MAX:
+            raise InvalidRequestError(f"{len(topics)} topics; give 1 to {TOPICS_MAX}")
+        if offsets_path is not None and mode == "clustering":
+            raise InvalidRequestError("clustering stores offsets in the cluster; no offsets_path")
+        if commit_interval_ms < COMMIT_INTERVAL_MS_MIN:
+            text = (
+                f"commit_interval_ms is {commit_interval_ms}; use {COMMIT_INTERVAL_MS_MIN} or more"
+            )
+            raise InvalidRequestError(text)
+        if max_attempts is not None and max_attempts < 1:
+            raise InvalidRequestError(f"max_attempts is {max_attempts}; use 1 or more")
+        parse_position(position)
+        self.group, self.client_id, self.topics = group, client_id, tuple(topics)
+        self._groups = groups
+        is_broadcasting = mode == "broadcasting"
+        self._identity = Identity(
+            group, client_id, self.topics, is_broadcasting, strategy_of(strategy)
+        )
+        self._position = position
+        self._auto_commit = auto_commit
+        self._commit_interval_ms = commit_interval_ms
+        self._local = LocalOffsets(offsets_path) if is_broadcasting else None
+        self._attempt_count_max = max_attempts or 0
+        self._redeliveries: dict[BrokerGroup, Redeliveries] = {}
+        self._storing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """By broker group: so that an older offset is not stored behind a newer one."""
+        self._stored: dict[Queue, int] = {}
+        self._memberships: dict[BrokerGroup, Membership] = {}
+        self._keeping: dict[BrokerGroup, list[asyncio.Task[None]]] = {}
+        self._forgetting: set[asyncio.Task[None]] = set()
+
+    # What callers see.
+
+    async def _begin(self) -> None:
+        """Join the group, and begin to fetch the queues that it assigns to this member."""
+        await self._join_all()
+        self._groups.on_change.append(self._follow_groups)
+        self._follow_groups()
+
+    async def _join_all(self) -> None:
+        """Join in every broker group that answers soon, in one at least."""
+        deadline = Deadline(self._options.timeout_ms)
+        joins = {
+            asyncio.ensure_future(self._membership(group).join(deadline)): group
+            for group in self._groups.all
+        }
+        try:
+            pending, patience_s = set(joins), None
+            while pending:
+                done, pending = await asyncio.wait(
+                    pending, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED
+                )
+                if not done:
+                    break  # Those that are left are joined when they answer.
+                if any(task.exception() is None for task in done):
+                    patience_s = START_MS / 1000
+        finally:
+            for task in joins:
+                task.cancel()
+            results = await asyncio.gather(*joins, return_exceptions=True)
+        failed = [result for result in results if isinstance(result, Exception)]
+        for error in failed:
+            if not isinstance(error, QuorumlogError) or not error.retryable:
+                raise error
+        if None not in results:
+            raise failed[0]
+        self._check_topics()
+
+    @property
+    def auto_commit(self) -> bool:
+        """Say whether it stores offsets by itself."""
+        return self._auto_commit
+
+    def assignment(self) -> list[Queue]:
+        """Return the queues that this member reads now."""
+        return sorted(self._fetchers)
+
+    def members(self) -> list[str]:
+        """Return the client ids of those who share the topics with this member, itself included."""
+        return sorted({client for one in self._memberships.values() for client in one.members})
+
+    def offsets(self) -> dict[Queue, int]:
+        """Return the offset of the next message to be handed out, by queue."""
+        return {queue: self._handed[queue] for queue in self._fetchers}
+
+    async def commit(self) -> None:
+        """Store the offsets after everything that was handed out so far, processed or not.
+
+        Raises what the cluster says; the offsets stored before stay then.
+        """
+        self._in_hand = None
+        await self._commit(self._processed())
+
+    async def commit_offsets(self, offsets: Offsets) -> None:
+        """Store these offsets: of each queue the next message to be consumed.
+
+        Each broker group stores those of its own queues; what one refuses, another may have stored.
+        """
+        by_group: dict[BrokerGroup, dict[Queue, int]] = {}
+        for queue, offset in offsets.items():
+            group = self._groups.get(queue.group if isinstance(queue, Queue) else "")
+            by_group.setdefault(group, {})[Queue(*queue, group.name)] = offset
+        stores = (self._store(group, part) for group, part in by_group.items())
+        results = await asyncio.gather(*stores, return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise beside(result, results)
+
+    async def retry_later(
+        self, messages: Message | Sequence[Message], *, delay: float | None = None
+    ) -> Redelivery:
+        """Have messages delivered to the group again, after `delay` seconds or the group's pauses.
+
+        Those that were delivered `max_attempts` times become dead letters. They come with
+        `reconsume_times` and `origin_topic`, on the group's retry topic, which its members read by
+        themselves. With `auto_commit` the message that was handed out last counts as processed,
+        and its offset is stored in the same step: it is neither lost nor delivered twice, whatever
+        dies. All messages must be of one broker group. Raises ServerError `node.group_orderly` for
+        an orderly group.
+        """
+        if delay is not None and delay <= 0:
+            raise InvalidRequestError(f"delay is {delay} s; use more than 0, or None")
+        delay_ms = 0 if delay is None else max(1, round(delay * 1000))
+        return await self._give_back(messages, delay_ms=delay_ms)
+
+    async def reject(self, messages: Message | Sequence[Message]) -> Redelivery:
+        """Make messages dead letters without another attempt; else as `retry_later`."""
+        return await self._give_back(messages, is_dead=True)
+
+    async def _give_back(
+        self, messages: Message | Sequence[Message], *, delay_ms: int = 0, is_dead: bool = False
+    ) -> Redelivery:
+        given = [messages] if isinstance(messages, Message) else list(messages)
+        groups = {message.group for message in given}
+        if self._local is not None:
+            text = "a broadcasting member has nobody to give messages to; use mode='clustering'"
+            raise InvalidRequestError(text)
+        if len(groups) != 1:
+            raise InvalidRequestError(f"messages of {len(groups)} broker groups; give those of one")
+        group = self._groups.get(groups.pop())
+        if group not in self._redeliveries:
+            self._redeliveries[group] = Redeliveries(group, self.group, self._options.timeout_ms)
+        async with self._storing[group.name]:
+            in_hand = self._in_hand
+            offsets = self._offsets_behind(given) if self._auto_commit else {}
+            done = await self._redeliveries[group].give_back(
+                given,
+                delay_ms=delay_ms,
+                is_dead=is_dead,
+                attempt_count_max=self._attempt_count_max,
+                offsets=offsets,
+            )
+            if offsets:
+                self._stored.update(offsets)
+                if self._in_hand is in_hand:  # Another message may have been handed out meanwhile.
+                    self._in_hand = None
+        return done
+
+    def _offsets_behind(self, given: Sequence[Message]) -> dict[Queue, int]:
+        """Return what can be stored once these are given back: if all that is in hand is."""
+        if self._in_hand is None:
+            return {}
+        queue, first = self._in_hand
+        behind = self._handed.get(queue)
+        if behind is None or queue not in self._fetchers:
+            return {}
+        mine = {m.queue_offset for m in given if Queue(m.topic, m.queue_id, m.group) == queue}
+        is_all = self._in_hand_count == len(mine) and first in mine
+        return {queue: behind} if is_all else {}
+
+    async def _store(self, group: BrokerGroup, offsets: Mapping[Queue, int]) -> None:
+        if self._local is not None:
+            self._local.store(offsets)
+        else:
+            request = consumer_pb2.CommitOffsetsRequest(
+                group=self.group, cluster_id=self._groups.cluster_id
+            )
+            for (topic, queue_id), offset in offsets.items():
+                request.offsets.add(topic=topic, queue_id=queue_id, offset=offset)
+            await self._membership(group).call("CommitOffsets", request)
+        self._stored.update(offsets)
+
+    async def close(self, *, is_processed: bool = True) -> None:
+        """Stop, store the offsets, leave the group. Others take over its queues at once.
+
+        `is_processed`: whether the message that was handed out last has been processed.
+        """
+        await self.ending.once(lambda: self._leave(is_processed))
+
+    async def _leave(self, is_processed: bool) -> None:
+        await self._give_up_starting()
+        if self._follow_groups in self._groups.on_change:
+            self._groups.on_change.remove(self._follow_groups)
+        tasks = [*self._forgetting, *(task for kept in self._keeping.values() for task in kept)]
+        self._keeping.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if is_processed:
+            self._in_hand = None
+        processed = self._processed()
+        await self._stop_all()
+        try:
+            if self._auto_commit and self._is_started:
+                await self._commit(processed)
+        finally:
+            memberships = self._memberships.items()
+            # A group that is away forgets us by itself.
+            leaves = (m.leave() for group, m in memberships if m.is_known and not group.is_away)
+            results = await asyncio.gather(*leaves, return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException) and self._is_started:
+                raise result
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close(is_processed=error is None)
+
+    # What has been processed.
+
+    def _processed(self) -> dict[Queue, int]:
+        offsets = {queue: self._handed[queue] for queue in self._fetchers}
+        if self._in_hand is not None and self._in_hand[0] in offsets:
+            queue, offset = self._in_hand
+            offsets[queue] = offset
+        return offsets
+
+    async def _commit(self, offsets: Mapping[Queue, int]) -> None:
+        changed = {q: offset for q, offset in offsets.items() if self._stored.get(q) != offset}
+        if changed:
+            await self.commit_offsets(changed)
+
+    async def _keep_committed(self, group: BrokerGroup) -> None:
+        while True:
+            await asyncio.sleep(self._commit_interval_ms / 1000)
+            try:
+                async with self._storing[group.name]:
+                    done = self._processed().items()
+                    await self._commit({q: o for q, o in done if q.group == group.name})
+            except QuorumlogError as error:
+                if not error.retryable:
+                    self._inbox.fail(error)
+                    return
+                where = group.router.where
+                _log.warning("group %s: offsets not stored yet%s: %s", self.group, where, error)
+
+    # Membership, in each broker group by itself.
+
+    def _membership(self, group: BrokerGroup) -> Membership:
+        if group not in self._memberships:
+            timeout_ms = self._options.timeout_ms
+            self._memberships[group] = Membership(
+                group, self._reads, self._identity, self._share, timeout_ms
+            )
+        return self._memberships[group]
+
+    def _follow_groups(self) -> None:
+        """Keep alive in every broker group that is there, and give up those that are gone."""
+        for group in self._groups.all:
+            if group not in self._keeping:
+                work = [self._keep_alive(self._membership(group))]
+                if self._auto_commit:
+                    work.append(self._keep_committed(group))
+                tasks = self._keeping[group] = [asyncio.create_task(one) for one in work]
+                for task in tasks:
+                    task.add_done_callback(self._on_helper_ended)
+        for group in self._keeping.keys() - set(self._groups.all):
+            for task in self._keeping.pop(group):
+                task.cancel()
+            forgetting = asyncio.create_task(self._forget(group))
+            self._forgetting.add(forgetting)
+            forgetting.add_done_callback(self._forgetting.discard)
+
+    async def _forget(self, group: BrokerGroup) -> None:
+        """Stop to read what cannot be read. Should it come back, it knows what was stored."""
+        self._memberships.pop(group, None)
+        for queue in [queue for queue in self._fetchers if queue.group == group.name]:
+            await self._stop_fetching(queue)
+            self._stored.pop(queue, None)
+
+    async def _keep_alive(self, membership: Membership) -> None:
+        while True:
+            if membership.is_joined:
+                await asyncio.sleep(membership.heartbeat_ms / 1000)
+            try:
+                await membership.join(Deadline(self._options.timeout_ms))
+                self._check_topics()
+            except QuorumlogError as error:
+                # Without a leader everybody goes on with what they have; twice is better than lost.
+                if not error.retryable:
+                    self._inbox.fail(error)
+                    return
+                where = membership.group.router.where
+                _log.warning("group %s: no heartbeat%s: %s", self.group, where, error)
+                await asyncio.sleep(membership.heartbeat_ms / 1000)
+
+    def _check_topics(self) -> None:
+        """Raise UnknownTopicError for a topic that is in none of the broker groups."""
+        missing = [m.missing for g, m in self._memberships.items() if g in self._groups.all]
+        lost = set(self.topics).intersection(*missing) if missing else set()
+        if lost:
+            raise unknown_topic(min(lost))
+
+    async def _share(self, group: BrokerGroup, ours: Sequence[Queue]) -> None:
+        """Give up queues of a broker group that are not ours any more, take over those that are."""
+        async with self._storing[group.name]:
+            processed = self._processed()
+            lost = {
+                queue: processed[queue]
+                for queue in self._fetchers
+                if queue.group == group.name and queue not in ours
+            }
+            for queue in lost:
+                await self._stop_fetching(queue)
+            if lost and self._auto_commit:
+                await self._commit(lost)
+            for queue in lost:
+                self._stored.pop(queue, None)
+        gained = [queue for queue in ours if queue not in self._fetchers]
+        if gained:
+            for queue, offset in (await self._first_offsets(group, gained)).items():
+                self._fetch(queue, offset)
+
+    async def _first_offsets(self, group: BrokerGroup, queues: Sequence[Queue]) -> dict[Queue, int]:
+        """Stored offsets, or the start position for queues without one."""
+        stored: dict[Queue, int] = {}
+        if self._local is not None:
+            found = {queue: self._local.get(queue) for queue in queues}
+            stored = {queue: offset for queue, offset in found.items() if offset is not None}
+        else:
+            ids = [common_pb2.QueueId(topic=topic, queue_id=i) for topic, i in queues]
+            request = consumer_pb2.FetchOffsetsRequest(group=self.group, queues=ids)
+            response = await self._membership(group).call("FetchOffsets", request)
+            stored = {
+                Queue(o.topic, o.queue_id, group.name): o.offset
+                for o in response.offsets
+                if o.offset >= 0
+            }
+        self._stored.update(stored)
+        new = [queue for queue in queues if queue not in stored]
+        if not new:
+            return stored
+        deadline, freshness = Deadline(self._options.timeout_ms), self._options.freshness
+        returned = [queue for queue in new if queue.topic.startswith(RETRY_PREFIX)]
+        others = [queue for queue in new if queue not in returned]
+        begun = await self._reads.positions(others, self._position, freshness, deadline)
+        # Whatever came back is for this group, also if it begins at the end of its topics.
+        begun |= await self._reads.positions(returned, FIRST, freshness, deadline)
+        return {**stored, **begun}

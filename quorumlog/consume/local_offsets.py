@@ -1,0 +1,67 @@
+"""Offsets that a broadcasting consumer keeps for itself: in memory, or in a small JSON file.
+
+Owns the file; must not know who consumes. It is replaced as a whole, so a crash leaves the old one.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from quorumlog.errors import InvalidRequestError, QuorumlogError
+from quorumlog.records.queues import Queue
+
+
+class LocalOffsets:
+    """The next offset by queue. `path` None: forgotten when the process ends."""
+
+    def __init__(self, path: str | None) -> None:
+        self._path = path
+        self._offsets: dict[Queue, int] = {}
+        if path is not None and os.path.exists(path):
+            self._offsets = self._load(path)
+
+    def get(self, queue: Queue) -> int | None:
+        """Return what is stored for a queue."""
+        found = self._offsets.get(queue)
+        if found is None:  # Files of before there were groups name none.
+            found = self._offsets.get(Queue(queue.topic, queue.queue_id))
+        return found
+
+    def store(self, offsets: Mapping[Queue, int]) -> None:
+        """Remember these offsets; written and synced on return if there is a file."""
+        self._offsets.update(offsets)
+        if self._path is None:
+            return
+        lines = [
+            {"topic": q.topic, "queue_id": q.queue_id, "group": q.group, "offset": offset}
+            for q, offset in sorted(self._offsets.items())
+        ]
+        temporary = f"{self._path}.{os.getpid()}.tmp"
+        try:
+            with open(temporary, "w", encoding="utf-8") as file:
+                json.dump({"offsets": lines}, file, indent=1)
+                file.flush()
+                os.fdatasync(file.fileno())
+            os.replace(temporary, self._path)
+        except OSError as error:
+            raise QuorumlogError(
+                f"offsets cannot be kept in {self._path} ({error}); make room for it, or use "
+                f"another offsets_path",
+                code="client.offsets_file",
+            ) from error
+
+    @staticmethod
+    def _load(path: str) -> dict[Queue, int]:
+        try:
+            with open(path, encoding="utf-8") as file:
+                lines = json.load(file)["offsets"]
+            return {_queue(line): int(line["offset"]) for line in lines}
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            raise InvalidRequestError(
+                f"{path} holds no offsets ({error}); remove it to begin anew"
+            ) from error
+
+
+def _queue(line: Mapping[str, Any]) -> Queue:
+    return Queue(str(line["topic"]), int(line["queue_id"]), str(line.get("group", "")))

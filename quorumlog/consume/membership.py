@@ -1,0 +1,129 @@
+"""A member of a consumer group in one broker group: heartbeats, and which queues are its share.
+
+Owns what that broker group says of the members; must not know what is done with the queues, nor of
+other broker groups. Each keeps a list of members and divides its own queues: a member that a group
+cannot hear gets no queues there, and keeps those it has elsewhere. So groups may come and go, and
+be seen by some members and not by others, without a queue that nobody reads.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from quorumlog.cluster.broker_groups import BrokerGroup
+from quorumlog.cluster.retry import Deadline
+from quorumlog.consume.reads import Freshness, Reads
+from quorumlog.consume.rebalance import Strategy, assign
+from quorumlog.consume.redelivery import RETRY_PREFIX
+from quorumlog.pb import common_pb2, consumer_pb2
+from quorumlog.records.queues import Pair, Queue
+
+HEARTBEAT_MS_MIN: Final = 50
+HEARTBEAT_MS_MAX: Final = 30_000
+ABSENT_MS: Final = 2_000  # Between two looks whether a group has a share of the topics by now.
+AWAY_MS: Final = 2_000  # For a call to a broker group that does not answer lately.
+
+Share = Callable[[BrokerGroup, Sequence[Queue]], Awaitable[None]]
+"""Is told which queues of a broker group are this member's now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who the member is, and what it wants; the same in all broker groups."""
+
+    group: str
+    client_id: str
+    topics: tuple[str, ...]
+    is_broadcasting: bool
+    strategy: Strategy
+
+
+class Membership:
+    """The member as one broker group knows it."""
+
+    def __init__(
+        self,
+        group: BrokerGroup,
+        reads: Reads,
+        identity: Identity,
+        share: Share,
+        timeout_ms: int,
+    ) -> None:
+        self.group: Final = group
+        self.heartbeat_ms = HEARTBEAT_MS_MIN
+        self.members: tuple[str, ...] = ()
+        self.missing: frozenset[str] = frozenset()
+        """Topics that the broker group does not have; none before it was asked."""
+        self.is_joined = False
+        self.is_known = False
+        """Whether the broker group may count it as a member."""
+        self._all_members: tuple[str, ...] = ()
+        """Of the consumer group, whatever they read."""
+        self._queues: list[Pair] = []
+        """What it was given last; told to the cluster for people who ask."""
+        self._reads = reads
+        self._identity = identity
+        self._share = share
+        self._timeout_ms = timeout_ms
+
+    async def join(self, deadline: Deadline) -> None:
+        """Say "I am here", and take the share that follows from who else is."""
+        own = self._identity
+        retry_topic = RETRY_PREFIX + own.group
+        topics = own.topics if own.is_broadcasting else (*own.topics, retry_topic)
+        queues = await self._reads.group_queues(self.group, topics, Freshness(), deadline)
+        counts: dict[str, int] = {}
+        for queue in queues:
+            counts[queue.topic] = counts.get(queue.topic, 0) + 1
+        # Not named to others: what comes back is for all of the group, whatever they read.
+        returned = {topic: counts.pop(topic) for topic in (retry_topic,) if topic in counts}
+        self.missing = frozenset(own.topics) - counts.keys()
+        if counts:
+            await self._heartbeat(sorted(counts), deadline)
+        else:  # Nothing to share here; look again now and then.
+            self.members = self._all_members = ()
+            self.heartbeat_ms = ABSENT_MS
+        members = [own.client_id] if own.is_broadcasting else self.members
+        name = self.group.name
+        ours = assign(own.strategy, own.client_id, counts, members, group=name)
+        if self._all_members:
+            ours += assign(own.strategy, own.client_id, returned, self._all_members, group=name)
+        self._queues = [] if own.is_broadcasting else ours
+        await self._share(self.group, [Queue(topic, i, name) for topic, i in ours])
+        self.is_joined = True
+
+    async def _heartbeat(self, topics: Sequence[str], deadline: Deadline) -> None:
+        own = self._identity
+        request = consumer_pb2.HeartbeatRequest(
+            group=own.group,
+            client_id=own.client_id,
+            topics=topics,
+            is_broadcasting=own.is_broadcasting,
+            cluster_id=self.group.router.cluster_id,
+            queues=[common_pb2.QueueId(topic=topic, queue_id=i) for topic, i in self._queues],
+        )
+        self.is_known = True
+        response = await self.call("Heartbeat", request, deadline)
+        self.members = tuple(response.client_ids)
+        self._all_members = tuple(response.group_client_ids)
+        wanted_ms = response.heartbeat_ms or HEARTBEAT_MS_MAX
+        self.heartbeat_ms = min(max(wanted_ms, HEARTBEAT_MS_MIN), HEARTBEAT_MS_MAX)
+
+    async def leave(self) -> None:
+        """Have the queues given to others at once."""
+        own = self._identity
+        request = consumer_pb2.LeaveGroupRequest(group=own.group, client_id=own.client_id)
+        # Who never got as far as a share has little to give back, and nobody waits long for that.
+        await self.call("LeaveGroup", request, None if self.is_joined else Deadline(AWAY_MS))
+
+    async def call(self, method: str, request: object, deadline: Deadline | None = None) -> Any:
+        """Call the broker group's leader."""
+        if deadline is None:
+            deadline = Deadline(AWAY_MS if self.group.is_away else self._timeout_ms)
+        return await self.group.calls.leader(
+            "consumer",
+            method,
+            request,
+            deadline,
+            is_repeatable=True,
+        )

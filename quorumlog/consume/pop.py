@@ -1,0 +1,368 @@
+"""The pop consumer: messages one by one out of any queue, each acknowledged by itself.
+
+Owns which topics and broker groups are asked, and what is told about each message; must not know
+how nodes keep what is in flight. There is nothing to share out and nobody to wait for: any number
+of consumers of a group take from the same queues. A call that got no answer is made again under the
+same name, so what was taken for it is not lost from sight until its time is over.
+"""
+
+import asyncio
+import secrets
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Literal, Self
+
+from quorumlog.arguments import checked
+from quorumlog.cluster.broker_groups import BrokerGroup, BrokerGroups
+from quorumlog.cluster.calls import Steps
+from quorumlog.cluster.close_once import Ending
+from quorumlog.cluster.retry import Deadline
+from quorumlog.errors import (
+    ClosedError,
+    InvalidRequestError,
+    QuorumlogError,
+    StaleHandleError,
+    UnknownTopicError,
+)
+from quorumlog.pb import pop_pb2
+from quorumlog.records.batch import decode_records
+from quorumlog.records.message import Message
+
+INVISIBLE_S: Final = 30.0
+INVISIBLE_S_MAX: Final = 43_200
+WAIT_S: Final = 20.0
+RECEIVE_COUNT_MAX: Final = 32
+_ACK_COUNT_MAX: Final = 1_024
+_START: Final = {
+    "first": pop_pb2.ReceiveRequest.START_FIRST,
+    "end": pop_pb2.ReceiveRequest.START_END,
+}
+
+Start = Literal["first", "end"]
+
+
+class PopMessage(Message):
+    """A message that is in flight. `delivery_count` is 1 the first time; `handle` names this
+    delivery; others of the group see it again from `visible_unix_ms` on, by the leader's clock."""
+
+    __slots__ = ("delivery_count", "handle", "visible_unix_ms")
+
+    def __init__(
+        self, message: Message, handle: str, delivery_count: int, visible_unix_ms: int
+    ) -> None:
+        super().__init__(*message.parts)
+        self.handle = handle
+        self.delivery_count = delivery_count
+        self.visible_unix_ms = visible_unix_ms
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all of it under stable names; `body` stays bytes."""
+        own = ("handle", "delivery_count", "visible_unix_ms")
+        return super().to_dict() | {name: getattr(self, name) for name in own}
+
+
+@dataclass(frozen=True, slots=True)
+class PopOptions:
+    """How a pop consumer receives."""
+
+    invisible_ms: int
+    tags: tuple[str, ...]
+    sql: str
+    is_fifo: bool
+    start: Start
+    timeout_ms: int
+
+    @classmethod
+    def of(
+        cls,
+        invisible: float,
+        tags: Sequence[str],
+        sql: str,
+        fifo: bool,
+        start: Start,
+        timeout_ms: int,
+    ) -> Self:
+        """Check the options. Raises InvalidRequestError."""
+        Deadline(timeout_ms)  # Checks it.
+        if start not in _START:
+            raise InvalidRequestError(f"start is {start!r}; use 'first' or 'end'")
+        if not 0.001 <= invisible <= INVISIBLE_S_MAX:
+            text = f"invisible is {invisible}; use 0.001 to {INVISIBLE_S_MAX} seconds"
+            raise InvalidRequestError(text)
+        return cls(round(invisible * 1000), tuple(tags), sql, fifo, start, timeout_ms)
+
+
+@checked
+class PopConsumer:
+    """Receives single messages for a group. Made by `client.pop_consumer()`.
+
+    Every message has to be acknowledged; else it comes again when its invisible time is over, and
+    after the group's last attempt it is a dead letter. A group that consumes by pop must not
+    consume the same topic as members (`group_consumer`): either would set the other's offsets.
+    """
+
+    def __init__(
+        self, groups: BrokerGroups, group: str, topics: Sequence[str], options: PopOptions
+    ) -> None:
+        if not topics or len(set(topics)) != len(topics):
+            raise InvalidRequestError(
+                f"topics are {list(topics)}; name each once, and one at least"
+            )
+        self.group = group
+        self.topics = tuple(topics)
+        self._groups = groups
+        self._options = options
+        self._unanswered: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+        """By topic and broker group, names of calls that brought nothing: the next ones use them,
+        and get what may have been taken for those."""
+        self._turn = 0
+        self._ready: list[PopMessage] = []
+        """What was taken and not handed out yet, by whichever call: each comes from here once."""
+        self._polls: set[asyncio.Task[None]] = set()
+        self.ending: Final = Ending()
+
+    # --- Receiving ---
+
+    async def receive(
+        self, max_count: int = RECEIVE_COUNT_MAX, *, wait: float = WAIT_S
+    ) -> list[PopMessage]:
+        """Take up to `max_count` messages; wait up to `wait` seconds for the first one.
+
+        Cancelling it loses nothing: what was taken comes with the next call, or to others. Raises
+        UnknownTopicError, InvalidRequestError, DeadlineError.
+        """
+        if not 1 <= max_count <= RECEIVE_COUNT_MAX:
+            text = f"max_count is {max_count}; use 1 to {RECEIVE_COUNT_MAX}"
+            raise InvalidRequestError(text)
+        if not 0 <= wait <= 3_600:
+            raise InvalidRequestError(f"wait is {wait}; use 0 to 3600 seconds")
+        await self._fill(max_count, wait)
+        found, self._ready = self._ready[:max_count], self._ready[max_count:]
+        return found
+
+    async def _fill(self, max_count: int, wait: float) -> None:
+        """Wait until something is ready, or no longer."""
+        self._check_open()
+        if self._ready:
+            return
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + wait
+        targets = self._targets()
+        if len(targets) > 1:
+            await self._look(targets, max_count)
+        is_over = False
+        while not self._ready and not is_over:  # Another call may have taken what came for us.
+            wait_s = min(max(0.0, deadline_s - loop.time()), WAIT_S)
+            await self._poll_all(targets, max_count, round(wait_s * 1000))
+            is_over = loop.time() >= deadline_s
+
+    def _targets(self) -> list[tuple[str, BrokerGroup]]:
+        """Return which topics to ask of whom, another one first each time."""
+        there = [group for group in self._groups.all if not group.is_away] or self._groups.all
+        targets = [(topic, group) for topic in self.topics for group in there]
+        self._turn = (self._turn + 1) % len(targets)
+        return targets[self._turn :] + targets[: self._turn]
+
+    async def _look(self, targets: Sequence[tuple[str, BrokerGroup]], max_count: int) -> None:
+        """Ask one after the other what there is now."""
+        failed: list[QuorumlogError] = []
+        for target in targets:
+            try:
+                await self._poll_all([target], max_count, 0)
+            except UnknownTopicError as error:  # Another broker group may have it.
+                failed.append(error)
+            if self._ready:
+                return
+        if len(failed) == len(targets):
+            raise failed[0]
+
+    async def _poll_all(
+        self, targets: Sequence[tuple[str, BrokerGroup]], max_count: int, wait_ms: int
+    ) -> None:
+        """Wait at all of them at once until one has something; the others are called off.
+
+        Raises what went wrong if there is nothing; UnknownTopicError if none has the topic.
+        """
+        self._check_open()
+        polls = {
+            asyncio.create_task(self._poll(topic, group, max_count, wait_ms))
+            for topic, group in targets
+        }
+        self._polls |= polls
+        waiting = set(polls)
+        failed: list[BaseException] = []
+        try:
+            while waiting and not self._ready:
+                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                self._check_open()  # Then it was `close` that called them off.
+                failed += [error for poll in done if (error := poll.exception()) is not None]
+                serious = [one for one in failed if not isinstance(one, UnknownTopicError)]
+                if serious and not self._ready:
+                    raise serious[0]
+        finally:
+            self._polls -= polls
+            for poll in waiting:
+                poll.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+        if len(failed) == len(polls) and not self._ready:
+            raise failed[0]
+
+    async def _poll(self, topic: str, group: BrokerGroup, max_count: int, wait_ms: int) -> None:
+        """Take messages of one topic in one broker group, and have them ready.
+
+        Each call has a name of its own: two of one name would be given the same messages.
+        """
+        options, unanswered = self._options, self._unanswered[topic, group.name]
+        attempt_id = unanswered.pop() if unanswered else secrets.token_hex(8)
+        request = pop_pb2.ReceiveRequest(
+            group=self.group,
+            topic=topic,
+            queue_id=-1,
+            max_count=max_count,
+            invisible_ms=options.invisible_ms,
+            wait_ms=wait_ms,
+            tags=options.tags,
+            sql=options.sql,
+            is_fifo=options.is_fifo,
+            attempt_id=attempt_id,
+            start=_START[options.start],
+            cluster_id=self._groups.cluster_id,
+        )
+        deadline = Deadline(options.timeout_ms + wait_ms)
+        response = pop_pb2.ReceiveResponse()
+        try:
+            response = await group.calls.leader(
+                "pop", "Receive", request, deadline, is_repeatable=True, wait_ms=wait_ms
+            )
+        finally:
+            if not response.deliveries:
+                unanswered.append(attempt_id)
+        messages = decode_records(response.records, topic=topic, group=group.name)
+        self._ready += [
+            PopMessage(message, row.handle, row.delivery_count, response.visible_unix_ms)
+            for message, row in zip(messages, response.deliveries, strict=True)
+        ]
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> PopMessage:
+        """Receive for ever, message by message; each has to be acknowledged all the same."""
+        while not self._ready:
+            await self._fill(RECEIVE_COUNT_MAX, WAIT_S)
+        return self._ready.pop(0)
+
+    # --- What became of them ---
+
+    async def ack(self, messages: PopMessage | Sequence[PopMessage]) -> None:
+        """Say that messages are done: the group never gets them again.
+
+        May be repeated. Raises StaleHandleError, whose `handles` names those that came too late:
+        they were handed out again meanwhile. The others are done.
+        """
+        given = [messages] if isinstance(messages, PopMessage) else list(messages)
+        by_source: dict[tuple[str, str], list[str]] = {}
+        for message in given:
+            by_source.setdefault((message.topic, message.group), []).append(message.handle)
+        stale: list[str] = []
+        steps = Steps()
+        for (topic, name), handles in by_source.items():
+            for lo in range(0, len(handles), _ACK_COUNT_MAX):
+                request = pop_pb2.AckRequest(
+                    group=self.group,
+                    topic=topic,
+                    handles=handles[lo : lo + _ACK_COUNT_MAX],
+                    cluster_id=self._groups.cluster_id,
+                )
+                stale += (await steps.take(self._call(name, "Ack", request))).stale_handles
+        if stale:
+            raise StaleHandleError(
+                f"{len(stale)} of {len(given)} messages were handed out again before they were "
+                f"acknowledged; work faster, or ask for a longer invisible time",
+                handles=tuple(stale),
+            )
+
+    async def change_invisible(self, message: PopMessage, seconds: float) -> None:
+        """Let others see a message again so long from now, and not when it was agreed before.
+
+        Raises StaleHandleError when it was handed out again meanwhile, or is done.
+        """
+        if not 0 <= seconds <= INVISIBLE_S_MAX:
+            raise InvalidRequestError(f"seconds is {seconds}; use 0 to {INVISIBLE_S_MAX}")
+        request = pop_pb2.ChangeInvisibleRequest(
+            group=self.group,
+            topic=message.topic,
+            handle=message.handle,
+            invisible_ms=round(seconds * 1000),
+            cluster_id=self._groups.cluster_id,
+        )
+        response = await self._call(message.group, "ChangeInvisible", request)
+        message.handle = response.handle
+        message.visible_unix_ms = response.visible_unix_ms
+
+    async def nack(self, message: PopMessage) -> None:
+        """Give a message back: it can be received again at once."""
+        await self.change_invisible(message, 0)
+
+    async def reject(self, message: PopMessage) -> None:
+        """Make a message a dead letter of the group without another attempt.
+
+        Repeated after its answer was lost it raises StaleHandleError: then it is one.
+        """
+        request = pop_pb2.GiveUpRequest(
+            group=self.group,
+            topic=message.topic,
+            handle=message.handle,
+            cluster_id=self._groups.cluster_id,
+        )
+        await self._call(message.group, "GiveUp", request)
+
+    async def _call(self, broker_group: str, method: str, request: Any) -> Any:
+        if self.ending.is_over:
+            raise self._closed()
+        return await self._groups.get(broker_group).calls.leader(
+            "pop", method, request, Deadline(self._options.timeout_ms), is_repeatable=True
+        )
+
+    # --- Its life ---
+
+    def _check_open(self) -> None:
+        if self.is_closed:
+            raise self._closed()
+
+    def _closed(self) -> ClosedError:
+        return ClosedError("the consumer is closed; make another one")
+
+    @property
+    def is_closed(self) -> bool:
+        """Say whether it was closed."""
+        return self.ending.is_begun
+
+    async def close(self) -> None:
+        """End it, and calls that wait in it. What is not acknowledged comes again to others."""
+        await self.ending.once(self._close)
+
+    async def _close(self) -> None:
+        polls = set(self._polls)
+        for poll in polls:
+            poll.cancel()
+        await asyncio.gather(*polls, return_exceptions=True)
+        ready, self._ready = self._ready, []
+        try:
+            for message in ready:
+                await self.nack(message)
+        except QuorumlogError:
+            pass  # Then they come when their time is over.
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()

@@ -1,0 +1,326 @@
+"""Prefetching: one task a queue pulls ahead, one inbox hands the batches out in fair order.
+
+Owns the tasks and the bound on what they hold; must not know of groups or of stored offsets.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from quorumlog.cluster.retry import Backoff, Deadline
+from quorumlog.consume.reads import Freshness, Reads
+from quorumlog.errors import OffsetOutOfRangeError, QuorumlogError
+from quorumlog.records.message import Message, MessageBatch
+from quorumlog.records.options import Consistency
+from quorumlog.records.queues import Queue
+
+HELD_SIZE_BYTES_MAX: Final = 32 * 1024 * 1024  # All queues of a consumer; each may exceed it once.
+HELD_COUNT_MAX: Final = 100_000  # Of messages, in the same way: small ones cost more than bytes.
+WAIT_MS: Final = 5_000  # How long a pull may be parked at a node.
+BATCH_SIZE_BYTES_MAX: Final = 1024 * 1024
+PREFETCH_DEFAULT: Final = 2
+BEYOND_END_GRACE_MS: Final = 5_000
+PATIENCE_MS: Final = 1_000
+
+TRAIL_COUNT_MAX: Final = 256
+"""Batches of which a fetcher remembers the last message: so far back it finds the end of a log that
+was cut. Beyond them it begins anew at the first message."""
+
+_log = logging.getLogger("quorumlog.consumer")
+
+
+@dataclass(frozen=True, slots=True)
+class FetchOptions:
+    """How queues are read. `is_patient`: wait for a cluster, or a group of it, that is down.
+    `skips_expired`: go on behind messages that expired. Otherwise these are errors."""
+
+    freshness: Freshness = field(default_factory=Freshness)
+    tags: tuple[str, ...] = ()
+    batch_size_bytes_max: int = BATCH_SIZE_BYTES_MAX
+    batch_count_max: int = 0
+    prefetch: int = PREFETCH_DEFAULT
+    wait_ms: int = WAIT_MS
+    timeout_ms: int = 30_000
+    is_patient: bool = False
+    skips_expired: bool = False
+    group: str = ""
+    """The consumer group that reads, if it is one."""
+    sql: str = ""
+    held_size_bytes_max: int = HELD_SIZE_BYTES_MAX
+    held_count_max: int = HELD_COUNT_MAX
+
+
+class Inbox:
+    """Batches that were fetched, in the order of their arrival, and how the fetching ended."""
+
+    def __init__(
+        self,
+        size_bytes_max: int = HELD_SIZE_BYTES_MAX,
+        count_max: int = HELD_COUNT_MAX,
+    ) -> None:
+        self._size_bytes_max, self._count_max = size_bytes_max, count_max
+        self._ready: deque[tuple[Fetcher, MessageBatch]] = deque()
+        self._changed = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+        self._error: Exception | None = None
+        self.held_size_bytes = self.held_count = 0
+        self.defers_errors = False  # What may pass by itself is raised when all else is read.
+        self.is_finished: Callable[[], bool] = lambda: False
+
+    def put(self, fetcher: "Fetcher", batch: MessageBatch) -> None:
+        """Take a batch from a fetcher."""
+        self._ready.append((fetcher, batch))
+        self.held_size_bytes += batch.size_bytes
+        self.held_count += len(batch.messages)
+        if self._is_full():
+            self._room.clear()
+        self._changed.set()
+
+    def _is_full(self) -> bool:
+        is_large = self.held_size_bytes >= self._size_bytes_max
+        return is_large or self.held_count >= self._count_max
+
+    def fail(self, error: Exception) -> None:
+        """Have the consumer raise this once it took what is ready."""
+        if self._error is None:
+            self._error = error
+        self._changed.set()
+
+    def wake(self) -> None:
+        """Have the consumer look again whether all is finished."""
+        self._changed.set()
+
+    async def wait_for_room(self) -> None:
+        """Wait while too much is held."""
+        await self._room.wait()
+
+    async def get(self) -> MessageBatch | None:
+        """Wait for the next batch; None when everything is finished. Raises what went wrong."""
+        while not self._ready:
+            error, is_finished = self._error, self.is_finished()
+            if error is not None and (is_finished or not self._is_deferred(error)):
+                raise error  # Again if asked again: what is missing does not come any more.
+            if is_finished:
+                return None
+            self._changed.clear()
+            await self._changed.wait()
+        fetcher, batch = self._ready.popleft()
+        self._release(fetcher, batch)
+        return batch
+
+    def _is_deferred(self, error: Exception) -> bool:
+        return self.defers_errors and isinstance(error, QuorumlogError) and error.retryable
+
+    def drop(self, fetcher: "Fetcher") -> None:
+        """Forget what a fetcher has put; it was stopped."""
+        kept: deque[tuple[Fetcher, MessageBatch]] = deque()
+        for owner, batch in self._ready:
+            if owner is fetcher:
+                self._release(owner, batch)
+            else:
+                kept.append((owner, batch))
+        self._ready = kept
+
+    def _release(self, fetcher: "Fetcher", batch: MessageBatch) -> None:
+        self.held_size_bytes -= batch.size_bytes
+        self.held_count -= len(batch.messages)
+        if not self._is_full():
+            self._room.set()
+        fetcher.credits.release()
+
+
+class Trail:
+    """What was read last from a queue: offsets, and where in the log the messages were.
+
+    All replicas have a message at the same place, so another node that has it there, with the same
+    time of storing, has the same log up to it. One that has not lost the end: an async master may.
+    """
+
+    def __init__(self) -> None:
+        self._marks: deque[tuple[int, int, int]] = deque(maxlen=TRAIL_COUNT_MAX)
+        self.node_id = 0  # Who served it last.
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to compare with."""
+        return not self._marks
+
+    @property
+    def newest(self) -> int:
+        """Offset of the last message that was read."""
+        return self._marks[-1][0]
+
+    def add(self, batch: MessageBatch) -> None:
+        """Remember the end of a batch."""
+        self.node_id = batch.node_id
+        if batch.messages:
+            self._marks.append(_mark(batch.messages[-1]))
+
+    def is_end_of(self, batch: MessageBatch) -> bool:
+        """Whether the first message of a batch is the one that was read last."""
+        return bool(batch.messages) and _mark(batch.messages[0]) == self._marks[-1]
+
+    def go_back(self) -> None:
+        """Forget the newest message: it is gone."""
+        self._marks.pop()
+
+
+def _mark(message: Message) -> tuple[int, int, int]:
+    return message.queue_offset, message.position, message.store_unix_ms
+
+
+class Fetcher:
+    """Reads one queue from an offset on, up to `end_offset` if there is one."""
+
+    def __init__(
+        self,
+        reads: Reads,
+        queue: Queue,
+        offset: int,
+        options: FetchOptions,
+        inbox: Inbox,
+        *,
+        end_offset: int | None = None,
+    ) -> None:
+        self.queue = queue
+        self.offset = offset  # The next to fetch; what is ready in the inbox lies below.
+        self.credits = asyncio.Semaphore(options.prefetch)
+        self.is_done = False
+        self._reads = reads
+        self._options = options
+        self._inbox = inbox
+        self._end_offset = end_offset
+        self._trail = Trail()
+        self._is_waiting = end_offset is None
+        """Whether the node is to wait for messages; up to an end they are there, or it lags."""
+        self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """End it and forget what it fetched."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        self._inbox.drop(self)
+
+    async def _run(self) -> None:
+        try:
+            await self._fetch()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the consumer raises it.
+            self._inbox.fail(error)
+        finally:
+            self.is_done = True
+            self._inbox.wake()
+
+    async def _fetch(self) -> None:
+        while self._end_offset is None or self.offset < self._end_offset:
+            await self._inbox.wait_for_room()
+            await self.credits.acquire()
+            batch = await self._pull()
+            self._trail.add(batch)
+            self._is_waiting = self._end_offset is None or batch.next_offset == self.offset
+            self.offset = batch.next_offset
+            batch = self._up_to_end(batch)
+            if batch.messages:
+                self._inbox.put(self, batch)
+            else:
+                self.credits.release()
+
+    async def _pull(self) -> MessageBatch:
+        """Pull until there is an answer that is in range."""
+        backoff: Backoff | None = None
+        while True:
+            batch = await self._pull_once(self.offset, wait=self._is_waiting)
+            if batch.node_id != self._trail.node_id and await self._went_back(batch):
+                continue
+            if not batch.is_out_of_range:
+                return batch
+            if self.offset < batch.min_offset:
+                if not self._options.skips_expired:
+                    raise self._out_of_range(batch)
+                _log.warning(
+                    "%s: messages from offset %d to %d expired before they were read",
+                    self.queue,
+                    self.offset,
+                    batch.min_offset - 1,
+                )
+                self.offset = batch.min_offset
+                continue
+            # Another node may not have come that far yet.
+            if backoff is None:
+                backoff = Backoff(Deadline(BEYOND_END_GRACE_MS))
+            is_local = self._options.freshness.consistency is Consistency.LOCAL
+            if backoff.deadline.has_passed and not is_local:
+                raise self._out_of_range(batch)
+            await asyncio.sleep(max(0.02, backoff.next_s()))
+
+    async def _went_back(self, batch: MessageBatch) -> bool:
+        """Another node serves: see whether it has what was read last, and go back if it has not.
+
+        What a group stored is then behind the end, too, and is stored anew as it goes on. Reads of
+        a replica that lags are left alone: what is missing there is still to come.
+        """
+        trail, lost_from = self._trail, None
+        is_local = self._options.freshness.consistency is Consistency.LOCAL
+        while not is_local and not trail.is_empty and trail.newest >= batch.min_offset:
+            seen = await self._pull_once(trail.newest, max_count=1, wait=False)
+            if trail.is_end_of(seen):
+                break
+            lost_from = trail.newest
+            trail.go_back()
+        trail.node_id = batch.node_id
+        if lost_from is None:
+            return False
+        end = batch.min_offset if trail.is_empty else trail.newest + 1
+        _log.warning(
+            "%s: node %d does not have what was read up to offset %d before, the end of that log "
+            "is lost; reading goes on from offset %d",
+            self.queue,
+            batch.node_id,
+            self.offset - 1,
+            end,
+        )
+        self.offset = end
+        return True
+
+    async def _pull_once(
+        self, offset: int, *, wait: bool, max_count: int | None = None
+    ) -> MessageBatch:
+        options = self._options
+        while True:
+            try:
+                return await self._reads.pull(
+                    self.queue,
+                    offset,
+                    options.freshness,
+                    max_count=options.batch_count_max if max_count is None else max_count,
+                    max_size_bytes=options.batch_size_bytes_max,
+                    wait_ms=options.wait_ms if wait else 0,
+                    # Whatever it carries, a message that was read is looked for.
+                    tags=options.tags if max_count is None else (),
+                    sql=options.sql if max_count is None else "",
+                    consumer_group=options.group,
+                    timeout_ms=options.timeout_ms,
+                )
+            except QuorumlogError as error:
+                if not (options.is_patient and error.retryable):
+                    raise
+                _log.warning("%s cannot be read, and is tried again: %s", self.queue, error)
+            await asyncio.sleep(PATIENCE_MS / 1000)
+
+    def _up_to_end(self, batch: MessageBatch) -> MessageBatch:
+        end = self._end_offset
+        if end is None or batch.next_offset <= end:
+            return batch
+        messages = [message for message in batch.messages if message.queue_offset < end]
+        return replace(batch, messages=messages, next_offset=end)
+
+    def _out_of_range(self, batch: MessageBatch) -> OffsetOutOfRangeError:
+        return OffsetOutOfRangeError(
+            f"offset {self.offset} of {self.queue} is outside of [{batch.min_offset}, "
+            f"{batch.max_offset}]; begin at 'first' or 'end'",
+            min_offset=batch.min_offset,
+            max_offset=batch.max_offset,
+        )

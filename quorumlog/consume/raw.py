@@ -1,0 +1,132 @@
+"""Records as bytes: read and appended whole, for programs that move many and look at few.
+
+Owns calls whose records are neither decoded nor encoded here (docs/format.md says what is in them);
+must not know what is done with them. `pipeline` is the main user: it decodes by columns.
+"""
+
+from dataclasses import dataclass
+
+from quorumlog.arguments import checked
+from quorumlog.cluster.broker_groups import BrokerGroups
+from quorumlog.cluster.retry import Deadline
+from quorumlog.consume.reads import Freshness, Reads
+from quorumlog.errors import QuorumlogError
+from quorumlog.pb import log_pb2
+from quorumlog.records.options import Consistency
+from quorumlog.records.queues import Pair, queue_of
+
+DUPLICATE_EXPIRED = "node.duplicate_expired"
+
+
+@dataclass(frozen=True, slots=True)
+class RawRecords:
+    """Records of one queue, back to back, and where reading goes on.
+
+    With `with_entries` the records from number `entry_first_records[i]` on are of the entry
+    `entry_indexes[i]` of `entry_terms[i]`; a log without entries names none.
+    """
+
+    records: bytes
+    record_count: int
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    applied_index: int
+    node_id: int
+    is_out_of_range: bool
+    entry_first_records: tuple[int, ...]
+    entry_indexes: tuple[int, ...]
+    entry_terms: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RawReceipt:
+    """Where a batch is. `index` and `term` are -1 if it is there so long that nobody knows."""
+
+    index: int
+    term: int
+    is_duplicate: bool
+
+
+@checked
+class Raw:
+    """Made by `client.raw`."""
+
+    def __init__(self, groups: BrokerGroups, reads: Reads, timeout_ms: int) -> None:
+        self._groups = groups
+        self._reads = reads
+        self._timeout_ms = timeout_ms
+
+    async def pull(
+        self,
+        queue: Pair,
+        offset: int,
+        *,
+        max_count: int = 0,
+        max_size_bytes: int = 0,
+        consistency: Consistency | str = Consistency.LEADER,
+        at_least_index: int | None = None,
+        node_id: int | None = None,
+        with_entries: bool = False,
+        timeout_ms: int | None = None,
+    ) -> RawRecords:
+        """Read what is at an offset and after it, once. 0 for a limit means the node's own.
+
+        No checksum is looked at. `is_out_of_range`: expired, or beyond the end.
+        """
+        response = await self._reads.pull_response(
+            queue_of(queue),
+            offset,
+            Freshness.of(consistency, at_least_index, node_id),
+            max_count=max_count,
+            max_size_bytes=max_size_bytes,
+            with_entries=with_entries,
+            timeout_ms=timeout_ms or self._timeout_ms,
+        )
+        return RawRecords(
+            records=response.records,
+            record_count=response.record_count,
+            next_offset=response.next_offset,
+            min_offset=response.min_offset,
+            max_offset=response.max_offset,
+            applied_index=response.applied_index,
+            node_id=response.node_id,
+            is_out_of_range=response.status
+            in (log_pb2.PULL_STATUS_OFFSET_TOO_SMALL, log_pb2.PULL_STATUS_OFFSET_TOO_BIG),
+            entry_first_records=tuple(response.entry_first_records),
+            entry_indexes=tuple(response.entry_indexes),
+            entry_terms=tuple(response.entry_terms),
+        )
+
+    async def append(
+        self,
+        records: bytes,
+        record_count: int,
+        *,
+        producer_id: int,
+        sequence: int,
+        group: str = "",
+        timeout_ms: int | None = None,
+    ) -> RawReceipt:
+        """Append encoded records as one batch, exactly once for its producer id and sequence.
+
+        The caller owns the id: whoever sends the same batch again under the same numbers, even
+        after a restart, adds nothing. Sequences begin at 0 and have no gap. Not 0 as id. Raises
+        OutOfSequenceError, UnknownProducerError, and what any append raises.
+        """
+        request = log_pb2.AppendRequest(
+            records=records,
+            record_count=record_count,
+            producer_id=producer_id,
+            sequence=sequence,
+            cluster_id=self._groups.cluster_id,
+        )
+        deadline = Deadline(timeout_ms or self._timeout_ms)
+        calls = self._groups.get(group).calls
+        try:
+            answer = await calls.leader("log", "Append", request, deadline, is_repeatable=True)
+        except QuorumlogError as error:
+            if error.code == DUPLICATE_EXPIRED:
+                return RawReceipt(-1, -1, is_duplicate=True)
+            raise
+        return RawReceipt(answer.index, answer.term, answer.is_duplicate)

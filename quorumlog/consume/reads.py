@@ -1,0 +1,431 @@
+"""Single reads: a pull, offsets of queues, positions, messages by id or key.
+
+Owns how a consistency becomes a choice of node and a request, and how the answers of several broker
+groups become one; must not know of iteration or consumer groups.
+"""
+
+import asyncio
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from quorumlog.cluster.broker_groups import BrokerGroup, BrokerGroups
+from quorumlog.cluster.retry import Deadline
+from quorumlog.errors import (
+    CorruptRecordError,
+    InvalidRequestError,
+    NotFoundError,
+    QuorumlogError,
+    UnknownTopicError,
+)
+from quorumlog.pb import common_pb2, log_pb2
+from quorumlog.records.batch import decode_records
+from quorumlog.records.message import Message, MessageBatch
+from quorumlog.records.options import END, FIRST, Consistency, Position, Time, parse_position
+from quorumlog.records.queues import Queue
+
+_CONSISTENCY: Final = {
+    Consistency.LEADER: common_pb2.CONSISTENCY_LEADER,
+    Consistency.LINEARIZABLE: common_pb2.CONSISTENCY_LINEARIZABLE,
+    Consistency.LOCAL: common_pb2.CONSISTENCY_LOCAL,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class QueueOffsets:
+    """What one queue holds: offsets [min_offset, max_offset)."""
+
+    topic: str
+    queue_id: int
+    min_offset: int
+    max_offset: int
+    group: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Freshness:
+    """How fresh a read must be, and of whom it is asked. A node id means that very replica."""
+
+    consistency: Consistency = Consistency.LEADER
+    at_least_index: int | None = None
+    node_id: int | None = None
+
+    @classmethod
+    def of(
+        cls,
+        consistency: Consistency | str,
+        at_least_index: int | None = None,
+        node_id: int | None = None,
+    ) -> "Freshness":
+        """Check a combination. Raises InvalidRequestError."""
+        chosen = Consistency.of(consistency)
+        if node_id is not None:
+            if chosen is Consistency.LINEARIZABLE:
+                raise InvalidRequestError(
+                    "one replica cannot answer linearizably by itself; leave out node_id"
+                )
+            chosen = Consistency.LOCAL
+        if at_least_index is not None and at_least_index < 0:
+            raise InvalidRequestError(f"at_least_index is {at_least_index}; use that of a receipt")
+        return cls(chosen, at_least_index, node_id)
+
+
+class Reads:
+    """Makes reads. All of them may be repeated, so they are, until their deadline."""
+
+    def __init__(self, groups: BrokerGroups) -> None:
+        self._groups = groups
+
+    async def pull(
+        self,
+        queue: Queue,
+        offset: int,
+        freshness: Freshness,
+        *,
+        max_count: int,
+        max_size_bytes: int,
+        wait_ms: int,
+        tags: Sequence[str],
+        timeout_ms: int,
+        sql: str = "",
+        consumer_group: str = "",
+    ) -> MessageBatch:
+        """Read what is at `offset` and after it. Raises CorruptRecordError, UnknownTopicError."""
+        topic, queue_id = queue
+        if not queue.group:
+            queue = Queue(topic, queue_id, self.group_of(queue, freshness).name)
+        response = await self.pull_response(
+            queue,
+            offset,
+            freshness,
+            max_count=max_count,
+            max_size_bytes=max_size_bytes,
+            wait_ms=wait_ms,
+            tags=tags,
+            timeout_ms=timeout_ms,
+            sql=sql,
+            consumer_group=consumer_group,
+        )
+        records = response.records
+        messages = decode_records(records, topic=topic, group=queue.group) if records else []
+        if tags:  # Nodes filter by a hash of the tag, as RocketMQ does.
+            messages = [message for message in messages if message.tag in tags]
+        elif not sql:
+            _check_offsets(messages, topic, queue_id, offset, response.next_offset)
+        return MessageBatch(
+            topic=topic,
+            queue_id=queue_id,
+            first_offset=offset,
+            next_offset=response.next_offset if records else max(offset, response.next_offset),
+            min_offset=response.min_offset,
+            max_offset=response.max_offset,
+            applied_index=response.applied_index,
+            node_id=response.node_id,
+            size_bytes=len(records),
+            is_out_of_range=response.status
+            in (log_pb2.PULL_STATUS_OFFSET_TOO_SMALL, log_pb2.PULL_STATUS_OFFSET_TOO_BIG),
+            messages=messages,
+            queue=queue,
+        )
+
+    async def pull_response(
+        self,
+        queue: Queue,
+        offset: int,
+        freshness: Freshness,
+        *,
+        max_count: int,
+        max_size_bytes: int,
+        timeout_ms: int,
+        wait_ms: int = 0,
+        tags: Sequence[str] = (),
+        with_entries: bool = False,
+        sql: str = "",
+        consumer_group: str = "",
+    ) -> log_pb2.PullResponse:
+        """Read the same, and leave it as it came."""
+        request = log_pb2.PullRequest(
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            offset=offset,
+            max_count=max_count,
+            max_size_bytes=max_size_bytes,
+            wait_ms=wait_ms,
+            consistency=_CONSISTENCY[freshness.consistency],
+            tags=tags,
+            cluster_id=self._groups.cluster_id,
+            with_entries=with_entries,
+            sql=sql,
+            group=consumer_group,
+        )
+        if freshness.at_least_index is not None:
+            request.at_least_index = freshness.at_least_index
+        deadline = Deadline(timeout_ms + wait_ms)
+        group = self.group_of(queue, freshness)
+        response: log_pb2.PullResponse = await self._ask(
+            group, "Pull", request, freshness, deadline, wait_ms
+        )
+        return response
+
+    def group_of(self, queue: Queue, freshness: Freshness) -> BrokerGroup:
+        """Return the group of a queue: the one it names, else that of the node that is asked."""
+        if queue.group or freshness.node_id is None:
+            return self._groups.get(queue.group)
+        return self._groups.of_node(freshness.node_id)
+
+    def asked_groups(self, freshness: Freshness) -> tuple[BrokerGroup, ...]:
+        """Return the groups that a question for a topic goes to."""
+        if freshness.node_id is not None:
+            return (self._groups.of_node(freshness.node_id),)
+        return self._groups.all
+
+    async def _ask(
+        self,
+        group: BrokerGroup,
+        method: str,
+        request: Any,
+        freshness: Freshness,
+        deadline: Deadline,
+        wait_ms: int = 0,
+    ) -> Any:
+        """Ask the node of a group that can answer as freshly as wanted."""
+        if freshness.node_id is not None:
+            node = group.router.node(freshness.node_id)
+            return await group.calls.node(node, "log", method, request, deadline)
+        if freshness.consistency is Consistency.LOCAL:
+            return await group.calls.any("log", method, request, deadline)
+        return await group.calls.leader(
+            "log", method, request, deadline, is_repeatable=True, is_read=True, wait_ms=wait_ms
+        )
+
+    async def _ask_all(
+        self, method: str, request: Any, freshness: Freshness, deadline: Deadline
+    ) -> "list[tuple[BrokerGroup, Any]]":
+        """Ask all groups at once; an error may be among the answers, one of ours only."""
+        groups = self.asked_groups(freshness)
+        asked = (self._ask(group, method, request, freshness, deadline) for group in groups)
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, BaseException) and not isinstance(answer, QuorumlogError):
+                raise answer
+        return list(zip(groups, answers, strict=True))
+
+    async def queues(
+        self, topic: str, freshness: Freshness, deadline: Deadline
+    ) -> tuple[list[Queue], list[QuorumlogError]]:
+        """Return all queues of a topic, asked now, and why some groups could not tell theirs.
+
+        Raises UnknownTopicError if no group has it, and what went wrong if none could tell.
+        """
+        groups = self.asked_groups(freshness)
+        asked = (self.group_queues(group, [topic], freshness, deadline) for group in groups)
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        found: list[Queue] = []
+        failed: list[QuorumlogError] = []
+        for answer in answers:
+            if isinstance(answer, QuorumlogError):
+                failed.append(answer)
+            elif isinstance(answer, BaseException):
+                raise answer
+            else:
+                found += answer
+        if not found:
+            raise failed[0] if failed else unknown_topic(topic)
+        return found, failed
+
+    async def group_queues(
+        self,
+        group: BrokerGroup,
+        topics: Sequence[str],
+        freshness: Freshness,
+        deadline: Deadline,
+    ) -> list[Queue]:
+        """Return the queues that a group has of these topics, asked now."""
+        request = log_pb2.RouteRequest(topics=topics, cluster_id=self._groups.cluster_id)
+        response = await self._ask(group, "Route", request, freshness, deadline)
+        group.router.learn_topics(response, topics)
+        routes = [group.router.topic(topic) for topic in topics]
+        return [
+            Queue(route.topic, queue_id, group.name)
+            for route in routes
+            if route is not None
+            for queue_id in range(route.queue_count)
+        ]
+
+    async def ask_routes(self, topics: Sequence[str], deadline: Deadline) -> None:
+        """Have the routers learn where topics are; those that do not exist are forgotten.
+
+        Raises what went wrong if no group answered.
+        """
+        request = log_pb2.RouteRequest(topics=topics, cluster_id=self._groups.cluster_id)
+        answers = await self._ask_all("Route", request, Freshness(), deadline)
+        for group, response in answers:
+            if not isinstance(response, QuorumlogError):
+                group.router.learn_topics(response, topics)
+        if all(isinstance(response, QuorumlogError) for _, response in answers):
+            raise answers[0][1]
+
+    async def queue_offsets(
+        self, queues: Sequence[Queue], freshness: Freshness, deadline: Deadline
+    ) -> list[QueueOffsets]:
+        """Return the range of each queue, in the order asked."""
+        by_group: dict[BrokerGroup, list[Queue]] = {}
+        for queue in queues:
+            by_group.setdefault(self.group_of(queue, freshness), []).append(queue)
+        asked = (self._offsets_of(*of, freshness, deadline) for of in by_group.items())
+        found: dict[Queue, QueueOffsets] = {}
+        for part in await asyncio.gather(*asked):
+            found.update(part)
+        return [found[queue] for queue in queues]
+
+    async def _offsets_of(
+        self,
+        group: BrokerGroup,
+        queues: Sequence[Queue],
+        freshness: Freshness,
+        deadline: Deadline,
+    ) -> dict[Queue, QueueOffsets]:
+        ids = [common_pb2.QueueId(topic=topic, queue_id=queue_id) for topic, queue_id in queues]
+        request = log_pb2.QueueOffsetsRequest(
+            queues=ids,
+            consistency=_CONSISTENCY[freshness.consistency],
+            at_least_index=freshness.at_least_index,
+        )
+        response = await self._ask(group, "QueueOffsets", request, freshness, deadline)
+        return {
+            queue: QueueOffsets(q.topic, q.queue_id, q.min_offset, q.max_offset, group.name)
+            for queue, q in zip(queues, response.queues, strict=True)
+        }
+
+    async def offset_by_time(
+        self, queue: Queue, unix_ms: int, freshness: Freshness, deadline: Deadline
+    ) -> int:
+        """Return the offset of the first message stored at that time or later."""
+        request = log_pb2.OffsetByTimeRequest(
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            unix_ms=unix_ms,
+            consistency=_CONSISTENCY[freshness.consistency],
+        )
+        group = self.group_of(queue, freshness)
+        response = await self._ask(group, "OffsetByTime", request, freshness, deadline)
+        return int(response.offset)
+
+    async def positions(
+        self,
+        queues: Sequence[Queue],
+        position: Position,
+        freshness: Freshness,
+        deadline: Deadline,
+    ) -> dict[Queue, int]:
+        """Turn one position into an offset of each queue."""
+        wanted = parse_position(position)
+        if isinstance(wanted, int):
+            return dict.fromkeys(queues, wanted)
+        if isinstance(wanted, Time):
+            return {
+                queue: await self.offset_by_time(queue, wanted.unix_ms, freshness, deadline)
+                for queue in queues
+            }
+        assert wanted in (FIRST, END), f"position {wanted!r}"
+        found = await self.queue_offsets(queues, freshness, deadline)
+        return {
+            queue: q.min_offset if wanted == FIRST else q.max_offset
+            for queue, q in zip(queues, found, strict=True)
+        }
+
+    async def message(self, message_id: str, freshness: Freshness, deadline: Deadline) -> Message:
+        """Find a message by its id; the groups are asked at once. Raises NotFoundError."""
+        request = log_pb2.GetMessageRequest(
+            message_id=message_id, consistency=_CONSISTENCY[freshness.consistency]
+        )
+
+        async def ask(group: BrokerGroup) -> list[Message]:
+            response = await self._ask(group, "GetMessage", request, freshness, deadline)
+            return decode_records(response.records, group=group.name)
+
+        tasks = [asyncio.ensure_future(ask(group)) for group in self.asked_groups(freshness)]
+        failed: QuorumlogError | None = None
+        try:
+            for answer in asyncio.as_completed(tasks):
+                try:
+                    if found := await answer:
+                        return found[0]  # Others may be away; this one is the message.
+                except NotFoundError as error:
+                    failed = failed or error
+                except QuorumlogError as error:
+                    failed = error  # It may be there.
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        text = f"no message {message_id}; it may have expired"
+        raise failed or NotFoundError(text, code="node.none")
+
+    async def by_key(
+        self,
+        topic: str,
+        key: str,
+        *,
+        lo_unix_ms: int,
+        hi_unix_ms: int,
+        max_count: int,
+        freshness: Freshness,
+        deadline: Deadline,
+    ) -> list[Message]:
+        """Find messages by a key. The index knows hashes, so what only collides is left out.
+
+        Raises what a group says that cannot answer: without it the answer would not be whole.
+        """
+        request = log_pb2.QueryByKeyRequest(
+            topic=topic,
+            key=key,
+            lo_unix_ms=lo_unix_ms,
+            hi_unix_ms=hi_unix_ms,
+            max_count=max_count,
+            consistency=_CONSISTENCY[freshness.consistency],
+        )
+        answers = await self._ask_all("QueryByKey", request, freshness, deadline)
+        unknown = [a for _, a in answers if isinstance(a, UnknownTopicError)]
+        parts: list[list[Message]] = []
+        for group, answer in answers:
+            if isinstance(answer, UnknownTopicError) and len(unknown) < len(answers):
+                continue  # A group may have no share of a topic.
+            if isinstance(answer, QuorumlogError):
+                raise answer
+            found = decode_records(answer.records, topic=topic, group=group.name)
+            parts.append([message for message in found if _has_key(message, key)])
+        merged = list(heapq.merge(*parts, key=lambda message: message.store_unix_ms))
+        return merged[-max_count:] if max_count else merged
+
+
+def unknown_topic(topic: str) -> UnknownTopicError:
+    """Make the error for a topic that no group has."""
+    return UnknownTopicError(f"topic {topic!r} does not exist; run 'qlog topic create {topic}'")
+
+
+def _has_key(message: Message, key: str) -> bool:
+    return key in message.keys or message.properties.get("UNIQ_KEY") == key
+
+
+def _check_offsets(
+    messages: list[Message], topic: str, queue_id: int, offset: int, next_offset: int
+) -> None:
+    """What a reader gets has no hole and nothing of another queue (fault-matrix I11)."""
+    if not messages:
+        return
+    first, last = messages[0], messages[-1]
+    count = last.queue_offset - first.queue_offset + 1
+    if (
+        first.queue_offset != offset
+        or count != len(messages)
+        or last.queue_offset + 1 != next_offset
+        or (first.topic, first.queue_id) != (topic, queue_id)
+        or (last.topic, last.queue_id) != (topic, queue_id)
+    ):
+        raise CorruptRecordError(
+            f"asked for {topic}/{queue_id} from offset {offset}, got {len(messages)} messages of "
+            f"{first.topic}/{first.queue_id} from {first.queue_offset} to {last.queue_offset}, "
+            f"next {next_offset}; read again, and verify that replica's store"
+        )

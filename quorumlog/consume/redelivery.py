@@ -1,0 +1,90 @@
+"""Gives messages back: to be delivered to the group again later, or as dead letters.
+
+Owns the calls of one consumer to one broker group, one after the other, so that a repeated one is
+known; must not know what is consumed. A call that failed ends the numbering, since one of its
+attempts may have been done: the next one begins another, under a new id.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from quorumlog.cluster.broker_groups import BrokerGroup
+from quorumlog.cluster.retry import Deadline
+from quorumlog.errors import Outcome, UnknownProducerError
+from quorumlog.pb import retry_pb2
+from quorumlog.records.message import Message
+from quorumlog.records.queues import Queue
+
+RETRY_PREFIX = "%RETRY%"
+
+
+@dataclass(frozen=True, slots=True)
+class Redelivery:
+    """What became of messages that were given back."""
+
+    retried_count: int
+    dead_count: int
+    """Tried too often, or not to be tried again."""
+
+
+class Redeliveries:
+    """Of one consumer and one broker group."""
+
+    def __init__(self, group: BrokerGroup, consumer_group: str, timeout_ms: int) -> None:
+        self._group = group
+        self._consumer_group = consumer_group
+        self._timeout_ms = timeout_ms
+        self._turn = asyncio.Lock()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._producer_id, self._sequence = secrets.randbits(64) | 1, 0
+
+    async def give_back(
+        self,
+        messages: Sequence[Message],
+        *,
+        delay_ms: int,
+        is_dead: bool,
+        attempt_count_max: int,
+        offsets: Mapping[Queue, int],
+    ) -> Redelivery:
+        """Move messages and store offsets, at once. Raises what the cluster says."""
+        request = retry_pb2.RetryLaterRequest(
+            group=self._consumer_group,
+            attempt_count_max=attempt_count_max,
+            cluster_id=self._group.router.cluster_id,
+        )
+        for message in messages:
+            request.messages.add(
+                topic=message.topic,
+                queue_id=message.queue_id,
+                offset=message.queue_offset,
+                delay_ms=delay_ms,
+                is_dead=is_dead,
+            )
+        for (topic, queue_id), offset in offsets.items():
+            request.offsets.add(topic=topic, queue_id=queue_id, offset=offset)
+        async with self._turn:
+            try:
+                response = await self._call(request)
+            except UnknownProducerError as error:
+                if error.outcome is not Outcome.NOT_APPLIED:
+                    raise
+                # It was silent for so long that its past is forgotten; nothing was done.
+                response = await self._call(request)
+        return Redelivery(response.retried_count, response.dead_count)
+
+    async def _call(self, request: retry_pb2.RetryLaterRequest) -> retry_pb2.RetryLaterResponse:
+        request.producer_id, request.sequence = self._producer_id, self._sequence
+        try:
+            response: retry_pb2.RetryLaterResponse = await self._group.calls.leader(
+                "retry", "RetryLater", request, Deadline(self._timeout_ms), is_repeatable=True
+            )
+        except BaseException:  # Cancelled, too.
+            self._begin()
+            raise
+        self._sequence += 1
+        return response

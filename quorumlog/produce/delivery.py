@@ -1,0 +1,434 @@
+"""What becomes of messages that were handed over: batches under way, deliveries and receipts.
+
+Owns a batch from its first message to its receipt or error; must not know how it travels. A message
+costs one object here, its Delivery. Everything that a receipt says is derived from the one answer
+to its batch, when somebody asks.
+"""
+
+import asyncio
+import copy
+import time
+from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
+from itertools import islice
+from typing import Any, Final, overload
+
+from quorumlog.cluster.retry import Deadline
+from quorumlog.errors import InternalError, InvalidRequestError, Outcome, QuorumlogError
+from quorumlog.pb import log_pb2
+from quorumlog.records.batch import (
+    Entry,
+    Place,
+    encode_entries,
+    key_queue,
+    message_id,
+    size_bytes_of,
+)
+from quorumlog.records.options import Durability
+from quorumlog.records.receipt import Receipt
+
+_DURABILITY: Final = (
+    Durability.UNSPECIFIED,
+    Durability.QUORUM_MEMORY,
+    Durability.QUORUM_DISK,
+    Durability.LEADER_DISK,
+    Durability.COPIES_DISK,
+)
+UNKNOWN_QUEUE: Final = "node.unknown_queue"
+OF_ONE_MESSAGE: Final = frozenset(
+    {
+        "node.bad_request",
+        "node.delay_too_long",
+        "node.limit_exceeded",
+        "store.bad_topic",
+        "store.limit_exceeded",
+        "store.record_format",
+    }
+)
+"""Codes with which a node refuses a batch for what is wrong with one of its messages."""
+_RECORDS_FIELD: Final = b"\x0a"  # Of AppendRequest: number 1, bytes.
+
+
+class Batch:
+    """Messages that travel together and become one entry of the log: all of them or none."""
+
+    __slots__ = (
+        "_parts",
+        "_parts_open",
+        "_placed",
+        "_placing",
+        "_records_hi",
+        "_records_lo",
+        "_response",
+        "_waiters",
+        "attempts",
+        "claimed",
+        "created_s",
+        "deadline",
+        "done_s",
+        "entries",
+        "error",
+        "extra",
+        "group",
+        "is_atomic",
+        "is_done",
+        "is_open",
+        "is_pinned",
+        "last_error",
+        "may_be_applied",
+        "on_done",
+        "out_of_sequence_count",
+        "places",
+        "producer_id",
+        "record_count",
+        "sent_unix_ms",
+        "sequence",
+        "size_bytes",
+        "sizes",
+        "wire",
+    )
+
+    def __init__(
+        self,
+        deadline: Deadline,
+        on_done: "Callable[[Batch], None]",
+        *,
+        is_atomic: bool = False,
+        group: str = "",
+        is_pinned: bool = False,
+    ) -> None:
+        self.deadline = deadline
+        self.on_done = on_done
+        self.is_atomic = is_atomic  # Must stay one entry, whatever happens.
+        self.is_open = not is_atomic  # More messages may come in.
+        self.group = group  # The broker group that it goes to.
+        self.is_pinned = is_pinned  # And no other: a message names it, or a queue of it.
+        self.extra = b""  # More fields of the AppendRequest, serialised: what the batch means.
+        self.entries: list[Entry] = []
+        self.record_count = 0
+        self.size_bytes = 0
+        self.created_s = time.monotonic()
+        self.sent_unix_ms = 0
+        # Once encoded.
+        self.wire = b""  # The serialised AppendRequest; empty: not encoded, or done.
+        self._records_lo = self._records_hi = 0  # Where in `wire` the records are.
+        self.sizes: list[int] = []
+        self.places: list[Place] = []
+        self.producer_id = 0
+        self.sequence = 0
+        # Once sent.
+        self.attempts = 0
+        self.may_be_applied = False  # An attempt ended without an answer. Never unset.
+        self.out_of_sequence_count = 0
+        self.last_error: QuorumlogError | None = None  # Of an attempt.
+        # Once done.
+        self.is_done = False
+        self.done_s = 0.0
+        self.error: QuorumlogError | None = None
+        self.claimed: list[int] = []  # Messages that somebody asked about.
+        self._response: log_pb2.AppendResponse | None = None
+        self._placed: list[tuple[int, int]] = []  # Queue offset and position of the first ones,
+        self._placing: Iterator[tuple[int, int]] | None = None  # and where the rest comes from.
+        self._waiters: list[asyncio.Future[None]] = []
+        self._parts: list[tuple[Batch, int]] | None = None
+        self._parts_open = 0
+
+    def add(self, entry: Entry, size_bytes: int) -> "Delivery":
+        """Take in one message."""
+        assert self.is_open or self.is_atomic, "a message for a batch that has left"
+        self.entries.append(entry)
+        delivery = Delivery(self, self.record_count)
+        self.record_count += 1
+        self.size_bytes += size_bytes
+        return delivery
+
+    def add_all(self, entries: list[Entry], size_bytes: int) -> None:
+        """Take in messages that nobody asks about one by one."""
+        assert self.is_atomic, "messages without a delivery are those of an atomic batch"
+        self.entries += entries
+        self.record_count += len(entries)
+        self.size_bytes += size_bytes
+
+    def topics(self) -> set[str]:
+        """Name the topics of its messages."""
+        return {topic.name for topic in {entry[0] for entry in self.entries}}
+
+    def encode(self, queue_count: Callable[[str], int], next_queue: Callable[[str], int]) -> None:
+        """Close it, choose the queues that were left open, and encode the records."""
+        assert not self.wire, "a batch is encoded once"
+        self.is_open = False
+        self.sent_unix_ms = time.time_ns() // 1_000_000
+        chosen: dict[str, int] = {}  # One queue a batch and topic, so that batches stay few.
+
+        def place_of(topic: str, queue_id: int | None, key: str | None) -> Place:
+            if queue_id is None and key is not None:
+                queue_id = key_queue(key, queue_count(topic))
+            elif queue_id is None:
+                queue_id = chosen.get(topic)
+                if queue_id is None:
+                    queue_id = chosen[topic] = next_queue(topic)
+            return topic, queue_id
+
+        encoded = encode_entries(self.entries, place_of, born_unix_ms=self.sent_unix_ms)
+        self.sizes, self.places = encoded.sizes, encoded.places
+        assert sum(self.sizes) == self.size_bytes, f"{sum(self.sizes)} != {self.size_bytes}"
+        head = _RECORDS_FIELD + _varint(self.size_bytes)
+        self._records_lo, self._records_hi = len(head), len(head) + self.size_bytes
+        self.wire = b"".join([head, *encoded.pieces])
+
+    def identify(
+        self, producer_id: int, sequence: int, cluster_id: str, fence: bytes = b""
+    ) -> None:
+        """Give it the name under which the cluster tells a repeated batch from a new one."""
+        self.producer_id, self.sequence = producer_id, sequence
+        rest = log_pb2.AppendRequest(
+            record_count=self.record_count,
+            producer_id=producer_id,
+            sequence=sequence,
+            timeout_ms=self.deadline.remaining_ms,
+            cluster_id=cluster_id,
+        )
+        # Serialised messages may be joined. So the records are copied once, not three times.
+        self.wire = self.wire[: self._records_hi] + rest.SerializeToString() + self.extra + fence
+
+    def forget_name(self) -> None:
+        """Be as it was before it was encoded; nothing that was sent of it is in the log."""
+        assert not self.may_be_applied, "it may be in the log under its name"
+        self.wire = b""
+
+    def labels_of_fault(self, error: QuorumlogError) -> Sequence[Hashable]:
+        """Say how to split a batch that was refused for good, so that the one message that is at
+        fault comes to be alone; empty: all of them are.
+
+        A topic is refused with all of its messages. What is said of a single message is looked for
+        by queue, if that is what is wrong with it, and else by halves.
+        """
+        topics = [entry[0].name for entry in self.entries]
+        if len(set(topics)) > 1:
+            return topics
+        if error.code == UNKNOWN_QUEUE:
+            queue_ids = [entry[1] for entry in self.entries]
+            return queue_ids if len(set(queue_ids)) > 1 else ()
+        if error.code not in OF_ONE_MESSAGE or self.record_count < 2:
+            return ()
+        return [2 * i >= self.record_count for i in range(self.record_count)]
+
+    def split(self, labels: Sequence[Hashable]) -> "dict[Any, Batch]":
+        """Make a batch of each label, a label a message; this one is done when all of them are."""
+        assert self._parts is None, "it is split already"
+        assert not self.is_atomic, "all or none"
+        found: dict[Any, Batch] = {}
+        self._parts = []
+        for entry, label in zip(self.entries, labels, strict=True):
+            part = found.get(label)
+            if part is None:
+                part = found[label] = Batch(
+                    self.deadline, self._on_part_done, group=self.group, is_pinned=self.is_pinned
+                )
+                part.created_s, part.attempts = self.created_s, self.attempts
+                part.extra = self.extra
+            self._parts.append((part, part.record_count))
+            part.add(entry, size_bytes_of(entry))
+        self._parts_open = len(found)
+        self.entries, self.wire = [], b""
+        for part in found.values():
+            part.is_open = False
+        return found
+
+    def _on_part_done(self, part: "Batch") -> None:
+        self._parts_open -= 1
+        if self.error is None:
+            self.error = part.error
+        if self._parts_open == 0:
+            self._finish()
+
+    def acknowledge(self, response: log_pb2.AppendResponse) -> None:
+        """Take the answer of the leader: it is in the log."""
+        if response.record_count != self.record_count:
+            self.fail(
+                InternalError(
+                    f"{self.record_count} records were sent, {response.record_count} acknowledged; "
+                    f"read back what was stored, and check the version of the node",
+                    outcome=Outcome.APPLIED,
+                )
+            )
+            return
+        self._response = response
+        self._finish()
+
+    def fail(self, error: QuorumlogError) -> None:
+        """End it without a receipt."""
+        if self._parts is not None:
+            for part in {part for part, _ in self._parts if not part.is_done}:
+                part.fail(error)  # The last of them ends this one.
+            return
+        error.attempts = self.attempts
+        self.error = error
+        self._finish()
+
+    def _finish(self) -> None:
+        assert not self.is_done, "a batch ends once"
+        self.is_done, self.is_open = True, False
+        self.done_s = time.monotonic()
+        self.entries, self.wire = [], b""
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self.on_done(self)
+
+    async def wait(self) -> None:
+        """Wait until it is done, with or without success. Cancelling that changes nothing else."""
+        if not self.is_done:
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            await waiter
+
+    @property
+    def unclaimed_error(self) -> QuorumlogError | None:
+        """That of the first message that has failed, and that nobody asked about."""
+        if self.error is None or self.is_atomic:  # Whoever sent that waits for it.
+            return None
+        claimed = set(self.claimed)
+        rest = (i for i in range(self.record_count) if i not in claimed)
+        return next(filter(None, map(self._error_of, rest)), None)
+
+    def _error_of(self, i: int) -> QuorumlogError | None:
+        if self._parts is None:
+            return self.error
+        part, i = self._parts[i]
+        return part._error_of(i)
+
+    def receipt(self, i: int) -> Receipt:
+        """Make the receipt of message `i`; raise the error if there is none."""
+        assert self.is_done, "not done"
+        if self._parts is not None:
+            part, i = self._parts[i]
+            return part.receipt(i)
+        if self.error is not None:
+            raise copy.copy(self.error)  # Many may wait; each gets a traceback of its own.
+        response = self._response
+        assert response is not None, "done, without an answer or an error"
+        if self._placing is None:
+            self._placing = self._place(response)
+        placed = self._placed
+        if i >= len(placed):
+            placed += islice(self._placing, i + 1 - len(placed))
+        queue_offset, position = placed[i]
+        topic, queue_id = self.places[i]
+        durability = response.durability if 0 <= response.durability < len(_DURABILITY) else 0
+        return Receipt(
+            message_id=message_id(response.store_host, position),
+            topic=topic,
+            queue_id=queue_id,
+            queue_offset=queue_offset,
+            position=position,
+            index=response.index,
+            term=response.term,
+            durability=_DURABILITY[durability],
+            synced_by=tuple(response.synced_by),
+            attempts=self.attempts,
+            sent_unix_ms=self.sent_unix_ms,
+            store_unix_ms=response.store_unix_ms,
+            duration_ms=round((self.done_s - self.created_s) * 1000, 3),
+            commit_us=response.commit_us,
+            is_duplicate=response.is_duplicate,
+            group=self.group,
+            due_unix_ms=response.due_unix_ms[i] if response.due_unix_ms else 0,
+        )
+
+    def _place(self, response: log_pb2.AppendResponse) -> Iterator[tuple[int, int]]:
+        """Records lie back to back, and take the offsets of their queue in order.
+
+        Delayed ones have no offset yet, and lie where the leader says.
+        """
+        if response.positions:
+            yield from ((-1, position) for position in response.positions)
+            return
+        offsets = {(q.topic, q.queue_id): q.first_offset for q in response.queues}
+        position = response.position
+        for place, size_bytes in zip(self.places, self.sizes, strict=True):
+            offset = offsets.get(place, -1)
+            yield offset, position
+            offsets[place] = offset + 1
+            position += size_bytes
+
+
+class Receipts(Sequence[Receipt]):
+    """The receipts of an acknowledged batch; each is made when it is looked at."""
+
+    __slots__ = ("_batch",)
+
+    def __init__(self, batch: Batch) -> None:
+        assert batch.is_done, "not done"
+        assert batch.error is None, "no receipts of what failed"
+        self._batch = batch
+
+    def __len__(self) -> int:
+        return self._batch.record_count
+
+    @overload
+    def __getitem__(self, at: int) -> Receipt: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[Receipt]: ...
+    def __getitem__(self, at: int | slice) -> Receipt | list[Receipt]:
+        numbers = range(self._batch.record_count)[at]
+        if isinstance(numbers, range):
+            return [self._batch.receipt(i) for i in numbers]
+        return self._batch.receipt(numbers)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return list, (list(self),)  # A batch belongs to its producer and does not travel.
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} receipts, index {self[0].index}>"
+
+
+class Delivery:
+    """A message on its way. Await it for the receipt, or the typed error if it failed for good.
+
+    It may be awaited by many, at any time, or not at all: `producer.flush()` raises for failures
+    that nobody asked about. Cancelling the wait does not withdraw the message.
+    """
+
+    __slots__ = ("_batch", "_i", "_is_claimed")
+
+    def __init__(self, batch: Batch, i: int) -> None:
+        self._batch = batch
+        self._i = i
+        self._is_claimed = False
+
+    @property
+    def is_done(self) -> bool:
+        """Say whether there is a receipt or an error."""
+        return self._batch.is_done
+
+    def __await__(self) -> Generator[Any, None, Receipt]:
+        return self.receipt().__await__()
+
+    async def receipt(self) -> Receipt:
+        """Wait for the receipt. Raises the error if the message failed."""
+        self._claim()
+        if not self._batch.is_done:
+            await self._batch.wait()
+        return self._batch.receipt(self._i)
+
+    def result(self) -> Receipt:
+        """Return the receipt or raise the error. Raises InvalidRequestError unless `is_done`."""
+        if not self._batch.is_done:
+            raise InvalidRequestError("the message is still on its way; await its receipt()")
+        self._claim()
+        return self._batch.receipt(self._i)
+
+    def _claim(self) -> None:
+        if not self._is_claimed:
+            self._is_claimed = True
+            self._batch.claimed.append(self._i)
+
+
+def _varint(value: int) -> bytes:
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)

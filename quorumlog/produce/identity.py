@@ -1,0 +1,66 @@
+"""Under which name batches travel: the id of a producer and the number of each batch.
+
+Owns which name comes next; must not know what is sent under it. A node remembers names, so the same
+batch under the same name is stored once. Numbers begin at 0 and have no gap. A producer that the
+program has given a name claims it once: whoever had it before is refused from then on, and it is
+refused itself as soon as somebody claims the name after it.
+"""
+
+import secrets
+
+from quorumlog.cluster.calls import Calls
+from quorumlog.cluster.retry import Deadline
+from quorumlog.errors import Outcome, QuorumlogError
+from quorumlog.pb import log_pb2
+
+
+class ProducerIdentity:
+    """Of one producer in one broker group. Id 0: nobody tells repeated batches from new ones."""
+
+    def __init__(self, *, is_idempotent: bool, name: str | None = None) -> None:
+        self._is_idempotent = is_idempotent
+        self._name = name
+        self.fence = b""
+        """A field of AppendRequest, serialised: who sends; empty without a name."""
+        self.renewed_count = 0
+        self._producer_id = self._next_sequence = 0
+        self._draw()
+
+    def _draw(self) -> None:
+        self._producer_id = secrets.randbits(64) | 1 if self._is_idempotent else 0
+        self._next_sequence = 0
+
+    def renew(self) -> None:
+        """Go on as somebody else: what was sent so far can no more be told apart."""
+        self.renewed_count += 1
+        self._draw()
+
+    def next_name(self) -> tuple[int, int]:
+        """Return the id, and a number that was not given to another batch."""
+        sequence = self._next_sequence
+        self._next_sequence += self._is_idempotent
+        return self._producer_id, sequence
+
+    def go_back(self, sequence: int) -> None:
+        """Give this number and those after it once more: nothing under them was applied."""
+        assert sequence <= self._next_sequence, f"{sequence} was not given yet"
+        self._next_sequence = sequence
+
+    async def claim(self, calls: Calls, cluster_id: str, deadline: Deadline) -> None:
+        """Claim the name, if there is one, the first time. Raises what the leader says.
+
+        Made again after its answer was lost, it fences the claim before, under which nothing was
+        sent.
+        """
+        if self._name is None or self.fence:
+            return
+        request = log_pb2.ClaimProducerRequest(name=self._name, cluster_id=cluster_id)
+        try:
+            answer = await calls.leader(
+                "log", "ClaimProducer", request, deadline, is_repeatable=True
+            )
+        except QuorumlogError as error:
+            error.outcome = Outcome.NOT_APPLIED  # Of the messages: none has left yet.
+            raise
+        incarnation = log_pb2.ProducerIncarnation(name=self._name, number=answer.number)
+        self.fence = log_pb2.AppendRequest(incarnation=incarnation).SerializeToString()

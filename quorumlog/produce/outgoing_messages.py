@@ -1,0 +1,168 @@
+"""Messages on their way into a batch: checked, and with what is the same for many made once.
+
+Owns what a message may look like, here as at the node; must not know batches or how they travel.
+"""
+
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple, cast
+
+from quorumlog import errors
+from quorumlog.arguments import INT32_MAX, check_number, check_text, wrong_type
+from quorumlog.records.batch import Entry, encode_properties, topic_template
+from quorumlog.records.compression import Compress, compressor
+from quorumlog.records.message import OutgoingMessage
+from quorumlog.records.unique_keys import PROPERTY as UNIQUE_KEY
+from quorumlog.records.unique_keys import UniqueKeys
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+BATCH_SIZE_BYTES_LIMIT: Final = 4 * MIB - 4 * KIB  # An entry, less its header and the command.
+
+
+MESSAGE_GROUP: Final = "__SHARDINGKEY"  # RocketMQ's name.
+
+
+class Shaping(NamedTuple):
+    """What a producer does to every message."""
+
+    compress: Compress | None = None
+    unique_keys: UniqueKeys | None = None
+    """Gives a key to each that has none."""
+
+
+def shaping_of(
+    compression: str | None, compress_from_size_bytes: int, unique_keys: bool
+) -> Shaping | None:
+    """Make it of a producer's options; None: nothing is done. Raises InvalidRequestError."""
+    compress = None
+    if compression is not None:
+        compress = compressor(compression, compress_from_size_bytes)
+    if compress is None and not unique_keys:
+        return None
+    return Shaping(compress, UniqueKeys() if unique_keys else None)
+
+
+def entry_of(
+    topic: str,
+    body: bytes | str,
+    key: str | None,
+    tag: str | None,
+    queue_id: int | None,
+    properties: Mapping[str, str] | None,
+    flag: int,
+    shaping: Shaping | None = None,
+) -> Entry:
+    """Check one message, and compress its body. Raises InvalidRequestError or TooLargeError.
+
+    Its message group chooses the queue, if it is of one, else its key. What is returned can be
+    encoded: it will be, in one batch with messages of others. The common case is tested in line,
+    and all else by `arguments`.
+    """
+    try:
+        template = topic_template(topic)
+    except TypeError:  # It cannot be looked up.
+        raise wrong_type("topic", topic, "text") from None
+    if type(body) is not bytes:
+        body = body_bytes(body)
+    if properties is not None:
+        _check_mapping(properties)
+    if shaping is not None and shaping.unique_keys is not None:
+        properties = {UNIQUE_KEY: shaping.unique_keys(), **(properties or {})}
+    encoded, routed_by = b"", key
+    if properties:
+        routed_by = properties.get(MESSAGE_GROUP, key)
+    if key is not None or tag is not None or properties:
+        encoded = encode_properties(key, tag, properties)
+    if queue_id is not None and not (type(queue_id) is int and 0 <= queue_id <= INT32_MAX):
+        check_number("queue_id", queue_id)
+        queue_id = operator.index(queue_id)
+    if type(flag) is not int or not -INT32_MAX <= flag <= INT32_MAX:
+        check_number("flag", flag)
+        flag = operator.index(flag)
+    sys_flag = 0
+    if shaping is not None and shaping.compress is not None:
+        body, sys_flag = shaping.compress(body)
+    if len(body) + len(encoded) > BATCH_SIZE_BYTES_LIMIT - KIB:
+        raise errors.TooLargeError(
+            f"the message has {len(body) + len(encoded)} bytes, an entry holds "
+            f"{BATCH_SIZE_BYTES_LIMIT - KIB}; split it or keep its body elsewhere"
+        )
+    return template, queue_id, routed_by, body, encoded, flag, sys_flag
+
+
+def body_bytes(body: object) -> bytes:
+    """Return the bytes of a body: UTF-8 of text, a copy of whatever else holds bytes.
+
+    That may change before the batch leaves. Raises InvalidRequestError, WrongTypeError.
+    """
+    if isinstance(body, str):
+        check_text("body", body)
+        return body.encode()
+    try:
+        return bytes(memoryview(body))  # type: ignore[arg-type]
+    except TypeError:  # A number is no body, though bytes() takes one.
+        raise wrong_type("body", body, "bytes or text") from None
+
+
+def _check_mapping(properties: Any) -> None:
+    if not isinstance(properties, Mapping):
+        raise wrong_type("properties", properties, "a dict")
+
+
+def check_bodies(messages: Any) -> None:
+    """Raise WrongTypeError unless it is a list, which can be looked at more than once."""
+    if not isinstance(messages, Sequence) or isinstance(messages, bytes | str | bytearray):
+        raise wrong_type("bodies", messages, "a list of bodies")
+
+
+def entries_of(
+    messages: Sequence[bytes | str | OutgoingMessage],
+    topic: str,
+    key: str | None,
+    tag: str | None,
+    queue_id: int | None,
+    properties: Mapping[str, str] | None,
+    shaping: Shaping | None = None,
+) -> list[Entry]:
+    """Check the messages of a batch; where only the bodies differ, the largest one for all."""
+    check_bodies(messages)
+    if shaping is None and all(type(message) is bytes for message in messages):
+        largest = max(cast("Sequence[bytes]", messages), key=len)
+        template, queue_id, routed_by, _, encoded, _, _ = entry_of(
+            topic, largest, key, tag, queue_id, properties, 0
+        )
+        bodies = cast("Sequence[bytes]", messages)
+        return [(template, queue_id, routed_by, body, encoded, 0, 0) for body in bodies]
+    defaults = (topic, key, tag, queue_id, properties, shaping)
+    return [_entry_of(message, *defaults) for message in messages]
+
+
+def _entry_of(
+    message: bytes | str | OutgoingMessage,
+    topic: str,
+    key: str | None,
+    tag: str | None,
+    queue_id: int | None,
+    properties: Mapping[str, str] | None,
+    shaping: Shaping | None,
+) -> Entry:
+    if not isinstance(message, OutgoingMessage):
+        return entry_of(topic, message, key, tag, queue_id, properties, 0, shaping)
+    return entry_of(
+        topic if message.topic is None else message.topic,
+        message.body,
+        key if message.key is None else message.key,
+        tag if message.tag is None else message.tag,
+        queue_id if message.queue_id is None else message.queue_id,
+        properties if message.properties is None else message.properties,
+        message.flag,
+        shaping,
+    )
+
+
+def with_message_group(properties: Mapping[str, str] | None, name: str) -> Mapping[str, str]:
+    """Return properties that make a message one of a message group."""
+    if properties is not None:
+        _check_mapping(properties)
+    return {**(properties or {}), MESSAGE_GROUP: name}

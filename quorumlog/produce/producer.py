@@ -1,0 +1,469 @@
+"""The producer: takes messages, batches them by itself, gives receipts.
+
+Owns the buffer and its bound, and what callers see; must not know to which broker group batches go
+(`lanes`), how they travel or what is done when that fails (`append_stream`). A batch leaves as soon
+as the one before it has its receipt, or when it is full; so under light load every message leaves
+at once, and under heavy load batches grow by themselves.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Self
+
+from quorumlog import errors
+from quorumlog.arguments import checked, checks_itself
+from quorumlog.cluster.broker_groups import BrokerGroups
+from quorumlog.cluster.close_once import Ending
+from quorumlog.cluster.retry import Deadline
+from quorumlog.produce.accumulator import Lane, Lanes
+from quorumlog.produce.delay import HAS_DELAYED, HELD_SIZE_BYTES, all_with_wish, with_wish
+from quorumlog.produce.delivery import Batch, Delivery, Receipts
+from quorumlog.produce.options import BATCH_COUNT_LIMIT, ProducerOptions
+from quorumlog.produce.outgoing_messages import (
+    BATCH_SIZE_BYTES_LIMIT,
+    check_bodies,
+    entries_of,
+    entry_of,
+    shaping_of,
+    with_message_group,
+)
+from quorumlog.records.batch import Entry, size_bytes_of
+from quorumlog.records.message import OutgoingMessage
+from quorumlog.records.receipt import Receipt
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerStats:
+    """Counts since the start of the producer; `no_ack_ms_max` is the longest time without a receipt
+    while something was under way."""
+
+    acked_count: int
+    acked_size_bytes: int
+    failed_count: int
+    duplicates_count: int
+    batches_acked: int
+    retried_batches: int
+    in_flight_batches: int
+    held_size_bytes: int
+    leader_changes: int
+    no_ack_ms_max: float
+
+
+@checked
+class Producer:
+    """Sends messages. Made by `client.producer()`; belongs to the event loop it was made in.
+
+    Messages for one queue keep the order in which they were handed over. With `idempotent` (the
+    default) a message is stored once, however often it had to be sent. Without it, an append that
+    got no answer fails with OutcomeUnknownError at once, and order is kept only with
+    `in_flight_max=1`.
+    """
+
+    def __init__(self, groups: BrokerGroups, options: ProducerOptions) -> None:
+        Deadline(options.timeout_ms)  # Checks it.
+        self._options = options
+        self.shaping: Final = shaping_of(
+            options.compression, options.compress_from_size_bytes, options.unique_keys
+        )
+        """What is done to every message; None: nothing."""
+        self._groups = groups
+        self._lanes = Lanes(
+            groups,
+            self._on_sender_ended,
+            is_idempotent=options.is_idempotent,
+            name=options.name,
+            in_flight_max=options.in_flight_max,
+            linger_ms=options.linger_ms,
+            timeout_ms=options.timeout_ms,
+        )
+        self.ending = Ending()
+        self._is_closed = False
+        self._bug: errors.QuorumlogError | None = None
+        self._unfinished: dict[Batch, None] = {}  # In the order of their making.
+        self._held_size_bytes = 0
+        self._room_waiters: deque[asyncio.Future[None]] = deque()
+        self._failures: list[Batch] = []  # Failed since the last flush; the first few.
+        self._leader_changes_before = self._leader_changes()
+
+    @checks_itself
+    async def send(
+        self,
+        topic: str,
+        body: bytes | str,
+        *,
+        key: str | None = None,
+        tag: str | None = None,
+        queue_id: int | None = None,
+        properties: Mapping[str, str] | None = None,
+        flag: int = 0,
+        group: str = "",
+        delay: float | None = None,
+        level: int | None = None,
+        deliver_at: float | None = None,
+        message_group: str | None = None,
+    ) -> Receipt:
+        """Send one message and wait for its receipt.
+
+        The queue is `queue_id`, or chosen by CRC-32 of `key` modulo the number of queues, or round
+        robin a batch at a time. `key` (several when separated by spaces) is indexed for
+        `query_by_key`; consumers can filter by `tag`. A str body is sent as UTF-8.
+
+        In a cluster of several broker groups `group` names one of them. Without it a `queue_id` is
+        of the first group by name, a key has a group of its own, and what has neither goes to any
+        group that answers.
+
+        Messages of one `message_group` go to one queue, for as long as the number of queues stays,
+        and are consumed in order there (`pop_consumer(fifo=True)`).
+
+        With `delay` (seconds), `level` (1 to 18) or `deliver_at` (Unix seconds) consumers see it
+        then, and not before; the receipt says that it is held. `client.cancel_delayed` undoes it.
+
+        Raises UnknownTopicError, TooLargeError, InvalidRequestError, LimitReachedError or
+        DeadlineError (nothing was stored), or OutcomeUnknownError. Cancelling the wait does not
+        withdraw the message.
+        """
+        delivery = await self.enqueue(
+            topic,
+            body,
+            key=key,
+            tag=tag,
+            queue_id=queue_id,
+            properties=properties,
+            flag=flag,
+            group=group,
+            delay=delay,
+            level=level,
+            deliver_at=deliver_at,
+            message_group=message_group,
+        )
+        return await delivery.receipt()
+
+    @checks_itself
+    async def enqueue(
+        self,
+        topic: str,
+        body: bytes | str,
+        *,
+        key: str | None = None,
+        tag: str | None = None,
+        queue_id: int | None = None,
+        properties: Mapping[str, str] | None = None,
+        flag: int = 0,
+        group: str = "",
+        delay: float | None = None,
+        level: int | None = None,
+        deliver_at: float | None = None,
+        message_group: str | None = None,
+    ) -> Delivery:
+        """Hand over one message, waiting only while the buffer is full; the way to send in bulk.
+
+        Raises what is wrong with the message itself; what happens later is told by the Delivery,
+        or by `flush`.
+        """
+        extra = b""
+        if delay is not None or level is not None or deliver_at is not None:
+            properties, extra = with_wish(properties, delay, level, deliver_at), HAS_DELAYED
+        if message_group is not None:
+            properties = with_message_group(properties, message_group)
+        entry = entry_of(topic, body, key, tag, queue_id, properties, flag, self.shaping)
+        size_bytes = size_bytes_of(entry)
+        if self._room_waiters or not self._has_room(size_bytes):
+            await self._wait_for_room(size_bytes)
+        return self._add(entry, size_bytes, group, extra)
+
+    @checks_itself
+    def send_nowait(
+        self,
+        topic: str,
+        body: bytes | str,
+        *,
+        key: str | None = None,
+        tag: str | None = None,
+        queue_id: int | None = None,
+        properties: Mapping[str, str] | None = None,
+        flag: int = 0,
+        group: str = "",
+        delay: float | None = None,
+        level: int | None = None,
+        deliver_at: float | None = None,
+        message_group: str | None = None,
+    ) -> Delivery:
+        """Hand over one message. Raises BusyError (`client.busy`) while the buffer is full."""
+        extra = b""
+        if delay is not None or level is not None or deliver_at is not None:
+            properties, extra = with_wish(properties, delay, level, deliver_at), HAS_DELAYED
+        if message_group is not None:
+            properties = with_message_group(properties, message_group)
+        entry = entry_of(topic, body, key, tag, queue_id, properties, flag, self.shaping)
+        size_bytes = size_bytes_of(entry)
+        if not self._has_room(size_bytes):
+            raise self._busy("is full")
+        return self._add(entry, size_bytes, group, extra)
+
+    @checks_itself
+    async def send_batch(
+        self,
+        topic: str,
+        bodies: Sequence[bytes | str | OutgoingMessage],
+        *,
+        key: str | None = None,
+        tag: str | None = None,
+        queue_id: int | None = None,
+        properties: Mapping[str, str] | None = None,
+        group: str = "",
+        delay: float | None = None,
+        level: int | None = None,
+        deliver_at: float | None = None,
+    ) -> Sequence[Receipt]:
+        """Send several messages as one atomic batch: all are stored, in one entry, or none.
+
+        They may differ in topic, queue and so on: give an OutgoingMessage instead of a body. All go
+        to one broker group: the one named, else that of the first queue id or key. Raises
+        TooLargeError if they do not fit into one entry (4 MiB). With `delay`, `level` or
+        `deliver_at` all are delayed, as in `send`.
+        """
+        check_bodies(bodies)
+        if not bodies:
+            return []
+        extra = b""
+        if delay is not None or level is not None or deliver_at is not None:
+            wish, extra = with_wish(properties, delay, level, deliver_at), HAS_DELAYED
+            properties, bodies = wish, all_with_wish(bodies, delay, level, deliver_at)
+        entries = entries_of(bodies, topic, key, tag, queue_id, properties, self.shaping)
+        size_bytes = sum(map(size_bytes_of, entries))
+        limit = self._groups.home.router.batch_size_bytes_max or BATCH_SIZE_BYTES_LIMIT
+        limit -= HELD_SIZE_BYTES * len(entries) if extra else 0
+        if size_bytes > limit or len(entries) > BATCH_COUNT_LIMIT:
+            raise errors.TooLargeError(
+                f"a batch of {len(entries)} messages and {size_bytes} bytes, the limits are "
+                f"{BATCH_COUNT_LIMIT} and {limit}; send less at once"
+            )
+        return await self.send_entries(entries, size_bytes, group, extra)
+
+    @checks_itself
+    async def send_entries(
+        self, entries: list[Entry], size_bytes: int, group: str, extra: bytes = b""
+    ) -> Receipts:
+        """As `send_batch`, of messages that were checked; `extra` are fields of AppendRequest."""
+        if self._room_waiters or not self._has_room(size_bytes):
+            await self._wait_for_room(size_bytes)
+        self._check_open()
+        lane = self._lanes.only
+        if lane is None or group:
+            lane = self._lanes.choose_for_all(entries, group)
+        lane.close_open()
+        batch = self._new_batch(lane, extra, is_atomic=True)
+        batch.add_all(entries, size_bytes)
+        self._held_size_bytes += size_bytes
+        lane.sender.wake()
+        await batch.wait()
+        if batch.error is not None:
+            raise batch.error
+        return Receipts(batch)
+
+    async def flush(self) -> None:
+        """Wait until everything handed over so far is acknowledged or has failed.
+
+        Raises the first failure since the last flush that no Delivery was asked about.
+        """
+        self._lanes.flush(1)
+        try:
+            for batch in list(self._unfinished):
+                await batch.wait()
+        finally:
+            self._lanes.flush(-1)
+        failures, self._failures = self._failures, []
+        for batch in failures:
+            if (error := batch.unclaimed_error) is not None:
+                raise error
+
+    @property
+    def is_closed(self) -> bool:
+        """Say whether it was closed, or is about to be."""
+        return self._is_closed
+
+    async def close(self) -> None:
+        """Flush, then end. Raises as `flush` does, after it has ended; later sends are refused."""
+        self._is_closed = True
+        await self.ending.once(self._flush_and_stop)
+
+    async def _flush_and_stop(self) -> None:
+        try:
+            await self.flush()
+        finally:
+            await self._stop()
+
+    async def abort(self) -> None:
+        """End at once. Messages without a receipt fail with ClosedError, their outcome unknown."""
+        self._is_closed = True
+        if self.ending.is_begun:
+            await self._stop()  # Then there is nothing left to flush.
+        await self.ending.once(self._stop)
+
+    async def _stop(self) -> None:
+        await self._lanes.stop()
+        self._fail_all(
+            errors.ClosedError(
+                "the producer was closed before this message had a receipt; read back what was "
+                "stored",
+                outcome=errors.Outcome.UNKNOWN,
+            )
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def stats(self) -> ProducerStats:
+        """Return what it did so far."""
+        senders = [lane.sender for lane in self._lanes]
+        known = [sender.stats for sender in senders]
+        return ProducerStats(
+            acked_count=sum(stats.acked_count for stats in known),
+            acked_size_bytes=sum(stats.acked_size_bytes for stats in known),
+            failed_count=sum(stats.failed_count for stats in known),
+            duplicates_count=sum(stats.duplicates_count for stats in known),
+            batches_acked=sum(stats.batches_acked for stats in known),
+            retried_batches=sum(stats.retried_batches for stats in known),
+            in_flight_batches=sum(sender.in_flight_count for sender in senders),
+            held_size_bytes=self._held_size_bytes,
+            leader_changes=self._leader_changes() - self._leader_changes_before,
+            no_ack_ms_max=round(max((stats.no_ack_ms_max for stats in known), default=0.0), 3),
+        )
+
+    def _leader_changes(self) -> int:
+        return sum(group.router.stats.leader_changes for group in self._groups.known())
+
+    # The buffer.
+
+    def _add(self, entry: Entry, size_bytes: int, group: str, extra: bytes) -> Delivery:
+        """Put a message into an open batch of its kind. There is room."""
+        self._check_open()
+        lane = self._lanes.only
+        if lane is None or group:
+            lane = self._lanes.choose(entry, group)
+        options, batch = self._options, lane.open
+        # What the nodes take may be less than what was asked for here.
+        limit = options.batch_size_bytes_max
+        if 0 < lane.router.batch_size_bytes_max < limit:
+            limit = lane.router.batch_size_bytes_max
+        if batch is None or not batch.is_open:
+            batch = lane.open = self._new_batch(lane, extra)
+            lane.sender.wake()
+        elif batch.size_bytes + size_bytes > limit - _growth(batch) or batch.extra != extra:
+            lane.close_open()
+            batch = lane.open = self._new_batch(lane, extra)
+        delivery = batch.add(entry, size_bytes)
+        self._held_size_bytes += size_bytes
+        if batch.record_count >= options.batch_count_max or batch.size_bytes >= limit:
+            lane.close_open()
+        return delivery
+
+    def _new_batch(self, lane: Lane, extra: bytes, *, is_atomic: bool = False) -> Batch:
+        batch = Batch(
+            Deadline(self._options.timeout_ms),
+            self._on_done,
+            is_atomic=is_atomic,
+            group=lane.group.name,
+            is_pinned=lane.is_pinned,
+        )
+        batch.extra = extra
+        self._unfinished[batch] = None
+        lane.put(batch)
+        return batch
+
+    def _on_done(self, batch: Batch) -> None:
+        del self._unfinished[batch]
+        self._held_size_bytes -= batch.size_bytes
+        if batch.error is not None and len(self._failures) < 1_000:
+            self._failures.append(batch)
+        if self._room_waiters:
+            self._wake_room_waiter()
+
+    def _has_room(self, size_bytes: int) -> bool:
+        held = self._held_size_bytes
+        return held == 0 or held + size_bytes <= self._options.buffer_size_bytes_max
+
+    async def _wait_for_room(self, size_bytes: int) -> None:
+        """Wait in line. Raises BusyError when the deadline passes first."""
+        deadline = Deadline(self._options.timeout_ms)
+        at_head = not self._room_waiters
+        while not at_head or not self._has_room(size_bytes):
+            self._check_open()
+            waiter = asyncio.get_running_loop().create_future()
+            # Who was woken and found too little room keeps its place.
+            (self._room_waiters.appendleft if at_head else self._room_waiters.append)(waiter)
+            try:
+                async with asyncio.timeout(max(0.0, deadline.remaining_s)):
+                    await waiter
+            except BaseException as error:
+                if waiter in self._room_waiters:
+                    self._room_waiters.remove(waiter)
+                self._wake_room_waiter()  # Ours may have been the one wake-up for the next.
+                if isinstance(error, TimeoutError):
+                    raise self._busy(f"was full for {deadline.timeout_ms:.0f} ms") from None
+                raise
+            at_head = True
+        # The next in line looks whether there is room for it too, once we have taken ours.
+        asyncio.get_running_loop().call_soon(self._wake_room_waiter)
+
+    def _wake_room_waiter(self) -> None:
+        while self._room_waiters and self._has_room(1):
+            waiter = self._room_waiters.popleft()
+            if not waiter.done():  # It may have been cancelled, and not have noticed yet.
+                waiter.set_result(None)
+                return
+
+    def _busy(self, what: str) -> errors.BusyError:
+        return errors.BusyError(
+            f"the producer's buffer of {self._options.buffer_size_bytes_max} bytes {what}; "
+            f"slow down or await enqueue()"
+        )
+
+    # Its end.
+
+    def _check_open(self) -> None:
+        if self._bug is not None:
+            raise self._bug
+        if self._is_closed:
+            raise errors.ClosedError("the producer is closed; make another one")
+
+    def _on_sender_ended(self, task: asyncio.Task[None]) -> None:
+        """Nothing is sent any more, so whoever waits must hear of it."""
+        if task.cancelled():  # Not by us: as a rule its event loop ends.
+            text = "the producer's task was cancelled; read back what was stored"
+            self._bug = errors.ClosedError(text, outcome=errors.Outcome.UNKNOWN)
+        else:
+            bug = task.exception()
+            self._bug = errors.InternalError(
+                f"the producer broke ({type(bug).__name__}: {bug}); report this as a bug",
+                code="client.internal",
+            )
+            self._bug.__cause__ = bug
+        self._fail_all(self._bug)
+
+    def _fail_all(self, error: errors.QuorumlogError) -> None:
+        self._lanes.clear()
+        for batch in list(self._unfinished):
+            if not batch.is_done:
+                self._lanes.home.sender.stats.failed_count += batch.record_count
+                batch.fail(error)
+        for waiter in self._room_waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._room_waiters.clear()
+
+
+def _growth(batch: Batch) -> int:
+    """Return what a batch with one message more grows by when it is held."""
+    return HELD_SIZE_BYTES * (batch.record_count + 1) if batch.extra else 0

@@ -1,0 +1,126 @@
+"""Values that callers choose from: how fresh a read must be, where reading begins, what is safe.
+
+Owns their names and how text becomes one of them; must not know who reads or how.
+"""
+
+import datetime
+import enum
+from dataclasses import dataclass
+from typing import Final
+
+from quorumlog.errors import InvalidRequestError
+
+TIMEOUT_MS_MAX: Final = 24 * 60 * 60 * 1000
+
+Position = int | str
+"""Where to begin in a queue: an offset, "first", "end", "@<unix ms>" or "@<ISO 8601 time>"."""
+
+OFFSET_MAX: Final = (1 << 63) - 1
+FIRST: Final = "first"
+END: Final = "end"
+
+
+class Consistency(enum.Enum):
+    """How fresh a read must be. Committed records only, whichever is chosen."""
+
+    LEADER = "leader"
+    """The leader's records; may be old while a deposed leader does not know better."""
+
+    LINEARIZABLE = "linearizable"
+    """At least everything acknowledged before the call began. Costs a round to a quorum."""
+
+    LOCAL = "local"
+    """The committed prefix of whatever replica is asked. With `at_least_index` it waits for it."""
+
+    @classmethod
+    def of(cls, value: "Consistency | str") -> "Consistency":
+        """Accept a member or its name in lower case. Raises InvalidRequestError."""
+        try:
+            return cls(value)
+        except ValueError:
+            names = ", ".join(member.value for member in cls)
+            text = f"consistency {value!r} is unknown; use one of {names}"
+            raise InvalidRequestError(text) from None
+
+
+class Durability(enum.Enum):
+    """How safe the acknowledged bytes were when the receipt was sent."""
+
+    UNSPECIFIED = "unspecified"
+    QUORUM_MEMORY = "quorum_memory"
+    """In the page cache of a quorum (flush=async)."""
+
+    QUORUM_DISK = "quorum_disk"
+    """Synced on a quorum (flush=sync, the default of a cluster)."""
+
+    LEADER_DISK = "leader_disk"
+    """Synced on the node that answered, and perhaps nowhere else (an async master)."""
+
+    COPIES_DISK = "copies_disk"
+    """Synced on as many nodes as the group demands, which are no majority (a sync master)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Time:
+    """A position by store time, Unix ms: the first message stored then or later."""
+
+    unix_ms: int
+
+
+def parse_position(position: Position) -> int | str | Time:
+    """Return an offset, FIRST, END or a Time. Raises InvalidRequestError."""
+    if isinstance(position, int) and not isinstance(position, bool):
+        if position < 0:
+            raise InvalidRequestError(f"offset {position} is negative; offsets count from 0")
+        if position > OFFSET_MAX:
+            raise InvalidRequestError(f"offset {position} is beyond all; use {OFFSET_MAX} at most")
+        return position
+    text = str(position)
+    if text in (FIRST, END):
+        return text
+    if text.isdecimal():
+        return _number(text)
+    if text.startswith("@"):
+        return Time(_unix_ms(text[1:]))
+    raise InvalidRequestError(
+        f"position {position!r:.100} makes no sense; use an offset, 'first', 'end' or '@TIME'"
+    )
+
+
+def _unix_ms(text: str) -> int:
+    if text.isdecimal():
+        return _number(text)
+    try:
+        # Without a zone: local time, as people type it. Nothing was stored before 1970.
+        return max(0, int(datetime.datetime.fromisoformat(text).timestamp() * 1000))
+    except (ValueError, OverflowError):
+        raise InvalidRequestError(
+            f"time {text!r:.100} makes no sense; use Unix ms or ISO 8601, as in "
+            f"2026-01-31T12:00:00Z"
+        ) from None
+
+
+def _number(text: str) -> int:
+    """Return the number that decimal digits mean. Raises InvalidRequestError if it is too large."""
+    if len(text) > len(str(OFFSET_MAX)) or int(text) > OFFSET_MAX:
+        shown = f"{text:.40} ({len(text)} digits)"
+        raise InvalidRequestError(f"{shown} is too large a number; use {OFFSET_MAX} at most")
+    return int(text)
+
+
+class Decision(enum.StrEnum):
+    """What a producer says of a transaction. `UNKNOWN`: ask again later."""
+
+    COMMIT = "commit"
+    ROLLBACK = "rollback"
+    UNKNOWN = "unknown"
+
+    @classmethod
+    def of(cls, said: "Decision | str", *, what: str = "decision") -> "Decision":
+        """Accept a member or its value. Raises InvalidRequestError."""
+        try:
+            return cls(said)
+        except ValueError:
+            names = ", ".join(member.value for member in cls)
+            text = f"{what} is {said!r:.100}; use one of {names}"
+            raise InvalidRequestError(text) from None

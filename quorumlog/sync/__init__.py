@@ -1,0 +1,29 @@
+"""The same client for programs without asyncio.
+
+The same names, blocking. These modules import the asynchronous client and add no rule of their own;
+users import this package, and nothing else does.
+"""
+
+from quorumlog.records.queues import Queue
+from quorumlog.sync.client import Admin, Client, Delivery, Producer, connect
+from quorumlog.sync.client import Raw as Raw
+from quorumlog.sync.consumers import GroupConsumer, PullConsumer
+from quorumlog.sync.pop import PopClient as PopClient
+from quorumlog.sync.pop import PopConsumer
+from quorumlog.sync.transactions import ConsumeTransaction, Transaction, TransactionalProducer
+from quorumlog.sync.transactions import TransactionClient as TransactionClient
+
+__all__ = [
+    "Admin",
+    "Client",
+    "ConsumeTransaction",
+    "Delivery",
+    "GroupConsumer",
+    "PopConsumer",
+    "Producer",
+    "PullConsumer",
+    "Queue",
+    "Transaction",
+    "TransactionalProducer",
+    "connect",
+]

@@ -1,0 +1,105 @@
+"""Consumers for programs without asyncio: `quorumlog.sync` hands them out.
+
+Owns the iteration between the threads; must not know what any call does.
+"""
+
+import threading
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Self
+
+from quorumlog.consume import consumer as async_consumer
+from quorumlog.consume import group as async_group
+from quorumlog.records.message import Message, MessageBatch
+from quorumlog.sync.loop_thread import blocking, loop_thread, plain
+
+
+class _Iteration:
+    """Iteration over messages and batches; whole batches cross between the threads."""
+
+    def __init__(self, inner: async_consumer.Consumption) -> None:
+        self._inner = inner
+        self._taking = threading.Lock()  # Several threads may iterate; each message goes to one.
+
+    def start(self) -> None:
+        """Begin to fetch; iterating does it too."""
+        loop_thread.call(self._inner.start())
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Message:
+        with self._taking:
+            message = self._inner.next_ready()
+            if message is None:
+                try:
+                    message = loop_thread.call(self._inner.__anext__())
+                except StopAsyncIteration:
+                    raise StopIteration from None
+            return message
+
+    @property
+    def is_closed(self) -> bool:
+        """Say whether it was closed."""
+        return self._inner.is_closed
+
+    def next_batch(self) -> MessageBatch | None:
+        """Wait for a batch; None when all is read. What is left of a begun one comes first."""
+        with self._taking:
+            return loop_thread.call(self._inner.next_batch())
+
+    def batches(self) -> Iterator[MessageBatch]:
+        """Iterate over batches instead of messages."""
+        while (batch := self.next_batch()) is not None:
+            yield batch
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+
+class PullConsumer(_Iteration):
+    """Reads queues from a position on; see quorumlog.PullConsumer."""
+
+    _inner: async_consumer.PullConsumer
+
+    close = blocking(async_consumer.PullConsumer.close)
+    offsets = plain(async_consumer.PullConsumer.offsets)
+    queue_offsets = plain(async_consumer.PullConsumer.queue_offsets)
+    seek = blocking(async_consumer.PullConsumer.seek)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class GroupConsumer(_Iteration):
+    """Consumes as a member of a group; see quorumlog.GroupConsumer."""
+
+    _inner: async_group.GroupConsumer
+
+    @property
+    def auto_commit(self) -> bool:
+        """Say whether it stores offsets by itself."""
+        return self._inner.auto_commit
+
+    assignment = plain(async_group.GroupConsumer.assignment)
+    members = plain(async_group.GroupConsumer.members)
+    offsets = plain(async_group.GroupConsumer.offsets)
+    commit = blocking(async_group.GroupConsumer.commit)
+    commit_offsets = blocking(async_group.GroupConsumer.commit_offsets)
+    retry_later = blocking(async_group.GroupConsumer.retry_later)
+    reject = blocking(async_group.GroupConsumer.reject)
+    close = blocking(async_group.GroupConsumer.close)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close(is_processed=error is None)

@@ -1,0 +1,211 @@
+"""Transactions for programs without asyncio: `quorumlog.sync` hands them out.
+
+Owns the blocking names, and where a program's check runs: on a thread of its own, since it may
+block. Must not know what any call does.
+"""
+
+import asyncio
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Self
+
+from quorumlog import transaction_client as async_client
+from quorumlog.arguments import checked_call
+from quorumlog.produce.delivery import Receipts
+from quorumlog.records.message import OutgoingMessage
+from quorumlog.records.options import Decision
+from quorumlog.records.receipt import Receipt
+from quorumlog.sync.loop_thread import blocking, loop_thread, plain
+from quorumlog.transactions import consume as async_consume
+from quorumlog.transactions import producer as async_transactions
+from quorumlog.transactions.producer import Check
+from quorumlog.transactions.types import CheckedTransaction
+
+
+class Transaction:
+    """Messages that are stored and not visible; see quorumlog.Transaction."""
+
+    def __init__(self, inner: async_transactions.Transaction) -> None:
+        self._inner = inner
+
+    @property
+    def transaction_id(self) -> int:
+        """Its name within its broker group."""
+        return self._inner.transaction_id
+
+    @property
+    def receipts(self) -> Receipts:
+        """Of the half messages."""
+        return self._inner.receipts
+
+    @property
+    def decision(self) -> Decision | None:
+        """How it was ended here."""
+        return self._inner.decision
+
+    @property
+    def group(self) -> str:
+        """The broker group whose log it is in."""
+        return self._inner.group
+
+    commit = blocking(async_transactions.Transaction.commit)
+    rollback = blocking(async_transactions.Transaction.rollback)
+
+
+class TransactionalProducer:
+    """Begins transactions, and answers for them; see quorumlog.TransactionalProducer."""
+
+    def __init__(self, inner: async_transactions.TransactionalProducer) -> None:
+        self._inner = inner
+
+    start = plain(async_transactions.TransactionalProducer.start)
+    close = blocking(async_transactions.TransactionalProducer.close)
+
+    @property
+    def producer_group(self) -> str:
+        """The group that it answers for."""
+        return self._inner.producer_group
+
+    @property
+    def checks_count(self) -> int:
+        """Questions that were answered."""
+        return self._inner.checks_count
+
+    @property
+    def is_closed(self) -> bool:
+        """Say whether it was closed."""
+        return self._inner.is_closed
+
+    def begin(
+        self,
+        topic: str,
+        body: bytes | str | Sequence[bytes | str | OutgoingMessage],
+        *,
+        key: str | None = None,
+        tag: str | None = None,
+        queue_id: int | None = None,
+        properties: Mapping[str, str] | None = None,
+        group: str = "",
+    ) -> Transaction:
+        """Store one message, or several, that nobody sees before the commit."""
+        work = self._inner.begin(
+            topic, body, key=key, tag=tag, queue_id=queue_id, properties=properties, group=group
+        )
+        return Transaction(loop_thread.call(work))
+
+    @contextmanager
+    def transaction(
+        self, topic: str, body: bytes | str | Sequence[bytes | str | OutgoingMessage], **how: Any
+    ) -> Iterator[Transaction]:
+        """Begin, do the local work within, commit; roll back if it raises."""
+        within = self._inner.transaction(topic, body, **how)
+        made = Transaction(loop_thread.call(within.__aenter__()))
+        try:
+            yield made
+        except BaseException as error:
+            loop_thread.call(within.__aexit__(type(error), error, error.__traceback__))
+            raise
+        loop_thread.call(within.__aexit__(None, None, None))
+
+    @checked_call
+    def send(
+        self,
+        topic: str,
+        body: bytes | str | Sequence[bytes | str | OutgoingMessage],
+        local: Callable[[Transaction], Decision | str],
+        **how: Any,
+    ) -> Transaction:
+        """Begin, do the local work, and do what it says."""
+        made = self.begin(topic, body, **how)
+        decision = async_transactions.decision_of(local(made))
+        if decision is Decision.COMMIT:
+            made.commit()
+        elif decision is Decision.ROLLBACK:
+            made.rollback()
+        return made
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class ConsumeTransaction:
+    """Outputs and offsets in one entry; see quorumlog.ConsumeTransaction."""
+
+    def __init__(self, inner: async_consume.ConsumeTransaction) -> None:
+        self._inner = inner
+
+    @property
+    def receipts(self) -> Sequence[Receipt]:
+        """Of what was sent, once it is stored."""
+        return self._inner.receipts
+
+    send = plain(async_consume.ConsumeTransaction.send)
+    consumed = plain(async_consume.ConsumeTransaction.consumed)
+    commit = blocking(async_consume.ConsumeTransaction.commit)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        loop_thread.call(self._inner.__aexit__(kind, error, traceback))
+
+
+class TransactionClient:
+    """Makes transactions; `quorumlog.sync.Client` is one of these."""
+
+    _inner: Any
+
+    def transaction(self, group: str, *, timeout_ms: int | None = None) -> ConsumeTransaction:
+        """Begin to consume as a group, and to make messages of what is consumed, exactly once."""
+        make = async_client.TransactionClient.transaction
+        return ConsumeTransaction(
+            loop_thread.call_plain(lambda: make(self._inner, group, timeout_ms=timeout_ms))
+        )
+
+    def transactional_producer(
+        self,
+        group: str,
+        check: Check,
+        *,
+        check_after_ms: int = 0,
+        timeout_ms: int | None = None,
+        **options: Any,
+    ) -> TransactionalProducer:
+        """Make a producer whose messages become visible when their local work is done."""
+        make = async_client.TransactionClient.transactional_producer
+
+        async def check_on_thread(checked: CheckedTransaction) -> Decision | str:
+            try:
+                said = await asyncio.to_thread(check, checked)
+                return await said if inspect.isawaitable(said) else said
+            except SystemExit as error:  # On a thread it ends the thread's work and no more.
+                raise RuntimeError("the check tried to end the program") from error
+
+        return TransactionalProducer(
+            loop_thread.call_plain(
+                lambda: make(
+                    self._inner,
+                    group,
+                    check_on_thread,
+                    check_after_ms=check_after_ms,
+                    timeout_ms=timeout_ms,
+                    **options,
+                )
+            )
+        )

@@ -1,0 +1,224 @@
+"""Consume, transform, produce, exactly once: outputs and offsets in one atomic entry.
+
+Owns what one such transaction consumed and made, and which offset it expects to be stored; must not
+know how batches travel. The leader stores the entry only if the stored offsets are the expected
+ones, so of two consumers that have read the same messages one is refused, with his outputs. All of
+it happens within one broker group: an entry is in one log.
+"""
+
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Final, Self
+
+from quorumlog.arguments import checked, checks_itself
+from quorumlog.cluster.broker_groups import BrokerGroups
+from quorumlog.cluster.retry import Deadline
+from quorumlog.consume.reads import Freshness, Reads
+from quorumlog.errors import (
+    ConflictError,
+    InvalidRequestError,
+    Outcome,
+    OutcomeUnknownError,
+    QuorumlogError,
+)
+from quorumlog.pb import common_pb2, consumer_pb2, log_pb2, transaction_pb2
+from quorumlog.produce.outgoing_messages import entry_of
+from quorumlog.produce.producer import Producer
+from quorumlog.records.batch import Entry, size_bytes_of
+from quorumlog.records.message import Message, MessageBatch
+from quorumlog.records.queues import Queue
+from quorumlog.records.receipt import Receipt
+
+_NOT_SET: Final = -1
+
+Stored = dict[Queue, int]
+"""Offsets of one consumer group that this client knows to be stored, -1 for none."""
+
+
+@checked
+class ConsumeTransaction:
+    """Made by `client.transaction(group)`. Nothing is sent before its end.
+
+    Use it with `async with`: leaving it stores everything, or nothing if the body raised.
+    """
+
+    def __init__(
+        self,
+        groups: BrokerGroups,
+        reads: Reads,
+        producer: Producer,
+        consumer_group: str,
+        stored: Stored,
+        timeout_ms: int,
+    ) -> None:
+        self._groups, self._reads, self._producer = groups, reads, producer
+        self._consumer_group = consumer_group
+        self._stored = stored
+        self._timeout_ms = timeout_ms
+        self._entries: list[Entry] = []
+        self._consumed: dict[Queue, tuple[int, int]] = {}
+        self._is_done = False
+        self.receipts: Sequence[Receipt] = ()
+        """Of what was sent, once it is stored."""
+
+    @checks_itself
+    def send(
+        self,
+        topic: str,
+        body: bytes | str,
+        *,
+        key: str | None = None,
+        tag: str | None = None,
+        queue_id: int | None = None,
+        properties: Mapping[str, str] | None = None,
+        flag: int = 0,
+    ) -> None:
+        """Add a message to the outputs; arguments as of `Producer.send`."""
+        self._check_open()
+        shaping = self._producer.shaping
+        self._entries.append(entry_of(topic, body, key, tag, queue_id, properties, flag, shaping))
+
+    def consumed(self, what: Message | MessageBatch) -> None:
+        """Say that a message, or all of a batch, is processed by this transaction.
+
+        Messages of a queue in their order, without a gap; of a consumer with tags or a filter hand
+        over the batches, which know what was left out. Raises InvalidRequestError, also for a
+        message of another broker group than those before.
+        """
+        self._check_open()
+        if isinstance(what, MessageBatch):
+            queue, first, hi = what.queue, what.first_offset, what.next_offset
+        else:
+            queue = Queue(what.topic, what.queue_id, what.group)
+            first, hi = what.queue_offset, what.queue_offset + 1
+        for other in self._consumed:
+            if other.group != queue.group:
+                raise InvalidRequestError(
+                    f"{queue} is of broker group {queue.group!r} and {other} of {other.group!r}; "
+                    f"a transaction is of one group: use one for each",
+                    code="client.other_group",
+                )
+        lo, expected = self._consumed.get(queue, (first, first))
+        if first != expected:
+            raise InvalidRequestError(
+                f"offset {first} of {queue} after {expected - 1}; hand messages over in their "
+                f"order, and batches where a filter leaves some out"
+            )
+        self._consumed[queue] = lo, hi
+
+    def _check_open(self) -> None:
+        if self._is_done:
+            raise InvalidRequestError("the transaction has ended; begin another one")
+
+    async def commit(self) -> None:
+        """Store outputs and offsets, or neither; leaving `async with` does it.
+
+        Raises ConflictError when another consumer has moved an offset: what was made of these
+        messages is not stored, and must be forgotten. Raises OutcomeUnknownError when time ran out
+        before it was known.
+        """
+        self._check_open()
+        self._is_done = True
+        if not self._consumed:
+            if self._entries:
+                raise InvalidRequestError("nothing was consumed; say so, or use a producer")
+            return
+        deadline = Deadline(self._timeout_ms)
+        try:
+            consumed = await self._offsets(deadline)
+            if self._entries:
+                await self._send(consumed)
+            else:
+                await self._commit_alone(consumed, deadline)
+        except BaseException:
+            for queue in self._consumed:
+                self._stored.pop(queue, None)  # Whatever it is now.
+            raise
+        self._stored.update({queue: hi for queue, (_, hi) in self._consumed.items()})
+
+    async def _send(self, consumed: transaction_pb2.ConsumedOffsets) -> None:
+        extra = log_pb2.AppendRequest(consumed=consumed).SerializeToString()
+        size_bytes = sum(map(size_bytes_of, self._entries))
+        group = next(iter(self._consumed)).group
+        self.receipts = await self._producer.send_entries(self._entries, size_bytes, group, extra)
+
+    async def _commit_alone(
+        self, consumed: transaction_pb2.ConsumedOffsets, deadline: Deadline
+    ) -> None:
+        group = self._groups.get(next(iter(self._consumed)).group)
+        request = transaction_pb2.CommitConsumedRequest(
+            consumed=consumed, cluster_id=group.router.cluster_id
+        )
+        try:
+            await group.calls.leader(
+                "transaction", "CommitConsumed", request, deadline, is_repeatable=True
+            )
+        except ConflictError as conflict:
+            if conflict.outcome is Outcome.NOT_APPLIED:
+                raise
+            # It may have met its own first attempt.
+            try:
+                stored = await self._fetch_stored(list(self._consumed), deadline)
+            except QuorumlogError as error:
+                raise OutcomeUnknownError(
+                    f"the offsets may be stored, and nobody can say ({error.message}); read them "
+                    f"before these messages are processed again",
+                    attempts=conflict.attempts,
+                ) from error
+            if any(stored[queue] != hi for queue, (_, hi) in self._consumed.items()):
+                raise
+
+    # What is stored.
+
+    async def _offsets(self, deadline: Deadline) -> transaction_pb2.ConsumedOffsets:
+        """Return what is to be stored, and what is expected to be stored now."""
+        unsure = [q for q, (lo, _) in self._consumed.items() if self._stored.get(q) != lo]
+        if unsure:
+            self._stored.update(await self._fetch_stored(unsure, deadline))
+        offsets = transaction_pb2.ConsumedOffsets(group=self._consumer_group)
+        for queue, (lo, hi) in self._consumed.items():
+            stored = self._stored[queue]
+            if stored > lo:
+                raise ConflictError(
+                    f"group {self._consumer_group}: offset {lo} of {queue} was consumed already, "
+                    f"the next one is {stored}; forget what was made of it and read again"
+                )
+            if _NOT_SET < stored < lo:
+                await self._check_gap(queue, stored, lo, deadline)
+            offsets.offsets.add(
+                topic=queue.topic, queue_id=queue.queue_id, expected=stored, offset=hi
+            )
+        return offsets
+
+    async def _check_gap(self, queue: Queue, stored: int, lo: int, deadline: Deadline) -> None:
+        """Messages may only be passed over if they have expired."""
+        (there,) = await self._reads.queue_offsets([queue], Freshness(), deadline)
+        if there.min_offset < lo:
+            raise InvalidRequestError(
+                f"{queue}: the next offset is {stored} and the first one consumed {lo}; say what "
+                f"became of those between, in this transaction or one before"
+            )
+
+    async def _fetch_stored(self, queues: Sequence[Queue], deadline: Deadline) -> Stored:
+        group = self._groups.get(queues[0].group)
+        ids = [common_pb2.QueueId(topic=topic, queue_id=queue_id) for topic, queue_id in queues]
+        request = consumer_pb2.FetchOffsetsRequest(group=self._consumer_group, queues=ids)
+        response = await group.calls.leader(
+            "consumer", "FetchOffsets", request, deadline, is_repeatable=True, is_read=True
+        )
+        return {queue: row.offset for queue, row in zip(queues, response.offsets, strict=True)}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is None:
+            if not self._is_done:
+                await self.commit()
+        else:
+            self._is_done = True

@@ -1,0 +1,331 @@
+"""Transactions of a producer: messages that become visible when their local work is done.
+
+Owns one transaction from half messages to its end, and the answers to the cluster's questions; must
+not know how batches travel. Sequence: send the messages, which nobody sees yet; do the local work;
+commit, or roll back. Whoever falls in between is asked later, through a stream that each producer
+of the group holds to the leader of each broker group, and says what his own records say.
+"""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Any, Final, Self
+
+import grpc
+
+from quorumlog.arguments import checked, checks_itself
+from quorumlog.cluster.broker_groups import BrokerGroup, BrokerGroups
+from quorumlog.cluster.calls import in_doubt
+from quorumlog.cluster.channels import is_cancelled
+from quorumlog.cluster.close_once import Ending
+from quorumlog.cluster.retry import Backoff, Deadline
+from quorumlog.errors import (
+    ClosedError,
+    InvalidRequestError,
+    NotLeaderError,
+    QuorumlogError,
+    UnavailableError,
+    from_rpc,
+)
+from quorumlog.pb import log_pb2, transaction_pb2
+from quorumlog.produce.delivery import Receipts
+from quorumlog.produce.options import ProducerOptions
+from quorumlog.produce.outgoing_messages import check_bodies, entries_of
+from quorumlog.produce.producer import Producer
+from quorumlog.records.batch import size_bytes_of
+from quorumlog.records.message import OutgoingMessage
+from quorumlog.records.options import TIMEOUT_MS_MAX, Decision
+from quorumlog.transactions.types import CheckedTransaction, ending
+
+_OUTCOMES: Final = {
+    Decision.COMMIT: transaction_pb2.TRANSACTION_OUTCOME_COMMITTED,
+    Decision.ROLLBACK: transaction_pb2.TRANSACTION_OUTCOME_ROLLED_BACK,
+}
+_log = logging.getLogger("quorumlog.transactions")
+
+Check = Callable[[CheckedTransaction], Decision | str | Awaitable[Decision | str]]
+"""Says what became of the local work of a transaction; may be a coroutine function."""
+
+
+def decision_of(said: Decision | str) -> Decision:
+    """Take the word of local work. Raises InvalidRequestError, in doubt: messages are stored."""
+    try:
+        return Decision.of(said, what="what the local work says")
+    except InvalidRequestError as error:
+        raise in_doubt(error) from None
+
+
+class Transaction:
+    """Messages that are stored and not visible. Made by `TransactionalProducer.begin`."""
+
+    def __init__(
+        self, owner: "TransactionalProducer", group: BrokerGroup, receipts: Receipts
+    ) -> None:
+        self._owner, self._group = owner, group
+        self.transaction_id: Final = receipts[0].position
+        self.receipts: Final = receipts
+        """Of the half messages; queue offsets are -1, since they are in no queue of theirs yet."""
+        self.decision: Decision | None = None
+        """How it was ended here."""
+
+    @property
+    def group(self) -> str:
+        """The broker group whose log it is in."""
+        return self._group.name
+
+    async def commit(self) -> None:
+        """Make its messages visible, once. May be repeated.
+
+        Raises TransactionEndedError when it was rolled back or given up meanwhile, and what else
+        the cluster says; until it is known to be done, the cluster asks later.
+        """
+        await self._end(Decision.COMMIT)
+
+    async def rollback(self) -> None:
+        """Forget its messages. May be repeated. Errors as `commit`."""
+        await self._end(Decision.ROLLBACK)
+
+    async def _end(self, decision: Decision) -> None:
+        await self._owner.end(self._group, self.transaction_id, decision)
+        self.decision = decision
+
+    def __repr__(self) -> str:
+        return f"<Transaction {self.transaction_id} of {self.group}, {self.decision or 'open'}>"
+
+
+@checked
+class TransactionalProducer:
+    """Begins transactions, and answers for them. Made by `client.transactional_producer()`.
+
+    Producers of one group stand in for each other: `check` may be asked about a transaction that
+    another one began, so it has to look where the local work has left its traces.
+    """
+
+    def __init__(
+        self,
+        groups: BrokerGroups,
+        options: ProducerOptions,
+        producer_group: str,
+        check: Check,
+        *,
+        client_id: str,
+        check_after_ms: int,
+        timeout_ms: int,
+    ) -> None:
+        if not producer_group:
+            raise InvalidRequestError("a producer group needs a name; give one")
+        if check_after_ms < 0:
+            raise InvalidRequestError(f"check_after_ms is {check_after_ms}; use 0 or more")
+        self.producer_group: Final = producer_group
+        self._groups, self._check = groups, check
+        self._producer = Producer(groups, options)  # Nothing is refused any more.
+        self._client_id, self._timeout_ms = client_id, timeout_ms
+        self._check_after_ms = check_after_ms
+        self._listening: dict[BrokerGroup, asyncio.Task[None]] = {}
+        self.ending: Final = Ending()
+        self.checks_count = 0
+        """Questions that were answered."""
+
+    # Its life.
+
+    def start(self) -> None:
+        """Let the cluster ask from now on; the first `begin` does it too."""
+        if self.is_closed:
+            raise ClosedError("the transactional producer is closed; make another one")
+        if not self._listening:
+            self._groups.on_change.append(self._follow)
+            self._follow()
+
+    def _follow(self) -> None:
+        """Listen in every broker group that is there."""
+        for group in self._groups.all:
+            if group not in self._listening:
+                self._listening[group] = asyncio.create_task(self._listen(group))
+        for group in self._listening.keys() - set(self._groups.all):
+            self._listening.pop(group).cancel()
+
+    @property
+    def is_closed(self) -> bool:
+        """Say whether it was closed."""
+        return self.ending.is_begun
+
+    async def close(self) -> None:
+        """End it. What is open stays open: others of its group are asked."""
+        await self.ending.once(self._close)
+
+    async def _close(self) -> None:
+        if self._follow in self._groups.on_change:
+            self._groups.on_change.remove(self._follow)
+        tasks = list(self._listening.values())
+        self._listening.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._producer.close()
+
+    async def __aenter__(self) -> Self:
+        self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    # Transactions.
+
+    @checks_itself
+    async def begin(
+        self,
+        topic: str,
+        body: bytes | str | Sequence[bytes | str | OutgoingMessage],
+        *,
+        key: str | None = None,
+        tag: str | None = None,
+        queue_id: int | None = None,
+        properties: Mapping[str, str] | None = None,
+        group: str = "",
+    ) -> Transaction:
+        """Store one message, or several, that nobody sees before the commit.
+
+        All of them go to one broker group. Raises as `Producer.send_batch`; LimitReachedError when
+        too many transactions are open.
+        """
+        self.start()
+        bodies = [body] if isinstance(body, bytes | str) else body
+        check_bodies(bodies)
+        if not bodies:
+            raise InvalidRequestError("a transaction needs a message; give one")
+        shaping = self._producer.shaping
+        entries = entries_of(bodies, topic, key, tag, queue_id, properties, shaping)
+        half = transaction_pb2.HalfMessages(
+            producer_group=self.producer_group, check_after_ms=self._check_after_ms
+        )
+        receipts = await self._producer.send_entries(
+            entries,
+            sum(map(size_bytes_of, entries)),
+            group,
+            log_pb2.AppendRequest(transaction=half).SerializeToString(),
+        )
+        return Transaction(self, self._groups.get(receipts[0].group), receipts)
+
+    @asynccontextmanager
+    async def transaction(
+        self,
+        topic: str,
+        body: bytes | str | Sequence[bytes | str | OutgoingMessage],
+        **how: Any,
+    ) -> AsyncIterator[Transaction]:
+        """Begin, do the local work within, commit; roll back if it raises. Arguments of `begin`.
+
+        Whoever has ended the transaction within is done. When the task is cancelled nothing is
+        ended: the cluster asks later.
+        """
+        made = await self.begin(topic, body, **how)
+        try:
+            yield made
+        except Exception:
+            if made.decision is None:
+                try:
+                    await made.rollback()
+                except QuorumlogError as error:
+                    _log.warning("%r: not rolled back, asked for later: %s", made, error)
+            raise
+        if made.decision is None:
+            await made.commit()
+
+    async def send(
+        self,
+        topic: str,
+        body: bytes | str | Sequence[bytes | str | OutgoingMessage],
+        local: Callable[[Transaction], Decision | str | Awaitable[Decision | str]],
+        **how: Any,
+    ) -> Transaction:
+        """Begin, do the local work, and do what it says; the way of RocketMQ's clients.
+
+        With `Decision.UNKNOWN`, or when the work raises or says something else, the transaction
+        stays open and the cluster asks later. Arguments of `begin`.
+        """
+        made = await self.begin(topic, body, **how)
+        said = local(made)
+        said = await said if inspect.isawaitable(said) else said
+        decision = decision_of(said)
+        if decision is not Decision.UNKNOWN:
+            await made._end(decision)
+        return made
+
+    async def end(self, group: BrokerGroup, transaction_id: int, decision: Decision) -> None:
+        """Commit or roll back a transaction of this group by its id."""
+        request = transaction_pb2.EndTransactionRequest(
+            transaction_id=transaction_id,
+            producer_group=self.producer_group,
+            outcome=_OUTCOMES[ending(decision)],
+            cluster_id=group.router.cluster_id,
+        )
+        deadline = Deadline(self._timeout_ms)
+        await group.calls.leader(
+            "transaction", "EndTransaction", request, deadline, is_repeatable=True
+        )
+
+    # Questions.
+
+    async def _listen(self, group: BrokerGroup) -> None:
+        """Answer the questions of a broker group, whoever leads it, until cancelled."""
+        request = transaction_pb2.CheckTransactionsRequest(
+            producer_group=self.producer_group,
+            client_id=self._client_id,
+            cluster_id=group.router.cluster_id,
+        )
+        backoff = Backoff(Deadline(TIMEOUT_MS_MAX))
+        while True:
+            try:
+                node = await group.router.leader(Deadline(self._timeout_ms))
+                async for question in node.transaction.CheckTransactions(request):
+                    backoff = Backoff(Deadline(TIMEOUT_MS_MAX))
+                    if question.transaction_id:
+                        await self._answer(group, question)
+                error: QuorumlogError = UnavailableError(f"{node.address} ended the stream")
+            except grpc.aio.AioRpcError as failed:
+                error = from_rpc(failed, node.address)
+                if isinstance(error, NotLeaderError):
+                    group.router.on_hint(error.leader_id, error.leader_address, node.address)
+                elif isinstance(error, UnavailableError):
+                    group.router.leader_failed(node.address)
+            except (grpc.aio.UsageError, asyncio.CancelledError) as ended:
+                if isinstance(ended, asyncio.CancelledError) and is_cancelled():
+                    raise
+                group.router.leader_failed(node.address)  # Its channel was closed.
+                error = UnavailableError(f"{node.address}: its connection was closed")
+            except QuorumlogError as met:
+                error = met
+            _log.debug("transactions of %s: %s", self.producer_group, error)
+            if backoff.deadline.has_passed:
+                backoff = Backoff(Deadline(TIMEOUT_MS_MAX))
+            await backoff.pause(error.retry_after_ms)
+
+    async def _answer(self, group: BrokerGroup, question: Any) -> None:
+        """Ask the program, and tell the cluster. What fails is asked again later."""
+        transaction_id = question.transaction_id
+        try:
+            asked = CheckedTransaction.of(question, group.name, self.producer_group)
+            said = self._check(asked)
+            said = await said if inspect.isawaitable(said) else said
+            decision = Decision.of(said, what="what the check says")
+        except (Exception, asyncio.CancelledError):  # Whatever a program may raise.
+            if is_cancelled():
+                raise
+            _log.exception("the check of transaction %d failed", transaction_id)
+            return
+        self.checks_count += 1
+        if decision is Decision.UNKNOWN:
+            return
+        try:
+            await self.end(group, transaction_id, decision)
+        except QuorumlogError as error:
+            _log.warning("transaction %d: %s", transaction_id, error)

@@ -1,0 +1,96 @@
+"""What is known of a transaction: how it ended, who should be asked, its messages.
+
+Owns values; must not know calls.
+"""
+
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Self
+
+from quorumlog.errors import InvalidRequestError
+from quorumlog.pb import transaction_pb2
+from quorumlog.records.batch import decode_records
+from quorumlog.records.message import Message
+from quorumlog.records.options import Decision
+
+
+def ending(said: Decision | str) -> Decision:
+    """Accept what ends a transaction. Raises InvalidRequestError."""
+    decision = Decision.of(said)
+    if decision is Decision.UNKNOWN:
+        raise InvalidRequestError("a transaction does not end as unknown; use commit or rollback")
+    return decision
+
+
+OUTCOMES: Final = {
+    transaction_pb2.TRANSACTION_OUTCOME_UNSPECIFIED: "open",
+    transaction_pb2.TRANSACTION_OUTCOME_COMMITTED: "committed",
+    transaction_pb2.TRANSACTION_OUTCOME_ROLLED_BACK: "rolled back",
+    transaction_pb2.TRANSACTION_OUTCOME_GIVEN_UP: "given up",
+    transaction_pb2.TRANSACTION_OUTCOME_EXPIRED: "expired",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedTransaction:
+    """A transaction that the cluster asks about: nobody has ended it for a while.
+
+    `transaction_id` is unique within its broker group, `group`. `check_count` counts this question.
+    """
+
+    transaction_id: int
+    group: str
+    producer_group: str
+    check_count: int
+    messages: list[Message]
+
+    @classmethod
+    def of(cls, question: Any, group: str, producer_group: str) -> Self:
+        """Take a question of a node."""
+        messages = decode_records(question.records, group=group)
+        return cls(question.transaction_id, group, producer_group, question.check_count, messages)
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionInfo:
+    """One transaction that is open. `is_orphaned`: it is due, and no producer can be asked."""
+
+    transaction_id: int
+    group: str
+    producer_group: str
+    begun_unix_ms: int
+    message_count: int
+    size_bytes: int
+    check_count: int
+    next_check_unix_ms: int
+    is_orphaned: bool
+
+    @classmethod
+    def of(cls, info: Any, group: str) -> Self:
+        """Take the answer of a node."""
+        return cls(
+            info.transaction_id,
+            group,
+            info.producer_group,
+            info.begun_unix_ms,
+            info.record_count,
+            info.size_bytes,
+            info.check_count,
+            info.next_check_unix_ms,
+            info.is_orphaned,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all of it under stable names."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionDescription:
+    """A transaction: open, with its messages, or how it ended, with nothing else."""
+
+    transaction_id: int
+    group: str
+    outcome: str
+    """open, committed, rolled back, given up or expired."""
+    info: TransactionInfo | None
+    messages: list[Message]

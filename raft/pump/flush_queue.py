@@ -1,0 +1,126 @@
+"""Syncs asked for and not ended, and the promises that wait for each.
+
+Owns what a ticket stands for: how far the log was written when it was given out, which term and
+vote, and which messages may leave once that is durable. Bounded: while a sync hangs, later tickets
+join the newest one that waits, which delays no promise by more than the sync that hangs. Must not
+know what a message means, except that an ack includes an earlier one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from raft.config import RaftConfig
+from raft.messages import AppendReply, Index, Message, Refusal, Term
+from raft.pump.effects import Ticket
+from raft.ready import HardState
+
+FLUSH_COUNT_MAX: Final = 8
+"""Tickets told apart. A shell keeps one sync under way and one behind it; the rest is room."""
+
+
+class Flush:
+    """What becomes true when a ticket is durable."""
+
+    __slots__ = ("hard_state", "held", "index", "term", "ticket")
+
+    def __init__(
+        self, ticket: Ticket, index: Index, term: Term, hard_state: HardState, held: list[Message]
+    ) -> None:
+        self.ticket = ticket
+        self.index = index
+        self.term = term
+        """(index, term): the last entry it makes durable; moves back when the log is truncated."""
+        self.hard_state = hard_state
+        self.held = held
+
+
+class FlushQueue:
+    """Tickets in order, oldest first, and what this turn holds for the next one."""
+
+    __slots__ = ("_config", "_flushes", "held", "held_count", "held_dropped", "newest_ticket")
+
+    def __init__(self, config: RaftConfig) -> None:
+        self._config = config
+        self._flushes: deque[Flush] = deque()
+        self.held: list[Message] = []
+        """Promises that wait for the ticket of this turn."""
+        self.held_count = 0
+        self.held_dropped = 0
+        self.newest_ticket: Ticket = 0
+
+    def __len__(self) -> int:
+        return len(self._flushes)
+
+    def hold(self, message: Message) -> None:
+        """Keep a promise until this turn's ticket; above the limit it is lost, as in a network."""
+        if _replaces_last(self.held, message):
+            self.held[-1] = message
+            return
+        if self.held_count >= self._config.held_message_count_max:
+            self.held_dropped += 1
+            return
+        self.held.append(message)
+        self.held_count += 1
+
+    def open(self, index: Index, term: Term, hard_state: HardState) -> Ticket:
+        """Give out a ticket for everything written up to now."""
+        self.newest_ticket += 1
+        held, self.held = self.held, []
+        if len(self._flushes) < FLUSH_COUNT_MAX:
+            self._flushes.append(Flush(self.newest_ticket, index, term, hard_state, held))
+            return self.newest_ticket
+        # The newest one gets later, never earlier: what it held waits for all of it.
+        flush = self._flushes[-1]
+        flush.ticket, flush.index, flush.term = self.newest_ticket, index, term
+        flush.hard_state = hard_state
+        for message in held:
+            if _replaces_last(flush.held, message):
+                flush.held[-1] = message
+                self.held_count -= 1
+            else:
+                flush.held.append(message)
+        return self.newest_ticket
+
+    def take(self, ticket: Ticket) -> tuple[Flush | None, list[Message]]:
+        """Return what is durable with `ticket`: the newest flush it covers, all that was held."""
+        done: Flush | None = None
+        released: list[Message] = []
+        while self._flushes and self._flushes[0].ticket <= ticket:
+            done = self._flushes.popleft()
+            released += done.held
+        self.held_count -= len(released)
+        return done, released
+
+    def move_back(self, index: Index, term: Term) -> None:
+        """Entries after (index, term) are replaced: a sync begun before says nothing about the new
+        ones.
+
+        Without this, (index, term) written, truncated and written again would be taken as durable
+        when the first write's sync ends (R16)."""
+        for flush in self._flushes:
+            if flush.index > index:
+                flush.index, flush.term = index, term
+
+    def forget_promises(self) -> None:
+        """Nothing held is to be sent: the core that promised it is no more."""
+        self.held = []
+        for flush in self._flushes:
+            flush.held = []
+        self.held_count = 0
+
+
+def _replaces_last(held: list[Message], message: Message) -> bool:
+    """Return whether `message` is an ack that includes the last one held."""
+    if not held or type(message) is not AppendReply:
+        return False
+    last = held[-1]
+    return (
+        type(last) is AppendReply
+        and last.to == message.to
+        and last.term == message.term
+        and last.refusal is message.refusal is Refusal.NONE
+        and last.match <= message.match
+        and last.incarnation == message.incarnation
+    )

@@ -1,0 +1,79 @@
+"""Callers that wait for a proposal, and what each is told.
+
+Owns the outcome: committed or never applied where the log tells, unknown where it no longer can
+(R37, R38). Must not know the order of work; `replica` calls this when the core has decided.
+"""
+
+from __future__ import annotations
+
+from raft.config import RaftConfig
+from raft.errors import BusyError
+from raft.messages import Index, Term
+from raft.pump.effects import Completion, Resolution
+from raft.state.log_view import LogView
+
+
+class Waiters:
+    """By index: the term proposed in and the caller. One entry has one waiter."""
+
+    __slots__ = ("_by_index", "_config", "completed", "grace_deadline")
+
+    def __init__(self, config: RaftConfig) -> None:
+        self._config = config
+        self._by_index: dict[Index, tuple[Term, object]] = {}
+        self.grace_deadline: int | None = None
+        """Tick at which those of a lost leadership are given up, if there are any."""
+        self.completed: list[Completion] = []
+        """Decided, to be handed out with the next effects."""
+
+    def __len__(self) -> int:
+        return len(self._by_index)
+
+    def check(self) -> None:
+        """Raise BusyError if no more may wait."""
+        limit = self._config.waiter_count_max
+        if len(self._by_index) >= limit:
+            raise BusyError("waiting proposals", len(self._by_index), limit)
+
+    def register(self, index: Index, term: Term, waiter: object) -> None:
+        if index in self._by_index:
+            # An earlier proposal at this index was cut off here, but may live on elsewhere.
+            self._resolve(index, Resolution.UNKNOWN)
+        if waiter is not None:
+            self._by_index[index] = (term, waiter)
+
+    def complete(self, lo: Index, hi: Index, log: LogView) -> None:
+        """The entries [lo, hi) are final: another term at an index means that proposal never
+        was."""
+        if not self._by_index:
+            return
+        for index in range(lo, hi):
+            found = self._by_index.get(index)
+            if found is not None:
+                is_same = log.term_of(index) == found[0]
+                self._resolve(index, Resolution.COMMITTED if is_same else Resolution.NOT_APPLIED)
+
+    def overtaken(self, through: Index) -> None:
+        """A snapshot replaced the log: what it covers was committed or replaced, nobody can
+        tell."""
+        for index in [index for index in self._by_index if index <= through]:
+            self._resolve(index, Resolution.UNKNOWN)
+
+    def deposed(self, now_ticks: int) -> None:
+        """The next leader will decide these soon; hope a while for a definite answer (R37)."""
+        if self._by_index and self.grace_deadline is None:
+            self.grace_deadline = now_ticks + self._config.waiter_grace_ticks
+
+    def give_up(self, leading: Term | None) -> None:
+        """Stop waiting for all but the proposals of the term this node leads in, if any."""
+        for index in [index for index, (term, _) in self._by_index.items() if term != leading]:
+            self._resolve(index, Resolution.UNKNOWN)
+
+    def take(self) -> list[Completion]:
+        """Return what was decided since the last call."""
+        completed, self.completed = self.completed, []
+        return completed
+
+    def _resolve(self, index: Index, resolution: Resolution) -> None:
+        term, waiter = self._by_index.pop(index)
+        self.completed.append(Completion(waiter, index, term, resolution))

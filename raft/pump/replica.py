@@ -1,0 +1,473 @@
+"""The replica pump: input, core, log, effects. The same code runs in production and in the
+simulator.
+
+Owns the order in which a replica's work is done: write, send what promises nothing, sync, release
+what promises something, apply. Knows no socket, event loop, thread or clock; every method returns
+at once. The shell (asyncio driver or simulator) feeds inputs, calls `pump()` once per turn and
+carries the effects out:
+
+    effects = replica.pump()
+    send effects.send                      # may leave before anything is synced
+    if effects.flush is not None:          # start or queue one sync of everything written so far
+        ... later, from any turn: replica.on_durable(effects.flush); replica.pump()
+    apply effects.apply; replica.on_applied(hi - 1)
+    then answer effects.completed and effects.reads
+
+One sync may serve many tickets: tickets are consecutive, and `on_durable(n)` covers all up to n.
+While a sync hangs the pump tells a few tickets apart and folds the rest into the newest one, so the
+shell reports the newest ticket a sync covers, not an older one instead.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import NamedTuple, cast
+
+from raft.config import RaftConfig
+from raft.core import RaftCore
+from raft.errors import ForeignChainError, HardStateNotSavedError, PeerProtocolError
+from raft.messages import (
+    NO_INDEX,
+    NO_TERM,
+    AppendRequest,
+    Index,
+    InstallSnapshot,
+    Message,
+    NodeId,
+    SnapshotMeta,
+    Term,
+)
+from raft.pump.effects import NO_EFFECTS, Completion, Effects, Log, Outgoing, Payload, Ticket
+from raft.pump.flush_queue import FlushQueue
+from raft.pump.foreign_chain import ForeignChains, check_alike
+from raft.pump.pending_proposals import Waiters
+from raft.ready import (
+    EntryKind,
+    Ready,
+    RoleChange,
+)
+from raft.rules.membership import Change
+from raft.stats import RaftStats
+from raft.transitions import Role
+
+
+class ReplicaStats(NamedTuple):
+    """Counters and fill levels of the pump."""
+
+    raft: RaftStats
+    waiter_count: int
+    flush_count: int
+    held_message_count: int
+    held_messages_dropped: int
+    hard_state_write_failures: int
+
+
+class Replica:
+    """One replica: core, log, and the order between them. Single-threaded, never blocks."""
+
+    def __init__(self, config: RaftConfig, log: Log, random: Random) -> None:
+        """Start from what `log` holds, which the shell has synced."""
+        self.config = config
+        self.log = log
+        self.core = RaftCore(config, log.load(), log, random)
+        self._random = random
+        self._ticks = 0
+        self._effects = Effects()
+        self._is_touched = False
+        self._wrote = False
+        self._must_sync = False
+        self._flushes = FlushQueue(config)
+        self._handed: Index = self.core.state.applied
+        self._applied: Index = self.core.state.applied
+        """Last entry the shell has applied. Differs from the core's within a step only."""
+        self._synced: Index = self.core.state.synced
+        """Last entry that an ended sync made durable and that still is in the stored log."""
+        self._durable_hard_state = self.core.state.hard_state()
+        """Term and vote as the last sync that ended left them."""
+        self._waiters = Waiters(config)
+        self._hard_state_write_failures = 0
+        self._foreign = ForeignChains()
+
+    # Inputs.
+
+    def receive(self, message: Message, payload: Payload | None = None) -> None:
+        """Take a message from a peer, with the bytes an append's range or a snapshot came with.
+
+        Raises PeerProtocolError, or what `Log.check_raw` raises, with nothing changed.
+        """
+        kind = type(message)
+        if (kind is AppendRequest or kind is InstallSnapshot) and self.core.has_ready():
+            # What the core owes from earlier in this turn names entries that this may cut off.
+            self._drain(None, NO_INDEX)
+        if kind is AppendRequest:
+            append = cast(AppendRequest, message)
+            if self.core.follows(append):
+                self._compare(append, payload)
+            self.core.step(message)
+            self._drain(payload, append.prev_index + 1)
+        else:
+            self.core.step(message)
+            if kind is InstallSnapshot:
+                self._drain(payload, NO_INDEX)
+
+    def _compare(self, append: AppendRequest, payload: Payload | None) -> None:
+        """Check what a leader sends; one that contradicts this log for sure is not obeyed."""
+        try:
+            self._check(append, payload)
+        except ForeignChainError as error:
+            if not self._foreign.is_again(error):
+                raise
+            self.core.diverge(append.sender)
+
+    def _check(self, append: AppendRequest, payload: Payload | None) -> None:
+        """Compare an append with what is here by its terms: equal terms have to be equal entries.
+
+        Raises PeerProtocolError."""
+        prev_index, log = append.prev_index, self.core.state.log
+        if append.hi > prev_index + 1:
+            if payload is None:
+                raise PeerProtocolError(append.sender, "append with entries but no bytes")
+            held = prev_index
+            if prev_index < log.last_index and log.term_of(prev_index) == append.prev_term:
+                held = log.first_conflict(prev_index + 1, append.hi, append.runs) - 1
+            self.log.check_raw(append, payload, held)
+        elif append.prev_chain is not None and log.term_of(prev_index) == append.prev_term:
+            chain = self.log.chain_at(prev_index)
+            if chain is not None:
+                check_alike(append.sender, prev_index, chain, append.prev_chain)
+
+    def receive_without_room(self, message: AppendRequest) -> None:
+        """Hear the leader, but take nothing from an append: the store has no room for it.
+
+        Contact and reads go on, so that a full disk does not cost the cluster its leader. What was
+        not taken is not acked, and the leader offers it again at its heartbeats. As `receive`
+        raises."""
+        self.core.step(message.without_entries())
+
+    def check_term(self, message: Message) -> None:
+        """Raise TermJumpError for a message that `receive` would refuse for its term."""
+        self.core.check_term(message)
+
+    def tick(self, *, may_campaign: bool = True) -> None:
+        """Let one tick interval pass; see `RaftCore.tick`."""
+        self._ticks += 1
+        self.core.tick(may_campaign=may_campaign)
+        deadline = self._waiters.grace_deadline
+        if deadline is not None and self._ticks >= deadline:
+            self._waiters.grace_deadline = None
+            state = self.core.state
+            self._waiters.give_up(state.term if state.role is Role.LEADER else None)
+
+    def propose(self, body: object, waiter: object = None) -> tuple[Index, Term]:
+        """Append one entry and return where; `waiter`, if given, comes back in `Effects.completed`.
+
+        The caller has made sure the store has room. Raises NotLeaderError, TransferringError or
+        BusyError, with nothing appended. Giving up waiting does not withdraw the entry.
+        """
+        if waiter is not None:
+            self._waiters.check()
+        if self.core.has_own_entries():
+            self._drain(None, NO_INDEX)
+        index, term = self.core.propose()
+        self.log.append(index, term, EntryKind.DATA, body)
+        self._wrote = True
+        self._waiters.register(index, term, waiter)
+        return index, term
+
+    def propose_change(self, change: Change, waiter: object = None) -> tuple[Index, Term]:
+        """Append a membership change; as `propose`, and ChangeRefusedError."""
+        if waiter is not None:
+            self._waiters.check()
+        index, term = self.core.propose_change(change)
+        self._waiters.register(index, term, waiter)
+        return index, term
+
+    def read(self, read_id: int) -> None:
+        """Ask for a linearizable read; answered in `Effects.reads` or `reads_failed`."""
+        self.core.read_index(read_id)
+
+    def check_propose(self) -> None:
+        """Raise what `propose` of one entry with a waiter would raise now; change nothing.
+
+        For a shell that does work, such as stamping a batch, before it can propose."""
+        self._waiters.check()
+        self.core.check_propose()
+
+    def transfer_leadership(self, node: NodeId) -> None:
+        """Hand leadership to a voter; proposals are refused until it took over or one election
+        time-out is over.
+
+        Raises NotLeaderError or TransferRefusedError, with nothing changed."""
+        self.core.transfer_leadership(node)
+
+    def accept_loss(self) -> None:
+        """Operator's decision after a loss of power of a majority: go on with what is left.
+
+        `Effects.loss_from` then says from where acked records may be missing. Raises
+        RecoveryRefusedError when this node is not recovering."""
+        self.core.accept_loss()
+
+    def lose_memory(self, incarnation: int) -> None:
+        """This disk was found to be an old copy of what it held; see `RaftCore.lose_memory`.
+
+        What was promised and waits for a sync is not said any more."""
+        self._flushes.forget_promises()
+        self.core.lose_memory(incarnation)
+
+    def stop(self) -> list[Completion]:
+        """The process ends: return every waiter, outcome unknown."""
+        self._waiters.give_up(None)
+        return self._waiters.take()
+
+    # Reports from the shell.
+
+    def on_durable(self, ticket: Ticket) -> None:
+        """All writes up to `ticket` are durable: tell the core, release what was held for them."""
+        assert ticket <= self._flushes.newest_ticket, f"ticket {ticket} was never given out"
+        done, released = self._flushes.take(ticket)
+        if done is None:
+            return
+        core = self.core
+        self._durable_hard_state = done.hard_state
+        core.hard_state_stable(done.hard_state)
+        core.stable_to(done.index, done.term)
+        if core.state.snapshot_gate == NO_INDEX:
+            self._synced = core.state.synced
+        term = core.state.term
+        for message in released:
+            # A promise of an older term helps nobody and might not be true of the log any more.
+            if message.term == term:
+                self._send(message)
+
+    def on_applied(self, index: Index) -> None:
+        """Everything up to `index` is applied. A report that a snapshot overtook is ignored."""
+        if index > self.core.state.applied:
+            self.core.applied_to(index)
+            self._applied = index
+
+    def report_unreachable(self, node: NodeId) -> None:
+        """The link to `node` broke: what was in flight may be lost."""
+        self.core.report_unreachable(node)
+
+    def report_snapshot_failed(self, node: NodeId) -> None:
+        """The snapshot being sent to `node` did not get there."""
+        self.core.report_snapshot_failed(node)
+
+    def report_snapshot_moved(self, node: NodeId) -> None:
+        """More of the snapshot being sent to `node` has left."""
+        self.core.report_snapshot_moved(node)
+
+    def snapshot_durable(self, meta: SnapshotMeta) -> None:
+        """A local snapshot is on disk for good. Never goes back."""
+        self.core.snapshot_durable(meta)
+
+    def snapshot_meta_at(self, index: Index) -> SnapshotMeta:
+        """Return the meta for a snapshot of the state at `index`, which is applied and not cut.
+
+        Raises CompactionRefusedError on a node that does not know the members of then."""
+        return self.core.snapshot_meta_at(index)
+
+    def compactable_to(self) -> Index:
+        """Return up to which index the log may be cut; what is at or below the base: not at
+        all."""
+        return self.core.compactable_to()
+
+    def compact_to(self, index: Index) -> None:
+        """Forget the log through `index`; the shell cuts its files after this returned.
+
+        Raises CompactionRefusedError without a durable snapshot that covers it. Messages owed from
+        earlier in this turn have their bytes first."""
+        self._drain(None, NO_INDEX)
+        self.core.compact_to(index)
+
+    # What the shell may look at between turns. Never inputs.
+
+    @property
+    def leader(self) -> NodeId:
+        """The leader of this term, NO_NODE if not heard yet."""
+        return self.core.state.leader
+
+    @property
+    def role(self) -> Role:
+        return self.core.state.role
+
+    @property
+    def term(self) -> Term:
+        return self.core.state.term
+
+    @property
+    def commit(self) -> Index:
+        """Last entry known to be committed; may be ahead of what is synced or applied here."""
+        return self.core.state.commit
+
+    @property
+    def applied(self) -> Index:
+        """Last entry the shell has reported as applied, or a snapshot it was told to install."""
+        return self._applied
+
+    # Output.
+
+    def pump(self) -> Effects:
+        """End a turn: return everything the inputs since the last call led to."""
+        self._drain(None, NO_INDEX)
+        if self._wrote or self._flushes.held:
+            self._open_ticket()
+        elif not self._is_touched and not self._waiters.completed:
+            return NO_EFFECTS
+        effects, self._effects = self._effects, Effects()
+        effects.completed = self._waiters.take()
+        self._is_touched = False
+        return effects
+
+    def stats(self) -> ReplicaStats:
+        """Return an immutable picture."""
+        return ReplicaStats(
+            self.core.stats(),
+            len(self._waiters),
+            len(self._flushes),
+            self._flushes.held_count,
+            self._flushes.held_dropped,
+            self._hard_state_write_failures,
+        )
+
+    # The order of work.
+
+    def _drain(self, payload: Payload | None, payload_lo: Index) -> None:
+        """Carry out what the core owes until it owes nothing. The payload belongs to the first
+        Ready."""
+        core = self.core
+        while True:
+            ready = core.ready()
+            if ready is None:
+                return
+            if not self._carry_out(ready, payload, payload_lo):
+                return
+            core.advance()
+            payload = None
+
+    def _carry_out(self, ready: Ready, payload: Payload | None, payload_lo: Index) -> bool:
+        """Do one Ready in order; return False if the hard state could not be stored."""
+        self._is_touched = True
+        if ready.hard_state is not None:
+            try:
+                self.log.save_hard_state(ready.hard_state)
+            except HardStateNotSavedError:
+                self._start_over(ready)
+                return False
+            self._wrote = self._must_sync = True
+        self._write(ready, payload, payload_lo)
+        for message in ready.send_now:
+            self._send(message)
+        for message in ready.send_after_sync:
+            self._flushes.hold(message)
+        effects = self._effects
+        if ready.commit_hi > ready.commit_lo:
+            if effects.apply_hi == NO_INDEX:
+                effects.apply_lo = ready.commit_lo
+            assert self._handed == ready.commit_lo - 1, f"apply gap at {ready.commit_lo}"
+            effects.apply_hi = ready.commit_hi
+            self._handed = ready.commit_hi - 1
+            self._waiters.complete(ready.commit_lo, ready.commit_hi, self.core.state.log)
+        effects.reads += ready.reads
+        effects.reads_failed += ready.reads_failed
+        if ready.role_changes:
+            self._note_roles(ready.role_changes)
+        if ready.loss_from != NO_INDEX:
+            effects.loss_from = ready.loss_from
+        return True
+
+    def _write(self, ready: Ready, payload: Payload | None, payload_lo: Index) -> None:
+        """Bring the stored log to what the core holds. Nothing is durable yet."""
+        log = self.log
+        if ready.snapshot is not None:
+            log.install_snapshot(ready.snapshot, payload)
+            self._move_flushes_back(NO_INDEX + 1)
+            self._take_snapshot(ready.snapshot)
+            self._wrote = self._must_sync = True
+        if ready.truncate_from != NO_INDEX:
+            log.truncate_from(ready.truncate_from)
+            self._move_flushes_back(ready.truncate_from)
+            self._wrote = True
+        if ready.write_hi > ready.write_lo:
+            assert payload is not None, f"no bytes for [{ready.write_lo}, {ready.write_hi})"
+            log.write_raw(ready.write_lo, ready.write_hi, payload, payload_lo)
+            self._wrote = True
+        for entry in ready.own_entries:
+            log.append(entry.index, entry.term, entry.kind, entry.configuration)
+            self._wrote = True
+
+    def _move_flushes_back(self, lo: Index) -> None:
+        """Entries from `lo` on are replaced."""
+        index = lo - 1
+        self._synced = min(self._synced, index)
+        term = self.core.state.log.term_of(index) if index > NO_INDEX else NO_TERM
+        self._flushes.move_back(index, term)
+
+    def _take_snapshot(self, meta: SnapshotMeta) -> None:
+        effects = self._effects
+        effects.install = meta
+        effects.apply_lo = effects.apply_hi = NO_INDEX
+        self._handed = self._applied = meta.index
+        self._waiters.overtaken(meta.index)
+
+    def _send(self, message: Message) -> None:
+        payload: Payload | None = None
+        if type(message) is AppendRequest:
+            prev_index = message.prev_index
+            if message.hi == prev_index + 1:
+                if prev_index > NO_INDEX:
+                    message = message._replace(prev_chain=self.log.chain_at(prev_index))
+            elif prev_index < self.core.state.log.base_index:
+                return  # The log was cut while the message waited for a sync.
+            else:  # Their first chain CRC says what lies before.
+                payload = self.log.read_raw(prev_index + 1, message.hi)
+        self._effects.send.append(Outgoing(message, payload))
+        self._is_touched = True
+
+    def _open_ticket(self) -> None:
+        state = self.core.state
+        log = state.log
+        ticket = self._flushes.open(log.last_index, log.last_term, state.hard_state())
+        self._effects.flush = ticket
+        self._effects.must_sync = self._must_sync
+        self._wrote = self._must_sync = False
+
+    def _start_over(self, ready: Ready) -> None:
+        """Term and vote could not be stored: nothing was promised, so be what the disk says (R02).
+
+        Of `ready`, which is not done, those who wait have to hear: no read is confirmed any more,
+        and whatever this node was, it follows now."""
+        self._hard_state_write_failures += 1
+        old = self.core.state
+        effects = self._effects
+        effects.reads_failed += ready.reads_failed + old.reads_waiting
+        effects.reads_failed += [read.read_id for read in ready.reads]
+        for pending in old.reads_pending:
+            effects.reads_failed += pending.read_ids
+        found = self.log.load()
+        found = found._replace(
+            commit=self._handed,
+            # Not what the old core says: it may have stepped a snapshot that is not installed.
+            applied=self._applied,
+            synced=max(found.base_index, min(self._synced, found.last_index)),
+        )
+        self.core = RaftCore(self.config, found, self.log, self._random)
+        state = self.core.state
+        state.handed = self._handed
+        if found.base_index > self._synced:
+            state.snapshot_gate = found.base_index  # Installed, and its sync has not ended.
+        if state.hard_state() != self._durable_hard_state:
+            # What the disk holds was written by an earlier turn and its sync has not ended.
+            state.is_hard_state_durable = False
+            self._must_sync = True
+        self._flushes.forget_promises()
+        self._wrote = True
+        self._waiters.give_up(None)
+        effects.role_changes.append(
+            RoleChange(state.role, state.term, state.leader, "term and vote could not be saved")
+        )
+
+    def _note_roles(self, changes: list[RoleChange]) -> None:
+        self._effects.role_changes += changes
+        if any(change.role is not Role.LEADER for change in changes):
+            self._waiters.deposed(self._ticks)

@@ -1,0 +1,6 @@
+"""The rules of the protocol, one file each.
+
+Elections, replication, reads, membership, recovery. A rule changes the state of a replica and
+imports `raft.state` and other rules; only the core, the shell of a node and the simulator import a
+rule.
+"""

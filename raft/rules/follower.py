@@ -1,0 +1,270 @@
+"""How a replica becomes a follower and takes entries from a leader.
+
+Owns the consistency check, truncation at the first real conflict, and what may be acked when. Knows
+nothing of elections beyond the timer it resets.
+"""
+
+from __future__ import annotations
+
+from raft.messages import (
+    NO_INDEX,
+    NO_NODE,
+    AppendReply,
+    AppendRequest,
+    Index,
+    InstallSnapshot,
+    NodeId,
+    Refusal,
+    Standing,
+    Term,
+)
+from raft.ready import HardState
+from raft.rules.divergence import conflict_of, diverge
+from raft.state.state import State
+from raft.transitions import Role
+
+
+def become_follower(state: State, term: Term, leader: NodeId, reason: str) -> None:
+    """Follow `leader` (NO_NODE: unknown) in `term`, which is the current one or a higher one.
+
+    The election timer is left alone (R08) except by a leader stepping down, which had none.
+    """
+    assert term >= state.term, f"term would go back from {state.term} to {term}"
+    if term > state.term:
+        state.term = term
+        state.vote = NO_NODE
+        state.touch_hard_state()
+    was_leader = state.role is Role.LEADER
+    state.set_role(Role.FOLLOWER, leader, reason)
+    state.votes.clear()
+    if was_leader:
+        _forget_leadership(state)
+        state.draw_timeout()
+
+
+def _forget_leadership(state: State) -> None:
+    """Drop what only a leader may know. Callers of reads learn that they were not served."""
+    state.progress.clear()
+    state.transferee = NO_NODE
+    state.own_term_first = NO_INDEX
+    state.admission_floor = None
+    state.is_broadcast_due = False
+    state.round_ticks.clear()
+    for pending in state.reads_pending:
+        state.reads_failed.extend(pending.read_ids)
+    state.reads_failed.extend(state.reads_waiting)
+    state.reads_pending.clear()
+    state.reads_waiting.clear()
+    state.read_count = 0
+
+
+def leave_term(state: State, message: AppendRequest | InstallSnapshot) -> None:
+    """Two nodes lead in one term, so somebody voted twice: nothing of this term can be trusted.
+
+    With a higher term both step down when they hear of it, and what each of them has committed is
+    compared when the next leader sends its log."""
+    become_follower(state, state.term + 1, NO_NODE, "two leaders in one term")
+    answer_old_leader(state, message)
+
+
+def is_second_leader(state: State, leader: NodeId) -> bool:
+    """Return whether `leader` leads in a term in which this node or another one does."""
+    return state.role is Role.LEADER or state.leader not in (NO_NODE, leader)
+
+
+def hear_leader(state: State, leader: NodeId) -> None:
+    """A valid append or snapshot of the current term arrived: follow its sender, reset the
+    timer."""
+    assert state.role is not Role.LEADER, f"node {leader} leads term {state.term}, and this one"
+    if state.role is not Role.FOLLOWER:
+        become_follower(state, state.term, leader, "leader of this term seen")
+    elif state.leader != leader:
+        assert state.leader == NO_NODE, f"term {state.term} is led by {state.leader} and {leader}"
+        state.leader = leader
+        state.note_role("leader of this term seen")
+    state.timer_start = state.contact_tick = state.now
+
+
+def ack(state: State, to: NodeId, match: Index, round_id: int) -> AppendReply:
+    return AppendReply(
+        state.group,
+        state.node_id,
+        to,
+        state.term,
+        match,
+        Refusal.NONE,
+        NO_INDEX,
+        NO_INDEX,
+        (),
+        round_id,
+        state.standing,
+        state.incarnation,
+    )
+
+
+def answer_old_leader(state: State, message: AppendRequest | InstallSnapshot) -> None:
+    """Tell a deposed leader the current term and change nothing (R07)."""
+    state.send(
+        AppendReply(
+            state.group,
+            state.node_id,
+            message.sender,
+            state.term,
+            NO_INDEX,
+            Refusal.OLD_TERM,
+            NO_INDEX,
+            NO_INDEX,
+            (),
+            message.round,
+            state.standing,
+            state.incarnation,
+        )
+    )
+
+
+def handle_append(state: State, message: AppendRequest) -> None:
+    """Check, store and ack the range of an append of the current term."""
+    if state.leader != message.sender and is_second_leader(state, message.sender):
+        leave_term(state, message)
+        return
+    hear_leader(state, message.sender)
+    # Mostly the leader goes on behind what is committed here, and nothing is to be compared.
+    is_questionable = message.prev_index <= state.commit or state.standing is Standing.DIVERGED
+    if is_questionable and stands_aside(state, message):
+        return
+    if message.admitted and message.admitted == state.incarnation:
+        end_doubt(state)
+    log = state.log
+    prev_index = message.prev_index
+    if prev_index < log.base_index:
+        # The term there is unknown, so nothing is compared (R09). What is committed equals the
+        # leader's log in any case; saying how far that goes lets the leader continue there.
+        known = min(state.commit, state.synced)
+        state.send(ack(state, message.sender, known, message.round))
+        return
+    if prev_index > log.last_index or log.term_of(prev_index) != message.prev_term:
+        _refuse(state, message)
+        return
+    verified = message.hi - 1
+    wrote = verified > prev_index and _store(state, message)
+    # Only what this message verified is known to be the leader's: an own tail beyond may differ
+    # (R12).
+    commit = message.commit if message.commit < verified else verified
+    if commit > state.commit:
+        state.commit = commit
+        state.is_dirty = True
+    if wrote:
+        state.send_promise(ack(state, message.sender, verified, message.round))
+    elif verified <= state.synced:
+        state.send(ack(state, message.sender, verified, message.round))
+    else:
+        # The leader hears at once that we live (R41), and after the sync that we hold the entries.
+        state.send(ack(state, message.sender, state.synced, message.round))
+        state.send_promise(ack(state, message.sender, verified, message.round))
+
+
+def stands_aside(state: State, message: AppendRequest) -> bool:
+    """Answer a leader that contradicts what is committed here: nothing is taken of it (R11)."""
+    is_apart = state.standing is Standing.DIVERGED or conflict_of(state, message) != NO_INDEX
+    if is_apart:
+        diverge(state, message.sender)
+        state.send(ack(state, message.sender, NO_INDEX, message.round))
+    return is_apart
+
+
+def _refuse(state: State, message: AppendRequest) -> None:
+    hint_last, hint_runs = state.log.hint(
+        message.prev_index, count_max=state.config.hint_run_count_max
+    )
+    state.send(
+        AppendReply(
+            state.group,
+            state.node_id,
+            message.sender,
+            state.term,
+            NO_INDEX,
+            Refusal.NO_MATCH,
+            message.prev_index,
+            hint_last,
+            hint_runs,
+            message.round,
+            state.standing,
+            state.incarnation,
+        )
+    )
+
+
+def _store(state: State, message: AppendRequest) -> bool:
+    """Take the entries not yet held; return whether there were any.
+
+    Deletes only from the first real conflict on, so an older or repeated append never shortens the
+    log (R10), and never at or below the commit index (R11)."""
+    log = state.log
+    lo, hi = message.prev_index + 1, message.hi
+    if lo <= log.last_index:
+        lo = log.first_conflict(lo, hi, message.runs)
+        if lo == hi:
+            return False
+        if lo <= log.last_index:
+            truncate_from(state, lo)
+    log.append_runs(lo, hi, message.runs)
+    if state.write_lo == NO_INDEX or lo < state.write_lo:
+        state.write_lo = lo
+    state.is_dirty = True
+    if message.configurations:
+        added = [entry for entry in message.configurations if entry.index >= lo]
+        if added:
+            state.configurations.extend(added)
+            state.use_configuration()
+    return True
+
+
+def truncate_from(state: State, lo: Index) -> None:
+    """Drop entries that conflict with the leader's."""
+    assert lo > state.commit, (
+        f"asked to drop {lo}, committed through {state.commit}: stop this node"
+    )
+    assert lo > state.log.base_index, f"asked to drop {lo}, snapshot through {state.log.base_index}"
+    state.log.truncate_from(lo)
+    state.synced = min(state.synced, lo - 1)
+    if state.truncate_from == NO_INDEX or lo < state.truncate_from:
+        state.truncate_from = lo
+    if state.write_lo >= lo:
+        state.write_lo = NO_INDEX
+    state.is_dirty = True
+    configurations = state.configurations
+    if configurations and configurations[-1].index >= lo:
+        # A node that just joined may lose the very entry that told it of the cluster.
+        while configurations and configurations[-1].index >= lo:
+            configurations.pop()
+        state.use_configuration()
+
+
+def end_doubt(state: State) -> None:
+    """The leader found this node caught up since it lost its memory: it may vote and count
+    again."""
+    if state.standing is Standing.FULL:
+        return
+    assert state.standing is not Standing.DIVERGED, "a history that differs stays apart"
+    state.standing = Standing.FULL
+    state.touch_hard_state()
+
+
+def lose_memory(state: State, incarnation: int) -> None:
+    """This disk is an old copy of what it held: vote no more, and count for nothing (R29).
+
+    `incarnation` is above any under which this node was known."""
+    if state.standing is Standing.DIVERGED:
+        return
+    if state.role is not Role.FOLLOWER:
+        become_follower(state, state.term, NO_NODE, "memory lost")
+    state.standing = Standing.JOINING
+    state.incarnation = max(incarnation, state.incarnation + 1)
+    state.send_now.clear()  # What it promised may not be true, and messages may be lost.
+    state.send_after_sync.clear()
+    state.touch_hard_state()
+
+
+def hard_state_stable(state: State, hard_state: HardState) -> None:
+    if hard_state == state.hard_state():
+        state.is_hard_state_durable = True

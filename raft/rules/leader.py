@@ -1,0 +1,238 @@
+"""What a leader does: take office, append, hear acks, commit, beat, step down.
+
+Owns the commit rule (own-term entries only, counted on durable copies only) and the check that a
+quorum still answers. Sending is in replication, reads in read_index, hand-over in transfer."""
+
+from __future__ import annotations
+
+from raft.errors import BusyError, NotLeaderError, PeerProtocolError, TransferringError
+from raft.messages import (
+    NO_INDEX,
+    NO_NODE,
+    AppendReply,
+    Configuration,
+    ConfigurationAt,
+    Index,
+    Refusal,
+    Term,
+)
+from raft.quorum import quorum_value
+from raft.ready import EntryKind, OwnEntry
+from raft.rules import membership, read_index, recovery, replication, transfer
+from raft.rules.follower import become_follower
+from raft.rules.membership import Change
+from raft.state.progress import Progress, ProgressState
+from raft.state.state import NEVER, State
+from raft.transitions import Role
+
+
+def become_leader(state: State) -> None:
+    """Take office: know nothing of the others, append a no-op (Raft thesis 6.4, paper 8).
+
+    Only entries of the own term are ever committed by counting, so without the no-op an idle leader
+    would never commit what it inherited.
+    """
+    state.set_role(Role.LEADER, state.node_id, "vote quorum")
+    state.votes.clear()
+    last = state.log.last_index
+    state.own_term_first = last + 1
+    state.written = last
+    state.heartbeat_tick = state.now
+    state.is_campaign_ordered = False
+    state.preferred_next_tick = state.now + state.config.election_ticks_max
+    state.progress = {
+        node: Progress(node, next_index=last + 1, now=state.now)
+        for node in sorted(state.voters + state.learners)
+        if node != state.node_id
+    }
+    if state.is_recovery_campaign:
+        recovery.win_recovery_election(state)
+    _append_own(state, EntryKind.NO_OP, None)
+
+
+def _append_own(state: State, kind: EntryKind, configuration: Configuration | None) -> Index:
+    """Append an entry of the core's own; it is sent once the shell has written it."""
+    state.log.append(state.term, 1)
+    index = state.log.last_index
+    state.own_entries.append(OwnEntry(index, state.term, kind, configuration))
+    state.is_dirty = True
+    return index
+
+
+def propose(state: State, count: int) -> tuple[Index, Term]:
+    """Reserve positions for data. Raises NotLeaderError, TransferringError, BusyError."""
+    check_can_append(state, count)
+    assert not state.own_entries, "take the Ready with the no-op or configuration entry first"
+    index = state.log.last_index + 1
+    state.log.append(state.term, count)
+    state.written = state.log.last_index
+    state.is_broadcast_due = True
+    return index, state.term
+
+
+def check_can_append(state: State, count: int) -> None:
+    if count < 1:
+        raise ValueError(f"count must be at least 1, is {count}")
+    if state.role is not Role.LEADER:
+        raise NotLeaderError(state.leader)
+    if state.transferee != NO_NODE:
+        raise TransferringError(state.transferee)
+    config = state.config
+    held = state.log.last_index - state.commit
+    if held + count > config.uncommitted_entry_count_max:
+        raise BusyError("uncommitted entries", held, config.uncommitted_entry_count_max)
+    if held:
+        position_of = state.positions.position_of
+        held = position_of(state.written + 1) - position_of(state.commit + 1)
+        if held >= config.uncommitted_size_bytes_max:
+            raise BusyError("uncommitted bytes", held, config.uncommitted_size_bytes_max)
+
+
+def propose_change(state: State, change: Change) -> tuple[Index, Term]:
+    """Append a configuration. Raises as `propose` does, and ChangeRefusedError."""
+    check_can_append(state, 1)
+    configuration = membership.check_change(state, change)
+    index = _append_own(state, EntryKind.CONFIGURATION, configuration)
+    membership.adopt(state, ConfigurationAt(index, configuration))
+    return index, state.term
+
+
+def written(state: State) -> None:
+    """The shell has written all own entries: they may be sent."""
+    state.written = state.log.last_index
+    state.is_broadcast_due = True
+
+
+def _is_leader(state: State) -> bool:
+    """A call and not a comparison, because committing may change the role in between."""
+    return state.role is Role.LEADER
+
+
+def handle_append_reply(state: State, message: AppendReply) -> None:
+    """Take an ack or refusal of the current term."""
+    if state.role is not Role.LEADER:
+        return
+    if message.refusal is Refusal.OLD_TERM:
+        # It answers an append of an earlier leadership of this node. Rounds begin again at a
+        # restart, so what it echoes could confirm a read of today (R19).
+        return
+    progress = state.progress.get(message.sender)
+    if progress is None:
+        return
+    match = message.match
+    if match > state.log.last_index:
+        raise PeerProtocolError(message.sender, f"acked {match}, log ends {state.log.last_index}")
+    if message.round > state.round:
+        # It would confirm every read to come.
+        raise PeerProtocolError(message.sender, f"echoes round {message.round} of {state.round}")
+    was_counted = progress.is_counted
+    if not recovery.admit_reply(state, progress, message):
+        return
+    progress.contact_tick = state.now
+    if message.round > progress.round:
+        progress.round = message.round
+        if state.reads_pending:
+            read_index.confirm(state)
+    if message.refusal is Refusal.NO_MATCH:
+        _handle_refusal(state, progress, message)
+        return
+    is_news = match > progress.match
+    if is_news:
+        progress.match = match
+        if progress.next <= match:
+            progress.next = match + 1
+    if progress.state is ProgressState.PROBE:
+        if match >= progress.next - 1:
+            progress.become_replicate()
+    elif progress.state is ProgressState.SNAPSHOT and match >= progress.snapshot_index:
+        progress.become_probe()
+        progress.become_replicate()
+    if progress.is_counted and (match > state.commit or not was_counted):
+        maybe_commit(state)
+    if not _is_leader(state):  # A removed leader steps down with the commit of its removal.
+        return
+    if recovery.is_admissible(state, progress, message):
+        progress.admitted = message.incarnation
+        replication.heartbeat(state, progress)
+    if state.transferee == progress.node:
+        transfer.order_if_caught_up(state, progress)
+    if progress.state is ProgressState.REPLICATE and progress.next <= state.written:
+        state.is_broadcast_due = True
+
+
+def _handle_refusal(state: State, progress: Progress, message: AppendReply) -> None:
+    """Back up to where the logs can agree, unless the refusal is about something long settled."""
+    refused = message.refused_prev
+    if progress.state is ProgressState.SNAPSHOT or refused <= progress.match:
+        return
+    if progress.state is ProgressState.PROBE and refused != progress.next - 1:
+        return
+    progress.refuse_at(refused, state.log.agreement(message.hint_last, message.hint_runs))
+    replication.feed(state, progress)
+
+
+def maybe_commit(state: State) -> None:
+    """Advance the commit index to what a quorum holds durably, if that is an own-term entry
+    (R13)."""
+    node_id, progress = state.node_id, state.progress
+    values = []
+    for voter in state.voters:
+        if voter == node_id:
+            values.append(state.synced)  # The own disk is one voter, not a privileged one (R15).
+        else:
+            follower = progress[voter]
+            values.append(follower.match if follower.is_counted else NO_INDEX)
+    index = quorum_value(values)
+    if index <= state.commit or index < state.own_term_first:
+        return
+    assert state.log.term_of(index) == state.term, f"{index} is not of term {state.term}"
+    state.commit = index
+    state.is_dirty = True
+    if len(progress) + 1 != len(state.voters) + len(state.learners) or not state.is_voter:
+        _on_commit_after_removal(state)
+
+
+def _on_commit_after_removal(state: State) -> None:
+    """If the configuration that removed someone is committed, let go of it; of oneself, too."""
+    if state.configurations[-1].index > state.commit:
+        return
+    membership.forget_removed(state)
+    if not state.is_voter:
+        transfer.order_best(state)
+        become_follower(state, state.term, NO_NODE, "own removal committed")
+
+
+def tick(state: State) -> None:
+    """One tick of a leader: heartbeats, quiet commit news, check-quorum, hand-over time-out."""
+    if state.transferee != NO_NODE and state.now >= state.transfer_deadline:
+        transfer.abandon(state)
+    if state.now - state.heartbeat_tick < state.config.heartbeat_ticks:
+        for progress in state.progress.values():
+            if (
+                progress.commit_sent < state.commit
+                and progress.state is ProgressState.REPLICATE
+                and not state.own_entries
+            ):
+                replication.heartbeat(state, progress)
+        return
+    state.heartbeat_tick = state.now
+    if not _hears_quorum(state):
+        become_follower(state, state.term, NO_NODE, "no contact with a quorum")
+        return
+    if state.config.lease_reads:
+        read_index.begin_round(state)
+    for progress in state.progress.values():
+        replication.heartbeat(state, progress)
+    transfer.maybe_prefer(state)
+
+
+def _hears_quorum(state: State) -> bool:
+    """Return whether a quorum replied within one minimum election time-out (R23)."""
+    contacts = []
+    for voter in state.voters:
+        if voter == state.node_id:
+            contacts.append(state.now)
+        else:
+            progress = state.progress[voter]
+            contacts.append(progress.contact_tick if progress.is_counted else NEVER)
+    return state.now - quorum_value(contacts) < state.config.election_ticks_min

@@ -1,0 +1,78 @@
+"""Handing leadership over: on request, to the preferred node, and on the own removal.
+
+Raft thesis 3.10: the target catches up while proposals wait, then campaigns at once with a flag
+that lifts leader stickiness. Abandoned after one minimum election time-out, so a dead target costs
+no more than a crash would."""
+
+from __future__ import annotations
+
+from raft.errors import NotLeaderError, TransferRefusedError
+from raft.messages import NO_NODE, CampaignNow, NodeId
+from raft.rules import replication
+from raft.state.progress import Progress
+from raft.state.state import State
+from raft.transitions import Role
+
+
+def transfer_leadership(state: State, target: NodeId) -> None:
+    """Begin a hand-over. Raises NotLeaderError or TransferRefusedError."""
+    if state.role is not Role.LEADER:
+        raise NotLeaderError(state.leader)
+    progress = state.progress.get(target)
+    if progress is None or target not in state.voters:
+        raise TransferRefusedError(target, "it is no other voter")
+    if state.transferee != NO_NODE:
+        raise TransferRefusedError(target, f"a transfer to node {state.transferee} is under way")
+    if not progress.is_counted:
+        raise TransferRefusedError(target, "its memory is in doubt until it has caught up")
+    lag = state.log.last_index - progress.match
+    limit = state.config.transfer_lag_entry_count_max
+    if lag > limit:
+        raise TransferRefusedError(target, f"it is {lag} entries behind, at most {limit} allowed")
+    state.transferee = target
+    state.transfer_deadline = state.now + state.config.election_ticks_min
+    order_if_caught_up(state, progress)
+    if not state.own_entries:
+        replication.feed(state, progress)
+
+
+def order_if_caught_up(state: State, progress: Progress) -> None:
+    """Tell the target to campaign once it holds the whole log; repeated when it acks again."""
+    if progress.match == state.log.last_index:
+        _order(state, progress.node)
+
+
+def _order(state: State, node: NodeId) -> None:
+    state.is_campaign_ordered = True
+    state.send(CampaignNow(state.group, state.node_id, node, state.term))
+
+
+def order_best(state: State) -> None:
+    """The leader leaves the cluster: let the most advanced voter campaign instead of a time-out."""
+    best: Progress | None = None
+    for voter in state.voters:
+        progress = state.progress[voter]
+        if progress.is_counted and (best is None or progress.match > best.match):
+            best = progress
+    if best is not None:
+        _order(state, best.node)
+
+
+def abandon(state: State) -> None:
+    """The target did not take over in time: lead on and take proposals again."""
+    state.transferee = NO_NODE
+
+
+def maybe_prefer(state: State) -> None:
+    """Hand over to the configured preferred leader when it is well and close, not too often."""
+    target = state.config.preferred_leader
+    if target in (NO_NODE, state.node_id) or state.transferee != NO_NODE:
+        return
+    progress = state.progress.get(target)
+    if progress is None or target not in state.voters or state.now < state.preferred_next_tick:
+        return
+    is_near = state.log.last_index - progress.match <= state.config.transfer_lag_entry_count_max
+    is_heard = state.now - progress.contact_tick < state.config.election_ticks_min
+    if is_near and is_heard and progress.is_counted:
+        state.preferred_next_tick = state.now + state.config.preferred_retry_ticks
+        transfer_leadership(state, target)

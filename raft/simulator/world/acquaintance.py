@@ -1,0 +1,251 @@
+"""What one simulated node knows of the lives of others, and old copies of disks (D18).
+
+Owns what the shell does in handshakes: before a message of a process that was not met is taken, the
+two tell each other how they are, as over a connection, and what they remember. The comparison is
+that of `raft.lives`, as in production. Must not know when a disk is put back; `injector` does.
+
+A node that is refused and did not lose memory would be a false alarm, and is a failure of the run.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from raft.lives import NO_LIFE, PAST_MAX, Known, Lives, Told, memory_lost
+from raft.messages import NO_INDEX, Index, NodeId, Standing, Term
+from raft.simulator.disk.image import Image
+from raft.simulator.verdict import InvariantError
+
+if TYPE_CHECKING:
+    from raft.simulator.world.process import Process
+
+SAVE_TICKS = 10
+"""How often what is remembered reaches the disk, besides when somebody is met."""
+BACKUPS_MAX = 3
+
+
+class Backup(NamedTuple):
+    """A copy of everything on a node's disk."""
+
+    image: Image
+    life: int
+    nonces: tuple[int, ...]
+    joined: int
+    saved: dict[NodeId, Known]
+
+
+class Acquaintance:
+    """One node's side. `life`, `nonces`, `joined` and `saved` are on disk."""
+
+    __slots__ = (
+        "_incarnation",
+        "_is_copy",
+        "_met",
+        "_node",
+        "_run",
+        "_start",
+        "backups",
+        "joined",
+        "life",
+        "lives",
+        "nonces",
+        "saved",
+        "tells",
+    )
+
+    def __init__(self, node: Process) -> None:
+        self._node = node
+        self.life = 0
+        self.nonces: tuple[int, ...] = ()
+        """Of this life and those before, the newest first."""
+        self.joined = 0
+        self.saved: dict[NodeId, Known] = {}
+        self.lives = Lives()
+        self.tells = False
+        """The process is of a version that knows lives."""
+        self._run = 0
+        self._start: tuple[Term, Index] = (0, NO_INDEX)
+        self._met: dict[NodeId, int] = {}
+        """Which process of each other node was met and believed."""
+        self.backups: list[Backup] = []
+        self._is_copy = False
+        self._incarnation = 0
+        """From which on it says so, once told. It may be told again before that is stored."""
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether the disk was replaced by an old copy, and does not say so itself yet."""
+        incarnation = self._node.disk.durable.hard_state.incarnation
+        if self._is_copy and incarnation >= self._incarnation:
+            self._is_copy = False
+            self._node.world.coverage.hit("old_copy_joins")
+        return self._is_copy
+
+    def begin(self) -> None:
+        """A process starts on the disk."""
+        node = self._node
+        self._run += 1
+        self.tells = not node.is_old
+        self._met = {}
+        self.lives = Lives(self.saved)
+        if self.tells:
+            self.life += 1
+            self.nonces = (node.world.new_nonce(), *self.nonces[:PAST_MAX])
+            state = node.disk.load()
+            self._start = state.hard_state.term, state.last_index
+            for other in node.world.nodes.values():
+                if other is not node and other.is_up and self._is_open(other):
+                    _greet(node, other)
+
+    def wipe(self) -> None:
+        """The disk was replaced by an empty one."""
+        self.life = self.joined = 0
+        self.nonces = ()
+        self.saved = {}
+        self._is_copy = False
+        self.backups.clear()
+
+    def told(self) -> Told:
+        node = self._node
+        hard_state = node.disk.durable.hard_state
+        if hard_state.standing is Standing.JOINING:
+            self.joined = max(self.joined, hard_state.incarnation)
+        return Told(
+            self.life if self.tells else NO_LIFE,
+            self.nonces[0] if self.nonces else 0,
+            *self._start,
+            hard_state.term,
+            node.disk.memory.last_index,
+            hard_state.standing,
+            hard_state.incarnation,
+            self.joined,
+            self.nonces[1:],
+        )
+
+    def lets_in(self, sender: Process) -> bool:
+        """Return whether a message of `sender` gets here: over a connection, or none is made."""
+        theirs = sender.acquaintance
+        if self._met.get(sender.node_id) != theirs._run:
+            _greet(self._node, sender)
+        return not theirs.tells or not self.tells or self._met.get(sender.node_id) == theirs._run
+
+    def judge(self, other: Process) -> None:
+        """Believe a node, or forget that it was."""
+        if not self.tells or not other.acquaintance.tells:
+            return
+        node = self._node
+        self.look()
+        lost = self.lives.judge(other.node_id, other.acquaintance.told())
+        if lost:
+            self.refuse(other.node_id, lost)
+        else:
+            self._met[other.node_id] = other.acquaintance._run
+        self.saved = dict(self.lives.known)
+        if node.world.trace is not None:
+            node.world.note(f"{node} meets {other}: {lost or 'believed'}")
+
+    def refuse(self, node_id: NodeId, lost: str) -> None:
+        world = self._node.world
+        if not world.nodes[node_id].acquaintance.is_copy:
+            raise InvariantError(
+                "D18", f"{self._node} takes node {node_id} for an old copy: {lost}"
+            )
+        world.coverage.hit("old_copy_refused")
+        self._met.pop(node_id, None)
+
+    def hear(self, other: Process) -> None:
+        """Take over what another node remembers, of others and of this one."""
+        if not self.tells or not other.acquaintance.tells:
+            return
+        for node_id, known in other.acquaintance.lives.known.items():
+            if node_id == self._node.node_id:
+                self._hear_of_self(known)
+            elif node_id != other.node_id and self.lives.hear(node_id, known):
+                self._met.pop(node_id, None)
+
+    def _hear_of_self(self, known: Known) -> None:
+        node = self._node
+        lost = memory_lost(known, self.told())
+        if not lost or not node.is_up:
+            return
+        if not self.is_copy:
+            raise InvariantError("D18", f"{node} takes itself for an old copy: {lost}")
+        incarnation = node.world.new_incarnation()
+        self._incarnation = min(self._incarnation, incarnation)
+        node.world.note(f"{node} hears that it is an old copy: {lost}")
+        node.replica.lose_memory(incarnation)
+        node.end_turn()
+
+    def look(self) -> None:
+        """Take over what the own replica has learned."""
+        if not self._node.is_up or not self.tells:
+            return
+        state = self._node.replica.core.state
+        for node_id in [n for n in state.terms_seen if self.lives.of(n).incarnation]:
+            # A message from before its disk was replaced may come late here. Over a connection it
+            # cannot: the handshake with the new disk comes after it.
+            del state.terms_seen[node_id]
+        self.lives.look(state)
+
+    def on_tick(self, tick: int) -> None:
+        if tick % SAVE_TICKS == 0:
+            self.look()
+            self.saved = dict(self.lives.known)
+
+    def keep(self) -> None:
+        """Copy the disk, as a backup or a snapshot of a virtual machine does."""
+        image = self._node.disk.durable.copy()
+        backup = Backup(image, self.life, self.nonces, self.joined, dict(self.saved))
+        self.backups = [*self.backups[1 - BACKUPS_MAX :], backup]
+
+    def is_known_to_all(self, backup: Backup) -> bool:
+        """Return whether every other node would know the copy for one, whatever it has seen last.
+
+        What nobody left alive knows cannot be found out (docs/guarantees.md), so no such copy is
+        put back here."""
+        others = [n for n in self._node.world.nodes.values() if n is not self._node]
+        hard_state = backup.image.hard_state
+        last_index = backup.image.last_index
+        told = Told(
+            backup.life + 1,
+            -1,
+            hard_state.term,
+            last_index,
+            hard_state.term,
+            last_index,
+            hard_state.standing,
+            hard_state.incarnation,
+            backup.joined,
+            backup.nonces,
+        )
+        node_id = self._node.node_id
+        return bool(others) and all(
+            other.acquaintance.tells
+            and memory_lost(other.acquaintance.saved.get(node_id, Known()), told)
+            for other in others
+        )
+
+    def put_back(self, backup: Backup) -> None:
+        """Replace what is on the disk by a copy. The process must not run."""
+        self.life, self.nonces, self.joined = backup.life, backup.nonces, backup.joined
+        self.saved = dict(backup.saved)
+        self._is_copy = True
+        self._incarnation = 1 << 40
+
+    def _is_open(self, other: Process) -> bool:
+        link = self._node.world.network.link
+        mine, theirs = self._node.node_id, other.node_id
+        return not link(mine, theirs).cuts and not link(theirs, mine).cuts
+
+
+def _greet(one: Process, other: Process) -> None:
+    """Two processes meet. Each judges the other, and hears of itself if it can be answered."""
+    ones, others = one.acquaintance, other.acquaintance
+    ones.judge(other)
+    if other.is_up:
+        others.judge(one)
+    if one.is_up and other.is_up and ones._is_open(other):
+        others.hear(one)
+        ones.hear(other)
+        ones.judge(other)
+        others.judge(one)

@@ -1,0 +1,57 @@
+"""What clients may still rely on after a majority lost its memory (design 4.5, `flush=async`).
+
+Owns the cut in the history: up to the loss it is judged by what was committed then; what goes on
+after it begins with what is left. An acked call whose entry is gone, and any call that was open at
+that moment, counts as unknown from there on; so does one that was not applied, since what had taken
+its place may be gone, and a tail that still holds it may lead. Must not decide what is lost: the
+referee does, from what the replicas report.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from raft.errors import Outcome
+from raft.histories.history import AppendCall, Drain, Kind, Operation, acked
+from raft.messages import Index
+from raft.simulator.world.workload import QUEUE
+
+if TYPE_CHECKING:
+    from raft.simulator.world.world import World
+
+
+def cut_history(world: World, lo: Index) -> list[Operation]:
+    """Entries from `lo` on are lost, as was reported: forget them; return the history so far.
+
+    The caller judges what is returned with `drain_before`, taken before this call."""
+    ledger = world.referee.ledger
+    count = len(world.history)
+    for client in world.clients:
+        client.note_open_call()  # For the judgement only: it goes on and is written down again.
+    before = list(world.history)
+    ledger.roll_back(lo)
+    world.history[:] = [
+        _as_of_now(operation, ledger.offset_of)
+        for operation in before[:count]
+        if operation.kind in (Kind.APPEND, Kind.PUT)
+    ]
+    world.acked_end = len(ledger.queue)
+    world.loss_us = world.now
+    world.cells.turn_over()
+    for client in world.clients:
+        client.start_over(world.acked_end)
+    world.coverage.hit("acked_entries_lost")
+    return before
+
+
+def drain_before(world: World) -> Drain:
+    """Return the queue as it was committed, in place of a replica."""
+    return Drain(0, QUEUE, 0, list(world.referee.ledger.queue))
+
+
+def _as_of_now(operation: Operation, offset_of: dict[int, int]) -> Operation:
+    request = operation.request
+    value = request.value if isinstance(request, AppendCall) else request
+    if operation.outcome is Outcome.UNKNOWN or (acked(operation) and value in offset_of):
+        return operation
+    return operation._replace(outcome=Outcome.UNKNOWN, return_ns=None, result=None)

@@ -1,0 +1,147 @@
+"""How a node whose log is damaged gets well before its core runs again.
+
+Owns what a node asks of its peers, what a peer answers, and what of an answer is believed. Until
+the log is whole up to what is known as committed there is no core: no vote, no ack, no read. Must
+not know what caused the damage. A damaged peer answers, too, from the parts of its log that are
+whole, so that nodes damaged in different places heal each other.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from raft.messages import NodeId, SnapshotMeta
+from raft.pump.effects import Outgoing
+from raft.simulator.disk.damage import DamagedError, DamagedRange, damaged_range, is_chain, widened
+from raft.simulator.disk.image import Entry
+
+if TYPE_CHECKING:
+    from raft.simulator.world.process import Process
+
+_WIDENINGS = 10
+"""Rounds until a node asks for the bare damage again; the widest of them asks for 511 more."""
+
+
+class RepairRequest(NamedTuple):
+    """Whoever holds exactly these entries, or a snapshot behind them, please send it."""
+
+    sender: NodeId
+    to: NodeId
+    wanted: DamagedRange
+
+
+class RepairReply(NamedTuple):
+    """The entries come as the payload; without entries it is the snapshot."""
+
+    sender: NodeId
+    to: NodeId
+    wanted: DamagedRange
+    snapshot: SnapshotMeta | None
+    snapshot_chain: int
+
+
+KINDS = (RepairRequest, RepairReply)
+
+
+class Repair:
+    """The repair of one process in one life."""
+
+    __slots__ = ("_attempts", "_found", "_is_writing", "_process", "_wanted")
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._found: DamagedRange | None = None
+        self._wanted: DamagedRange | None = None
+        self._attempts = 0
+        self._is_writing = False
+
+    def go_on(self) -> None:
+        """Drop what is damaged above the known commit index, then fetch what is damaged below."""
+        process = self._process
+        disk = process.disk
+        lost = disk.cut_damaged_tail()
+        if lost is not None:
+            process.ghosts.append(lost)  # What it acked of that was true then.
+            process.world.coverage.hit("damaged_tail_cut")
+        disk.believe_tail()
+        self._is_writing = False
+        self._attempts = 0
+        self._found = damaged_range(disk.memory, disk.bad)
+        if self._found is not None:
+            self._ask(process.epoch, None, None)
+            return
+        assert not disk.bad, f"whole, but {disk.bad} read otherwise"
+        process.run()
+
+    def _ask(self, epoch: int, _b: object, _c: object) -> None:
+        """Ask everybody; again later, and for more, as long as nobody has it."""
+        process = self._process
+        if epoch != process.epoch or process.repair is not self:
+            return
+        world = process.world
+        world.push(world.now + world.options.election_us // 2, self._ask, epoch, None, None)
+        if self._is_writing or self._found is None:
+            return
+        disk = process.disk
+        # More may have been damaged since.
+        self._found = damaged_range(disk.memory, disk.bad) or self._found
+        more = (1 << self._attempts % _WIDENINGS) - 1
+        self._attempts += 1
+        self._wanted = widened(disk.memory, disk.bad, self._found, more)
+        for peer in world.members():
+            if peer != process.node_id:
+                request = RepairRequest(process.node_id, peer, self._wanted)
+                world.network.send(Outgoing(request, None))  # type: ignore[arg-type]
+
+    def take(self, reply: RepairReply, payload: object) -> None:
+        """Believe an answer to the last question if its digests prove it, and write it down."""
+        if self._is_writing or reply.wanted != self._wanted:
+            return
+        process = self._process
+        world = process.world
+        if reply.snapshot is None:
+            assert isinstance(payload, list), f"payload {payload!r}"
+            if not is_chain(payload, reply.wanted):
+                world.coverage.hit("corrupt_payload_refused")
+                return
+        self._is_writing = True
+        at = world.now + world.sync_delay(process.sync_factor)
+        world.push(at, self._written, process.epoch, reply, payload)
+
+    def _written(self, epoch: int, reply: RepairReply, payload: list[Entry]) -> None:
+        process = self._process
+        if epoch != process.epoch:
+            return
+        if reply.snapshot is None:
+            process.disk.mend(payload)
+            process.world.coverage.hit("range_fetched")
+        else:
+            process.disk.mend_by_snapshot(reply.snapshot, reply.snapshot_chain)
+            process.world.coverage.hit("repaired_by_snapshot")
+        self.go_on()
+
+
+def answer(process: Process, request: RepairRequest) -> None:
+    """Send what is asked for, if it is whole here and proven at both ends."""
+    disk = process.disk
+    wanted = request.wanted
+    image = disk.memory
+    sender, to = process.node_id, request.sender
+    reply = RepairReply(sender, to, wanted, None, 0)
+    if image.base_index < wanted.lo and wanted.hi <= image.last_index + 1:
+        lo = wanted.lo - image.base_index - 1
+        try:
+            entries = disk.checked(image.entries[lo : lo + wanted.hi - wanted.lo])
+        except DamagedError:
+            if process.is_up:
+                raise
+            return  # It is being repaired itself.
+        if is_chain(entries, wanted):
+            process.world.network.send(Outgoing(reply, entries))  # type: ignore[arg-type]
+        return
+    snapshot = disk.durable.snapshot
+    # It may end within the range: the rest, which may lie where this log begins, is asked for next.
+    if snapshot is not None and snapshot.index >= wanted.lo:
+        chain = disk.durable.snapshot_chain
+        reply = reply._replace(snapshot=snapshot, snapshot_chain=chain)
+        process.world.network.send(Outgoing(reply, None))  # type: ignore[arg-type]

@@ -1,0 +1,296 @@
+"""The state of one replica and the few primitives that every rule is made of.
+
+Owns the fields and their meaning; the rules that move them live in the modules named in `core`. One
+mutable slotted object, since attribute access on it is the cheapest thing Python has.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from random import Random
+
+from raft.ceiling import ceiling_of_terms
+from raft.config import RaftConfig
+from raft.messages import (
+    NO_INDEX,
+    NO_NODE,
+    Configuration,
+    ConfigurationAt,
+    Index,
+    Message,
+    NodeId,
+    Round,
+    SnapshotMeta,
+    Standing,
+    Term,
+)
+from raft.ready import (
+    EntryPositions,
+    HardState,
+    InitialState,
+    OwnEntry,
+    ReadConfirmed,
+    RoleChange,
+)
+from raft.state.log_view import LogView
+from raft.state.progress import Progress
+from raft.transitions import TRANSITIONS, Role
+
+NEVER = -(1 << 40)
+"""A tick so long ago that no time-out reaches back to it."""
+
+
+class PendingReads:
+    """Reads that share one confirmation round."""
+
+    __slots__ = ("index", "read_ids", "round")
+
+    def __init__(self, round_id: Round, index: Index, read_ids: list[int]) -> None:
+        self.round = round_id
+        self.index = index
+        self.read_ids = read_ids
+
+
+class State:
+    """Everything one replica knows. `ready()` empties the fields of the last block."""
+
+    __slots__ = (
+        "admission_floor",
+        "applied",
+        "commit",
+        "config",
+        "configurations",
+        "contact_tick",
+        "divergent_peers",
+        "group",
+        "handed",
+        "hard_state_taken",
+        "heartbeat_tick",
+        "incarnation",
+        "is_broadcast_due",
+        "is_campaign_ordered",
+        "is_dirty",
+        "is_hard_state_durable",
+        "is_recovery_campaign",
+        "is_voter",
+        "leader",
+        "learners",
+        "log",
+        "loss_from",
+        "node_id",
+        "now",
+        "own_entries",
+        "own_term_first",
+        "positions",
+        "preferred_next_tick",
+        "progress",
+        "random",
+        "read_count",
+        "reads_failed",
+        "reads_pending",
+        "reads_ready",
+        "reads_waiting",
+        "role",
+        "role_changes",
+        "round",
+        "round_ticks",
+        "send_after_sync",
+        "send_now",
+        "snapshot",
+        "snapshot_gate",
+        "snapshot_taken",
+        "standing",
+        "standing_refusals",
+        "synced",
+        "term",
+        "term_ceiling",
+        "terms_seen",
+        "timeout_ticks",
+        "timer_start",
+        "transfer_deadline",
+        "transferee",
+        "truncate_from",
+        "vote",
+        "voters",
+        "votes",
+        "write_lo",
+        "written",
+    )
+
+    def __init__(
+        self, config: RaftConfig, initial: InitialState, positions: EntryPositions, random: Random
+    ) -> None:
+        self.config = config
+        self.group = config.group
+        self.node_id = config.node_id
+        self.positions = positions
+        self.random = random
+        self.log = LogView(
+            base_index=initial.base_index,
+            base_term=initial.base_term,
+            last_index=initial.last_index,
+            runs=initial.runs,
+        )
+        hard_state = initial.hard_state
+        assert hard_state.term >= self.log.last_term, "a term that the hard state never saw"
+        self.term: Term = hard_state.term
+        self.term_ceiling = ceiling_of_terms(hard_state.term)
+        """How far ahead a message may be. Own campaigns do not meet it, only the end."""
+        self.vote: NodeId = hard_state.vote
+        """Invariant: set at most once per term."""
+        self.standing: Standing = hard_state.standing
+        self.incarnation = hard_state.incarnation
+        self.is_hard_state_durable = True
+        """While false, no message at all leaves before a sync: each one reveals the term."""
+        self.hard_state_taken = hard_state
+        self.snapshot_gate: Index = NO_INDEX
+        """Index of a snapshot just installed and not yet durable: nothing leaves before it is."""
+
+        self.role = Role.FOLLOWER
+        self.leader: NodeId = NO_NODE
+        """The leader of `term`, once heard. Forgotten with the term."""
+        self.now = 0
+        """Ticks since start."""
+        self.timer_start = 0
+        self.timeout_ticks = 0
+        # With leases another node may rely on our silence, which we promised before the restart.
+        self.contact_tick = 0 if config.lease_reads else NEVER
+        """When a leader was last heard. Outlives the term: promises of silence do too (R22)."""
+        self.heartbeat_tick = 0
+        """Leader: when the last heartbeat round went out."""
+
+        self.commit: Index = max(initial.base_index, min(initial.commit, initial.last_index))
+        self.applied: Index = max(initial.base_index, initial.applied)
+        assert self.applied <= initial.last_index, "applied state is ahead of the log"
+        self.commit = max(self.commit, self.applied)
+        self.handed: Index = self.applied
+        """Last entry handed out for apply. Invariant: applied <= handed <= min(commit, synced)."""
+        self.synced: Index = initial.last_index if initial.synced is None else initial.synced
+        """Last entry durable on this disk. Goes back only with a truncation."""
+        self.written: Index = initial.last_index
+        """Leader: last entry the shell can read back, so the last that may be sent."""
+        self.snapshot: SnapshotMeta | None = initial.snapshot
+
+        self.terms_seen: dict[NodeId, Term] = {}
+        """Terms in which others took part in elections, since `lives` last looked."""
+        self.divergent_peers: set[NodeId] = set()
+        """Nodes whose committed log contradicts that of this node, or of the leader it knows."""
+
+        self.configurations: list[ConfigurationAt] = list(initial.configurations)
+        """The one in force at the base of the log, then one per configuration entry of the log."""
+        self.voters: tuple[NodeId, ...] = ()
+        self.learners: tuple[NodeId, ...] = ()
+        self.is_voter = False
+
+        self._clear_office()
+        self._clear_output()
+        self.draw_timeout()
+        self.use_configuration()
+
+    def _clear_office(self) -> None:
+        """Fields of a campaign and of a leadership: none at start."""
+        self.votes: dict[NodeId, bool] = {}
+        self.standing_refusals: set[NodeId] = set()
+        """Voters that refused the last campaign because their memory is in doubt."""
+        self.is_recovery_campaign = False
+
+        self.progress: dict[NodeId, Progress] = {}
+        """Leader only: every other member, in order of id."""
+        self.own_term_first: Index = NO_INDEX
+        """Leader only: index of its no-op. Entries from here on are of its own term."""
+        self.admission_floor: Index | None = None
+        """Leader by a recovery election: its last index then. What it has is all there is, until it
+        commits: from then on the commit index says what a node in doubt has to have."""
+        self.round: Round = 0
+        self.round_ticks: deque[tuple[Round, int]] = deque(maxlen=64)
+        """With leases: when each recent round began. Losing an old one only shortens the lease."""
+        self.reads_waiting: list[int] = []
+        self.reads_pending: deque[PendingReads] = deque()
+        self.read_count = 0
+        """Reads waiting or pending, bounded by read_count_max."""
+
+        self.transferee: NodeId = NO_NODE
+        self.transfer_deadline = 0
+        self.is_campaign_ordered = False
+        """A CampaignNow left in this term: it may arrive any time later, so leases are void."""
+        self.preferred_next_tick = 0
+
+    def _clear_output(self) -> None:
+        """Fields that `ready()` empties."""
+        self.is_dirty = False
+        self.is_broadcast_due = False
+        self.send_now: list[Message] = []
+        self.send_after_sync: list[Message] = []
+        self.own_entries: list[OwnEntry] = []
+        self.snapshot_taken: SnapshotMeta | None = None
+        self.truncate_from: Index = NO_INDEX
+        self.write_lo: Index = NO_INDEX
+        self.reads_ready: list[ReadConfirmed] = []
+        self.reads_failed: list[int] = []
+        self.role_changes: list[RoleChange] = []
+        self.loss_from: Index = NO_INDEX
+
+    def hard_state(self) -> HardState:
+        return HardState(self.term, self.vote, self.standing, self.incarnation)
+
+    def touch_hard_state(self) -> None:
+        """Term, vote or standing changed: nothing leaves until that is durable."""
+        self.is_hard_state_durable = False
+        self.is_dirty = True
+
+    def send(self, message: Message) -> None:
+        """Send what promises nothing about the disk, except that no term is revealed before its
+        sync."""
+        if self.is_hard_state_durable and self.snapshot_gate == NO_INDEX:
+            self.send_now.append(message)
+        else:
+            self.send_after_sync.append(message)
+        self.is_dirty = True
+
+    def send_promise(self, message: Message) -> None:
+        """Send what must be true of the disk: a vote, a request for one, an append ack."""
+        self.send_after_sync.append(message)
+        self.is_dirty = True
+
+    def draw_timeout(self) -> None:
+        """Start the election timer with a new random time-out (R25)."""
+        self.timer_start = self.now
+        config = self.config
+        self.timeout_ticks = self.random.randint(
+            config.election_ticks_min, config.election_ticks_max
+        )
+
+    def set_role(self, role: Role, leader: NodeId, reason: str) -> None:
+        """Change role or leader, as the table of transitions allows."""
+        assert reason in TRANSITIONS.get((self.role, role), ()), (
+            f"{self.role.name} -> {role.name} because {reason!r} is not in the table"
+        )
+        self.role = role
+        self.leader = leader
+        self.note_role(reason)
+
+    def note_role(self, reason: str) -> None:
+        self.role_changes.append(RoleChange(self.role, self.term, self.leader, reason))
+        self.is_dirty = True
+
+    def heard_leader_lately(self) -> bool:
+        """Return whether a leader was heard within the minimum election time-out (leader
+        stickiness)."""
+        return self.now - self.contact_tick < self.config.election_ticks_min
+
+    def use_configuration(self) -> None:
+        """Take the newest configuration of the log into force: on append, not on commit."""
+        newest = self.configurations[-1].configuration if self.configurations else Configuration(())
+        self.voters, self.learners = newest
+        self.is_voter = self.node_id in self.voters
+        self.divergent_peers &= {*self.voters, *self.learners}
+
+    def assert_sane(self) -> None:
+        """Check what must hold between any two inputs. Called at the end of the rarer inputs."""
+        log = self.log
+        assert self.applied <= self.handed, f"applied {self.applied} beyond handed {self.handed}"
+        assert self.handed <= self.commit, f"handed {self.handed} beyond commit {self.commit}"
+        assert self.commit <= log.last_index, f"commit {self.commit} beyond last {log.last_index}"
+        assert self.synced <= log.last_index, f"synced {self.synced} beyond last {log.last_index}"
+        assert self.synced >= log.base_index, f"synced {self.synced} below base {log.base_index}"
+        assert self.term >= log.last_term, f"log term {log.last_term} beyond term {self.term}"

@@ -1,0 +1,26 @@
+"""Whom a leader asks to take over when nobody was named.
+
+Owns that one choice; must not know why the leader wants to go, nor when.
+"""
+
+from raft.messages import NO_NODE, NodeId, Term
+from raft.state.progress import ProgressState
+from raft.state.state import State
+
+
+def best_follower(state: State, *, asked_last: tuple[Term, NodeId]) -> NodeId:
+    """Return the voter that has most of the log; NO_NODE without one that counts.
+
+    Who was asked last in this term comes behind the others: it did not take over."""
+    rows = [
+        (
+            progress.state is ProgressState.REPLICATE,
+            (state.term, node) != asked_last,
+            progress.match,
+            -node,
+            node,
+        )
+        for node, progress in state.progress.items()
+        if node in state.voters and progress.is_counted
+    ]
+    return max(rows)[-1] if rows else NO_NODE

@@ -1,0 +1,466 @@
+"""Builds the consume queues and the key index from the log.
+
+Owns the walk over new records, the mark up to which they are built, and the rebuild; must not know
+where the mark is kept nor how far it may go (the store layer does). The loop is the hottest of the
+store next to the append: no object per record, one write per queue and round, and the bytes behind
+the body (topic and properties, mostly equal from record to record) are parsed once and looked up
+from then on. That look-up also proves the lengths of the record, since its key has exactly the
+bytes between body and end.
+
+Sources: RocketMQ ReputMessageService, CommitLogDispatcherBuildConsumeQueue and -BuildIndex;
+storage-formats 2.4, 2.5. Deviation: a corrupt record stops the dispatch (there it is skipped,
+11.7), and the mark moves only after everything before it is built (2.3).
+"""
+
+import struct
+import threading
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from store import format as fmt
+from store.config import MIB
+from store.derived.keys.index_files import IndexFiles
+from store.derived.queues.consume_queues import ConsumeQueues, QueueKey
+from store.errors import (
+    CorruptionError,
+    DerivedFileError,
+    FileSystemError,
+    PositionRangeError,
+    QueueOrderError,
+    RecordFormatError,
+)
+from store.files.failpoints import hit
+from store.log.record_log import RecordLog
+from store.record.check import store_timestamp
+from store.record.columns import alike_count, is_column
+from store.record.inner_batches import is_inner_batch
+from store.record.message import record_layout
+from store.record.tail import Pending, TailReader
+
+ROUND_SIZE_BYTES: Final = 8 * MIB  # Log bytes between two writes to the same queue.
+ADVANCE_SIZE_BYTES: Final = 64 * MIB
+
+# Size, magic, queue id, queue offset, physical offset, sys flag, store time, body size; with IPv4
+# hosts. With IPv6 hosts the last two are elsewhere.
+_HEAD: Final = struct.Struct(">iI4xi4xqqi16xq20xi")
+_ALIKE_TRIES: Final = 2  # So often in a run of bytes alike records are looked for in vain.
+_UNITS_AT_ONCE: Final = 256
+_UNITS: Final = [struct.Struct(">" + "qiq" * n) for n in range(_UNITS_AT_ONCE + 1)]
+assert _HEAD.size == fmt.BODY_AT
+# The loop has the number. Bits that nobody knows change nothing: a record with them has one unit.
+assert fmt.SYS_FLAG_ANY_V6 | fmt.SYS_FLAG_TRANSACTION_MASK | fmt.SYS_FLAG_INNER_BATCH == 0xBC
+
+Progress = Callable[[int, int], None]  # (bytes of the log that are built, bytes in all).
+
+
+class Built(NamedTuple):
+    """How far the derived files are built, and how much is in them.
+
+    `item_count`: the next offsets of all queues and the entries of all index files, added up. It
+    depends on the position alone as long as no index file expires, so it tells files that lost
+    something from files that never had it.
+    """
+
+    position: int
+    item_count: int
+
+
+class Unit(NamedTuple):
+    """One record of a queue: its offset there, and where it lies in the log."""
+
+    offset: int
+    position: int
+    size_bytes: int
+
+
+class Dispatcher:
+    """One per store. `advance`, `truncate` and `rebuild` exclude each other.
+
+    Reads of the queues and the index, and one `sync_derived`, may run beside them.
+    Invariant: every record that ends at or before `dispatched_position` is built.
+    """
+
+    def __init__(
+        self,
+        log: RecordLog,
+        queues: ConsumeQueues,
+        index: IndexFiles,
+        *,
+        dispatched_position: int = 0,
+    ) -> None:
+        """Take files that were recovered up to `dispatched_position`, or are new (0)."""
+        self._log = log
+        self.queues: Final = queues
+        self.index: Final = index
+        self.lock: Final = threading.RLock()
+        """Held by whoever changes derived files; who does that may put one right meanwhile."""
+        self._dispatched_position = dispatched_position
+        self._walked_position = 0  # End of the last good record of the running round.
+        self._ahead_count = 0  # Items behind the mark: of a round that failed half-way.
+        self._tails = TailReader()
+        # Of the running round: (topic, queue id, its topic's dict, its list in it), and keys.
+        self._touched: list[tuple[bytes, int, Pending, list[int]]] = []
+        self._hashes: list[int] = []
+        self._positions: list[int] = []
+        self._store_unix_ms: list[int] = []
+        self._inner_batches: dict[bytes, int] = {}  # How many of which topic.
+        self.on_inner_batches: Callable[[bytes, int], None] = _ignore
+        """Gets a topic with inner batches, and how many records of it were passed over."""
+        self._watched_topic: bytes | None = None
+        self._watched: list[Unit] = []
+
+    @property
+    def dispatched_position(self) -> int:
+        """Everything before it is in the derived files, though not necessarily durable."""
+        return self._dispatched_position
+
+    # --- Watching ---
+
+    def watch(self, topic: bytes) -> None:
+        """From now on remember what is built of a topic, for `take_watched`."""
+        self._watched_topic = topic
+
+    def take_watched(self) -> list[Unit]:
+        """Return the records of the watched topic that were built since the last call, in order.
+
+        For one caller, on the thread that builds, who calls it after each `advance`: saves it the
+        way through the queue's files. Every one is returned once.
+        """
+        watched, self._watched = self._watched, []
+        return watched
+
+    # --- Building ---
+
+    def advance(self, hi_position: int, *, max_bytes: int = ADVANCE_SIZE_BYTES) -> int:
+        """Build the records before `hi_position`, and return up to where they are built.
+
+        `hi_position` is the end of a record, an entry or a file. Stops early once `max_bytes` of
+        the log, rounded up to a run, are done: call it again. Raises CorruptionError for a bad
+        record, after building all before it; QueueOrderError or DerivedFileError when the derived
+        files do not fit the log (rebuild); StoreFullError or FileSystemError (repeat the call).
+        A repetition never builds anything twice.
+        """
+        with self.lock:
+            return self._advance(hi_position, max_bytes)
+
+    def _advance(self, hi_position: int, max_bytes: int) -> int:
+        lo = self._dispatched_position
+        hi = min(hi_position, self._log.max_position)
+        if lo >= hi:
+            return lo
+        if lo < self._log.min_position:  # The log lost records that were not built.
+            raise PositionRangeError("position", lo, self._log.min_position, hi)
+        self._walked_position = lo
+        try:
+            for position, data in self._log.record_runs(lo, hi):
+                self._walk(position, data)
+                self._walked_position = walked = position + len(data)
+                if walked - self._dispatched_position >= ROUND_SIZE_BYTES:
+                    self._build()
+                if walked - lo >= max_bytes:
+                    break
+            else:
+                self._walked_position = hi  # Blanks and headers behind the last record count too.
+        except CorruptionError:
+            self._build()  # What is good is served; the mark stops at what is not.
+            raise
+        except BaseException:
+            self._clear_round()
+            raise
+        self._build()
+        return self._dispatched_position
+
+    def _walk(self, base: int, data: bytes) -> None:
+        """Collect the units and keys of the records in `data`, whose first byte is at `base`."""
+        known, unpack = self._tails.known, _HEAD.unpack_from
+        at, hi = 0, len(data)
+        tries = _ALIKE_TRIES
+        while at < hi:
+            if hi - at < 91:
+                raise self._stop(data, at, base)
+            size_bytes, magic, queue_id, queue_offset, position, flags, unix_ms, body_size_bytes = (
+                unpack(data, at)
+            )
+            end = at + size_bytes
+            if magic != 0xDAA320A7 or flags & 0xBC or position != base + at or end > hi:
+                at = self._walk_slowly(base, data, at)
+                continue
+            tail_bytes = data[at + 88 + body_size_bytes : end]
+            tail = known.get(tail_bytes) or self._tails.read(tail_bytes)
+            if tail is None:
+                raise self._stop(data, at, base)
+            topic, pending, tags_code, hashes = tail
+            units = pending.get(queue_id)
+            if units is None:
+                if queue_id < 0:
+                    raise self._stop(data, at, base)
+                units = pending[queue_id] = []
+                self._touched.append((topic, queue_id, pending, units))
+            if tries and not hashes:
+                place = at, queue_offset, position, size_bytes, tags_code
+                count = _collect_alike(data, place, body_size_bytes, units)
+                if count:
+                    at += count * size_bytes
+                    continue
+                tries -= 1
+            units += (queue_offset, position, size_bytes, tags_code)
+            for key_hash in hashes:
+                self._hashes.append(key_hash)
+                self._positions.append(position)
+                self._store_unix_ms.append(unix_ms)
+            at = end
+
+    def _walk_slowly(self, base: int, data: bytes, at: int) -> int:
+        """Collect a record that is not plain (V2, IPv6, with flags) and return its end."""
+        tail = self._tails.read_record(data, at)
+        size_bytes, _, queue_id, queue_offset, position, flags, _, _ = _HEAD.unpack_from(data, at)
+        if tail is None or position != base + at or queue_id < 0:
+            raise self._stop(data, at, base)
+        topic, pending, tags_code, hashes = tail
+        transaction = flags & fmt.SYS_FLAG_TRANSACTION_MASK
+        if transaction == fmt.TRANSACTION_ROLLBACK:
+            return at + int(size_bytes)
+        if flags & fmt.SYS_FLAG_INNER_BATCH and is_inner_batch(data, at):
+            self._inner_batches[topic] = self._inner_batches.get(topic, 0) + 1
+        elif transaction != fmt.TRANSACTION_PREPARED:
+            units = pending.get(queue_id)
+            if units is None:
+                units = pending[queue_id] = []
+                self._touched.append((topic, queue_id, pending, units))
+            units += (queue_offset, position, size_bytes, tags_code)
+        self._hashes += hashes
+        self._positions += [position] * len(hashes)
+        self._store_unix_ms += [store_timestamp(data, at)] * len(hashes)
+        return at + int(size_bytes)
+
+    def _build(self) -> None:
+        """Put what the round collected, then move the mark."""
+        may_begin_late = self._log.min_position > 0
+        watched: list[Unit] = []
+        passed_over = self._inner_batches
+        keys_before = self.index.entry_count
+        try:
+            hit("dispatch.before_queues")
+            for topic in passed_over:
+                self.queues.inner_batches.add(topic)
+            for topic, queue_id, _, collected in self._touched:
+                if topic in self.queues.inner_batches.topics:  # No offsets of a queue of ours.
+                    passed_over[topic] = passed_over.get(topic, 0) + len(collected) // 4
+                    continue
+                offsets = collected[0::4]
+                expected = range(offsets[0], offsets[0] + len(offsets))
+                if offsets != list(expected):
+                    gap = next(n for n, o in zip(expected, offsets, strict=True) if n != o)
+                    found = offsets[gap - offsets[0]]
+                    raise QueueOrderError(topic.decode("ascii"), queue_id, gap, found)
+                del collected[0::4]
+                if topic == self._watched_topic:
+                    watched += map(Unit, offsets, collected[0::3], collected[1::3])
+                begin = offsets[0] if self.queues.get(topic, queue_id) is None else 0
+                self._ahead_count += begin + self.queues.put(
+                    topic,
+                    queue_id,
+                    first_offset=offsets[0],
+                    units=_pack_units(collected),
+                    may_begin_late=may_begin_late,
+                )
+            hit("dispatch.before_index")
+            if self._hashes:
+                self.index.put_many(self._hashes, self._positions, self._store_unix_ms)
+        except BaseException:
+            self._ahead_count += self.index.entry_count - keys_before
+            raise
+        finally:
+            self._clear_round()
+        hit("dispatch.before_mark")
+        assert self._walked_position >= self._dispatched_position, "the mark moves back"
+        self._dispatched_position = self._walked_position
+        self._watched += watched
+        self._ahead_count = 0
+        for topic, count in passed_over.items():
+            self.on_inner_batches(topic, count)
+
+    def _clear_round(self) -> None:
+        for _, _, pending, _ in self._touched:
+            pending.clear()
+        self._inner_batches = {}
+        self._touched, self._hashes, self._positions, self._store_unix_ms = [], [], [], []
+
+    def _stop(self, data: bytes, at: int, base: int) -> CorruptionError:
+        """Let the round end before the record at `at`, and say what is wrong with it."""
+        self._walked_position = base + at
+        field, expected, found = "record", "a record", data[at : at + 8].hex()
+        try:
+            with memoryview(data) as view:
+                layout = record_layout(view, at)
+            _, _, queue_id, _, position, _, _, _ = _HEAD.unpack_from(data, at)
+            if position != base + at:
+                field, expected, found = "physical offset", str(base + at), str(position)
+                at += fmt.PHYSICAL_OFFSET_AT
+            elif queue_id < 0:
+                field, expected, found = "queue id", "0 or more", str(queue_id)
+                at += fmt.QUEUE_ID_AT
+            else:
+                topic = data[layout.topic_at : layout.topic_hi]
+                field, expected, found = "topic", "a topic name", repr(topic)
+                at = layout.topic_at
+        except RecordFormatError as error:
+            at, field, expected, found = error.at, error.field, error.expected, error.found
+        return CorruptionError("the log", base + at, field, expected, found)
+
+    def tail_offsets(self, hi_position: int) -> dict[QueueKey, int]:
+        """Return the next offset of each queue that has records which are not built yet.
+
+        They end before `hi_position`. Builds nothing. Errors as `advance`, but for full disks.
+        """
+        found: dict[QueueKey, int] = {}
+        with self.lock:
+            try:
+                for position, data in self._log.record_runs(self._dispatched_position, hi_position):
+                    self._walk(position, data)
+                for topic, queue_id, _, collected in self._touched:
+                    found[topic, queue_id] = collected[-4] + 1
+            finally:
+                self._clear_round()
+        return found
+
+    # --- Durability ---
+
+    def built(self) -> Built:
+        """Return position and item count that belong together."""
+        with self.lock:
+            count = sum(queue.max_offset for queue in self.queues) + self.index.entry_count
+            return Built(self._dispatched_position, count - self._ahead_count)
+
+    def sync_derived(self) -> Built:
+        """Make the derived files durable, and return up to where they are.
+
+        May run beside `advance`. Raises SyncFailedError: stop.
+        """
+        built = self.built()  # Before the sync, which may miss what comes later.
+        self._sync_files()
+        return built
+
+    def _sync_files(self) -> None:
+        self.queues.sync()
+        self.index.sync()
+
+    # --- Cutting and rebuilding ---
+
+    def truncate(self, position: int) -> None:
+        """Forget the records at and after `position`, durably, as the log is cut there.
+
+        The caller has first made a checkpoint of at most `position` durable. Raises FileSystemError
+        or SyncFailedError; repeat it then.
+        """
+        with self.lock:
+            # What a failed round left behind the mark goes too, or nobody could count it.
+            self._dispatched_position = position = min(self._dispatched_position, position)
+            self.queues.truncate(position)
+            self.index.truncate(position)
+            self._ahead_count = 0
+
+    def restart(self, position: int, next_offsets: dict[QueueKey, int]) -> None:
+        """Replace the derived files by those of a log that begins at `position`, durably.
+
+        `next_offsets` are those of all queues there. A crash in between leaves a mark that makes
+        `ConsumeQueues.recover` ask for a rebuild, which finds the same offsets. Errors as
+        `rebuild`.
+        """
+        with self.lock:
+            self.queues.begin_rebuild(position, next_offsets)
+            self.index.drop()
+            self._dispatched_position, self._ahead_count = position, 0
+            self.queues.restore_silent_queues()
+            self._sync_files()
+            hit("dispatch.restarted")
+            self.queues.complete_rebuild()
+
+    def delete_expired(self, min_position: int) -> None:
+        """Delete derived files of records before `min_position`; may run beside `advance`.
+
+        One queue at a time, so that a building thread waits for one only. Raises the first
+        FileSystemError, after everything else had its turn; repeat it then.
+        """
+        failed: FileSystemError | None = None
+        for queue in self.queues:
+            try:
+                with self.lock:
+                    self.queues.delete_expired_of(queue, min_position)
+            except FileSystemError as error:
+                failed = failed or error
+            except (DerivedFileError, CorruptionError, PositionRangeError):
+                pass  # Its files stay until it is put right: a read or a pass meets the same.
+        with self.lock:
+            self.index.delete_expired(min_position)
+        if failed is not None:
+            raise failed
+
+    def rebuild(self, progress: Progress | None = None, *, hi_position: int | None = None) -> int:
+        """Drop all derived files and build them from the log's first record; return up to where.
+
+        Builds up to `hi_position` (by default all of the log), at least up to where they were built
+        before, so that a checkpoint stays true; all of it is durable on return. A crash in between
+        leaves a mark that makes `ConsumeQueues.recover` ask for a rebuild again.
+        `progress(built_size_bytes, total_size_bytes)` is called after each part. Raises as
+        `advance`, and SyncFailedError: stop.
+        """
+        with self.lock:
+            hi = self._log.max_position
+            if hi_position is not None:
+                hi = min(hi, max(hi_position, self._dispatched_position))
+            self._build_all(hi, progress)
+            if self.queues.has_of_inner_batches():  # Such a topic began with other records.
+                self._build_all(hi, progress)
+            self.queues.restore_silent_queues()
+            self._sync_files()
+            hit("dispatch.rebuilt")
+            self.queues.complete_rebuild()
+            return self._dispatched_position
+
+    def _build_all(self, hi: int, progress: Progress | None) -> None:
+        self.queues.begin_rebuild(hi)
+        self.index.drop()
+        self._ahead_count = 0
+        lo = self._dispatched_position = self._log.min_position
+        while self._dispatched_position < hi:
+            before = self._dispatched_position
+            self._advance(hi, ADVANCE_SIZE_BYTES)
+            assert self._dispatched_position > before, f"no progress at {before}"
+            if progress is not None:
+                progress(self._dispatched_position - lo, hi - lo)
+
+
+def _ignore(_topic: bytes, _count: int) -> None:
+    """Nobody listens."""
+
+
+def _collect_alike(
+    data: bytes, first: tuple[int, int, int, int, int], body_size_bytes: int, units: list[int]
+) -> int:
+    """Add a run of records that are like the first one to its queue's units; return how many.
+
+    0 when there is no such run: the loop then looks at each. `first` is its byte in `data`, and its
+    unit."""
+    at, offset, position, size_bytes, tags_code = first
+    count = alike_count(data, at, size_bytes, fmt.BODY_AT + body_size_bytes)
+    offsets = range(offset, offset + count)
+    positions = range(position, position + count * size_bytes, size_bytes)
+    if count == 1 or not (
+        is_column(data, at + fmt.QUEUE_OFFSET_AT, size_bytes, count, "q", offsets)
+        and is_column(data, at + fmt.PHYSICAL_OFFSET_AT, size_bytes, count, "q", positions)
+    ):
+        return 0
+    new = [size_bytes] * (4 * count)
+    new[0::4], new[1::4], new[3::4] = offsets, positions, [tags_code] * count
+    units += new
+    return count
+
+
+def _pack_units(values: list[int]) -> bytes:
+    """Pack (position, size, tags code) triples that lie flat in a list."""
+    step = 3 * _UNITS_AT_ONCE
+    if len(values) <= step:
+        return _UNITS[len(values) // 3].pack(*values)
+    parts = [values[lo : lo + step] for lo in range(0, len(values), step)]
+    return b"".join(_UNITS[len(part) // 3].pack(*part) for part in parts)

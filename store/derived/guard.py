@@ -1,0 +1,289 @@
+"""Keeps what is derived from the log true while the store is open.
+
+Owns who is asked when a queue or an index file is not what was written, and the pass that compares
+all of it with the log, in log order. Must not know threads, nor when a pass is due.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Final, NamedTuple
+
+from store.config import MIB
+from store.derived.dispatch import Dispatcher
+from store.derived.key_mend import Key, KeyMender
+from store.derived.keys.index_files import IndexFiles
+from store.derived.log_walk import LogWalk
+from store.derived.queues.consume_queues import ConsumeQueues
+from store.derived.unit_mend import UnitMender
+from store.errors import (
+    ClosedError,
+    CorruptionError,
+    DerivedDamageError,
+    DerivedFileError,
+    PositionRangeError,
+)
+from store.ledger.ledger import Ledger
+from store.log.commit_log import CommitLog
+from store.log.record_log import RecordLog
+from store.stats import StoreCounters
+
+PIECE_SIZE_BYTES: Final = MIB
+"""Of the log, about: what one step compares."""
+_REACH_SIZE_BYTES: Final = 16 * MIB
+"""In so much of the log there is a record, or a blank and then one."""
+AT_ONCE_SIZE_BYTES_MAX: Final = MIB
+"""So much of the log a reader on an event loop may have read for what it met: some milliseconds."""
+_OPENING_ENTRIES_MAX: Final = 65_536
+"""So many entries nobody can vouch for are compared before an opening returns; else beside it."""
+
+
+class DerivedPiece(NamedTuple):
+    """What one step came to. `ends_pass`: the next one begins at the start of the log."""
+
+    size_bytes: int = 0
+    wrong_count: int = 0
+    ends_pass: bool = False
+
+
+class DerivedGuard:
+    """One per store."""
+
+    def __init__(self, log: RecordLog, dispatcher: Dispatcher, counters: StoreCounters) -> None:
+        self._log, self.dispatcher, self._counters = log, dispatcher, counters
+        self._queues: Final[ConsumeQueues] = dispatcher.queues
+        self._index: Final[IndexFiles] = dispatcher.index
+        self.tell: Callable[[str], None] = _ignore
+        """Gets what people should know, on any thread; see `listen`."""
+        self._walk = LogWalk(log)
+        self.units: Final = UnitMender(
+            log, self._walk, self._queues, dispatcher, counters, self.generation, self._told
+        )
+        self.keys: Final = KeyMender(
+            log, self._walk, self._index, dispatcher, counters, self.generation, self._told
+        )
+        self._queues.compare_with(self.units.on_doubt)
+        self._told_topics: set[bytes] = set()
+        dispatcher.on_inner_batches = self._on_inner_batches
+
+    def generation(self) -> int:
+        """Return a number that changes when records are cut off the log, or it is replaced."""
+        return int(getattr(self._log, "reset_count", 0))
+
+    def _told(self, what: str) -> None:
+        self.tell(what)
+
+    def _on_inner_batches(self, topic: bytes, count: int) -> None:
+        self._counters.inner_batch_count += count
+        self._tell_of(topic)
+
+    def _tell_of(self, topic: bytes) -> None:
+        if topic in self._told_topics:
+            return
+        self._told_topics.add(topic)
+        self._told(
+            f"topic {topic.decode()} has inner batches of RocketMQ (queue.type=BatchCQ): its "
+            f"records are kept, and cannot be read here"
+        )
+
+    def listen(self, tell: Callable[[str], None]) -> None:
+        """From now on tell what people should know, and what of that is known already."""
+        self.tell = tell
+        self._told_topics.clear()
+        for topic in sorted(self._queues.inner_batches.topics):
+            self._tell_of(topic)
+
+    def stop(self) -> None:
+        """Let who reads the log for this end soon, with a ClosedError."""
+        self._walk.is_stopped = True
+
+    # --- At once, and later ---
+
+    @property
+    def is_patient(self) -> bool:
+        """Whether readers wait for all that has to be read; else some of it is for `mend`."""
+        return self.units.at_once_size_bytes_max is None
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Let readers in the body wait for all that has to be read: a cut cannot come later."""
+        size_bytes_max, self.units.at_once_size_bytes_max = self.units.at_once_size_bytes_max, None
+        try:
+            yield
+        finally:
+            self.units.at_once_size_bytes_max = size_bytes_max
+
+    def met(self, error: DerivedFileError) -> None:
+        """A look-up met damage in an index file: put it right now, or raise a retryable error."""
+        self._counters.derived_damage_count += 1
+        self._told(f"damage was found: {error}")
+        if not self.is_patient:
+            if isinstance(error, DerivedDamageError):
+                raise error
+            raise DerivedDamageError(error.path, error.at, error.field) from error
+        self.mend(error)
+
+    def mend(self, error: DerivedFileError) -> None:
+        """Put right what a reader met, however much of the log has to be read.
+
+        Raises CorruptionError when the log is damaged as well, DerivedFileError when it is of no
+        help, StoreFullError, FileSystemError, SyncFailedError, ClosedError.
+        """
+        if os.path.dirname(error.path) == self._index.directory:
+            file = self._index.file_at(error.path)
+            if file is not None:
+                self.keys.mend(file)
+            return
+        relative = os.path.relpath(error.path, self._queues.directory)
+        topic, queue_id, *_ = relative.split(os.sep)
+        queue = self._queues.get(topic.encode(), int(queue_id))
+        if queue is not None:
+            span = error.span if isinstance(error, DerivedDamageError) else None
+            lo, hi = span or (queue.min_offset, queue.max_offset)
+            self.units.mend(topic.encode(), int(queue_id), lo, hi)
+
+    def check_opened(self) -> None:
+        """Look at what an opening has to believe else: headers, and the last keys after a crash.
+
+        Damage of the log is left to who reads it. Raises DerivedFileError (rebuild), StoreFullError
+        or FileSystemError.
+        """
+        with suppress(CorruptionError):
+            self._check_opened()
+
+    def _check_opened(self) -> None:
+        files = self._index.files
+        for file in files:
+            is_known = file.sums is not None and bool(file.sums.expected_header())
+            if is_known and file.is_header_doubtful():
+                self._counters.derived_damage_count += 1
+                self.keys.mend(file)
+        if files and files[-1].sums is not None:
+            file = files[-1]
+            found = file.begin_unix_ms, file.end_unix_ms
+            begin_ms = self.keys.mend_begin(file)
+            if 0 < self.keys.doubtful_count(file) <= _OPENING_ENTRIES_MAX:
+                self.keys.mend(file)
+            self.keys.mend_end(file, begin_ms)
+            if (file.begin_unix_ms, file.end_unix_ms) != found:  # Else it would be wrong again.
+                file.rewrite_header()
+
+    # --- The pass ---
+
+    def mend_file(self, number: int) -> tuple[int, bool] | None:
+        """Compare one index file with its checksums, and with the log where it has none; return its
+        size and whether it was wrong. None: there are fewer files. Errors as `mend`."""
+        files = self._index.files
+        if number >= len(files):
+            return None
+        file = files[number]
+        try:
+            return file.size_bytes, self.keys.mend(file)
+        except ClosedError:
+            if file in self._index.files:  # Else it expired beside this.
+                raise
+            return 0, False
+
+    def mend_unknown(self) -> None:
+        """Compare index files with the log that have no checksums: RocketMQ made them, or an older
+        release. Errors as `mend`."""
+        for number, file in enumerate(self._index.files):
+            sums = file.sums
+            if sums is not None and not file.has_slots and not sums.expected_header():
+                self.mend_file(number)
+
+    def compare(self, position: int, hi: int) -> tuple[int, int]:
+        """Compare what the log says in [position, hi) with queues and index, and put right what
+        differs; return (where the last record ends, how much was wrong).
+
+        `position` is where a record begins, or the end of one. Errors as `mend`.
+        """
+        units: dict[tuple[bytes, int], tuple[int, list[bytes]]] = {}
+        keys: list[Key] = []
+        end, wrong = position, 0
+        for said in self._walk.said(position, hi):
+            end = said.position + said.size_bytes
+            keys += [Key(value, said.position, said.store_unix_ms) for value in said.hashes]
+            if not said.has_unit or said.topic in self._queues.inner_batches.topics:
+                continue
+            key = said.topic, said.queue_id
+            first, some = units.setdefault(key, (said.offset, []))
+            if said.offset != first + len(some):
+                raise DerivedFileError(
+                    self._queues.directory, 0, "queue offset", str(first + len(some)), str(said)
+                )
+            some.append(said.unit)
+        for (topic, queue_id), (first, some) in units.items():
+            wrong += self.units.compare(topic, queue_id, first, b"".join(some))
+        if keys:
+            wrong += self.keys.compare(keys)
+        return end, wrong
+
+
+class DerivedScrubber:
+    """A place in the log, and the step from there. For one thread; readers and writers go on."""
+
+    def __init__(
+        self, guard: DerivedGuard, log: CommitLog | Ledger, visible_position: Callable[[], int]
+    ) -> None:
+        self._guard, self._log, self._visible_position = guard, log, visible_position
+        self._next = 0
+        self._file_number = 0
+        """The next index file, once all of the log was compared."""
+
+    @property
+    def size_bytes(self) -> int:
+        """How much of the log a whole pass reads, at least."""
+        return max(0, self._visible_position() - self._log.min_position)
+
+    def begin_at(self, share: float) -> None:
+        """Go to the start of the log's file that holds so much (0 to 1) of what a pass reads."""
+        assert 0 <= share < 1, f"share {share}"
+        position = self._log.min_position + int(share * self.size_bytes)
+        try:
+            self._next = self._log.files.file_at(position).position
+        except PositionRangeError:  # There is nothing, or it expired this moment.
+            self._next = 0
+
+    def step(self) -> DerivedPiece:
+        """Compare what comes next. Errors as `DerivedGuard.mend`, and the next step goes on with
+        the next file of the log."""
+        generation = self._guard.generation()
+        lo = self._next = max(self._next, self._log.min_position)
+        if lo >= self._visible_position():
+            return self._step_file()
+        try:
+            end, wrong = self._compare(lo)
+        except BaseException as error:
+            is_as_it_was = self._guard.generation() == generation and lo >= self._log.min_position
+            self._next = self._file_end(lo) if is_as_it_was else 0
+            if isinstance(error, PositionRangeError) and not is_as_it_was:
+                return DerivedPiece()  # Expired, cut or replaced beside this.
+            raise
+        self._next = end if end > lo else self._file_end(lo)
+        return DerivedPiece(max(self._next - lo, 0), wrong)
+
+    def _step_file(self) -> DerivedPiece:
+        number, self._file_number = self._file_number, self._file_number + 1
+        found = self._guard.mend_file(number)
+        if found is None:
+            self._next = self._file_number = 0
+            return DerivedPiece(ends_pass=True)
+        return DerivedPiece(found[0], int(found[1]))
+
+    def _compare(self, lo: int) -> tuple[int, int]:
+        visible = self._visible_position()
+        end, wrong = self._guard.compare(lo, min(lo + PIECE_SIZE_BYTES, visible))
+        if end == lo:  # A large record, or a blank, or entries of others.
+            return self._guard.compare(lo, min(lo + _REACH_SIZE_BYTES, visible))
+        return end, wrong
+
+    def _file_end(self, position: int) -> int:
+        try:
+            return self._log.files.file_at(position).end_position
+        except PositionRangeError:
+            return 0
+
+
+def _ignore(_what: str) -> None:
+    """Nobody listens."""

@@ -1,0 +1,409 @@
+"""Compares key index files with the log, and puts right what differs.
+
+Owns how entries and keys of the log are brought side by side: both have the order of the log, so
+one entry that is right says which key each other entry must be. Chains, slots and header follow
+from the entries. Must not know who met the damage.
+
+A file that is whole costs its reading. One that is wrong somewhere costs the log of the wrong
+blocks, and 0.3 us for each entry of the file, beside the work.
+"""
+
+from array import array
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Final, NamedTuple
+
+from store import format as fmt
+from store.derived.dispatch import Dispatcher
+from store.derived.keys.index_file import IndexFile
+from store.derived.keys.index_files import IndexFiles
+from store.derived.log_walk import LogWalk, Said
+from store.errors import ClosedError, DerivedFileError, PositionRangeError
+from store.ledger.ledger import Ledger
+from store.log.record_log import RecordLog
+from store.stats import StoreCounters
+
+_ENTRY: Final = fmt.INDEX_ENTRY
+_STEP: Final = fmt.INDEX_ENTRY_SIZE_BYTES
+_ENTRIES_AT_ONCE: Final = 50_000
+_SECONDS_MAX: Final = 0x7FFFFFFF
+_REFERENCES_MAX: Final = 4096
+"""Entries that are looked at for one that is right."""
+_LATER_MS_MAX: Final = 86_400_000
+"""So much later than its last entry the newest one of a file may be: clocks of leaders differ."""
+
+
+class Key(NamedTuple):
+    """One key of one record, as the log says it."""
+
+    value: int
+    position: int
+    store_unix_ms: int
+
+
+class KeyMender:
+    """One per store. One thread at a time, which is not that of the appends."""
+
+    def __init__(
+        self,
+        log: RecordLog,
+        walk: LogWalk,
+        index: IndexFiles,
+        dispatcher: Dispatcher,
+        counters: StoreCounters,
+        generation: Callable[[], int],
+        tell: Callable[[str], None],
+    ) -> None:
+        """As of `UnitMender`."""
+        self._log, self._walk, self._index = log, walk, index
+        self._dispatcher, self._counters, self._generation = dispatcher, counters, generation
+        self._tell = tell
+
+    def doubtful_count(self, file: IndexFile) -> int:
+        """Return how many entries nobody can vouch for."""
+        return sum(hi - lo for lo, hi in file.doubtful_blocks())
+
+    def mend(self, file: IndexFile) -> bool:
+        """Compare what nobody can vouch for with the log, and put right what is wrong; say whether
+        anything was.
+
+        Raises CorruptionError when the log is damaged, DerivedFileError when log and file cannot be
+        brought together, StoreFullError, FileSystemError, ClosedError.
+        """
+        generation, min_position = self._generation(), self._log.min_position
+        wrong = 0
+        try:
+            blocks = file.doubtful_blocks()
+            is_header_doubtful = file.is_header_doubtful()
+            if not (blocks or is_header_doubtful or file.are_slots_doubtful()):
+                return False
+            begin_ms = self.mend_begin(file)  # First: seconds count from it.
+            for lo, hi in _joined(blocks):
+                wrong += self._mend_entries(file, max(lo, 1), hi, generation)
+            if is_header_doubtful or begin_ms != file.begin_unix_ms:
+                wrong += self.mend_end(file, begin_ms)
+            wrong += self._mend_chains(file, generation)
+        except ClosedError:
+            if file in self._index.files:
+                raise
+            return False  # Expired beside this.
+        except (PositionRangeError, DerivedFileError):
+            is_as_it_was = (self._generation(), self._log.min_position) == (
+                generation,
+                min_position,
+            )
+            if is_as_it_was and file in self._index.files:
+                raise
+            return False  # Cut or expired beside this.
+        if wrong:
+            self._counters.derived_mended_key_count += wrong
+            self._tell(f"{wrong} entries and slots of {file.path} are put right from the log")
+        return wrong > 0
+
+    # --- Entries ---
+
+    def _mend_entries(self, file: IndexFile, lo: int, hi: int, generation: int) -> int:
+        """Put the entries [lo, hi) right, but for their chains; return how many were wrong."""
+        wrong = 0
+        first, keys = self._keys(file, lo, hi)
+        while first < hi:
+            some = list(islice(keys, min(_ENTRIES_AT_ONCE, hi - first)))
+            if not some:
+                raise self._apart(file, first, "a key of the log", "none is left")
+            wrong += self._compare(file, first, some, generation)
+            first += len(some)
+        return wrong
+
+    def _compare(self, file: IndexFile, lo: int, keys: list[Key], generation: int) -> int:
+        if lo == 1 and file.begin_unix_ms != keys[0].store_unix_ms:
+            file.begin_unix_ms = keys[0].store_unix_ms
+        begin_ms, wrong = file.begin_unix_ms, 0
+        found = file.raw_entries(lo, lo + len(keys))
+        right = bytearray(found)
+        for at, key, entry in zip(
+            range(0, len(found), _STEP), keys, _ENTRY.iter_unpack(found), strict=True
+        ):
+            past_ms = key.store_unix_ms - begin_ms if begin_ms > 0 else 0
+            seconds = min(max(past_ms, 0) // 1000, _SECONDS_MAX)
+            if entry[:3] != (key.value, key.position, seconds):
+                wrong += 1
+                _ENTRY.pack_into(right, at, key.value, key.position, seconds, entry[3])
+        if wrong:
+            self._write(file, lo, bytes(right), generation)
+        return wrong
+
+    def _write(self, file: IndexFile, lo: int, entries: bytes, generation: int) -> None:
+        hi = lo + len(entries) // _STEP
+        with self._dispatcher.lock:
+            is_there = file in self._index.files and hi <= file.count
+            if self._generation() != generation or not is_there:
+                raise PositionRangeError("key index entry", lo, 1, file.count)
+            file.rewrite_entries(lo, entries)
+
+    def _keys(self, file: IndexFile, lo: int, hi: int) -> tuple[int, Iterator[Key]]:
+        """Return the first entry from `lo` on whose record the log still has, and its key and all
+        that follow."""
+        before = self._before(file, lo)
+        if before is not None:
+            position, count = before
+            return lo, islice(self._stream(position), count, None)
+        reference = self._reference(file, lo, hi)
+        if reference is None:
+            return hi, iter(())  # Nothing of it is live, as far as anybody can tell.
+        entry, at = reference
+        start = self._log.min_position
+        count = 0
+        for key in self._stream(start):
+            if key.position >= at.position:
+                break
+            count += 1
+        # Entry `entry` is the `index`-th key of its record.
+        index = self._hashes_at(at.position).index(at.value)
+        first = max(entry - index - count, lo)
+        return first, islice(self._stream(start), first - (entry - index - count), None)
+
+    def _before(self, file: IndexFile, lo: int) -> tuple[int, int] | None:
+        """Return where the record of the entry before `lo` is, and how many of its keys are in.
+
+        None when the log does not have it any more."""
+        entries = self._backwards(file, lo - 1)
+        try:
+            last = next(entries, None)
+            if last is None:
+                return (0, 0) if self._log.min_position == 0 else None
+            count = 1
+            for position in entries:
+                if position != last:
+                    break
+                count += 1
+        except ClosedError:  # The file before it expired beside this.
+            return None
+        return (last, count) if last >= self._log.min_position else None
+
+    def _backwards(self, file: IndexFile, entry: int) -> Iterator[int]:
+        """Yield the positions of entries, from one on backwards, through all files."""
+        files = self._index.files
+        number = files.index(file) if file in files else -1
+        while number >= 0:
+            file = files[number]
+            while entry >= 1:
+                yield int(_ENTRY.unpack(file.raw_entries(entry, entry + 1))[1])
+                entry -= 1
+            number -= 1
+            if number >= 0:
+                entry = files[number].count - 1
+
+    def _reference(self, file: IndexFile, lo: int, hi: int) -> tuple[int, Key] | None:
+        """Return an entry that is right, and stands alone in its record, if there is one."""
+        looked = 0
+        for entry in range(lo, min(hi + 1, file.count)):
+            value, position, _, _ = _ENTRY.unpack(file.raw_entries(entry, entry + 1))
+            if position < self._log.min_position:
+                continue
+            if self._hashes_at(position).count(value) == 1:
+                return entry, Key(value, position, 0)
+            looked += 1
+            if looked >= _REFERENCES_MAX:
+                break
+        return None
+
+    def _said_at(self, position: int) -> Said | None:
+        if position < self._log.min_position:
+            return None
+        try:
+            size_bytes = int.from_bytes(self._log.read(position, 4), "big")
+        except (PositionRangeError, ClosedError):
+            return None
+        return self._walk.at(position, size_bytes)
+
+    def _hashes_at(self, position: int) -> tuple[int, ...]:
+        said = self._said_at(position)
+        return () if said is None else said.hashes
+
+    def _stream(self, position: int) -> Iterator[Key]:
+        with self._dispatcher.lock:
+            hi = self._dispatcher.dispatched_position
+        position = max(position, self._log.min_position)
+        for said in self._walk.said(position, hi):
+            for value in said.hashes:
+                yield Key(value, said.position, said.store_unix_ms)
+
+    def _apart(self, file: IndexFile, entry: int, expected: str, found: str) -> DerivedFileError:
+        return DerivedFileError(file.path, 0, f"entry {entry}", expected, found)
+
+    # --- What follows from them ---
+
+    def mend_begin(self, file: IndexFile) -> int:
+        """Put the begin time of a header right, in memory, if the log has the first record; return
+        what it was. Entries that are put or mended before that have wrong seconds."""
+        before_ms = file.begin_unix_ms
+        if file.count > 1:
+            value, position, _, _ = _ENTRY.unpack(file.raw_entries(1, 2))
+            said = self._said_at(position)
+            if said is not None and value in said.hashes:  # Else the entry may be wrong.
+                with self._dispatcher.lock:
+                    file.begin_unix_ms = said.store_unix_ms
+        return before_ms
+
+    def mend_end(self, file: IndexFile, begin_ms: int) -> int:
+        """Put the end time right, in memory; return how many times of the header were wrong.
+
+        The entries and the begin time are right, and that was `begin_ms` before."""
+        if file.count <= 1:
+            return 0
+        is_begin_wrong, end_ms = begin_ms != file.begin_unix_ms, file.end_unix_ms
+        last_ms = self._last_ms(file)
+        if not is_begin_wrong and last_ms <= end_ms <= last_ms + _LATER_MS_MAX:
+            return 0
+        count = file.count
+        seconds = self._seconds_max(file, 1, count)
+        with self._dispatcher.lock:  # Nobody puts meanwhile.
+            seconds = max(seconds, self._seconds_max(file, count, file.count))
+            file.end_unix_ms = file.begin_unix_ms + seconds * 1000 + 999
+        return is_begin_wrong + (end_ms != file.end_unix_ms)
+
+    def _last_ms(self, file: IndexFile) -> int:
+        """Return when the record of the last entry was stored; to the second below without it."""
+        last = file.raw_entries(file.count - 1, file.count)
+        value, position, seconds, _ = _ENTRY.unpack(last)
+        said = self._said_at(position)
+        floor_ms: int = file.begin_unix_ms + seconds * 1000
+        if said is None or value not in said.hashes:
+            return floor_ms
+        return max(said.store_unix_ms, floor_ms)
+
+    @staticmethod
+    def _seconds_max(file: IndexFile, lo: int, hi: int) -> int:
+        found = 0
+        for first in range(lo, hi, _ENTRIES_AT_ONCE):
+            entries = file.raw_entries(first, min(first + _ENTRIES_AT_ONCE, hi))
+            found = max(found, *(entry[2] for entry in _ENTRY.iter_unpack(entries)))
+        return found
+
+    def _mend_chains(self, file: IndexFile, generation: int) -> int:
+        """Make chains, slots and header anew; return how many were wrong."""
+        slots = array("i", bytes(file.slot_count * fmt.INDEX_SLOT_SIZE_BYTES))
+        lo, wrong = 1, 0
+        while lo + _ENTRIES_AT_ONCE < file.count:
+            wrong += self._chain(file, lo, lo + _ENTRIES_AT_ONCE, slots, generation)
+            lo += _ENTRIES_AT_ONCE
+        with self._dispatcher.lock:  # The rest at once: nobody puts meanwhile.
+            count = file.count
+            if self._generation() != generation or count < lo:  # Cut: slots lead behind the end.
+                raise PositionRangeError("key index entry", lo, 1, count)
+            wrong += self._chain(file, lo, count, slots, generation)
+            if count > 1:
+                _, file.begin_position, _, _ = _ENTRY.unpack(file.raw_entries(1, 2))
+                _, file.end_position, _, _ = _ENTRY.unpack(file.raw_entries(count - 1, count))
+                file.end_unix_ms = max(file.end_unix_ms, file.begin_unix_ms)
+            wrong += file.rewrite_slots(slots)
+            self._learn_last(file)
+        self._learn(file)
+        return wrong
+
+    def _chain(
+        self, file: IndexFile, lo: int, hi: int, slots: "array[int]", generation: int
+    ) -> int:
+        found, slot_count, wrong = file.raw_entries(lo, hi), file.slot_count, 0
+        right: bytearray | None = None
+        for entry, (value, position, seconds, before) in enumerate(_ENTRY.iter_unpack(found), lo):
+            slot = value % slot_count
+            if before != slots[slot]:
+                wrong += 1
+                right = right or bytearray(found)
+                at = (entry - lo) * _STEP
+                _ENTRY.pack_into(right, at, value, position, seconds, slots[slot])
+            slots[slot] = entry
+        if right is not None:
+            self._write(file, lo, bytes(right), generation)
+        return wrong
+
+    @staticmethod
+    def _learn_last(file: IndexFile) -> None:
+        """All entries are right now, so this is the checksum of the last block."""
+        sums = file.sums
+        assert sums is not None, f"{file.path} has no checksums"
+        lo, hi, _ = tail = sums.tail
+        entries = file.raw_entries(lo, hi)
+        if sums.expected_entries(lo, tail) != sums.entries_sum(lo, entries):
+            sums.trust(lo, hi, entries)
+
+    def _learn(self, file: IndexFile) -> None:
+        """The same of full blocks, which nobody changes: who appends does not wait."""
+        sums = file.sums
+        assert sums is not None, f"{file.path} has no checksums"
+        for lo, hi in file.doubtful_blocks():
+            entries = file.raw_entries(lo, hi)
+            with self._dispatcher.lock:  # Else its checksums would outlive the file.
+                if lo != sums.tail.lo and file in self._index.files:
+                    sums.learn_entries(lo, entries)
+
+    # --- In log order ---
+
+    def compare(self, keys: list[Key]) -> bool:
+        """Compare neighbouring keys of the log with their entries; mend the file where one is not
+        as it must be, and say so. Entries that have their checksums stay, beside a plain log that
+        says something else: it has checksums of bodies only. Errors as `mend`."""
+        for file in self._index.files:
+            lo, hi = file.begin_position, file.end_position
+            some = [key for key in keys if lo <= key.position <= hi]
+            try:
+                if not some or file.count <= 1 or self._has(file, some):
+                    continue
+                if not (isinstance(self._log, Ledger) or file.doubtful_blocks()):
+                    self._tell(
+                        f"the log is damaged behind position {some[0].position}: its records do "
+                        f"not have the keys of {file.path}, which has its checksums"
+                    )
+                else:
+                    self._counters.derived_damage_count += 1
+                    self._tell(f"damage was found: {file.path} does not have the keys of the log")
+                    return self._mend_whole(file)
+            except ClosedError:
+                if file in self._index.files:  # Else it expired beside this.
+                    raise
+        return False
+
+    def _mend_whole(self, file: IndexFile) -> bool:
+        """Compare all of a file, also what has the checksum that it must have."""
+        generation = self._generation()
+        begin_ms = self.mend_begin(file)
+        wrong = self._mend_entries(file, 1, file.count, generation)
+        wrong += self.mend_end(file, begin_ms)
+        wrong += self._mend_chains(file, generation)
+        self._counters.derived_mended_key_count += wrong
+        self._tell(f"{wrong} entries and slots of {file.path} are put right from the log")
+        return wrong > 0
+
+    def _has(self, file: IndexFile, keys: list[Key]) -> bool:
+        """Say whether the entries of these records are these keys; at the ends of the file there
+        may be fewer: the rest is in the next file or the one before."""
+        lo, hi = 1, file.count
+        while lo < hi:
+            middle = (lo + hi) // 2
+            if _ENTRY.unpack(file.raw_entries(middle, middle + 1))[1] < keys[0].position:
+                lo = middle + 1
+            else:
+                hi = middle
+        is_first, hi = lo == 1, min(file.count, lo + len(keys))
+        is_last = hi == file.count
+        found = [one[:2] for one in _ENTRY.iter_unpack(file.raw_entries(lo, hi))]
+        wanted = [(key.value, key.position) for key in keys]
+        spare = len(wanted) - len(found)
+        tries = range(spare + 1) if is_first else range(1)
+        if spare and not (is_first or is_last):
+            return False
+        return any(wanted[skip : skip + len(found)] == found for skip in tries)
+
+
+def _joined(blocks: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Yield neighbouring blocks as one."""
+    lo = hi = -1
+    for block_lo, block_hi in blocks:
+        if block_lo != hi:
+            if lo < hi:
+                yield lo, hi
+            lo = block_lo
+        hi = block_hi
+    if lo < hi:
+        yield lo, hi

@@ -1,0 +1,318 @@
+"""The rolling set of key index files of one store.
+
+Owns which files exist, the roll to the next one, and the mark up to which keys are in; must not
+know records. Files are named by the local time of their creation (storage-formats 3.3), which is
+only a name: order and idempotence rest on positions. Source: RocketMQ IndexService.
+
+Invariant: positions never go back from one entry to the next, within a file and over all files.
+"""
+
+import os
+import threading
+import time
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable
+from typing import Final
+
+from store import format as fmt
+from store.config import StoreConfig
+from store.derived.keys.index_file import IndexFile, create_index_file, file_size_bytes, key_hash
+from store.derived.keys.key_sums import KeySums
+from store.derived.sum_files import SumFiles
+from store.errors import ClosedError, DerivedFileError
+from store.files.failpoints import hit
+from store.files.file_system import FileSystem
+from store.files.staging import sweep
+
+DIRECTORY: Final = "index"
+LOOKUP_COUNT_MAX: Final = 64  # RocketMQ maxMsgsNumBatch.
+_ALL_IN: Final = 1 << 62  # More keys than a record can have.
+
+
+def wall_clock_unix_ms() -> int:
+    """The time of day of this machine, in Unix ms."""
+    return time.time_ns() // 1_000_000
+
+
+class IndexFiles:
+    """All index files. `put`, `truncate` and deletions by one thread at a time.
+
+    Look-ups come from any thread, and one `sync` may run beside the writer: the tuple of files is
+    replaced, never changed.
+    """
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        root: str,
+        config: StoreConfig,
+        *,
+        clock: Callable[[], int] = wall_clock_unix_ms,
+    ) -> None:
+        self._fs = fs
+        self.directory = os.path.join(root, DIRECTORY)
+        self._slot_count = config.index_slot_count
+        self._entry_count = config.index_entry_count
+        self._clock = clock
+        self._sums = SumFiles(root, "keys")
+        self.files: tuple[IndexFile, ...] = ()
+        self._sync_lock = threading.Lock()  # One sync at a time, and none during a deletion.
+        self._has_new_names = False
+        self.end_position = -1
+        """Position of the last record that has a key here; -1 without one."""
+        self._end_key_count = 0  # How many keys of that record are in.
+
+    @property
+    def entry_count(self) -> int:
+        """How many keys all files hold."""
+        return sum(file.count - 1 for file in self.files)
+
+    # --- Opening ---
+
+    def recover(self, hi_position: int, *, is_clean: bool) -> None:
+        """Open the files, cut to the keys of records before `hi_position`.
+
+        Everything before it was written once. With `is_clean` it is durable, without it the last
+        file is repaired from its entries. Raises DerivedFileError when a file is damaged
+        (rebuild), or FileSystemError.
+        """
+        assert not self.files, "recovered twice"
+        sweep(self._fs, self.directory)
+        names = self._fs.list_directory(self.directory)
+        names = [n for n in names if len(n) == fmt.INDEX_FILE_NAME_DIGITS and n.isdecimal()]
+        files: list[IndexFile] = []
+        try:
+            for name in names:
+                files.append(self._open(name))
+                if len(files) > 1 and files[-1].begin_position < files[-2].end_position:
+                    raise _wrong_order(files[-2], files[-1])
+        except BaseException:
+            for file in files:
+                file.close()
+            raise
+        self.files = tuple(files)
+        if not is_clean:  # After a crash of the process alone, they may be in the page cache only.
+            self._has_new_names = os.path.isdir(self.directory)
+            for file in files:
+                file.is_dirty = True
+        self._cut(hi_position, is_clean=is_clean)
+
+    def _open(self, name: str) -> IndexFile:
+        path = os.path.join(self.directory, name)
+        fd = self._fs.open(path)
+        try:
+            expected = file_size_bytes(slot_count=self._slot_count, entry_count=self._entry_count)
+            found = self._fs.size_bytes(fd)
+            if found != expected:
+                raise DerivedFileError(path, found, "file size", str(expected), str(found))
+            return IndexFile(
+                self._fs,
+                path,
+                fd,
+                slot_count=self._slot_count,
+                entry_count=self._entry_count,
+                sums=self._sums_of(path),
+            )
+        except BaseException:
+            self._fs.close(fd)
+            raise
+
+    def _sums_of(self, path: str) -> KeySums:
+        return KeySums(self._sums, os.path.basename(path), self._slot_count, self._entry_count)
+
+    def _cut(self, hi_position: int, *, is_clean: bool) -> None:
+        """Cut the last files until the one that keeps an entry before `hi_position`.
+
+        The files before that one were complete, and so durable, when it got such an entry.
+        """
+        while self.files:
+            last = self.files[-1]
+            if not is_clean or last.end_position >= hi_position:
+                last.recover(hi_position)
+            elif not last.has_slots:
+                last.load_slots()
+            if last.count > 1:
+                break
+            hit("index_files.delete")
+            last.delete()  # Nothing is left in it.
+            self.files = self.files[:-1]
+            self._has_new_names = True
+        for file in self.files:
+            file.check()
+            if not file.has_slots:
+                file.open_sums()
+        self.end_position = self.files[-1].end_position if self.files else -1
+        self._end_key_count = _ALL_IN  # A cut is between records, so none is in by half.
+
+    # --- Building ---
+
+    def put_many(self, hashes: list[int], positions: list[int], store_unix_ms: list[int]) -> None:
+        """Add keys: the hash of each, the position of its record, and when that was stored.
+
+        The lists go together, in log order. Keys that are in already are skipped, so a repetition
+        changes nothing. Nothing is durable yet. Raises StoreFullError or FileSystemError when no
+        next file can be had: a prefix was added then, repeat the call.
+        """
+        assert len(hashes) == len(positions) == len(store_unix_ms), "lists of different lengths"
+        lo = bisect_left(positions, self.end_position)
+        same_count = bisect_right(positions, self.end_position, lo=lo) - lo
+        lo += min(same_count, self._end_key_count)
+        while lo < len(hashes):
+            file = self.files[-1] if self.files else None
+            if file is None or file.is_full:
+                file = self._roll(file)
+            hi = file.put(hashes, positions, store_unix_ms, lo=lo)
+            assert hi > lo, f"{file.path}: takes no entry"
+            self._move_end(positions, lo, hi)
+            lo = hi
+
+    def _move_end(self, positions: list[int], lo: int, hi: int) -> None:
+        """Remember how much of the last record is in, for a repetition that splits it."""
+        position = positions[hi - 1]
+        count = hi - max(lo, bisect_left(positions, position, hi=hi))
+        if position == self.end_position:
+            count += self._end_key_count
+        self.end_position, self._end_key_count = position, count
+
+    def _roll(self, before: IndexFile | None) -> IndexFile:
+        self._fs.make_directory(self.directory)
+        hit("index_files.roll")
+        path = os.path.join(self.directory, self._next_name())
+        file = create_index_file(
+            self._fs,
+            path,
+            slot_count=self._slot_count,
+            entry_count=self._entry_count,
+            before=before,
+            sums=self._sums_of(path),
+        )
+        self._has_new_names = True
+        self.files = (*self.files, file)
+        if before is not None:
+            before.seal()
+        return file
+
+    def _next_name(self) -> str:
+        """Local time yyyyMMddHHmmssSSS, raised so that names keep the order of creation.
+
+        Two files in one ms, or a clock set back (summer time ends once a year), would break it.
+        """
+        seconds, ms = divmod(self._clock(), 1000)
+        name = int(time.strftime("%Y%m%d%H%M%S", time.localtime(seconds)) + f"{ms:03d}")
+        if self.files:
+            name = max(name, int(os.path.basename(self.files[-1].path)) + 1)
+        return f"{name:0{fmt.INDEX_FILE_NAME_DIGITS}d}"
+
+    # --- Reading ---
+
+    def lookup(
+        self,
+        topic: str,
+        key: str,
+        *,
+        begin_unix_ms: int,
+        end_unix_ms: int,
+        count_max: int = LOOKUP_COUNT_MAX,
+    ) -> list[int]:
+        """Return positions of the newest records that may have the key, ascending.
+
+        Stored in [begin, end], give or take a second. Other keys may share the hash, and deleted
+        records are still listed: the caller reads each record and compares. Raises
+        DerivedFileError, ClosedError or FileSystemError.
+        """
+        found: set[int] = set()
+        hash_value = key_hash(topic, key)
+        for file in reversed(self.files):
+            if len(found) >= count_max:
+                break
+            overlaps = begin_unix_ms <= file.end_unix_ms and file.begin_unix_ms <= end_unix_ms
+            if file.count == 1 or not overlaps:
+                continue
+            try:
+                found.update(
+                    file.lookup(
+                        hash_value,
+                        begin_unix_ms=begin_unix_ms,
+                        end_unix_ms=end_unix_ms,
+                        count_max=count_max - len(found),
+                    )
+                )
+            except ClosedError:
+                if file in self.files:  # Else it expired beside this look-up, with its records.
+                    raise
+        return sorted(found)
+
+    def file_at(self, path: str) -> IndexFile | None:
+        """Return the file of a path, unless it is gone."""
+        return next((file for file in self.files if file.path == path), None)
+
+    # --- Durability ---
+
+    def sync(self) -> None:
+        """Make everything that was put before the call durable. Raises SyncFailedError: stop."""
+        with self._sync_lock:
+            for file in self.files:
+                if file.is_dirty:
+                    file.sync()
+            if self._has_new_names:
+                self._has_new_names = False
+                self._fs.sync_directory(self.directory)
+            self._sums.write()
+
+    # --- Cutting ---
+
+    def truncate(self, position: int) -> None:
+        """Drop the keys of all records at and after `position`, durably; as `recover` does it.
+
+        The caller has first made a built-up-to mark of at most `position` durable. Raises
+        FileSystemError or SyncFailedError; repeat it then.
+        """
+        if self.end_position < position:
+            return
+        with self._sync_lock:
+            self._cut(position, is_clean=True)
+        self.sync()
+
+    def delete_expired(self, min_position: int) -> int:
+        """Delete files whose last record is before `min_position`, never the last file.
+
+        Returns how many. Raises FileSystemError; repeat it then.
+        """
+        count = 0
+        with self._sync_lock:
+            while len(self.files) > 1 and self.files[0].end_position < min_position:
+                hit("index_files.delete")
+                self.files[0].delete()
+                self.files = self.files[1:]
+                self._has_new_names = True  # The keys of a file that comes back would be counted.
+                count += 1
+        return count
+
+    def drop(self) -> None:
+        """Delete every index file, durably; the set is empty then and can be filled again.
+
+        Goes by what is on disk, so it also drops what could not be opened. Raises FileSystemError
+        or SyncFailedError; repeat it then.
+        """
+        self.close()
+        with self._sync_lock:
+            names = self._fs.list_directory(self.directory)
+            for name in names:
+                self._fs.unlink(os.path.join(self.directory, name))
+                self._sums.delete(name)
+            if os.path.isdir(self.directory):
+                self._fs.sync_directory(self.directory)
+
+    def close(self) -> None:
+        """Close the files. Syncs nothing."""
+        with self._sync_lock:
+            files, self.files = self.files, ()
+            for file in files:
+                file.close()
+            self._sums.close()
+        self.end_position, self._end_key_count = -1, 0
+
+
+def _wrong_order(before: IndexFile, file: IndexFile) -> DerivedFileError:
+    expected = f"{before.end_position} or later"
+    return DerivedFileError(file.path, 16, "begin position", expected, str(file.begin_position))

@@ -1,0 +1,145 @@
+"""What the records of the log say about derived files: their units and keys, in log order.
+
+Owns the walk for who compares, and the look at one record. It is the readable twin of the
+dispatcher's loop: one object a record, which only who runs beside the work can afford. Must not
+know queues or index files.
+"""
+
+import struct
+import threading
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from store import format as fmt
+from store.errors import ClosedError, CorruptionError, PositionRangeError
+from store.ledger.ledger import Ledger
+from store.ledger.records import record_runs
+from store.log.record_log import RecordLog
+from store.record.check import store_timestamp
+from store.record.inner_batches import is_inner_batch
+from store.record.tail import TailReader
+
+_HEAD: Final = struct.Struct(">iI4xi4xqqi")  # Size, magic, queue id, offset, position, sys flag.
+_TRANSACTION: Final = fmt.SYS_FLAG_TRANSACTION_MASK
+_SIZE_BYTES_MAX: Final = 2 * fmt.ENTRY_SIZE_BYTES_MAX
+"""Of a record, RocketMQ's included."""
+
+
+class Said(NamedTuple):
+    """What one record says of its unit and keys. `has_unit`: it counts in its queue."""
+
+    topic: bytes
+    queue_id: int
+    offset: int
+    position: int
+    size_bytes: int
+    tags_code: int
+    hashes: tuple[int, ...]
+    store_unix_ms: int
+    has_unit: bool
+
+    @property
+    def unit(self) -> bytes:
+        """Its 20 bytes."""
+        return fmt.CONSUME_QUEUE_UNIT.pack(self.position, self.size_bytes, self.tags_code)
+
+
+class LogWalk:
+    """One per store. Any thread may call."""
+
+    def __init__(self, log: RecordLog) -> None:
+        self._log = log
+        self._tails = TailReader()
+        self.is_stopped = False
+        """Whoever walks ends soon, with a ClosedError."""
+        self._lock = threading.Lock()  # The caches of the tails are changed by every read.
+
+    def said(self, lo: int, hi: int) -> Iterator[Said]:
+        """Yield what the whole records in [lo, hi) say. `lo` is where one starts, or ends.
+
+        Bytes are compared with their checksums on the way: what is derived from them is believed.
+        Raises CorruptionError, PositionRangeError, FileSystemError, ClosedError.
+        """
+        for position, data in self._runs(lo, hi):
+            if self.is_stopped:
+                raise ClosedError("the walk through the log")
+            at = 0
+            while at < len(data):
+                one = self._said(data, at, position + at)
+                if one is None:
+                    raise PositionRangeError("record position", position + at, lo, hi)
+                yield one
+                at += one.size_bytes
+
+    def _runs(self, lo: int, hi: int) -> Iterator[tuple[int, bytes]]:
+        log = self._log
+        try:
+            if isinstance(log, Ledger):  # Its own walk takes from what its writer keeps.
+                yield from record_runs(log, lo, hi)
+                return
+            end = lo
+            try:
+                for position, data in log.record_runs(lo, hi):
+                    log.check(position, data)
+                    yield position, data
+                    end = position + len(data)
+            except CorruptionError:
+                if not self._is_cut_off(end, hi):
+                    raise
+        except ClosedError as error:  # A file expired beside this.
+            raise PositionRangeError("position", lo, log.min_position, hi) from error
+
+    def _is_cut_off(self, at: int, hi: int) -> bool:
+        """Say whether it is `hi` that cuts off what begins at a position, or behind a blank there:
+        a plain log takes that for damage."""
+        size_bytes, magic = fmt.BLANK.unpack(self._log.read(at, fmt.BLANK.size))
+        if magic == fmt.MAGIC_BLANK:
+            at += size_bytes
+        if hi < at + fmt.BLANK.size:
+            return True
+        size_bytes, magic = fmt.BLANK.unpack(self._log.read(at, fmt.BLANK.size))
+        is_record = magic in (fmt.MAGIC_V1, fmt.MAGIC_V2) and size_bytes <= _SIZE_BYTES_MAX
+        return is_record and hi < at + size_bytes
+
+    def at(self, position: int, size_bytes: int) -> Said | None:
+        """Return what the record of that size at a position says; None if none is there.
+
+        Its bytes are not compared with their checksums: good for agreeing with something only.
+        Raises FileSystemError.
+        """
+        is_record = fmt.RECORD_SIZE_BYTES_MIN <= size_bytes <= _SIZE_BYTES_MAX
+        if not is_record or position < 0:
+            return None
+        try:
+            return self._said(self._log.read(position, size_bytes), 0, position)
+        except (PositionRangeError, ClosedError):
+            return None
+
+    def _said(self, data: bytes, at: int, position: int) -> Said | None:
+        if len(data) - at < fmt.RECORD_SIZE_BYTES_MIN:
+            return None
+        size_bytes, _, queue_id, offset, own_position, flags = _HEAD.unpack_from(data, at)
+        fits = fmt.RECORD_SIZE_BYTES_MIN <= size_bytes <= len(data) - at
+        if not fits or own_position != position:
+            return None
+        with self._lock:
+            tail = self._tails.read_record(data, at)
+        if tail is None:
+            return None
+        topic, _, code, hashes = tail
+        transaction = flags & _TRANSACTION
+        if transaction == fmt.TRANSACTION_ROLLBACK:
+            hashes = ()
+        is_hidden = transaction in (fmt.TRANSACTION_PREPARED, fmt.TRANSACTION_ROLLBACK)
+        is_hidden |= bool(flags & fmt.SYS_FLAG_INNER_BATCH) and is_inner_batch(data, at)
+        return Said(
+            topic,
+            queue_id,
+            offset,
+            position,
+            size_bytes,
+            code,
+            hashes,
+            store_timestamp(data, at),
+            not is_hidden,
+        )

@@ -1,0 +1,87 @@
+"""What all queues of one store share, and what a queue asks when its units may be wrong.
+
+Owns the sizes, the bound on open files, and the question; must not know who answers it.
+"""
+
+from collections.abc import Callable
+from typing import Final, NamedTuple, Protocol
+
+from store import format as fmt
+from store.derived.sum_files import SumFiles
+from store.errors import DerivedDamageError
+from store.files.descriptor_cache import DescriptorCache
+from store.files.file_system import FileSystem
+
+UNIT_SIZE_BYTES: Final = fmt.CONSUME_QUEUE_UNIT_SIZE_BYTES
+
+
+class Doubted(Protocol):
+    """The part of a queue that is needed."""
+
+    topic: str
+    queue_id: int
+
+    def damage_error(self, lo: int, hi: int) -> DerivedDamageError:
+        """Return the error of a reader who met damage in the units [lo, hi)."""
+        ...
+
+
+class Doubt(NamedTuple):
+    """A block of units that may not be what was written: the offsets [lo, hi), as they were read.
+
+    `is_known`: its checksum is another one. Else nobody knows its checksum.
+    """
+
+    queue: Doubted
+    lo: int
+    hi: int
+    units: bytes
+    is_known: bool
+
+
+OnDoubt = Callable[[Doubt], bytes]
+"""Returns the right units of the block. Raises DerivedDamageError while they are not there."""
+
+
+def _no_log(doubt: Doubt) -> bytes:
+    """Without a log to compare with: what is not known to be wrong is right."""
+    if doubt.is_known:
+        raise doubt.queue.damage_error(doubt.lo, doubt.hi)
+    return doubt.units
+
+
+class QueueEnvironment:
+    """What all queues of one store share."""
+
+    __slots__ = (
+        "descriptors",
+        "directory",
+        "fs",
+        "new_names",
+        "on_doubt",
+        "sums",
+        "units_per_file",
+    )
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        directory: str,
+        units_per_file: int,
+        descriptors: DescriptorCache,
+        sums: SumFiles,
+    ) -> None:
+        self.fs = fs
+        self.directory = directory
+        self.units_per_file = units_per_file
+        self.descriptors = descriptors
+        self.sums = sums
+        self.on_doubt: OnDoubt = _no_log
+        self.new_names: set[str] = set()
+        """Directories above queues that got a name which is not durable. Changed by adding only;
+        who syncs replaces it."""
+
+    @property
+    def file_size_bytes(self) -> int:
+        """Size of every queue file."""
+        return self.units_per_file * UNIT_SIZE_BYTES

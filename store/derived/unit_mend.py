@@ -1,0 +1,267 @@
+"""Compares units of queues with the records that they name, and puts right what differs.
+
+Owns who is believed (the log, and a checksum where the log agrees), how far the log has to be read
+for a unit that is wrong, and the counters. Must not know who met the damage. A unit that is wrong
+names no record, so the record is looked for between those of its neighbours.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from store import format as fmt
+from store.config import MIB
+from store.derived.dispatch import Dispatcher
+from store.derived.log_walk import LogWalk
+from store.derived.queues.consume_queue import UNIT_SIZE_BYTES, ConsumeQueue
+from store.derived.queues.consume_queues import ConsumeQueues
+from store.derived.queues.environment import Doubt
+from store.errors import DerivedFileError, FileSystemError, PositionRangeError
+from store.ledger.ledger import Ledger
+from store.log.record_log import RecordLog
+from store.stats import StoreCounters
+
+_UNIT: Final = fmt.CONSUME_QUEUE_UNIT
+_NEIGHBOURS_MAX: Final = 16
+"""Such tries, each twice as far away, for a neighbour that is right; then the log's end counts."""
+PROOF_SIZE_BYTES_MAX: Final = 16 * MIB
+"""So many bytes of records a reader on an event loop may compare with one block: some ms."""
+
+
+class UnitMender:
+    """One per store. Any thread may call; what it writes excludes the dispatcher."""
+
+    def __init__(
+        self,
+        log: RecordLog,
+        walk: LogWalk,
+        queues: ConsumeQueues,
+        dispatcher: Dispatcher,
+        counters: StoreCounters,
+        generation: Callable[[], int],
+        tell: Callable[[str], None],
+    ) -> None:
+        """`generation` changes when records are cut off the log, or it is replaced. `tell` gets
+        what people should know."""
+        self._log, self._walk, self._queues = log, walk, queues
+        self._dispatcher, self._counters, self._generation = dispatcher, counters, generation
+        self._tell = tell
+        self.at_once_size_bytes_max: int | None = None
+        """How much of the log a reader may have read for what is wrong; more is for `mend`, and so
+        are blocks of larger records. None: all."""
+
+    # --- Readers ---
+
+    def on_doubt(self, doubt: Doubt) -> bytes:
+        """Return the right units of a block that may be wrong; put it right if it is.
+
+        Raises DerivedDamageError when too much of the log has to be read for that now,
+        CorruptionError when the log is damaged there as well.
+        """
+        queue, lo, hi = doubt.queue, doubt.lo, doubt.hi
+        assert isinstance(queue, ConsumeQueue)
+        size_bytes = sum(max(0, unit[1]) for unit in _UNIT.iter_unpack(doubt.units))
+        if self.at_once_size_bytes_max is not None and size_bytes > PROOF_SIZE_BYTES_MAX:
+            raise queue.damage_error(lo, hi)
+        if self._first_wrong(queue, lo, hi, doubt.units) is None:
+            queue.sums.learn(lo, hi, doubt.units)  # RocketMQ wrote it, or it is older than we.
+            return doubt.units
+        self._counters.derived_damage_count += 1
+        self._tell(f"damage was found: {queue.damage_error(lo, hi)}")
+        if not self._mend(queue, lo, hi, self.at_once_size_bytes_max):
+            raise queue.damage_error(lo, hi)
+        return queue.raw_units(lo, hi)
+
+    def mend(self, topic: bytes, queue_id: int, lo: int, hi: int) -> None:
+        """Put units of a queue right, however much of the log has to be read.
+
+        Raises CorruptionError, StoreFullError, FileSystemError; DerivedFileError when the log has
+        no such records.
+        """
+        queue = self._queues.get(topic, queue_id)
+        if queue is None:
+            return
+        lo, hi = queue.sums.block_lo(max(lo, queue.min_offset)), min(hi, queue.max_offset)
+        while lo < hi:
+            block_hi = min(queue.sums.block_hi(lo), queue.max_offset)
+            self._mend(queue, lo, block_hi, None)
+            lo = block_hi
+
+    def _mend(self, queue: ConsumeQueue, lo: int, hi: int, size_bytes_max: int | None) -> bool:
+        """Put a block right; say whether all that the log still has of it is."""
+        generation, min_position = self._generation(), self._log.min_position
+        try:
+            units = queue.raw_units(lo, hi)
+            at = lo
+            while (wrong := self._first_wrong(queue, lo, hi, units, at)) is not None:
+                at = self._mend_run(queue, wrong, hi, units, lo, size_bytes_max)
+            units = queue.raw_units(lo, hi)
+        except (PositionRangeError, DerivedFileError, FileSystemError):
+            if self._generation() == generation and self._log.min_position == min_position:
+                raise
+            return False  # Cut or expired beside this.
+        if self._first_wrong(queue, lo, hi, units) is None:
+            self._learn(queue, lo, hi, units, generation)
+        return True
+
+    def _learn(self, queue: ConsumeQueue, lo: int, hi: int, units: bytes, generation: int) -> None:
+        """Remember the checksum of a block that is right up to `hi`; what follows was put since."""
+        sums = queue.sums
+        with self._dispatcher.lock:
+            tail = sums.tail
+            end = tail.hi if lo == tail.lo else sums.block_hi(lo)
+            if self._generation() == generation and hi <= end <= tail.hi:
+                sums.learn(lo, end, units + queue.raw_units(hi, end))
+
+    def _mend_run(
+        self,
+        queue: ConsumeQueue,
+        lo: int,
+        block_hi: int,
+        units: bytes,
+        block_lo: int,
+        size_bytes_max: int | None,
+    ) -> int:
+        """Put the units right from a wrong one on, up to the next right one, which is returned."""
+        hi = lo + 1
+        while hi < block_hi and not self._is_right(queue, hi, units, block_lo):
+            hi += 1
+        generation = self._generation()
+        from_position = self._end_before(queue, lo)
+        to_position = self._position_behind(queue, hi)
+        size_bytes = to_position - from_position
+        if size_bytes_max is not None and size_bytes > size_bytes_max:
+            raise queue.damage_error(lo, hi)
+        key = queue.topic.encode(), queue.queue_id
+        found: list[bytes] = []
+        first = hi
+        for said in self._walk.said(from_position, to_position):
+            if said.has_unit and (said.topic, said.queue_id) == key and lo <= said.offset < hi:
+                first = first if found else said.offset
+                if said.offset != first + len(found):
+                    break
+                found.append(said.unit)
+        is_whole = first + len(found) == hi
+        # The first ones may have expired: the queue hears of that a moment later than the log.
+        if not is_whole or (first > lo and from_position > self._log.min_position):
+            what = f"records of the offsets {lo} to {hi - 1}"
+            raise DerivedFileError(queue.directory, 0, what, "in the log", f"{len(found)}")
+        if found:
+            self._write(queue, first, b"".join(found), generation)
+        return hi
+
+    def _write(self, queue: ConsumeQueue, offset: int, units: bytes, generation: int) -> None:
+        hi = offset + len(units) // UNIT_SIZE_BYTES
+        with self._dispatcher.lock:
+            is_there = queue.first_file_offset <= offset and hi <= queue.max_offset
+            if not is_there or self._generation() != generation:
+                raise PositionRangeError("queue offset", hi, queue.min_offset, queue.max_offset)
+            self._queues.mend(queue, offset, units)
+        self._counters.derived_mended_unit_count += hi - offset
+        name = f"{queue.topic}/{queue.queue_id}"
+        self._tell(f"the units of the offsets {offset} to {hi - 1} of queue {name} are put right")
+
+    # --- Right and wrong ---
+
+    def _first_wrong(
+        self, queue: ConsumeQueue, lo: int, hi: int, units: bytes, from_offset: int = 0
+    ) -> int | None:
+        """Return the first of the units [lo, hi) that does not name its record; None: all do."""
+        for offset in range(max(lo, from_offset, queue.min_offset), hi):
+            if not self._is_right(queue, offset, units, lo):
+                return offset
+        return None
+
+    def _is_right(self, queue: ConsumeQueue, offset: int, units: bytes, lo: int) -> bool:
+        at = (offset - lo) * UNIT_SIZE_BYTES
+        position, size_bytes, _ = _UNIT.unpack_from(units, at)
+        said = self._walk.at(position, size_bytes)
+        if said is None or not said.has_unit or said.offset != offset:
+            return False
+        is_of_queue = said.queue_id == queue.queue_id and said.topic.decode() == queue.topic
+        return is_of_queue and said.unit == units[at : at + UNIT_SIZE_BYTES]
+
+    def _end_before(self, queue: ConsumeQueue, offset: int) -> int:
+        """Return the end of a record before that of an offset, a near one if it can be told."""
+        for candidate in _candidates(offset - 1, -1):
+            if candidate < queue.min_offset:
+                break
+            unit = queue.raw_units(candidate, candidate + 1)
+            position, size_bytes, _ = _UNIT.unpack(unit)
+            if position >= self._log.min_position and self._is_right(
+                queue, candidate, unit, candidate
+            ):
+                return int(position + size_bytes)
+        return self._log.min_position
+
+    def _position_behind(self, queue: ConsumeQueue, offset: int) -> int:
+        """Return where a record at or behind an offset begins, a near one if it can be told."""
+        for candidate in _candidates(offset, 1):
+            if candidate >= queue.max_offset:
+                break
+            unit = queue.raw_units(candidate, candidate + 1)
+            if self._is_right(queue, candidate, unit, candidate):
+                return int(_UNIT.unpack(unit)[0])
+        with self._dispatcher.lock:  # Not in the middle of a round, which has put units already.
+            return self._dispatcher.dispatched_position
+
+    # --- In log order ---
+
+    def compare(self, topic: bytes, queue_id: int, offset: int, units: bytes) -> int:
+        """Compare what the log says of neighbouring units of a queue with its file.
+
+        Returns how many were wrong; they are right then. Units with the right checksum stay, beside
+        a plain log that says something else. Errors as `mend`.
+        """
+        generation, position = self._generation(), _UNIT.unpack_from(units)[0]
+        queue = self._queues.get(topic, queue_id)
+        if queue is None:
+            field = f"queue {topic.decode()}/{queue_id}"
+            raise DerivedFileError(self._queues.directory, 0, field, "there", "no files")
+        lo, hi = offset, offset + len(units) // UNIT_SIZE_BYTES
+        try:
+            if queue.first_file_offset > lo or hi > queue.max_offset:
+                raise PositionRangeError("queue offset", lo, queue.min_offset, queue.max_offset)
+            found = queue.raw_units(lo, hi)
+            is_hidden = lo < queue.min_offset and self._log.min_position <= position
+            if found == units and not is_hidden:
+                return 0
+            wrong = [
+                n
+                for n in range(hi - lo)
+                if found[n * UNIT_SIZE_BYTES : (n + 1) * UNIT_SIZE_BYTES]
+                != units[n * UNIT_SIZE_BYTES : (n + 1) * UNIT_SIZE_BYTES]
+            ] or [0]
+            first, last = wrong[0], wrong[-1] + 1
+            if not is_hidden and self._is_vouched(queue, lo + first, lo + last):
+                name = f"{queue.topic}/{queue_id}"
+                self._tell(
+                    f"the log is damaged behind position {position}: its records do not fit the "
+                    f"units of queue {name} from offset {lo + first} on, which have their checksum"
+                )
+                return 0
+            right = units[first * UNIT_SIZE_BYTES : last * UNIT_SIZE_BYTES]
+            self._counters.derived_damage_count += 1
+            self._tell(f"damage was found: {queue.damage_error(lo, hi)}")
+            self._write(queue, lo + first, right, generation)
+            return len(wrong)
+        except (PositionRangeError, FileSystemError):
+            if self._generation() == generation and self._log.min_position <= position:
+                raise
+            return 0  # Cut or expired beside this.
+
+    def _is_vouched(self, queue: ConsumeQueue, lo: int, hi: int) -> bool:
+        """Say whether units are what was written, whatever the log says: a plain one has checksums
+        of bodies only."""
+        sums, tail = queue.sums, queue.sums.tail
+        at = sums.block_lo(lo)
+        while at < hi:
+            end = tail.hi if at == tail.lo else sums.block_hi(at)
+            if sums.expected(at, tail) != sums.sum_of(at, queue.raw_units(at, end)):
+                return False
+            at = end
+        return not isinstance(self._log, Ledger)
+
+
+def _candidates(offset: int, direction: int) -> Iterator[int]:
+    for step in range(_NEIGHBOURS_MAX):
+        yield offset + direction * ((1 << step) - 1)

@@ -1,0 +1,275 @@
+"""The durable mark: how far the log is known to be durable, kept beside the log (S06).
+
+Owns the file `marks`: two slots with a checksum. Must not know how the log is synced. The mark is
+written after each sync of the log and never before, so it is never ahead of the truth. It is synced
+on an interval only, because a second sync in each round would almost double the latency of an
+append. What that buys: after a SIGKILL the mark is exact (the page cache is still there); after a
+power loss it is at most the interval behind, or exact with interval 0.
+
+Writes go to one slot until it is synced, then to the other. So the slot that was synced last is
+never being written, and whatever a power loss makes of the other, there is a good mark to read.
+Deviation: RocketMQ has no such mark; its checkpoint holds times and not positions.
+"""
+
+import os
+import struct
+import threading
+from dataclasses import dataclass
+from typing import Final, Self
+
+from store.checksum import crc32c
+from store.errors import CorruptionError, LayoutError
+from store.files.failpoints import hit
+from store.files.file_system import FileSystem
+from store.files.staging import TEMPORARY_SUFFIX
+
+FILE_NAME: Final = "marks"
+_MAGIC: Final = 0x514C4D31  # "QLM1"
+UNKNOWN_COUNT: Final = -1
+_BODY: Final = struct.Struct(">IIqqqqqqq")  # Magic, zero, sequence, the six fields of a mark.
+_CRC: Final = struct.Struct(">I")
+SLOT_SIZE_BYTES: Final = _BODY.size + _CRC.size
+SLOT_AT: Final = (0, 4096)  # Two pages, so that no device writes both slots at once.
+FILE_SIZE_BYTES: Final = 8192
+assert SLOT_SIZE_BYTES == 68
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What is known about the log. Positions are bytes of the log.
+
+    `durable_position` and `durable_index` (-1 = none): everything before the position, and up to
+    and including the index, is durable. `dispatched_position`: the derived files hold everything
+    before it, in page cache at least, so it counts only while the machine stays up.
+    `dispatched_durable_position`: the same, durably. The item counts say how much the derived files
+    held then (see Dispatcher.built), UNKNOWN_COUNT when nobody knows: a queue file that lost units
+    would else look like a shorter queue, and its offsets would be given out twice.
+    """
+
+    durable_position: int = 0
+    durable_index: int = -1
+    dispatched_position: int = 0
+    dispatched_durable_position: int = 0
+    dispatched_item_count: int = UNKNOWN_COUNT
+    dispatched_durable_item_count: int = UNKNOWN_COUNT
+
+    def __post_init__(self) -> None:
+        """Check what must hold between the fields."""
+        assert self.durable_position >= 0, f"durable position {self.durable_position}"
+        assert self.durable_index >= -1, f"durable index {self.durable_index}"
+        assert 0 <= self.dispatched_durable_position <= self.dispatched_position, (
+            f"dispatched {self.dispatched_position}, durably {self.dispatched_durable_position}"
+        )
+
+    def cut_to(self, position: int, index: int) -> "Mark":
+        """Return the mark of a log that ends at `position`, after entry `index`."""
+        is_built = self.dispatched_position <= position
+        is_built_durably = self.dispatched_durable_position <= position
+        return Mark(
+            min(self.durable_position, position),
+            min(self.durable_index, index),
+            min(self.dispatched_position, position),
+            min(self.dispatched_durable_position, position),
+            self.dispatched_item_count if is_built else UNKNOWN_COUNT,
+            self.dispatched_durable_item_count if is_built_durably else UNKNOWN_COUNT,
+        )
+
+    @property
+    def positions(self) -> tuple[int, int, int, int]:
+        """What only a cut may take back."""
+        return (
+            self.durable_position,
+            self.durable_index,
+            self.dispatched_position,
+            self.dispatched_durable_position,
+        )
+
+
+class DurableMark:
+    """The open file. Any thread may call; a lock of its own orders the writes."""
+
+    def __init__(self, fs: FileSystem, path: str, fd: int, interval_ms: int) -> None:
+        self._fs, self._path, self._fd = fs, path, fd
+        self._interval_ms = interval_ms
+        self._lock = threading.Lock()
+        self._synced_ms: int | None = None
+        self._dirty = False
+        self._mark = Mark()
+        self._sequence = 0
+        self._slot = 0  # Where the next write goes; the other one is synced.
+
+    @classmethod
+    def open(cls, fs: FileSystem, directory: str, *, interval_ms: int, log_is_empty: bool) -> Self:
+        """Open the marks of a store, or make them when the log is empty.
+
+        `interval_ms` 0 syncs each mark as it is published. Raises LayoutError when the file is
+        missing although there is a log (`create` makes one on purpose), and CorruptionError when no
+        slot can be read although there is a log.
+        """
+        path = os.path.join(directory, FILE_NAME)
+        if not os.path.exists(path):
+            if not log_is_empty:
+                raise LayoutError(path, "the marks of the log beside it", "no such file")
+            return cls.create(fs, directory, Mark(), interval_ms=interval_ms)
+        fd = fs.open(path)
+        mark = cls(fs, path, fd, interval_ms)
+        try:
+            if mark._load(log_is_empty):
+                return mark
+        except BaseException:
+            fs.close(fd)
+            raise
+        fs.close(fd)
+        return cls.create(fs, directory, Mark(), interval_ms=interval_ms)
+
+    @classmethod
+    def create(cls, fs: FileSystem, directory: str, mark: Mark, *, interval_ms: int) -> Self:
+        """Make the file, replacing what is there, with `mark` in both slots, durably.
+
+        For a new store, and for one whose marks were lost and whose log was checked as a whole.
+        """
+        path = os.path.join(directory, FILE_NAME)
+        temporary = path + TEMPORARY_SUFFIX
+        if os.path.exists(temporary):
+            fs.unlink(temporary)
+        fd = fs.open(temporary, create=True)
+        try:
+            fs.write_at(fd, temporary, 0, bytes(FILE_SIZE_BYTES))
+            for sequence, at in enumerate(SLOT_AT, 1):
+                fs.write_at(fd, temporary, at, _encode(sequence, mark))
+            fs.sync(fd, temporary)
+            fs.rename(temporary, path)
+            fs.sync_directory(directory)
+        except BaseException:
+            fs.close(fd)
+            raise
+        made = cls(fs, path, fd, interval_ms)
+        made._mark, made._sequence, made._slot = mark, len(SLOT_AT), 0
+        return made
+
+    def _load(self, log_is_empty: bool) -> bool:
+        """Read the better slot; return False when none is good and there is no log to guard."""
+        size_bytes = min(self._fs.size_bytes(self._fd), FILE_SIZE_BYTES)
+        data = self._fs.read_at(self._fd, self._path, 0, size_bytes)
+        found = [(*slot, n) for n, at in enumerate(SLOT_AT) if (slot := decode_slot(data, at))]
+        if not found:
+            if log_is_empty:
+                return False
+            raise CorruptionError(
+                self._path, 0, "durable mark", "one good slot of two", "none with a good checksum"
+            )
+        self._sequence, self._mark, good = max(found, key=lambda f: f[0])
+        # A bad slot is written first, so that two good ones are there again soon. The good slot may
+        # be in the page cache only, after a SIGKILL: sync it before the other one is touched.
+        self._slot = 1 - good
+        self._fs.sync(self._fd, self._path)
+        return True
+
+    @property
+    def mark(self) -> Mark:
+        """The mark that was published last."""
+        return self._mark
+
+    def publish(
+        self,
+        *,
+        durable_position: int,
+        durable_index: int,
+        dispatched_position: int,
+        dispatched_durable_position: int,
+        dispatched_item_count: int = UNKNOWN_COUNT,
+        dispatched_durable_item_count: int = UNKNOWN_COUNT,
+        now_ms: int,
+    ) -> None:
+        """Write what has become true; in page cache on return, durable with interval 0.
+
+        Call it after the log was synced up to `durable_position`, and before anybody is told.
+        Nothing may fall: a cut is announced by `lower`. `now_ms` is monotonic. Raises
+        FileSystemError or SyncFailedError: stop the process.
+        """
+        new = Mark(
+            durable_position,
+            durable_index,
+            dispatched_position,
+            dispatched_durable_position,
+            dispatched_item_count,
+            dispatched_durable_item_count,
+        )
+        with self._lock:
+            for old_value, new_value in zip(self._mark.positions, new.positions, strict=True):
+                assert new_value >= old_value, f"the mark falls from {self._mark} to {new}"
+            if new != self._mark:
+                self._write(new)
+            if self._interval_ms == 0:
+                self._sync(now_ms)
+
+    def lower(self, position: int, index: int) -> None:
+        """Take back what lies beyond a cut of the log, durably; call it before the log is cut.
+
+        `index` is the last entry that stays (-1 for none, or in a log without entries). Raises
+        FileSystemError or SyncFailedError; do not cut then.
+        """
+        with self._lock:
+            new = self._mark.cut_to(position, index)
+            if new != self._mark:
+                self._write(new)
+            self._sync(self._synced_ms)
+            # The other slot is older but may lie higher: it must not be found after a bad sector.
+            self._write(new)
+            self._sync(self._synced_ms)
+
+    def maybe_sync(self, now_ms: int) -> bool:
+        """Sync the mark if it is older than the interval; return whether it did."""
+        with self._lock:
+            last_ms = self._synced_ms
+            if not self._dirty or (last_ms is not None and now_ms - last_ms < self._interval_ms):
+                return False
+            self._sync(now_ms)
+            return True
+
+    def close(self) -> None:
+        """Sync the mark and release the file. Raises SyncFailedError."""
+        with self._lock:
+            try:
+                self._sync(self._synced_ms)
+            finally:
+                self._fs.close(self._fd)
+
+    def _write(self, mark: Mark) -> None:
+        hit("durable_mark.write")
+        self._fs.write_at(
+            self._fd, self._path, SLOT_AT[self._slot], _encode(self._sequence + 1, mark)
+        )
+        self._sequence += 1
+        self._mark, self._dirty = mark, True
+
+    def _sync(self, now_ms: int | None) -> None:
+        if self._dirty:
+            self._fs.sync(self._fd, self._path)
+            self._dirty = False
+            self._slot = 1 - self._slot
+        self._synced_ms = now_ms
+
+
+def _encode(sequence: int, mark: Mark) -> bytes:
+    # By hand: `astuple` copies deeply, which took half of a sync in memory.
+    body = _BODY.pack(
+        _MAGIC,
+        0,
+        sequence,
+        *mark.positions,
+        mark.dispatched_item_count,
+        mark.dispatched_durable_item_count,
+    )
+    return body + _CRC.pack(crc32c(body))
+
+
+def decode_slot(data: bytes, at: int) -> tuple[int, Mark] | None:
+    """Return (sequence, mark) of a slot, None when it is torn, garbage or was never written."""
+    body, crc = data[at : at + _BODY.size], data[at + _BODY.size : at + SLOT_SIZE_BYTES]
+    if len(crc) != _CRC.size or _CRC.unpack(crc)[0] != crc32c(body):
+        return None
+    magic, _, sequence, *values = _BODY.unpack(body)
+    if magic != _MAGIC or min(values[0], values[3]) < 0 or values[1] < -1 or values[3] > values[2]:
+        return None
+    return sequence, Mark(*values)

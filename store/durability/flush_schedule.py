@@ -1,0 +1,99 @@
+"""When the timed flush and the commit are due: a pure function of a clock and some positions.
+
+Owns the intervals; must not know threads or files. Apart from `store.durability.flush` so that
+every rule is tested without a thread and without waiting. Source: RocketMQ FlushRealTimeService,
+CommitRealTimeService, DefaultMappedFile#isAbleToFlush; storage-formats 5.1, 5.4.
+"""
+
+from dataclasses import dataclass
+from typing import Self
+
+from store import format as fmt
+from store.config import StoreConfig
+
+
+@dataclass(frozen=True, slots=True)
+class FlushRules:
+    """The settings of `StoreConfig` that decide when to flush. Intervals in milliseconds."""
+
+    file_size_bytes: int
+    interval_ms: int
+    least_pages: int
+    """Fewer new pages than this are left for the thorough flush; 0 flushes any byte."""
+    thorough_interval_ms: int
+    settle_interval_ms: int
+    """How often the sink is called when nothing happens."""
+    commit_interval_ms: int
+    commit_least_pages: int
+    commit_thorough_interval_ms: int
+
+    @classmethod
+    def from_config(cls, config: StoreConfig) -> Self:
+        """Take the rules from the store's settings.
+
+        With flush=sync the timed flush only picks up what nobody asked for, so any byte counts.
+        """
+        return cls(
+            file_size_bytes=config.file_size_bytes,
+            interval_ms=config.flush_interval_ms,
+            least_pages=config.flush_least_pages if config.flush == "async" else 0,
+            thorough_interval_ms=config.flush_thorough_interval_ms,
+            settle_interval_ms=config.durable_mark_interval_ms,
+            commit_interval_ms=config.commit_interval_ms,
+            commit_least_pages=config.commit_least_pages,
+            commit_thorough_interval_ms=config.commit_thorough_interval_ms,
+        )
+
+
+class FlushSchedule:
+    """Keeps when each thing was last looked at. All times are monotonic milliseconds."""
+
+    def __init__(self, rules: FlushRules, now_ms: int) -> None:
+        self._rules = rules
+        self._looked_ms = self._thorough_ms = now_ms
+        self._commit_looked_ms = self._commit_thorough_ms = now_ms
+        self._settled_ms = now_ms
+
+    def wait_ms(self, now_ms: int, has_pool: bool) -> int:
+        """Return how long nothing is due, 0 or less when something is."""
+        rules = self._rules
+        due_ms = min(
+            self._looked_ms + max(1, rules.interval_ms),
+            self._settled_ms + max(1, rules.settle_interval_ms or rules.interval_ms),
+        )
+        if has_pool:
+            due_ms = min(due_ms, self._commit_looked_ms + max(1, rules.commit_interval_ms))
+        return due_ms - now_ms
+
+    def settled(self, now_ms: int) -> None:
+        """Note that the sink was called."""
+        self._settled_ms = now_ms
+
+    def is_flush_due(self, now_ms: int, max_position: int, flushed_position: int) -> bool:
+        """Say whether the timer wants a sync now; asking after the interval restarts it."""
+        rules = self._rules
+        if now_ms < self._looked_ms + rules.interval_ms:
+            return False
+        self._looked_ms = now_ms
+        least_pages = rules.least_pages
+        if now_ms >= self._thorough_ms + rules.thorough_interval_ms:
+            self._thorough_ms, least_pages = now_ms, 0
+        return self._is_enough(max_position, flushed_position, least_pages)
+
+    def is_commit_due(self, now_ms: int, wrote_position: int, committed_position: int) -> bool:
+        """Say whether the timer wants a commit now; asking after the interval restarts it."""
+        rules = self._rules
+        if now_ms < self._commit_looked_ms + rules.commit_interval_ms:
+            return False
+        self._commit_looked_ms = now_ms
+        least_pages = rules.commit_least_pages
+        if now_ms >= self._commit_thorough_ms + rules.commit_thorough_interval_ms:
+            self._commit_thorough_ms, least_pages = now_ms, 0
+        return self._is_enough(wrote_position, committed_position, least_pages)
+
+    def _is_enough(self, hi: int, lo: int, least_pages: int) -> bool:
+        if hi // self._rules.file_size_bytes > lo // self._rules.file_size_bytes:
+            return True  # A file is full: its rest cannot grow any more.
+        if least_pages:
+            return hi // fmt.PAGE_SIZE_BYTES - lo // fmt.PAGE_SIZE_BYTES >= least_pages
+        return hi > lo

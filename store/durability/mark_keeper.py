@@ -1,0 +1,63 @@
+"""Keeps the durable mark true while the log is synced and dispatched by different threads.
+
+Owns the order "log synced, mark written, caller told" and the one place where both halves of the
+mark meet; must not know how either is done. Source: fault-matrix S06.
+"""
+
+import threading
+from collections.abc import Callable
+
+from store.derived.dispatch import Built
+from store.durability.durable_mark import DurableMark
+
+
+class MarkKeeper:
+    """A `RoundSink` of the flush thread; the maintenance thread reports the derived files."""
+
+    def __init__(self, mark: DurableMark, last_index: Callable[[int], int]) -> None:
+        """`last_index(position)`: index of the last entry that ends at or before a position."""
+        self._mark, self._last_index = mark, last_index
+        self._lock = threading.Lock()
+
+    def on_synced(self, flushed_position: int) -> None:
+        """The log is durable up to here; write it down before anybody is told."""
+        with self._lock:
+            now = self._mark.mark
+            self._mark.publish(
+                durable_position=max(flushed_position, now.durable_position),
+                durable_index=max(self._last_index(flushed_position), now.durable_index),
+                dispatched_position=now.dispatched_position,
+                dispatched_durable_position=now.dispatched_durable_position,
+                dispatched_item_count=now.dispatched_item_count,
+                dispatched_durable_item_count=now.dispatched_durable_item_count,
+                now_ms=0,
+            )
+
+    def on_settled(self, now_ms: int) -> None:
+        """Sync the mark itself when its interval has passed."""
+        self._mark.maybe_sync(now_ms)
+
+    def lower(self, position: int, index: int) -> None:
+        """Take back what lies beyond a cut, durably, before the log is cut; no mark is written
+        beside it. Errors as DurableMark.lower."""
+        with self._lock:
+            self._mark.lower(position, index)
+
+    def on_dispatched(self, built: Built, durable: Built) -> None:
+        """The derived files are `built`, and were `durable` at the last sync of theirs."""
+        with self._lock:
+            now = self._mark.mark
+            # Somebody who began earlier may come later, with less.
+            if built.position < now.dispatched_position:
+                built = Built(now.dispatched_position, now.dispatched_item_count)
+            if durable.position < now.dispatched_durable_position:
+                durable = Built(now.dispatched_durable_position, now.dispatched_durable_item_count)
+            self._mark.publish(
+                durable_position=now.durable_position,
+                durable_index=now.durable_index,
+                dispatched_position=built.position,
+                dispatched_durable_position=durable.position,
+                dispatched_item_count=built.item_count,
+                dispatched_durable_item_count=durable.item_count,
+                now_ms=0,
+            )

@@ -1,0 +1,500 @@
+"""One fixed-size file of a rolling sequence: appended through a map, read as copies or views.
+
+Owns the file's descriptor, its map and its three positions; must not know what the bytes mean. All
+positions are absolute, in the byte space of the whole sequence. Only the file that is being written
+is mapped; sealed files are read with `pread`, so a bad sector is an exception and not a SIGBUS
+(fault-matrix section 6). Views pin the file: a file that is deleted or closed under a view loses
+its name at once and its map with the last view. Source: RocketMQ DefaultMappedFile.
+
+Invariant: position <= flushed <= committed <= wrote <= end. Without a buffer, committed is wrote.
+"""
+
+import contextlib
+import mmap
+import os
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Final
+
+from store import format as fmt
+from store.errors import ClosedError, LayoutError, PositionRangeError
+from store.files import page_memory
+from store.files.failpoints import hit
+from store.files.file_system import FileSystem
+from store.files.staging import stage, staged_path
+from store.files.zeros import CHUNK_SIZE_BYTES, ZEROS, zero_range
+
+_WARM_UP_SYNC_BYTES: Final = 16 * CHUNK_SIZE_BYTES  # As RocketMQ: small bursts beside log syncs.
+
+
+class View:
+    """A read-only window on the bytes of a file, valid until `release` or the end of `with`.
+
+    The file cannot be unmapped under it: close and delete wait for the last view.
+    """
+
+    __slots__ = ("_file", "data")
+
+    def __init__(self, file: "MappedFile", data: memoryview) -> None:
+        self._file: MappedFile | None = file
+        self.data = data
+
+    def release(self) -> None:
+        """Give the bytes back; `data` must not be used any more. May be called twice."""
+        file, self._file = self._file, None
+        if file is not None:
+            self.data.release()
+            file.drop()
+
+    def __enter__(self) -> memoryview:
+        return self.data
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()
+
+
+class MappedFile:
+    """One file. The owner serialises append, commit, sync and truncate; reads come from anywhere.
+
+    A sync may run on another thread beside appends: it covers what was written before it began.
+    """
+
+    __slots__ = (
+        "_buffer",
+        "_closed",
+        "_fd",
+        "_fs",
+        "_holds",
+        "_lock",
+        "_map",
+        "_target",
+        "committed_position",
+        "end_position",
+        "flushed_position",
+        "path",
+        "position",
+        "size_bytes",
+        "wrote_position",
+    )
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        path: str,
+        position: int,
+        size_bytes: int,
+        fd: int,
+        buffer: memoryview | None = None,
+    ) -> None:
+        self._fs, self.path, self._fd = fs, path, fd
+        self.position: Final = position
+        self.size_bytes: Final = size_bytes
+        self.end_position: Final = position + size_bytes
+        self.wrote_position = position  # Moved by the writer only, after the bytes are in place.
+        self.committed_position = position
+        self.flushed_position = position
+        self._buffer = buffer  # From the transient pool; writes go there and not to the map.
+        self._map: mmap.mmap | None = None
+        self._target: memoryview | None = None
+        self._holds = 0
+        self._closed = False
+        self._lock = threading.Lock()  # Guards _holds, _closed and the teardown.
+
+    # --- Writing ---
+
+    @property
+    def free_bytes(self) -> int:
+        """Bytes between the write position and the end of the file."""
+        return self.end_position - self.wrote_position
+
+    def append(self, data: bytes | memoryview) -> int:
+        """Copy `data` to the write position and return where it landed. Not durable yet.
+
+        The caller has checked that it fits. Other threads see the bytes only once all are there.
+        """
+        target = self._target or self._open_target()
+        position = self.wrote_position
+        at = position - self.position
+        hi = at + len(data)
+        assert hi <= self.size_bytes, f"{self.path}: append up to {hi} of {self.size_bytes}"
+        target[at:hi] = data
+        self.wrote_position = position + len(data)
+        if self._buffer is None:
+            self.committed_position = self.wrote_position
+        return position
+
+    def finish(self, data: bytes) -> None:
+        """Append `data` as the last of the file; the rest reads as zeros, as a fresh file does.
+
+        One step for whoever reads or commits meanwhile: no position between them is ever seen, and
+        nobody goes on from the middle of a blank.
+        """
+        position = self.wrote_position
+        target = self._target or self._open_target()
+        at = position - self.position
+        assert len(data) <= self.free_bytes, f"{self.path}: {len(data)} bytes do not fit at {at}"
+        target[at : at + len(data)] = data
+        self.wrote_position = self.end_position
+        if self._buffer is None:
+            self.committed_position = self.end_position
+
+    def _open_target(self) -> memoryview:
+        if self._closed:
+            raise ClosedError(self.path)
+        self._target = self._buffer if self._buffer is not None else memoryview(self._mapped())
+        return self._target
+
+    def _mapped(self) -> mmap.mmap:
+        with self._lock:
+            if self._closed and not self._holds:
+                raise ClosedError(self.path)
+            if self._map is None:
+                self._map = self._fs.map(self._fd, self.path, self.size_bytes)
+            return self._map
+
+    def commit(self) -> memoryview | None:
+        """Copy what the write buffer holds beyond the committed position into the page cache.
+
+        Returns the buffer when the file is complete and does not need it any more, else None.
+        Does nothing without a write buffer. Raises StoreFullError or FileSystemError.
+        """
+        buffer = self._buffer
+        if buffer is None:
+            return None
+        lo, hi = self.committed_position, self.wrote_position
+        if lo < hi:
+            with buffer[lo - self.position : hi - self.position] as part:
+                self._fs.write_at(self._fd, self.path, lo - self.position, part)
+            self.committed_position = hi
+        if self.committed_position < self.end_position:
+            return None
+        self._buffer = self._target = None
+        return buffer
+
+    def give_buffer(self, buffer: memoryview) -> None:
+        """Let writes of this fresh file go to `buffer`, of the file's size and all zero."""
+        assert self.wrote_position == self.position, f"{self.path} has been written to"
+        assert len(buffer) == self.size_bytes, f"{self.path}: buffer of {len(buffer)} bytes"
+        self._buffer, self._target = buffer, None
+
+    def take_buffer(self) -> memoryview | None:
+        """Detach the write buffer after a final commit, so that writes go to the map from now."""
+        assert self.committed_position == self.wrote_position, f"{self.path}: uncommitted bytes"
+        buffer, self._buffer, self._target = self._buffer, None, None
+        return buffer
+
+    def sync(self) -> int:
+        """Make all committed bytes durable and return the position up to which they are.
+
+        Raises SyncFailedError, after which the process must stop: `flushed_position` is unchanged.
+        """
+        hi = self.committed_position
+        self.hold()
+        try:
+            self._fs.sync(self._fd, self.path)
+        finally:
+            self.drop()
+        assert self.flushed_position <= hi, f"{self.path}: flushed ran ahead of committed"
+        self.flushed_position = hi
+        return hi
+
+    def seal(self) -> None:
+        """Unmap a file that is complete; it is read with `pread` from now on."""
+        assert self.committed_position == self.end_position, f"{self.path} is not complete"
+        with self._lock:
+            if not self._holds and not self._closed:
+                self._unmap()
+
+    # --- Reading ---
+
+    def read(self, position: int, size_bytes: int) -> bytes:
+        """Return a copy of committed bytes.
+
+        Raises PositionRangeError outside of them, ClosedError once the file is gone, and
+        FileSystemError when the disk cannot read.
+        """
+        if not self.position <= position <= position + size_bytes <= self.committed_position:
+            raise PositionRangeError(
+                "position", position + size_bytes, self.position, self.committed_position
+            )
+        at = position - self.position
+        mapped = self._map
+        if mapped is not None and self._buffer is None:
+            try:
+                return mapped[at : at + size_bytes]
+            except ValueError:  # Sealed by another thread this moment: read it as a sealed file.
+                pass
+        self.hold()
+        try:
+            return self._fs.read_at(self._fd, self.path, at, size_bytes)
+        finally:
+            self.drop()
+
+    def read_any(self, position: int, size_bytes: int) -> bytes:
+        """Copy bytes of the file that need not be written yet; for checks. Errors as `read`."""
+        assert self.position <= position <= self.end_position - size_bytes, f"{self.path}: read"
+        self.hold()
+        try:
+            return self._fs.read_at(self._fd, self.path, position - self.position, size_bytes)
+        finally:
+            self.drop()
+
+    def forget_cached(self, position: int, size_bytes: int) -> None:
+        """Have the next read of durable bytes ask the disk. Raises ClosedError, FileSystemError."""
+        assert self.position <= position <= self.end_position - size_bytes, self.path
+        self.hold()
+        try:
+            self._fs.forget_cached(self._fd, self.path, position - self.position, size_bytes)
+        finally:
+            self.drop()
+
+    def view(self, position: int, size_bytes: int) -> View:
+        """Return a zero-copy window on committed bytes; errors as `read`."""
+        if not self.position <= position <= position + size_bytes <= self.committed_position:
+            raise PositionRangeError(
+                "position", position + size_bytes, self.position, self.committed_position
+            )
+        self.hold()
+        try:
+            at = position - self.position
+            return View(self, memoryview(self._mapped()).toreadonly()[at : at + size_bytes])
+        except BaseException:
+            self.drop()
+            raise
+
+    def hold(self) -> None:
+        """Keep descriptor and map alive until `drop`. Raises ClosedError when already closed."""
+        with self._lock:
+            if self._closed:
+                raise ClosedError(self.path)
+            self._holds += 1
+
+    def drop(self) -> None:
+        """End a `hold`; the last one tears a closed file down."""
+        with self._lock:
+            self._holds -= 1
+            assert self._holds >= 0, f"{self.path}: dropped more often than held"
+            if self._closed and not self._holds:
+                self._tear_down()
+
+    @property
+    def hold_count(self) -> int:
+        """How many views and running reads pin the file."""
+        return self._holds
+
+    def lock_memory(self) -> bool:
+        """Keep the map in RAM (mlock) until the file is sealed; return whether that worked.
+
+        May run beside reads and writes. Raises ClosedError.
+        """
+        self.hold()
+        try:
+            mapped = self._mapped()
+            return page_memory.lock_memory(mapped) and page_memory.will_need(mapped)
+        finally:
+            self.drop()
+
+    def overwrite(self, position: int, data: bytes) -> None:
+        """Put back damaged bytes, durably; maps and views show them. Errors as `commit`, `sync`."""
+        assert self._buffer is None, f"{self.path} has a write buffer"
+        assert self.position <= position <= self.committed_position - len(data), self.path
+        self.hold()
+        try:
+            self._fs.write_at(self._fd, self.path, position - self.position, data)
+            self._fs.sync(self._fd, self.path)
+        finally:
+            self.drop()
+
+    # --- End of life ---
+
+    def truncate(self, position: int, dirty_hi: int | None = None) -> None:
+        """Cut everything from `position` on: zero the rest of the file on disk, durably.
+
+        So old bytes can never revive (fault-matrix S07). The file keeps its size: a mapped file is
+        never shrunk. `dirty_hi` is where zeros are known to begin, by default the end of the file.
+        The caller stops writers.
+        """
+        assert self.position <= position <= self.end_position, f"{self.path}: cut at {position}"
+        assert self._buffer is None, f"{self.path}: a file with a write buffer is never cut"
+        hit("mapped_file.truncate")
+        hi = self.end_position if dirty_hi is None else min(dirty_hi, self.end_position)
+        self.hold()
+        try:
+            if position < hi:
+                base = self.position
+                zero_range(self._fs, self._fd, self.path, position - base, hi - base)
+            self.wrote_position = self.committed_position = position
+            self.flushed_position = min(self.flushed_position, position)
+        finally:
+            self.drop()
+
+    def dirty_hi(self, position: int) -> int:
+        """Return the byte after the last one, from `position` on, that is not zero."""
+        self.hold()
+        try:
+            hi = self.end_position
+            while hi > position:
+                lo = max(position, hi - CHUNK_SIZE_BYTES)
+                data = self._fs.read_at(self._fd, self.path, lo - self.position, hi - lo)
+                if data != (ZEROS if hi - lo == CHUNK_SIZE_BYTES else ZEROS[: hi - lo]):
+                    return lo + len(data.rstrip(b"\0"))
+                hi = lo
+            return position
+        finally:
+            self.drop()
+
+    def set_positions(self, position: int) -> None:
+        """Declare everything before `position` written and durable; for recovery only."""
+        assert self.position <= position <= self.end_position, f"{self.path}: set to {position}"
+        self.wrote_position = self.committed_position = self.flushed_position = position
+
+    def close(self) -> None:
+        """Release map and descriptor, now or with the last view. Syncs nothing."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            if not self._holds:
+                self._tear_down()
+
+    def delete(self) -> None:
+        """Remove the file's name and close it; views that are open keep their bytes."""
+        self._fs.unlink(self.path)
+        self.close()
+
+    def _tear_down(self) -> None:
+        self._unmap()
+        self._fs.close(self._fd)
+
+    def _unmap(self) -> None:
+        mapped, self._map = self._map, None
+        if self._target is not None and self._buffer is None:
+            self._target.release()
+        self._target = None
+        if mapped is not None:
+            # A slice that somebody took of a view may still be alive: the map then goes with it.
+            with contextlib.suppress(BufferError):
+                mapped.close()
+
+
+class PreparedFile:
+    """A file that is allocated, zero and durable, under a temporary name until it is published."""
+
+    __slots__ = ("_fd", "_fs", "_temporary", "path", "position", "size_bytes")
+
+    def __init__(self, fs: FileSystem, path: str, position: int, size_bytes: int, fd: int) -> None:
+        self._fs, self._fd = fs, fd
+        self._temporary = staged_path(*os.path.split(path))
+        self.path, self.position, self.size_bytes = path, position, size_bytes
+
+    def publish(self, buffer: memoryview | None = None, *, is_durable: bool = True) -> MappedFile:
+        """Give the file its final name, durably if asked; on an error it is discarded.
+
+        Raises FileSystemError or SyncFailedError."""
+        try:
+            self._fs.rename(self._temporary, self.path)
+            if is_durable:
+                self._fs.sync_directory(os.path.dirname(self.path))
+        except BaseException:
+            self.discard()
+            raise
+        return MappedFile(self._fs, self.path, self.position, self.size_bytes, self._fd, buffer)
+
+    def discard(self) -> None:
+        """Close the file and remove its temporary name."""
+        self._fs.close(self._fd)
+        _remove_partial(self._fs, self._temporary)
+
+
+def prepare_file(
+    fs: FileSystem,
+    directory: str,
+    position: int,
+    size_bytes: int,
+    *,
+    warm_up: bool,
+    is_cancelled: Callable[[], bool] = lambda: False,
+    is_urgent: Callable[[], bool] = lambda: False,
+) -> PreparedFile | None:
+    """Make the file that starts at `position` under a temporary name: allocated, zero, durable.
+
+    So a crash or a full disk never leaves a partial file that looks like a log file (fault-matrix
+    S10). With `warm_up` zeros are written through it, because a sync into allocated but unwritten
+    space can cost several times one into written space; once `is_urgent`, the rest stays unwritten,
+    because slow syncs are better than no file. Returns None when `is_cancelled` said so. Raises
+    StoreFullError or FileSystemError; nothing is left behind in either case.
+    """
+    path = os.path.join(directory, fmt.file_name(position))
+    temporary = stage(fs, directory, fmt.file_name(position))
+    fd = fs.open(temporary, create=True)
+    prepared = PreparedFile(fs, path, position, size_bytes, fd)
+    try:
+        fs.allocate(fd, temporary, size_bytes)
+        if warm_up:
+            for at in range(0, size_bytes, CHUNK_SIZE_BYTES):
+                if is_cancelled():
+                    prepared.discard()
+                    return None
+                if is_urgent():
+                    break
+                chunk_size_bytes = min(CHUNK_SIZE_BYTES, size_bytes - at)
+                fs.warm(fd, temporary, at, chunk_size_bytes)
+                if at % _WARM_UP_SYNC_BYTES == 0 and at:
+                    fs.sync(fd, temporary)
+        fs.sync(fd, temporary)
+    except BaseException:
+        prepared.discard()
+        raise
+    return prepared
+
+
+def create_file(
+    fs: FileSystem,
+    directory: str,
+    position: int,
+    size_bytes: int,
+    *,
+    warm_up: bool,
+    buffer: memoryview | None = None,
+) -> MappedFile:
+    """Make the file that starts at `position`, as `prepare_file`, under its final name.
+
+    Raises StoreFullError, FileSystemError or SyncFailedError; nothing is left behind.
+    """
+    prepared = prepare_file(fs, directory, position, size_bytes, warm_up=warm_up)
+    assert prepared is not None, "cancelled, and nobody could have"
+    return prepared.publish(buffer)
+
+
+def _remove_partial(fs: FileSystem, path: str) -> None:
+    if os.path.exists(path):
+        fs.unlink(path)
+
+
+def open_file(fs: FileSystem, directory: str, name: str, size_bytes: int) -> MappedFile:
+    """Open a file that exists, all of it counted as written until recovery says otherwise.
+
+    It is synced first: after a crash of the process its bytes may be in the page cache only, and
+    what recovery accepts must be durable. Raises LayoutError when its size is not the configured
+    one, SyncFailedError.
+    """
+    path = os.path.join(directory, name)
+    fd = fs.open(path)
+    found = fs.size_bytes(fd)
+    if found != size_bytes:
+        fs.close(fd)
+        raise LayoutError(path, f"{size_bytes} bytes", f"{found} bytes")
+    file = MappedFile(fs, path, int(name), size_bytes, fd)
+    try:
+        fs.sync(fd, path)
+    except BaseException:
+        file.close()
+        raise
+    file.set_positions(file.end_position)
+    return file

@@ -1,0 +1,32 @@
+"""Zeros: what a file holds where nothing was written, and how they get back there.
+
+Owns the size of a piece; must not know what a file is for.
+"""
+
+from typing import Final
+
+from store.files.file_system import FileSystem
+
+CHUNK_SIZE_BYTES: Final = 1024 * 1024
+ZEROS: Final = bytes(CHUNK_SIZE_BYTES)
+SYNC_SIZE_BYTES: Final = 64 * CHUNK_SIZE_BYTES
+"""Whoever writes much syncs as often as this. One sync of all of it would take so long on a slow
+disk that it could not be told from one that hangs."""
+
+
+def zero_range(fs: FileSystem, fd: int, path: str, lo: int, hi: int) -> None:
+    """Make the bytes [lo, hi) of a file zero, durably.
+
+    Reads are cheap and writes are not, so only chunks that hold something are written.
+    """
+    unsynced_bytes = 0
+    while lo < hi:
+        size_bytes = min(CHUNK_SIZE_BYTES, hi - lo)
+        zeros = ZEROS if size_bytes == CHUNK_SIZE_BYTES else ZEROS[:size_bytes]
+        if fs.read_at(fd, path, lo, size_bytes) != zeros:
+            fs.write_at(fd, path, lo, zeros)
+            unsynced_bytes += size_bytes
+        lo += size_bytes
+        if unsynced_bytes >= SYNC_SIZE_BYTES or (unsynced_bytes and lo >= hi):
+            fs.sync(fd, path)
+            unsynced_bytes = 0

@@ -1,0 +1,322 @@
+"""What is a good record, entry or blank, for the walk of a check, in either container.
+
+Owns the way from bytes to records, and the signs by which the next good bytes are found after
+damage; the checks themselves are those of append, recovery and followers (`store.record.check`,
+`store.ledger.entry`), so what one of them detects all of them detect. Must not know files, but for
+the blank, which may be larger than a read. Sources: storage-formats 1.4, 1.13, 7.1, 7.2.
+"""
+
+import re
+from typing import Final
+
+from store import format as fmt
+from store.checksum import crc32c
+from store.fsck.checks.log import READ_SIZE_BYTES, Records, Step
+from store.fsck.files import SCAN_SIZE_BYTES, Segments
+from store.fsck.types import Finding, Part, Severity
+from store.ledger.entry import KIND_DATA, KINDS, Link, Problem, chain_of, check_run, unpack_header
+from store.record.check import check_records
+
+_HEADER: Final = fmt.ENTRY_HEADER_SIZE_BYTES
+_UNIT: Final = fmt.INDEX_UNIT_SIZE_BYTES
+_KIND_AT: Final = 32
+_RECORD_MAGIC: Final = re.compile(
+    b"|".join(
+        re.escape(m.to_bytes(4, "big")) for m in (fmt.MAGIC_V1, fmt.MAGIC_V2, fmt.MAGIC_BLANK)
+    )
+)
+_ENTRY_MAGIC: Final = re.compile(rb"\x00\x00\x00\x01|\xff\xff\xff\xff")
+
+
+class PlainCheck:
+    """Records back to back. The bytes of a blank behind its eight are unspecified (1.4)."""
+
+    def __init__(self, *, require_property_crc: bool) -> None:
+        self.ends_with_blank = True
+        self.record_count = 0
+        self._require_property_crc = require_property_crc
+
+    def check(self, data: bytes, position: int, file_end: int) -> Step:
+        """Check records; a blank counts by its magic alone."""
+        checked = check_records(data, position, require_property_crc=self._require_property_crc)
+        if checked.end:
+            self.record_count += checked.record_count
+            whole = data if checked.end == len(data) else data[: checked.end]
+            return Step(checked.end, [Records(position, whole)], [], False, None)
+        if len(data) < fmt.BLANK_SIZE_BYTES_MIN:
+            problem = Problem(0, "blank", "8 bytes or more", f"{len(data)}")
+            return Step(0, [], [], False, problem)
+        size_bytes, magic = fmt.BLANK.unpack_from(data)
+        if magic == fmt.MAGIC_BLANK:
+            return Step(0, [], [], True, None)
+        if checked.problem is not None:
+            found = checked.problem
+            problem = Problem(found.at, found.field, found.expected, found.found)
+        else:
+            limits = f"{fmt.RECORD_SIZE_BYTES_MIN} to {len(data)}"
+            problem = Problem(0, "total size", limits, str(size_bytes))
+        return Step(0, [], [], False, problem)
+
+    def check_blank(self, segments: Segments, position: int, file_end: int) -> Problem | None:
+        """Check that it has the size of what is left of the file."""
+        room = file_end - position
+        size_bytes = fmt.BLANK.unpack(segments.read(position, fmt.BLANK.size))[0]
+        return None if size_bytes == room else Problem(0, "blank size", f"{room}", f"{size_bytes}")
+
+    def is_blank_proven(self, segments: Segments, position: int, file_end: int) -> bool:
+        """A blank by its magic, and the next file begins with a record."""
+        if fmt.BLANK.unpack(segments.read(position, fmt.BLANK.size))[1] != fmt.MAGIC_BLANK:
+            return False
+        size_bytes = min(segments.file_size_bytes, READ_SIZE_BYTES)
+        following = segments.read(file_end, size_bytes)
+        return self.is_good(following, file_end, file_end + segments.file_size_bytes)
+
+    def find(self, data: bytes, lo: int, position: int, file_end: int) -> int:
+        """Look for a magic whose record says that it belongs there, or a blank of that size."""
+        for match in _RECORD_MAGIC.finditer(data, lo + 4):
+            at = match.start() - 4
+            if match[0] == fmt.MAGIC_BLANK.to_bytes(4, "big"):
+                is_right = fmt.INT32.unpack_from(data, at)[0] == file_end - position - at
+            else:
+                offset_at = at + fmt.PHYSICAL_OFFSET_AT
+                own = data[offset_at : offset_at + 8]
+                is_right = len(own) < 8 or int.from_bytes(own, "big") == position + at
+            if is_right:
+                return at
+        return -1
+
+    def is_good(self, data: bytes, position: int, file_end: int) -> bool:
+        """A whole record, or a blank of the right size."""
+        checked = check_records(data, position, require_property_crc=self._require_property_crc)
+        return checked.end > 0 or 0 < checked.blank_size_bytes == file_end - position
+
+    def lose(self) -> None:
+        """Records do not know what is before them."""
+
+
+class LedgerCheck:
+    """Entries with their chain, the records in them, and the index units beside them."""
+
+    def __init__(self, data: Segments, index: Segments, link: Link) -> None:
+        """`link` is the entry before the first one; the files are named in findings only."""
+        self.ends_with_blank = False
+        self.record_count = 0
+        self.entry_count = 0
+        self.link = link
+        """The last good entry; of its chain only if nothing is lost."""
+        self._data, self.index = data, index
+        self._is_lost = False
+        self._lost_chains: tuple[int, ...] = ()
+
+    def check(self, data: bytes, position: int, file_end: int) -> Step:
+        """Check entries, the records of each, and the index units of all of them."""
+        if self._is_lost:
+            return self._check_lost(data, position, file_end)
+        first_index = self.link.entry_index + 1
+        run = check_run(data, position, self.link, file_end_position=file_end)
+        problem = run.problem
+        if run.end:
+            problem = None  # The next step begins there.
+        elif problem is None and not run.is_blank:
+            problem = Problem(4, "size", f"at most {len(data)}", f"{data[4:8].hex()} (hex)")
+        if problem is not None:
+            self._note_chains(data)
+        self.link = run.link
+        self.entry_count += run.entry_count
+        records, findings = self._records(data, position, run.units)
+        findings += compare_units(self.index, first_index, run.units)
+        return Step(run.end, records, findings, run.is_blank and not run.end, problem)
+
+    def _note_chains(self, data: bytes) -> None:
+        """Remember what the chain of a bad entry may be: as stored, or as computed."""
+        if len(data) >= _HEADER:
+            computed = chain_of(self.link.chain_crc, data[:_HEADER])
+            self._lost_chains = (unpack_header(data).chain_crc, computed)
+
+    def _check_lost(self, data: bytes, position: int, file_end: int) -> Step:
+        """Check the first entry behind damage by all that needs no entry before; then go on."""
+        if data[:4] == b"\xff\xff\xff\xff":
+            return Step(0, [], [], True, None)
+        size_bytes = self._entry_size(data, position, file_end)
+        if not size_bytes:
+            return Step(0, [], [], False, Problem(0, "header", "of an entry", data[:8].hex()))
+        header = unpack_header(data)
+        findings = []
+        if not any(chain_of(c, data[:_HEADER]) == header.chain_crc for c in self._lost_chains):
+            path, at = self._data.place(position + fmt.ENTRY_CHAIN_CRC_AT)
+            findings = [
+                Finding(
+                    path,
+                    at,
+                    "chain CRC",
+                    "that of the entry before",
+                    "not provable: the entry before is lost",
+                    Severity.DAMAGE,
+                    Part.LOG,
+                    position,
+                )
+            ]
+        self._is_lost = False
+        self.link = Link(header.entry_index, header.term, header.chain_crc)
+        self.entry_count += 1
+        unit = fmt.INDEX_UNIT.pack(
+            fmt.ENTRY_MAGIC, position, size_bytes, header.entry_index, header.term
+        )
+        records, more = self._records(data, position, unit)
+        findings += [*more, *compare_units(self.index, header.entry_index, unit)]
+        return Step(size_bytes, records, findings, False, None)
+
+    def _records(
+        self, data: bytes, position: int, units: bytes
+    ) -> tuple[list[Records], list[Finding]]:
+        """Return the records of whole entries, and entries whose body is not records."""
+        records: list[Records] = []
+        findings: list[Finding] = []
+        for _, own, size_bytes, index, _ in fmt.INDEX_UNIT.iter_unpack(units):
+            at = own - position
+            if fmt.INT32.unpack_from(data, at + _KIND_AT)[0] != KIND_DATA:
+                continue
+            body, first = data[at + _HEADER : at + size_bytes], own + _HEADER
+            checked = check_records(body, first)
+            if checked.end:
+                self.record_count += checked.record_count
+                whole = body if checked.end == len(body) else body[: checked.end]
+                records.append(Records(first, whole))
+            if checked.end != len(body) or not body:
+                problem = checked.problem
+                bad_at = first + (problem.at if problem else checked.end)
+                path, byte = self._data.place(bad_at)
+                findings.append(
+                    Finding(
+                        path,
+                        byte,
+                        f"record of entry {index}: {problem.field if problem else 'size'}",
+                        problem.expected if problem else "whole records",
+                        problem.found if problem else f"{len(body) - checked.end} bytes more",
+                        Severity.DAMAGE,
+                        Part.LOG,
+                        own,
+                    )
+                )
+        return records, findings
+
+    def check_blank(self, segments: Segments, position: int, file_end: int) -> Problem | None:
+        """Check magic, size and that all the rest is zero."""
+        room = file_end - position
+        if room < fmt.BLANK_SIZE_BYTES_MIN:
+            return Problem(0, "blank", f"{fmt.BLANK_SIZE_BYTES_MIN} bytes or more", str(room))
+        magic, size_bytes = fmt.ENTRY_BLANK.unpack(segments.read(position, fmt.ENTRY_BLANK.size))
+        if magic != fmt.ENTRY_MAGIC_BLANK:
+            return Problem(0, "magic", str(fmt.ENTRY_MAGIC_BLANK), str(magic))
+        if size_bytes != room:
+            return Problem(4, "blank size", str(room), str(size_bytes))
+        dirty = segments.first_dirty(position + fmt.ENTRY_BLANK.size, file_end)
+        return None if dirty is None else Problem(dirty - position, "pad", "0", "not 0")
+
+    def is_blank_proven(self, segments: Segments, position: int, file_end: int) -> bool:
+        """The first entry of the next file chains to the last good one: nothing was between."""
+        if self._is_lost:
+            return False
+        size_bytes = min(segments.file_size_bytes, READ_SIZE_BYTES)
+        data = segments.read(file_end, size_bytes)
+        next_end = file_end + segments.file_size_bytes
+        return check_run(data, file_end, self.link, file_end_position=next_end).end > 0
+
+    def find(self, data: bytes, lo: int, position: int, file_end: int) -> int:
+        """Look for a magic whose entry says that it belongs there, or a blank of that size."""
+        for match in _ENTRY_MAGIC.finditer(data, lo):
+            at = match.start()
+            if match[0] == b"\xff\xff\xff\xff":
+                is_right = data[at + 4 : at + 8] == (file_end - position - at).to_bytes(4, "big")
+            else:
+                own = data[at + 24 : at + 32]
+                is_right = len(own) < 8 or int.from_bytes(own, "big") == position + at
+            if is_right:
+                return at
+        return -1
+
+    def is_good(self, data: bytes, position: int, file_end: int) -> bool:
+        """A whole entry with the right body, or a blank without anything in it."""
+        if data[:4] == b"\xff\xff\xff\xff":
+            return len(data) == file_end - position and data.count(0, 8) == len(data) - 8
+        return self._entry_size(data, position, file_end) > 0
+
+    def _entry_size(self, data: bytes, position: int, file_end: int) -> int:
+        """Return the size of the entry that `data` begins with; 0 when it cannot be a good one."""
+        if len(data) < _HEADER:
+            return 0
+        header = unpack_header(data)
+        size_bytes = header.size_bytes
+        is_entry = (
+            header.magic == fmt.ENTRY_MAGIC
+            and header.position == position
+            and size_bytes == header.body_size_bytes + _HEADER
+            and _HEADER <= size_bytes <= min(len(data), fmt.ENTRY_SIZE_BYTES_MAX)
+            and position + size_bytes + fmt.BLANK_SIZE_BYTES_MIN <= file_end
+            and header.entry_index > self.link.entry_index
+            and header.term >= self.link.term
+            and header.kind in KINDS
+            and crc32c(data[_HEADER:size_bytes]) == header.body_crc
+        )
+        return size_bytes if is_entry else 0
+
+    def lose(self) -> None:
+        """The chain is broken; the next entry is believed by its own fields and body."""
+        self._is_lost = True
+
+
+def compare_units(index: Segments, first_index: int, units: bytes) -> list[Finding]:
+    """Compare the ledger's index with the units that the data prove; name each that differs."""
+    found: list[Finding] = []
+    at = 0
+    while at < len(units):
+        position = first_index * _UNIT + at
+        left = index.file_size_bytes - position % index.file_size_bytes
+        part = units[at : at + left]
+        if not index.position <= position < index.end_position:
+            path, byte = index.place(position)
+            number = first_index + at // _UNIT
+            return [*found, _unit_finding(path, byte, number, "a unit", "no file")]
+        stored = index.read(position, len(part))
+        if stored != part:
+            for lo in range(0, len(part), _UNIT):
+                one, other = part[lo : lo + _UNIT], stored[lo : lo + _UNIT]
+                if one != other:
+                    path, byte = index.place(position + lo)
+                    byte += next(n for n in range(_UNIT) if one[n] != other[n])
+                    number = first_index + (at + lo) // _UNIT
+                    found.append(_unit_finding(path, byte, number, one.hex(), other.hex()))
+        at += len(part)
+    return found
+
+
+def _unit_finding(path: str, at: int, number: int, expected: str, found: str) -> Finding:
+    field = f"index unit of entry {number}"
+    return Finding(path, at, field, expected, found, Severity.DERIVED, Part.LEDGER_INDEX)
+
+
+def check_other_units(index: Segments, lo_index: int, hi_index: int) -> list[Finding]:
+    """Check the units that no entry is behind: expired ones say their own number, others are 0."""
+    found: list[Finding] = []
+    for file in index.files:
+        if file.is_missing:
+            continue
+        lo, hi = file.position, file.position + index.file_size_bytes
+        old_hi = min(hi, lo_index * _UNIT)
+        while lo < old_hi:
+            data = index.read(lo, min(old_hi - lo, SCAN_SIZE_BYTES))
+            for at in range(0, len(data), _UNIT):
+                unit, number = data[at : at + _UNIT], (lo + at) // _UNIT
+                magic, _, _, own, _ = fmt.INDEX_UNIT.unpack(unit)
+                if unit != bytes(_UNIT) and (magic, own) != (fmt.ENTRY_MAGIC, number):
+                    path, byte = index.place(lo + at)
+                    wanted = f"magic 1, index {number}"
+                    said = f"magic {magic}, index {own}"
+                    found.append(_unit_finding(path, byte, number, wanted, said))
+            lo += len(data)
+        dirty = index.first_dirty(max(file.position, hi_index * _UNIT), hi)
+        if dirty is not None:
+            path, byte = index.place(dirty)
+            number = dirty // _UNIT
+            found.append(_unit_finding(path, byte, number, "zeros", "not zeros"))
+    return found

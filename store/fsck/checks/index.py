@@ -1,0 +1,335 @@
+"""Compares the key index with the log: one entry for each key of each record, and no other.
+
+Owns the order of the entries, which is that of the log, the chains, slots and headers that follow
+from it, and the zeros behind; must not know the log's container. Entries of records that retention
+deleted are checked by their chains only. Memory: the slots of one file. Sources: storage-formats
+3.1 to 3.3; `store.derived.keys.index_file` for what differs there.
+"""
+
+import os
+import sys
+from array import array
+from collections.abc import Generator, Iterator
+from typing import Final
+
+from store import format as fmt
+from store.derived.keys.index_files import DIRECTORY
+from store.errors import FileSystemError
+from store.files.descriptor_cache import DescriptorCache
+from store.files.file_system import FileSystem
+from store.fsck.checks.log import Bad
+from store.fsck.files import SCAN_SIZE_BYTES, odd_file
+from store.fsck.layout import index_names, index_size_bytes
+from store.fsck.types import Finding, Part, Severity
+
+FINDINGS_MAX: Final = 20  # For each file: all have the same remedy, a rebuild.
+_ENTRY: Final = fmt.INDEX_ENTRY
+_STEP: Final = fmt.INDEX_ENTRY_SIZE_BYTES
+_SLOTS_AT: Final = fmt.INDEX_HEADER_SIZE_BYTES
+_SECONDS_MAX: Final = 0x7FFFFFFF
+_ENTRIES_AT_ONCE: Final = SCAN_SIZE_BYTES // _STEP
+
+Key = tuple[int, int, int]
+"""Hash of a key, position of its record, store time of that in Unix ms."""
+
+
+class _File:
+    """One index file on the way through it. `entry` is the next one to look at."""
+
+    def __init__(
+        self, path: str, header: tuple[int, ...], *, slot_count: int, entry_count: int
+    ) -> None:
+        self.path = path
+        self.begin_ms, self.end_ms, self.begin_position, self.end_position = header[:4]
+        self.used_slot_count, self.count = header[4:]
+        self.hi = min(max(self.count, 1), entry_count)
+        self.entry = 1
+        self.slots = array("i", bytes(slot_count * fmt.INDEX_SLOT_SIZE_BYTES))
+        self.newest_ms = 0
+        self.is_newest_expired = False
+        """The newest record is not in the log, so its time is known to the second only."""
+        self.first_position = self.last_position = -1
+        self.reported_count = 0
+
+
+class IndexCheck:
+    """One pass: `put` for the keys of records in log order, `finish` at the end."""
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        descriptors: DescriptorCache,
+        root: str,
+        *,
+        slot_count: int,
+        entry_count: int,
+        min_position: int,
+        required_position: int,
+        is_clean: bool,
+    ) -> None:
+        """Keys of records before `required_position` must be in; later ones may be, and with
+        `is_clean` they must be, too. Else opening rebuilds slots and header of the last file.
+        """
+        self._fs, self._descriptors, self._root = fs, descriptors, root
+        self._slot_count, self._entry_count = slot_count, entry_count
+        self._entries_at = _SLOTS_AT + slot_count * fmt.INDEX_SLOT_SIZE_BYTES
+        self._min_position, self._required_position = min_position, required_position
+        self._is_clean = is_clean
+        self._bad: list[Bad] = []
+        self._file: _File | None = None
+        self._missing_count = 0
+        self._pending: list[Finding] = []
+        self._paths = self._list()
+        self._next_path = 0
+
+    def _list(self) -> list[str]:
+        directory = os.path.join(self._root, DIRECTORY)
+        names = index_names(self._fs, directory)
+        size_bytes = index_size_bytes(self._slot_count, self._entry_count)
+        for name in self._fs.list_directory(directory):
+            path = f"{DIRECTORY}/{name}"
+            if name not in names:
+                self._pending.append(odd_file(path, Part.KEY_INDEX))
+                continue
+            found = os.stat(os.path.join(self._root, path)).st_size
+            if found != size_bytes:
+                at = min(found, size_bytes)
+                self._pending.append(_finding(path, at, "file size", size_bytes, found))
+        return [f"{DIRECTORY}/{name}" for name in names]
+
+    def damage(self, bad: Bad) -> None:
+        """The log has bytes that are no good: keys of records there cannot be known."""
+        self._bad.append(bad)
+
+    def _is_unknown(self, position: int) -> bool:
+        """Say whether the log cannot know a record: expired, or in damaged bytes."""
+        return position < self._min_position or any(b.lo <= position < b.hi for b in self._bad)
+
+    # --- Keys ---
+
+    def put(self, keys: list[Key]) -> Iterator[Finding]:
+        """Compare the next keys, in log order, with the next entries."""
+        lo = 0
+        while lo < len(keys):
+            file = yield from self._current()
+            if file is None:
+                yield from self._missing(keys[lo:])
+                return
+            count = min(file.hi - file.entry, _ENTRIES_AT_ONCE, len(keys) - lo)
+            data = self._read(file, self._entries_at + file.entry * _STEP, count * _STEP)
+            slots, begin_ms = file.slots, file.begin_ms
+            for found in _ENTRY.iter_unpack(data):
+                value, position, unix_ms = keys[lo]
+                slot = value % self._slot_count
+                seconds = (unix_ms - begin_ms) // 1000
+                if (
+                    found == (value, position, seconds, slots[slot])
+                    and unix_ms >= file.newest_ms >= begin_ms > 0  # So not the first entry.
+                    and seconds <= _SECONDS_MAX
+                ):  # What `_entry` does when nothing is wrong.
+                    slots[slot] = file.entry
+                    file.last_position = position
+                    file.newest_ms, file.is_newest_expired = unix_ms, False
+                    file.entry += 1
+                    lo += 1
+                    continue
+                if found[1] != keys[lo][1] and self._is_unknown(found[1]):
+                    yield from self._pass(file, found)
+                    continue
+                yield from self._entry(file, found, keys[lo])
+                lo += 1
+
+    def _entry(self, file: _File, found: tuple[int, ...], key: Key) -> Iterator[Finding]:
+        """Compare one entry with what it must be, and go on as if it were that."""
+        value, position, unix_ms = key
+        if file.entry == 1:
+            file.first_position = position
+            if file.begin_ms != unix_ms:
+                yield from self._report(file, 0, "begin time", unix_ms, file.begin_ms)
+                file.begin_ms = unix_ms
+        past_ms = unix_ms - file.begin_ms if file.begin_ms > 0 else 0
+        seconds = min(max(past_ms, 0) // 1000, _SECONDS_MAX)
+        before = file.slots[value % self._slot_count]
+        wanted = (value, position, seconds, before)
+        if found != wanted:
+            is_torn = position >= self._required_position and not self._is_clean
+            names = ("key hash", "position", "seconds", "previous entry")
+            ats = (0, 4, 12, 16)
+            for name, field_at, one, other in zip(names, ats, wanted, found, strict=True):
+                if one != other:
+                    at = self._entries_at + file.entry * _STEP + field_at
+                    field = f"{name} of entry {file.entry}"
+                    yield from self._report(file, at, field, one, other, is_torn=is_torn)
+        file.slots[value % self._slot_count] = file.entry
+        file.last_position = position
+        if unix_ms >= file.newest_ms:
+            file.newest_ms, file.is_newest_expired = unix_ms, False
+        file.entry += 1
+
+    def _pass(self, file: _File, found: tuple[int, ...]) -> Iterator[Finding]:
+        """Check what can be checked of an entry whose record the log does not hold."""
+        value, position, seconds, before = found
+        slot = value % self._slot_count
+        at = self._entries_at + file.entry * _STEP
+        if value < 0:
+            yield from self._report(file, at, f"key hash of entry {file.entry}", "0 or more", value)
+        elif before != file.slots[slot]:
+            field = f"previous entry of entry {file.entry}"
+            yield from self._report(file, at + 16, field, file.slots[slot], before)
+        if position < file.last_position:
+            field = f"position of entry {file.entry}"
+            yield from self._report(file, at + 4, field, f"{file.last_position} or later", position)
+        if file.entry == 1:
+            file.first_position = position
+        file.slots[slot] = file.entry
+        file.last_position = position
+        if file.begin_ms > 0 and file.begin_ms + seconds * 1000 >= file.newest_ms:
+            file.newest_ms, file.is_newest_expired = file.begin_ms + seconds * 1000, True
+        file.entry += 1
+
+    def _missing(self, keys: list[Key]) -> Iterator[Finding]:
+        """Name keys that no file has any more."""
+        for _, position, _ in keys:
+            if position < self._required_position and self._missing_count < FINDINGS_MAX:
+                self._missing_count += 1
+                path = self._paths[-1] if self._paths else DIRECTORY
+                at = self._entries_at + self._file.hi * _STEP if self._file else 0
+                field = f"key of the record at position {position}"
+                yield _finding(path, at, field, "an entry", "none")
+
+    # --- Files ---
+
+    def _current(self) -> Generator[Finding, None, _File | None]:
+        """Return the file with the next entry; None when there is no entry any more."""
+        while self._file is None or self._file.entry >= self._file.hi:
+            if self._next_path >= len(self._paths):
+                return None
+            if self._file is not None:
+                yield from self._close(self._file, is_last=False)
+            self._file = self._open(self._paths[self._next_path])
+            self._next_path += 1
+        return self._file
+
+    def _open(self, path: str) -> _File:
+        header = fmt.INDEX_HEADER.unpack(self._read_path(path, 0, _SLOTS_AT))
+        return _File(path, header, slot_count=self._slot_count, entry_count=self._entry_count)
+
+    def _read(self, file: _File, at: int, size_bytes: int) -> bytes:
+        return self._read_path(file.path, at, size_bytes)
+
+    def _read_path(self, name: str, at: int, size_bytes: int) -> bytes:
+        """Read bytes of a file; what is not there, or cannot be read, is zeros."""
+        path = os.path.join(self._root, name)
+        there = max(0, min(size_bytes, os.stat(path).st_size - at))
+        data = b""
+        if there:
+            try:
+                with self._descriptors.use(path) as opened:
+                    data = self._fs.read_at(opened.fd, path, at, there)
+            except FileSystemError as error:
+                found = os.strerror(error.errno_value)
+                self._pending.append(_finding(name, at, "bytes", "readable", found))
+        return data.ljust(size_bytes, b"\0")
+
+    def finish(self) -> Iterator[Finding]:
+        """Check the rest of the last file, and files that no key of the log is in."""
+        while True:
+            file = yield from self._current()
+            if file is None:
+                break
+            data = self._read(file, self._entries_at + file.entry * _STEP, _STEP)
+            found = _ENTRY.unpack(data)
+            position = found[1]
+            is_later = position >= self._required_position and not self._is_clean
+            if not self._is_unknown(position):
+                at = self._entries_at + file.entry * _STEP + 4
+                field = f"position of entry {file.entry}"
+                expected = "that of a record with keys"
+                yield from self._report(file, at, field, expected, position, is_torn=is_later)
+            yield from self._pass(file, found)
+        if self._file is not None:
+            yield from self._close(self._file, is_last=True)
+        yield from self._pending
+
+    def _close(self, file: _File, *, is_last: bool) -> Iterator[Finding]:
+        """Check what follows from the entries: header, slots, and zeros around the entries."""
+        is_torn = is_last and not self._is_clean
+        used_count = self._slot_count - file.slots.count(0)
+        checks: list[tuple[int, str, object, object]] = [
+            (36, "entry count", file.hi, file.count),
+            (32, "used slots", used_count, file.used_slot_count),
+        ]
+        if not is_last:  # The next file is made when one is full, and not before.
+            checks.append((36, "entries before the next file", self._entry_count, file.hi))
+        if file.hi > 1:
+            checks += [
+                (16, "begin position", file.first_position, file.begin_position),
+                (24, "end position", file.last_position, file.end_position),
+            ]
+            if not self._is_end_time(file):
+                checks.append((8, "end time", file.newest_ms, file.end_ms))
+        for at, field, expected, found in checks:
+            if expected != found:
+                yield from self._report(file, at, field, expected, found, is_torn=is_torn)
+        yield from self._close_slots(file, is_torn=is_torn)
+        if self._read(file, self._entries_at, _STEP) != bytes(_STEP):
+            yield from self._report(file, self._entries_at, "entry 0", "zeros", "not zeros")
+        at = self._entries_at + file.hi * _STEP
+        hi = index_size_bytes(self._slot_count, self._entry_count)
+        while at < hi:
+            data = self._read(file, at, min(SCAN_SIZE_BYTES, hi - at))
+            rest = data.lstrip(b"\0")
+            if rest:
+                at += len(data) - len(rest)
+                field, found = "entry behind the last", f"{rest[0]:02x}"
+                yield from self._report(file, at, field, "zeros", found, is_torn=is_torn)
+                return
+            at += len(data)
+
+    def _is_end_time(self, file: _File) -> bool:
+        """The latest store time; after a cut of the file, the end of its second (999 ms)."""
+        end_ms, newest_ms = file.end_ms, file.newest_ms
+        if end_ms == newest_ms:
+            return True
+        is_near = newest_ms < end_ms <= newest_ms + 999
+        is_whole_second = (end_ms - file.begin_ms) % 1000 == 999
+        return is_near and (is_whole_second or file.is_newest_expired)
+
+    def _close_slots(self, file: _File, *, is_torn: bool) -> Iterator[Finding]:
+        stored = array("i", self._read(file, _SLOTS_AT, self._entries_at - _SLOTS_AT))
+        if sys.byteorder == "little":
+            stored.byteswap()
+        if stored == file.slots:
+            return
+        for slot, (expected, found) in enumerate(zip(file.slots, stored, strict=True)):
+            if expected != found:
+                at = _SLOTS_AT + slot * fmt.INDEX_SLOT_SIZE_BYTES
+                yield from self._report(file, at, f"slot {slot}", expected, found, is_torn=is_torn)
+                if file.reported_count >= FINDINGS_MAX:
+                    return
+
+    def _report(
+        self,
+        file: _File,
+        at: int,
+        field: str,
+        expected: object,
+        found: object,
+        *,
+        is_torn: bool = False,
+    ) -> Iterator[Finding]:
+        file.reported_count += 1
+        if file.reported_count <= FINDINGS_MAX:
+            severity = Severity.TORN_TAIL if is_torn else Severity.DERIVED
+            yield _finding(file.path, at, field, expected, found, severity)
+
+
+def _finding(
+    path: str,
+    at: int,
+    field: str,
+    expected: object,
+    found: object,
+    severity: Severity = Severity.DERIVED,
+) -> Finding:
+    return Finding(path, at, field, str(expected), str(found), severity, Part.KEY_INDEX)

@@ -1,0 +1,207 @@
+"""Walks a log of either container from its first byte to its last, and goes on after damage.
+
+Owns where a log ends, which bytes in it nobody can make sense of, and where the next good ones
+begin; what a good record or entry is, the checks of `store.fsck.checks.container` say. Must not
+repair. `store.ledger.verify` does the same for an open ledger; here there may be no ledger that can
+be opened (files missing, short, unreadable), and the records are needed for the derived files in
+the same pass. Sources: storage-formats 1.4, 1.13, 7.1, 7.4; fault-matrix D3 to D5, D9, S05.
+"""
+
+from collections.abc import Generator, Iterator
+from typing import Final, NamedTuple, Protocol
+
+from store import format as fmt
+from store.config import MIB
+from store.fsck.files import Segments
+from store.fsck.types import Finding, Part, Progress, Severity
+from store.ledger.entry import Problem
+
+READ_SIZE_BYTES: Final = 5 * MIB  # More than any record or entry has, so each fits into one read.
+assert READ_SIZE_BYTES > fmt.ENTRY_SIZE_BYTES_MAX + fmt.RECORD_OVERHEAD_BYTES_MAX
+NOWHERE: Final = 1 << 62  # A position behind every log.
+SCAN_OVERLAP_BYTES: Final = 256  # More than the parts that `find` looks at.
+
+
+class Records(NamedTuple):
+    """Whole good records that lie back to back; the first byte is at `position`."""
+
+    position: int
+    data: bytes
+
+
+class Bad(NamedTuple):
+    """The positions [lo, hi): bytes that are no good. Records may have been there."""
+
+    lo: int
+    hi: int
+
+
+class Step(NamedTuple):
+    """How far some bytes of the log are good. `problem.at` counts from the first of them."""
+
+    end: int
+    records: list[Records]
+    findings: list[Finding]
+    is_blank: bool
+    problem: Problem | None
+
+
+class ContainerCheck(Protocol):
+    """What the walk asks of a container. One walk, one object: it knows what comes before."""
+
+    ends_with_blank: bool
+    """Whether a log may end right behind a blank."""
+    record_count: int
+
+    def check(self, data: bytes, position: int, file_end: int) -> Step:
+        """Check what lies back to back in `data`, whose first byte is at `position`."""
+        ...
+
+    def check_blank(self, segments: Segments, position: int, file_end: int) -> Problem | None:
+        """Check the blank from a position to the end of its file."""
+        ...
+
+    def is_blank_proven(self, segments: Segments, position: int, file_end: int) -> bool:
+        """Say whether a blank, and nothing else, can have been here; for what is no good one."""
+        ...
+
+    def find(self, data: bytes, lo: int, position: int, file_end: int) -> int:
+        """Return the first byte of `data` from `lo` on where something may begin, or -1."""
+        ...
+
+    def is_good(self, data: bytes, position: int, file_end: int) -> bool:
+        """Say whether something good begins here, whatever is before. Changes nothing."""
+        ...
+
+    def lose(self) -> None:
+        """What comes before the next good bytes is not known any more."""
+        ...
+
+
+class LogWalk:
+    """One pass over a log. `events` does it; the other attributes are complete after it."""
+
+    def __init__(
+        self,
+        segments: Segments,
+        check: ContainerCheck,
+        *,
+        begin_position: int,
+        known_good_position: int,
+        progress: Progress,
+    ) -> None:
+        self._segments, self._check, self._progress = segments, check, progress
+        self._known_good_position = known_good_position
+        self.begin_position = begin_position
+        self.end_position = begin_position
+        """End of the last record or entry that is good, torn ones left out."""
+        self.dirty_hi = begin_position
+        """Byte after the last one that is not zero."""
+        self.bad: list[Bad] = []
+        self._is_torn = False
+
+    def events(self) -> Iterator[Finding | Records | Bad]:
+        """Yield all records in log order, and what is wrong where it is met."""
+        segments, check = self._segments, self._check
+        position, hi = self.begin_position, segments.end_position
+        self.dirty_hi = max(segments.dirty_hi(), position)
+        while position < hi and not self._is_torn:
+            file_end = segments.file_at(position).position + segments.file_size_bytes
+            data = segments.read(position, min(file_end - position, READ_SIZE_BYTES))
+            step = check.check(data, position, file_end)
+            yield from step.findings
+            yield from step.records
+            if step.end:
+                position += step.end
+                self.end_position = position
+            elif position >= self.dirty_hi:
+                break
+            elif step.is_blank and self._is_blank_good(position, file_end):
+                position = file_end
+                if check.ends_with_blank:
+                    self.end_position = position
+            else:
+                position = yield from self._skip(position, file_end, step)
+            self._progress("log", min(position, self.dirty_hi), self.dirty_hi)
+        yield from segments.findings
+
+    def _is_blank_good(self, position: int, file_end: int) -> bool:
+        if file_end >= self.dirty_hi and not self._check.ends_with_blank:
+            return False
+        return self._check.check_blank(self._segments, position, file_end) is None
+
+    def _skip(
+        self, position: int, file_end: int, step: Step
+    ) -> Generator[Finding | Bad, None, int]:
+        """Say what is wrong at a position, and return where to go on."""
+        segments, check = self._segments, self._check
+        problem = step.problem
+        if step.is_blank:
+            problem = check.check_blank(segments, position, file_end)
+            problem = problem or Problem(0, "blank", "an entry behind it", "none")
+        assert problem is not None, f"position {position}: nothing wrong"
+        if position >= self._known_good_position:
+            self._is_torn = True
+            yield self._finding(position, self._stray(position, problem), Severity.TORN_TAIL)
+            return position
+        if file_end < self.dirty_hi and check.is_blank_proven(segments, position, file_end):
+            yield self._finding(position, problem, Severity.REPAIRABLE)
+            if check.ends_with_blank:
+                self.end_position = file_end
+            return file_end
+        yield self._finding(position, problem, Severity.DAMAGE)
+        check.lose()
+        found = self._find(position, file_end)
+        hi = min(file_end, self.dirty_hi) if found is None else found
+        bad = Bad(position, hi)
+        self.bad.append(bad)
+        yield bad
+        return hi
+
+    def _stray(self, position: int, problem: Problem) -> Problem:
+        """Behind zeros, name the first byte that is not zero and not where a record would be."""
+        dirty = position
+        while dirty < self.dirty_hi:
+            hi = self._segments.file_at(dirty).position + self._segments.file_size_bytes
+            found = self._segments.first_dirty(dirty, hi)
+            if found is not None:
+                if found - position < fmt.BLANK_SIZE_BYTES_MIN:
+                    break
+                return Problem(found - position, "unused byte", "0", "not 0")
+            dirty = hi
+        return problem
+
+    def _finding(self, position: int, problem: Problem, severity: Severity) -> Finding:
+        path, at = self._segments.place(position + problem.at)
+        if self._segments.file_at(position).is_missing:
+            path, at = self._segments.place(position)
+            problem = Problem(0, "file", "present", "missing")
+        # A ledger ends with an entry: a cut at the start of a file takes the blank before it, too.
+        lo = position
+        if not self._check.ends_with_blank and position % self._segments.file_size_bytes == 0:
+            lo = min(position, self.end_position)
+        expected, found = problem.expected, problem.found
+        return Finding(path, at, problem.field, expected, found, severity, Part.LOG, lo)
+
+    def _find(self, position: int, file_end: int) -> int | None:
+        """Return where the next good bytes of this file begin, after damage at `position`."""
+        segments, check = self._segments, self._check
+        lo, hi = position + 1, min(file_end, self.dirty_hi)
+        while lo < hi:
+            data = segments.read(lo, min(file_end - lo, READ_SIZE_BYTES))
+            is_rest = lo + len(data) == file_end
+            at = 0
+            while (at := check.find(data, at, lo, file_end)) >= 0:
+                if not is_rest and at > len(data) - SCAN_OVERLAP_BYTES:
+                    break  # What begins here may not be all there: with the next read.
+                whole = data[at:] if is_rest else self._read_whole(lo + at, file_end)
+                if check.is_good(whole, lo + at, file_end):
+                    return lo + at
+                at += 1
+            if is_rest:
+                break
+            lo += len(data) - SCAN_OVERLAP_BYTES
+        return None
+
+    def _read_whole(self, position: int, file_end: int) -> bytes:
+        return self._segments.read(position, min(file_end - position, READ_SIZE_BYTES))

@@ -1,0 +1,368 @@
+"""Checks the small files of a store directory: marks, checkpoint, the ledger's start, stray files.
+
+Owns what they may say given the log; must not read the log itself. Sources: storage-formats 0.3,
+4.1 to 4.3; fault-matrix S06, S12, D10; `store.durability.durable_mark`, `store.files.meta_file`.
+"""
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from store import format as fmt
+from store.checksum import crc32c
+from store.derived.keys.index_files import DIRECTORY as INDEX_DIRECTORY
+from store.derived.queues.consume_queues import DIRECTORY as QUEUE_DIRECTORY
+from store.derived.sum_files import DIRECTORY as SUMS_DIRECTORY
+from store.durability import checkpoint, durable_mark
+from store.durability.durable_mark import Mark
+from store.durability.identity import ABORT_NAME, BOOT_ID_NAME, LOCK_NAME, LastRun, RunMarker
+from store.errors import CorruptionError, FileSystemError, LayoutError
+from store.files.file_system import FileSystem
+from store.files.staging import ASIDE_DIRECTORY, STAGING_DIRECTORY
+from store.fsck.checks.log import NOWHERE
+from store.fsck.files import odd_file
+from store.fsck.layout import Layout
+from store.fsck.types import Finding, Part, Severity
+from store.ledger import start as ledger_start
+from store.ledger.entry import Link
+from store.ledger.start import LOG_FROM_ZERO, LogStart, StartFile
+from store.ledger.start import NAME as START_NAME
+from store.log.commit_log import DIRECTORY as COMMIT_LOG_DIRECTORY
+from store.log.cut_file import DIRECTORY as CUT_DIRECTORY
+from store.opening import (
+    REPLICA_META_NAME,
+    SHIPPED_META_NAME,
+    is_replica_directory,
+    known_good_position,
+)
+
+DAMAGED_DIRECTORY: Final = "damaged"
+# What RocketMQ keeps beside the parts that we have (0.3): left alone.
+ROCKETMQ_NAMES: Final = frozenset(
+    {
+        "abort.bak",  # Every start of a broker leaves one.
+        "config",
+        "consumequeue_ext",
+        "batchconsumequeue",
+        "epochFileCheckpoint",
+        "epochFileCheckpoint.bak",
+        "brokerIdentity",
+        "brokerIdentity-temp",
+        "timerwheel",
+        "timerlog",
+        "compaction",
+    }
+)
+OUR_NAMES: Final = frozenset(
+    {
+        COMMIT_LOG_DIRECTORY,
+        QUEUE_DIRECTORY,
+        INDEX_DIRECTORY,
+        SUMS_DIRECTORY,
+        durable_mark.FILE_NAME,
+        checkpoint.FILE_NAME,
+        ABORT_NAME,
+        ASIDE_DIRECTORY,
+        BOOT_ID_NAME,
+        LOCK_NAME,
+        STAGING_DIRECTORY,
+        DAMAGED_DIRECTORY,
+        f"{REPLICA_META_NAME}.0",
+        f"{REPLICA_META_NAME}.1",
+        f"{SHIPPED_META_NAME}.0",
+        f"{SHIPPED_META_NAME}.1",
+        CUT_DIRECTORY,
+        "lives.0",
+        "lives.1",
+        "lives.0.damaged",
+        "lives.1.damaged",
+        "haBinding.0",  # As the node names them, these too.
+        "haBinding.1",
+        "haLosses.0",
+        "haLosses.1",
+        "epochFileCheckpoint.tmp",
+        "snapshot.received",
+        "snapshot.installed",
+        "nameserver",
+        "node.json",
+        "damage-found",
+        "term-seal",
+        "term-seal.tmp",
+    }
+)
+_DUMP: Final = re.compile(r"dump-[0-9]+-[0-9]+\.txt")
+"""What a node wrote before it ended itself."""
+_META_HEADER: Final = re.compile(
+    rb"(quorumlog-meta 1 ([0-9]{1,19}) ([0-9]{1,7}) ([0-9a-f]{8})) ([0-9a-f]{8})\n"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """What was known before the log was looked at. `mark` is None when nobody knows."""
+
+    mark: Mark | None
+    last_run: LastRun
+    known_good_position: int
+    """Up to here the log must be whole; NOWHERE without marks: all of it then."""
+    required_position: int
+    """Up to here the derived files must be built; NOWHERE: to the end of the log."""
+    is_replica: bool
+    """The log's end may be uncommitted: only what was dispatched belongs into derived files."""
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing is left for opening to repair."""
+        return self.last_run.was_clean or self.mark is None
+
+
+def read_trust(fs: FileSystem, root: str, *, log_is_empty: bool) -> tuple[Trust, list[Finding]]:
+    """Read marks and run markers. Errors become findings, and nothing is trusted then."""
+    last_run = RunMarker(fs, root).last_run()
+    mark, findings = read_marks(fs, root, log_is_empty=log_is_empty)
+    is_replica = is_replica_directory(root)
+    if mark is None:
+        return Trust(None, last_run, NOWHERE, NOWHERE, is_replica), findings
+    required = mark.dispatched_position
+    if last_run.page_cache_lost:
+        required = mark.dispatched_durable_position
+    if last_run.was_clean and not is_replica:
+        required = NOWHERE
+    known_good = known_good_position(mark, last_run)
+    return Trust(mark, last_run, known_good, required, is_replica), findings
+
+
+def read_marks(
+    fs: FileSystem, root: str, *, log_is_empty: bool
+) -> tuple[Mark | None, list[Finding]]:
+    """Return the newest good mark and what is wrong with the file, byte for byte."""
+    name = durable_mark.FILE_NAME
+    path = os.path.join(root, name)
+    if not os.path.exists(path):
+        if log_is_empty:
+            return Mark(), []
+        return None, [_mark_finding(0, "file", "the marks of the log beside it", "missing")]
+    findings: list[Finding] = []
+    size_bytes = durable_mark.FILE_SIZE_BYTES
+    data, found = _read_file(fs, path, size_bytes)
+    if found != size_bytes:
+        at = min(found, size_bytes)
+        findings.append(_mark_finding(at, "file size", str(size_bytes), str(found)))
+    slots = []
+    for at in durable_mark.SLOT_AT:
+        slot = durable_mark.decode_slot(data, at)
+        if slot is None:
+            hi = at + durable_mark.SLOT_SIZE_BYTES
+            findings.append(_mark_finding(at, "slot", "a good checksum", data[at:hi].hex()))
+        else:
+            slots.append(slot)
+        lo = at + durable_mark.SLOT_SIZE_BYTES
+        rest = data[lo : at + size_bytes // 2]
+        if rest.strip(b"\0"):
+            dirty = lo + len(rest) - len(rest.lstrip(b"\0"))
+            findings.append(_mark_finding(dirty, "unused byte", "0", str(data[dirty])))
+    if not slots:
+        return (Mark() if log_is_empty else None), findings
+    return max(slots, key=lambda slot: slot[0])[1], findings
+
+
+def _read_file(fs: FileSystem, path: str, size_bytes_max: int) -> tuple[bytes, int]:
+    """Return (up to so many bytes of a small file, its size); unreadable bytes are no bytes."""
+    fd = fs.open(path, read_only=True)
+    try:
+        size_bytes = fs.size_bytes(fd)
+        try:
+            return fs.read_at(fd, path, 0, min(size_bytes, size_bytes_max)), size_bytes
+        except FileSystemError:
+            return b"", size_bytes
+    finally:
+        fs.close(fd)
+
+
+def _mark_finding(at: int, field: str, expected: str, found: str) -> Finding:
+    name = durable_mark.FILE_NAME
+    return Finding(name, at, field, expected, found, Severity.REPAIRABLE, Part.MARKS)
+
+
+def check_mark(
+    trust: Trust, *, end_position: int, index_at: dict[int, int] | None, last_index: int
+) -> Iterator[Finding]:
+    """Compare the mark with the log. `index_at` says which entries end where it points, if known.
+
+    That the log ends before the mark is damage of the log, and is found there.
+    """
+    mark = trust.mark
+    if mark is None:
+        return
+    if mark.durable_index > last_index:
+        expected = f"at most {last_index}, the last entry"
+        yield _mark_finding(0, "durable index", expected, str(mark.durable_index))
+    elif index_at is not None and mark.durable_position in index_at:
+        wanted = index_at[mark.durable_position]
+        if mark.durable_index != wanted:
+            yield _mark_finding(0, "durable index", str(wanted), str(mark.durable_index))
+    for field, value in (
+        ("dispatched position", mark.dispatched_position),
+        ("durably dispatched position", mark.dispatched_durable_position),
+    ):
+        if value > max(end_position, mark.durable_position):
+            yield _mark_finding(0, field, f"at most {end_position}", str(value))
+    expected_position = mark.dispatched_position if trust.is_replica else end_position
+    if trust.last_run.was_clean and mark.dispatched_durable_position < expected_position:
+        found = str(mark.dispatched_durable_position)
+        yield _mark_finding(0, "durably dispatched position", str(expected_position), found)
+
+
+def check_checkpoint(fs: FileSystem, root: str, newest_unix_ms: int) -> Iterator[Finding]:
+    """Compare the checkpoint with the log: no time may be later than its newest record.
+
+    `newest_unix_ms` is 0 when the log holds no record, and then nothing can be said.
+    """
+    name = checkpoint.FILE_NAME
+    path = os.path.join(root, name)
+    if not os.path.exists(path):
+        return
+    data, size_bytes = _read_file(fs, path, fmt.CHECKPOINT_SIZE_BYTES)
+
+    def finding(at: int, field: str, expected: str, found: str) -> Finding:
+        return Finding(name, at, field, expected, found, Severity.DERIVED, Part.CHECKPOINT)
+
+    if size_bytes != fmt.CHECKPOINT_SIZE_BYTES:
+        at, expected = min(size_bytes, fmt.CHECKPOINT_SIZE_BYTES), str(fmt.CHECKPOINT_SIZE_BYTES)
+        yield finding(at, "file size", expected, str(size_bytes))
+    if len(data) < fmt.CHECKPOINT.size:
+        return
+    names = (
+        "physicMsgTimestamp",
+        "logicsMsgTimestamp",
+        "indexMsgTimestamp",
+        "masterFlushedOffset",
+        "confirmPhyOffset",
+    )
+    for number, value in enumerate(fmt.CHECKPOINT.unpack_from(data)):
+        is_time = number < 3
+        if value < 0 or (is_time and 0 < newest_unix_ms < value):
+            expected = f"0 to {newest_unix_ms}" if is_time and newest_unix_ms else "0 or more"
+            yield finding(number * 8, names[number], expected, str(value))
+    rest = data[fmt.CHECKPOINT.size :]
+    if rest.strip(b"\0"):
+        at = fmt.CHECKPOINT.size + len(rest) - len(rest.lstrip(b"\0"))
+        yield finding(at, "unused byte", "0", str(data[at]))
+
+
+def read_starts(
+    fs: FileSystem, root: str, directory: str
+) -> tuple[list[LogStart], list[Finding], bool]:
+    """Return where a ledger may begin, what is wrong with the files that say it, and a third.
+
+    More than one start, best first, when the files cannot be believed: the first entry has to prove
+    one of them. The third: a reset of the log was not finished, so opening drops what is there.
+    """
+    findings, payloads = [], []
+    for parity in (0, 1):
+        name = f"{directory}/{START_NAME}.{parity}"
+        path = os.path.join(root, name)
+        if os.path.exists(path):
+            data, _ = _read_file(fs, path, 1 << 16)
+            problem = meta_problem(data, parity)
+            if problem is None:
+                payloads.append(parity)
+            else:
+                at, field, expected, found = problem
+                findings.append(_start_finding(name, at, field, expected, found))
+    try:
+        start, is_resetting = StartFile(fs, os.path.join(root, directory)).load()
+    except CorruptionError as error:
+        if not findings:
+            name = os.path.relpath(error.path, root)
+            findings.append(
+                _start_finding(name, error.at, error.field, error.expected, error.found)
+            )
+        return _possible_starts(fs, root, directory, payloads), findings, False
+    except LayoutError as error:
+        name = os.path.relpath(error.path, root)
+        findings.append(_start_finding(name, 0, "file", error.expected, error.found))
+        return _possible_starts(fs, root, directory, payloads), findings, False
+    return [start], findings, is_resetting
+
+
+def _start_finding(path: str, at: int, field: str, expected: str, found: str) -> Finding:
+    return Finding(path, at, field, expected, found, Severity.REPAIRABLE, Part.START)
+
+
+def meta_problem(data: bytes, parity: int) -> tuple[int, str, str, str] | None:
+    """Say what is wrong with one generation of a meta file; see `store.files.meta_file`."""
+    header = _META_HEADER.match(data)
+    if header is None:
+        return 0, "header", "a quorumlog-meta line", repr(data[:24])
+    line_crc, payload = f"{crc32c(header[1]):08x}", data[header.end() :]
+    if header[5].decode() != line_crc:
+        return header.start(5), "header CRC-32C", line_crc, header[5].decode()
+    if int(header[2]) % 2 != parity:
+        return header.start(2), "generation", f"{parity} modulo 2", header[2].decode()
+    if len(payload) != int(header[3]):
+        return header.end(), "payload size", header[3].decode(), str(len(payload))
+    crc = f"{crc32c(payload):08x}"
+    if crc != header[4].decode():
+        return header.end(), "payload CRC-32C", header[4].decode(), crc
+    return None
+
+
+def _possible_starts(
+    fs: FileSystem, root: str, directory: str, parities: list[int]
+) -> list[LogStart]:
+    """Read the generations that are good, each by itself, and the start of a log never cut."""
+    starts = []
+    for parity in parities:
+        data, _ = _read_file(fs, os.path.join(root, directory, f"{START_NAME}.{parity}"), 1 << 16)
+        start = parse_start(data)
+        if start is not None:
+            starts.append(start)
+    return [*starts, LOG_FROM_ZERO]
+
+
+def parse_start(data: bytes) -> LogStart | None:
+    """Return the start that one good generation holds."""
+    header = _META_HEADER.match(data)
+    if header is None:
+        return None
+    payload = json.loads(data[header.end() :])
+    values = [payload.get(name) for name in ledger_start.FIELDS]
+    if not all(isinstance(value, int) for value in values):
+        return None
+    return LogStart(values[0], values[1], Link(*values[2:]))
+
+
+def stray_files(fs: FileSystem, root: str, layout: Layout) -> Iterator[Finding]:
+    """Name what is in the root, or beside a ledger's data, and belongs to nobody."""
+    yield from _unfinished_files(fs, root, STAGING_DIRECTORY)
+    for name in fs.list_directory(root):
+        is_known = name in OUR_NAMES | ROCKETMQ_NAMES or _DUMP.fullmatch(name)
+        if not is_known and name not in layout.containers:
+            yield odd_file(name, Part.DIRECTORY)
+    if layout.config.container != "ledger":
+        return
+    directory = layout.ledger_directory
+    known = {
+        "data",
+        "index",
+        "snapshot",
+        "currterm",
+        "currterm.bak",
+        "checkpoint",
+        "checkpoint.bak",
+        STAGING_DIRECTORY,
+    }
+    known |= {f"{START_NAME}.0", f"{START_NAME}.1"}
+    yield from _unfinished_files(fs, root, f"{directory}/{STAGING_DIRECTORY}")
+    for name in fs.list_directory(os.path.join(root, directory)):
+        if name not in known:
+            yield odd_file(f"{directory}/{name}", Part.DIRECTORY)
+
+
+def _unfinished_files(fs: FileSystem, root: str, directory: str) -> Iterator[Finding]:
+    for name in fs.list_directory(os.path.join(root, directory)):
+        yield odd_file(f"{directory}/{name}", Part.DIRECTORY)

@@ -1,0 +1,295 @@
+"""Compares the consume queues with the log, in both directions.
+
+Owns what each queue must hold: a unit for each visible record of the log, in order, and nothing but
+expired units and fillers before them and zeros behind. The units are computed as the dispatcher
+does and compared as bytes, so a unit that agrees names the record that names it back. Must not know
+the log's container. Memory: a few numbers for each queue. Sources: storage-formats 2.1 to 2.6.
+"""
+
+import os
+from collections.abc import Callable, Container, Generator, Iterator
+from typing import Final
+
+from store import format as fmt
+from store.derived.queues.consume_queue import UNIT_SIZE_BYTES
+from store.derived.queues.consume_queues import DIRECTORY, REBUILD_MARK
+from store.files.descriptor_cache import DescriptorCache
+from store.files.file_system import FileSystem
+from store.fsck.checks.log import Bad
+from store.fsck.files import SCAN_SIZE_BYTES, Segments, odd_file
+from store.fsck.types import Finding, Part, Severity
+
+FINDINGS_MAX: Final = 20  # For each queue: all have the same remedy, a rebuild.
+_UNIT: Final = fmt.CONSUME_QUEUE_UNIT
+_FILLER_SIZE: Final = fmt.CONSUME_QUEUE_FILLER_SIZE
+_ZEROS: Final = bytes(UNIT_SIZE_BYTES)
+_SCAN_SIZE_BYTES: Final = SCAN_SIZE_BYTES // UNIT_SIZE_BYTES * UNIT_SIZE_BYTES
+
+
+class _Queue:
+    """What the log said of one queue so far."""
+
+    __slots__ = ("damage_count", "first_offset", "next_offset", "reported_count")
+
+    def __init__(self, first_offset: int, damage_count: int) -> None:
+        self.first_offset = self.next_offset = first_offset
+        self.damage_count = damage_count  # How much damage the log had when it was last met.
+        self.reported_count = 0
+
+
+class QueueCheck:
+    """One pass: `put` for each run of records in log order, `finish` at the end."""
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        descriptors: DescriptorCache,
+        root: str,
+        units_per_file: int,
+        *,
+        min_position: int,
+        required_position: int,
+        is_clean: bool,
+        place: Callable[[int], tuple[str, int]],
+        log_severity: Callable[[int], Severity],
+    ) -> None:
+        """Records before `required_position` must be in. Without `is_clean` later ones may be, and
+        what follows them is whatever a crash left. `place` and `log_severity` are for findings in
+        the log: file and byte of a position, and how bad damage there is.
+        """
+        self._fs, self._descriptors, self._root = fs, descriptors, root
+        self._file_size_bytes = units_per_file * UNIT_SIZE_BYTES
+        self._min_position, self._required_position = min_position, required_position
+        self._is_clean, self._place, self._log_severity = is_clean, place, log_severity
+        self._queues: dict[tuple[str, int], _Queue] = {}
+        self._segments: dict[tuple[str, int], Segments] = {}
+        self._bad: list[Bad] = []
+
+    def damage(self, bad: Bad) -> None:
+        """The log has bytes that are no good: records, and their offsets, may be missing there."""
+        self._bad.append(bad)
+
+    # --- Records ---
+
+    def put(self, topic: str, queue_id: int, units: list[tuple[int, bytes]]) -> Iterator[Finding]:
+        """Compare the next units of one queue: (queue offset, unit), in log order."""
+        queue = self._queues.get((topic, queue_id))
+        lo = 0
+        for hi in range(1, len(units) + 1):
+            if hi < len(units) and units[hi][0] == units[hi - 1][0] + 1:
+                continue
+            offset, run = units[lo][0], b"".join(unit for _, unit in units[lo:hi])
+            if queue is None:
+                queue = self._queues[topic, queue_id] = _Queue(offset, len(self._bad))
+                may_begin_late = self._min_position > 0 or bool(self._bad)
+                if offset < 0 or (offset > 0 and not may_begin_late):
+                    yield self._wrong_offset(run, 0, offset)
+            elif offset != queue.next_offset:
+                yield from self._gap(topic, queue_id, queue, offset, run)
+            if offset >= 0:
+                yield from self._compare(topic, queue_id, queue, offset, run)
+            queue.damage_count = len(self._bad)
+            count = hi - lo
+            # One record with another offset is damaged itself; a longer run says what is true.
+            is_one = count == 1 and offset != queue.next_offset and hi < len(units)
+            queue.next_offset = queue.next_offset + 1 if is_one else offset + count
+            lo = hi
+
+    def _gap(
+        self, topic: str, queue_id: int, queue: _Queue, offset: int, run: bytes
+    ) -> Iterator[Finding]:
+        """Offsets that the log skips must be those of records in its damaged bytes."""
+        lo = queue.next_offset
+        if offset < lo or queue.damage_count == len(self._bad):
+            yield self._wrong_offset(run, lo, offset)
+            return
+        segments = self._files(topic, queue_id)
+        for number in range(lo, offset):
+            unit = self._read(segments, number, 1)
+            position = _UNIT.unpack(unit)[0] if unit else -1
+            if not self._is_bad(position):
+                expected = "a position in the damaged part of the log"
+                yield from self._report(queue, segments, number, 0, expected, f"{position}")
+
+    def _wrong_offset(self, run: bytes, expected: int, found: int) -> Finding:
+        """The log contradicts itself: its record has not the next offset of its queue."""
+        position = _UNIT.unpack_from(run)[0]
+        path, at = self._place(position + fmt.QUEUE_OFFSET_AT)
+        severity = self._log_severity(position)
+        return Finding(
+            path, at, "queue offset", str(expected), str(found), severity, Part.LOG, position
+        )
+
+    def _compare(
+        self, topic: str, queue_id: int, queue: _Queue, offset: int, run: bytes
+    ) -> Iterator[Finding]:
+        segments = self._files(topic, queue_id)
+        stored = self._read(segments, offset, len(run) // UNIT_SIZE_BYTES)
+        if stored == run:
+            return
+        for at in range(0, len(run), UNIT_SIZE_BYTES):
+            one, number = run[at : at + UNIT_SIZE_BYTES], offset + at // UNIT_SIZE_BYTES
+            other = stored[at : at + UNIT_SIZE_BYTES]
+            if one == other:
+                continue
+            is_required = _UNIT.unpack(one)[0] < self._required_position
+            if not is_required and other in (b"", _ZEROS):
+                continue  # Opening builds it.
+            byte = next((n for n, b in enumerate(other) if b != one[n]), 0)
+            found = other.hex() if other else "no file"
+            yield from self._report(
+                queue, segments, number, byte, one.hex(), found, is_torn=not is_required
+            )
+
+    def _report(
+        self,
+        queue: _Queue,
+        segments: Segments,
+        number: int,
+        byte: int,
+        expected: str,
+        found: str,
+        *,
+        is_torn: bool = False,
+    ) -> Iterator[Finding]:
+        queue.reported_count += 1
+        if queue.reported_count > FINDINGS_MAX:
+            return
+        path, at = segments.place(number * UNIT_SIZE_BYTES + byte)
+        severity = Severity.TORN_TAIL if is_torn else Severity.DERIVED
+        yield Finding(path, at, f"unit of offset {number}", expected, found, severity, Part.QUEUE)
+
+    # --- Files ---
+
+    def _files(self, topic: str, queue_id: int) -> Segments:
+        key = (topic, queue_id)
+        found = self._segments.get(key)
+        if found is None:
+            found = self._segments[key] = Segments(
+                self._descriptors,
+                self._fs,
+                self._root,
+                f"{DIRECTORY}/{topic}/{queue_id}",
+                self._file_size_bytes,
+                Part.QUEUE,
+                severity=Severity.DERIVED,
+            )
+        return found
+
+    def _read(self, segments: Segments, offset: int, count: int) -> bytes:
+        """Read units; those in files that do not exist are left out, they can be last only."""
+        parts, at, hi = [], offset * UNIT_SIZE_BYTES, (offset + count) * UNIT_SIZE_BYTES
+        if at < segments.position:
+            return b""
+        hi = min(hi, segments.end_position)
+        while at < hi:
+            file_hi = (at // self._file_size_bytes + 1) * self._file_size_bytes
+            parts.append(segments.read(at, min(hi, file_hi) - at))
+            at = min(hi, file_hi)
+        return b"".join(parts)
+
+    # --- The end ---
+
+    def finish(self, passed_over: Container[bytes]) -> Iterator[Finding]:
+        """Check what is on disk and not of a record of the log; nothing of the topics
+        `passed_over`."""
+        directory = os.path.join(self._root, DIRECTORY)
+        for topic in self._fs.list_directory(directory):
+            path = f"{DIRECTORY}/{topic}"
+            if topic == REBUILD_MARK:
+                yield Finding(
+                    path, 0, "rebuild", "completed", "unfinished", Severity.DERIVED, Part.QUEUE
+                )
+            elif topic.encode() in passed_over:
+                continue
+            elif not os.path.isdir(os.path.join(directory, topic)):
+                yield odd_file(path, Part.QUEUE)
+            else:
+                for name in self._fs.list_directory(os.path.join(directory, topic)):
+                    is_id = name.isdecimal() and str(int(name)) == name
+                    if is_id and os.path.isdir(os.path.join(directory, topic, name)):
+                        yield from self._finish_queue(topic, int(name))
+                    else:
+                        yield odd_file(f"{path}/{name}", Part.QUEUE)
+
+    def _finish_queue(self, topic: str, queue_id: int) -> Iterator[Finding]:
+        segments = self._files(topic, queue_id)
+        queue = self._queues.get((topic, queue_id))
+        yield from segments.findings
+        if not segments.files:
+            return
+        if queue is None:
+            lo = yield from self._check_expired(segments, segments.end_position)
+        else:
+            first_at = queue.first_offset * UNIT_SIZE_BYTES
+            hi = min(first_at, segments.end_position)
+            lo = yield from self._check_expired(segments, hi)
+            if lo < hi:
+                yield self._rest_finding(segments, lo, "a unit", Severity.DERIVED)
+            lo = queue.next_offset * UNIT_SIZE_BYTES
+        yield from self._check_rest(segments, max(lo, segments.position))
+
+    def _check_expired(self, segments: Segments, hi: int) -> Generator[Finding, None, int]:
+        """Check units that come before those of the log; return where they end, at most `hi`."""
+        before, may_be_filler, reported_count, lo = 0, True, 0, segments.position
+        while lo < hi and reported_count < FINDINGS_MAX:
+            file_hi = (lo // self._file_size_bytes + 1) * self._file_size_bytes
+            data = segments.read(lo, min(hi, file_hi, lo + _SCAN_SIZE_BYTES) - lo)
+            for position, size_bytes, tags_code in _UNIT.iter_unpack(data):
+                is_filler = (position, size_bytes, tags_code) == (0, _FILLER_SIZE, 0)
+                may_be_filler &= is_filler
+                if not (position or size_bytes or tags_code):
+                    return lo
+                is_later = position >= self._required_position and not self._is_clean
+                if is_later and size_bytes >= fmt.RECORD_SIZE_BYTES_MIN:
+                    return lo  # Of records that were cut off the log.
+                is_old = position + size_bytes <= self._min_position or self._is_bad(position)
+                is_record = size_bytes >= fmt.RECORD_SIZE_BYTES_MIN and position >= before
+                if is_old and is_record and not is_filler:
+                    before = position + size_bytes
+                elif not may_be_filler:
+                    reported_count += 1
+                    yield self._expired_finding(segments, lo, before, position, size_bytes)
+                lo += UNIT_SIZE_BYTES
+        return lo if reported_count < FINDINGS_MAX else hi
+
+    def _expired_finding(
+        self, segments: Segments, lo: int, before: int, position: int, size_bytes: int
+    ) -> Finding:
+        path, at = segments.place(lo)
+        field = f"unit of offset {lo // UNIT_SIZE_BYTES}"
+        expected = f"a record in [{before}, {self._min_position}), expired"
+        found = f"position {position}, {size_bytes} bytes"
+        return Finding(path, at, field, expected, found, Severity.DERIVED, Part.QUEUE)
+
+    def _is_bad(self, position: int) -> bool:
+        return any(bad.lo <= position < bad.hi for bad in self._bad)
+
+    def _check_rest(self, segments: Segments, lo: int) -> Iterator[Finding]:
+        """Check that nothing but zeros follows the last unit."""
+        hi = segments.end_position
+        while lo < hi and self._bad:  # Units of records in damaged bytes at the end of the log.
+            position, size_bytes, _ = _UNIT.unpack(segments.read(lo, UNIT_SIZE_BYTES))
+            if not (self._is_bad(position) and size_bytes > 0):
+                break
+            lo += UNIT_SIZE_BYTES
+        for file in segments.files:
+            file_hi = file.position + self._file_size_bytes
+            dirty = segments.first_dirty(max(lo, file.position), file_hi)
+            if dirty is not None:
+                at = dirty // UNIT_SIZE_BYTES * UNIT_SIZE_BYTES
+                position, size_bytes, _ = _UNIT.unpack(segments.read(at, UNIT_SIZE_BYTES))
+                is_later = position >= self._required_position and size_bytes > 0
+                is_torn = is_later and not self._is_clean
+                severity = Severity.TORN_TAIL if is_torn else Severity.DERIVED
+                yield self._rest_finding(segments, dirty, "zeros, no record is left", severity)
+                return
+
+    def _rest_finding(
+        self, segments: Segments, position: int, expected: str, severity: Severity
+    ) -> Finding:
+        path, at = segments.place(position)
+        unit_at = position // UNIT_SIZE_BYTES * UNIT_SIZE_BYTES
+        found = segments.read(unit_at, UNIT_SIZE_BYTES).hex()
+        field = f"unit of offset {position // UNIT_SIZE_BYTES}"
+        return Finding(path, at, field, expected, found, severity, Part.QUEUE)

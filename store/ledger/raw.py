@@ -1,0 +1,136 @@
+"""Checks raw entries that another replica shipped, before any of them is written.
+
+Owns the question "do these bytes follow that entry, and where does each of them belong"; must not
+know files. The bytes are entries back to back. The blank at a file end is never shipped: where an
+entry lies follows from the sizes before it, so the receiver writes the same blank by itself.
+Sources: design 4.2, 4.3.
+"""
+
+from typing import Final, NamedTuple
+
+from store import format as fmt
+from store.errors import ForeignEntryError
+from store.ledger.entry import (
+    KIND_CONFIGURATION,
+    Link,
+    Problem,
+    check_run,
+    file_end,
+    place_entry,
+    unpack_header,
+)
+
+_HEADER: Final = fmt.ENTRY_HEADER_SIZE_BYTES
+_KIND_AT: Final = 32
+_CONFIGURATION: Final = KIND_CONFIGURATION.to_bytes(4, "big")
+_UNIT: Final = fmt.INDEX_UNIT_SIZE_BYTES
+
+
+class Piece(NamedTuple):
+    """The entries that lie in one file: bytes [at, hi) of the shipped ones.
+
+    `units` are their index units, `link` is the last of them.
+    """
+
+    at: int
+    hi: int
+    position: int
+    units: bytes
+    link: Link
+
+
+class CheckedEntries(NamedTuple):
+    """Entries [first_index, hi_index) that follow `before`, each byte of them checked.
+
+    `term_changes` are (first index, term) of each term that begins in them; `configurations` are
+    (index, body) of the configuration entries.
+    """
+
+    data: bytes
+    before: Link
+    pieces: tuple[Piece, ...]
+    term_changes: list[tuple[int, int]]
+    configurations: list[tuple[int, bytes]]
+
+    @property
+    def first_index(self) -> int:
+        """Index of the first entry."""
+        return self.before.entry_index + 1
+
+    @property
+    def hi_index(self) -> int:
+        """Index after the last entry."""
+        return self.pieces[-1].link.entry_index + 1
+
+
+def check_entries(
+    data: bytes, end_position: int, link: Link, file_size_bytes: int
+) -> CheckedEntries:
+    """Check entries that follow `link`, which ends at `end_position`; they may lie in many files.
+
+    Headers, index, position, term order, chain, body CRC, and that the sizes put each entry where
+    it says it is. Raises ForeignEntryError, also for no entries at all: drop the connection.
+    """
+    before, at = link, 0
+    pieces: list[Piece] = []
+    term_changes: list[tuple[int, int]] = []
+    while at < len(data) or not pieces:
+        position = place_entry(end_position, _size_at(data, at, file_size_bytes), file_size_bytes)
+        rest = data[at:] if at else data
+        run = check_run(rest, position, link, file_end_position=file_end(position, file_size_bytes))
+        # After a piece the next file is tried; where that finds nothing good, it says why.
+        is_stuck = run.end == 0 or (run.problem is None and at + run.end < len(data))
+        if is_stuck or (
+            run.problem is not None and _fits(rest, run.end, position, file_size_bytes)
+        ):
+            found = f"{len(rest) - run.end} bytes"
+            problem = run.problem or Problem(run.end, "entry", "a whole one", found)
+            problem = problem._replace(at=at + problem.at)
+            raise ForeignEntryError(run.link.entry_index + 1, *problem)
+        pieces.append(Piece(at, at + run.end, position, run.units, run.link))
+        term_changes += run.term_changes
+        link, end_position, at = run.link, position + run.end, at + run.end
+    configurations = _configurations(data, pieces)
+    return CheckedEntries(data, before, tuple(pieces), term_changes, configurations)
+
+
+def _size_at(data: bytes, at: int, file_size_bytes: int) -> int:
+    """Return the size that the entry at byte `at` claims, or one that the check will refuse."""
+    size_bytes = int.from_bytes(data[at + 4 : at + 8], "big", signed=True)
+    is_possible = _HEADER <= size_bytes <= file_size_bytes - fmt.BLANK_SIZE_BYTES_MIN
+    return size_bytes if is_possible else _HEADER
+
+
+def _fits(data: bytes, at: int, position: int, file_size_bytes: int) -> bool:
+    """Say whether the entry at byte `at` belongs behind the one before it, in the same file."""
+    end = position + at
+    return place_entry(end, _size_at(data, at, file_size_bytes), file_size_bytes) == end
+
+
+def _configurations(data: bytes, pieces: list[Piece]) -> list[tuple[int, bytes]]:
+    found = []
+    for piece in pieces:
+        for _, position, size_bytes, index, _ in fmt.INDEX_UNIT.iter_unpack(piece.units):
+            at = piece.at + position - piece.position
+            if data[at + _KIND_AT : at + _KIND_AT + 4] == _CONFIGURATION:
+                assert unpack_header(data, at).entry_index == index, f"entry {index} at byte {at}"
+                found.append((index, data[at + _HEADER : at + size_bytes]))
+    return found
+
+
+def part_from(checked: CheckedEntries, piece: Piece, index: int) -> tuple[int, int, bytes]:
+    """Return (byte of its first entry, position, index units) of a piece without what is before
+    `index`."""
+    first = piece.link.entry_index + 1 - len(piece.units) // _UNIT
+    if index <= first:
+        return piece.at, piece.position, piece.units
+    units = piece.units[(index - first) * _UNIT :]
+    position = fmt.INDEX_UNIT.unpack_from(units)[1]
+    return piece.at + position - piece.position, position, units
+
+
+def chain_crc_of(checked: CheckedEntries, index: int) -> int:
+    """Return the chain CRC of one of the entries."""
+    piece = next(piece for piece in checked.pieces if piece.link.entry_index >= index)
+    at, _, _ = part_from(checked, piece, index)
+    return unpack_header(checked.data, at).chain_crc

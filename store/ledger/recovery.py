@@ -1,0 +1,277 @@
+"""Opens a ledger after a stop of any kind: finds its end, cuts a torn tail, mends the index.
+
+Owns the difference between a torn tail (above the durable mark: cut) and corruption (below it:
+reported with its place, never cut). Must not know who keeps the mark. The data are read with
+`pread` in large pieces and never mapped, so a bad sector is an exception.
+
+Deviation: DLedger checks no CRC, takes the first bad entry for the end of the log wherever it is,
+and leaves the bytes behind it in place (storage-formats 7.4). Here the rest of the file is zeroed
+and synced and later files are deleted before anything is appended, so old bytes never revive.
+Sources: design 4.5; fault-matrix S05, S07, S16, D7; storage-formats 7.4.
+"""
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from store import format as fmt
+from store.config import MIB, StoreConfig
+from store.errors import CorruptionError
+from store.files.failpoints import hit
+from store.files.file_system import FileSystem
+from store.files.mapped_file_queue import FileSource
+from store.ledger.entry import Link, Problem, Run, check_blank, check_run
+from store.ledger.ledger import Ledger
+from store.ledger.reader import Tail, corruption
+from store.ledger.term_runs import TermRuns
+
+_READ_SIZE_BYTES: Final = 2 * MIB
+_SCANNED_FILE_COUNT: Final = 3  # As DLedger, when nobody knows how much is durable.
+
+
+class LedgerRecoveryReport(NamedTuple):
+    """What an open found and did.
+
+    `cut_size_bytes` counts from the end of the log to the last byte that was not zero;
+    `first_cut_index` is the entry that was, or would have been, there; -1 when nothing was cut.
+    """
+
+    scanned_from_position: int
+    scanned_size_bytes: int
+    entry_count: int
+    end_position: int
+    last_index: int
+    cut_size_bytes: int
+    first_cut_index: int
+    cut_reason: str
+    rewritten_unit_count: int
+
+
+class _Place(NamedTuple):
+    """A point between two entries of a walk: file number, position, the entry before."""
+
+    number: int
+    position: int
+    link: Link
+
+
+class _Walk(NamedTuple):
+    """The end of a walk. `problem` is what stopped it, at `stop_position`; None at the last file's
+    end. `end_position` is the end of the last entry."""
+
+    link: Link
+    end_position: int
+    stop_position: int
+    scanned_size_bytes: int
+    entry_count: int
+    term_changes: list[tuple[int, int]]
+    problem: Problem | None
+
+
+def recover_ledger(
+    fs: FileSystem,
+    root: str,
+    config: StoreConfig,
+    source: FileSource | None = None,
+    *,
+    durable_position: int | None = None,
+    durable_index: int = -1,
+    scan_from_position: int | None = None,
+) -> tuple[Ledger, LedgerRecoveryReport]:
+    """Open the ledger below `root`, made if there is none; return it with a report.
+
+    Everything before `durable_position`, and up to `durable_index`, was once known to be durable.
+    The walk begins with the file that holds `durable_position` (None: with the last file but two)
+    or `scan_from_position` if that is lower, or earlier where the beginning of that file does not
+    link to what is before it. What lies before the walk was durable and is left to the scrubber.
+    Everything that was accepted is durable on return, and opening twice gives the same bytes.
+
+    Raises CorruptionError (below the mark something is bad: no data file was changed), LayoutError,
+    FileSystemError, StoreFullError or SyncFailedError; nothing stays open then.
+    """
+    ledger = Ledger(fs, root, config, source)
+    try:
+        ledger.load()
+        wanted = [p for p in (durable_position, scan_from_position) if p is not None]
+        from_position = min(wanted) if wanted else None
+        report = _recover(ledger, durable_position or 0, durable_index, from_position)
+    except BaseException:
+        ledger.close()
+        raise
+    return ledger, report
+
+
+def _recover(
+    ledger: Ledger, durable_position: int, durable_index: int, from_position: int | None
+) -> LedgerRecoveryReport:
+    begin = _choose_begin(ledger, from_position)
+    difference: list[tuple[_Place, int]] = []
+
+    def compare(place: _Place, run: Run) -> None:
+        if not difference:
+            index = ledger.index.first_difference(place.link.entry_index + 1, run.units)
+            if index is not None:
+                difference.append((place, index))
+
+    walk = _walk(ledger, begin, compare)
+    if walk.end_position < durable_position or walk.link.entry_index < durable_index:
+        raise _below_the_mark(ledger, walk, durable_position, durable_index)
+    dirty_hi = ledger.files.dirty_hi(walk.end_position) if ledger.files.files else 0
+    hit("ledger_recovery.before_cut")
+    if ledger.files.files:
+        ledger.files.truncate(walk.end_position, dirty_hi)
+    hit("ledger_recovery.before_index")
+    rewritten = _mend_index(ledger, walk, difference)
+    ledger.adopt(Tail(walk.link, walk.end_position), _term_runs(ledger, begin, walk))
+    if walk.link == ledger.start_link:
+        ledger.restore_start()
+    cut_size_bytes = dirty_hi - walk.end_position
+    return LedgerRecoveryReport(
+        scanned_from_position=begin.position,
+        scanned_size_bytes=walk.scanned_size_bytes,
+        entry_count=walk.entry_count,
+        end_position=ledger.max_position,
+        last_index=walk.link.entry_index,
+        cut_size_bytes=cut_size_bytes,
+        first_cut_index=walk.link.entry_index + 1 if cut_size_bytes else -1,
+        cut_reason=_reason(walk) if cut_size_bytes else "",
+        rewritten_unit_count=rewritten,
+    )
+
+
+def _reason(walk: _Walk) -> str:
+    problem = walk.problem
+    if problem is None:
+        return "a blank without an entry behind it"
+    return f"{problem.field} is {problem.found}, expected {problem.expected}"
+
+
+def _below_the_mark(
+    ledger: Ledger, walk: _Walk, durable_position: int, durable_index: int
+) -> CorruptionError:
+    if walk.problem is None:  # Every byte is good, but there are too few of them.
+        expected = f"bytes up to {durable_position}, entries up to {durable_index}"
+        found = f"{walk.end_position} and {walk.link.entry_index}"
+        return CorruptionError(
+            ledger.files.directory, walk.end_position, "log end", expected, found
+        )
+    return corruption(ledger.files.file_at(walk.stop_position), walk.stop_position, walk.problem)
+
+
+# --- Where the walk begins ---
+
+
+def _choose_begin(ledger: Ledger, from_position: int | None) -> _Place:
+    """Return the start of the last file from which the walk can prove all that it must."""
+    files = ledger.files.files
+    number = len(files) - _SCANNED_FILE_COUNT
+    if from_position is not None and files:
+        number = (from_position - files[0].position) // ledger.files.file_size_bytes
+    number = min(number, len(files) - 1)
+    while number > 0:
+        link = ledger.link_before(files[number])
+        if link is not None and ledger.index.covers(ledger.first_index, link.entry_index + 1):
+            return _Place(number, files[number].position, link)
+        number -= 1
+    return _Place(0, ledger.min_position, ledger.start_link)
+
+
+# --- The walk ---
+
+
+def _walk(ledger: Ledger, begin: _Place, on_run: Callable[[_Place, Run], None]) -> _Walk:
+    """Check all entries from `begin` on, up to the first problem or the end of the last file.
+
+    `on_run` gets the place before each run and the run. Changes nothing. Reads the files to their
+    ends, whatever is known to be written.
+    """
+    link, position, end = begin.link, begin.position, begin.position
+    scanned, count = 0, 0
+    changes: list[tuple[int, int]] = []
+    problem: Problem | None = None
+    for number, file in enumerate(ledger.files.files[begin.number :], begin.number):
+        position = max(position, file.position)
+        size_bytes = _READ_SIZE_BYTES
+        while position < file.end_position and problem is None:
+            room = file.end_position - position
+            data = file.read_any(position, min(room, size_bytes))
+            run = check_run(data, position, link, file_end_position=file.end_position)
+            if run.end:
+                on_run(_Place(number, position, link), run)
+                link, count = run.link, count + run.entry_count
+                changes += run.term_changes
+                position += run.end
+                end = position
+                scanned += run.end
+                size_bytes = _READ_SIZE_BYTES
+            if run.problem is not None:
+                problem = run.problem._replace(at=run.problem.at - run.end)
+            elif run.is_blank:
+                problem = check_blank(file.read_any(position, file.end_position - position))
+                if problem is None:
+                    scanned += file.end_position - position
+                    position = file.end_position
+            elif run.end == 0:
+                if len(data) == room:
+                    problem = Problem(0, "entry", "whole", f"cut short after {room} bytes")
+                size_bytes *= 2  # One entry is larger than a read.
+        if problem is not None:
+            break
+    return _Walk(link, end, position, scanned, count, changes, problem)
+
+
+# --- What follows from it ---
+
+
+def _mend_index(ledger: Ledger, walk: _Walk, difference: list[tuple[_Place, int]]) -> int:
+    """Make the index say what the data say, from the first difference on; return how many units.
+
+    The data are walked once more from there: after an ordinary crash that is very little.
+    """
+    if not difference:
+        ledger.index.truncate(walk.link.entry_index + 1)
+        return 0
+    begin, first_index = difference[0]
+    ledger.index.truncate(first_index)
+
+    def rewrite(place: _Place, run: Run) -> None:
+        lo = max(first_index, place.link.entry_index + 1)
+        at = (lo - place.link.entry_index - 1) * fmt.INDEX_UNIT_SIZE_BYTES
+        units = run.units[at:]
+        if units:
+            ledger.index.prepare(lo, len(units) // fmt.INDEX_UNIT_SIZE_BYTES)
+            ledger.index.put(lo, units)
+
+    again = _walk(ledger, begin, rewrite)
+    assert again.link == walk.link, f"first {walk.link}, then {again.link}"
+    ledger.index.files.sync()
+    return walk.link.entry_index + 1 - first_index
+
+
+def _term_runs(ledger: Ledger, begin: _Place, walk: _Walk) -> TermRuns:
+    """Return the terms of the whole log; below the walk only where terms change is looked up."""
+    start = ledger.start_link
+    runs = TermRuns.starting_after(start.entry_index, start.term)
+    ledger.adopt(Tail(walk.link, walk.end_position), runs)
+    index, term, hi = ledger.first_index, start.term, begin.link.entry_index + 1
+    changes: list[tuple[int, int]] = []
+    while index < hi:
+        own = ledger.header(index).term
+        if own > term:
+            changes.append((index, own))
+            term = own
+        if own == begin.link.term:
+            break
+        index = _end_of_term(ledger, index, hi)
+    return runs.extended(changes).extended(walk.term_changes)
+
+
+def _end_of_term(ledger: Ledger, index: int, hi: int) -> int:
+    """Return the first entry in (index, hi) of a later term than that of `index`, or `hi`."""
+    term, lo = ledger.header(index).term, index
+    while hi - lo > 1:  # Invariant: lo has the term, hi has a later one or is the end.
+        middle = (lo + hi) // 2
+        if ledger.header(middle).term <= term:
+            lo = middle
+        else:
+            hi = middle
+    return hi

@@ -1,0 +1,226 @@
+"""The plain commit log: message records back to back in 1 GiB files, as RocketMQ keeps them.
+
+Owns the append (check, patch, one copy, roll) and the walk over records; must not know who waits
+for durability, nor about queues and indexes. A RocketMQ store can open the directory. One writer at
+a time (the store's put lock); reads and a sync may run beside it.
+Sources: storage-formats 1.1 to 1.5, 1.12; RocketMQ CommitLog.
+"""
+
+import os
+from collections.abc import Iterator
+from typing import Final
+
+from store import format as fmt
+from store.config import MIB, StoreConfig
+from store.errors import CorruptionError, LimitExceededError, PositionRangeError
+from store.files.failpoints import hit
+from store.files.file_system import FileSystem
+from store.files.mapped_file import MappedFile, View
+from store.files.mapped_file_queue import FileSource, MappedFileQueue
+from store.log.checked import CheckedRanges
+from store.log.record_log import AppendResult
+from store.record.check import check_records
+from store.record.stamp import Stamped, Stamper
+
+DIRECTORY: Final = "commitlog"
+_RUN_SIZE_BYTES: Final = 4 * MIB  # How much is read at once when the log is walked.
+
+
+class CommitLog:
+    """A `RecordLog` of plain records."""
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        root: str,
+        config: StoreConfig,
+        source: FileSource | None = None,
+    ) -> None:
+        directory = os.path.join(root, DIRECTORY)
+        self.files: Final = MappedFileQueue(fs, directory, config.file_size_bytes, source)
+        self.stamper: Final = Stamper(config)
+        self.checked: Final = CheckedRanges()
+        # A record must fit into an empty file and leave room for the blank (1.4).
+        self._batch_size_bytes_max = min(
+            config.batch_size_bytes_max + fmt.RECORD_OVERHEAD_BYTES_MAX,
+            config.file_size_bytes - fmt.BLANK_SIZE_BYTES_MIN,
+        )
+        self._scratch = bytearray(min(self._batch_size_bytes_max, 256 * 1024))
+        self._scratch_view = memoryview(self._scratch)
+
+    # --- Positions ---
+
+    @property
+    def min_position(self) -> int:
+        """First byte that is still kept."""
+        return self.files.min_position
+
+    @property
+    def max_position(self) -> int:
+        """End of what can be read."""
+        return self.files.max_position
+
+    @property
+    def flushed_position(self) -> int:
+        """Everything before it is durable."""
+        return self.files.flushed_position
+
+    # --- Writing ---
+
+    def append(self, batch: bytes, *, now_unix_ms: int) -> AppendResult:
+        """Check, patch and append encoded records as one batch, all or none.
+
+        The batch never spans two files: the rest of the old one becomes a blank. Nothing is durable
+        yet. Raises RecordFormatError, LimitExceededError, TopicNameError, StoreFullError,
+        FileSystemError or BusyError; nothing was written then.
+        """
+        size_bytes = len(batch)
+        files = self.files.files
+        last = files[-1] if files else None
+        fits = last is not None and size_bytes + fmt.BLANK_SIZE_BYTES_MIN <= last.free_bytes
+        if last is None:
+            position = 0
+        else:
+            position = last.wrote_position if fits else last.end_position
+        record_positions, queue_offsets, updates = self._stamp(batch, position, now_unix_ms)
+        if not fits or last is None:
+            last = self._roll()
+        hit("commit_log.before_append")
+        landed = last.append(self._scratch_view[:size_bytes])
+        assert landed == position, f"stamped for {position}, landed at {landed}"
+        self.stamper.publish(updates)
+        hit("commit_log.after_append")
+        return AppendResult(
+            position,
+            position + size_bytes,
+            -1,
+            record_positions,
+            queue_offsets,
+            now_unix_ms,
+        )
+
+    def _stamp(self, batch: bytes, position: int, now_unix_ms: int) -> Stamped:
+        """Check a batch and patch its copy in the scratch for a position; errors as `append`."""
+        size_bytes = len(batch)
+        if size_bytes > self._batch_size_bytes_max:
+            raise LimitExceededError("batch", size_bytes, self._batch_size_bytes_max)
+        if size_bytes > len(self._scratch):
+            self._scratch = bytearray(self._batch_size_bytes_max)
+            self._scratch_view = memoryview(self._scratch)
+        scratch = self._scratch
+        scratch[0:size_bytes] = batch
+        return self.stamper.stamp(batch, scratch, 0, position, now_unix_ms)
+
+    def _roll(self) -> MappedFile:
+        """Close the last file with a blank and take the next one into use.
+
+        The blank goes in first: if the next file cannot be had, the log simply ends with a full
+        file, and the next append asks again.
+        """
+        files = self.files.files
+        if files and files[-1].free_bytes:
+            last = files[-1]
+            assert last.free_bytes >= fmt.BLANK_SIZE_BYTES_MIN, f"{last.path}: no room for a blank"
+            last.finish(fmt.BLANK.pack(last.free_bytes, fmt.MAGIC_BLANK))
+        file = self.files.roll()
+        self.files.seal_complete()
+        return file
+
+    def sync(self) -> int:
+        """Make all appended bytes durable; return up to where. SyncFailedError: stop."""
+        return self.files.sync()
+
+    # --- Reading ---
+
+    def read(self, position: int, size_bytes: int) -> bytes:
+        """Copy the bytes of a record; errors as MappedFile.read."""
+        return self.files.read(position, size_bytes)
+
+    def view(self, position: int, size_bytes: int) -> View:
+        """A zero-copy window on the bytes of a record; errors as MappedFile.view."""
+        return self.files.view(position, size_bytes)
+
+    def check(self, position: int, data: bytes) -> None:
+        """Check whole records that were read at `position`, unless they were checked before.
+
+        Raises CorruptionError. Header, topic and properties have no checksum here without
+        `property_crc`; their damage is found as far as sizes, positions and NULs tell.
+        """
+        hi = position + len(data)
+        lo = self.checked.first_unchecked(position, hi)
+        if lo >= hi:
+            return
+        generation = self.checked.generation
+        # A range ends where a record does, so the rest begins with one.
+        found = check_records(data[lo - position :], lo)
+        if found.problem is not None or lo + found.end != hi:
+            file = self.files.file_at(lo + found.end)
+            at = lo + found.end - file.position
+            problem = found.problem
+            if problem is None:
+                raise CorruptionError(file.path, at, "record", "a whole one", "a part of one")
+            raise CorruptionError(
+                file.path, at, problem.field, problem.expected, problem.found
+            ) from problem
+        self.checked.add(lo, hi, generation)
+
+    def record_runs(self, lo: int, hi: int) -> Iterator[tuple[int, bytes]]:
+        """Yield (position, whole records back to back) from `lo` up to `hi`, blanks left out.
+
+        Raises CorruptionError where the bytes are no record: nothing is skipped.
+        """
+        hi = min(hi, self.max_position)
+        while lo < hi:
+            file = self.files.file_at(lo)
+            room = min(hi, file.end_position) - lo
+            data = file.read(lo, min(room, _RUN_SIZE_BYTES))
+            end, blank = walk(data)
+            if end == 0 and not blank and len(data) < room:  # One record larger than a run.
+                data = file.read(lo, min(room, self._batch_size_bytes_max))
+                end, blank = walk(data)
+            if end:
+                yield lo, data[:end] if end < len(data) else data
+            if blank:
+                lo = file.end_position
+            elif end:
+                lo += end
+            else:
+                raise CorruptionError(
+                    file.path, lo - file.position, "record", "a whole record", data[:8].hex()
+                )
+
+    # --- Cutting ---
+
+    def truncate(self, position: int) -> None:
+        """Cut everything from `position`, the start of a record or the end, durably."""
+        if not self.min_position <= position <= self.max_position:
+            raise PositionRangeError("position", position, self.min_position, self.max_position)
+        self.checked.cut(position)
+        self.files.truncate(position)
+
+    def delete_first(self) -> int:
+        """Delete the oldest file, never the last; return the bytes freed."""
+        return self.files.delete_first()
+
+    def close(self) -> None:
+        """Release the files. Syncs nothing."""
+        self.files.close()
+
+
+def walk(data: bytes) -> tuple[int, bool]:
+    """Return (end of the last whole record in `data`, whether a blank follows it).
+
+    Looks at sizes and magics only: bytes below the write position were checked when they came in.
+    """
+    at, hi = 0, len(data)
+    unpack = fmt.BLANK.unpack_from
+    while hi - at >= fmt.BLANK_SIZE_BYTES_MIN:
+        size_bytes, magic = unpack(data, at)
+        if magic == fmt.MAGIC_BLANK:
+            return at, True
+        if magic not in (fmt.MAGIC_V1, fmt.MAGIC_V2) or size_bytes < fmt.RECORD_SIZE_BYTES_MIN:
+            return at, False
+        if at + size_bytes > hi:
+            break
+        at += size_bytes
+    return at, False

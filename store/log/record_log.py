@@ -1,0 +1,89 @@
+"""What the rest of the store may ask of a log, whichever container it is.
+
+Owns the seam between the two containers (`commit_log`, `ledger`) and everything built on them; must
+not know either. All positions are bytes of the data files' space.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+from store.files.mapped_file import View
+
+
+class AppendResult(NamedTuple):
+    """Where one atomic batch landed. Nothing is durable yet: wait for `end_position`.
+
+    `record_positions` and `queue_offsets` have one element a record, in batch order; prepared and
+    rolled-back records have queue offset 0 and do not count in their queue. `entry_index` is
+    the ledger entry's, -1 in a plain commit log.
+    """
+
+    position: int
+    end_position: int
+    entry_index: int
+    record_positions: list[int]
+    queue_offsets: list[int]
+    store_unix_ms: int
+
+
+class RecordLog(Protocol):
+    """A log of message records. One writer at a time; reads from any thread."""
+
+    @property
+    def min_position(self) -> int:
+        """First byte that is still kept."""
+        ...
+
+    @property
+    def max_position(self) -> int:
+        """End of what can be read."""
+        ...
+
+    @property
+    def flushed_position(self) -> int:
+        """Everything before it is durable."""
+        ...
+
+    def append(self, batch: bytes, *, now_unix_ms: int) -> AppendResult:
+        """Validate, patch and append encoded records, all or none.
+
+        Raises RecordFormatError, LimitExceededError, TopicNameError (bad input), StoreFullError,
+        FileSystemError or BusyError (no next file); nothing was written then.
+        """
+        ...
+
+    def read(self, position: int, size_bytes: int) -> bytes:
+        """Copy the bytes of a record. Raises PositionRangeError, ClosedError, FileSystemError."""
+        ...
+
+    def view(self, position: int, size_bytes: int) -> View:
+        """A zero-copy window on the bytes of a record; errors as `read`."""
+        ...
+
+    def check(self, position: int, data: bytes) -> None:
+        """Make sure that `data`, read at `position`, is what was written there.
+
+        `data` is whole records back to back. Compares checksums once per open, see
+        `store.log.checked`. Raises CorruptionError.
+        """
+        ...
+
+    def record_runs(self, lo: int, hi: int) -> Iterator[tuple[int, bytes]]:
+        """Yield (position of the first byte, whole records back to back) from `lo` up to `hi`.
+
+        In log order; blanks and entry headers are left out. `lo` is where a record (or an entry)
+        starts, or the end of one; every yielded record ends at or before `hi`.
+        """
+        ...
+
+    def sync(self) -> int:
+        """Make all appended bytes durable; return up to where. SyncFailedError: stop."""
+        ...
+
+    def delete_first(self) -> int:
+        """Delete the oldest file, never the last; return the bytes freed (0: nothing to do)."""
+        ...
+
+    def close(self) -> None:
+        """Release the files. Syncs nothing."""
+        ...

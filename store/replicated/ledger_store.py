@@ -1,0 +1,205 @@
+"""A replica's store of the container `ledger`: entries in a log of a consensus layer.
+
+Owns what differs from `store.replicated.store`: entries come in two steps (prepare, append) or raw
+from another replica, the tail may be cut off again as far as readers have not seen it, or the whole
+log be replaced. Must not know elections, terms or peers: the owner
+(node.replication.raft.storage.log) says what is committed.
+"""
+
+import time
+from typing import ClassVar, Final
+
+from store import format as fmt
+from store.errors import StoreError, SyncFailedError
+from store.files.failpoints import hit
+from store.ledger.entry import KIND_DATA, Link
+from store.ledger.extent import Deletion
+from store.ledger.ledger import Ledger, PreparedEntry
+from store.ledger.raw import CheckedEntries
+from store.log.record_log import AppendResult
+from store.opening import REPLICA_META_NAME
+from store.record.check import store_timestamp
+from store.record.stamp import QueueKey
+from store.replicated.store import ReplicatedStore
+
+_HEADER: Final = fmt.ENTRY_HEADER_SIZE_BYTES
+
+
+class ReplicaStore(ReplicatedStore):
+    """A store of the container `ledger`, opened with `maintain=False`."""
+
+    ledger: Ledger
+    _meta_name: ClassVar[str] = REPLICA_META_NAME
+
+    def _make_parts(self) -> None:
+        assert isinstance(self.log, Ledger), f"container {self.config.container}"
+        self.ledger = self.log
+        self.ledger.recent.is_kept = True  # The loop appends and dispatches.
+        super()._make_parts()
+
+    @property
+    def _replicated(self) -> Ledger:
+        return self.ledger
+
+    def _make_spare(self) -> None:
+        self.ledger.index.make_spare()
+
+    @property
+    def dispatched_index(self) -> int:
+        """The last entry that readers see."""
+        return self.ledger.last_index_before(self._dispatcher.dispatched_position)
+
+    # --- Appending ---
+
+    def prepare(self, batch: bytes) -> PreparedEntry:
+        """Do all of an append of encoded records that can fail. Nothing is written.
+
+        Raises RecordFormatError, LimitExceededError, TopicNameError (bad input), StoreFullError,
+        FileSystemError or BusyError (try again), ClosedError.
+        """
+        try:
+            self._check_open()
+            self._retention.check_writable()
+            if not self._are_offsets_known:
+                self.find_offsets()
+            self._poll_files(self.ledger.file_count_for(len(batch) + _HEADER))
+            now = max(self._clock(), self._last_store_unix_ms)
+            return self.ledger.prepare(KIND_DATA, batch, now_unix_ms=now)
+        except StoreError as error:
+            self._count_failure(error)
+            if isinstance(error, SyncFailedError):
+                self._on_fatal(error)
+            raise
+
+    def append_prepared(self, prepared: PreparedEntry, term: int) -> AppendResult:
+        """Append what `prepare` returned last; see `Ledger.append_prepared`."""
+        began_ns = time.perf_counter_ns()
+        result = self.ledger.append_prepared(prepared, term)
+        self._last_store_unix_ms = prepared.store_unix_ms
+        duration_us = (time.perf_counter_ns() - began_ns) // 1000
+        size_bytes = prepared.size_bytes - _HEADER
+        self.counters.on_put(len(prepared.queue_offsets), size_bytes, duration_us)
+        return result
+
+    def append_own(self, kind: int, term: int, body: bytes) -> int:
+        """Append an entry that holds no records; return its index. Errors as `Ledger.append`."""
+        return self.ledger.append_entry(kind, term, body).entry_index
+
+    def write_raw(self, checked: CheckedEntries, lo_index: int) -> None:
+        """Append entries of another replica; see `Ledger.write_raw`."""
+        self._are_offsets_known = False
+        self.ledger.write_raw(checked, lo_index)
+
+    # --- Queue offsets ---
+
+    def find_offsets(self) -> None:
+        """Find out the next queue offsets and the newest store time, from queues and log tail.
+
+        What was written raw or cut since is taken into account. `prepare` does it when need be; a
+        new leader calls it at once, so that no caller has to wait for it. Errors as `Ledger.entry`.
+        """
+        ledger, lo = self.ledger, self._dispatcher.dispatched_position
+        next_offsets = self._queues.next_offsets()
+        next_offsets.update(self._dispatcher.tail_offsets(ledger.max_position))
+        ledger.stamper.next_offsets = next_offsets
+        newest = self._newest_store_unix_ms(lo)
+        self._last_store_unix_ms = max(self._last_store_unix_ms, newest)
+        self._are_offsets_known = True
+
+    def _newest_store_unix_ms(self, dispatched_position: int) -> int:
+        """Return the store time of the last record; all records of an entry have the same."""
+        ledger = self.ledger
+        for index in range(ledger.last_index, ledger.first_index - 1, -1):
+            header = ledger.header(index)
+            if header.kind == KIND_DATA:
+                ledger.check_bytes(header.position, header.position + header.size_bytes)
+                size_bytes = min(header.body_size_bytes, fmt.RECORD_SIZE_BYTES_MIN)
+                return store_timestamp(ledger.read(header.position + _HEADER, size_bytes))
+        return 0
+
+    # --- Cutting and replacing ---
+
+    def truncate_from(self, index: int) -> None:
+        """Cut the entry `index` and all behind it; durable on return. Waits for a running sync.
+
+        What readers have seen is never cut. Errors as `Ledger.truncate_from`: stop.
+        """
+        ledger = self.ledger
+        position = ledger.tail_at(index - 1).end_position
+        assert position >= self.dispatched_position, f"cut {index}, which readers have seen"
+        self._are_offsets_known = False
+        with self._flush.truncation(position):
+            self._marks.lower(position, index - 1)
+            hit("replica_store.before_cut")
+            ledger.recent.clear()
+            ledger.truncate_from(index, commit_index=index - 1)
+
+    def restart(self, end_position: int, link: Link, next_offsets: dict[QueueKey, int]) -> None:
+        """Replace the log by the empty one behind an entry, and the queues by empty ones.
+
+        `next_offsets` are those of all queues there. Durable on return. After a crash half-way the
+        store opens with parts of both: call it again before anything else. Raises StoreFullError,
+        FileSystemError or SyncFailedError: stop.
+        """
+        self._are_offsets_known = False
+        with self._flush.truncation(end_position):
+            self._marks.lower(end_position, link.entry_index)
+            hit("replica_store.before_reset")
+            self.ledger.recent.clear()
+            self.ledger.reset(link.entry_index + 1, end_position, link.chain_crc, link.term)
+        hit("replica_store.before_restart")
+        self._dispatcher.restart(end_position, next_offsets)
+        hit("replica_store.before_mark")
+        self._marks.on_synced(end_position)
+        self._sync_derived()
+        self._marks.lower(end_position, link.entry_index)  # Lowers nothing, and syncs.
+        self._expired_position = 0
+
+    # --- Durability ---
+
+    @property
+    def durable_index(self) -> int:
+        """The last entry that really is durable, whatever the flush mode."""
+        return self.ledger.last_index_before(self._flush.durable_position)
+
+    # --- Upkeep: on its own thread ---
+
+    def _maintain(self) -> None:
+        super()._maintain()
+        if self.ledger.has_detached:  # A deletion failed, and the next one may be far away.
+            self.ledger.delete_detached()
+            self.delete_expired_derived()
+
+    def deletable_index(self, limit_index: int) -> int:
+        """Return the last entry of the files that have to go, at most `limit_index`.
+
+        first_index - 1 when there is none. What is not dispatched durably stays.
+        """
+        deletion = self.deletion(limit_index)
+        return self.ledger.first_index - 1 if deletion is None else deletion.start.link.entry_index
+
+    def deletion(self, limit_index: int) -> Deletion | None:
+        """Return the steps that delete the expired files whose entries are at most `limit_index`.
+
+        Call it and `forget` on the owner's loop, the other steps anywhere, and then
+        `delete_expired_derived`. Raises CorruptionError when a file does not begin with an entry.
+        """
+        ledger, found = self.ledger, None
+        # So an entry of the next file is dispatched, too: what is cut never is the first entry.
+        hi_position = min(self._expired_position, self._mark.mark.dispatched_durable_position)
+        for count, file in enumerate(ledger.files.files[:-1], 1):
+            if file.end_position > hi_position:
+                break
+            deletion = ledger.deletion(count)
+            if deletion.start.link.entry_index > limit_index:
+                break
+            found = deletion
+        return found
+
+    def forget(self, deletion: Deletion) -> bool:
+        """Take the files of a deletion out of the log, in memory only. False as `write_start`."""
+        files = self.ledger.files.files[: deletion.file_count]
+        if not deletion.forget():
+            return False
+        self._count_deleted(files)
+        return True

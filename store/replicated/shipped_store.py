@@ -1,0 +1,285 @@
+"""A replica's store of the container `commit_log`: a plain log that its master ships as raw bytes.
+
+Owns what differs from `store.replicated.store`: batches are written in two steps, raw bytes come
+from another replica, and the end of the log may be cut off again, also what readers have seen (the
+readers of an asynchronous group may see what is lost later). What is cut is set aside first. Must
+not know epochs, roles or who confirms: the owner (node.replication.ha.storage.log) does.
+
+An order holds every change that takes away: the durable mark first, then queues and index, then the
+log. So after a crash at any step the mark claims nothing that is not there, and what is derived is
+never ahead of the log.
+"""
+
+import errno
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import ClassVar
+
+from store import format as fmt
+from store.errors import (
+    CorruptionError,
+    FileSystemError,
+    PositionRangeError,
+    StoreError,
+    SyncFailedError,
+)
+from store.files.failpoints import hit
+from store.log.commit_log import CommitLog
+from store.log.cut_file import CutFile, write_cut_file
+from store.log.record_log import AppendResult
+from store.log.shipped_log import CheckedRaw, PreparedBatch, ShippedLog
+from store.opening import SHIPPED_META_NAME
+from store.record.check import store_timestamp
+from store.record.stamp import QueueKey
+from store.replicated.store import ReplicatedStore
+
+
+class ShippedStore(ReplicatedStore):
+    """A store of the container `commit_log`, opened with `maintain=False`."""
+
+    shipped: ShippedLog
+    _meta_name: ClassVar[str] = SHIPPED_META_NAME
+    _commit_log: ClassVar[type[CommitLog]] = ShippedLog
+
+    def _make_parts(self) -> None:
+        assert isinstance(self.log, ShippedLog), f"container {self.config.container}"
+        self.shipped = self.log
+        self._derived_lock = threading.Lock()
+        """Held while derived files are synced and that is written down, and while they are cut:
+        else what was true before a cut could be written down after it."""
+        super()._make_parts()
+
+    @property
+    def _replicated(self) -> ShippedLog:
+        return self.shipped
+
+    # --- Writing ---
+
+    def prepare(self, batch: bytes) -> PreparedBatch:
+        """Do all of an append of encoded records that can fail. Nothing is written.
+
+        Raises RecordFormatError, LimitExceededError, TopicNameError (bad input), StoreFullError,
+        FileSystemError or BusyError (try again), ClosedError.
+        """
+        try:
+            self._check_open()
+            self._retention.check_writable()
+            if not self._are_offsets_known:
+                self.find_offsets()
+            self._poll_files(self.shipped.file_count_for(len(batch)))
+            now = max(self._clock(), self._last_store_unix_ms)
+            return self.shipped.prepare(batch, now_unix_ms=now)
+        except StoreError as error:
+            self._count_failure(error)
+            if isinstance(error, SyncFailedError):
+                self._on_fatal(error)
+            raise
+
+    def append_prepared(self, prepared: PreparedBatch) -> AppendResult:
+        """Append what `prepare` returned last; see `ShippedLog.append_prepared`."""
+        began_ns = time.perf_counter_ns()
+        result = self.shipped.append_prepared(prepared)
+        self._last_store_unix_ms = prepared.store_unix_ms
+        duration_us = (time.perf_counter_ns() - began_ns) // 1000
+        self.counters.on_put(len(prepared.queue_offsets), prepared.size_bytes, duration_us)
+        return result
+
+    def write_raw(self, checked: CheckedRaw) -> None:
+        """Append bytes of another replica; see `ShippedLog.write_raw`."""
+        self._are_offsets_known = False
+        self.shipped.write_raw(checked)
+        self._last_store_unix_ms = max(self._last_store_unix_ms, checked.last_store_unix_ms)
+
+    # --- Queue offsets ---
+
+    def find_offsets(self) -> None:
+        """Find out the next queue offsets and the newest store time, from queues and log tail.
+
+        What was written raw or cut since is taken into account. `prepare` does it when need be; a
+        new master calls it at once, so that no caller has to wait for it. Raises CorruptionError.
+        """
+        log = self.shipped
+        next_offsets = self._queues.next_offsets()
+        next_offsets.update(self._dispatcher.tail_offsets(log.end_position))
+        log.stamper.next_offsets = next_offsets
+        if self._last_store_unix_ms == 0:  # Nothing was written since the store was opened.
+            self._last_store_unix_ms = self._newest_store_unix_ms()
+        self._are_offsets_known = True
+
+    def _newest_store_unix_ms(self) -> int:
+        """Return the newest store time in the queues and in the tail behind them."""
+        log, newest = self.shipped, 0
+        for queue in self._queues:
+            if queue.max_offset > queue.min_offset:
+                # A wrong one leads to another record, or to none: no proof is needed.
+                hi = queue.max_offset
+                unit = queue.read_units(hi - 1, hi, is_proof_needed=False)
+                position, size_bytes, _ = fmt.CONSUME_QUEUE_UNIT.unpack(unit)
+                if position < log.min_position:
+                    continue  # Expired, and not yet cut off the queue.
+                newest = max(newest, self._store_unix_ms_at(position, size_bytes))
+        for position, data in log.record_runs(self.dispatched_position, log.end_position):
+            at = last = 0
+            while at < len(data):
+                last, at = at, at + fmt.INT32.unpack_from(data, at)[0]
+            newest = max(newest, self._store_unix_ms_at(position + last, at - last))
+        return newest
+
+    def _store_unix_ms_at(self, position: int, size_bytes: int) -> int:
+        """Return the store time of a record; 0 of a damaged one, whose time may be damaged, too.
+
+        All that is appended would get a time that is too late. One that is missing here does no
+        harm, and keeps no replica from being master.
+        """
+        log = self.shipped
+        try:
+            data = log.read(position, size_bytes)
+            log.check(position, data)
+        except (CorruptionError, FileSystemError, PositionRangeError):
+            return 0  # The scrubber and readers report it.
+        return store_timestamp(data)
+
+    # --- Cutting ---
+
+    def set_aside(self, lo: int, hi: int, epoch: int) -> CutFile:
+        """Copy the end of the log into a file of `cut/`, durably. Nothing else changes.
+
+        Raises StoreFullError or FileSystemError (repeat it before anything else), CorruptionError,
+        SyncFailedError: stop.
+        """
+        files = self.shipped.files
+        assert hi == self.shipped.end_position, f"cut to {hi}, end {self.shipped.end_position}"
+
+        def read(position: int, size_bytes: int) -> bytes:
+            file = files.file_at(position)
+            return file.read(position, min(size_bytes, file.end_position - position))
+
+        return write_cut_file(
+            self._fs,
+            self.root,
+            epoch=epoch,
+            lo=lo,
+            hi=hi,
+            read=read,
+            now_unix_ms=self._clock(),
+        )
+
+    def cut(self, position: int) -> None:
+        """Cut everything from a position, where a record begins; durable on return.
+
+        Waits for a running sync. Raises SyncFailedError: stop.
+        """
+        with self._taking_away(position):
+            self._marks.lower(position, -1)
+            hit("shipped_store.before_queues")
+            with self._guard.waiting():
+                self._dispatcher.truncate(position)
+            hit("shipped_store.before_cut")
+            self.shipped.cut(position)
+
+    def set_all_aside(self, epoch: int) -> None:
+        """Set the whole log aside; it is empty then. Durable on return.
+
+        The last file goes into `cut/`; the others, of which there may be hundreds of GiB, keep
+        their bytes and get another name. Readers must see all of the log: so a crash half-way
+        leaves what retention might have left, a log that begins later. Raises StoreFullError or
+        FileSystemError (nothing has changed), SyncFailedError: stop.
+        """
+        log = self.shipped
+        last, end = log.files.files[-1].position, log.end_position
+        assert self.dispatched_position == end, f"{self.dispatched_position} of {end}"
+        self._delete_detached()  # Else a gap is left behind it. Syncs queues and index, too.
+        if last < end:
+            self.set_aside(last, end, epoch)
+        hit("shipped_store.before_aside")
+        with self._taking_away(end):
+            log.set_first_aside()
+        self.cut(last)
+
+    def delete_aside(self) -> None:
+        """Delete the files that `set_all_aside` gave other names, on the thread of `maintain`.
+
+        Raises FileSystemError: repeat it.
+        """
+        self.shipped.files.delete_aside()
+
+    def begin_at(self, position: int, next_offsets: dict[QueueKey, int]) -> None:
+        """Let the empty log begin at a position, where a file begins, with these queue offsets.
+
+        Durable on return. After a crash half-way the log is empty, there or elsewhere: call it
+        again before anything is written. Raises SyncFailedError: stop.
+        """
+        log = self.shipped
+        assert log.end_position <= log.min_position, f"log up to {log.end_position}"
+        with self._taking_away(position):
+            self._marks.lower(0, -1)  # A moment there is no file at all.
+            hit("shipped_store.before_begin")
+            log.begin_at(position)
+            hit("shipped_store.before_offsets")
+            self._dispatcher.restart(position, next_offsets)
+            self._marks.on_synced(position)
+        self._sync_derived()
+        self._marks.lower(position, -1)  # Lowers nothing, and syncs.
+
+    @contextmanager
+    def _taking_away(self, position: int) -> Iterator[None]:
+        """Keep syncs and upkeep away, and make every error in the body a final one."""
+        self._are_offsets_known = False
+        self._expired_position = 0
+        try:
+            with self._derived_lock, self._flush.truncation(position):
+                yield
+        except SyncFailedError as error:
+            self._on_fatal(error)
+            raise
+        except (StoreError, OSError) as error:
+            # Part of it is done, and memory and disk may differ.
+            failure = SyncFailedError(self.root, getattr(error, "errno_value", errno.EIO))
+            self._on_fatal(failure)
+            raise failure from error
+
+    # --- Durability ---
+
+    @property
+    def durable_position(self) -> int:
+        """Everything before it is durable, or gone. Any thread."""
+        return max(self._flush.durable_position, self.shipped.min_position)
+
+    def mark_durable(self) -> None:
+        """Sync the log as it was opened, and write that down: the owner promises all of it now.
+
+        After a power loss the mark may be older. A process that is killed next must not take what
+        lies behind it for bytes that were never synced. Raises SyncFailedError: stop.
+        """
+        self._marks.on_synced(self.shipped.sync())
+
+    # --- Upkeep ---
+
+    def _sync_derived(self) -> int:
+        with self._derived_lock:
+            return super()._sync_derived()
+
+    def detach_expired(self, limit_position: int) -> Callable[[], None] | None:
+        """Take expired files that end at or before a limit out of the log, in memory only.
+
+        On the owner's loop. The work that is returned deletes them, on the thread of `maintain`;
+        it raises FileSystemError, and is then returned again. None: nothing to do. What is not
+        durably dispatched stays.
+        """
+        log = self.shipped
+        hi = min(
+            self._expired_position,
+            limit_position,
+            self.durable_position,
+            self._mark.mark.dispatched_durable_position,
+        )
+        count = sum(file.end_position <= hi for file in log.files.files[:-1])
+        if count:
+            self._count_deleted(log.files.detach_first(count))
+        return self._delete_detached if log.files.has_detached else None
+
+    def _delete_detached(self) -> None:
+        self.shipped.files.delete_detached()
+        self.delete_expired_derived()

@@ -1,0 +1,251 @@
+"""Reads the sealed part of a log again, piece by piece, and compares it with its own checksums.
+
+Owns what a piece is and where the next one begins. Must not know when one is due, nor what follows
+damage: `node.replication.scrub` does. Files are read that are complete, durable and visible, so
+that nobody writes them; what is deleted, cut or replaced beside a look at it is left out. Bytes
+come from the disk: what the page cache holds of a piece is given up first, and once more behind the
+check, so that a scrub leaves memory to those who need it. Sources: fault-matrix D5, S14.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from store import format as fmt
+from store.config import MIB
+from store.errors import (
+    ClosedError,
+    CorruptionError,
+    FileSystemError,
+    PositionRangeError,
+)
+from store.files.mapped_file import MappedFile
+from store.ledger.entry import Link
+from store.ledger.ledger import Ledger
+from store.ledger.mending.damage import Point
+from store.ledger.mending.mend import begin_of, mend_index, walk_of
+from store.ledger.reader import corruption
+from store.log.shipped_log import ShippedLog
+from store.record.check import check_records
+
+PIECE_SIZE_BYTES: Final = 2 * MIB
+"""About; an entry or record that is larger is a piece of its own."""
+_READ_SIZE_BYTES_MAX: Final = 2 * fmt.ENTRY_SIZE_BYTES_MAX
+"""How far a look at one piece may read."""
+
+
+class Piece(NamedTuple):
+    """What one step came to.
+
+    `size_bytes` were read; 0 when nothing was there to read, or it went away. `last` is the last
+    entry of a ledger's file that was read to its end. `ends_pass`: everything sealed behind where
+    the pass began has been read, and the next step begins at the start of the log.
+    """
+
+    size_bytes: int = 0
+    damage: CorruptionError | None = None
+    last: Link | None = None
+    is_index_mended: bool = False
+    ends_pass: bool = False
+
+
+class Scrubber(ABC):
+    """A place in a log, and the step from there. For one thread; readers and writers go on."""
+
+    _log: Ledger | ShippedLog
+
+    def __init__(self, visible_position: Callable[[], int]) -> None:
+        self._visible_position = visible_position
+        self.position = 0
+        """Where the last step began; a byte of the log."""
+
+    def sealed(self) -> list[MappedFile]:
+        """Return the files that are read, oldest first."""
+        hi, files = self._visible_position(), self._log.files.files
+        return [file for file in files if file.flushed_position == file.end_position <= hi]
+
+    @property
+    def sealed_size_bytes(self) -> int:
+        """How much a whole pass reads."""
+        return sum(file.size_bytes for file in self.sealed())
+
+    def begin_at(self, share: float) -> None:
+        """Go behind so much (0 to 1) of the sealed part of the log; in a plain log to the start of
+        the file there."""
+        assert 0 <= share < 1, f"share {share}"
+        files = self.sealed()
+        try:
+            if files:
+                at = int(share * sum(file.size_bytes for file in files))
+                self._go_to(max(files[0].position + at, self._log.min_position))
+        except (PositionRangeError, ClosedError):  # Expired this moment.
+            self._go_to_start()
+
+    def step(self) -> Piece:
+        """Read and check what comes next.
+
+        Raises FileSystemError or StoreFullError when the index could not be mended: it goes on all
+        the same; SyncFailedError: stop.
+        """
+        log = self._log
+        reset_count = log.reset_count
+        try:
+            piece = self._step()
+        except (PositionRangeError, ClosedError):
+            piece = None
+        if piece is None or log.reset_count != reset_count or self.position < log.min_position:
+            self._go_to_start()  # Expired, or replaced, beside this look at it.
+            return Piece()
+        if piece.ends_pass:
+            self._go_to_start()
+        if piece.damage is not None:
+            self._distrust(piece)
+        return piece
+
+    def _distrust(self, piece: Piece) -> None:
+        """Let reads of what is damaged fail from now on, until it is repaired: all that lies before
+        the next good entry, or the rest of the log without one."""
+        hi = self._log.max_position if piece.ends_pass else self.position + piece.size_bytes
+        if hi > self.position:  # Else it was replaced this moment.
+            self._log.checked.distrust(self.position, hi)
+
+    @abstractmethod
+    def _go_to(self, position: int) -> None:
+        """Let the next step begin about there, where an entry or record does."""
+
+    @abstractmethod
+    def _go_to_start(self) -> None:
+        """Let the next step begin where the log does."""
+
+    @abstractmethod
+    def _step(self) -> Piece:
+        """Read and check what comes next, and go behind it."""
+
+    def _file_at(self, position: int) -> MappedFile | None:
+        """Return the sealed file that holds a position; None behind all of them."""
+        return next((f for f in self.sealed() if f.position <= position < f.end_position), None)
+
+
+def _forget(file: MappedFile, position: int) -> None:
+    file.forget_cached(position, min(_READ_SIZE_BYTES_MAX, file.end_position - position))
+
+
+class LedgerScrubber(Scrubber):
+    """Of a ledger: entries by chain and body CRC, blanks, and the index beside them.
+
+    A unit of the index that is wrong is put right from the entry. Behind damage the pass goes on
+    with the next entry that proves itself.
+    """
+
+    def __init__(self, ledger: Ledger, visible_position: Callable[[], int]) -> None:
+        super().__init__(visible_position)
+        self._log = self._ledger = ledger
+        self._next = self._start()
+
+    def _start(self) -> Point:
+        ledger = self._ledger
+        while True:  # Retention moves the two, one after the other.
+            start = Point(ledger.min_position, ledger.start_link)
+            if start == Point(ledger.min_position, ledger.start_link):
+                return start
+
+    def _go_to(self, position: int) -> None:
+        ledger = self._ledger
+        try:
+            index = ledger.index_at_position(position)
+            link = Link(index - 1, ledger.term_at(index - 1), ledger.chain_crc_at(index - 1))
+            self._next = Point(ledger.position_of(index), link)
+        except (CorruptionError, FileSystemError):  # To be found from the start of its file.
+            self._next = begin_of(ledger, ledger.files.file_at(position))
+
+    def _go_to_start(self) -> None:
+        self._next = self._start()
+
+    def _step(self) -> Piece:
+        ledger, point = self._ledger, self._next
+        self.position = point.position
+        file = self._file_at(point.position)
+        if file is None:
+            return Piece(ends_pass=True)
+        _forget(file, point.position)
+        walk = walk_of(ledger)
+        run = walk.next_run(point)
+        _forget(file, point.position)
+        if run.end:
+            self._next = Point(point.position + run.end, run.link)
+            is_mended = mend_index(ledger, point.link.entry_index + 1, run.units)
+            return Piece(run.end, is_index_mended=is_mended)
+        if run.problem is None:  # The blank at the end of the file.
+            self._next = Point(file.end_position, run.link)
+            return Piece(file.end_position - point.position, last=run.link)
+        damage = corruption(file, point.position, run.problem)
+        damaged = next(walk.ranges(point, point.position + 1), None)
+        if damaged is None:  # A second look finds it good: it was repaired, or the read was wrong.
+            return Piece()  # The next step begins here again.
+        after = damaged.after
+        if after is None:
+            return Piece(damage=damage, ends_pass=True)
+        end = after.position + after.size_bytes
+        self._next = Point(end, Link(after.entry_index, after.term, after.chain_crc))
+        return Piece(end - point.position, damage)
+
+
+class CommitLogScrubber(Scrubber):
+    """Of a plain log: records as far as their checksums reach (docs/decisions/0004), and positions.
+
+    Behind damage the pass goes on with the next file: where the next record is nobody can tell.
+    """
+
+    def __init__(self, log: ShippedLog, visible_position: Callable[[], int]) -> None:
+        super().__init__(visible_position)
+        self._log = log
+        self._next = log.min_position
+
+    def _go_to(self, position: int) -> None:
+        file = self._log.files.file_at(position)
+        self._next = max(file.position, self._log.min_position)
+
+    def _go_to_start(self) -> None:
+        self._next = self._log.min_position
+
+    def _step(self) -> Piece:
+        position = self.position = self._next
+        file = self._file_at(position)
+        if file is None:
+            return Piece(ends_pass=True)
+        _forget(file, position)
+        room = end = file.end_position - position
+        try:
+            end, damage = self._check(file, position, room)
+        except FileSystemError as error:
+            damage = CorruptionError(
+                file.path, position - file.position, "read", "readable bytes", str(error)
+            )
+        self._next = position + end
+        _forget(file, position)
+        return Piece(end, damage)
+
+    @staticmethod
+    def _check(file: MappedFile, position: int, room: int) -> tuple[int, CorruptionError | None]:
+        """Return how many bytes are done, blanks included, and what is wrong with them."""
+        for size_bytes in (PIECE_SIZE_BYTES, _READ_SIZE_BYTES_MAX):
+            data = file.read_any(position, min(room, size_bytes))
+            found = check_records(data, position)
+            if found.blank_size_bytes:
+                return room, None
+            if found.end:  # What stopped it behind good records is for the next step to say.
+                return found.end, None
+            if found.problem is not None or len(data) == room:
+                break
+        at, problem = position - file.position, found.problem
+        if problem is None:
+            return room, CorruptionError(file.path, at, "record", "a whole one", "a part of one")
+        damage = CorruptionError(file.path, at, problem.field, problem.expected, problem.found)
+        return room, damage
+
+
+def scrubber_of(log: Ledger | ShippedLog, visible_position: Callable[[], int]) -> Scrubber:
+    """Return the scrubber of a replica's log; `visible_position` is up to where readers see it."""
+    if isinstance(log, Ledger):
+        return LedgerScrubber(log, visible_position)
+    return CommitLogScrubber(log, visible_position)
