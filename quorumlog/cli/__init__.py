@@ -1,8 +1,9 @@
 """The command line `qlog`, also installed as `quorumlog`.
 
 Owns the top level only: the list of command groups, exit codes and the last handler of errors. A
-group lives in a module of its own, named here by an import string and imported when it is used:
-help and completion stay fast, and no server code is loaded before a command asks for it.
+group lives in a module of its own, in the folder of its subject (`messages`, `cluster`, `server`,
+`bench`), named in `COMMANDS` by an import string and imported when it is used: help and completion
+stay fast, and no server code is loaded before a command asks for it.
 """
 
 import importlib
