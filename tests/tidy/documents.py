@@ -7,7 +7,8 @@ does, and plants a violation of each.
 import posixpath
 import re
 import shlex
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import zip_longest
 from typing import Protocol
 
 import click
@@ -23,7 +24,8 @@ _NAME_WITH_UNIT = re.compile(
 )
 _TOML_KEY = re.compile(r"^([a-z_]+) = ", re.MULTILINE)
 _ANCHOR = re.compile(r"\]\(([^)#\s]*)#([^)\s]+)\)")
-_FILE = re.compile(r"`([\w/]+\.(?:py|txt))`")
+_FILE = re.compile(r"(?<![\w./*-])((?:[\w.-]+/)*[\w*-]+\.py)\b|`([\w/]+\.txt)`")
+_LAYERS = re.compile(r"^```\n([a-z]+)/\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 _PENDING = re.compile(r"pending (tests/[\w/]+\.py)")
 _FILE_NAMES = ("py", "json", "toml")
@@ -99,12 +101,40 @@ def unknown_settings(
                 yield Finding(path, at, "setting", key[1])
 
 
-def unknown_files(path: str, text: str, files: Collection[str]) -> Iterator[Finding]:
-    """Find names of source files that end no path of the repository."""
+def unclear_files(path: str, text: str, files: Collection[str]) -> Iterator[Finding]:
+    """Find names of source files, in prose or code, that do not end exactly one path of the
+    repository: a reader cannot tell which file is meant."""
     for number, line in enumerate(text.splitlines(), 1):
-        for name in _FILE.findall(line):
-            if not any(f"/{file}".endswith(f"/{name}") for file in files):
-                yield Finding(path, number, "file", name)
+        for name in map("".join, _FILE.findall(line)):
+            meant = [file for file in files if f"/{file}".endswith(f"/{name}")]
+            if not meant:
+                yield Finding(path, number, "file", f"{name} is no file")
+            elif len(meant) > 1:
+                yield Finding(path, number, "file", f"{name} may be {' or '.join(sorted(meant))}")
+
+
+def wrong_layers(path: str, text: str, contracts: Mapping[str, Sequence[str]]) -> Iterator[Finding]:
+    """Find packages whose layers a document does not list as their contract does.
+
+    Such a list is a block of code: the package with a slash, then each layer in the words and the
+    order of the contract, and what lives there behind two spaces or more.
+    """
+    listed = {block[1]: block for block in _LAYERS.finditer(text)}
+    for package, layers in contracts.items():
+        block = listed.get(package)
+        if block is None:
+            yield Finding(path, 0, "layers", f"no list of the layers of {package}")
+            continue
+        first = text.count("\n", 0, block.start(2)) + 1
+        rows = [re.split(" {2,}", line.strip(), maxsplit=1) for line in block[2].splitlines()]
+        for at, (row, layer) in enumerate(zip_longest(rows, layers, fillvalue=None)):
+            if row is None or layer is None or row[0] != layer:
+                found = "nothing" if row is None else row[0]
+                detail = f"{package} has {layer or 'nothing'} here, the document {found}"
+                yield Finding(path, first + at, "layers", detail)
+                break
+            if len(row) < 2:
+                yield Finding(path, first + at, "layers", f"not a word on {package} {layer}")
 
 
 def missing_anchors(path: str, text: str, texts: Mapping[str, str]) -> Iterator[Finding]:

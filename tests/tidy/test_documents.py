@@ -4,6 +4,7 @@ import ast
 import importlib
 import pkgutil
 import re
+import tomllib
 from collections.abc import Iterator
 
 import pytest
@@ -121,9 +122,32 @@ def test_names_in_documents_exist(
         *documents.unknown_metrics(name, text(name), metrics),
         *documents.unknown_labels(name, text(name), labels),
         *documents.unknown_settings(name, text(name), settings, shown | ENGINE_ALONE),
-        *documents.unknown_files(name, text(name), repository.files()),
         *documents.wrong_commands(name, text(name), main),
     ]
+    assert not findings, "\n".join(["", *map(str, findings)])
+
+
+def documents_of_the_tree() -> list[str]:
+    """Name the documents that lead through the tree; decisions are of their time."""
+    return [n for n in repository.files() if n in WRITTEN or re.fullmatch(r"docs/[\w-]+\.md", n)]
+
+
+@pytest.mark.parametrize("name", documents_of_the_tree())
+def test_names_of_files_lead_to_one_file(name: str) -> None:
+    findings = list(documents.unclear_files(name, text(name), repository.files()))
+    assert not findings, "\n".join(["", *map(str, findings)])
+
+
+def test_layers_of_the_architecture_are_those_of_the_contracts() -> None:
+    settings = tomllib.loads(text("pyproject.toml"))
+    contracts = {
+        contract["containers"][0]: contract["layers"]
+        for contract in settings["tool"]["importlinter"]["contracts"]
+        if contract["type"] == "layers" and "." not in contract["containers"][0]
+    }
+    assert contracts.keys() == {"node", "store", "raft", "quorumlog"}
+    page = "ARCHITECTURE.md"
+    findings = list(documents.wrong_layers(page, text(page), contracts))
     assert not findings, "\n".join(["", *map(str, findings)])
 
 
@@ -160,11 +184,53 @@ def test_planted_names_are_found() -> None:
     assert details(documents.unknown_metrics("a.md", "quorumlog_term quorumlog_x 1", metrics)) == [
         "quorumlog_x"
     ]
-    files = {"node/lifecycle.py", "store/store.py"}
-    line = "`lifecycle.py` `node/lifecycle.py` `raft/lifecycle.py` `ifecycle.py`"
-    assert details(documents.unknown_files("a.md", line, files)) == [
-        "raft/lifecycle.py",
-        "ifecycle.py",
+
+
+def test_a_planted_file_that_is_none_or_two_is_found() -> None:
+    files = {"node/lifecycle.py", "node/ha/log.py", "store/log.py", "a-b/log.py", "a/x.txt"}
+    text = (
+        "`lifecycle.py` `node/lifecycle.py` `raft/lifecycle.py` `ifecycle.py`\n"
+        "log.py or (ha/log.py), a-b/log.py, b/log.py and ./log.py: `x.txt` `z.txt` z.txt\n"
+        "```\npython life*.py store/log.py::test\n```\n"
+    )
+    found = [*documents.unclear_files("a.md", text, files)]
+    assert [(f.line, f.detail) for f in found] == [
+        (1, "raft/lifecycle.py is no file"),
+        (1, "ifecycle.py is no file"),
+        (2, "log.py may be a-b/log.py or node/ha/log.py or store/log.py"),
+        (2, "b/log.py is no file"),
+        (2, "./log.py is no file"),
+        (2, "z.txt is no file"),
+        (4, "life*.py is no file"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rows", "found"),
+    [
+        (["a | b   two", "c  one", "d  x"], []),
+        (["c  one", "a | b  two", "d  x"], [(4, "p has a | b here, the document c")]),
+        (["a | b  two", "c  one"], [(6, "p has d here, the document nothing")]),
+        (["a | b  x", "c  y", "d  z", "e  x"], [(7, "p has nothing here, the document e")]),
+        (["a  b  x", "c  y", "d  z"], [(4, "p has a | b here, the document a")]),
+        (["a | b  two", "c", "d  x"], [(5, "not a word on p c")]),
+        ([], [(4, "p has a | b here, the document nothing")]),
+    ],
+)
+def test_planted_layers_in_another_order_are_found(
+    rows: list[str], found: list[tuple[int, str]]
+) -> None:
+    block = "".join(f"  {row}\n" for row in rows)
+    contracts = {"p": ["a | b", "c", "d"]}
+    findings = documents.wrong_layers("a.md", f"p/\n```\np/\n{block}```\n", contracts)
+    assert [(f.line, f.detail) for f in findings] == found
+
+
+def test_a_planted_lack_of_layers_is_found() -> None:
+    text = "```\np/\n  a  x\n```\n"
+    contracts = {"p": ["a"], "q": ["a"]}
+    assert details(documents.wrong_layers("a.md", text, contracts)) == [
+        "no list of the layers of q"
     ]
 
 
