@@ -1,10 +1,10 @@
-"""What a node does for clients.
+"""The part of a node that serves clients.
 
 Append, read, topics, consumer groups. `broker.Broker` is the face that services call, one coroutine
 per RPC, protobuf in and out. Each folder owns one subject, so what a new kind of consumer needs of
 the leader is a folder like `pop`; `core` has what all share, `core.ports` what the broker asks of a
-driver. Nothing here knows gRPC, sockets, threads or how the log is
-replicated; everything runs on the loop. Services, gateways and nodes import it.
+driver. No module here knows gRPC, sockets, threads or how the log is replicated; everything runs on
+the loop. Services, gateways and nodes import the broker.
 """
 
 from node.broker.broker import Broker

@@ -1,6 +1,6 @@
 """Consuming.
 
-Pull, group and pop consumers, single reads, and what they share. Each kind of consumer is a module
-of its own, made by the client. These modules import cluster and records and no producer;
+Pull, group and pop consumers, single reads, and their common parts. Each kind of consumer is a
+module of its own, made by the client. These modules import cluster and records and no producer;
 transactions, admin and the clients import them.
 """
