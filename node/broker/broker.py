@@ -1,7 +1,8 @@
 """The broker as services see it: one coroutine per RPC, protobuf in, protobuf out.
 
-Owns the parts and who gets what; the work is done by them. Every method raises errors of `node`,
-`store` or `raft`, which `node.errors.translation` translates. Everything runs on the loop's thread.
+Owns the parts and the choice of the part that handles a call; the parts do the work. Every method
+raises errors of `node`, `store` or `raft`, which `node.errors.translation` translates. Everything
+runs on the loop's thread.
 """
 
 import time
@@ -81,8 +82,9 @@ class Broker:
         clock_ms: Callable[[], int] = _monotonic_ms,
         unix_ms: Callable[[], int] = _unix_ms,
     ) -> None:
-        """`kind` is that of a ledger if it is not given. `clock_ms` is for sessions of members of
-        groups only; `unix_ms` for times that go into the state. Registers itself as a listener."""
+        """Register as a listener of the driver. Without `kind` the log has to be a ledger.
+        `clock_ms` is for sessions of group members only; `unix_ms` for times that go into the
+        state."""
         context = Context(driver, store, machine, identity, limits, kind)
         self._context: Final = context
         self._clock_ms = clock_ms
@@ -97,7 +99,7 @@ class Broker:
         self._pulls = Pulls(context, self._waits, self._freshness)
         self._was_ready = False
         self._leader_works: list[LeaderWork] = [incarnations]
-        """What begins and ends with this node's leadership, in this order."""
+        """Work that begins and ends with this node's leadership, in this order."""
         self.other_groups: OtherGroups = no_other_groups
 
         self._consumed = Consumed(context, self._produce, self._own_appends)
@@ -135,7 +137,7 @@ class Broker:
         driver.add_listener(self._on_turn)
 
     def _add_calls(self, context: Context) -> None:
-        """Take over the calls of parts that nobody else needs."""
+        """Take over the calls of parts that no other part needs."""
         queries = Queries(context, self._freshness)
         self.get_message = queries.get_message
         self.query_by_key = queries.query_by_key
@@ -159,17 +161,18 @@ class Broker:
 
     @property
     def context(self) -> Context:
-        """What the parts share, for a gateway that calls them under other names."""
+        """The context of all parts, for a gateway that calls them under other names."""
         return self._context
 
     def add_leader_work(self, work: LeaderWork) -> None:
-        """Have something begin and end with this node's leadership."""
+        """Add work that begins and ends with this node's leadership; if this node leads, begin it
+        now."""
         self._leader_works.append(work)
         if self._was_ready:
             work.begin()
 
     def has_waiting_readers(self) -> bool:
-        """Say whether somebody waits for what will be applied here."""
+        """Whether a reader waits for something that will be applied here."""
         return not self._waits.is_empty
 
     # --- Data ---
@@ -182,7 +185,7 @@ class Broker:
         return await self.append_nowait(request)
 
     def append_nowait(self, request: AppendRequest) -> "asyncio.Future[AppendResponse]":
-        """As `append`, without a coroutine: batches are taken in the order of the calls.
+        """As `append`, without a coroutine: batches enter the log in the order of the calls.
 
         The future resolves with the receipt, or fails; nothing is raised here.
         """
@@ -203,7 +206,7 @@ class Broker:
         return self._pulls.tail(request)
 
     async def route(self, request: RouteRequest) -> RouteResponse:
-        """Say who leads and where everybody is, as this node knows it: any node may be asked."""
+        """Return the leader and all addresses, as this node knows them: any node may be asked."""
         context = self._context
         context.check_cluster(request.cluster_id)
         driver, limits = context.driver, context.limits
@@ -235,7 +238,7 @@ class Broker:
     # --- Nodes ---
 
     async def put_member(self, node_id: NodeId, address: str, peer_address: str) -> Index:
-        """Tell the cluster where a node is; two empty addresses make it forget. Leader only."""
+        """Store a node's addresses cluster-wide; two empty ones delete them. Leader only."""
         put = Command.PutMember(node_id=node_id, address=address, peer_address=peer_address)
         return await self._commands.submit(Command(put_member=put))
 
@@ -255,11 +258,11 @@ class Broker:
         return self._produce.is_draining
 
     def set_draining(self, is_draining: bool) -> None:
-        """Take no new appends, or take them again. What is under way is finished."""
+        """Refuse new appends, or accept them again. Appends under way are finished."""
         self._produce.is_draining = is_draining
 
     def stop(self) -> None:
-        """Refuse everything from now on, and let nobody wait. Stop the driver after this."""
+        """Refuse all calls from now on, and end every wait. Stop the driver after this."""
         self._context.is_stopped = True
         if self._was_ready:
             self._end_leader_works()
@@ -289,7 +292,7 @@ class Broker:
             work.end()
 
     def stats(self) -> BrokerStats:
-        """Return what was counted and what is true at this moment."""
+        """Return the counters and the levels at this moment."""
         produce, pulls, waits = self._produce, self._pulls, self._waits
         state = self._context.state
         return BrokerStats(

@@ -1,6 +1,6 @@
-"""What the broker counted, and how full its bounded things are.
+"""Counters of the broker, and the levels of its bounded resources.
 
-Owns one immutable picture for metrics, health checks and the command line.
+Owns one immutable status for metrics, health checks and the command line.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class BrokerStats:
     is_draining: bool
 
     batches_total: int
-    """Acked appends, duplicates not counted; records and bytes of them follow."""
+    """Acknowledged appends, duplicates not counted; their records and bytes follow."""
     records_total: int
     records_size_bytes_total: int
     duplicates_total: int
@@ -51,22 +51,23 @@ class BrokerStats:
     """Entries that the broker writes by itself, under way."""
     own_entries_total: int
     retried_total: int
-    """Messages that consumers gave back and that go to them again."""
+    """Messages that consumers gave back and that are delivered again."""
     dead_letters_total: int
     resent_total: int
     """Dead letters sent again."""
     record_sizes: TopicSizes
-    """Of all topics: bucket k holds records below 2**k bytes, by the mean of their batch."""
+    """Record sizes of all topics: bucket k counts records below 2**k bytes, by the mean of their
+    batch."""
     open_transaction_count: int
-    """Neither committed nor rolled back."""
+    """Transactions neither committed nor rolled back."""
     transaction_producer_count: int
     """Producers that wait to be asked."""
     transaction_question_size_bytes: int
-    """Of questions that no producer has taken yet."""
+    """Size of the questions that no producer has taken yet."""
     transaction_checks_total: int
     given_up_transactions_total: int
     refused_commands_total: int
-    """Of the replicated state since its beginning: equal on all nodes."""
+    """Commands that the replicated state has refused since its beginning: equal on all nodes."""
 
     topic_count: int
     queue_count: int

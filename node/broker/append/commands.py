@@ -1,4 +1,4 @@
-"""Submits commands to the replicated state, and tells each caller what became of its own.
+"""Submits commands to the replicated state, and tells each caller the outcome of its own.
 
 Owns the way of a command into the log and back; must not know what commands mean. Commands of one
 loop turn share one entry, so a thousand consumers that commit at once cost one round to a quorum.
@@ -42,20 +42,20 @@ class Commands:
         )
         self._pending: list[_Pending] = []
         self.count = 0
-        """Submitted and not yet decided."""
+        """Commands submitted and not yet decided."""
         self.commands_total = self.entries_total = 0
 
     async def submit(self, command: Command) -> Index:
-        """Do what a command says, cluster-wide; return the index of its entry once it is applied.
+        """Submit a command cluster-wide; return the index of its entry once it is applied.
 
-        Raises what the state refuses it with (nothing was changed then), NotLeaderError,
+        Raises the error with which the state refuses it (nothing was changed then), NotLeaderError,
         NotReadyError, BusyError, LimitExceededError, errors of a full disk; and with an unknown
         outcome AppendTimeoutError, OutcomeUnknownError.
         """
         return await self.decided(self.submit_nowait(command))
 
     async def decided(self, future: "asyncio.Future[Index]") -> Index:
-        """Wait for what `submit_nowait` returned. Whoever gives up does not withdraw it."""
+        """Wait for the future of `submit_nowait`. A caller that gives up does not withdraw it."""
         timeout_ms = self._context.limits.append_timeout_ms
         future.add_done_callback(_noted)
         return await within(
@@ -65,7 +65,7 @@ class Commands:
     def submit_nowait(self, command: Command) -> "asyncio.Future[Index]":
         """As `submit`, without a coroutine: commands enter the log in the order of the calls.
 
-        Who waits for the future limits the time.
+        The caller that waits for the future limits the time.
         """
         context = self._context
         context.check_leads()
@@ -85,7 +85,7 @@ class Commands:
         return future
 
     def _write(self) -> None:
-        """Write what was submitted in this turn, in as few entries as the limit allows."""
+        """Write the commands submitted in this turn, in as few entries as the limit allows."""
         pending, self._pending = self._pending, []
         limit = self._entry_size_bytes_max
         lo, size_bytes = 0, 0
@@ -109,7 +109,7 @@ class Commands:
         error = ShuttingDownError() if decided.cancelled() else decided.exception()
         if error is not None:
             assert isinstance(error, Exception), f"{error!r}"
-            if isinstance(error, ShuttingDownError):  # True of calls that were not begun only.
+            if isinstance(error, ShuttingDownError):  # Would say that nothing was begun.
                 error = OutcomeUnknownError(NO_INDEX, self._context.driver.term)
             self._fail(pending, error)
             return
@@ -128,7 +128,7 @@ class Commands:
                 one.future.set_exception(refusal)
 
     def _end(self, pending: list[_Pending]) -> None:
-        """They are decided: before anybody hears of it."""
+        """Release decided commands, before a caller hears of them."""
         self.count -= len(pending)
         for one in pending:
             self._context.moves.end(one.moves)
@@ -142,10 +142,10 @@ class Commands:
 
 
 def _accept(prepared: Prepared) -> None:
-    """Commands were checked when they were submitted."""
+    """Accept: commands were checked when they were submitted."""
 
 
 def _noted(future: "asyncio.Future[Index]") -> None:
-    """Whoever waited for an error may have gone: nobody else has to hear of it."""
+    """Mark an error as retrieved: the caller that waited for it may have gone."""
     if not future.cancelled():
         future.exception()

@@ -1,8 +1,8 @@
-"""Named producers: who has the name now, and that nobody else appends under it.
+"""Named producers: the incarnation that holds each name, and the refusal of all others.
 
 Owns the claim and the check (fault-matrix K3, I12): from the moment at which a claim enters the log
 no batch of an earlier incarnation does, so nothing of one lies behind it. Must not know how a batch
-is written, or numbered: repeated batches are told by `sequences`, before anybody asks here.
+is written, or numbered: `sequences` finds repeated batches before they reach this check.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from quorumlog.pb.state_pb2 import Command
 
 
 class Incarnations:
-    """One per broker. What is under way is of one term: see `end`."""
+    """One per broker. Claims under way are of one term: see `end`."""
 
     def __init__(self, context: Context, own_appends: OwnAppends) -> None:
         self._context: Final = context
@@ -32,16 +32,16 @@ class Incarnations:
         """The claims of each name that are in the log and not known to be applied."""
 
     async def claim_producer(self, request: ClaimProducerRequest) -> ClaimProducerResponse:
-        """Make the caller the last incarnation of a name; once it returns all others are fenced.
+        """Make the caller the last incarnation of a name; once this returns all others are fenced.
 
-        Repeated after its answer was lost, it fences what was claimed for the same caller before,
-        which has sent nothing. Raises LimitReachedError, NotLeaderError and as `OwnAppends.write`.
+        A repetition after a lost answer fences what was claimed for the same caller before, which
+        has sent nothing. Raises LimitReachedError, NotLeaderError and as `OwnAppends.write`.
         """
         context, name = self._context, request.name
         context.check_cluster(request.cluster_id)
         context.check_name("name", name)
         context.check_leads()
-        # Whoever gives up does not withdraw it: it counts until it is decided.
+        # A caller that gives up does not withdraw the claim: it counts until it is decided.
         task = asyncio.get_running_loop().create_task(self._write(name))
         self._working.add(task)
         task.add_done_callback(self._working.discard)
@@ -51,7 +51,7 @@ class Incarnations:
         )
 
     async def _write(self, name: str) -> ClaimProducerResponse:
-        """Take the next number. From the look at the last one to the log nothing comes between."""
+        """Claim the next number. Nothing comes between the look at the last one and the log."""
         self._check_room(name)
         number = self._last(name) + 1
         command = Command(claim_producer=Command.ClaimProducer(name=name, number=number))
@@ -59,8 +59,8 @@ class Incarnations:
         coming = table.setdefault(name, set())
         coming.add(number)
         try:
-            # It is written before anything else can happen, or not at all. Should it fail later,
-            # this node leads no longer: `end` was called, and the next leader knows.
+            # The entry is written before anything else can happen, or not at all. Should it fail
+            # later, this node leads no longer: `end` was called, and the next leader knows.
             written = await self._own_appends.write(b"", [command])
         finally:
             coming.remove(number)
@@ -69,9 +69,9 @@ class Incarnations:
         return ClaimProducerResponse(number=number, index=written.index)
 
     def check(self, incarnation: ProducerIncarnation) -> None:
-        """Refuse a batch that is about to enter the log unless its sender has the name."""
+        """Raise ProducerFencedError for a batch whose sender does not hold the name (any more)."""
         last = self._last(incarnation.name)
-        if incarnation.number != last or not last:  # 0 is nobody's.
+        if incarnation.number != last or not last:  # No producer has number 0.
             raise ProducerFencedError(incarnation.name, incarnation.number, last)
 
     def _last(self, name: str) -> int:
@@ -79,7 +79,7 @@ class Incarnations:
         return max(numbers.get(name, 0), *self._coming.get(name, (0,)))
 
     def _check_room(self, name: str) -> None:
-        """Refuse what the state would refuse, were all that is under way applied."""
+        """Raise LimitReachedError if the state would, with everything under way applied."""
         numbers = self._context.state.part(IncarnationsPart).numbers
         count = len(numbers.keys() | self._coming.keys() | {name})
         limit = self._context.limits.producer_name_count_max
@@ -89,8 +89,8 @@ class Incarnations:
     # --- LeaderWork ---
 
     def begin(self) -> None:
-        """This node leads, and the state has all names."""
+        """See `LeaderWork.begin`: the state has all names, so there is nothing to do."""
 
     def end(self) -> None:
-        """This node leads no longer: what was under way is decided by the next leader's log."""
+        """See `LeaderWork.end`: what was under way is decided by the next leader's log."""
         self._coming = {}

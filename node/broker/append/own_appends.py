@@ -1,9 +1,9 @@
-"""Entries that the broker writes by itself: messages it moves, with the commands that say so.
+"""Entries that the broker writes by itself: messages it moves, with the commands that record it.
 
 Owns the way of such an entry into the log and back, and how many may be under way; must not know
 what they mean. Records and commands share one entry, so a message is delivered, retried or ended
-exactly when the state says that it was: whoever leads next finds both or neither. In a plain log
-the same holds up to the end of a batch that a power loss may cut (docs/guarantees.md).
+exactly when the state says that it was: the next leader finds both or neither. In a plain log the
+same holds up to the end of a batch that a power loss may cut (docs/guarantees.md).
 """
 
 import asyncio
@@ -26,12 +26,12 @@ from store.errors import LimitExceededError
 class Written(NamedTuple):
     """An entry of the broker that is committed and applied here."""
 
-    index: Index  # type: ignore[assignment]  # Hides tuple.index, which nobody needs here.
+    index: Index  # type: ignore[assignment]  # Hides tuple.index, which is not needed here.
     term: Term
     positions: Sequence[int]
-    """Of each record in the log, in the order given; the commands' come last."""
+    """Positions of the records in the log, in the order given; the commands' come last."""
     queues: Mapping[QueueKey, tuple[int, int]]
-    """Where the records landed: (first offset, count)."""
+    """Place of the records in each queue: (first offset, count)."""
     store_unix_ms: int
 
 
@@ -42,13 +42,14 @@ class OwnAppends:
         self._context: Final = context
         self._encoder = CommandEncoder(context.store.config.store_host)
         self.entry_size_bytes_max: Final = own_size_bytes_max(context)
-        """Of records and encoded commands together."""
+        """Limit of records and encoded commands together."""
         self.count = self.size_bytes = 0
-        """Written and not yet decided. A log that waits for copies may decide nothing for hours."""
+        """Entries written and not yet decided. A log that waits for copies may decide nothing for
+        hours."""
         self.entries_total = self.records_total = 0
 
     def encode(self, commands: Iterable[Command]) -> bytes:
-        """Return the records of commands, for a rider or to know their size."""
+        """Return the records of commands, to attach them to a batch or to know their size."""
         return b"".join(map(self._encoder.encode, commands))
 
     async def write(
@@ -57,11 +58,11 @@ class OwnAppends:
         """Append records and commands as one entry; return once it is applied here.
 
         The leader has made sure that the commands will not be refused: their records are in the log
-        whatever they do. Raises at once, with nothing written: NotLeaderError, NotReadyError,
-        BusyError, LimitExceededError, errors of a full disk. Later NotAppliedError, or with an
-        unknown outcome OutcomeUnknownError: then this node leads no longer, and the next leader's
-        state says what happened. Cancelling it does not withdraw the entry. `has_noted`: the caller
-        says itself that the offsets in these commands are under way.
+        even if they change nothing. Raises at once, with nothing written: NotLeaderError,
+        NotReadyError, BusyError, LimitExceededError, errors of a full disk. Later NotAppliedError,
+        or with an unknown outcome OutcomeUnknownError: then this node leads no longer, and the next
+        leader's state says what happened. Cancelling it does not withdraw the entry. `has_noted`:
+        the caller itself notes the offsets in these commands as under way.
         """
         context = self._context
         context.check_leads()
@@ -111,7 +112,7 @@ class OwnAppends:
     async def _decided(self, decided: "asyncio.Future[Committed]") -> Committed:
         try:
             return await asyncio.shield(decided)
-        except ShuttingDownError:  # True of calls that were not begun only.
+        except ShuttingDownError:  # Would say that nothing was begun.
             raise OutcomeUnknownError(NO_INDEX, self._context.driver.term) from None
         except RaftError as error:
             raise self._context.translate(error) from error

@@ -46,15 +46,16 @@ Refused = (NodeError, StoreError, RaftError)
 
 
 def batch_size_bytes_max(context: Context) -> int:
-    """Return the largest batch a client may send.
+    """Return the size of the largest batch a client may send.
 
-    What is stored must also fit into an entry of the broker's own, whatever becomes of it.
+    A stored batch must also fit into an entry of the broker's own, with a dead letter's additions.
     """
     return own_size_bytes_max(context) - DEAD_LETTER_SIZE_BYTES_MAX
 
 
 def own_size_bytes_max(context: Context) -> int:
-    """Return the largest batch of the broker's own: an entry without its header and our command."""
+    """Return the size of the largest batch of the broker's own: an entry without its header and our
+    command."""
     config = context.store.config
     entry = min(
         config.batch_size_bytes_max,
@@ -65,12 +66,12 @@ def own_size_bytes_max(context: Context) -> int:
 
 
 def _refuse_names(incarnation: ProducerIncarnation) -> None:
-    """Where nobody can claim a name nobody has one."""
+    """Refuse every name: here no producer can claim one."""
     raise ProducerFencedError(incarnation.name, incarnation.number, 0)
 
 
 class _Append:
-    """One batch and who waits for it."""
+    """One batch and its callers."""
 
     __slots__ = (
         "attached",
@@ -167,15 +168,15 @@ class Produce:
         self._sequences: Sequences[_Append] = Sequences(context)
         self._receipts = Receipts(context)
         self._parked: OrderedDict[_Append, None] = OrderedDict()
-        """Those that wait, the first one first. Who gives up leaves at once: there may be no end of
-        them while nothing is decided."""
+        """Appends that wait for room, the oldest first. A caller that gives up is removed at once:
+        the others may wait without end while nothing is decided."""
         self.sizes: Final = Sizes(context.limits.topic_count_max)
         self.batch_size_bytes_max: Final = batch_size_bytes_max(context)
         self.own_size_bytes_max: Final = own_size_bytes_max(context)
         self.is_draining = False
         self.in_flight_count = self.in_flight_size_bytes = self.parked_size_bytes = 0
         self.batches_total = self.records_total = self.size_bytes_total = 0
-        """Acked by this process, duplicates not counted."""
+        """Acknowledged by this process, duplicates not counted."""
         self.duplicates_total = self.failed_total = self.busy_total = self.timeouts_total = 0
 
     # --- Beginning ---
@@ -195,7 +196,7 @@ class Produce:
         return future
 
     def refuse(self, error: Exception) -> "asyncio.Future[AppendResponse]":
-        """Answer a batch that a feature could not take; nothing was written."""
+        """Return a failed future for a batch that a feature refused; nothing was written."""
         future: asyncio.Future[AppendResponse] = self._loop.create_future()
         self._fail(future, error)
         return future
@@ -217,7 +218,7 @@ class Produce:
             raise LimitExceededError("batch", size_bytes, limit)
         timeout_ms = min(request.timeout_ms or limit_ms, limit_ms)
         append = _Append(self, request, records, timeout_ms, future, rider)
-        # Whoever waits is looked at when it is his turn: by then those before him have theirs.
+        # A parked append is deduplicated when it is resumed, after all appends parked before it.
         must_wait = bool(self._parked) or not self._has_room(append)
         if append.producer_id and not must_wait and self._is_known(append):
             return
@@ -227,13 +228,13 @@ class Produce:
             append.timer = self._loop.call_later(timeout_ms / 1000, append.on_timeout)
 
     def known(self, producer_id: int, sequence: int) -> "asyncio.Future[AppendResponse] | None":
-        """Return the first answer to a batch that has been here before; None for another one.
+        """Return the first answer to a batch that is known already; None for a new one.
 
-        For a feature that would look at the state before it makes the batch: what it would refuse
-        now may have been done then. Raises Refused.
+        For a feature that looks at the state before it makes the batch: what the state refuses now
+        may be the effect of that very batch. Raises Refused.
         """
         if not producer_id or self._parked:
-            return None  # Those that wait are looked at in their turn.
+            return None  # Parked appends are deduplicated when they are resumed.
         future: asyncio.Future[AppendResponse] = self._loop.create_future()
         request = AppendRequest(producer_id=producer_id, sequence=sequence)
         timeout_ms = self.context.limits.append_timeout_ms
@@ -241,7 +242,7 @@ class Produce:
         return future if self._is_known(append) else None
 
     def _is_known(self, append: _Append) -> bool:
-        """Answer a batch that has been here before; say whether it has."""
+        """Answer a batch that is known already; return whether it is."""
         first = self._sequences.find(append.producer_id, append.sequence)
         if first is None:
             return False
@@ -254,7 +255,7 @@ class Produce:
         return True
 
     def _attach(self, append: _Append, first: _Append) -> None:
-        """Have a caller wait for the same batch that is under way, as long as it can."""
+        """Attach a caller to the same batch that is under way, at most for its own time."""
         attached = first.attached = first.attached or []
         limit = self.context.limits.producer_window_count
         if len(attached) >= limit:
@@ -272,7 +273,7 @@ class Produce:
 
     @property
     def parked_count(self) -> int:
-        """Batches that wait for room."""
+        """Count of batches that wait for room."""
         return len(self._parked)
 
     def _has_room(self, append: _Append) -> bool:
@@ -285,7 +286,7 @@ class Produce:
         return is_within or self.in_flight_count == 0
 
     def _park(self, append: _Append) -> None:
-        """Let a batch wait for room behind those that came before it."""
+        """Park a batch behind those that wait for room already. Raises BusyError."""
         limits = self.context.limits
         if self.parked_count >= limits.parked_append_count_max:
             raise BusyError("waiting appends", self.parked_count, limits.parked_append_count_max)
@@ -301,7 +302,7 @@ class Produce:
         self.parked_size_bytes -= append.size_bytes
 
     def _resume(self) -> None:
-        """Propose what waited, in order, as far as there is room."""
+        """Propose parked batches, in order, as far as there is room."""
         while self._parked:
             append = next(iter(self._parked))
             is_cancelled = append.future.done()
@@ -310,7 +311,7 @@ class Produce:
             self._unpark(append)
 
     def _resume_one(self, append: _Append) -> bool:
-        """Propose a batch that waited, or fail it; False if it has to go on waiting."""
+        """Propose a parked batch, or fail it; return False if it has to stay parked."""
         try:
             if append.producer_id and self._is_known(append):
                 _cancel(append.timer)
@@ -322,7 +323,7 @@ class Produce:
             return True
 
     def fail_parked(self) -> None:
-        """This node stopped leading, or stops: nobody who waits will get through."""
+        """Fail all parked batches: this node stopped leading, or stops."""
         for append in list(self._parked):
             self._unpark(append)
             _cancel(append.timer)
@@ -349,7 +350,7 @@ class Produce:
             if self.in_flight_count == 0:
                 raise
             return False
-        append.records = b""  # The log has it.
+        append.records = b""  # The log has a copy.
         self.in_flight_count += 1
         self.in_flight_size_bytes += append.size_bytes
         if append.producer_id:
@@ -358,7 +359,7 @@ class Produce:
         return True
 
     def on_decided(self, append: _Append, decided: "asyncio.Future[Committed]") -> None:
-        """The driver says what became of an entry: tell all who wait for it."""
+        """Tell all callers of an entry its outcome, and resume parked batches."""
         self.in_flight_count -= 1
         self.in_flight_size_bytes -= append.size_bytes
         _cancel(append.timer)
@@ -370,7 +371,7 @@ class Produce:
             self._tell(append, decided.result())
         else:
             assert isinstance(error, Exception), f"{error!r}"
-            if isinstance(error, ShuttingDownError):  # True of calls that were not begun only.
+            if isinstance(error, ShuttingDownError):  # Would say that nothing was begun.
                 error = OutcomeUnknownError(NO_INDEX, self.context.driver.term)
             self._fail(append.future, error)
             for future in append.attached or ():
@@ -397,8 +398,8 @@ class Produce:
             _resolve(future, again)
 
     def on_timeout(self, append: _Append) -> None:
-        """The caller's time is over. What is under way goes its way."""
-        append.timer = None  # It knows the append: nothing of a batch outlives its caller.
+        """Fail a caller whose time is over. A batch under way stays under way."""
+        append.timer = None  # The timer refers to the append, which must not outlive its caller.
         if append in self._parked:
             self._unpark(append)
             limit = self.context.limits.in_flight_size_bytes_max

@@ -1,6 +1,6 @@
-"""Receipts: what an append answers, from the commit or, for a duplicate, read back from the log.
+"""Receipts: the answer to an append, from the commit or, for a duplicate, read back from the log.
 
-Owns the fields of AppendResponse; must not know who waits for one.
+Owns the fields of AppendResponse; must not know the callers.
 """
 
 from collections.abc import Mapping
@@ -53,8 +53,9 @@ class Receipts:
     def of_duplicate(self, producer_id: int, sequence: int, position: int) -> AppendResponse:
         """Return the receipt of a batch whose command record is at a log position.
 
-        Who has synced it and how long that took is not known any more. Raises DuplicateExpiredError
-        when retention has deleted the entry, CorruptionError, FileSystemError.
+        The nodes that synced it and the time that took are not known any more. Raises
+        DuplicateExpiredError when retention has deleted the entry, CorruptionError,
+        FileSystemError.
         """
         try:
             batch = self._context.kind.batches.batch_of(position)
@@ -98,7 +99,7 @@ class Receipts:
 
 
 def _add_queues(response: AppendResponse, queues: QueueRanges) -> None:
-    """Say where the batch landed; the command record is nobody's business."""
+    """Add where the batch landed; the command record is not shown to clients."""
     add = response.queues.add
     for key, (first_offset, count) in queues.items():
         if key != COMMAND_QUEUE:

@@ -1,9 +1,9 @@
-"""Idempotence: which batch of a producer may come next, and which has been here before.
+"""Idempotence: the batch of a producer that may come next, and those that are known already.
 
 Owns the rule (design 7): sequences of a producer are 0, 1, 2... without a gap; what is committed is
 in the replicated state, what is under way is here. Must not know how a batch is written. What is
-under way belongs to one term: the leader of the next one has applied all that survived of it
-before it answers, so nothing older counts any more.
+under way belongs to one term: the leader of the next one has applied all that survived of it before
+it answers, so nothing older counts any more.
 """
 
 from typing import Final, Generic, TypeVar
@@ -39,9 +39,9 @@ class Sequences(Generic[_Append]):
         self._in_flight: Final[dict[int, InFlight[_Append]]] = {}
 
     def find(self, producer_id: int, sequence: int) -> _Append | int | None:
-        """Say what a batch is: None if it is the next one, else where the first of it is.
+        """Return None if a batch is the next one, else where its first copy is.
 
-        That is the append under way, or the log position of its command record. Raises
+        The first copy is the append under way, or the log position of its command record. Raises
         OutOfSequenceError, UnknownProducerError, DuplicateExpiredError.
         """
         flight = self._flight(producer_id)
@@ -55,7 +55,7 @@ class Sequences(Generic[_Append]):
             expected = producer.last_sequence + 1
         elif sequence and self._has_forgotten():
             raise UnknownProducerError(producer_id, sequence)
-        else:  # New; if this is not its first batch, that one is still to come.
+        else:  # A new producer; if this is not its first batch, that one is still to come.
             expected = 0
         if sequence == expected:
             return None
@@ -68,11 +68,12 @@ class Sequences(Generic[_Append]):
         return position
 
     def _has_forgotten(self) -> bool:
-        """Whether any producer was ever forgotten: the table has never been full before that."""
+        """Whether any producer was ever forgotten: that happens only once the table is full."""
         return len(self._context.state.producers) >= self._context.limits.producer_count_max
 
     def check_room(self, producer_id: int) -> None:
-        """Refuse more batches than the window remembers: their duplicates could not be told."""
+        """Raise BusyError for more batches than the window remembers: their duplicates could not be
+        told."""
         flight = self._flight(producer_id)
         limit = self._context.limits.producer_window_count
         if flight is not None and len(flight.appends) >= limit:
@@ -80,7 +81,7 @@ class Sequences(Generic[_Append]):
             raise BusyError(what, len(flight.appends), limit)
 
     def begin(self, producer_id: int, sequence: int, append: _Append) -> InFlight[_Append]:
-        """Note that a batch was written. Hand what is returned to `end`."""
+        """Note that a batch was written. Give the returned value to `end`."""
         flight = self._flight(producer_id)
         if flight is None:
             flight = self._in_flight[producer_id] = InFlight(self._context.driver.term)
@@ -89,7 +90,7 @@ class Sequences(Generic[_Append]):
         return flight
 
     def end(self, producer_id: int, sequence: int, flight: InFlight[_Append]) -> None:
-        """Note that a batch is decided, whichever way."""
+        """Note that a batch is decided, applied or not."""
         del flight.appends[sequence]
         if not flight.appends and self._in_flight.get(producer_id) is flight:
             del self._in_flight[producer_id]

@@ -1,7 +1,7 @@
-"""How large messages are, by topic.
+"""Message sizes by topic.
 
 Owns the counts; must not know records. A batch is counted by the mean size of its records, in one
-step whatever it holds: that is exact for a batch of like messages, and cheap for every other.
+step: that is exact for a batch of equally large messages, and cheap for every other.
 """
 
 from typing import Final, NamedTuple
@@ -9,11 +9,11 @@ from typing import Final, NamedTuple
 from node.broker.append.receipts import COMMAND_QUEUE, QueueRanges
 
 BUCKET_COUNT: Final = 24
-"""Bucket k has records below 2**k bytes; the last one holds the largest that there may be."""
+"""Bucket k counts records below 2**k bytes; the last one also the largest that there may be."""
 
 
 class TopicSizes(NamedTuple):
-    """Of one topic, since the process started to count."""
+    """Sizes of one topic, or of all, since the process started to count."""
 
     record_count: int
     size_bytes: int
@@ -30,7 +30,7 @@ class Sizes:
         self._total = [0] * (BUCKET_COUNT + 1)
 
     def note(self, queues: QueueRanges, record_count: int, size_bytes: int) -> None:
-        """Count a batch that was acked."""
+        """Count an acknowledged batch."""
         mean = size_bytes // record_count
         bucket = min(mean.bit_length(), BUCKET_COUNT - 1) + 1
         topics, total = self._topics, self._total
@@ -49,12 +49,12 @@ class Sizes:
             found[bucket] += count
 
     def of(self, topic: str) -> TopicSizes:
-        """Return what was counted of a topic."""
+        """Return the sizes of a topic."""
         found = self._topics.get(topic.encode(), [0] * (BUCKET_COUNT + 1))
         return TopicSizes(sum(found[1:]), found[0], tuple(found[1:]))
 
     @property
     def total(self) -> TopicSizes:
-        """What was counted of all topics."""
+        """The sizes of all topics."""
         found = self._total
         return TopicSizes(sum(found[1:]), found[0], tuple(found[1:]))

@@ -1,5 +1,5 @@
-"""What all parts of the broker share.
+"""Shared by all parts of the broker.
 
-Who this node is, its ports, freshness of reads, parked readers. These modules import the state and
-the store and no other part of the broker; every part imports them.
+The identity of this node, its ports, freshness of reads, parked readers. These modules import the
+state and the store and no other part of the broker; every part imports them.
 """

@@ -1,4 +1,4 @@
-"""What a stored batch was, found again by the log position of its command record.
+"""Finds a stored batch again by the log position of its command record.
 
 Owns the way from that position to the whole batch; must not know receipts. A ledger knows its
 entries. A plain log does not know where a batch begins, so there the command record says how large
@@ -24,13 +24,13 @@ class Batches(Protocol):
 
 
 class EntryBatches:
-    """In a ledger: a batch is an entry."""
+    """`Batches` of a ledger: a batch is an entry."""
 
     def __init__(self, log: Ledger) -> None:
         self._log = log
 
     def batch_of(self, position: int) -> StoredBatch:
-        """Be part of `Batches`."""
+        """See `Batches.batch_of`."""
         entry = self._log.entry(self._log.index_at_position(position))
         first = entry.position + fmt.ENTRY_HEADER_SIZE_BYTES
         return StoredBatch(entry.entry_index, entry.term, first, entry.body)

@@ -1,4 +1,4 @@
-"""What all parts of the broker share: who this node is, what it holds, and whether it may answer.
+"""Shared by all parts of the broker: the identity of this node, its store and state, leadership.
 
 Owns the checks that many calls begin with, and the way from an error of a lower layer to one with a
 leader hint; must not know any single call.
@@ -41,15 +41,15 @@ NAME_CHARACTERS: Final = frozenset(
 
 
 class BrokerIdentity(NamedTuple):
-    """Who this node is for its clients."""
+    """The identity of this node for its clients."""
 
     cluster_id: str
     is_flush_sync: bool
-    """Whether a quorum has synced what is committed, or only holds it in memory."""
+    """Whether committed entries are synced by a quorum, or only held in its memory."""
     addresses: Mapping[NodeId, str]
     """host:port of each node's client service, as configured; replicated addresses override it."""
     group: str = "g0"
-    """The broker group that this node is of."""
+    """The broker group of this node."""
 
 
 class LogKind(NamedTuple):
@@ -57,13 +57,14 @@ class LogKind(NamedTuple):
 
     batches: Batches
     durability: Callable[[], common_pb2.Durability]
-    """What a receipt that is given now promises."""
+    """Returns the promise of a receipt that is given now."""
     not_leader: Callable[[NodeId], NodeError]
-    """What a node that does not lead answers; it is given who leads."""
+    """Returns the error of a node that does not lead; its argument is the leader."""
     has_entries: bool
-    """Else an idempotent batch has to say its size: nothing around it does."""
+    """Whether batches are entries. If not, an idempotent batch has to record its size: nothing else
+    in the log does."""
     why_not_local: Callable[[], NodeError | None] = lambda: None
-    """What a node answers that has nothing yet that may be read, whoever leads."""
+    """Returns the error of a node that has no readable data yet, whoever leads; None if it has."""
 
 
 def entries(log: Ledger, *, is_flush_sync: bool) -> LogKind:
@@ -86,7 +87,7 @@ class Context:
         limits: Limits,
         kind: LogKind | None = None,
     ) -> None:
-        """`kind` is that of a ledger if it is not given."""
+        """Without `kind` the log has to be a ledger."""
         if kind is None:
             assert isinstance(store.log, Ledger), f"{store.log} needs a kind of its own"
             kind = entries(store.log, is_flush_sync=identity.is_flush_sync)
@@ -97,10 +98,11 @@ class Context:
         self.identity: Final = identity
         self.limits: Final = limits
         self.moves: Final = OffsetMoves()
-        """What commands under way will do to offsets; every way into the log notes it."""
+        """Offsets that commands under way will change; every way into the log notes them."""
         self.is_stopped = False
         self.on_damage: Callable[[CorruptionError | DerivedFileError], None] = _ignore
-        """Gets what work beside the calls found to be damaged; the calls' own is seen by those."""
+        """Called with damage found by work beside the calls; damage found by a call is reported
+        there."""
 
     @property
     def state(self) -> State:
@@ -110,7 +112,7 @@ class Context:
     # --- Whether this node may answer ---
 
     def check_cluster(self, cluster_id: str) -> None:
-        """Refuse callers that mean another cluster. Empty: they do not say."""
+        """Raise WrongClusterError if the caller means another cluster. Empty: it names none."""
         if cluster_id and cluster_id != self.identity.cluster_id:
             raise WrongClusterError(cluster_id, self.identity.cluster_id)
 
@@ -120,19 +122,19 @@ class Context:
             raise self.with_leader(ShuttingDownError())
 
     def check_local(self) -> None:
-        """Raise unless this node may answer from what it has, whoever leads."""
+        """Raise unless this node may answer from its own data, whoever leads."""
         self.check_running()
         error = self.kind.why_not_local()
         if error is not None:
             raise self.with_leader(error)
 
     def check_leads(self) -> None:
-        """Raise unless this node leads and knows everything that was acked before."""
+        """Raise unless this node leads and has applied everything that was acknowledged before."""
         if self.is_stopped or not self.driver.is_ready:
             raise self.why_not()
 
     def why_not(self) -> NodeError:
-        """Say why this node may not answer as the leader."""
+        """Return the error that says why this node may not answer as the leader."""
         driver = self.driver
         if self.is_stopped:
             return self.with_leader(ShuttingDownError())
@@ -152,12 +154,12 @@ class Context:
         return self.identity.addresses.get(node, "")
 
     def with_leader(self, error: NodeError) -> NodeError:
-        """Add where the leader is, as this node knows it."""
+        """Add the leader's id and address to an error, as this node knows them."""
         leader = self.driver.leader_id
         return error.with_leader(leader, self.address_of(leader) if leader != NO_NODE else "")
 
     def translate(self, error: Exception) -> Exception:
-        """Return the error a caller gets: Raft's as the node's, hints with an address."""
+        """Return the error for the caller: Raft's as the node's, leader hints with an address."""
         if isinstance(error, RaftError):
             error = from_raft(error)
         if isinstance(error, NotReadyError):
@@ -179,7 +181,7 @@ class Context:
         return topic
 
     def readable(self, name: str, queue_id: int) -> None:
-        """Raise unless there is such a queue and it may be read."""
+        """Raise unless this queue exists and may be read."""
         topic = self.topic(name)
         if not topic.permission & PERMISSION_READ:
             raise TopicNotReadableError(name, topic.permission)
@@ -187,7 +189,7 @@ class Context:
             raise UnknownQueueError(name, queue_id, topic.queue_count)
 
     def check_name(self, field: str, name: str) -> None:
-        """Refuse a name of a group that cannot stand in the files of RocketMQ."""
+        """Raise BadRequestError for a group name that cannot stand in the files of RocketMQ."""
         limit = self.limits.name_size_characters_max
         if not name or len(name) > limit or not NAME_CHARACTERS.issuperset(name):
             expected = f"1 to {limit} of letters, digits, '%', '|', '_' and '-'"
@@ -195,11 +197,11 @@ class Context:
 
 
 def _ignore(_error: CorruptionError | DerivedFileError) -> None:
-    """Nobody repairs anything."""
+    """Ignore damage: no repair is connected."""
 
 
 async def within(work: Awaitable[_T], timeout_ms: float, on_timeout: Callable[[], NodeError]) -> _T:
-    """Wait for something, at most so long. The work itself is cancelled then."""
+    """Wait for work, at most `timeout_ms`; then cancel it and raise the error of `on_timeout`."""
     try:
         async with asyncio.timeout(timeout_ms / 1000):
             return await work

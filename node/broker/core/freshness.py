@@ -1,7 +1,7 @@
-"""How fresh a read is: waits until it may be served here (docs/guarantees.md).
+"""Freshness of reads: waits until a read may be served here (docs/guarantees.md).
 
-Owns the four promises of fault-matrix section 1 for reads; must not know what is read. Whatever is
-promised, only what is committed and applied here is ever served.
+Owns the four promises of fault-matrix section 1 for reads; must not know what is read. Under every
+promise only what is committed and applied here is served.
 """
 
 from collections.abc import Awaitable, Callable
@@ -26,7 +26,7 @@ class Freshness:
         self.barriers_total = 0
 
     def is_local(self, consistency: common_pb2.Consistency) -> bool:
-        """Say whether any replica may answer."""
+        """Whether any replica may answer."""
         return consistency == common_pb2.CONSISTENCY_LOCAL
 
     def check(self, consistency: common_pb2.Consistency) -> None:

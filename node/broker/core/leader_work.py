@@ -1,6 +1,6 @@
-"""What only the leader's broker does, beside answering calls: deliver, redeliver, ask back.
+"""Work that only the leader's broker does, beside answering calls: deliver, redeliver, ask back.
 
-Owns one type. Whatever such work remembers beside the replicated state is of one term: the next
+Owns one type. Everything such work remembers beside the replicated state is of one term: the next
 leader begins with the state alone.
 """
 
@@ -8,10 +8,10 @@ from typing import Protocol
 
 
 class LeaderWork(Protocol):
-    """Begins and ends with the leadership of this node. On the loop's thread."""
+    """Begins and ends with the leadership of this node. Runs on the loop's thread."""
 
     def begin(self) -> None:
-        """This node leads, and has applied everything that was acked before."""
+        """Begin: this node leads, and has applied everything that was acknowledged before."""
 
     def end(self) -> None:
-        """This node leads no longer, or stops: forget what is under way. Only after `begin`."""
+        """Forget what is under way: this node leads no longer, or stops. Only after `begin`."""

@@ -1,9 +1,9 @@
-"""Offsets and groups that commands under way will change, whoever wrote these.
+"""Offsets and groups that commands under way will change, of all parts of the broker.
 
-Owns the counts; must not know how a command is written, or who asks. Whoever stores offsets under
-a condition (`consumed`) has to know what lies before him in the log and is not applied yet: as long
-as something without a condition does, nobody can say what will be stored. So the ways into the log
-(`commands`, `own_appends`) note each command, and not the features that make them.
+Owns the counts; must not know how a command is written, or who asks. A part that stores offsets
+under a condition (`consumed`) has to know the commands before its own in the log that are not
+applied yet: while one of them has no condition, the offset it will leave is unknown. So the ways
+into the log (`commands`, `own_appends`) note each command, and not the features that make them.
 """
 
 from collections import Counter
@@ -19,11 +19,11 @@ OffsetKey = tuple[str, str, int]
 
 
 class Moves(NamedTuple):
-    """What some commands may change."""
+    """Changes that some commands may make."""
 
     offsets: list[OffsetKey]
     groups: list[str]
-    """Those that are made if they are not there."""
+    """Groups that are created if they do not exist."""
     deleted_groups: list[str]
     deleted_topics: list[str]
 
@@ -38,7 +38,7 @@ class OffsetMoves:
         self.deleted_topics: Counter[str] = Counter()
 
     def begin(self, commands: Iterable[Command]) -> Moves:
-        """Commands are under way until what is returned is given to `end`."""
+        """Note commands as under way, until the returned value is given to `end`."""
         moves = _moves_of(commands)
         self._begin(moves)
         return moves
@@ -50,7 +50,7 @@ class OffsetMoves:
         self.deleted_topics.update(moves.deleted_topics)
 
     def end(self, moves: Moves) -> None:
-        """They are decided, or could not be written."""
+        """Forget moves whose commands are decided, or could not be written."""
         _take(self.offsets, moves.offsets)
         _take(self.groups, moves.groups)
         _take(self.deleted_groups, moves.deleted_groups)
@@ -58,7 +58,7 @@ class OffsetMoves:
 
     @contextmanager
     def offsets_of(self, group: str, queues: Iterable[tuple[str, int]]) -> Iterator[None]:
-        """Offsets that somebody else carries into the log, with a batch."""
+        """Note, for a while, offsets that another part carries into the log with a batch."""
         moves = Moves([(group, topic, queue_id) for topic, queue_id in queues], [group], [], [])
         self._begin(moves)
         try:

@@ -1,8 +1,8 @@
 """Readers that wait: until a queue grows, or until this replica has applied an index.
 
-Owns who waits for what; must not know what they read. One future per waiter, no task. `on_turn` is
-called after each turn of the driver that applied something or changed the role; its cost follows
-the queues that grew and not the readers that wait.
+Owns the waiting readers and their conditions; must not know what they read. One future per waiter,
+no task. `on_turn` is called after each turn of the driver that applied something or changed the
+role; its cost follows the queues that grew and not the readers that wait.
 """
 
 import asyncio
@@ -24,10 +24,10 @@ class Waits:
         self._by_queue: dict[QueueKey, set[asyncio.Future[None]]] = {}
         self._by_index: dict[asyncio.Future[None], Index] = {}
         self._lowest_index: Index = 0
-        """Nobody waits for a lower one."""
+        """No reader waits for a lower index."""
         self._was_ready = False
         self.on_grown: Callable[[Iterable[QueueKey]], None] = _ignore
-        """Who else wants to hear of queues that grew."""
+        """Called with the queues that grew, for other parts."""
         self.reader_count = 0
         """Parked pulls and tails."""
         self.read_count = 0
@@ -36,13 +36,14 @@ class Waits:
 
     @property
     def is_empty(self) -> bool:
-        """Say whether nobody waits for anything that will be applied."""
+        """Whether no reader waits for anything that will be applied."""
         return not (self._by_queue or self._by_index or self.read_count)
 
     async def for_growth(self, key: QueueKey, timeout_s: float) -> None:
         """Wait until a queue grows, this node begins or stops leading, or the time is over.
 
-        Nothing may happen between the reader's last look and this call. Raises BusyError.
+        The caller must not yield to the loop between its last look at the queue and this call.
+        Raises BusyError.
         """
         limit = self._context.limits.pull_waiters_max
         if self.reader_count >= limit:
@@ -74,7 +75,7 @@ class Waits:
             self._by_index.pop(future, None)
 
     def on_turn(self) -> None:
-        """Something was applied, or the role changed."""
+        """Wake the readers concerned after a turn that applied something or changed the role."""
         context = self._context
         grown = context.store.take_grown()
         if grown:
@@ -91,12 +92,12 @@ class Waits:
             self.wake_readers()
 
     def wake_readers(self) -> None:
-        """Let every parked reader look again whether it may go on."""
+        """Wake every parked reader, so that it checks again whether it may go on."""
         for readers in self._by_queue.values():
             self._wake_all(readers)
 
     def wake_all(self) -> None:
-        """The broker stops."""
+        """Wake every reader: the broker stops."""
         self.wake_readers()
         for future in self._by_index:
             _wake(future)
@@ -122,4 +123,4 @@ def _wake(future: "asyncio.Future[None]") -> None:
 
 
 def _ignore(_queues: Iterable[QueueKey]) -> None:
-    """Nobody else."""
+    """Ignore queues that grew: no other part listens."""

@@ -1,4 +1,4 @@
-"""What the broker needs of the driver and of the name server: types only.
+"""The ports of the broker to the driver and to the name server: types only.
 
 `node.replication.raft.driver.Driver` is the one in production; tests have a small one that commits
 by itself.
@@ -15,7 +15,7 @@ from store.log.record_log import AppendResult
 
 
 class Prepared(Protocol):
-    """A batch that was checked and has its place, but is not written."""
+    """A batch that is checked and has its place in the log, but is not written."""
 
     @property
     def queues(self) -> Mapping[tuple[bytes, int], tuple[int, int]]:
@@ -70,7 +70,7 @@ class BrokerDriver(Protocol):
 OtherGroups = Callable[[Iterable[str]], Iterable[GroupRoute]]
 """Returns the other groups of the cluster and their shares of these topics, by group name.
 
-It waits for nobody: what is not known is left out.
+It does not wait: what is not known is left out.
 """
 
 

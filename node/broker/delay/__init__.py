@@ -1,8 +1,8 @@
 """Delayed messages.
 
-Taken in, held, delivered when they are due, cancelled. A held message is an ordinary record on a
-queue of its own (`node.broker.records.delayed`), and what was taken from there is replicated state
-(`node.state.tables.delay`). Everything here is either a rewrite of a client's batch or the leader's
-soft state, built again from queues and state by the next one. These modules import `core`, `append`
-and `records`; only the face of the broker imports them.
+Admitted, held, delivered when they are due, cancelled. A held message is an ordinary record on a
+queue of its own (`node.broker.records.delayed`), and which ones were taken from there is replicated
+state (`node.state.tables.delay`). Everything here is either a rewrite of a client's batch or the
+leader's soft state, built again from queues and state by the next one. These modules import `core`,
+`append` and `records`; only the face of the broker imports them.
 """

@@ -1,9 +1,9 @@
-"""Takes clients' batches with delayed messages: rewrites those records, and says until when.
+"""Admits clients' batches with delayed messages: rewrites their records, and answers the due times.
 
 Owns what a wish may be and what is refused; must not know how messages are delivered. The batch
-stays one batch: atomic, idempotent, in order with the others of its producer. What is refused
-because of the state is refused when its place in the log is known, so that a batch that is in the
-log already gets its first receipt, whatever became of its topic.
+stays one batch: atomic, idempotent, in order with the others of its producer. Refusals that depend
+on the state are made when the batch's place in the log is known, so that a batch that is in the log
+already gets its first receipt, even if its topic is gone.
 """
 
 import asyncio
@@ -33,18 +33,18 @@ from store.errors import LimitExceededError, StoreError
 from store.record.message import record_layout
 
 _ROOM_SIZE_BYTES: Final = 1_024
-"""What the entry that delivers needs beside the message."""
+"""Room that the entry of the delivery needs beside the message."""
 
 
 class _Batch(NamedTuple):
-    """A batch that was rewritten."""
+    """A rewritten batch."""
 
     records: bytes
     due_unix_ms: list[int]
-    """Of each record; 0 for one that is not delayed."""
+    """Due time of each record; 0 for one that is not delayed."""
     holders: frozenset[QueueKey]
     targets: frozenset[tuple[str, int]]
-    """Where the delayed ones go."""
+    """Topics and queue ids that the delayed messages are for."""
 
 
 class Admission:
@@ -96,7 +96,8 @@ class Admission:
         return self._produce.append(rewritten, rider)
 
     def _rewritten(self, records: bytes) -> _Batch:
-        """Raises RecordFormatError, LimitExceededError, DelayTooLongError, ReservedTopicError."""
+        """Return the batch with its delayed records held. Raises RecordFormatError,
+        LimitExceededError, DelayTooLongError, ReservedTopicError."""
         now_ms, view = self._unix_ms(), memoryview(records)
         parts, due_unix_ms = list[bytes](), list[int]()
         holders, targets = set[QueueKey](), set[tuple[str, int]]()

@@ -1,7 +1,6 @@
 """Delayed messages as services see them: append, cancel, status.
 
-Owns what a request must look like and the answers; the work is done by `admission` and
-`delivering`.
+Owns what a request must look like and the answers; `admission` and `delivery_task` do the work.
 """
 
 from collections.abc import Callable
@@ -48,7 +47,7 @@ class Delay:
         self.append: Final = Admission(context, produce, unix_ms).append
 
     async def cancel_delayed(self, request: CancelDelayedRequest) -> CancelDelayedResponse:
-        """Have a held message never delivered. Certain once it returns; a repetition is answered.
+        """Cancel a held message: after the return it is never delivered. May be repeated.
 
         Raises MessageNotFoundError (no such message, or none that was delayed), DelayedGoneError
         (delivered, or just being delivered), and the errors of `OwnAppends.write`.
@@ -87,7 +86,7 @@ class Delay:
         return message
 
     def _is_in_its_queue(self, message: Message) -> bool:
-        """Say whether the queue has this very record: anybody may send one inside a body."""
+        """Whether the queue has this very record: a client may send a copy of one inside a body."""
         offset = message.queue_offset
         try:
             unit = self._context.store.units(message.topic, message.queue_id, offset, offset + 1)
@@ -100,7 +99,7 @@ class Delay:
             return held(bytes(view))
 
     def stats(self) -> DelayStats:
-        """Return what was counted and what is true at this moment."""
+        """Return the counters and the levels at this moment."""
         context, delivering = self._context, self.delivering
         leadership = delivering.leadership
         return DelayStats(
@@ -115,7 +114,7 @@ class Delay:
         )
 
     async def delay_status(self, _request: DelayStatusRequest) -> DelayStatusResponse:
-        """Say what is held."""
+        """Return how many messages are held, in which queues, and when the next one is due."""
         context, limits = self._context, self._context.limits
         context.check_leads()
         part, leadership = context.state.part(DelayPart), self.delivering.leadership

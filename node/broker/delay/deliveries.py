@@ -1,8 +1,8 @@
-"""Makes one entry of messages that are due: records for their own topics, and what they were.
+"""Makes one entry of messages that are due: records for their own topics, and the command for it.
 
-Owns where a message goes, and what becomes of one that has nowhere to go. Must not know the log's
-way of writing, or when. A topic that was deleted, or takes no messages any more, loses nothing: the
-message goes to `rmq_sys_undeliverable` and says there where it belongs.
+Owns where a message goes, also one whose target is gone. Must not know the log's way of writing, or
+when. A topic that was deleted, or takes no messages any more, loses nothing: the message goes to
+`rmq_sys_undeliverable` and keeps its target in its properties.
 """
 
 from bisect import bisect_left
@@ -30,9 +30,9 @@ from store.errors import (
 )
 
 _UNITS_AT_ONCE: Final = 512
-"""Of a queue, read with one call where single ones are wanted."""
+"""Units of a queue read with one call where single ones are wanted."""
 _ByQueue = dict[int, list[Due]]
-"""Of each holding queue, by offset."""
+"""Messages of each holding queue, by offset."""
 _log: Final = structlog.get_logger(component="delay")
 
 
@@ -40,16 +40,17 @@ class Delivery(NamedTuple):
     """One entry, not written yet."""
 
     taken: list[Due]
-    """Messages that it takes, the oldest first."""
+    """Messages that the entry takes, the oldest first."""
     records: bytes
     command: Command
     undeliverable_count: int
     left: list[Due]
-    """For which there was no room: take them again at once."""
+    """Messages without room in the entry, or not due yet: to be taken again."""
     unreadable: list[Due]
-    """Which the disk did not give at the moment: take them again later."""
+    """Messages that the disk did not give at the moment: to be taken again later."""
     missing_count: int
-    """Whose bytes the log does not have any more; they are taken, and delivered to nowhere."""
+    """Messages whose bytes the log does not have any more; they are taken, and delivered to
+    nowhere."""
 
 
 class Deliveries:
@@ -64,7 +65,7 @@ class Deliveries:
     def of(self, dues: Sequence[Due], state: State, now_unix_ms: int) -> Delivery:
         """Return an entry of messages that are due; those that were cancelled are passed over.
 
-        The record has the last word on when it is due: one that is later is left for then.
+        The due time in the record decides: a message whose record is later stays held until then.
         """
         gone = state.part(DelayPart).queues
         dues = [due for due in dues if due.offset not in gone[due.queue]]
@@ -103,9 +104,9 @@ class Deliveries:
         )
 
     def _count(self, dues: Sequence[Due], by_queue: _ByQueue) -> int:
-        """Return for how many of them there is room, the first one at least.
+        """Return how many of the messages have room, the first one at least.
 
-        This is known before anything is read: a few of them may fill an entry.
+        The sizes are known before anything is read: a few messages may fill an entry.
         """
         by_size = [(some, self._sizes_bytes(queue, some)) for queue, some in by_queue.items()]
         left_bytes = self._size_bytes_max - sum(sum(sizes) for _, sizes in by_size)
@@ -121,7 +122,8 @@ class Deliveries:
         return count
 
     def _sizes_bytes(self, queue: int, dues: Sequence[Due]) -> list[int]:
-        """Return how large records are; 0 where that cannot be read: then nor can the record."""
+        """Return the sizes of records; 0 for one whose unit cannot be read: its record cannot
+        either."""
         topic, queue_id = HOLDERS[queue]
         found: list[int] = []
         span = _UNITS_AT_ONCE
@@ -134,7 +136,7 @@ class Deliveries:
             except StoreError:
                 if span == 1:
                     found.append(0)
-                span = 1  # One of them: each by itself.
+                span = 1  # At least one unit is unreadable: read each by itself.
                 continue
             sizes = [size_bytes for _, size_bytes, _ in fmt.CONSUME_QUEUE_UNIT.iter_unpack(units)]
             if len(sizes) > hi - lo:
@@ -143,13 +145,13 @@ class Deliveries:
         return found
 
     def _read(self, by_queue: _ByQueue) -> tuple[dict[Due, bytes], dict[Due, None]]:
-        """Return held records, and which ones could not be read; one in neither is not there."""
+        """Return held records, and the unreadable ones; one in neither is not in the log."""
         found: dict[Due, bytes] = {}
         unreadable: dict[Due, None] = {}
         for queue, some in by_queue.items():
             try:
                 found.update(zip(some, self._records(queue, some), strict=True))
-            except StoreError:  # One of them; the others are not to wait for it.
+            except StoreError:  # At least one is unreadable; the others are not to wait.
                 for due in some:
                     self._read_one(due, found, unreadable)
         return found, unreadable
@@ -166,7 +168,7 @@ class Deliveries:
             _log.warning("a delayed message cannot be read", message=due, error=str(error))
 
     def _for_delivery(self, record: bytes, state: State) -> tuple[bytes, bool, int]:
-        """Return the record to write, whether it goes where it should, and when it is due."""
+        """Return the record to write, whether it goes to its own topic, and when it is due."""
         try:
             topic, queue_id, moved, due_unix_ms = self._delivered.of(record)
         except (RecordFormatError, LimitExceededError) as error:

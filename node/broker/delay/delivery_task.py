@@ -1,10 +1,10 @@
-"""Delivers held messages when they are due: what the leader does all the time.
+"""Delivers held messages when they are due: a task of the leader.
 
 Owns the soft state of one leadership (what is held and when it is due, what is being taken) and the
 task that works it off. Must not know clients. A delivery is one entry with the messages and with
-the command that takes them, so whoever leads next finds both or neither; this node takes nothing
-twice, because it notes what it has under way. Times are the leader's wall clock: where that jumps
-back, or the next leader's is behind, messages come later, and never before their time by it.
+the command that takes them, so the next leader finds both or neither; this node takes no message
+twice, because it notes those under way. Times are the leader's wall clock: where that jumps back,
+or the next leader's is behind, messages come later, and never before their time by it.
 """
 
 import asyncio
@@ -28,53 +28,55 @@ from store import format as fmt
 from store.errors import CorruptionError, DerivedFileError, Outcome, StoreError
 
 _UNITS_AT_ONCE: Final = 2_000
-"""Of a queue, before others get their turn: about 2 ms."""
+"""Units of a queue read before other tasks get their turn: about 2 ms."""
 _READS_AT_ONCE: Final = 4
-"""Such reads, before what is due is delivered."""
+"""Reads of so many units before messages that are due are delivered."""
 _KEYS_AT_ONCE: Final = 2_000
-"""Messages brought into order before others get their turn: about 1 ms."""
+"""Messages brought into order before other tasks get their turn: about 1 ms."""
 LOOK_MS_MAX: Final = 250
-"""So often the clock is looked at while something is held: it may jump."""
+"""Interval of looks at the clock while something is held: the clock may jump."""
 PAUSE_MS: Final = 20
-"""Between two deliveries that are not full: an entry with three messages costs as much as one with
-a hundred, and nobody notices 20 ms."""
+"""Pause between two deliveries that are not full: an entry with three messages costs as much as one
+with a hundred, and a delay of 20 ms does no harm."""
 RETRY_MS: Final = 100
 """Pause after a delivery that could not be written: a full disk, or too much under way."""
 UNREADABLE_RETRY_MS: Final = 2_000
-"""Before a message that could not be read is tried again; a repair may be under way."""
+"""Pause before a message that could not be read is tried again; a repair may be under way."""
 _COMMAND_PART: Final = 4
-"""This part of an entry is room for the command of a delivery: some 10 bytes a message."""
+"""An entry divided by this is the room for the command of a delivery: some 10 bytes a message."""
 
 _Result = TypeVar("_Result")
 _log: Final = structlog.get_logger(component="delay")
 
 
 class Leadership:
-    """What is known during one leadership. Forgotten as a whole."""
+    """Soft state of one leadership. Forgotten as a whole."""
 
     def __init__(self) -> None:
         self.index = DueIndex()
         self.next_offsets = [0] * QUEUE_COUNT
-        """Of each queue: everything before it is in the index, being taken, or gone."""
+        """First offset of each queue to read: everything before it is in the index, being taken, or
+        gone."""
         self.grown: set[int] = set(range(QUEUE_COUNT))
         """Queues that may have more."""
         self.taking: set[tuple[int, int]] = set()
         """Messages of entries that are written and not decided, deliveries and cancels."""
         self.cancels: dict[tuple[int, int], asyncio.Task[NodeError | StoreError | None]] = {}
-        """Those of them that are cancels; all who ask for one get the same answer."""
+        """Cancels under way; all callers that ask for the same one get the same answer."""
         self.in_flight_count = 0
-        """Such deliveries."""
+        """Deliveries that are written and not decided."""
         self.wake = asyncio.Event()
         self.is_loading = True
-        """Nothing is delivered before all that is held is in the index, so that it is in order."""
+        """Whether held messages are still being read. Delivery begins with a complete index, in
+        order."""
         self.next_delivery_s = 0.0
-        """By the loop's clock: until then messages are gathered."""
+        """Time of the loop's clock until which messages are gathered."""
         self.is_paused = False
-        """A delivery could not be written: none is tried for a moment."""
+        """Whether a delivery could not be written: none is tried for a moment."""
         self.tasks: set[asyncio.Task[Any]] = set()
 
     def on_done(self, task: "asyncio.Task[Any]") -> None:
-        """Have what nobody foresaw end up where the loop reports it."""
+        """Report an unexpected error to the loop's exception handler."""
         self.tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:
@@ -103,36 +105,36 @@ class Delivering:
         self.leadership: Leadership | None = None
         self.delivered_total = self.missing_total = self.cancelled_total = 0
         self.lateness_ms_total = 0
-        """Of all that were delivered, added up."""
+        """Lateness of all delivered messages, added up."""
         self._trouble = ""
-        """What was logged last."""
+        """The text that was logged last."""
         self.failed_total = 0
         """Deliveries that could not be written and were tried again."""
 
     # --- Life ---
 
     def begin(self) -> None:
-        """Be part of `LeaderWork`."""
+        """See `LeaderWork.begin`."""
         leadership = self.leadership = Leadership()
         for queue, gone in enumerate(self._context.state.part(DelayPart).queues):
             leadership.next_offsets[queue] = gone.floor
         self._spawn(leadership, self._run(leadership))
 
     def end(self) -> None:
-        """Be part of `LeaderWork`. What was written goes its way."""
+        """See `LeaderWork.end`. Entries under way are decided all the same."""
         leadership, self.leadership = self.leadership, None
         if leadership is not None:
             for task in leadership.tasks:
                 task.cancel()
 
     def look(self) -> None:
-        """Look at the clock now. For tests, whose clock is their own."""
+        """Look at the clock now. For tests, which have their own clock."""
         if self.leadership is not None:
             self.leadership.next_delivery_s = 0.0
             self.leadership.wake.set()
 
     def on_grown(self, keys: Iterable[QueueKey]) -> None:
-        """Queues grew; some of them may hold delayed messages."""
+        """Note the queues among these that hold delayed messages, and wake the task."""
         leadership = self.leadership
         if leadership is not None and not NUMBERS.keys().isdisjoint(keys):
             leadership.grown.update(NUMBERS[key] for key in keys if key in NUMBERS)
@@ -149,7 +151,7 @@ class Delivering:
     # --- The task ---
 
     async def _run(self, leadership: Leadership) -> None:
-        """Work until this leadership is over, giving others their turn every few ms."""
+        """Work until this leadership is over, giving other tasks their turn every few ms."""
         while leadership is self.leadership:
             leadership.wake.clear()
             try:
@@ -161,7 +163,7 @@ class Delivering:
                 await asyncio.sleep(UNREADABLE_RETRY_MS / 1000)
 
     async def _step(self, leadership: Leadership) -> None:
-        for _ in range(_READS_AT_ONCE):  # What comes in all the time must not stop what goes out.
+        for _ in range(_READS_AT_ONCE):  # A steady inflow must not stop deliveries.
             if not self._read_some(leadership):
                 leadership.is_loading = False
                 break
@@ -192,7 +194,7 @@ class Delivering:
             pass
 
     def _read_some(self, leadership: Leadership) -> bool:
-        """Take some more held messages into the index; say whether there may be more."""
+        """Take some more held messages into the index; return whether there may be more."""
         if not leadership.grown:
             return False
         queue = min(leadership.grown)
@@ -200,7 +202,7 @@ class Delivering:
         store, gone = self._context.store, self._context.state.part(DelayPart).queues[queue]
         first, end = store.queue_range(topic, queue_id)
         lo = leadership.next_offsets[queue]
-        if lo < first:  # Only damage that nobody could repair does this.
+        if lo < first:  # Only damage that no replica could repair does this.
             self._note_missing(leadership, queue, lo, min(first, lo + _UNITS_AT_ONCE))
             return True
         hi = min(end, lo + _UNITS_AT_ONCE)
@@ -215,7 +217,7 @@ class Delivering:
         return bool(leadership.grown)
 
     def _note_missing(self, leadership: Leadership, queue: int, lo: int, hi: int) -> None:
-        """Messages that were held are not in the log: let them be due, so that it is told."""
+        """Make held messages that are not in the log due at once, so that the loss is reported."""
         gone = self._context.state.part(DelayPart).queues[queue]
         for offset in range(lo, hi):
             if offset not in gone:
@@ -225,7 +227,7 @@ class Delivering:
     # --- Entries ---
 
     def _deliver(self, leadership: Leadership, now_ms: int) -> bool:
-        """Write one entry of what is due; say whether anything was due and may be written."""
+        """Write one entry of due messages; return whether anything was due and may be written."""
         limits = self._context.limits
         now_s = asyncio.get_running_loop().time()
         is_full = leadership.in_flight_count >= limits.delivery_in_flight_count_max
@@ -236,7 +238,7 @@ class Delivering:
             return False
         if len(dues) < limits.delivery_count_max:
             leadership.next_delivery_s = now_s + PAUSE_MS / 1000
-        # One that a cancel takes comes back if that fails, so one may be there twice.
+        # A message taken by a cancel comes back if that fails, so it may be in the index twice.
         taking = leadership.taking
         unique = {due[1:]: due for due in dues if due[1:] not in taking}
         try:
@@ -264,7 +266,7 @@ class Delivering:
         except (NodeError, StoreError) as error:
             self.failed_total += 1
             is_known = error.outcome is Outcome.NOT_APPLIED
-            if str(error) != self._trouble:  # Once, and not ten times a second.
+            if str(error) != self._trouble:  # Log it once, and not ten times a second.
                 self._trouble = str(error)
                 _log.warning("a delivery was not written", count=len(taken), error=str(error))
             if is_known:
@@ -279,7 +281,7 @@ class Delivering:
             self.delivered_total += len(taken) - delivery.missing_count
             self.missing_total += delivery.missing_count
             self.lateness_ms_total += sum(max(0, now_ms - due.due_unix_ms) for due in taken)
-        if is_known:  # Else the next leader's state says what happened; until then it is taken.
+        if is_known:  # If unknown, the messages stay taken: the next state decides.
             leadership.taking.difference_update(due[1:] for due in taken)
         leadership.in_flight_count -= 1
         leadership.wake.set()
@@ -287,7 +289,7 @@ class Delivering:
     # --- Cancels ---
 
     async def cancel(self, due: Due) -> None:
-        """Take a message that is held, and deliver it to nowhere.
+        """Take a held message, and deliver it to nowhere.
 
         Raises DelayedGoneError while it is being delivered, and as `OwnAppends.write`. Cancelling
         the call does not withdraw the entry.
@@ -307,7 +309,7 @@ class Delivering:
             error = await asyncio.shield(task)
         except asyncio.CancelledError:
             if not task.cancelled():
-                raise  # It was the caller.
+                raise  # The caller was cancelled, and not the task.
             raise OutcomeUnknownError(NO_INDEX, self._context.driver.term) from None
         if error is not None:
             raise error
@@ -331,5 +333,5 @@ class Delivering:
 
 
 async def _others_turn() -> None:
-    """Let the loop do everything else once."""
+    """Let all other tasks of the loop run once."""
     await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Which held messages are due next, in memory of the leader.
+"""Held messages by due time, in memory of the leader.
 
 Owns the order; must not know records, clocks or what was taken. A message that is far off costs 8
 to 20 bytes (measured), in the slot of 16 s that it is due in; one that is nearly due is in a heap
@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 from typing import Final, NamedTuple
 
 _SLOT_BITS: Final = 14
-"""Of a time in ms: 16 s, so three days are 16,000 slots."""
+"""Low bits of a time in ms that one slot spans: 16 s, so three days are 16,000 slots."""
 _QUEUE_BITS: Final = 5
 _OFFSET_BITS: Final = 45
 _DUE_SHIFT: Final = _QUEUE_BITS + _OFFSET_BITS
@@ -22,7 +22,7 @@ _OFFSET_MASK: Final = (1 << _OFFSET_BITS) - 1
 assert _SLOT_SHIFT == 64, "what is kept in a slot is one integer of an array"
 
 AHEAD_MS: Final = 2_000
-"""So long before it begins a slot goes into the heap, in portions."""
+"""A slot goes into the heap this long before it begins, in portions."""
 
 
 class Due(NamedTuple):
@@ -39,16 +39,16 @@ class DueIndex:
     def __init__(self) -> None:
         self.count = 0
         self._slots: dict[int, array[int]] = {}
-        """Messages of the slots that are not near: all of a key but the slot."""
+        """Messages of the slots that are not near: each key without its slot bits."""
         self._slot_order: list[int] = []
-        """Heap of their numbers."""
+        """Heap of slot numbers."""
         self._near_hi = 0
-        """Messages of slots below it go into the heap."""
+        """Messages of slots below this number go into the heap."""
         self._near: list[int] = []
         """Heap of keys: due time, queue, offset."""
 
     def add(self, due: Due) -> None:
-        """Remember a message."""
+        """Add a message."""
         due_unix_ms, queue, offset = due
         key = due_unix_ms << _DUE_SHIFT | queue << _OFFSET_BITS | offset
         slot = key >> _SLOT_SHIFT
@@ -63,7 +63,8 @@ class DueIndex:
         values.append(key & _LOW)
 
     def advance(self, now_unix_ms: int, at_most: int) -> bool:
-        """Bring what is due soon into order, some at a time; say whether there is more to do."""
+        """Bring messages that are due soon into order, at most so many; return whether there is
+        more to do."""
         self._near_hi = max(self._near_hi, (now_unix_ms + AHEAD_MS >> _SLOT_BITS) + 1)
         order, near = self._slot_order, self._near
         while order and order[0] < self._near_hi:
@@ -80,7 +81,7 @@ class DueIndex:
         return False
 
     def take(self, now_unix_ms: int, at_most: int) -> list[Due]:
-        """Return messages that are due and in order already, and forget them; the oldest first."""
+        """Remove and return messages that are due and in order already, the oldest first."""
         near, found = self._near, list[Due]()
         hi = now_unix_ms + 1 << _DUE_SHIFT
         while near and near[0] < hi and len(found) < at_most:
@@ -91,7 +92,7 @@ class DueIndex:
         return found
 
     def next_look_unix_ms(self) -> int | None:
-        """Return when there is something to do; None if it is empty."""
+        """Return when there is something to do; None if the index is empty."""
         times = []
         if self._near:
             times.append(self._near[0] >> _DUE_SHIFT)

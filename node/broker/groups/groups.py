@@ -1,9 +1,9 @@
-"""Consumer groups: heartbeats, offsets, and what people ask about them.
+"""Consumer groups: heartbeats, offsets, and the answers to operators' questions about them.
 
-Owns what a request must look like and the answers; who is alive is `members`, what an offset commit
-does is `node.state.state`. A group exists once it has stored an offset. Everything is the leader's:
-only it knows the members, and offsets are read behind a confirmed leadership, so that a consumer
-that takes over a queue goes on where the last acked commit left it.
+Owns what a request must look like and the answers; `members` knows the live members, and
+`node.state.state` applies an offset commit. A group exists once it has stored an offset. Everything
+is the leader's: only it knows the members, and offsets are read behind a confirmed leadership, so
+that a consumer that takes over a queue goes on where the last acknowledged commit left it.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ from quorumlog.pb.consumer_pb2 import (
 from quorumlog.pb.state_pb2 import Command
 from store.record.check import store_timestamp
 
-_AT_ONCE: Final = 64  # Queues looked at before others get their turn: about 0.2 ms.
+_AT_ONCE: Final = 64  # Queues looked at before other tasks get their turn: about 0.2 ms.
 _NO_OFFSET: Final = -1
 _OFFSET_MAX: Final = (1 << 63) - 1
 
@@ -74,7 +74,7 @@ class Groups:
     # --- Members ---
 
     async def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResponse:
-        """Note that a member is alive, and say who shares its topics."""
+        """Note that a member is alive, and return the members that share its topics."""
         context, limits = self._context, self._context.limits
         context.check_cluster(request.cluster_id)
         context.check_name("group", request.group)
@@ -148,7 +148,7 @@ class Groups:
         return CommitOffsetsResponse(index=await self._commands.submit(command))
 
     async def fetch_offsets(self, request: FetchOffsetsRequest) -> FetchOffsetsResponse:
-        """Return stored offsets, at least as new as any commit acked before the call.
+        """Return stored offsets, at least as new as any commit acknowledged before the call.
 
         -1 for a queue without one; a group without any is no error: it has not begun.
         """
@@ -215,7 +215,8 @@ class Groups:
         return DeleteGroupResponse()
 
     def _check_empty(self, group: str) -> None:
-        """Raise GroupNotEmptyError, or NotReadyError while a new leader does not know it yet."""
+        """Raise GroupNotEmptyError, or NotReadyError while a new leader does not know the
+        members."""
         now_ms = self._clock_ms()
         clients = self._members.clients_of(group, now_ms)
         if clients:
@@ -238,7 +239,7 @@ class Groups:
         return found
 
     async def _stored_at(self, queue: GroupQueue) -> int:
-        """Return when the last message that was consumed had been stored; 0 if it is not there."""
+        """Return when the last consumed message was stored; 0 if it is not there."""
         at = queue.offset - 1
         if not queue.min_offset <= at < queue.max_offset:
             return 0
@@ -255,7 +256,7 @@ def _rows(group: Offsets) -> Iterable[tuple[str, int, int]]:
 
 
 def _info(group: str, queues: list[GroupQueue], clients: dict[str, frozenset[str]]) -> GroupInfo:
-    # Expired messages are not behind: nobody can read them any more.
+    # Expired messages are not behind: they cannot be read any more.
     lag_count = sum(max(0, q.max_offset - max(q.offset, q.min_offset)) for q in queues)
     topics = {q.topic for q in queues}.union(*clients.values())
     return GroupInfo(

@@ -1,9 +1,9 @@
-"""Who is in which consumer group at the moment: soft state of the leader.
+"""Live members of consumer groups: soft state of the leader.
 
 Owns sessions and generations; must not know offsets or the log. Members are not replicated: they
-say "I am here" again and again, and a new leader knows them all after one round of heartbeats.
-Until then it names nobody in groups that exist, so that the first one to speak does not take all
-queues. The clock is handed in; sessions end when somebody looks, so nothing here needs a timer.
+send heartbeats, and a new leader knows them all after one round of these. Until then it names no
+member of a group that exists, so that the first one to call does not take all queues. The clock is
+handed in; sessions end when a call looks at them, so nothing here needs a timer.
 """
 
 from typing import Final
@@ -22,7 +22,7 @@ class _Member:
         self.topics = topics
         self.is_broadcasting = is_broadcasting
         self.queues: Queues = frozenset()
-        """Those that it says it reads; nothing is decided by it."""
+        """Queues that the member says it reads; nothing is decided by them."""
 
 
 class _Group:
@@ -43,12 +43,12 @@ class Members:
         self._term_began_ms = 0
         self._changes = 0
         self.total_count = 0
-        """Members of all groups, those whose session is over and not yet noticed included."""
+        """Members of all groups, those with an ended session that is not yet noticed included."""
 
     def heartbeat(
         self, group: str, client_id: str, topics: frozenset[str], is_broadcasting: bool, now_ms: int
     ) -> tuple[list[str], list[str], int]:
-        """Note that a member is alive; return whom it shares with, who else is, and a generation.
+        """Note that a member is alive; return two lists of members, and a generation.
 
         First those that name a common topic and consume in the same way, then all that consume in
         the same way, each sorted and with the caller. Raises NotReadyError while a new leader
@@ -92,13 +92,14 @@ class Members:
         return {} if found is None else {n: m.topics for n, m in sorted(found.members.items())}
 
     def note_queues(self, group: str, client_id: str, queues: Queues) -> None:
-        """Remember which queues a member says that it reads."""
+        """Remember the queues that a member says it reads."""
         member = self._groups[group].members[client_id]
         if member.queues != queues:
             member.queues = queues
 
     def reader_of(self, group: str, now_ms: int) -> dict[tuple[str, int], str]:
-        """Return which member reads a queue, as far as they say so; the last one by name wins."""
+        """Return the member that reads each queue, as the members say; of several the last by
+        name."""
         self.begin_term(now_ms)
         found = self._group(group, now_ms)
         members = sorted(found.members.items()) if found is not None else ()
@@ -118,7 +119,8 @@ class Members:
             self.total_count = 0
 
     def check_settled(self, group: str, now_ms: int) -> None:
-        """Raise NotReadyError before all members had time to speak, in a group that was there."""
+        """Raise NotReadyError in an existing group before all its members had time for a
+        heartbeat."""
         self.begin_term(now_ms)
         settle_ms = self._context.limits.group_settle_ms
         left_ms = self._term_began_ms + settle_ms - now_ms
@@ -129,7 +131,7 @@ class Members:
             raise error
 
     def _group(self, name: str, now_ms: int) -> _Group | None:
-        """Return a group without the members whose session is over; None if nobody is left."""
+        """Return a group without the members whose session is over; None if no member is left."""
         group = self._groups.get(name)
         if group is None:
             return None
@@ -154,7 +156,7 @@ class Members:
             limit = limits.group_member_count_max
             error = LimitReachedError(f"members of group {name!r}", count, limit)
         elif self.total_count >= limits.group_member_total_count_max:
-            self.groups(now_ms)  # Drops those whose session is over, of all groups.
+            self.groups(now_ms)  # Drops members with an ended session, of all groups.
             count, limit = self.total_count + 1, limits.group_member_total_count_max
             if count > limit:
                 error = LimitReachedError("members of all groups", count, limit)
@@ -164,6 +166,7 @@ class Members:
             raise error
 
     def _next_generation(self) -> int:
-        """Grows through all terms, so that a member sees that the leader changed."""
+        """Return a number that grows through all terms, so that a member sees a change of the
+        leader."""
         self._changes += 1
         return self._term << 32 | self._changes

@@ -1,7 +1,7 @@
-"""What is decided for a consumer group: asked for and changed; and what it permits to readers.
+"""Settings of consumer groups: read and changed, and what they permit to readers.
 
 Owns the two calls and the checks of group members; what a change does, and whether it is refused,
-is decided where it is applied (`parts/group_settings`).
+is decided where it is applied (`tables/group_settings`).
 """
 
 from typing import Final
@@ -27,7 +27,7 @@ class GroupSettingsCalls:
     async def get_group_settings(
         self, request: GetGroupSettingsRequest
     ) -> common_pb2.GroupSettings:
-        """Return all settings of a group that is known. Raises UnknownGroupError."""
+        """Return all settings of an existing group. Raises UnknownGroupError."""
         self._context.check_leads()
         if request.group not in self._context.state.groups:
             raise UnknownGroupError(request.group)
@@ -36,9 +36,9 @@ class GroupSettingsCalls:
     async def set_group_settings(
         self, request: SetGroupSettingsRequest
     ) -> common_pb2.GroupSettings:
-        """Change what is set, and return all settings. The group is made if there is none.
+        """Change the given settings, and return all. The group is created if there is none.
 
-        Raises BadRequestError, TopicNameError for a forbidden topic that can be none,
+        Raises BadRequestError, TopicNameError for a forbidden topic with an impossible name,
         LimitReachedError and the errors of `Commands.submit`.
         """
         self._context.check_name("group", request.group)
@@ -50,7 +50,7 @@ class GroupSettingsCalls:
 
 
 def settings_of(context: Context, group: str) -> GroupSettings:
-    """Return the settings of a group, known or not."""
+    """Return the settings of a group, whether it exists or not."""
     return context.state.part(GroupSettingsPart).of(group)
 
 

@@ -1,7 +1,7 @@
-"""Messages that a group was given too often: they go to its dead letters.
+"""Moves messages that a group was given too often to its dead letters.
 
-Owns that move; must not know when one is dead. The record of the dead letter and the command that
-takes the message out of flight share one entry, so there is never both or neither.
+Owns that move; must not know when a message is dead. The record of the dead letter and the command
+that takes the message out of flight share one entry, so there is never one without the other.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ _SIZE_BYTES_MAX: Final = 1024 * 1024
 
 
 class DeadLetters:
-    """Moves them. One per broker."""
+    """Moves messages to the dead letters. One per broker."""
 
     def __init__(self, context: Context, own_appends: OwnAppends) -> None:
         self._context: Final = context
@@ -37,9 +37,10 @@ class DeadLetters:
     async def move(self, key: WindowKey, messages: Sequence[tuple[int, InFlight]]) -> int:
         """Move the first of these messages of one window; return how many.
 
-        The caller sees to it that nothing else happens to them. What has expired from the log is
-        taken out of flight only; what cannot be read stays for another time, and the others do not
-        wait for it. Raises what `OwnAppends.write` raises, and StoreError if none can be read.
+        The caller sees to it that nothing else happens to them. A message that has expired from the
+        log is only taken out of flight; one that cannot be read stays in flight, and the others do
+        not wait for it. Raises the errors of `OwnAppends.write`, and StoreError if none can be
+        read.
         """
         group, topic, queue_id = key
         settle = PopSettle(group=group, topic=topic)

@@ -1,8 +1,8 @@
-"""When messages in flight become visible again: one time for each window, in a heap.
+"""Times at which messages in flight become visible again: one for each window, in a heap.
 
-Owns the order of times and the one timer; must not know what is done then. A window that nothing
-happens to costs nothing, however many there are. Times are those of the leader's clock; a clock
-that is set forward is noticed within a second.
+Owns the order of times and the one timer; must not know what is done then. An idle window costs
+nothing, however many there are. Times are those of the leader's clock; a clock that is set forward
+is noticed within a second.
 """
 
 import asyncio
@@ -16,9 +16,9 @@ _TIMER_MS_MAX: Final = 1_000
 _TIMER_MS_MIN: Final = 10
 """Windows that are due at nearly the same time share a look."""
 _AT_ONCE: Final = 500
-"""Times of one look; the windows of most are gone by then: about 1 ms."""
+"""Times handled in one look; the windows of most are gone by then: about 1 ms."""
 _STALE_COUNT_MAX: Final = 1_024
-"""Times that were replaced by earlier ones, beside one for each window."""
+"""Times in the heap that were replaced by earlier ones, beside one for each window."""
 
 
 class Deadlines:
@@ -29,12 +29,12 @@ class Deadlines:
         self._on_due = on_due
         self._times: dict[WindowKey, int] = {}
         self._heap: list[tuple[int, WindowKey]] = []
-        """May hold older times too: only the one in `_times` counts."""
+        """Heap of times, replaced ones included: only the one in `_times` counts."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_unix_ms = 0
 
     def note(self, key: WindowKey, unix_ms: int) -> None:
-        """Have a window looked at then, unless that happens earlier anyway."""
+        """Have a window looked at by a time; an earlier time that is noted already stays."""
         known = self._times.get(key)
         if known is not None and known <= unix_ms:
             return
@@ -47,7 +47,7 @@ class Deadlines:
             self._arm()
 
     def forget_all(self) -> None:
-        """This node leads no longer."""
+        """Forget all times: this node leads no longer."""
         self._times.clear()
         self._heap.clear()
         self._stop()
@@ -66,7 +66,8 @@ class Deadlines:
             self._timer = None
 
     def look(self) -> None:
-        """Tell which windows are due, some at a time: others of the loop have their turn too."""
+        """Report the windows that are due, some at a time, so that other tasks have their turn
+        too."""
         now_ms, heap, due = self._unix_ms(), self._heap, list[WindowKey]()
         for _ in range(_AT_ONCE):
             if not heap or heap[0][0] > now_ms:

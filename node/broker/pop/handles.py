@@ -1,8 +1,8 @@
 """Receipt handles: opaque text that names one delivery of one message to one group.
 
-Owns their bytes; must not know what is in flight. A handle says everything itself, so that any
-leader understands what another one gave out. The checksum covers group and topic: a handle is worth
-nothing elsewhere.
+Owns their bytes; must not know what is in flight. A handle is complete in itself, so that any
+leader understands the handles of another one. The checksum covers group and topic: a handle is
+valid for no other.
 """
 
 import base64
@@ -23,7 +23,7 @@ _LENGTH_MAX: Final = 64
 
 
 class Handle(NamedTuple):
-    """Which delivery it is."""
+    """One delivery of a message."""
 
     queue_id: int
     offset: int
@@ -38,7 +38,8 @@ def encode_handle(group: str, topic: str, handle: Handle) -> str:
 
 
 def decode_handle(group: str, topic: str, text: str) -> Handle:
-    """Return what a text names. Raises StaleHandleError for one that no leader gave out."""
+    """Return the delivery that a text names. Raises StaleHandleError for one that no leader
+    made."""
     shown = text[:_LENGTH_MAX]
     try:
         data = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))

@@ -1,8 +1,8 @@
-"""Queues that receives pass over for a moment, because what they would hand out cannot be read.
+"""Queues that receives pass over for a moment, because the next messages cannot be read.
 
-Owns which these are and when they are looked at again; must not know how damage is repaired. Only
-the queue with the damage waits, for all groups: its order is kept, nothing of it is skipped, and
-receives of other queues go on. A node that was repaired meanwhile goes on by itself.
+Owns the list of these queues and when each is looked at again; must not know how damage is
+repaired. Only the queue with the damage waits, for all groups: its order is kept, nothing of it is
+skipped, and receives of other queues go on. Once it is repaired it is handed out again by itself.
 """
 
 import asyncio
@@ -16,9 +16,10 @@ from node.errors.pop import QueueHeldError
 from store.errors import CorruptionError, DerivedFileError
 
 HELD_MS: Final = 1_000
-"""Then it is looked at again: a repair from other replicas takes about as long."""
+"""Time after which a held queue is looked at again: a repair from other replicas takes about as
+long."""
 DAMAGE: Final = (CorruptionError, DerivedFileError)
-"""What is about one place of the log; any other error is about the whole node."""
+"""Errors about one place of the log; any other error is about the whole node."""
 
 _log: Final = structlog.get_logger(component="pop")
 
@@ -27,7 +28,8 @@ class HeldQueues:
     """One per broker. At most one for each queue that there is. Belongs to the loop's thread."""
 
     def __init__(self, context: Context, lines: Lines) -> None:
-        """`context` has damage repaired; `lines` has who waits look again."""
+        """`context` has damage repaired; `lines` wakes waiting receives when a queue is free
+        again."""
         self._context: Final = context
         self._lines: Final = lines
         self._held: dict[tuple[str, int], tuple[str, asyncio.TimerHandle]] = {}
@@ -37,15 +39,15 @@ class HeldQueues:
         return len(self._held)
 
     def has(self, topic: str, queue_id: int) -> bool:
-        """Say whether a queue is passed over."""
+        """Whether a queue is passed over."""
         return (topic, queue_id) in self._held
 
     def reasons(self) -> dict[tuple[str, int], str]:
-        """Return all that are held, and why."""
+        """Return all held queues, each with the reason."""
         return {key: reason for key, (reason, _) in self._held.items()}
 
     def error_of(self, topic: str, queue_id: int) -> QueueHeldError:
-        """Return what is told to whoever asks for nothing else."""
+        """Return the error for a receive that asks for held queues only."""
         return QueueHeldError(topic, queue_id, self._held[topic, queue_id][0])
 
     def hold(self, topic: str, queue_id: int, error: CorruptionError | DerivedFileError) -> None:
@@ -59,7 +61,7 @@ class HeldQueues:
         self._context.on_damage(error)
 
     def forget_all(self) -> None:
-        """This node leads no longer."""
+        """Release all queues: this node leads no longer."""
         for _, timer in self._held.values():
             timer.cancel()
         self._held.clear()

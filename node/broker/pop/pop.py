@@ -1,8 +1,8 @@
-"""Pop consumption as the broker has it: its calls, and what the leader does by itself.
+"""Pop consumption as the broker has it: its calls, and the work that the leader does by itself.
 
-Owns what happens when the time of a message is over: whoever waits is woken, and what was handed
-out too often goes to the dead letters. The calls are `receives` and `settling`; what is in flight
-is replicated (`node.state.tables.pop`), so a new leader goes on with all of it.
+Owns what happens when the time of a message is over: waiting receives are woken, and messages
+handed out too often go to the dead letters. The calls are `receives` and `settlement`; what is in
+flight is replicated (`node.state.tables.pop`), so a new leader goes on with all of it.
 """
 
 import asyncio
@@ -23,9 +23,9 @@ from node.state.tables.pop import InFlight, Window, WindowKey, earliest
 from quorumlog.pb.pop_pb2 import DescribePopRequest, DescribePopResponse
 
 _AT_ONCE: Final = 1_000
-"""Windows whose times a new leader notes before others get their turn: about 1 ms."""
+"""Windows whose times a new leader notes before other tasks get their turn: about 1 ms."""
 _BUSY_MS: Final = 50
-"""After this time a window is looked at again of which messages are being taken."""
+"""Time after which a window is looked at again if messages of it are being taken."""
 
 
 class PopStats(NamedTuple):
@@ -33,7 +33,7 @@ class PopStats(NamedTuple):
 
     receives_total: int = 0
     delivered_total: int = 0
-    """Messages handed out; those that were before, too, are in `redelivered_total` as well."""
+    """Messages handed out; those that were handed out before also count in `redelivered_total`."""
     redelivered_total: int = 0
     full_total: int = 0
     """Looks at a queue that gave nothing new because too much of it is in flight."""
@@ -44,13 +44,13 @@ class PopStats(NamedTuple):
     """Messages that went to the dead letters."""
     in_flight_count: int = 0
     window_count: int = 0
-    """(group, topic, queue) with something in flight."""
+    """Count of (group, topic, queue) with something in flight."""
     parked_count: int = 0
     """Receives that wait."""
     held_count: int = 0
-    """Queues that are passed over, because what they have next cannot be read."""
+    """Queues that are passed over, because their next messages cannot be read."""
     held_total: int = 0
-    """How often a queue was."""
+    """Times that a queue was held."""
 
 
 class Pop:
@@ -77,7 +77,7 @@ class Pop:
     # --- The leadership ---
 
     def begin(self) -> None:
-        """Note when what is in flight becomes visible."""
+        """See `LeaderWork.begin`: note when messages in flight become visible."""
         self._shared.under_way = UnderWay()
         self._shared.run(self._note_all(self._shared.under_way))
 
@@ -91,24 +91,25 @@ class Pop:
             self._shared.deadlines.note(key, window.earliest_unix_ms)
 
     def end(self) -> None:
-        """Forget all times; who waits is told that this node leads no longer."""
+        """See `LeaderWork.end`: forget all times; waiting receives look again, and are refused."""
         self._shared.under_way = UnderWay()
         self._shared.deadlines.forget_all()
         self._shared.held.forget_all()
         self._shared.lines.wake_all()
 
     def on_grown(self, queues: Iterable[QueueKey]) -> None:
-        """Queues grew: wake who waits for them."""
+        """Wake receives that wait for one of these queues."""
         self._shared.lines.on_grown(queues)
 
     # --- Times that are over ---
 
     def look(self) -> None:
-        """Look for what became visible; the timer does it, too."""
+        """Look for messages that became visible, as the timer does."""
         self._shared.deadlines.look()
 
     def _on_due(self, key: WindowKey) -> None:
-        """Wake who waits for a message of a window, move dead ones, and note the next time."""
+        """Wake a receive that waits for a message of a window, move dead ones, and note the next
+        time."""
         shared = self._shared
         window, now_ms = shared.part.windows.get(key), shared.unix_ms()
         if window is None:
@@ -126,7 +127,8 @@ class Pop:
             shared.offer(key)
 
     def _dead(self, key: WindowKey, window: Window, now_ms: int) -> list[tuple[int, InFlight]]:
-        """Return what was handed out too often, unless something is under way for it."""
+        """Return messages that were handed out too often, unless something is under way for
+        them."""
         count_max = settings_of(self._context, key[0]).retry_count_max + 1
         return [
             (offset, item)
@@ -137,7 +139,8 @@ class Pop:
         ]
 
     async def _bury(self, key: WindowKey) -> None:
-        """Move what is dead of a window; looked up again, since others ran before this."""
+        """Move the dead messages of a window; they are looked up again, since other tasks ran
+        meanwhile."""
         shared, under_way = self._shared, self._shared.under_way
         window, now_ms = shared.part.windows.get(key), shared.unix_ms()
         dead = [] if window is None else self._dead(key, window, now_ms)
@@ -151,7 +154,7 @@ class Pop:
                 await self._dead_letters.move(key, dead)
             next_ms = now_ms
         except EXPECTED:
-            return  # Whoever leads then does it.
+            return  # The next leader does it.
         finally:
             under_way.dying -= dying
             if under_way is shared.under_way and key in shared.part.windows:
@@ -161,7 +164,7 @@ class Pop:
     # --- For people ---
 
     def stats(self) -> PopStats:
-        """Return what was counted and what is true at this moment."""
+        """Return the counters and the levels at this moment."""
         part, receives, settling = self._shared.part, self._receives, self._settling
         return PopStats(
             receives_total=receives.receives_total,
@@ -179,7 +182,7 @@ class Pop:
         )
 
     async def describe_pop(self, request: DescribePopRequest) -> DescribePopResponse:
-        """Return what a group has in flight or what is held of its topics, by topic and queue."""
+        """Return what a group has in flight and what is held of its topics, by topic and queue."""
         context, part = self._context, self._shared.part
         context.check_leads()
         response = DescribePopResponse(

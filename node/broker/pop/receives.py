@@ -1,8 +1,8 @@
 """Receives: from the wish for messages to deliveries that are committed.
 
-Owns the calls' limits, which queues are looked at in which order, and what is answered. One take is
-under way for a window at a time: the next one begins where it ended. A take is answered with what
-the state says afterwards, so a message that was acknowledged or reset meanwhile is not handed out.
+Owns the calls' limits, the choice and order of queues, and the answers. One take is under way for a
+window at a time: the next one begins where it ended. The answer to a take follows the state after
+it, so a message that was acknowledged or reset meanwhile is not handed out.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ from store.derived.queues.pull import PullResult, PullStatus
 from store.errors import CorruptionError, DerivedFileError
 
 _CONFLICTS_MAX: Final = 8
-"""Takes in a row that an operator's reset crossed, before the caller is told to come back."""
+"""Takes in a row that an operator's reset crossed, before the caller gets PopConflictError."""
 _BUSY_S: Final = 1.0
 
 
@@ -82,7 +82,7 @@ class Receives:
         QueueHeldError when no other queue was asked for, and the errors of `Commands.submit`; after
         one with an unknown outcome the messages may be in flight until their time is over, unless
         the call is repeated with the same attempt id. A caller that is cancelled takes nothing, or
-        gives it back.
+        its messages are given back.
         """
         receive = self._checked(request)
         self.receives_total += 1
@@ -108,11 +108,11 @@ class Receives:
                 if response.deliveries or loop.time() >= busy_deadline:
                     return response
                 continue
-            if hint is not None:  # Others may have grown after this one woke us.
+            if hint is not None:  # Other queues may have grown after this one's wake-up.
                 hint = None
                 continue
             self._check_held(receive, queue_ids)
-            # Who does not want to wait waits for a take under way: it may leave something.
+            # A call without a wait still waits for a take under way, which may leave something.
             left_s = (busy_deadline if is_busy else deadline) - loop.time()
             if left_s <= 0:
                 return self._answer(receive, [], self._shared.unix_ms(), choices)
@@ -159,9 +159,9 @@ class Receives:
         )
 
     def _queue_ids(self, receive: _Receive, hint: int | None) -> Sequence[int]:
-        """Return which queues to look at, another one first each time.
+        """Return the queues to look at, another one first each time.
 
-        Looked at again after each wait: the topic, or this node's right to answer, may be gone.
+        Checked again after each wait: the topic, or this node's right to answer, may be gone.
         """
         context = self._context
         context.check_leads()
@@ -212,9 +212,9 @@ class Receives:
                 continue
             is_begun = not receive.starts_at_end or shared.part.next_offset(state, key) != NO_OFFSET
             if is_begun and (is_enough or shared.held.has(receive.topic, queue_id)):
-                continue  # Else its end of now is where the group begins.
+                continue  # Else its present end is where the group begins.
             if shared.under_way.has_window(key):
-                is_busy = True  # It is offered to us when that is done.
+                is_busy = True  # The end of that take offers it to us.
                 continue
             choice = self._chosen(key, wish, left_count, left_bytes, room_count, left_effort)
             if choice is None:
@@ -241,10 +241,10 @@ class Receives:
         room_count: int,
         effort: int,
     ) -> Choice | None:
-        """Choose from one queue. None: it has damage there, and is held for a moment."""
+        """Choose from one queue. None: it is damaged there, and now held for a moment."""
         shared = self._shared
         found: CorruptionError | DerivedFileError
-        for count_max in (count, 1):  # What lies before the damage is handed out one by one.
+        for count_max in (count, 1):  # Messages before the damage are handed out one by one.
             try:
                 return shared.taking.choose(
                     self._context.state,
@@ -262,13 +262,14 @@ class Receives:
         return None
 
     def _check_held(self, receive: _Receive, queue_ids: Sequence[int]) -> None:
-        """Raise if all queues that are asked for are held: there is nothing to wait for."""
+        """Raise QueueHeldError if all queues that are asked for are held: there is nothing to wait
+        for."""
         held = self._shared.held
         if len(held) and all(held.has(receive.topic, queue_id) for queue_id in queue_ids):
             raise held.error_of(receive.topic, queue_ids[0])
 
     def _is_read(self, receive: _Receive, key: WindowKey, offsets: Mapping[int, int]) -> bool:
-        """Say at once of most queues that there is nothing: nothing in flight, and nothing new."""
+        """Whether a queue has nothing in flight and nothing new: a quick answer for most queues."""
         if key in self._shared.part.windows:
             return False
         _, hi = self._context.store.queue_range(receive.topic, key[2])
@@ -278,7 +279,7 @@ class Receives:
     # --- Taking ---
 
     async def _take(self, receive: _Receive, choices: list[Choice]) -> ReceiveResponse:
-        """Have it committed that messages are in flight, and answer with them."""
+        """Commit that messages are in flight, and answer with them."""
         shared = self._shared
         choices = [choice for choice in choices if choice.is_something]
         take = PopTake(
@@ -291,7 +292,7 @@ class Receives:
         for choice in choices:
             _add_queue(take, choice)
         new_count = sum(len(choice.new) + len(choice.waiting) for choice in choices)
-        # At once, and not when the task begins: what others submit next comes behind it.
+        # Submit now, and not when the task begins: what others submit next comes behind it.
         committed = shared.commands.submit_nowait(Command(pop_take=take))
         keys, under_way = [choice.key for choice in choices], shared.under_way
         under_way.begin_windows(keys)
@@ -326,7 +327,7 @@ class Receives:
     ) -> None:
         shared = self._shared
         try:
-            await committed  # However long it takes: it is under way.
+            await committed  # Without a time limit: the take is under way.
         finally:
             under_way.end_windows(keys)
             self._reserved_count -= new_count
@@ -336,11 +337,11 @@ class Receives:
                     shared.deadlines.note(key, take.visible_unix_ms)
 
     async def _give_back(self, work: "asyncio.Task[None]", take: PopTake) -> None:
-        """The caller has gone: what was taken for it becomes visible at once."""
+        """Make messages visible at once that were taken for a caller that has gone."""
         try:
             await work
         except EXPECTED:
-            return  # Nothing was taken, or nobody knows: then it stays invisible for its time.
+            return  # Nothing was taken; or, if that is unknown, it stays invisible.
         hide = PopHide(group=take.group, topic=take.topic, visible_unix_ms=self._shared.unix_ms())
         for queue in take.queues:
             for offset in (*queue.again_offsets, *queue.offsets):
@@ -375,7 +376,7 @@ class Receives:
     # --- The same again ---
 
     def _attempt(self, receive: _Receive, queue_ids: Sequence[int]) -> list[_Taken]:
-        """Return what this very attempt was given before and is still in flight."""
+        """Return the messages in flight that this very attempt was given before."""
         windows, found = self._shared.part.windows, []
         for queue_id in queue_ids:
             key = (receive.group, receive.topic, queue_id)
@@ -405,7 +406,7 @@ class Receives:
             return None
 
     async def _take_again(self, receive: _Receive, taken: list[_Taken]) -> ReceiveResponse:
-        """Answer as before; the time begins anew."""
+        """Answer as before; the invisible time begins anew."""
         shared = self._shared
         hide = PopHide(
             group=receive.group,

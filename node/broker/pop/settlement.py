@@ -1,4 +1,4 @@
-"""What consumers say of messages they were given: done, not yet, never.
+"""Acknowledgements and other answers of consumers to messages they were given.
 
 Owns the calls that name receipt handles. A handle counts until its message is handed out again,
 also when its time is over: that depends on no clock. A message that is not in flight any more is
@@ -44,7 +44,7 @@ class Settling:
         self.acked_total = self.stale_total = 0
 
     async def ack(self, request: AckRequest) -> AckResponse:
-        """Take messages out of flight for good; say which handles were stale.
+        """Take messages out of flight for good; return the handles that were stale.
 
         May be repeated. Raises the errors of `Commands.submit`.
         """
@@ -77,7 +77,7 @@ class Settling:
         return AckResponse(stale_handles=stale)
 
     async def change_invisible(self, request: ChangeInvisibleRequest) -> ChangeInvisibleResponse:
-        """Have a message become visible later or earlier. The handle stays the same.
+        """Make a message visible later or earlier. The handle stays the same.
 
         Raises StaleHandleError and the errors of `Commands.submit`.
         """
@@ -128,7 +128,8 @@ class Settling:
                 shared.offer(key)
 
         timeout_ms = self._context.limits.append_timeout_ms
-        # Whoever gives up does not withdraw it, and nobody may move the message once more.
+        # A caller that gives up does not withdraw the move, and the message must not be moved
+        # twice.
         moving = asyncio.shield(shared.run(move()))
         await within(moving, timeout_ms, lambda: AppendTimeoutError(timeout_ms))
         return GiveUpResponse()
@@ -180,9 +181,9 @@ class Settling:
         return item is not None and item.generation == handle.generation
 
     async def _submit(self, command: Command, messages: list[tuple[WindowKey, int]]) -> None:
-        """Have a command done; then others of the queues may have something to take.
+        """Submit a command and wait for it; then offer its queues to waiting receives.
 
-        It is noted until it is decided: whoever gives up does not withdraw it.
+        The messages are noted until it is decided: a caller that gives up does not withdraw it.
         """
         shared, noted = self._shared, ExitStack()
         decided = shared.commands.submit_nowait(command)
@@ -195,7 +196,7 @@ class Settling:
                 shared.offer(key)
                 window = shared.part.windows.get(key)
                 if window is not None and window.earliest_unix_ms <= now_ms:
-                    shared.deadlines.note(key, now_ms)  # What was due meanwhile was left alone.
+                    shared.deadlines.note(key, now_ms)  # Was left alone while noted.
 
         decided.add_done_callback(on_decided)
         await shared.commands.decided(decided)

@@ -1,4 +1,4 @@
-"""What the calls of pop share: who waits, what is due, what is under way.
+"""Shared by the calls of pop: waiting receives, deadlines, held queues, notes of what is under way.
 
 Owns these and the wake-ups between them; must not know any single call.
 """
@@ -22,9 +22,9 @@ from raft.errors import RaftError
 from store.errors import StoreError
 
 RETRY_MS: Final = 1_000
-"""After this time a move to the dead letters that failed is tried again."""
+"""Time after which a failed move to the dead letters is tried again."""
 EXPECTED: Final = (NodeError, RaftError, StoreError)
-"""What background work may meet: the next leader, or the next deadline, does it again."""
+"""Errors that background work may meet: the next leader, or the next deadline, does it again."""
 
 
 class PopShared:
@@ -54,14 +54,14 @@ class PopShared:
         return self.context.state.part(PopPart)
 
     def run(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        """Do something beside the calls. Errors that are to be expected are for who waits."""
+        """Run work beside the calls. Expected errors are left to the task's awaiter."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self.on_done)
         return task
 
     def on_done(self, task: "asyncio.Task[Any]") -> None:
-        """Have what nobody foresaw end up where the loop reports it."""
+        """Report an unexpected error to the loop's exception handler."""
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, EXPECTED):
@@ -69,7 +69,7 @@ class PopShared:
             task.get_loop().call_exception_handler(context)
 
     def offer(self, key: WindowKey) -> None:
-        """A queue may have something for a group."""
+        """Wake a receive of a group that waits for a queue: the queue may have something for it."""
         group, topic, queue_id = key
         self.lines.offer(group, topic, queue_id)
 

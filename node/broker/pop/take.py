@@ -1,4 +1,4 @@
-"""What one receive may take of one queue: messages that are due again first, then new ones.
+"""Chooses what one receive may take of one queue: first messages due again, then new ones.
 
 Owns that choice, and reads the records that it needs; changes nothing. In FIFO order a message
 waits while an earlier one of its message group is in flight and not part of the same receive; those
@@ -28,29 +28,29 @@ WAITING_MAX: Final = 512
 """Messages of one window that wait, so that others behind them can go. Each receive looks at them,
 and they count as in flight: queues with one slow message each must not stop all other groups."""
 EFFORT_MAX: Final = 512
-"""What one look may cost, in records that are looked at: some 5 ms. Who found nothing by then has
-it stored how far that was, and goes on from there when others had their turn."""
+"""Cost of one look, in records that are looked at: some 5 ms. A receive that found nothing by then
+stores how far it looked, and goes on from there when others had their turn."""
 _PULL_EFFORT: Final = 4
 _UNITS_OF_EFFORT: Final = 32
-"""Units of a queue that a filter for tags passes over while one record is looked at."""
+"""Units of a queue that a filter for tags passes over for the cost of one record."""
 _FILTERED_COUNT: Final = 64
 """Records read at once for an expression, which may take none of them."""
 
 
 class Wish(NamedTuple):
-    """What a receive asks for, the same for all queues."""
+    """The wish of a receive, the same for all queues."""
 
     is_fifo: bool
     filter: TagFilter | SqlFilter | None
     starts_at_end: bool
     delivery_count_max: int
-    """After so many a message is dead."""
+    """A message given so often is dead."""
     now_unix_ms: int
     is_one_of_each: bool = False
     """With `is_fifo`: the receiver handles the messages of one answer beside each other."""
 
     def is_ordered(self, message_group: int) -> bool:
-        """Return whether messages of this group wait for each other."""
+        """Whether messages of this group wait for each other."""
         return self.is_fifo and (message_group != NO_MESSAGE_GROUP or not self.is_one_of_each)
 
 
@@ -59,14 +59,14 @@ class Given(NamedTuple):
 
     offset: int
     generation: int
-    """Of the delivery before, or 0."""
+    """Generation of the delivery before, or 0."""
     delivery_count: int
     message_group: int
     record: bytes
 
 
 class Choice:
-    """What there is for a receive in one queue."""
+    """The choice for a receive in one queue."""
 
     __slots__ = (
         "again",
@@ -91,20 +91,20 @@ class Choice:
         """(offset, message group)."""
         self.dead: list[tuple[int, InFlight]] = []
         self.gone: list[tuple[int, InFlight]] = []
-        """In flight, and expired from the log."""
+        """Messages in flight that have expired from the log."""
         self.is_full = False
         self.size_bytes = 0
         self.effort = 0
-        """What looking for new messages has cost, as in EFFORT_MAX."""
+        """Cost of looking for new messages, as in EFFORT_MAX."""
 
     @property
     def count(self) -> int:
-        """Messages that are to be handed out."""
+        """Count of messages that are to be handed out."""
         return len(self.again) + len(self.new)
 
     @property
     def is_something(self) -> bool:
-        """Whether the state has to change for it."""
+        """Whether the state has to change for this choice."""
         return bool(self.again or self.new or self.next_offset != self.expected_offset)
 
 
@@ -129,8 +129,8 @@ class Taking:
     ) -> Choice:
         """Return at most `count` messages and about `size_bytes` of one queue.
 
-        At least one message if there is any, however large, that is found with this effort.
-        `room_count` is how many more may be in flight of all groups; `is_ending` says that
+        At least one message, however large, if there is one to be found with this effort.
+        `room_count` is how many more may be in flight of all groups; `is_ending` returns whether
         something is under way for a message.
         """
         part = state.part(PopPart)
@@ -166,7 +166,7 @@ class Taking:
         size_bytes: int,
         is_ending: Callable[[WindowKey, int], bool],
     ) -> bool:
-        """Choose what is due; return whether all of the window was looked at and went in."""
+        """Choose messages that are due; return whether all were looked at and went in."""
         due: list[tuple[int, InFlight]] = []
         for offset, item in window.items.items():
             is_blocked = wish.is_ordered(item.message_group) and item.message_group in blocked
@@ -211,7 +211,7 @@ class Taking:
             elif result.min_offset > first:
                 choice.gone.append(due[at])
                 at += 1
-            else:  # The queue ends before it: it was reset behind our back. It stays as it is.
+            else:  # The queue ends before it, after a reset meanwhile. It stays in flight.
                 return
 
     def read(self, key: WindowKey, offset: int, count: int) -> PullResult:
@@ -272,7 +272,7 @@ class Taking:
 
     @staticmethod
     def _add_new(choice: Choice, wish: Wish, blocked: set[int], data: bytes, left: int) -> None:
-        """Add at most so many of some records, which end at the offset to go on from."""
+        """Add at most `left` of these records; they end at the offset to go on from."""
         if wish.filter is not None:
             data, _ = wish.filter.keep(data)
         for record in split_records(data):

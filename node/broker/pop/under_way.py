@@ -1,6 +1,6 @@
-"""What this leader has under way and the state does not show yet; of one term.
+"""Pop work that this leader has under way and the state does not show yet; of one term.
 
-Owns two notes: windows of which messages are being taken or moved, and messages that are being
+Owns two notes: windows with messages that are being taken or moved, and messages that are being
 acknowledged or hidden. They only keep the leader from useless or doubtful work: a command that
 comes too late changes nothing (`node.state.tables.pop`). A move to the dead letters is the
 exception, it leaves a record behind, so nothing else may be under way for its messages.
@@ -20,29 +20,29 @@ class UnderWay:
         self._windows: set[WindowKey] = set()
         self._messages: Counter[tuple[WindowKey, int]] = Counter()
         self.dying: set[tuple[WindowKey, int]] = set()
-        """On their way to the dead letters."""
+        """Messages on their way to the dead letters."""
 
     def has_window(self, key: WindowKey) -> bool:
-        """Say whether messages of a window are being taken or moved."""
+        """Whether messages of a window are being taken or moved."""
         return key in self._windows
 
     def is_ending(self, key: WindowKey, offset: int) -> bool:
-        """Say whether something is under way for a message."""
+        """Whether something is under way for a message."""
         return (key, offset) in self._messages or (key, offset) in self.dying
 
     def begin_windows(self, keys: Iterable[WindowKey]) -> None:
-        """Note windows, each of which is free."""
+        """Note windows as taken. Each has to be free."""
         new = set(keys)
         assert not new & self._windows, f"{new & self._windows} twice"
         self._windows |= new
 
     def end_windows(self, keys: Iterable[WindowKey]) -> None:
-        """They are free again."""
+        """Release windows."""
         self._windows -= set(keys)
 
     @contextmanager
     def windows(self, keys: Iterable[WindowKey]) -> Iterator[None]:
-        """Note windows, each of which is free, for a while."""
+        """Note windows as taken, for a while. Each has to be free."""
         noted = set(keys)
         self.begin_windows(noted)
         try:
@@ -52,7 +52,7 @@ class UnderWay:
 
     @contextmanager
     def messages(self, messages: Iterable[tuple[WindowKey, int]]) -> Iterator[None]:
-        """Note messages that are acknowledged or hidden, however often at the same time."""
+        """Note messages as acknowledged or hidden, for a while; a message may be noted twice."""
         noted = list(messages)
         self._messages.update(noted)
         try:

@@ -1,9 +1,9 @@
 """Receives that wait: one line for each group, topic and queue, and for each topic as a whole.
 
-Owns who waits for what and who is next; must not know what there is to take. Something new wakes
-one receive of each group, and that one tells which queue to look at. Whoever was woken and does not
-go on passes it to the next, so nothing that can be taken is forgotten. Lines that nobody stands in
-are not there: what grows without readers costs one look into a dictionary.
+Owns the waiting receives and their order; must not know what there is to take. Something new wakes
+one receive of each group, and that one is told which queue to look at. A receive that was woken and
+does not go on passes this to the next, so nothing that can be taken is forgotten. Empty lines are
+removed: a queue that grows without readers costs one look into a dictionary.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from node.errors.common import BusyError
 ANY_QUEUE: Final = -1
 
 _Line = dict[int, dict["asyncio.Future[int | None]", None]]
-"""By queue id: who waits, first come first."""
+"""By queue id: the waiting receives, first come first."""
 
 
 class Lines:
@@ -28,9 +28,9 @@ class Lines:
         self.count = 0
 
     async def wait(self, group: str, topic: str, queue_id: int, timeout_s: float) -> int | None:
-        """Wait until a queue may have something; return which one, or None: look at all.
+        """Wait until a queue may have something; return its id, or None: look at all.
 
-        Nothing may happen between the caller's last look and this call. Raises BusyError.
+        The caller must not yield to the loop between its last look and this call. Raises BusyError.
         """
         if self.count >= self._count_max:
             raise BusyError("waiting receives", self.count, self._count_max)
@@ -68,7 +68,7 @@ class Lines:
                 del self._by_topic[topic]
 
     def on_grown(self, queues: Iterable[QueueKey]) -> None:
-        """Queues grew: wake one receive of each group that waits for one of them."""
+        """Wake one receive of each group that waits for one of these queues."""
         if self._by_topic:
             for topic, queue_id in queues:
                 groups = self._by_topic.get(topic)
@@ -76,14 +76,14 @@ class Lines:
                     _wake_first(line, queue_id)
 
     def offer(self, group: str, topic: str, queue_id: int) -> None:
-        """A queue may have something for a group: wake the first who waits for it."""
+        """Wake the first receive of a group that waits for a queue: it may have something now."""
         groups = self._by_topic.get(topic.encode())
         line = groups.get(group) if groups else None
         if line is not None:
             _wake_first(line, queue_id)
 
     def wake_all(self) -> None:
-        """Let everybody look again whether this node may answer."""
+        """Wake all receives, so that each checks again whether this node may answer."""
         for groups in self._by_topic.values():
             for line in groups.values():
                 for waiting in line.values():

@@ -1,10 +1,10 @@
 """Records of delayed messages: as a producer sends them, as they are held, as they are delivered.
 
-Owns the way between the three (storage-formats 8.5, 8.6) as pure functions of one encoded record,
-and the table of levels; must not know a clock, the log, or when anything is due. What a message is
-(body, keys, tags, unique key, properties, born time and host, flags, reconsume times) is the same
-bytes in all three. A held record says when it is due in a property, so that the dispatcher finds
-the time where it finds tags, and equal bytes mean the same on every replica.
+Owns the conversions between the three (storage-formats 8.5, 8.6) as pure functions of one encoded
+record, and the table of levels; must not know a clock, the log, or when anything is due. The
+message itself (body, keys, tags, unique key, properties, born time and host, flags, reconsume
+times) is the same bytes in all three. A held record has its due time in a property, so that the
+dispatcher finds the time where it finds tags, and equal bytes mean the same on every replica.
 """
 
 from typing import Final, NamedTuple
@@ -25,7 +25,7 @@ LEVEL_DELAYS_MS: Final = tuple(
 """Delay of level 1 to 18: RocketMQ's published table."""
 
 PROPERTY_UNDELIVERABLE: Final = "UNDELIVERABLE"
-"""Of a message whose own topic or queue is gone, or takes no messages: which of these it is."""
+"""Property of a message whose own topic or queue is gone, or takes no messages: the reason."""
 
 _MAGIC: Final = slice(4, 8)
 _MAGIC_V1: Final = fmt.MAGIC_V1.to_bytes(4, "big")
@@ -45,18 +45,18 @@ _DUE_START: Final = b"\x02" + _DUE_MS + b"\x01"
 _CRC_PREFIX: Final = fmt.PROPERTY_CRC_PREFIX
 _WISHES: Final = frozenset({_DELAY, _DELAY_SECONDS, _DELAY_MS, _DELIVER_MS})
 _HELD_ONLY: Final = _WISHES | {_REAL_TOPIC, _REAL_QUEUE_ID, _DUE_MS, _WAIT}
-"""What a delivered record does not carry any more."""
+"""Properties that a delivered record does not carry any more."""
 _HELD_PROPERTIES_SIZE_BYTES_MAX: Final = fmt.PROPERTIES_SIZE_BYTES_MAX - 128
 """Leaves room for the reason why a message cannot be delivered."""
 _TIME_DIGITS_MAX: Final = 15
-"""Of a number in a property: more is no time or delay."""
+"""Digits of a number in a property: more make no valid time or delay."""
 
 
 class Wish(NamedTuple):
     """When a producer wants one record delivered: a level, or a delay, or a time."""
 
     level: int = 0
-    """1 and more; 0: none."""
+    """From 1; 0: none."""
     delay_ms: int = -1
     """-1: none."""
     deliver_unix_ms: int = -1
@@ -64,7 +64,7 @@ class Wish(NamedTuple):
 
 
 def level_delay_ms(level: int) -> int:
-    """Return the delay of a level; as in RocketMQ one above the last means the last."""
+    """Return the delay of a level; as in RocketMQ a level above the last means the last."""
     assert level >= 1, f"level {level}"
     return LEVEL_DELAYS_MS[min(level, len(LEVEL_DELAYS_MS)) - 1]
 
@@ -72,11 +72,11 @@ def level_delay_ms(level: int) -> int:
 def scheduled(record: bytes, deliver_unix_ms: int, *, level: int = 0) -> bytes:
     """Return a record as it is held until a time: on the queue of a level, or among the timed ones.
 
-    The time is that of the leader's clock who writes it: for a level, `now + level_delay_ms`. Put
-    it into an entry of the broker's own (`OwnAppends.write`), or into a client's batch with the
-    right to touch that queue: once the entry is applied the message is delivered by itself, into
-    the topic and queue that `record` names. Raises RecordFormatError, or LimitExceededError when
-    its properties get too long.
+    The time is by the clock of the leader that writes it: for a level, `now + level_delay_ms`. Put
+    the record into an entry of the broker's own (`OwnAppends.write`), or into a client's batch with
+    the right to touch that queue: once the entry is applied the leader delivers the message by
+    itself, into the topic and queue that `record` names. Raises RecordFormatError, or
+    LimitExceededError when its properties get too long.
     """
     assert deliver_unix_ms >= 0, f"time {deliver_unix_ms}"
     layout = record_layout(memoryview(record), 0)
@@ -99,10 +99,10 @@ def scheduled(record: bytes, deliver_unix_ms: int, *, level: int = 0) -> bytes:
 
 
 def wish_of(record: bytes) -> Wish | None:
-    """Return when a producer wants a record delivered; None if it says nothing of it.
+    """Return when a producer wants a record delivered; None if the record does not say.
 
-    A level counts before a delay, and a delay before a time. Raises RecordFormatError for a value
-    that is no number.
+    A level takes precedence over a delay, and a delay over a time. Raises RecordFormatError for a
+    value that is no number.
     """
     layout = record_layout(memoryview(record), 0)
     _, found = split(record[layout.properties_at :], _WISHES)
@@ -129,7 +129,7 @@ def _number(found: dict[bytes, bytes], name: bytes, layout: RecordLayout) -> int
 
 
 class Held(NamedTuple):
-    """What a held record says of itself."""
+    """Target and due time of a held record."""
 
     topic: str
     queue_id: int
@@ -156,9 +156,9 @@ def _held(found: dict[bytes, bytes], layout: RecordLayout) -> Held:
 
 
 def delivered(record: bytes) -> tuple[Held, bytes]:
-    """Return what a held record says, and the record for its own topic and queue.
+    """Return target and due time of a held record, and the record for its own topic and queue.
 
-    Raises RecordFormatError when it is no held one.
+    Raises RecordFormatError when the record is not a held one.
     """
     layout = record_layout(memoryview(record), 0)
     kept, found = split(record[layout.properties_at :], _HELD_ONLY - {_DELIVER_MS})
@@ -170,12 +170,12 @@ def delivered(record: bytes) -> tuple[Held, bytes]:
 class DeliveredRecords:
     """As `delivered`, but fast for records of one kind: their tails differ in the time only.
 
-    Tails that were made before are remembered, as many as make sense.
+    New tails are cached, at most _KNOWN_TAILS_MAX.
     """
 
     def __init__(self) -> None:
         self._known: dict[bytes, tuple[str, int, bytes, bytes]] = {}
-        """By a tail without its time: topic, queue id, and how it is encoded; the new tail."""
+        """By the old tail without its time: topic, queue id, encoded queue id, new tail."""
 
     def of(self, record: bytes) -> tuple[str, int, bytes, int]:
         """Return topic, queue id, the record for there, and its due time. Raises as `delivered`."""
@@ -204,17 +204,17 @@ class DeliveredRecords:
         rest = record[_AFTER_QUEUE_ID:body_hi]
         due = tail[lo:hi]
         if not due.isdigit() or len(due) > _TIME_DIGITS_MAX:
-            own, outside = delivered(record)  # Which says what is wrong.
+            own, outside = delivered(record)  # Raises the error that names the fault.
             return own.topic, own.queue_id, outside, own.due_unix_ms
         outside = b"".join((size, start, queue_id, rest, new_tail))
         return topic, queue_id_number, outside, int(due)
 
 
 def undeliverable(record: bytes, reason: str) -> bytes:
-    """Return a held record for the place of those that cannot be delivered.
+    """Return a held record for the topic of those that cannot be delivered.
 
-    It says where it should have gone (REAL_TOPIC, REAL_QID), when, and why it did not, if there is
-    room for that.
+    The record keeps its target (REAL_TOPIC, REAL_QID) and due time, and gets the reason, if there
+    is room for that.
     """
     layout = record_layout(memoryview(record), 0)
     kept, _ = split(record[layout.properties_at :], frozenset({_DELAY, _WAIT}))
@@ -228,7 +228,7 @@ def undeliverable(record: bytes, reason: str) -> bytes:
 def split(
     properties: bytes, names: frozenset[bytes] | set[bytes]
 ) -> tuple[list[bytes], dict[bytes, bytes]]:
-    """Return the properties that are not named, as they are, and the values of those that are."""
+    """Return the properties that are not named, unchanged, and the values of those that are."""
     kept: list[bytes] = []
     found: dict[bytes, bytes] = {}
     for part in properties.split(b"\x02"):

@@ -1,8 +1,8 @@
-"""Records of transactions: half messages, what they become, and the marks that they are done.
+"""Records of transactions: half messages, what is made of them, and the marks that they are done.
 
-Owns the way between them (storage-formats 8.8) as pure functions of encoded records; must not know
-which transactions there are. A half message is the message under another topic, with its own topic
-and queue in properties, so it becomes visible by a copy and is never changed in place.
+Owns the conversions between them (storage-formats 8.8) as pure functions of encoded records; must
+not know which transactions there are. A half message is the message under another topic, with its
+own topic and queue in properties, so it becomes visible by a copy and is never changed in place.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,7 +15,7 @@ from store.record.edit import Property, changed, layouts, moved, properties_of, 
 from store.record.message import RecordLayout, encode_message
 
 QUEUE_ID: Final = 0
-"""Of the three topics of transactions: they have one each."""
+"""Queue id of the three topics of transactions: they have one queue each."""
 
 _DONE_TAG: Final = "d"
 _REAL_TOPIC: Final = fmt.PROPERTY_REAL_TOPIC.encode()
@@ -26,12 +26,12 @@ _OURS: Final = frozenset({_REAL_TOPIC, _REAL_QUEUE, _GROUP, _IS_HALF, fmt.PROPER
 _ONLY_HALF: Final = _OURS - {_GROUP}
 
 GROWTH_SIZE_BYTES: Final = 64
-"""By so much a record may grow on its way from half message to the place of those given up, its
-share of the record that says so included."""
+"""Bytes by which a record may grow on its way from half message to the topic of given-up ones, its
+share of the record that marks it as done included."""
 
 
 class Halves(NamedTuple):
-    """Half messages, back to back, and the queues that they are meant for."""
+    """Records made of others, back to back, and the queues that their messages are meant for."""
 
     records: bytes
     record_count: int
@@ -39,7 +39,7 @@ class Halves(NamedTuple):
 
 
 def half_messages(records: bytes, producer_group: str, limit: int) -> Halves:
-    """Make half messages of a client's records, at most so many.
+    """Make half messages of a client's records, at most `limit`.
 
     Raises TransactionTooLargeError, RecordFormatError, LimitExceededError.
     """
@@ -47,7 +47,7 @@ def half_messages(records: bytes, producer_group: str, limit: int) -> Halves:
     queues = set()
     group = producer_group.encode()
     for layout in layouts(records):
-        if len(parts) == limit:  # Do not make the others, too.
+        if len(parts) == limit:  # Stop before making the others, too.
             raise TransactionTooLargeError(limit + 1, limit)
         topic = records[layout.topic_at : layout.topic_hi]
         queue_id = _queue_id(records, start_of(layout))
@@ -64,7 +64,7 @@ def half_messages(records: bytes, producer_group: str, limit: int) -> Halves:
 
 
 def portions(halves: bytes, count: int) -> Iterator[bytes]:
-    """Cut half messages that lie back to back into parts of so many."""
+    """Cut half messages that lie back to back into portions of `count`."""
     at = lo = found = 0
     while at < len(halves):
         at += int(fmt.INT32.unpack_from(halves, at)[0])
@@ -75,7 +75,7 @@ def portions(halves: bytes, count: int) -> Iterator[bytes]:
 
 
 def joined(made: Iterable[Halves]) -> Halves:
-    """Put together what was made of portions."""
+    """Put together the results of portions."""
     parts = list(made)
     return Halves(
         b"".join(one.records for one in parts),
@@ -108,7 +108,7 @@ def visible_messages(halves: bytes) -> Halves:
 
 
 def given_up_messages(halves: bytes) -> bytes:
-    """Make of half messages what is kept of a transaction that nobody has ended."""
+    """Make of half messages the records that are kept of a transaction that was never ended."""
     return b"".join(
         _moved(halves, layout, fmt.HALF_GIVEN_UP_TOPIC, properties_of(halves, layout))
         for layout in layouts(halves)
@@ -121,7 +121,7 @@ def offsets_of(halves: bytes) -> list[int]:
 
 
 def done_mark(offsets: Iterable[int], store_host: Host, born_unix_ms: int) -> bytes:
-    """Return the record that says which half messages are done: their offsets in their queue."""
+    """Return the record that marks half messages as done: their offsets in their queue."""
     return encode_message(
         fmt.HALF_DONE_TOPIC,
         QUEUE_ID,
@@ -150,7 +150,7 @@ def _queue_id(records: bytes, at: int) -> int:
 
 
 def _offsets(records: bytes, at: int) -> tuple[int, int]:
-    """Queue offset and position."""
+    """Return queue offset and position."""
     offset, position = fmt.OFFSETS.unpack_from(records, at + fmt.QUEUE_OFFSET_AT)
     return offset, position
 

@@ -1,8 +1,8 @@
 """Records of messages that a consumer gave back: for the retry topic, as dead letters, sent again.
 
-Owns the properties that say where such a message came from (storage-formats 8.7) as pure functions
-of one encoded record; must not know a clock, settings, or the log. Body, keys, tags, unique key and
-all other properties stay the same bytes.
+Owns the properties with the origin of such a message (storage-formats 8.7) as pure functions of one
+encoded record; must not know a clock, settings, or the log. Body, keys, tags, unique key and all
+other properties stay the same bytes.
 """
 
 from typing import Final
@@ -27,7 +27,7 @@ _BEHIND_TIMES: Final = 16
 def times_of(record: bytes) -> int:
     """Return how often a message was given back before.
 
-    Whoever sends a message can write anything there; a number below 0 counts as none.
+    A producer can write any number there; one below 0 counts as 0.
     """
     at = record_layout(memoryview(record), 0).body_at - _BEHIND_TIMES
     return max(0, int(fmt.INT32.unpack_from(record, at)[0]))
@@ -36,9 +36,9 @@ def times_of(record: bytes) -> int:
 def given_back(record: bytes, group: str, *, is_dead: bool) -> bytes:
     """Return a message for the retry topic of a group, or for its dead letters.
 
-    What it says of its origin holds only if it came back before: anybody may write properties, but
-    only the broker writes to a retry topic. Raises LimitExceededError when its properties get too
-    long.
+    An origin in its properties counts only if it came back before: a client may write any
+    properties, but only the broker writes to a retry topic. Raises LimitExceededError when its
+    properties get too long.
     """
     layout = record_layout(memoryview(record), 0)
     topic = record[layout.topic_at : layout.topic_hi]
@@ -55,7 +55,7 @@ def given_back(record: bytes, group: str, *, is_dead: bool) -> bytes:
 
 
 def dead_letter(record: bytes, group: str) -> bytes:
-    """Return a message for the dead letters, without a word of its origin if that has no room."""
+    """Return a message for the dead letters, without its origin if that has no room."""
     try:
         return given_back(record, group, is_dead=True)
     except LimitExceededError:
@@ -65,7 +65,8 @@ def dead_letter(record: bytes, group: str) -> bytes:
 
 
 def origin_topic(record: bytes) -> str:
-    """Return where a dead letter came from. Raises BadRequestError for one that does not say."""
+    """Return the topic a dead letter came from. Raises BadRequestError for one without that
+    property."""
     layout = record_layout(memoryview(record), 0)
     _, found = split(record[layout.properties_at :], _OWN)
     if _TOPIC not in found:
@@ -75,7 +76,7 @@ def origin_topic(record: bytes) -> str:
 
 
 def sent_again(record: bytes, topic: str, queue_id: int) -> bytes:
-    """Return a dead letter as a new message of a topic; it keeps the id of its origin."""
+    """Return a dead letter as a new message of a topic; the id of its origin is kept."""
     layout = record_layout(memoryview(record), 0)
     kept, _ = split(record[layout.properties_at :], frozenset({_TOPIC}))
     return _with_times(_moved(record, layout, topic, queue_id, kept), 0)
