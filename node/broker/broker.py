@@ -165,8 +165,7 @@ class Broker:
         return self._context
 
     def add_leader_work(self, work: LeaderWork) -> None:
-        """Add work that begins and ends with this node's leadership; if this node leads, begin it
-        now."""
+        """Add work that begins and ends with this node's leadership; if it leads, begin now."""
         self._leader_works.append(work)
         if self._was_ready:
             work.begin()

@@ -56,8 +56,7 @@ class BrokerStats:
     resent_total: int
     """Dead letters sent again."""
     record_sizes: TopicSizes
-    """Record sizes of all topics: bucket k counts records below 2**k bytes, by the mean of their
-    batch."""
+    """Record sizes of all topics: bucket k counts records below 2**k bytes, by batch mean."""
     open_transaction_count: int
     """Transactions neither committed nor rolled back."""
     transaction_producer_count: int

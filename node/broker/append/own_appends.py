@@ -44,8 +44,7 @@ class OwnAppends:
         self.entry_size_bytes_max: Final = own_size_bytes_max(context)
         """Limit of records and encoded commands together."""
         self.count = self.size_bytes = 0
-        """Entries written and not yet decided. A log that waits for copies may decide nothing for
-        hours."""
+        """Entries not yet decided. A log that waits for copies may decide nothing for hours."""
         self.entries_total = self.records_total = 0
 
     def encode(self, commands: Iterable[Command]) -> bytes:

@@ -54,8 +54,7 @@ def batch_size_bytes_max(context: Context) -> int:
 
 
 def own_size_bytes_max(context: Context) -> int:
-    """Return the size of the largest batch of the broker's own: an entry without its header and our
-    command."""
+    """Return the size of the broker's largest own batch: an entry less header and our command."""
     config = context.store.config
     entry = min(
         config.batch_size_bytes_max,

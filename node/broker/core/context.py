@@ -101,8 +101,7 @@ class Context:
         """Offsets that commands under way will change; every way into the log notes them."""
         self.is_stopped = False
         self.on_damage: Callable[[CorruptionError | DerivedFileError], None] = _ignore
-        """Called with damage found by work beside the calls; damage found by a call is reported
-        there."""
+        """Called with damage found by work beside the calls; a call reports its own."""
 
     @property
     def state(self) -> State:

@@ -44,8 +44,7 @@ class Committed(Protocol):
 
 
 class BrokerDriver(Protocol):
-    """The part of a driver that the broker uses; see `node.replication.raft.driver.Driver` for the
-    promises."""
+    """The driver as the broker uses it; promises: `node.replication.raft.driver.Driver`."""
 
     is_ready: bool
 

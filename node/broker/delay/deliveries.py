@@ -49,8 +49,7 @@ class Delivery(NamedTuple):
     unreadable: list[Due]
     """Messages that the disk did not give at the moment: to be taken again later."""
     missing_count: int
-    """Messages whose bytes the log does not have any more; they are taken, and delivered to
-    nowhere."""
+    """Messages whose bytes are not in the log any more: taken, and delivered to nowhere."""
 
 
 class Deliveries:
@@ -122,8 +121,7 @@ class Deliveries:
         return count
 
     def _sizes_bytes(self, queue: int, dues: Sequence[Due]) -> list[int]:
-        """Return the sizes of records; 0 for one whose unit cannot be read: its record cannot
-        either."""
+        """Return the sizes of records; 0 for one whose unit, and so the record, cannot be read."""
         topic, queue_id = HOLDERS[queue]
         found: list[int] = []
         span = _UNITS_AT_ONCE

@@ -55,8 +55,7 @@ class Leadership:
     def __init__(self) -> None:
         self.index = DueIndex()
         self.next_offsets = [0] * QUEUE_COUNT
-        """First offset of each queue to read: everything before it is in the index, being taken, or
-        gone."""
+        """First offset to read of each queue; all before it are indexed, being taken, or gone."""
         self.grown: set[int] = set(range(QUEUE_COUNT))
         """Queues that may have more."""
         self.taking: set[tuple[int, int]] = set()
@@ -67,8 +66,7 @@ class Leadership:
         """Deliveries that are written and not decided."""
         self.wake = asyncio.Event()
         self.is_loading = True
-        """Whether held messages are still being read. Delivery begins with a complete index, in
-        order."""
+        """Whether held messages are still being read. Delivery waits for it, to be in order."""
         self.next_delivery_s = 0.0
         """Time of the loop's clock until which messages are gathered."""
         self.is_paused = False

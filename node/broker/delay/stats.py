@@ -10,8 +10,7 @@ class DelayStats:
     held_count: int
     """Held messages of the cluster, as far as readers of this node see them."""
     undeliverable_count: int
-    """Messages of the cluster that ever went to rmq_sys_undeliverable, because their own topic took
-    none."""
+    """Messages of the cluster ever sent to rmq_sys_undeliverable: their own topic took none."""
     indexed_count: int
     """Held messages whose due time this node has in memory: on the leader all of them."""
     delivered_total: int

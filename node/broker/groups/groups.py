@@ -215,8 +215,7 @@ class Groups:
         return DeleteGroupResponse()
 
     def _check_empty(self, group: str) -> None:
-        """Raise GroupNotEmptyError, or NotReadyError while a new leader does not know the
-        members."""
+        """Raise GroupNotEmptyError, or NotReadyError before a new leader knows the members."""
         now_ms = self._clock_ms()
         clients = self._members.clients_of(group, now_ms)
         if clients:

@@ -98,8 +98,7 @@ class Members:
             member.queues = queues
 
     def reader_of(self, group: str, now_ms: int) -> dict[tuple[str, int], str]:
-        """Return the member that reads each queue, as the members say; of several the last by
-        name."""
+        """Return the member that reads each queue, as members say; of several the last by name."""
         self.begin_term(now_ms)
         found = self._group(group, now_ms)
         members = sorted(found.members.items()) if found is not None else ()
@@ -119,8 +118,7 @@ class Members:
             self.total_count = 0
 
     def check_settled(self, group: str, now_ms: int) -> None:
-        """Raise NotReadyError in an existing group before all its members had time for a
-        heartbeat."""
+        """Raise NotReadyError in an existing group before all members had time for a heartbeat."""
         self.begin_term(now_ms)
         settle_ms = self._context.limits.group_settle_ms
         left_ms = self._term_began_ms + settle_ms - now_ms
@@ -166,7 +164,6 @@ class Members:
             raise error
 
     def _next_generation(self) -> int:
-        """Return a number that grows through all terms, so that a member sees a change of the
-        leader."""
+        """Return a number that grows through all terms: members see a change of the leader."""
         self._changes += 1
         return self._term << 32 | self._changes

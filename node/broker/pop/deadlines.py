@@ -66,8 +66,7 @@ class Deadlines:
             self._timer = None
 
     def look(self) -> None:
-        """Report the windows that are due, some at a time, so that other tasks have their turn
-        too."""
+        """Report the windows that are due, some at a time, to give other tasks their turn."""
         now_ms, heap, due = self._unix_ms(), self._heap, list[WindowKey]()
         for _ in range(_AT_ONCE):
             if not heap or heap[0][0] > now_ms:

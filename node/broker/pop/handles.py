@@ -38,8 +38,7 @@ def encode_handle(group: str, topic: str, handle: Handle) -> str:
 
 
 def decode_handle(group: str, topic: str, text: str) -> Handle:
-    """Return the delivery that a text names. Raises StaleHandleError for one that no leader
-    made."""
+    """Return the delivery that a text names. Raises StaleHandleError for a foreign text."""
     shown = text[:_LENGTH_MAX]
     try:
         data = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))

@@ -16,8 +16,7 @@ from node.errors.pop import QueueHeldError
 from store.errors import CorruptionError, DerivedFileError
 
 HELD_MS: Final = 1_000
-"""Time after which a held queue is looked at again: a repair from other replicas takes about as
-long."""
+"""Time until a held queue is looked at again: a repair from other replicas takes about as long."""
 DAMAGE: Final = (CorruptionError, DerivedFileError)
 """Errors about one place of the log; any other error is about the whole node."""
 
@@ -28,8 +27,7 @@ class HeldQueues:
     """One per broker. At most one for each queue that there is. Belongs to the loop's thread."""
 
     def __init__(self, context: Context, lines: Lines) -> None:
-        """`context` has damage repaired; `lines` wakes waiting receives when a queue is free
-        again."""
+        """`context` has damage repaired; `lines` wakes receives when a queue is free again."""
         self._context: Final = context
         self._lines: Final = lines
         self._held: dict[tuple[str, int], tuple[str, asyncio.TimerHandle]] = {}

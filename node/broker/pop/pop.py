@@ -108,8 +108,7 @@ class Pop:
         self._shared.deadlines.look()
 
     def _on_due(self, key: WindowKey) -> None:
-        """Wake a receive that waits for a message of a window, move dead ones, and note the next
-        time."""
+        """Wake a receive that waits for a window, move dead messages, and note the next time."""
         shared = self._shared
         window, now_ms = shared.part.windows.get(key), shared.unix_ms()
         if window is None:
@@ -127,8 +126,7 @@ class Pop:
             shared.offer(key)
 
     def _dead(self, key: WindowKey, window: Window, now_ms: int) -> list[tuple[int, InFlight]]:
-        """Return messages that were handed out too often, unless something is under way for
-        them."""
+        """Return messages handed out too often, unless something is under way for them."""
         count_max = settings_of(self._context, key[0]).retry_count_max + 1
         return [
             (offset, item)
@@ -139,8 +137,7 @@ class Pop:
         ]
 
     async def _bury(self, key: WindowKey) -> None:
-        """Move the dead messages of a window; they are looked up again, since other tasks ran
-        meanwhile."""
+        """Move the dead messages of a window, looked up again: other tasks ran meanwhile."""
         shared, under_way = self._shared, self._shared.under_way
         window, now_ms = shared.part.windows.get(key), shared.unix_ms()
         dead = [] if window is None else self._dead(key, window, now_ms)

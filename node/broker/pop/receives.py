@@ -262,8 +262,7 @@ class Receives:
         return None
 
     def _check_held(self, receive: _Receive, queue_ids: Sequence[int]) -> None:
-        """Raise QueueHeldError if all queues that are asked for are held: there is nothing to wait
-        for."""
+        """Raise QueueHeldError if all queues asked for are held: there is nothing to wait for."""
         held = self._shared.held
         if len(held) and all(held.has(receive.topic, queue_id) for queue_id in queue_ids):
             raise held.error_of(receive.topic, queue_ids[0])

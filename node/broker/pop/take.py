@@ -166,7 +166,7 @@ class Taking:
         size_bytes: int,
         is_ending: Callable[[WindowKey, int], bool],
     ) -> bool:
-        """Choose messages that are due; return whether all were looked at and went in."""
+        """Choose messages that are due; return whether the whole window was looked at and fit."""
         due: list[tuple[int, InFlight]] = []
         for offset, item in window.items.items():
             is_blocked = wish.is_ordered(item.message_group) and item.message_group in blocked

@@ -1,8 +1,8 @@
 """The language of property filters, a subset of SQL92 as RocketMQ's: from text to a tree.
 
-Owns grammar and limits; what a filter means is `filter_tree`'s. lark reads the text (LALR: in time
-that grows with its length, without recursion) and knows the place of an error; nothing is ever
-executed as code.
+Owns grammar and limits; `filter_tree` owns the meaning. lark reads the text (LALR: in time that
+grows with its length, without recursion) and knows the place of an error; nothing is ever executed
+as code.
 """
 
 import re
@@ -34,7 +34,7 @@ from node.errors.groups import BadFilterError
 SIZE_CHARACTERS_MAX: Final = 4_096
 DEPTH_MAX: Final = 32
 CACHED_COUNT: Final = 1_024
-"""Filters that are kept ready; a reader sends its own with each pull."""
+"""Parsed filters that are kept; a reader sends its own with each pull."""
 
 _GRAMMAR: Final = r"""
     ?start: or_
@@ -150,7 +150,7 @@ def _depth(parts: Sequence[Node]) -> int:
 
 
 def _keyword(found: "re.Match[str]") -> str:
-    """A keyword, in any case, that is not the beginning of a longer name."""
+    """Return a pattern for a keyword, in any case, that is not the beginning of a longer name."""
     return f"/(?:{found[1]})(?![a-z0-9_$])/i"
 
 
@@ -164,7 +164,7 @@ _PARSER: Final = Lark(
 
 @lru_cache(maxsize=CACHED_COUNT)
 def parse(text: str) -> Node:
-    """Return what a filter says. Raises BadFilterError with the place where it makes no sense."""
+    """Return the tree of a filter. Raises BadFilterError with the place of the fault."""
     if len(text) > SIZE_CHARACTERS_MAX:
         what = f"{len(text)} characters, the limit is {SIZE_CHARACTERS_MAX}"
         raise BadFilterError(what, SIZE_CHARACTERS_MAX)

@@ -36,7 +36,7 @@ _NUMBER: Final = re.compile(r"[+-]?\d{1,300}(?:\.\d{1,300})?(?:[eE][+-]?\d{1,3})
 
 @dataclass(frozen=True, slots=True)
 class Property:
-    """What a message says under a name."""
+    """The value of a message's property."""
 
     name: str
 
@@ -46,7 +46,7 @@ Operand = Property | Scalar
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two operands and what is between them."""
+    """Two operands and the sign between them."""
 
     sign: str
     left: Operand
@@ -71,7 +71,7 @@ class Between:
     depth: int = 1
 
     def decide(self, properties: Properties) -> Decision:
-        """Unknown for what is no number."""
+        """Return None for a property that is no number."""
         value = number_in(properties.get(self.name))
         return None if value is None else self.lo <= value <= self.hi
 
@@ -103,7 +103,7 @@ class TextTest:
     depth: int = 1
 
     def decide(self, properties: Properties) -> Decision:
-        """Upper and lower case differ."""
+        """Compare case-sensitively."""
         value = properties.get(self.name)
         return None if value is None else _TEXT_TESTS[self.kind](value, self.text)
 
@@ -116,7 +116,7 @@ class NullTest:
     depth: int = 1
 
     def decide(self, properties: Properties) -> Decision:
-        """Never unknown."""
+        """Return whether the property is missing: never None."""
         return self.name not in properties
 
 
@@ -128,7 +128,7 @@ class Truth:
     depth: int = 1
 
     def decide(self, _properties: Properties) -> Decision:
-        """The same for every message."""
+        """Return the same for every message."""
         return self.is_true
 
 
@@ -140,7 +140,7 @@ class Negation:
     depth: int
 
     def decide(self, properties: Properties) -> Decision:
-        """What is unknown stays so."""
+        """Return the opposite; None stays None."""
         found = self.inner.decide(properties)
         return None if found is None else not found
 
@@ -153,7 +153,7 @@ class Every:
     depth: int
 
     def decide(self, properties: Properties) -> Decision:
-        """False if one is, unknown if one is and none is false."""
+        """Return False if a part is false, else None if one is unknown."""
         found: Decision = True
         for part in self.parts:
             one = part.decide(properties)
@@ -172,7 +172,7 @@ class Some:
     depth: int
 
     def decide(self, properties: Properties) -> Decision:
-        """True if one is, unknown if one is and none is true."""
+        """Return True if a part is true, else None if one is unknown."""
         found: Decision = False
         for part in self.parts:
             one = part.decide(properties)
@@ -191,7 +191,7 @@ def _value(operand: Operand, properties: Properties) -> Scalar | None:
 
 
 def number_in(text: str | None) -> float | None:
-    """Return the number that a property spells, if it does."""
+    """Return the number that a text spells; None if it spells none."""
     if text is None or not _NUMBER.fullmatch(text):
         return None
     return int(text) if text.lstrip("+-").isdigit() else float(text)
@@ -203,7 +203,7 @@ def _compare(sign: str, left: Scalar, right: Scalar) -> Decision:
     elif not isinstance(left, str) or not isinstance(right, str) or sign not in EQUALITIES:
         one, other = _as_number(left), _as_number(right)
         if one is None or other is None:
-            # What is no number is unlike any number, and neither above nor below it.
+            # A text that is no number differs from every number, and is neither above nor below it.
             return sign != "=" if sign in EQUALITIES else None
         return _OPERATORS[sign](one, other)
     return _OPERATORS[sign](left, right)

@@ -1,10 +1,10 @@
-"""What became of one message: found in the log and the state when somebody asks.
+"""Traces one message through the log and the state, at the moment of the question.
 
-Owns what counts as a trace of a message, and how far a queue is looked through; must not know how
-the features write what is found here. A copy names its origin (retries, dead letters), lies where
-the state says (transactions), or carries the unique key or the born time and body of the message.
-With a unique key the index finds copies at once; without one the queue is read from the time at
-which the message was stored, up to a limit.
+Owns what counts as a trace of a message, and how far a queue is searched; must not know how the
+features write what is found here. A copy names its origin (retries, dead letters), lies where the
+state says (transactions), or carries the unique key or the born time and body of the message. With
+a unique key the index finds copies at once; without one the queue is read from the time at which
+the message was stored, up to a limit.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ class Lookup:
         self._since_unix_ms = unix_ms()
 
     async def topic_sizes(self, request: TopicSizesRequest) -> TopicSizesResponse:
-        """Say how large the messages of a topic were. Raises UnknownTopicError."""
+        """Return how large the messages of a topic were. Raises UnknownTopicError."""
         self._context.check_leads()
         self._context.topic(request.topic)
         sizes = self._sizes.of(request.topic)
@@ -71,7 +71,7 @@ class Lookup:
         )
 
     async def trace_message(self, request: TraceMessageRequest) -> TraceMessageResponse:
-        """Say what became of a message. Raises MessageNotFoundError, BadRequestError."""
+        """Return the events of a message. Raises MessageNotFoundError, BadRequestError."""
         await self._freshness.ensure(common_pb2.CONSISTENCY_LEADER)
         context, message_id = self._context, request.message_id
         try:
@@ -92,19 +92,19 @@ class Lookup:
 
 
 class _Trace:
-    """The search for what one message became."""
+    """The search for the copies and fates of one message."""
 
     def __init__(self, context: Context, message: Message) -> None:
         self._context = context
         self._message = message
         self._left_count = context.limits.trace_scan_count_max
         self._seen: set[int] = set()
-        """Positions of records that were told of."""
+        """Positions of records that have an event."""
         self.events: list[TraceEvent] = []
         self.is_complete = True
 
     async def follow(self) -> None:
-        """Begin with the message itself, and go where it says."""
+        """Begin with the message itself, and follow its properties to its copies."""
         message = self._message
         visible: list[Message] = [message]
         if message.topic == fmt.HALF_TOPIC:
@@ -138,7 +138,7 @@ class _Trace:
         return await self._elsewhere(half)
 
     async def _elsewhere(self, held: Message) -> list[Message]:
-        """Find the message in the queue that it was meant for."""
+        """Return the message in the queue that it was meant for; empty if not found."""
         properties = held.properties
         topic = properties.get(fmt.PROPERTY_REAL_TOPIC, "")
         queue_id = properties.get(fmt.PROPERTY_REAL_QUEUE_ID, "")
@@ -157,7 +157,7 @@ class _Trace:
         return [] if first is None else [first]
 
     async def _of_groups(self, message: Message) -> None:
-        """Say which groups have passed it, and where it came back to them."""
+        """Add the groups that consumed the message, and its copies for retries and dead letters."""
         message_id = message.message_id
 
         def is_copy(found: Message) -> bool:

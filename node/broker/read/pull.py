@@ -1,7 +1,7 @@
 """Reads of one queue: once, waiting for the first message, or as it grows.
 
-Owns the limits of a read, its statuses and when a reader is parked; must not know how waiting
-works (`waits`) or what freshness costs (`freshness`). Data is copied once, out of the log.
+Owns the limits of a read, its statuses and when a reader is parked; must not know how waiting works
+(`parked_readers`) or what freshness costs (`freshness`). Data is copied once, out of the log.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ _STATUS: Final = {
 
 
 class _Reader(NamedTuple):
-    """What one caller reads."""
+    """The checked request of one caller."""
 
     topic: str
     queue_id: int
@@ -42,7 +42,7 @@ class _Reader(NamedTuple):
     filter: TagFilter | None
     consistency: common_pb2.Consistency
     group: str
-    """Whose settings must allow it; empty: a reader of its own."""
+    """The group whose settings must allow the read; empty: a reader of its own."""
     sql: SqlFilter | None
 
 
@@ -78,8 +78,9 @@ class Pulls:
     async def tail(self, request: TailRequest) -> AsyncIterator[PullResponse]:
         """Yield records from an offset on as they come, until the caller closes it.
 
-        Whoever consumes it slows it down: nothing is read before the response before was taken.
-        Without news for `tail_idle_ms` it says so. Expired offsets are told and passed over.
+        A slow consumer slows it down: nothing is read before the previous response was taken.
+        Without news for `tail_idle_ms` it yields an empty response. Expired offsets are reported
+        and passed over.
         """
         self._context.check_cluster(request.cluster_id)
         if request.consistency == common_pb2.CONSISTENCY_LINEARIZABLE:
@@ -94,10 +95,10 @@ class Pulls:
                 self._freshness.check(reader.consistency)
                 result = self._read(reader, offset)
                 if self._is_beyond(result) and not is_told:
-                    is_told = True  # At once: it may be a mistake.
+                    is_told = True  # Report it at once: it may be a mistake.
                 elif self._is_beyond(result):
-                    # Wait for it, and never go back: on a replica that lags, what the reader has
-                    # seen elsewhere is still to come.
+                    # Wait for it, and never go back: on a replica that lags, records that the
+                    # reader has seen elsewhere are still to come.
                     result = await self._read_later(reader, offset, idle_ms)
                 elif self._is_nothing(reader, result):
                     result = await self._read_later(reader, result.next_offset, idle_ms)
@@ -110,7 +111,7 @@ class Pulls:
     # --- Reading ---
 
     def _reader(self, request: PullRequest | TailRequest, max_count: int) -> _Reader:
-        """Check what is asked for and put limits to it."""
+        """Check a request and put limits to it."""
         limits = self._context.limits
         if request.offset < 0:
             raise BadRequestError("offset", "0 or more", str(request.offset))
@@ -167,7 +168,7 @@ class Pulls:
         return result
 
     def _is_nothing(self, reader: _Reader, result: PullResult) -> bool:
-        """Say whether waiting may help."""
+        """Whether waiting may help."""
         match result.status:
             case PullStatus.OFFSET_OVERFLOW_ONE:
                 return True
@@ -182,7 +183,7 @@ class Pulls:
         return result.status is PullStatus.OFFSET_OVERFLOW_BADLY
 
     async def _read_later(self, reader: _Reader, offset: int, wait_ms: int) -> PullResult:
-        """Wait until there is something at or behind an offset, at most so long."""
+        """Wait until there is something at or behind an offset, at most `wait_ms`."""
         loop, key = asyncio.get_running_loop(), (reader.topic.encode(), reader.queue_id)
         deadline = loop.time() + wait_ms / 1000
         while True:
@@ -211,7 +212,7 @@ class Pulls:
         )
 
     def _tell_entries(self, response: PullResponse) -> None:
-        """Add of which entries the records are; a log that has none tells nothing."""
+        """Add the entries of the records; in a log without entries, nothing."""
         log = self._context.store.log
         if not isinstance(log, Ledger):
             return

@@ -23,7 +23,7 @@ from store.errors import PositionRangeError, RecordFormatError
 from store.record.message import Message, parse_message_id
 
 _FOREVER_MS: Final = (1 << 63) - 1
-_AT_ONCE: Final = 64  # Queues looked at before others get their turn: about 0.2 ms.
+_AT_ONCE: Final = 64  # Queues looked at before other tasks get their turn: about 0.2 ms.
 
 
 class Queries:
@@ -46,8 +46,8 @@ class Queries:
             record = self._record(message)
         except PositionRangeError as error:
             raise MessageNotFoundError(message_id) from error
-        # Positions are the same on all nodes; the host says who was the leader, and that this is
-        # an id of this log and not of another one.
+        # Positions are the same on all nodes; the host is that of the leader then, and shows that
+        # this is an id of this log and not of another one.
         if message.store_host != host or context.state.topic(message.topic) is None:
             raise MessageNotFoundError(message_id)
         return RecordsResponse(records=record, record_count=1)
@@ -68,8 +68,8 @@ class Queries:
         )
         parts: list[bytes] = []
         left_bytes = limits.query_size_bytes_max
-        for message in found:  # The newest ones matter most.
-            if message is None:  # It costs as much, and counts for nothing.
+        for message in found:  # Newest first: these matter most.
+            if message is None:  # Costs as much, and does not count.
                 await asyncio.sleep(0)
                 continue
             left_bytes -= message.size_bytes

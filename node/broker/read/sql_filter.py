@@ -1,6 +1,6 @@
 """Keeps the records whose properties make a filter true.
 
-Owns the walk over records; what a filter means is `node.broker.read.filter_language`'s. Records
+Owns the walk over records; `node.broker.read.filter_tree` owns the meaning of a filter. Records
 were checked when they were appended, so lengths are believed.
 """
 

@@ -1,7 +1,7 @@
 """Keeps the records that carry one of some tags.
 
-Owns the comparison of the tag itself: the consume queue knows hashes only, and two tags may share
-one (storage-formats 1.9). Records were checked when they were appended, so lengths are believed.
+Owns the comparison of the tag itself: the consume queue has hashes only, and two tags may share one
+(storage-formats 1.9). Records were checked when they were appended, so lengths are believed.
 """
 
 from collections.abc import Collection
@@ -23,7 +23,7 @@ class TagFilter:
     def __init__(self, tags: Collection[str]) -> None:
         self._tags = frozenset(tag.encode() for tag in tags)
         self.codes: Final = frozenset(map(tags_code, tags))
-        """Their hashes, as the consume queue has them."""
+        """Hashes of the tags, as the consume queue has them."""
 
     def keep(self, data: bytes) -> tuple[bytes, int]:
         """Return the matching ones of the records that lie back to back in `data`, and how many."""

@@ -65,8 +65,7 @@ def dead_letter(record: bytes, group: str) -> bytes:
 
 
 def origin_topic(record: bytes) -> str:
-    """Return the topic a dead letter came from. Raises BadRequestError for one without that
-    property."""
+    """Return the topic a dead letter came from. Raises BadRequestError if it does not say."""
     layout = record_layout(memoryview(record), 0)
     _, found = split(record[layout.properties_at :], _OWN)
     if _TOPIC not in found:

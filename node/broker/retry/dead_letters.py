@@ -1,8 +1,8 @@
 """Dead letters of a group: listed, and sent again to the topics that they came from, each once.
 
-Owns what is under way; which were sent before is replicated (`parts/dead_letters`). The mark rides
-in one entry with the message, and a last look at both happens in the order of the log, so two
-callers that send the same one, before and after a change of leaders, send it once.
+Owns what is under way; the letters sent before are replicated (`tables/dead_letters`). The mark
+travels in one entry with the message, and a last look at both happens in the order of the log, so
+two callers that send the same one, before and after a change of leaders, send it once.
 """
 
 from bisect import bisect_left
@@ -41,7 +41,7 @@ class DeadLetters:
         self._produce = produce
         self._own_appends = own_appends
         self._under_way: set[tuple[str, int]] = set()
-        """Group and offset of those whose entry is written and not decided."""
+        """Group and offset of letters whose entry is written and not decided."""
         self.resent_total = 0
 
     async def list_dead_letters(self, request: ListDeadLettersRequest) -> ListDeadLettersResponse:
@@ -75,7 +75,7 @@ class DeadLetters:
         """Put dead letters back into their topics, all or none; those sent before are left out.
 
         Raises UnknownGroupError, MessageExpiredError, BusyError while another call sends one of
-        them, what the topics refuse, and the errors of `Produce.append`.
+        them, refusals of the topics, and the errors of `Produce.append`.
         """
         context, group = self._context, request.group
         context.check_cluster(request.cluster_id)
@@ -97,7 +97,7 @@ class DeadLetters:
                 raise MessageExpiredError(topic, QUEUE, offset, lo, hi)
             records.append(self._sent_again(topic, offset))
             size_bytes += len(records[-1])
-            if size_bytes > self._produce.own_size_bytes_max:  # Do not read the others, too.
+            if size_bytes > self._produce.own_size_bytes_max:  # Read no more.
                 raise LimitExceededError("batch", size_bytes, self._produce.own_size_bytes_max)
         mark = Command.MarkResent(
             group=group,
@@ -117,9 +117,8 @@ class DeadLetters:
     def _range(self, group: str) -> tuple[int, int]:
         """Return the offsets [lo, hi) of a group's dead letters.
 
-        Before them may be those of a group of the same name that was deleted: they were that one's.
-        And those that had expired from the log of another leader. Of neither does anybody know any
-        more which were sent again.
+        Earlier offsets may be those of a deleted group of the same name, or may have expired from
+        the log of another leader. Of neither is it known any more which ones were sent again.
         """
         store, topic, marks = self._context.store, dead_letter_topic(group), self._marks()
         first_position = marks.begin_position(group)
@@ -138,20 +137,20 @@ class DeadLetters:
         return self._context.state.part(DeadLettersPart)
 
     def _sent_again(self, topic: str, offset: int) -> bytes:
-        """Return a dead letter for its topic; whether that may be written is `Produce`'s check."""
+        """Return a dead letter for its topic; `Produce` checks whether that may be written."""
         record = read_record(self._context, topic, QUEUE, offset)
         origin = origin_topic(record)
         return sent_again(record, origin, offset % self._context.topic(origin).queue_count)
 
     def _rider(self, mark: Command.MarkResent) -> Rider:
-        """Return the mark of an entry, and hold what it marks until that is decided."""
+        """Return the mark of an entry, attached so that its letters are held meanwhile."""
         group, topic = mark.group, dead_letter_topic(mark.group)
         held = {(group, offset) for offset in mark.offsets}
 
         def look(_prepared: Prepared) -> None:
             self._check_group(group)
             marks, (lo, hi) = self._marks(), self._range(group)
-            if mark.offsets[0] < lo:  # It was deleted, and made again, while the call waited.
+            if mark.offsets[0] < lo:  # The group was deleted and created again.
                 raise MessageExpiredError(topic, QUEUE, mark.offsets[0], lo, hi)
             for offset in mark.offsets:
                 if marks.is_resent(group, offset):
@@ -162,7 +161,7 @@ class DeadLetters:
             others = [offset for name, offset in self._under_way if name == group]
             runs = marks.runs_with(group, [*others, *mark.offsets], mark.min_offset)
             limit = self._context.limits.resent_range_count_max
-            if len(runs) + len(others) > limit:  # Whatever becomes of the others.
+            if len(runs) + len(others) > limit:  # Holds for any outcome of the others.
                 raise LimitReachedError("runs of resent dead letters", len(runs), limit)
             self._under_way.update(held)
 

@@ -1,10 +1,9 @@
-"""Messages that a consumer could not process: given to its group again after a pause, or kept as
-dead letters, and dead letters sent again.
+"""Messages that a consumer could not process: back to its group after a pause, or to dead letters.
 
 Owns what such a call must look like and what it writes. One entry holds the moved messages, the
-topics they need, and the offsets that the consumer stores with them: whoever leads next finds all
-of it or nothing. A message is read from the log and never taken from the caller. The pause is the
-delayed messages' work (`delayed_records`); how a batch gets into the log is `produce`'s.
+topics they need, and the offsets that the consumer stores with them: the next leader finds all of
+it or nothing. A message is read from the log and never taken from the caller. The pause is the work
+of delayed messages (`records.delayed`); `produce` owns a batch's way into the log.
 """
 
 from collections.abc import Callable, Sequence
@@ -46,7 +45,7 @@ from store.record.message import record_layout
 _FIRST_LEVEL: Final = 3
 """The first pause is that of delay level 3, 10 s: RocketMQ's 3 + reconsumeTimes."""
 _ROOM_SIZE_BYTES: Final = 1_024
-"""What the entry that delivers needs beside the message."""
+"""Room that the entry of the delivery needs beside the message."""
 QUEUE: Final = 0
 """The only queue of a retry or dead-letter topic."""
 
@@ -110,11 +109,11 @@ class Retry:
             records.append(moved)
             queues.add(_queue_of(moved))
             size_bytes += len(moved)
-            if size_bytes > self._produce.own_size_bytes_max:  # Do not read the others, too.
+            if size_bytes > self._produce.own_size_bytes_max:  # Read no more.
                 raise LimitExceededError("batch", size_bytes, self._produce.own_size_bytes_max)
         await self._make_room(request)
         commands, begun = self._topics_of(group), self._begun(group)
-        # Each by itself: there is room for the offsets of the request only.
+        # Checked apart: there is room for the offsets of the request only.
         commands += [_commit(group, rows) for rows in (request.offsets, begun) if rows]
         append = AppendRequest(
             records=b"".join(records),
@@ -127,7 +126,7 @@ class Retry:
         return self._answer(await self._produce.append(append, rider))
 
     def _record(self, group: str, message: RetryMessage) -> bytes:
-        """Read what a consumer gives back."""
+        """Read the message that a consumer gives back."""
         context, topic = self._context, message.topic
         if is_reserved(topic) and topic != retry_topic(group):
             raise ReservedTopicError(topic)
@@ -146,7 +145,7 @@ class Retry:
         queues: frozenset[QueueKey],
         begun: Sequence[GroupOffset],
     ) -> Rider:
-        """Return the commands of an entry; offsets with a condition wait while it is under way."""
+        """Return the commands of an entry, attached so that its offsets are noted meanwhile."""
         stored = {(row.topic, row.queue_id) for row in (*request.offsets, *begun)}
         under_way = ExitStack()
 
@@ -161,16 +160,16 @@ class Retry:
         return Rider(encoded, len(commands), queues, enter, leave, moves_stored=True)
 
     def _check_held(self, count: int) -> None:
-        """Raise DelayedFullError when no more messages may wait for their time."""
+        """Raise DelayedFullError if no more messages may be held."""
         context, limit = self._context, self._context.limits.delayed_count_max
         held_count = sum(held_counts(context.store, context.state)) if count else 0
         if held_count + count > limit:
             raise DelayedFullError(held_count, limit)
 
     async def _make_room(self, request: RetryLaterRequest) -> None:
-        """Have the group and each offset be there before the entry.
+        """Create the group and each offset before the entry.
 
-        There is a limit to both, and the commands of an entry must not be refused for it when the
+        Both are limited, and the commands of an entry must not be refused for a limit when the
         messages have moved. A new offset is first stored as that of the first message that is given
         back, or lower: it promises nothing yet.
         """
@@ -204,7 +203,7 @@ class Retry:
             raise BadRequestError("offset", "0 or more", str(row.offset))
 
     def _topics_of(self, group: str) -> list[Command]:
-        """Return what makes the topics of a group that are not there yet."""
+        """Return commands that create the topics of a group that do not exist yet."""
         known = self._context.state.topics
         return [
             Command(
@@ -217,7 +216,8 @@ class Retry:
     def _begun(self, group: str) -> list[GroupOffset]:
         """Return where a group begins to read its retry topic, if that is not the first message.
 
-        What is there when the topic is made came back to a group of this name that was deleted.
+        Records that are there before the topic is created came back to a deleted group of this
+        name.
         """
         topic = retry_topic(group)
         hi = self._context.store.queue_range(topic, QUEUE)[1]
@@ -258,7 +258,7 @@ def read_record(context: Context, topic: str, queue_id: int, offset: int) -> byt
 def _held(
     record: bytes, message: RetryMessage, settings: GroupSettings, times: int, now_unix_ms: int
 ) -> bytes:
-    """Return a message of the retry topic as it waits for its time."""
+    """Return a message of the retry topic, held until it is due."""
     if message.delay_ms:
         return scheduled(record, now_unix_ms + message.delay_ms)
     delays = settings.retry_delays_ms

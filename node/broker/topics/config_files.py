@@ -1,7 +1,7 @@
-"""Topics, groups and offsets as the files of RocketMQ: given out, and taken over from such files.
+"""Topics, groups and offsets as the files of RocketMQ: exported, and imported from such files.
 
-Owns the two calls; the shapes are `checkpoint_tables`', what an import may change is
-`config_import`'s. All of an import is one entry, so it happens as a whole.
+Owns the two calls; `checkpoint_tables` owns the shapes, `config_import` what an import may change.
+All of an import is one entry, so it happens as a whole.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from quorumlog.pb.retry_pb2 import (
     ImportConfigFilesResponse,
 )
 
-_SHOWN_MAX: Final = 1_000  # Of one answer and kind; nobody corrects more at once.
+_SHOWN_MAX: Final = 1_000  # Limit of one answer and kind; an operator corrects no more at once.
 
 
 class ConfigFiles:
@@ -36,7 +36,7 @@ class ConfigFiles:
     async def export_config_files(
         self, _request: ExportConfigFilesRequest
     ) -> ExportConfigFilesResponse:
-        """Return the files as of everything that was acked before the call."""
+        """Return the files as of everything that was acknowledged before the call."""
         context = self._context
         context.check_leads()
         image, unix_ms = context.machine.image(), time.time_ns() // 1_000_000
@@ -48,10 +48,11 @@ class ConfigFiles:
     async def import_config_files(
         self, request: ImportConfigFilesRequest
     ) -> ImportConfigFilesResponse:
-        """Make topics, groups and offsets as files say; all of it or, with the reasons, nothing.
+        """Create topics, groups and offsets from files; all of it or, with the reasons, nothing.
 
-        What others change at the same moment may still forbid a part: it is among the refusals.
-        Raises LimitExceededError for more than one entry can hold, and as `OwnAppends.write`.
+        Changes by other calls at the same moment may still forbid a part: the reason is among the
+        refusals. Raises LimitExceededError for more than one entry can hold, and as
+        `OwnAppends.write`.
         """
         context = self._context
         context.check_cluster(request.cluster_id)
@@ -84,7 +85,7 @@ def _plan(limits: Limits, image: StateImage, context: Context, files: dict[str, 
 
 
 def _shown(found: list[str]) -> list[str]:
-    """Return as many as an answer has; the last one says how many it has not."""
+    """Return as many as an answer holds; the last one says how many are left out."""
     if len(found) <= _SHOWN_MAX:
         return found
     left = len(found) - _SHOWN_MAX + 1
@@ -92,7 +93,7 @@ def _shown(found: list[str]) -> list[str]:
 
 
 def _texts(image: StateImage, unix_ms: int) -> dict[str, str]:
-    """Return the text of each file, RocketMQ's only."""
+    """Return the text of each file of RocketMQ."""
     texts = {table.name: table.encode(image, unix_ms) for table in TABLES if table.name in NAMES}
     for kind in PARTS:
         if kind.file_name in NAMES and kind.name in image.parts:

@@ -1,9 +1,9 @@
-"""What tables of topics, groups and offsets would change here: a plan, and what forbids it.
+"""Plans an import of topics, groups and offsets: the commands it needs, and what forbids it.
 
 Owns the comparison of the files with the replicated state as a pure function; must not know who
-asks or how commands are written. Each command is tried on a copy of the state, so that what the
-state would refuse is known, by name, before anything is written. What is there already needs no
-command: the same files twice change nothing the second time.
+asks or how commands are written. Each command is tried on a copy of the state, so that every
+refusal of the state is known, by name, before anything is written. A row that is there already
+needs no command: the same files twice change nothing the second time.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -36,10 +36,10 @@ QueueRange = Callable[[str, int], tuple[int, int]]
 
 
 class Plan:
-    """The commands that an import needs, and why it cannot be done."""
+    """The commands that an import needs, and the reasons against it."""
 
     def __init__(self, limits: Limits, image: StateImage, queue_range: QueueRange) -> None:
-        """`image` is what the files are compared with; it is not changed."""
+        """`image` is the state to compare the files with; it is not changed."""
         self._limits = limits
         self._state = State(limits, image)
         self._queue_range = queue_range
@@ -130,7 +130,7 @@ class Plan:
             self.warnings.append(f"{file}: {name}: has no effect here: {unused}")
 
     def _is_ours(self, file: str, name: str) -> bool:
-        """Say whether a group may be taken over; if not, note why."""
+        """Whether a group may be imported; if not, note why."""
         limit = self._limits.name_size_characters_max
         if name in _SYSTEM_GROUPS or name.startswith(_SYSTEM_GROUP_PREFIXES):
             self.skipped.append(f"{file}: {name} is a group of RocketMQ's own")
@@ -155,7 +155,7 @@ class Plan:
     def _new_offsets(
         self, group: str, table: Mapping[str, Mapping[int, int]]
     ) -> Iterator[tuple[str, int, int]]:
-        """Yield what differs, and note what points behind the end of a queue."""
+        """Yield offsets that differ, and note those behind the end of a queue."""
         stored = self._state.groups.get(group, {})
         for topic, offsets in sorted(table.items()):
             if is_reserved(topic) and not is_of_group(topic):

@@ -1,8 +1,8 @@
-"""What a row of RocketMQ's tables says and nothing here obeys, as one text, for who imports it.
+"""Fields of a row of RocketMQ's tables that have no effect here, as one text for the operator.
 
-Owns which fields those are; must not know what becomes of the rest of a row. Values that RocketMQ
-gives by itself say nothing. A field that is not known here is not named: nobody can tell what its
-value by default is.
+Owns the list of these fields; must not know what is done with the rest of a row. RocketMQ's default
+values are left out. A field that is not known here is not named, since its default is not known
+either.
 """
 
 import json
@@ -18,7 +18,7 @@ _OBEYED: Final = frozenset(SETTINGS.values()) | {_RETRY_POLICY}
 
 
 def unused_of_topic(row: Mapping[str, Any]) -> str:
-    """Return what of a topic is not taken over, or nothing."""
+    """Return the fields of a topic without effect here, or an empty text."""
     attributes = dict(row.get("attributes") or {})
     if attributes.get(ATTRIBUTE) in TOPIC_TYPES:
         del attributes[ATTRIBUTE]
@@ -30,7 +30,7 @@ def unused_of_topic(row: Mapping[str, Any]) -> str:
 
 
 def unused_of_group(row: Mapping[str, Any]) -> str:
-    """Return what of a group is not taken over, or nothing."""
+    """Return the fields of a group without effect here, or an empty text."""
     found = list(_unlike(GROUP_DEFAULTS, row, _OBEYED))
     policy = row.get(_RETRY_POLICY) or {}
     kind = policy.get("type", "CUSTOMIZED")

@@ -1,7 +1,7 @@
 """Topics: created, changed, deleted, listed and described.
 
 Owns what a request must look like; what a command does, and whether it is refused, is decided where
-it is applied (`node.state.state`). Topics are made by people and never by a message: a misspelt
+it is applied (`node.state.state`). Topics are created by people and never by a message: a misspelt
 name is an error, and not a second topic.
 """
 
@@ -35,7 +35,7 @@ from quorumlog.pb.state_pb2 import Command
 from store.record.check import store_timestamp
 from store.record.message import check_topic
 
-_AT_ONCE: Final = 16  # Queues described before others get their turn: about 0.5 ms.
+_AT_ONCE: Final = 16  # Queues described before other tasks get their turn: about 0.5 ms.
 
 
 class Topics:
@@ -46,7 +46,7 @@ class Topics:
         self._commands = commands
 
     async def create_topic(self, request: CreateTopicRequest) -> TopicInfo:
-        """Make a topic; if there is one, raise its queue count or change its permission.
+        """Create a topic; if there is one, raise its queue count or change its permission.
 
         A name that was deleted before goes on with its queue offsets (see `State`). Raises
         TopicExistsError (only with `must_be_new`), ReservedTopicError, LimitReachedError,
@@ -84,7 +84,7 @@ class Topics:
         return _info(name, Topic(queue_count, permission, message_type))
 
     async def delete_topic(self, request: DeleteTopicRequest) -> DeleteTopicResponse:
-        """Forget a topic. Its records stay in the log until retention deletes them."""
+        """Delete a topic. Its records stay in the log until retention deletes them."""
         if is_reserved(request.topic):
             raise ReservedTopicError(request.topic)
         self._context.check_leads()

@@ -1,7 +1,7 @@
 """The calls about transactions: half messages in, commit and rollback, the list of open ones.
 
 Owns what a request must look like, how many transactions may be open, and the answers; must not
-know how one ends (`ends`) or when somebody is asked (`checks`).
+know how one ends (`ends`) or when producers are asked (`checks`).
 """
 
 import asyncio
@@ -46,7 +46,7 @@ from store.errors import LimitExceededError, PositionRangeError
 
 _HALF_QUEUES: Final = frozenset({(fmt.HALF_TOPIC.encode(), QUEUE_ID)})
 _MARK_SIZE_BYTES: Final = 512
-"""The mark that half messages are done and the command, without the offsets in the mark."""
+"""Size of the record that marks half messages as done and of the command, without the offsets."""
 
 
 class TransactionCalls:
@@ -67,16 +67,16 @@ class TransactionCalls:
         self.checks: Final = Checks(context, own_appends, self._ends, unix_ms)
         self.check_transactions: Final = self.checks.producers.questions
         self._beginning_count = 0
-        """Written and not decided: they have their place in the table."""
+        """Transactions written and not decided: they have their place in the table."""
 
     @property
     def open_count(self) -> int:
-        """Transactions that are neither committed nor rolled back."""
+        """Count of transactions that are neither committed nor rolled back."""
         return len(self._ends.part.open)
 
     @property
     def given_up_total(self) -> int:
-        """Transactions that this node gave up."""
+        """Count of transactions that this node gave up."""
         return self._ends.given_up_total
 
     # --- Beginning ---
@@ -140,7 +140,7 @@ class TransactionCalls:
         return halves, rider
 
     def _check(self, halves: Halves, _prepared: Prepared) -> None:
-        """Refuse what could not be committed, and take a place in the table."""
+        """Raise for a transaction that could not be committed; else take a place in the table."""
         topics = self._context.state.topics
         for name, queue_id in halves.queues:
             topic = topics.get(name)
@@ -178,7 +178,7 @@ class TransactionCalls:
     # --- For people ---
 
     async def list_transactions(self, request: ListTransactionsRequest) -> ListTransactionsResponse:
-        """Return open transactions by id, of one group if it is named."""
+        """Return open transactions by id; of one group if it is named."""
         self._context.check_leads()
         limit = self._context.limits.transaction_list_count_max
         opened = self._ends.part.open.values()

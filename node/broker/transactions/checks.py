@@ -1,10 +1,10 @@
-"""Asks producers about transactions that nobody has ended, and gives up those that stay open.
+"""Asks producers about transactions that stay open, and gives up those that stay open too long.
 
 Owns when, and how often; must not know how a transaction ends. The time of the next question and
-the count of those before are replicated, so a new leader goes on where the old one was: what is
-here (a heap of times) is made anew from them. A question is counted before it
-is asked; if the leader falls in between it was one question less, and never one more than the
-limit. Transactions whose producers are gone are kept, and asked about when one comes.
+the count of those before are replicated, so a new leader goes on where the old one was: the soft
+state here (a heap of times) is built anew from them. A question is counted before it is asked; if
+the leader falls in between it was one question less, and never one more than the limit.
+Transactions whose producers are gone are kept, and asked about when one comes.
 """
 
 import asyncio
@@ -27,11 +27,11 @@ from raft.errors import RaftError
 from store.errors import CorruptionError, DerivedFileError, PositionRangeError, StoreError
 
 AT_ONCE: Final = 256
-"""Questions of one entry, and transactions looked at before others get their turn."""
+"""Questions of one entry, and transactions looked at before other tasks get their turn."""
 _SIZE_BYTES_AT_ONCE: Final = 1024 * 1024
-"""Of messages in questions, before others get their turn: a few ms."""
+"""Size of messages in questions before other tasks get their turn: a few ms."""
 PAUSE_MS_MAX: Final = 1_000
-"""Ages, and what could not be asked, are looked at again after this."""
+"""Ages, and transactions that could not be asked about, are looked at again after this time."""
 _log: Final = structlog.get_logger(component="transactions")
 _ENDED: Final = (TransactionEndedError, UnknownTransactionError)
 
@@ -48,7 +48,7 @@ class Checks:
         self._unix_ms = unix_ms
         self.producers: Final = Producers(context, self._on_producer)
         self._due: list[tuple[int, int]] = []
-        """Heap of (when to ask, position). One that is not as the state says is passed over."""
+        """Heap of (when to ask, position). The state decides whether an item still counts."""
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self.checks_total = 0
@@ -56,7 +56,7 @@ class Checks:
     # --- LeaderWork ---
 
     def begin(self) -> None:
-        """This node leads: look at everything that is open."""
+        """See `LeaderWork.begin`: look at all open transactions."""
         self._due = [
             (one.next_check_unix_ms, one.position) for one in self._ends.part.open.values()
         ]
@@ -65,7 +65,7 @@ class Checks:
         self._task.add_done_callback(_on_ended)
 
     def end(self) -> None:
-        """This node leads no longer."""
+        """See `LeaderWork.end`: forget all soft state."""
         if self._task is not None:
             self._task.cancel()
             self._task = None
@@ -76,18 +76,18 @@ class Checks:
     # --- What happens ---
 
     def on_begun(self, position: int) -> None:
-        """A transaction was begun."""
+        """Note when to ask about a transaction that was begun."""
         known = self._ends.part.open.get(position)
         if known is not None and self._task is not None:
             self._push(known)
 
     def is_orphaned(self, known: OpenTransaction) -> bool:
-        """Say whether it should have been asked about, and nobody of its group is there."""
+        """Whether a question is due, and no producer of the group is connected."""
         is_due = known.next_check_unix_ms <= self._unix_ms()
         return is_due and not self.producers.is_there(known.producer_group)
 
     def _on_producer(self, group: str) -> None:
-        """What is due and had nobody to ask is not in the heap; all else is."""
+        """Push the due transactions of a group again: without a producer they left the heap."""
         now_ms = self._unix_ms()
         for known in self._ends.part.open.values():
             if known.producer_group == group and known.next_check_unix_ms <= now_ms:
@@ -122,7 +122,7 @@ class Checks:
                 pass
 
     async def round(self) -> None:
-        """Ask about what is due now, and give up what was asked about too often or is too old."""
+        """Ask about due transactions, and give up those asked about too often or too old."""
         now_ms = self._unix_ms()
         limit = self._context.limits.transaction_check_count_max
         questions: list[tuple[OpenTransaction, Waiting]] = []
@@ -133,12 +133,12 @@ class Checks:
             if known.check_count >= limit:
                 given_up.append(known)
             elif not self.producers.is_there(known.producer_group):
-                continue  # Until one comes.
+                continue  # Waits until a producer comes.
             elif (
                 waiting := self.producers.choose(known.producer_group, planned, known.size_bytes)
             ) is not None:
                 questions.append((known, waiting))
-            else:  # All have enough to answer.
+            else:  # All producers have enough questions.
                 postponed.append((now_ms + PAUSE_MS_MAX, known.position))
         try:
             if questions:
@@ -147,7 +147,7 @@ class Checks:
                 try:
                     await self._give_up(known)
                 except (CorruptionError, DerivedFileError) as error:
-                    # The others do not wait for the repair.
+                    # The other transactions do not wait for the repair.
                     self._context.on_damage(error)
                     postponed.append((now_ms + PAUSE_MS_MAX, known.position))
         except (NodeError, RaftError, StoreError):
@@ -159,7 +159,7 @@ class Checks:
                 heapq.heappush(self._due, one)
 
     def _take_due(self, now_ms: int) -> list[OpenTransaction]:
-        """Take what is due out of the heap, no more than one entry can say."""
+        """Take due transactions out of the heap, at most as many as one entry holds."""
         opened, due = self._ends.part.open, self._due
         found: dict[int, OpenTransaction] = {}
         while due and due[0][0] <= now_ms and len(found) < AT_ONCE:
@@ -170,7 +170,7 @@ class Checks:
         return list(found.values())
 
     def _aged(self, now_ms: int) -> list[OpenTransaction]:
-        """Return the oldest ones, if their half messages might be deleted before they end."""
+        """Return the oldest transactions, if retention may soon delete their half messages."""
         config, log = self._context.store.config, self._context.store.log
         age_ms = self._context.limits.transaction_age_ms_max
         if config.retention_ms:
@@ -203,7 +203,7 @@ class Checks:
                 await asyncio.sleep(0)
             try:
                 made = await self._ends.visible_messages(known)
-            except PositionRangeError:  # It is given up as expired in a moment.
+            except PositionRangeError:  # Will be given up as expired.
                 continue
             except (CorruptionError, DerivedFileError) as error:
                 # The next question comes after the repair.
@@ -233,7 +233,7 @@ class Checks:
 
 
 def _on_ended(task: "asyncio.Task[None]") -> None:
-    """A defect in it must not pass in silence: the node decides what becomes of it."""
+    """Report a defect of the task to the loop: the node decides what follows."""
     error = None if task.cancelled() else task.exception()
     if error is not None:
         task.get_loop().call_exception_handler(

@@ -1,10 +1,10 @@
-"""Offsets of a consumer group that ride with what was made of the messages: exactly once.
+"""Offsets of a consumer group, stored with the outputs made of the messages: exactly once.
 
-Owns the condition and the order: whoever consumed says which offset he expects to be stored, and
-the batch enters the log only if it is, or will be by what lies before it in the log. So of two
-consumers that have read the same messages one is refused, with his outputs. Must not know how
-outputs are made. What changes offsets without a condition is known from `offset_moves`: as long as
-such a thing is under way nobody can say what will be stored.
+Owns the condition and the order: the consumer states the offset that it expects to be stored, and
+the batch enters the log only if that offset is stored, or will be by the entries before it in the
+log. So of two consumers that have read the same messages one is refused, with its outputs. Must not
+know how outputs are made. Changes of offsets without a condition are known from `offset_moves`:
+while one is under way, the offset that it will store is unknown, and the batch is refused.
 """
 
 import asyncio
@@ -48,11 +48,11 @@ class _Entry:
         self._coming: _Coming | None = None
 
     def enter(self, _prepared: Prepared | None = None) -> None:
-        """Be under way, or raise why that cannot be."""
+        """Note the offsets as under way. Raises as `Consumed.enter`."""
         self._coming = self._owner.enter(self._consumed, self)
 
     def leave(self, _committed: Committed | None = None) -> None:
-        """It is decided, or could not be written: only then others may come before it."""
+        """Forget offsets that are decided or not written: only now others may come before."""
         coming, self._coming = self._coming, None
         assert coming is not None, "offsets that were never under way"
         for row in self._consumed.offsets:
@@ -64,7 +64,7 @@ class _Entry:
 
 
 class Consumed:
-    """One per broker. What is under way is of one term: see `end`."""
+    """One per broker. Offsets under way are of one term: see `end`."""
 
     def __init__(self, context: Context, produce: Produce, own_appends: OwnAppends) -> None:
         self._context: Final = context
@@ -101,7 +101,7 @@ class Consumed:
         self._working.add(task)
         task.add_done_callback(self._working.discard)
         timeout_ms = self._context.limits.append_timeout_ms
-        # Whoever gives up does not withdraw it: it is counted until it is decided.
+        # A caller that gives up does not withdraw it: it counts until it is decided.
         index = await within(
             asyncio.shield(task), timeout_ms, lambda: AppendTimeoutError(timeout_ms)
         )
@@ -111,7 +111,7 @@ class Consumed:
         entry = _Entry(self, consumed)
         entry.enter()
         try:
-            # It is written before anything else can happen, so the condition still holds.
+            # The entry is written before anything else can happen, so the condition still holds.
             written = await self._own_appends.write(b"", [_command(consumed)], has_noted=True)
         finally:
             entry.leave()
@@ -136,9 +136,10 @@ class Consumed:
                 raise BadRequestError("offset", expected, str(row.offset))
 
     def enter(self, consumed: ConsumedOffsets, entry: _Entry) -> _Coming:
-        """Compare with what is stored and what is under way, and be under way.
+        """Compare with the offsets stored and under way, and note these as under way.
 
-        Raises OffsetConflictError, BusyError, LimitReachedError, UnknownTopicError.
+        Raises OffsetConflictError, BusyError, LimitReachedError, UnknownTopicError,
+        UnknownQueueError.
         """
         state, moves, group = self._context.state, self._context.moves, consumed.group
         if moves.deleted_groups[group]:
@@ -171,10 +172,10 @@ class Consumed:
         return self._context.state.groups.get(group, {}).get(topic, {}).get(queue_id, _NOT_SET)
 
     def _check_room(self, group: str, new_count: int) -> None:
-        """Refuse what the state would refuse, were all that is under way applied.
+        """Raise LimitReachedError if the state would, with everything under way applied.
 
-        Whoever begins later lies behind in the log and is refused there. So no commit of an entry
-        whose outputs are visible is ever refused.
+        A later command lies behind in the log and is refused there. So no commit of an entry whose
+        outputs are visible is ever refused.
         """
         state, moves, limits = self._context.state, self._context.moves, self._context.limits
         coming = [
@@ -197,10 +198,10 @@ class Consumed:
     # --- LeaderWork ---
 
     def begin(self) -> None:
-        """This node leads, and the state has all that is stored."""
+        """See `LeaderWork.begin`: the state has all stored offsets, so there is nothing to do."""
 
     def end(self) -> None:
-        """This node leads no longer: what was under way is decided by the next leader's log."""
+        """See `LeaderWork.end`: what was under way is decided by the next leader's log."""
         self._coming = {}
 
 

@@ -1,7 +1,7 @@
 """Ends transactions: one entry with the messages, the mark that they are done, and the command.
 
-Owns which transactions are being ended now; must not know who wants it. Whoever leads next finds
-the whole entry or nothing of it, so a transaction is committed once or not at all: that is stricter
+Owns which transactions are being ended now; must not know the caller. The next leader finds the
+whole entry or nothing of it, so a transaction is committed once or not at all: that is stricter
 than RocketMQ, where a crash between message and mark makes the message visible twice.
 """
 
@@ -35,7 +35,7 @@ EXPIRED: Final = transaction_pb2.TRANSACTION_OUTCOME_EXPIRED
 Outcome = transaction_pb2.TransactionOutcome
 
 _OPEN: Final = transaction_pb2.TRANSACTION_OUTCOME_UNSPECIFIED
-_AT_ONCE: Final = 256  # Messages before others get their turn: 2 ms.
+_AT_ONCE: Final = 256  # Messages before other tasks get their turn: 2 ms.
 _T = TypeVar("_T")
 
 
@@ -49,7 +49,7 @@ class Ends:
         self._own_appends = own_appends
         self._unix_ms = unix_ms
         self._ending: dict[int, asyncio.Task[None]] = {}
-        """Of this term: transactions whose last entry is written and not decided."""
+        """Transactions of this term whose last entry is written and not decided."""
         self.given_up_total = 0
 
     @property
@@ -58,13 +58,13 @@ class Ends:
         return self._context.state.part(TransactionsPart)
 
     def forget(self) -> None:
-        """This node leads no longer: what is under way is decided by the next leader's log."""
+        """Forget all: this node leads no longer; the next leader's log decides."""
         self._ending.clear()
 
     async def end(self, transaction_id: int, outcome: Outcome, producer_group: str = "") -> bool:
         """End a transaction; return whether it had been ended in this way before.
 
-        Cancelling it does not withdraw anything. Raises UnknownTransactionError,
+        Cancelling the call does not withdraw anything. Raises UnknownTransactionError,
         TransactionEndedError, UnknownTopicError (only for a commit; the transaction stays open),
         AppendTimeoutError and the errors of `OwnAppends.write`.
         """
@@ -95,10 +95,10 @@ class Ends:
         if self._ending.get(transaction_id) is task:
             del self._ending[transaction_id]
         if not task.cancelled():
-            task.exception()  # Its caller may be gone; the next one finds the transaction open.
+            task.exception()  # The caller may be gone; the next one finds the transaction open.
 
     async def _write(self, known: OpenTransaction, outcome: Outcome, term: Term) -> None:
-        if self._context.driver.term != term:  # It begins only now, and others may have ended it.
+        if self._context.driver.term != term:  # The task begins only now: it may have been ended.
             raise self._context.why_not()
         try:
             halves = self.half_messages(known)
@@ -111,7 +111,7 @@ class Ends:
             records, _, queues = joined(await _in_turns(visible_messages, halves))
         elif outcome == GIVEN_UP:
             records = b"".join(await _in_turns(given_up_messages, halves))
-        if self._context.driver.term != term:  # Others had their turn meanwhile.
+        if self._context.driver.term != term:  # Other tasks had their turn meanwhile.
             raise self._context.why_not()
         self._check_topics(queues)
         host = self._context.store.config.store_host
@@ -134,11 +134,11 @@ class Ends:
             return bytes(view)
 
     async def visible_messages(self, known: OpenTransaction) -> Halves:
-        """Return what consumers will get. Errors as `half_messages`."""
+        """Return the messages as consumers will get them. Errors as `half_messages`."""
         return joined(await _in_turns(visible_messages, self.half_messages(known)))
 
     def _check_topics(self, queues: Iterable[tuple[str, int]]) -> None:
-        """A topic may have been deleted since; permissions count when a message is sent."""
+        """Raise UnknownTopicError for a deleted topic; permissions count when a message is sent."""
         for topic, queue_id in queues:
             known = self._context.state.topics.get(topic)
             if known is None or queue_id >= known.queue_count:
@@ -146,7 +146,7 @@ class Ends:
 
 
 async def _in_turns(make: Callable[[bytes], _T], halves: bytes) -> list[_T]:
-    """Make something of each portion of half messages, and let others have their turn between."""
+    """Apply `make` to each portion of half messages; other tasks have their turn between."""
     made: list[_T] = []
     for portion in portions(halves, _AT_ONCE):
         if made:

@@ -1,7 +1,7 @@
-"""Producers that wait to be asked what became of their transactions.
+"""Producers that wait to be asked about their transactions.
 
-Owns who is there, of which group, and the questions that each has not taken yet; must not know
-transactions. Known to the leader only: producers come back to the next one by themselves.
+Owns the connected producers by group, and the questions that each has not taken yet; must not know
+transactions. Known to the leader only: producers connect to the next one by themselves.
 """
 
 import asyncio
@@ -14,11 +14,11 @@ from node.errors.common import BusyError
 from quorumlog.pb.transaction_pb2 import CheckTransactionsRequest, TransactionCheck
 
 SHARES: Final = 8
-"""So many producers that take nothing keep the others from being asked."""
+"""Count of producers whose untaken questions fill all room, so that no other is asked."""
 
 
 class Question(NamedTuple):
-    """One question, and what it counts for."""
+    """One question, and the size it counts for."""
 
     check: TransactionCheck
     size_bytes: int
@@ -51,23 +51,23 @@ class Producers:
     """One per broker."""
 
     def __init__(self, context: Context, on_come: Callable[[str], None]) -> None:
-        """`on_come` is told the group of a producer that has come."""
+        """`on_come` is called with the group of a producer that has connected."""
         self._context: Final = context
         self._on_come = on_come
         self._by_group: dict[str, list[Waiting]] = {}
         self.count = 0
         self.size_bytes = 0
-        """Of all questions that nobody has taken yet."""
+        """Size of all questions that no producer has taken yet."""
 
     def is_there(self, group: str) -> bool:
-        """Say whether any producer of a group is there."""
+        """Whether any producer of a group is connected."""
         return group in self._by_group
 
     def choose(self, group: str, planned: Planned, size_bytes: int) -> Waiting | None:
-        """Return one that can be asked so much, each in turn; None if there is none.
+        """Return a producer with room for one more question, each in turn; None if there is none.
 
         `planned` has the questions that will be asked with this one, and gets it, too. A question
-        that is larger than its room is asked alone.
+        that is larger than a producer's room is asked alone.
         """
         there, limits = self._by_group.get(group, []), self._context.limits
         size_bytes_max = limits.transaction_question_size_bytes_max
@@ -87,7 +87,7 @@ class Producers:
         return None
 
     def ask(self, waiting: Waiting, question: Question) -> None:
-        """Give one that was chosen its question, unless it has gone."""
+        """Give a chosen producer its question, unless it has gone."""
         limit = self._context.limits.transaction_question_count_max
         if not waiting.is_gone and waiting.questions.qsize() < limit:
             waiting.questions.put_nowait(question)
@@ -98,7 +98,7 @@ class Producers:
         self.size_bytes += size_bytes
 
     async def questions(self, request: CheckTransactionsRequest) -> AsyncIterator[TransactionCheck]:
-        """Yield what a producer is asked, until it goes or this node leads no longer.
+        """Yield the questions to a producer, until it goes or this node leads no longer.
 
         The first answer is empty and says that the stream stands. Raises NotLeaderError, BusyError.
         """
@@ -118,7 +118,7 @@ class Producers:
             while (question := await waiting.questions.get()) is not None:
                 try:
                     yield question.check
-                finally:  # Until the next one is asked for, this one is on its way.
+                finally:  # Counts until the next one is asked for.
                     self._hold(waiting, -question.size_bytes)
             raise context.why_not()
         finally:
@@ -138,7 +138,7 @@ class Producers:
                 del self._by_group[waiting.group]
 
     def end(self) -> None:
-        """This node leads no longer: all have to go elsewhere."""
+        """End all streams: this node leads no longer, and producers have to go elsewhere."""
         gone, self._by_group = self._by_group, {}
         self.count = 0
         for there in gone.values():
