@@ -1,7 +1,7 @@
-"""Whether a client may call at all: the signature of its access key.
+"""Admission of clients: the signature of an access key.
 
-Owns the check of the header `authorization` (protocol section 2.4). Without configured keys nobody
-is asked for one. The signed time is not compared with a clock: clients sign their local time.
+Owns the check of the header `authorization` (protocol section 2.4). Without configured keys no
+client needs one. The signed time is not compared with a clock: clients sign their local time.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ class Access:
     """One per gateway."""
 
     def __init__(self, secrets: Mapping[str, str]) -> None:
-        """Take the secret of each access key; none: everybody may call."""
+        """Take the secret of each access key; without any every client may call."""
         self._secrets: Final = dict(secrets)
 
     def check(self, headers: Mapping[str, str]) -> None:

@@ -1,7 +1,7 @@
-"""Who calls, and until when an answer is of use: what a call has beside its request.
+"""The caller of a request, and the deadline of its answer.
 
 Owns the metadata of a call; must not know what it asks for. Of the headers only the client's id is
-demanded (protocol section 2.3).
+required (protocol section 2.3).
 """
 
 import asyncio
@@ -13,20 +13,20 @@ from node.rocketmq.protocol.statuses import RefusedError
 from quorumlog.pb.rocketmq_pb2 import Code
 
 CALL_S_MAX: Final = 60.0
-"""A call is worth no more than this, whatever deadline it came with: some are for years."""
+"""Limit of a call's time, also under a longer deadline: some deadlines are years away."""
 _CLIENT_ID: Final = "x-mq-client-id"
 _CLIENT_ID_LENGTH_MAX: Final = 255
 
 
 class Context(Protocol):
-    """What is used of grpc.aio.ServicerContext."""
+    """The part of grpc.aio.ServicerContext that is used."""
 
     def invocation_metadata(self) -> Iterable[tuple[str, str | bytes]] | None: ...
     def time_remaining(self) -> float | None: ...
 
 
 class Caller(NamedTuple):
-    """One call and who makes it."""
+    """One call and its caller."""
 
     client_id: str
     headers: Mapping[str, str]

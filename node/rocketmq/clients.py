@@ -1,4 +1,4 @@
-"""Which clients talk to this node: who they are, and the stream on which they can be told things.
+"""Clients of this node: their identity, and the stream on which the node can send them commands.
 
 Owns the table and its bounds. Nothing here is needed to serve a call: clients call before they have
 introduced themselves, and some do not for minutes after a node was restarted (protocol 3, 5.2).
@@ -13,16 +13,18 @@ from typing import Final
 from quorumlog.pb import rocketmq_pb2 as pb
 
 CLIENT_COUNT_MAX: Final = 10_000
-"""Beyond it the one silent for longest is forgotten."""
+"""Limit of the table. Beyond it the client silent for longest is forgotten."""
 SILENT_S_MAX: Final = 120.0
-"""A client without a stream that says nothing for so long is forgotten."""
+"""Time after which a silent client without a stream is forgotten."""
 ALIVE_S: Final = 35.0
-"""Three heartbeats of a client, and some."""
+"""Time after its last call for which a client without a stream counts as alive: three heartbeats,
+and some."""
 COMMAND_COUNT_MAX: Final = 64
-"""Commands that wait for one client. More are dropped: whoever asked for one repeats it."""
+"""Commands that wait for one client. More are dropped: their caller repeats them."""
 QUESTION_SIZE_BYTES_MAX: Final = 64 << 20
-"""Of questions about transactions that wait for clients, with their messages, of all clients; one
-that takes none has an eighth at most. Beyond it none is asked until some went out."""
+"""Size of the questions about transactions that wait for clients, with their messages, of all
+clients; a client that takes none has an eighth at most. Beyond it none is asked until some went
+out."""
 QUESTION_SHARES: Final = 8
 
 
@@ -34,9 +36,9 @@ class Client:
     def __init__(self) -> None:
         self.group = ""
         self.topics: frozenset[str] = frozenset()
-        """What a producer sends to."""
+        """Topics that a producer sends to."""
         self.commands: asyncio.Queue[pb.TelemetryCommand] | None = None
-        """Of its stream; None: it has none at this node."""
+        """Commands for its stream; None: the client has no stream at this node."""
         self.heard_s = 0.0
         self.question_size_bytes = 0
 
@@ -47,13 +49,13 @@ class Clients:
     def __init__(self) -> None:
         self._clients: OrderedDict[str, Client] = OrderedDict()
         self.question_size_bytes = 0
-        """Of questions that wait for clients, or are on their way out."""
+        """Size of the questions that wait for clients, or are on their way out."""
 
     def __len__(self) -> int:
         return len(self._clients)
 
     def heard(self, client_id: str) -> Client:
-        """Note that a client spoke; return it."""
+        """Note that a client called; return it."""
         client = self._clients.setdefault(client_id, Client())
         client.heard_s = time.monotonic()
         self._clients.move_to_end(client_id)
@@ -61,11 +63,11 @@ class Clients:
         return client
 
     def left(self, client_id: str) -> None:
-        """A client said that it ends."""
+        """Forget a client that announced its end."""
         self._clients.pop(client_id, None)
 
     def is_alive(self, client_id: str) -> bool:
-        """Say whether a client is there: it has a stream here, or spoke a moment ago.
+        """Whether a client is alive: it has a stream here, or called a moment ago.
 
         Some clients need minutes to open a new stream after the old one broke.
         """
@@ -81,9 +83,9 @@ class Clients:
                 yield client
 
     def ask(self, topic: str, question: pb.TelemetryCommand) -> bool:
-        """Ask one producer of a topic; say whether there was one, and room for the question.
+        """Ask one producer of a topic; return whether there was one with room for the question.
 
-        One that is larger than its room is asked alone.
+        A question larger than a client's room is asked alone.
         """
         size_bytes, held_bytes = question.ByteSize(), self.question_size_bytes
         if held_bytes and held_bytes + size_bytes > QUESTION_SIZE_BYTES_MAX:
@@ -99,7 +101,7 @@ class Clients:
         return False
 
     def went_out(self, client: Client, command: pb.TelemetryCommand) -> None:
-        """A command waits no longer: its client has it, or will not get it any more."""
+        """Release a command that does not wait any more: its client has it, or has gone."""
         if command.HasField("recover_orphaned_transaction_command"):
             self._hold(client, -command.ByteSize())
 
@@ -117,7 +119,7 @@ class Clients:
 
     @property
     def stream_count(self) -> int:
-        """Clients with a stream."""
+        """Count of clients with a stream."""
         return sum(client.commands is not None for client in self._clients.values())
 
     def _forget(self) -> None:

@@ -1,7 +1,7 @@
-"""Who leads which broker group, as far as this node knows, and where a topic has queues.
+"""Leaders of the broker groups, as far as this node knows, and the groups with queues of a topic.
 
 Owns the view that the gateway has of the cluster: this node's own group from its broker, the others
-from the name server. It is advice: whoever is asked may lead no longer, and then asks on.
+from the name server. The view is advice: a node that leads no longer forwards the call.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ class Place(NamedTuple):
 
 
 class Share(NamedTuple):
-    """What one group has of a topic."""
+    """The share of a topic that one group has."""
 
     group: str
     queue_count: int
@@ -44,11 +44,11 @@ class Share(NamedTuple):
     message_type: str
     """MIXED for a topic of another group: the node there refuses what it does not take."""
     places: tuple[Place, ...]
-    """Those that are up, as far as is known, by number."""
+    """Nodes that are up, as far as is known, by number."""
 
 
 class Leader(NamedTuple):
-    """Who leads a group: this node, or somebody at an address."""
+    """The leader of a group: this node, or a node at an address."""
 
     is_here: bool
     address: str
@@ -66,7 +66,7 @@ class Cluster:
         other_groups: OtherGroups,
         is_connected: Callable[[NodeId], bool],
     ) -> None:
-        """`is_connected` says whether another node of this group is up."""
+        """`is_connected` returns whether another node of this group is up."""
         self._context: Final = context
         self._other_groups = other_groups
         self._is_connected = is_connected
@@ -75,7 +75,7 @@ class Cluster:
     # --- Leaders ---
 
     def leader_of(self, group: str) -> Leader | None:
-        """Return who leads a group; None if nobody is known to. Raises RefusedError."""
+        """Return the leader of a group; None if none is known. Raises RefusedError."""
         if group == self.own_group:
             return self._own_leader()
         for other in self._other_groups(()):
@@ -98,10 +98,10 @@ class Cluster:
         return Leader(False, address) if address else None
 
     async def wait_for_leader(self, group: str, deadline_s: float) -> Leader:
-        """Return who leads a group, waiting for an election. Raises RefusedError when it is late.
+        """Return the leader of a group, waiting for an election. Raises RefusedError if it is late.
 
-        Nobody is told when another node begins to lead, so this looks again every 20 ms, and only
-        while nobody leads.
+        No event tells that another node begins to lead, so this looks again every 20 ms, and only
+        while no leader is known.
         """
         loop = asyncio.get_running_loop()
         while True:
@@ -116,7 +116,7 @@ class Cluster:
     # --- Topics ---
 
     def shares(self, topic: str) -> list[Share]:
-        """Return who has queues of a topic, by group name. Raises RefusedError if nobody has."""
+        """Return the groups with queues of a topic, by name. Raises RefusedError if none has."""
         found = []
         own = self._context.state.topic(topic)
         if own is not None:
@@ -148,11 +148,11 @@ class Cluster:
                 yield Place(node, address, node == driver.leader_id)
 
     def queue_of_message_group(self, topic: str, message_group: str) -> Queue:
-        """Return the queue of a message group: one for all clients, whichever they write to.
+        """Return the queue of a message group: one for all clients, at whichever node they write.
 
-        It stays the same as long as its broker group is there and has as many queues. When another
-        group comes or goes, only the message groups that it gets, or had, move: each belongs to the
-        group whose name makes the highest number with its own.
+        The queue stays the same as long as its broker group exists and has as many queues. When
+        another group comes or goes, only the message groups that it gets, or had, move: each
+        belongs to the group whose name makes the highest number with its own.
         """
         shares = [
             share

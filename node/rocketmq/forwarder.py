@@ -1,10 +1,11 @@
-"""Sends calls on to whoever leads the group that they are about, as they came.
+"""Forwards calls, unchanged, to the leader of the group that they are about.
 
-Owns connections between gateways, how long a call is held while nobody leads, and how often it is
-sent on. Must not know what a call means. Clients try three times within milliseconds and then tell
-the application, so a call is held for longer than an election takes (protocol section 16.3), and so
-is one that this node refuses because it is about to lead no longer. What reached a leader and has
-no answer may have been done: it is sent on again only if that changes nothing.
+Owns connections between gateways, how long a call is held while no node leads, and how often it is
+forwarded. Must not know what a call means. Clients try three times within milliseconds and then
+report to the application, so a call is held for longer than an election takes (protocol section
+16.3), and so is one that this node refuses because its leadership is about to end. A call that
+reached a leader and has no answer may have been done: it is forwarded again only if that changes
+nothing.
 """
 
 import asyncio
@@ -32,21 +33,21 @@ SERVICE: Final = "apache.rocketmq.v2.MessagingService"
 _CHECK_TRANSACTIONS: Final = "/quorumlog.v1.TransactionService/CheckTransactions"
 HOPS_HEADER: Final = "x-quorumlog-hops"
 HOP_COUNT_MAX: Final = 3
-"""A call that was sent on so often is refused: those who were asked disagree about who leads."""
+"""Forwards after which a call is refused: the nodes that were asked disagree about the leader."""
 HOLD_S: Final = 2.5
-"""How long a call waits for a leader: below the 3 s after which clients give one up."""
+"""Time that a call waits for a leader: below the 3 s after which clients give one up."""
 DEADLINE_MARGIN_S: Final = 0.3
-"""What is left of a caller's time for the answer to reach it."""
+"""Part of a caller's time that is left for the answer to reach it."""
 AGAIN_S: Final = 0.05
-"""Before a call is tried again."""
+"""Pause before a call is tried again."""
 _CONNECT_S: Final = 0.5
-"""After this time it is asked again who leads; the attempt to connect goes on."""
+"""Time after which the leader is looked up again; the attempt to connect goes on."""
 _ON_THE_WAY: Final = (grpc.ChannelConnectivity.IDLE, grpc.ChannelConnectivity.CONNECTING)
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", 16 << 20),
     ("grpc.max_send_message_length", 16 << 20),
     ("grpc.enable_retries", 0),
-    # Else a leader that was dead for minutes is dialled minutes after it is back.
+    # Without these a leader that was dead for minutes is dialled minutes after it is back.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
 )
@@ -54,7 +55,7 @@ _NOTHING_HAPPENED: Final = (
     grpc.StatusCode.RESOURCE_EXHAUSTED,
     grpc.StatusCode.UNIMPLEMENTED,
 )
-"""Said by a node's gRPC before anybody saw the call."""
+"""Statuses of a node's gRPC before any handler saw the call."""
 LED_ELSEWHERE: Final[tuple[type[NodeError], ...]] = (
     DrainingError,
     NotAppliedError,
@@ -64,8 +65,8 @@ LED_ELSEWHERE: Final[tuple[type[NodeError], ...]] = (
     ShuttingDownError,
     TransferringError,
 )
-"""Said by a node whose leadership begins or ends just then. Nothing happened, and soon somebody
-leads who can do it."""
+"""Errors of a node whose leadership begins or ends just then. Nothing happened, and soon a leader
+can take the call."""
 _PASSED_ON: Final = ("authorization", "x-mq-")
 
 
@@ -77,7 +78,7 @@ class Call(NamedTuple):
     metadata: tuple[tuple[str, str], ...]
     hop_count: int
     deadline_s: float
-    """Of the loop's clock: when an answer is of no use any more."""
+    """Time of the loop's clock after which an answer is of no use any more."""
 
 
 class Forwarding:
@@ -96,10 +97,10 @@ class Forwarding:
         here: Callable[[], Awaitable[Any]],
         lost: Code | None = None,
     ) -> Any:
-        """Return the answer of whoever leads a group: that of `here`, or another node's as bytes.
+        """Return the answer of a group's leader: that of `here`, or another node's as bytes.
 
-        Raises as `unary`, and what `here` raises. What it refuses because the leadership moves is
-        tried again, wherever that goes.
+        Raises as `unary`, and the errors of `here`. A refusal because the leadership moves is tried
+        again, at the new leader.
         """
         loop = asyncio.get_running_loop()
         until_s, pause_s = self.hold_until(call), AGAIN_S
@@ -113,10 +114,10 @@ class Forwarding:
                 if loop.time() + pause_s >= until_s:
                     raise
             await asyncio.sleep(pause_s)
-            pause_s *= 2  # Many calls may wait, and all of each is made anew.
+            pause_s *= 2  # Many calls may wait, and each is done from the start.
 
     async def must_forward(self, call: Call, group: str) -> str | None:
-        """Return the address of who leads a group, None if this node does. Raises RefusedError.
+        """Return the address of a group's leader, None if this node leads. Raises RefusedError.
 
         Waits for an election that is under way, as long as the caller can.
         """
@@ -130,17 +131,17 @@ class Forwarding:
 
     @staticmethod
     def hold_until(call: Call) -> float:
-        """Return until when a call waits, if that begins now."""
+        """Return the time until which a call waits, if the wait begins now."""
         now_s = asyncio.get_running_loop().time()
         return min(now_s + HOLD_S, call.deadline_s - DEADLINE_MARGIN_S)
 
     async def unary(self, call: Call, group: str, lost: Code | None = None) -> bytes | None:
-        """Have a group's leader answer; None if that is this node. Raises RefusedError.
+        """Forward to a group's leader and return its answer; None if that is this node.
 
-        Who cannot be connected to has not seen the call: it is tried again, or another leader once
-        there is one. When the connection breaks before the answer comes, nobody knows what became
-        of the call. It is then refused with the code `lost`; None: doing it twice is as good as
-        once, so it is sent again.
+        A node that cannot be connected to has not seen the call: it is tried again, or another
+        leader once there is one. When the connection breaks before the answer comes, the outcome is
+        unknown. The call is then refused with the code `lost`; None: doing it twice is as good as
+        once, so it is sent again. Raises RefusedError.
         """
         loop = asyncio.get_running_loop()
         until_s = self.hold_until(call)
@@ -162,7 +163,7 @@ class Forwarding:
             await asyncio.sleep(AGAIN_S)
 
     async def _is_connected(self, address: str) -> bool:
-        """Say whether there is a connection, after an attempt to make one."""
+        """Try to connect; return whether there is a connection."""
         channel = self._channel(address)
         state = channel.get_state(try_to_connect=True)
         try:
@@ -182,7 +183,7 @@ class Forwarding:
         return found
 
     async def stream(self, call: Call, address: str) -> AsyncIterator[bytes]:
-        """Yield what the node at an address answers. Raises RefusedError."""
+        """Yield the answers of the node at an address. Raises RefusedError."""
         self.forwarded_total += 1
         method = self._channel(address).unary_stream(f"/{SERVICE}/{call.method}")
         answer: Any = method(call.data, metadata=_metadata(call), timeout=_left_s(call))
@@ -197,7 +198,7 @@ class Forwarding:
     async def questions(
         self, address: str, request: CheckTransactionsRequest
     ) -> AsyncIterator[TransactionCheck]:
-        """Yield what the leader at an address asks producers. Raises RefusedError."""
+        """Yield the questions to producers of the leader at an address. Raises RefusedError."""
         method = self._channel(address).unary_stream(
             _CHECK_TRANSACTIONS,
             request_serializer=CheckTransactionsRequest.SerializeToString,

@@ -1,10 +1,10 @@
-"""Where a topic's queues are, in the words of the protocol.
+"""Routes of topics in the form of the protocol.
 
 Owns the mapping (protocol section 7). Each node of a broker group is a broker of the protocol with
 the number 0, since every node takes every call: clients ask for a route twice a minute at most, and
-turn to a broker of another name when one does not answer. Which queue a client names is a hint that
-nobody follows, and clients spread their calls over queues: so whoever leads has many of them and
-the others queue 0 alone, and most calls come to the leader at once. A broker lists its own address
+turn to a broker of another name when one does not answer. The queue that a client names is a hint
+that is ignored, and clients spread their calls over queues: so the leader has many of them and the
+others queue 0 alone, and most calls come to the leader at once. A broker lists its own address
 first and then those of the other nodes, for clients that take them.
 """
 
@@ -27,7 +27,7 @@ An ordered message is bound to one broker of a route, so nothing else helps it b
 asks for the route again. The client for Node.js (1.0.8) cannot read several addresses, the others
 were not tried."""
 LEADER_QUEUE_COUNT_MIN: Final = 14
-"""Of three nodes, 14 of 16 calls go to the leader without a hop."""
+"""With three nodes 14 of 16 calls go to the leader without a hop."""
 _DOT: Final = "."
 _MESSAGE_TYPES: Final = {
     "NORMAL": (MessageType.NORMAL,),
@@ -66,7 +66,7 @@ class Routes:
     ) -> pb.QueryRouteResponse:
         """Return all queues of a topic, in an order that stays the same.
 
-        `language` is the client's own word for what it is written in.
+        `language` is the client's own name of its language.
         """
         self._check(request.endpoints)
         name = topic_name(request.topic, for_reading=True)
@@ -90,7 +90,7 @@ class Routes:
     def query_assignment(
         self, request: pb.QueryAssignmentRequest, language: str = ""
     ) -> pb.QueryAssignmentResponse:
-        """Return what a push consumer receives from: any queue of each broker, for every member.
+        """Return the sources of a push consumer: any queue of each broker, for every member.
 
         Members compete for messages, so there is nothing to share out.
         """
@@ -127,5 +127,5 @@ class Routes:
 
 
 def group_of_broker(name: str) -> str:
-    """Return the broker group that a broker of a route stands for; empty for no name."""
+    """Return the broker group of a route's broker; empty without a group in the name."""
     return name.rpartition(_DOT)[0]

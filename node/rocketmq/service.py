@@ -1,7 +1,7 @@
-"""The methods of the protocol: who answers each, here or at a leader, and what errors become.
+"""The methods of the protocol: answered here or by a leader, and every error as a status.
 
 Owns the table of methods and the way of one call through the gateway. Must not know what a message
-is. Every answer has a status; a transport error is for what is broken between client and node.
+is. Every answer has a status; a transport error is for faults between client and node.
 """
 
 import asyncio
@@ -41,8 +41,9 @@ _LOST: Final = {
     "SendMessage": Code.MASTER_PERSISTENCE_TIMEOUT,
     "ForwardMessageToDeadLetterQueue": Code.PROXY_TIMEOUT,
 }
-"""Of calls that are not the same when they are done twice: a second send stores a second message,
-and a message that was given up has no handle any more. The client decides whether to repeat one."""
+"""Codes of calls with a lost answer that differ when they are done twice: a second send stores a
+second message, and a message that was given up has no handle any more. The client decides whether
+to repeat one."""
 
 Answer = Callable[[Caller, Any], Awaitable[Any]]
 Where = Callable[[Any], str]
@@ -57,7 +58,7 @@ class _Method(NamedTuple):
     where: Where | None
     """Returns the broker group whose leader answers; None: any node does."""
     lost: Code | None
-    """What a client is told when the leader's answer is lost; None: the leader is asked again."""
+    """Code for the client when the leader's answer is lost; None: the leader is asked again."""
 
 
 class RocketMq:
@@ -71,7 +72,7 @@ class RocketMq:
         credentials: grpc.ChannelCredentials | None,
         is_connected: Callable[[NodeId], bool],
     ) -> None:
-        """`credentials` are for calls that are sent on; `is_connected` knows of this group."""
+        """`credentials` are for forwarded calls; `is_connected` knows the nodes of this group."""
         context = broker.context
         self._context = context
         self._calls = calls
@@ -93,7 +94,7 @@ class RocketMq:
         broker.add_leader_work(self.renewals)
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """Return what serves the methods. Those that no client calls are unimplemented."""
+        """Return the handler of all methods. Methods that no client calls are unimplemented."""
         found = {
             name: grpc.unary_unary_rpc_method_handler(self._unary(name, method), None, None)
             for name, method in self._methods.items()
@@ -103,7 +104,7 @@ class RocketMq:
         return grpc.method_handlers_generic_handler(SERVICE, found)
 
     async def stop(self) -> None:
-        """Let go of everything that is held for clients."""
+        """Release everything that is held for clients."""
         self.ending.stop()
         await self.renewals.stop()
         await self.forwarding.stop()
@@ -149,7 +150,7 @@ class RocketMq:
                 caller = self._admit(name, data, context)
                 request = _parse(method.request, data)
                 return await self._dispatch(caller, method, request)
-            except Exception as error:  # noqa: BLE001 - all of them are told to the client.
+            except Exception as error:  # noqa: BLE001 - each of them is reported to the client.
                 return self._failure(full_name, error, method.response).SerializeToString()
             finally:
                 ended[full_name] += 1
@@ -157,7 +158,7 @@ class RocketMq:
         return call
 
     async def _dispatch(self, caller: Caller, method: _Method, request: Any) -> bytes:
-        """Have a call answered by whoever has to."""
+        """Have a call answered here or by the leader concerned."""
         if method.where is None:
             answered = await method.answer(caller, request)
         else:
@@ -173,7 +174,7 @@ class RocketMq:
         return response.SerializeToString()
 
     async def _receive(self, data: bytes, context: Any) -> AsyncIterator[bytes]:
-        """Serve ReceiveMessage: whoever leads the named broker group hands messages out."""
+        """Serve ReceiveMessage: the leader of the named broker group hands messages out."""
         name = f"{_NAME}/ReceiveMessage"
         self._calls.counters.begun[name] += 1
         try:
@@ -197,7 +198,7 @@ class RocketMq:
                     if asyncio.get_running_loop().time() >= until_s:
                         raise
                 await asyncio.sleep(AGAIN_S)
-        except Exception as error:  # noqa: BLE001 - all of them are told to the client.
+        except Exception as error:  # noqa: BLE001 - each of them is reported to the client.
             yield self._failure(name, error, pb.ReceiveMessageResponse).SerializeToString()
         finally:
             self._calls.counters.ended[name] += 1
@@ -212,7 +213,7 @@ class RocketMq:
             self.ending.watch()
             async for command in self._telemetry.serve(caller.client_id, requests):
                 yield command.SerializeToString()
-        except Exception as error:  # noqa: BLE001 - all of them are told to the client.
+        except Exception as error:  # noqa: BLE001 - each of them is reported to the client.
             yield self._failure(name, error, pb.TelemetryCommand).SerializeToString()
         finally:
             self._calls.counters.ended[name] += 1
@@ -223,13 +224,13 @@ class RocketMq:
         return caller
 
     def _failure(self, name: str, error: Exception, response: type[Any]) -> Message:
-        """Count an error, and return the answer that tells it."""
+        """Count an error, and return the answer that reports it."""
         self._failed(name, error)
         found: Message = response(status=status_of(error))
         return found
 
     def _failed(self, name: str, error: Exception) -> None:
-        """Count an error; have it logged if nobody foresaw it."""
+        """Count an error; an unexpected one is logged, too."""
         if isinstance(error, RefusedError):
             self._calls.counters.failed[name, Code.Name(error.code)] += 1
         else:
@@ -238,7 +239,7 @@ class RocketMq:
     # --- Methods that need more than one part ---
 
     async def _ack(self, caller: Caller, request: pb.AckMessageRequest) -> pb.AckMessageResponse:
-        """Acknowledge messages of any broker groups: each part is its leader's to answer."""
+        """Acknowledge messages of any broker groups: the leader of each group answers its part."""
         limit = self._context.limits.pop_handle_count_max
         if len(request.entries) > limit:
             text = f"{len(request.entries)} entries, the limit is {limit}"
@@ -301,7 +302,7 @@ def _parse(kind: type[Any], data: bytes) -> Any:
 
 
 def _told_language(run: Callable[[Any, str], Any]) -> Answer:
-    """Make an answer of a function of the request and the client's language."""
+    """Make an Answer of a function of the request and the client's language."""
 
     async def answered(caller: Caller, request: Any) -> Any:
         return run(request, caller.headers.get(_LANGUAGE_HEADER, ""))
@@ -310,7 +311,7 @@ def _told_language(run: Callable[[Any, str], Any]) -> Answer:
 
 
 def _awaited(run: Callable[[Any], Awaitable[Any]]) -> Answer:
-    """Make an answer of a coroutine function of the request alone."""
+    """Make an Answer of a coroutine function of the request alone."""
 
     async def answered(_: Caller, request: Any) -> Any:
         return await run(request)

@@ -1,4 +1,4 @@
-"""The stream that every client keeps open: settings, and what a node has to tell a client.
+"""The stream that every client keeps open: settings, and commands of the node to the client.
 
 Owns one stream and its end. The client's half-close ends it at once and with OK: one client's
 process dies of any other end (protocol section 5.1).
@@ -17,8 +17,8 @@ from quorumlog.pb import rocketmq_pb2 as pb
 from quorumlog.pb.rocketmq_pb2 import TelemetryCommand
 
 AGAIN_S: Final = 1.0
-"""The first settings are sent once more after it: a client with several topics may miss them while
-it still asks for routes, and would wait for minutes."""
+"""Time after which the first settings are sent once more: a client with several topics may miss
+them while it still asks for routes, and would wait for minutes."""
 
 Answer = Callable[[pb.Settings], pb.Settings]
 
@@ -29,8 +29,8 @@ class Telemetry:
     def __init__(
         self, clients: Clients, answer: Answer, on_failure: Callable[[Exception], None]
     ) -> None:
-        """`answer` returns the settings for what a client says of itself, or raises; `on_failure`
-        hears why."""
+        """`answer` returns the settings in answer to a client's own, or raises; `on_failure` is
+        called with that error."""
         self._clients = clients
         self._answer = answer
         self._on_failure = on_failure
@@ -38,7 +38,7 @@ class Telemetry:
     async def serve(
         self, client_id: str, requests: AsyncIterator[bytes]
     ) -> AsyncIterator[TelemetryCommand]:
-        """Yield what a client is told, until it closes its side. A newer stream ends this one."""
+        """Yield commands to a client, until it closes its side. A newer stream ends this one."""
         client = self._clients.heard(client_id)
         commands: asyncio.Queue[TelemetryCommand] = asyncio.Queue(COMMAND_COUNT_MAX)
         client.commands = commands
@@ -78,9 +78,9 @@ class Telemetry:
                 try:
                     command = TelemetryCommand.FromString(data)
                 except DecodeError:
-                    continue  # Of a newer version: nothing in it can be for us.
+                    continue  # Of a newer version: nothing in it can be for this node.
                 if command.WhichOneof("command") != "settings":
-                    continue  # Reports of what was asked of it; nothing here asks for them.
+                    continue  # Reports that only an asker needs; nothing here asks.
                 reply = self._settings(client, command.settings)
                 put(commands, reply)
                 if again is None:
@@ -94,7 +94,7 @@ class Telemetry:
     def _settings(self, client: Client, asked: pb.Settings) -> TelemetryCommand:
         try:
             settings = self._answer(asked)
-        except Exception as error:  # noqa: BLE001 - the client is told.
+        except Exception as error:  # noqa: BLE001 - reported to the client.
             self._on_failure(error)
             return TelemetryCommand(status=status_of(error))
         client.group = asked.subscription.group.name
@@ -103,7 +103,7 @@ class Telemetry:
 
 
 def put(commands: "asyncio.Queue[TelemetryCommand]", command: TelemetryCommand) -> bool:
-    """Give a client a command, unless too many wait for it already; say whether it was taken."""
+    """Give a client a command, unless too many wait for it already; return whether it was taken."""
     if commands.full():
         return False
     commands.put_nowait(command)

@@ -3,7 +3,7 @@
 Owns the way between the ids of the protocol and the broker's. Producers of the protocol have no
 group, so the topic of a half message stands for one. The leader asks; most clients open a stream to
 each node that their routes name, and some keep one to their access point alone (protocol section
-9), so every node holds a place among the askers for the producers that are connected to it.
+9), so every node subscribes to the questions of each leader for the producers connected to it.
 """
 
 import asyncio
@@ -26,9 +26,9 @@ from quorumlog.pb.transaction_pb2 import TransactionOutcome
 from store.record.message import decode_message
 
 LOOK_S: Final = 1.0
-"""How often it is looked which producers are there."""
+"""Interval of looks at the connected producers."""
 TOPIC_COUNT_MAX: Final = 1_024
-"""Topics, of all groups, whose producers are asked. Those of others wait until there is room."""
+"""Topics, of all groups, whose producers are asked. Others wait until there is room."""
 _POSITION_MAX: Final = (1 << 63) - 1
 _CHECKER: Final = "rocketmq"
 
@@ -54,7 +54,7 @@ class Ends(Protocol):
 
 
 class _Check(NamedTuple):
-    """A place among the askers of one group's leader."""
+    """A subscription to the questions of one group's leader."""
 
     task: asyncio.Task[None]
     leader: Leader
@@ -78,7 +78,8 @@ class Ending:
     # --- Calls ---
 
     async def end_transaction(self, request: pb.EndTransactionRequest) -> pb.EndTransactionResponse:
-        """Commit or roll back. Undecided: the transaction stays open, and is asked for later."""
+        """Commit or roll back. Undecided: the transaction stays open; its producer is asked
+        later."""
         topic = topic_name(request.topic)
         inner = handles.parse(request.transaction_id, Code.INVALID_TRANSACTION_ID).inner
         if not inner.isdecimal() or int(inner) > _POSITION_MAX:
@@ -103,17 +104,17 @@ class Ending:
     # --- Orphans: asked by the leader of each group, passed on by every node ---
 
     def begin(self) -> None:
-        """See LeaderWork: this node asks by itself from now on."""
+        """See `LeaderWork.begin`: this node's broker asks from now on, so look at once."""
         self.look()
 
     def end(self) -> None:
-        """See LeaderWork: another node asks; the next look finds it."""
+        """See `LeaderWork.end`: drop these subscriptions; the next look finds the new leader."""
         for key, check in list(self._checks.items()):
             if check.leader.is_here:
                 self._drop(key)
 
     def stop(self) -> None:
-        """Let go of all places among the askers."""
+        """Drop all subscriptions."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -121,12 +122,12 @@ class Ending:
             self._drop(key)
 
     def watch(self) -> None:
-        """A client has a stream here: look soon."""
+        """Look soon: a client has opened a stream here."""
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(LOOK_S, self.look)
 
     def look(self) -> None:
-        """Hold a place at the leader of each group for each topic that has a producer here.
+        """Subscribe to the leader of each group for each topic that has a producer here.
 
         Looks again after a second as long as any client has a stream here.
         """
@@ -135,7 +136,7 @@ class Ending:
             self._timer = None
         if self._clients.stream_count:
             self.watch()
-        # Clients name what they like, and places are few.
+        # Sorted, since clients may name any topics and subscriptions are few.
         wanted = {
             (group, name): leader
             for name in sorted(self._clients.producer_topics())
@@ -151,7 +152,7 @@ class Ending:
                 task.add_done_callback(_tell)
 
     def _leaders(self, topic: str) -> Iterator[tuple[str, Leader]]:
-        """Yield each group that has a topic, and who leads it."""
+        """Yield each group that has a topic, and its leader."""
         try:
             groups = [share.group for share in self._cluster.shares(topic)]
         except RefusedError:
@@ -178,19 +179,20 @@ class Ending:
         finally:
             found = self._checks.get(key)
             if found is not None and found.task is asyncio.current_task():
-                del self._checks[key]  # The next look begins again.
+                del self._checks[key]  # The next look subscribes again.
 
     async def _ask_when_there_is_room(
         self, group: str, topic: str, check: transaction_pb2.TransactionCheck
     ) -> None:
-        """Ask. Meanwhile the broker has little room for more questions, and counts none beyond."""
-        while not self._ask(group, topic, check):  # noqa: ASYNC110 - nobody tells of room.
+        """Ask, as soon as a producer has room. Meanwhile the broker has little room for more
+        questions, and counts none beyond."""
+        while not self._ask(group, topic, check):  # noqa: ASYNC110 - no event tells of room.
             await asyncio.sleep(LOOK_S)
 
     def _ask(self, group: str, topic: str, check: transaction_pb2.TransactionCheck) -> bool:
-        """Ask one producer; say whether one could be. Nobody answers? Then it is asked again later.
+        """Ask one producer; return whether there was one with room. Unanswered it is asked again.
 
-        When the last producer goes, so does the place among the askers.
+        When the last producer goes, its subscription is dropped.
         """
         message = from_record(decode_message(check.records), topic)
         handle = handles.Handle(group, str(check.transaction_id))

@@ -1,4 +1,4 @@
-"""Receiving and what follows: acks, other invisible times, dead letters.
+"""Receiving and its follow-ups: acks, other invisible times, dead letters.
 
 Owns the way from the broker's deliveries to messages of the protocol. Messages of all queues of the
 topic in this broker group are handed out, whichever queue a client names (protocol section 10.2).
@@ -26,7 +26,8 @@ from store.record.message import decode_message
 
 INVISIBLE_MS_MAX: Final = 12 * 3_600_000
 WAIT_MARGIN_S: Final = 0.5
-"""Messages must not be taken for a caller that has gone."""
+"""A wait ends this long before the caller's deadline: messages must not be taken for a caller that
+has gone."""
 
 
 class Pops(Protocol):
@@ -101,7 +102,7 @@ class Receiving:
             tags=wanted.tags,
             sql=wanted.sql,
             is_fifo=True,
-            is_one_of_each=True,  # Push consumers handle what one answer holds in parallel.
+            is_one_of_each=True,  # Push consumers handle the messages of one answer in parallel.
             attempt_id=request.attempt_id,
         )
 
@@ -121,7 +122,7 @@ class Receiving:
     # --- Afterwards ---
 
     async def ack_message(self, request: pb.AckMessageRequest) -> pb.AckMessageResponse:
-        """Acknowledge; each entry says what became of its own."""
+        """Acknowledge messages; each entry of the answer has its own status."""
         group, topic = group_name(request.group), topic_name(request.topic, for_reading=True)
         if not request.entries:
             raise RefusedError(Code.BAD_REQUEST, "no entries")
@@ -165,7 +166,7 @@ class Receiving:
     async def forward_to_dead_letters(
         self, request: pb.ForwardMessageToDeadLetterQueueRequest
     ) -> pb.ForwardMessageToDeadLetterQueueResponse:
-        """Give a message up: it goes to the dead letters of its group."""
+        """Move a message to the dead letters of its group."""
         inner = _inner(request.receipt_handle)
         self._renewals.let_go([inner])
         await self._broker.give_up(

@@ -1,10 +1,10 @@
-"""Messages of push consumers stay invisible for as long as their client is there.
+"""Keeps messages of push consumers invisible for as long as their client is connected.
 
-Owns who holds what, and the clock. Push consumers never ask for more time: they rely on the server
-to prolong it while they are connected (protocol section 14.6). Who holds what is known to the
-leader that handed it out and to nobody else, and is forgotten when it leads no longer: clients tell
-the next one what they want, and a prolongation by the last one would undo it. Messages are handed
-out again then, once their last prolongation is over.
+Owns the holders of messages, and the clock. Push consumers never ask for more time: they rely on
+the server to prolong it while they are connected (protocol section 14.6). The holders are known
+only to the leader that handed the messages out, and are forgotten when it leads no longer: clients
+send their requests to the next leader, and a prolongation by the last one would undo them. Messages
+are handed out again then, once their last prolongation is over.
 """
 
 import asyncio
@@ -22,15 +22,15 @@ from store.errors import StoreError
 RENEWED_MS: Final = 60_000
 """Invisible time of a message that is renewed."""
 EVERY_S: Final = 20.0
-"""Between two rounds: each message has two more before its time is over."""
+"""Interval of rounds: each message has two more before its time is over."""
 HELD_S_MAX: Final = 3 * 3_600.0
-"""A message is renewed for so long; a consumer that takes longer is stuck."""
+"""Limit of the time that a message is renewed; a consumer that takes longer is stuck."""
 COUNT_MAX: Final = 100_000
-"""Messages that are renewed. More of them are handed out again after `RENEWED_MS`."""
+"""Limit of messages that are renewed. More are handed out again after `RENEWED_MS`."""
 AT_ONCE: Final = 256
 """New times that are asked for together, and so share an entry of the log: all fit into a round."""
 _PASSING: Final = (BusyError, AppendTimeoutError)
-"""The next round tries it again."""
+"""Errors after which the next round tries again."""
 
 _log: Final = structlog.get_logger(component="rocketmq")
 
@@ -67,10 +67,10 @@ class Renewals:
         return len(self._held)
 
     def begin(self) -> None:
-        """Be part of `LeaderWork`: nobody holds anything yet."""
+        """See `LeaderWork.begin`: no client holds a message yet."""
 
     def end(self) -> None:
-        """Be part of `LeaderWork`."""
+        """See `LeaderWork.end`."""
         self._held.clear()
 
     def hold(self, client_id: str, group: str, topic: str, handles: Iterable[str]) -> None:
@@ -86,12 +86,12 @@ class Renewals:
             self._timer = loop.call_later(EVERY_S, self._round)
 
     def let_go(self, handles: Iterable[str]) -> None:
-        """The client is done with messages, or has said itself for how long it needs them."""
+        """Renew messages no longer: the client is done with them, or has set their time itself."""
         for handle in handles:
             self._held.pop(handle, None)
 
     def left(self, client_id: str) -> None:
-        """A client ends: others may have its messages now."""
+        """Make the messages of a client that ends visible at once."""
         gone = [
             (handle, held) for handle, held in self._held.items() if held.client_id == client_id
         ]
@@ -101,13 +101,13 @@ class Renewals:
             self._spawn(self._change_all(gone, 0))
 
     def give_back(self, group: str, topic: str, handles: Iterable[str]) -> None:
-        """Nobody was there any more to take messages: others may have them now."""
+        """Make messages visible at once that could not be delivered: their caller has gone."""
         rows = [(handle, _Held("", group, topic, 0.0)) for handle in handles]
         self.let_go(handle for handle, _ in rows)
         self._spawn(self._change_all(rows, 0))
 
     async def stop(self) -> None:
-        """Renew nothing any more."""
+        """Stop renewing."""
         if self._timer is not None:
             self._timer.cancel()
         self._held.clear()
@@ -145,7 +145,7 @@ class Renewals:
                 _log.info("messages are not renewed", count=len(reasons), reason=reasons[0])
 
     async def _change(self, handle: str, held: _Held, invisible_ms: int) -> str:
-        """Ask for a new time; return why there is none."""
+        """Ask for a new time; return the reason if there is none, else an empty text."""
         request = pop_pb2.ChangeInvisibleRequest(
             group=held.group, topic=held.topic, handle=handle, invisible_ms=invisible_ms
         )
@@ -154,8 +154,8 @@ class Renewals:
         except _PASSING as error:
             return str(error)
         except (NodeError, RaftError, StoreError) as error:
-            # It is not this client's any more, or not this node's to say: it is handed out again
-            # when its time is over, as any message is that nobody acknowledges.
+            # The message is not this client's any more, or this node cannot say: it is handed out
+            # again when its time is over, as any message without an acknowledgement.
             self._held.pop(handle, None)
             self.dropped_total += 1
             return str(error)
@@ -168,7 +168,7 @@ class Renewals:
         task.add_done_callback(self._on_done)
 
     def _on_done(self, task: "asyncio.Task[None]") -> None:
-        """Have what nobody foresaw end up where the loop reports it."""
+        """Report an unexpected error to the loop's exception handler."""
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:

@@ -1,7 +1,7 @@
 """SendMessage: from messages of the protocol to an append, and back to its entries.
 
 Owns the checks of a request and the choice of the queue: the one that a client chose is a hint that
-nobody follows, since clients choose differently (protocol sections 8 and 12.1).
+is ignored, since clients choose differently (protocol sections 8 and 12.1).
 """
 
 import time
@@ -26,7 +26,7 @@ from store import format as fmt
 MESSAGE_COUNT_MAX: Final = 1_024
 """Messages of one request; clients send one."""
 _RECORD_ROOM_BYTES: Final = 36 * 1024
-"""What a record may have beside its body: properties, topic and head."""
+"""Room of a record beside its body: properties, topic and head."""
 _ORPHAN_S_MAX: Final = 3_600
 
 
@@ -37,7 +37,7 @@ class Appends(Protocol):
 
 
 def body_size_bytes_max(context: Context, batch_size_bytes_max: int) -> int:
-    """Return the largest body that a client may send."""
+    """Return the size of the largest body that a client may send."""
     return min(context.store.config.body_size_bytes_max, batch_size_bytes_max - _RECORD_ROOM_BYTES)
 
 
@@ -52,7 +52,7 @@ class Sending:
         body_size_bytes_max: int,
         on_failure: Callable[[Exception], None],
     ) -> None:
-        """`on_failure` hears why a message was not stored."""
+        """`on_failure` is called with the error of a message that was not stored."""
         self._context = context
         self._cluster = cluster
         self._broker = broker
@@ -69,7 +69,7 @@ class Sending:
         return self._cluster.own_group
 
     async def send_message(self, request: pb.SendMessageRequest) -> pb.SendMessageResponse:
-        """Append the messages; each entry says what became of its own.
+        """Append the messages; each entry of the answer has its own status.
 
         Raises one of LED_ELSEWHERE when none of them could be appended here.
         """
@@ -83,7 +83,7 @@ class Sending:
         )
 
     def _check(self, messages: Sequence[pb.Message]) -> str:
-        """Return the topic of all messages."""
+        """Check all messages; return their topic."""
         if not 1 <= len(messages) <= MESSAGE_COUNT_MAX:
             text = f"{len(messages)} messages, a request has 1 to {MESSAGE_COUNT_MAX}"
             raise RefusedError(Code.MESSAGE_CORRUPTED, text)
@@ -141,7 +141,7 @@ class Sending:
         return entry
 
     def _check_type(self, topic: str, message_type: str) -> None:
-        """Refuse a message that its topic does not take. Source: the validator of RocketMQ."""
+        """Raise RefusedError for a type the topic does not take. Source: RocketMQ's validator."""
         taken = self._context.topic(topic).message_type
         if not takes(taken, message_type):
             text = f"topic {topic!r} takes {taken} messages, this one is {message_type}"

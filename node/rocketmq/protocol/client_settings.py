@@ -1,4 +1,4 @@
-"""What a client is told about how to behave, in answer to what it says of itself.
+"""Settings for a client, in answer to its own.
 
 Owns the values. A client's own settings come back with those fields set that clients need; a field
 that is missing makes some client unusable (protocol sections 4 and 18).
@@ -19,7 +19,7 @@ LONG_POLLING_S: Final = 20
 TOPIC_COUNT_MAX: Final = 1_024
 """Topics of one client."""
 SIZE_BYTES_MAX: Final = 128 * 1024
-"""Settings of one client: they are sent back, and may wait for it."""
+"""Size of the settings of one client: they are sent back, and may wait for it."""
 _PRODUCER_BACKOFF: Final = pb.ExponentialBackoff(
     initial=Duration(nanos=10_000_000), max=Duration(seconds=1), multiplier=2
 )
@@ -32,7 +32,7 @@ _CONSUMER_BACKOFF: Final = pb.CustomizedBackoff(
 def answer(
     asked: pb.Settings, *, body_size_bytes_max: int, attempt_count: int, is_fifo: bool
 ) -> pb.Settings:
-    """Return the settings of a client. Raises RefusedError for names that cannot be.
+    """Return the settings of a client. Raises RefusedError for invalid names, and for too much.
 
     `attempt_count` and `is_fifo` are those of a consumer's group.
     """

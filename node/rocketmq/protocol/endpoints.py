@@ -1,4 +1,4 @@
-"""Addresses of nodes as clients of the protocol are told of them.
+"""Addresses of nodes in the form for clients of the protocol.
 
 Owns the scheme of an address; must not know which node is meant. A scheme that does not fit its
 address makes some clients unusable (protocol section 7).
@@ -12,7 +12,7 @@ from quorumlog.pb import rocketmq_pb2 as pb
 
 
 def endpoints_of(address: str, others: Iterable[str] = ()) -> pb.Endpoints:
-    """Return host:port as an endpoint, with `others` to turn to when it does not answer.
+    """Return host:port as an endpoint, with `others` for the case that it does not answer.
 
     The others are given only if all are IPv4 addresses: no client takes several names of hosts.
     """
@@ -36,5 +36,5 @@ def _scheme_of(address: Address) -> pb.AddressScheme:
 
 
 def check_endpoints(endpoints: pb.Endpoints) -> bool:
-    """Say whether what a client was configured with can be addresses at all."""
+    """Whether the addresses that a client was configured with have hosts and valid ports."""
     return all(a.host and 0 < a.port < 65536 for a in endpoints.addresses)

@@ -1,4 +1,4 @@
-"""Filter expressions of the protocol: which messages a consumer wants.
+"""Filter expressions of the protocol: the messages that a consumer wants.
 
 Owns how an expression is read; must not know how messages are filtered.
 """
@@ -15,14 +15,14 @@ ALL: Final = "*"
 
 
 class Filter(NamedTuple):
-    """Messages with one of the tags, or of which an SQL92 expression is true; neither: all."""
+    """Messages with one of the tags, or for which an SQL92 expression is true; neither: all."""
 
     tags: tuple[str, ...] = ()
     sql: str = ""
 
 
 def filter_of(expression: FilterExpression) -> Filter:
-    """Return what a client filters by. Raises RefusedError."""
+    """Return the filter of a client's expression. Raises RefusedError."""
     if len(expression.expression) > EXPRESSION_LENGTH_MAX:
         what = f"{len(expression.expression)} characters, the limit is {EXPRESSION_LENGTH_MAX}"
         raise RefusedError(Code.ILLEGAL_FILTER_EXPRESSION, what)

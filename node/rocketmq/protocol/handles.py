@@ -1,7 +1,7 @@
 """Texts that clients hand back: receipt handles, transaction ids and recall handles.
 
-Owns their outer form, which says whose log they are about, so that any node can send the call on
-without knowing anything else. What the broker itself gave out is the rest.
+Owns their outer form, which names the broker group, so that any node can forward the call without
+further knowledge. The rest is the text that the group's broker made.
 """
 
 from typing import NamedTuple
@@ -13,7 +13,7 @@ LENGTH_MAX = 4_096
 
 
 class Handle(NamedTuple):
-    """A broker group, and what its leader gave out."""
+    """A broker group, and the text that its leader made."""
 
     group: str
     inner: str

@@ -1,9 +1,9 @@
 """Messages of the protocol as records of the log, and back.
 
 Owns where each field is kept (RocketMQ's own properties, docs/format.md) and what a message may
-have. Must not know who sends or receives. User properties are those whose names the system does not
-use, so they come back as they were sent and nothing internal comes with them.
-Source: protocol sections 8, 10.4, 15.
+have. Must not know senders or receivers. User properties are those whose names the system does not
+use, so they come back as they were sent and nothing internal comes with them. Source: protocol
+sections 8, 10.4, 15.
 """
 
 import hashlib
@@ -56,7 +56,7 @@ from store.record.message import encode_message
 
 USER_PROPERTY_COUNT_MAX: Final = 128
 PROPERTIES_SIZE_BYTES_MAX: Final = 16_384
-"""User properties, tag and keys together."""
+"""Limit of user properties, tag and keys together."""
 
 _UNSUPPORTED: Final = {
     MessageType.LITE: "lite topics",
@@ -72,13 +72,13 @@ _NO_HOST: Final[Host] = ("0.0.0.0", 0)
 _MS: Final = 1_000_000
 _SECONDS_MIN: Final = -62_135_596_800
 _SECONDS_MAX: Final = 253_402_300_799
-"""The times that protobuf knows: the years 1 to 9999. Some clients fail at others."""
+"""Bounds of protobuf's times: the years 1 to 9999. Some clients fail at others."""
 _NANOS_MAX: Final = 999_999_999
 _NUMBER: Final = re.compile(r"[0-9]{1,15}\Z", re.ASCII)
 
 
 def type_of(message: Message) -> MessageType:
-    """Return what a message is. Raises RefusedError if what it carries is for different types."""
+    """Return the type of a message. Raises RefusedError if its fields belong to different types."""
     system = message.system_properties
     found = MessageType.NORMAL
     carried = []
@@ -132,7 +132,7 @@ def check_message(message: Message, body_size_bytes_max: int) -> None:
 
 
 def _check_size(message: Message) -> None:
-    """Raise RefusedError for too much beside the body, before anybody looks at it."""
+    """Raise RefusedError for too much beside the body, before the parts are checked."""
     system, user = message.system_properties, message.user_properties
     if len(user) > USER_PROPERTY_COUNT_MAX:
         text = f"{len(user)} user properties, the limit is {USER_PROPERTY_COUNT_MAX}"
@@ -214,7 +214,7 @@ def to_record(message: Message, topic: str, queue_id: int, store_host: Host) -> 
 
 
 def _host(text: str, store_host: Host) -> Host:
-    """Return a born host as a record has it; a name is kept as a property."""
+    """Return a born host as a record has it; a host name is kept as a property."""
     try:
         return str(ipaddress.ip_address(text)), 0
     except ValueError:
@@ -222,10 +222,10 @@ def _host(text: str, store_host: Host) -> Host:
 
 
 def from_record(record: Record, topic: str) -> Message:
-    """Return a stored message as it is delivered, but for what depends on the delivery.
+    """Return a stored message as it is delivered, without the fields that depend on the delivery.
 
-    Never raises: clients of other protocols write what they like into properties, and one message
-    must not keep those around it from being delivered.
+    Never raises: clients of other protocols may write any properties, and one message must not keep
+    those around it from being delivered.
     """
     found = {_text(name): _text(value) for name, value in record.properties.items()}
     system = SystemProperties(
@@ -256,7 +256,7 @@ def from_record(record: Record, topic: str) -> Message:
         system.delivery_timestamp.CopyFrom(due)
     origin = found.get(DEAD_LETTER_TOPIC) or found.get(RETRY_TOPIC)
     if origin and topic.startswith(DEAD_LETTERS):
-        # A message keeps the id that its producer gave it.
+        # The id is the one that the producer gave.
         message_id = found.get(DEAD_LETTER_ID) or system.message_id
         dead = DeadLetterQueue(topic=origin, message_id=message_id)
         system.dead_letter_queue.CopyFrom(dead)
@@ -270,12 +270,12 @@ def from_record(record: Record, topic: str) -> Message:
 
 
 def _stored_type(name: str) -> MessageType:
-    """Return the type that a record names; one of another producer has none of ours."""
+    """Return the type that a record names; NORMAL for a record of another producer."""
     return _TYPES.get(name, MessageType.NORMAL)
 
 
 def _text(text: str) -> str:
-    """Return a text as protobuf takes it: bytes that are no UTF-8 are replaced."""
+    """Return a text as protobuf takes it: bytes that are not UTF-8 are replaced."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
@@ -294,7 +294,7 @@ def _ceil_ms(time: Timestamp) -> int:
 
 
 def timestamp(milliseconds: int, nanos: str | None = None) -> Timestamp:
-    """Return milliseconds since 1970 as the protocol has times; `nanos` where they were finer."""
+    """Return milliseconds since 1970 as a protobuf time; `nanos` where the time was finer."""
     seconds = min(max(milliseconds // 1000, _SECONDS_MIN), _SECONDS_MAX)
     found = Timestamp(seconds=seconds, nanos=milliseconds % 1000 * _MS)
     if nanos is not None and _NUMBER.match(nanos):

@@ -1,4 +1,4 @@
-"""Which names a RocketMQ client may use, and the code for each that it may not.
+"""Names that a RocketMQ client may use, and the code for each that it may not.
 
 Owns the rules of sections 8.1 and 15 of the protocol; must not know which topics exist.
 """
@@ -22,14 +22,14 @@ _RETRIES: Final = "%RETRY%"
 
 
 def has_control(text: str) -> bool:
-    """Say whether there is a control character in a text."""
+    """Whether a text has a control character."""
     return _CONTROL.search(text) is not None
 
 
 def topic_name(topic: Resource, *, for_reading: bool = False) -> str:
     """Return the name of a topic. Raises RefusedError.
 
-    Dead letters may be read and not sent.
+    Dead letters may be read, but not sent to.
     """
     _check_namespace(topic, Code.ILLEGAL_TOPIC)
     name = topic.name
@@ -80,7 +80,7 @@ def check_key(key: str) -> None:
 
 
 def check_message_group(name: str) -> None:
-    """Raise RefusedError for the name of a message group."""
+    """Raise RefusedError for an invalid name of a message group."""
     size_bytes = len(name.encode())
     if not name.strip() or size_bytes > MESSAGE_GROUP_SIZE_BYTES_MAX or has_control(name):
         rule = f"must have 1 to {MESSAGE_GROUP_SIZE_BYTES_MAX} bytes and no control characters"

@@ -1,7 +1,8 @@
 """Names of the properties that the system keeps beside those of users.
 
-Owns the list, RocketMQ's (protocol section 15) and a few of our own for what a record has no other
-place for. A user property must have another name, so what a user sent can be told from the rest.
+Owns the list: RocketMQ's (protocol section 15) and a few of our own for values that a record has no
+other place for. A user property must have another name, so user properties can be told from the
+rest.
 """
 
 from typing import Final
@@ -11,9 +12,9 @@ BORN_HOST: Final = "__BORNHOST"
 MESSAGE_TYPE: Final = "MSG_TYPE"
 TRACE_CONTEXT: Final = "__TRACE_CONTEXT"
 DELIVER_MS: Final = "TIMER_DELIVER_MS"
-"""Until when the broker holds a message; gone once it is delivered."""
+"""Time until which the broker holds a message; gone once it is delivered."""
 DELIVERY_TIME_MS: Final = "__DELIVERY_MS"
-"""The same for whom it is delivered to."""
+"""The same time for the consumer: kept in the delivered message."""
 DELIVERY_NANOS: Final = "__DELIVERY_NANOS"
 RETRY_TOPIC: Final = "RETRY_TOPIC"
 DEAD_LETTER_TOPIC: Final = "DLQ_ORIGIN_TOPIC"

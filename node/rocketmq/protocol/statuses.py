@@ -1,4 +1,4 @@
-"""What a RocketMQ client is told: the codes of its protocol, from every error of ours.
+"""Answers to a RocketMQ client: the codes of its protocol, from every error of ours.
 
 Owns the translation. Business errors travel in the response with gRPC's OK; a transport error would
 reach applications as trouble with the connection. Source: protocol sections 1.6, 8.1, 15, 16.
@@ -48,7 +48,7 @@ _CODES: Final = {
 
 
 class RefusedError(Exception):
-    """A call that a client is refused, with the code of its protocol.
+    """A call was refused, with the code of the client's protocol.
 
     Nothing happened, unless the code says that this is not known.
     """
@@ -62,7 +62,7 @@ class RefusedError(Exception):
 
 
 def status_of(error: Exception) -> Status:
-    """Return what a client is told about an error of any layer."""
+    """Return the status for a client from an error of any layer."""
     if isinstance(error, RefusedError):
         return Status(code=error.code, message=error.message[:_MESSAGE_LENGTH_MAX])
     failure = describe(error)
@@ -72,7 +72,7 @@ def status_of(error: Exception) -> Status:
 
 
 def common(statuses: list[Status]) -> Status:
-    """Return the status of a whole from those of its parts: theirs if it is one code."""
+    """Return the status of a whole from those of its parts: theirs if all have one code."""
     if len({status.code for status in statuses}) == 1:
         return statuses[0]
     return Status(code=Code.MULTIPLE_RESULTS, message="see the status of each entry")
