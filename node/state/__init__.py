@@ -1,5 +1,5 @@
 """The replicated state.
 
-Commands taken over, tables, checkpoints and images. These modules import settings, errors and the
-store and no replication; broker, replication and name server import them.
+Application of commands, tables, checkpoints and images. These modules import settings, errors and
+the store and no replication; broker, replication and name server import them.
 """

@@ -2,7 +2,7 @@
 
 Owns the way to disk of one generation: texts of `checkpoint_tables` under temporary names, synced;
 then the manifest, whose replacement is the moment at which the new generation counts; then the
-renames. The manifest (a MetaFile) says the applied index, and size and checksum of each file, so
+renames. The manifest (a MetaFile) has the applied index, and size and checksum of each file, so
 that after a crash at any step each file is found under its name or its temporary name. As in
 RocketMQ the text before is kept as `<name>.bak`; it is for people, never read here. A table that
 did not change is not written again. One thread at a time, not the loop's: it waits for syncs.
@@ -38,8 +38,8 @@ _FILE_PARTS: Final = tuple(kind for kind in PARTS if kind.file_name)
 
 
 class CheckpointDamagedError(CorruptionError):
-    """A file of the checkpoint is not what was written, or not there: the disk's doing. One that is
-    whole and says what this version cannot read is a CorruptionError and not this."""
+    """A file of the checkpoint is missing, or differs from what was written: damage of the disk. An
+    undamaged file that this version cannot read is a plain CorruptionError."""
 
     def __str__(self) -> str:
         return (
@@ -65,7 +65,7 @@ class _File(NamedTuple):
 
 
 class History(NamedTuple):
-    """Who wrote the last byte of the log that a state has applied, and from which byte on."""
+    """The newest epoch of the log that a state has applied: its number and first byte."""
 
     number: int
     start: int
@@ -83,14 +83,14 @@ class CheckpointFiles:
         self._to_install: list[str] = []
         """Files of the newest generation that may still have their temporary name."""
         self.applied_index = -1
-        """Up to where the newest generation goes: no entry behind it may be deleted."""
+        """Last entry of the newest generation: no later one may be deleted from the log."""
         self.history: History | None = None
-        """Which history of the log it is of; None where a log has one only."""
+        """The history that the newest generation is of; None where a log has only one."""
 
     # --- Reading ---
 
     def load(self) -> StateImage | None:
-        """Return the newest generation, None when nothing was ever saved; finishes its renames.
+        """Return the newest generation, None when nothing was ever saved; finish its renames.
 
         Raises CheckpointDamagedError, CorruptionError for what this version cannot read,
         FileSystemError.
@@ -124,11 +124,11 @@ class CheckpointFiles:
             raise CorruptionError(
                 self.directory, 0, "checkpoint", "every table", f"none of {', '.join(lacking)}"
             )
-        # A part without a file: nothing of it was known, or to an older version.
+        # A part has no file if it never changed, or if an older version did not know it.
         names = [table.name for table in TABLES]
         names += [kind.file_name for kind in _FILE_PARTS if kind.file_name in files]
         unknown = files.keys() - set(names)
-        if unknown:  # Of a newer version; without them this replica would differ for good.
+        if unknown:  # Of a newer version; a replica without these tables would differ for good.
             expected, more = "tables that this version knows", ", ".join(sorted(unknown))
             raise CorruptionError(self.directory, 0, "checkpoint", expected, more)
         for name in names:
@@ -157,7 +157,7 @@ class CheckpointFiles:
         )
 
     def _find(self, name: str, written: _Written) -> str:
-        """Return the text that the manifest means, under whichever name it is."""
+        """Return the text that the manifest describes, under its name or its temporary name."""
         found = "no such file"
         for suffix in ("", TEMPORARY_SUFFIX):
             path = self._path(name) + suffix
@@ -185,14 +185,14 @@ class CheckpointFiles:
     def save(self, image: StateImage, written_unix_ms: int, history: History | None = None) -> None:
         """Replace the checkpoint; the new one is durable on return.
 
-        It may go back only where a log can be cut below what was applied: with a `history`.
-        Raises StoreFullError or FileSystemError: the old generation counts, try again later.
-        SyncFailedError: what a restart will find is unknown; stop the process.
+        Its applied index may go back only with a `history`: where a log can be cut below that
+        index. Raises StoreFullError or FileSystemError: the old generation counts, try again later.
+        SyncFailedError: the generation that a restart will find is unknown; stop the process.
         """
         goes_back = image.applied_index < self.applied_index
         assert history is not None or not goes_back, f"{image.applied_index} goes back"
         self._install()
-        # Versions count the changes of one history: in another one they say nothing.
+        # Versions count the changes of one history: between two histories they cannot be compared.
         written_before = self._written if history == self.history else {}
         written: dict[str, _Written] = {}
         changed = []
@@ -242,7 +242,7 @@ class CheckpointFiles:
         for name in self._to_install:
             path = self._path(name)
             if not os.path.exists(path + TEMPORARY_SUFFIX):
-                continue  # An attempt before this one got further.
+                continue  # An earlier attempt got further.
             if os.path.exists(path):
                 self._fs.rename(path, path + BACKUP_SUFFIX)
             hit("state_checkpoint.before_rename")
@@ -255,7 +255,7 @@ class CheckpointFiles:
 
 
 def _files_of(image: StateImage, written_unix_ms: int) -> Iterator[_File]:
-    """Yield every file of an image. A part that was never touched has none."""
+    """Yield every file of an image. A part that never changed has none."""
     for table in TABLES:
         yield _File(
             table.name, table.version_of(image), partial(table.encode, image, written_unix_ms)

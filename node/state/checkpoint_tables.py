@@ -20,7 +20,7 @@ from node.state.tables.table import NOTHING, PartContent, PartImage
 from node.state.tables.topic_types import ATTRIBUTE, MIXED, type_of_attributes
 
 _UNQUOTED_KEY: Final = re.compile(r"([{,]\s*)(\d+)(\s*:)")
-_ROWS_AT_ONCE: Final = 16  # Some 50 us of work: what the loop waits for the lock at most.
+_ROWS_AT_ONCE: Final = 16  # Some 50 us of work: the longest wait of the loop for the lock.
 GROUP_DEFAULTS: Final[dict[str, Any]] = {
     "attributes": {},
     "brokerId": 0,
@@ -36,16 +36,16 @@ GROUP_DEFAULTS: Final[dict[str, Any]] = {
     "retryQueueNums": 1,
     "whichBrokerWhenConsumeSlowly": 1,
 }
-"""What RocketMQ gives a group that nobody configured."""
+"""RocketMQ's values for a group without settings of its own."""
 TOPIC_DEFAULTS: Final[dict[str, Any]] = {
     "attributes": {},
     "order": False,
     "topicFilterType": "SINGLE_TAG",
     "topicSysFlag": 0,
 }
-"""What a topic here has of what only RocketMQ knows."""
+"""Values of a topic here in the fields that only RocketMQ has."""
 _UNUSED_DELAYS_MS: Final = [1_000, 5_000]
-"""RocketMQ begins with the third entry of a group's own table."""
+"""Filler: RocketMQ begins with the third entry of a group's own table."""
 _FORBIDDEN_READ: Final = 4
 SETTINGS: Final = {
     "retry_count_max": "retryMaxTimes",
@@ -53,7 +53,7 @@ SETTINGS: Final = {
     "is_broadcast_enabled": "consumeBroadcastEnable",
     "is_orderly": "consumeMessageOrderly",
 }
-"""Ours to theirs, where the values are the same."""
+"""Our name of a setting to RocketMQ's, where the values are the same."""
 
 Json = dict[str, Any]
 
@@ -129,12 +129,12 @@ def _groups(image: StateImage, written_unix_ms: int) -> str:
 
 
 def _groups_version(image: StateImage) -> int:
-    """Both counters only grow, so a change of either one changes their sum."""
+    """Return the sum of two counters that only grow: a change of either one changes it."""
     return image.versions.groups + image.parts.get(group_settings.NAME, NOTHING).version
 
 
 def _add_settings(row: Json, found: Json) -> None:
-    """Write what differs from the defaults."""
+    """Write the settings that differ from the defaults."""
     row.update({theirs: found[ours] for ours, theirs in SETTINGS.items() if ours in found})
     if "retry_delays_ms" in found:
         table = {"next": _UNUSED_DELAYS_MS + found["retry_delays_ms"]}
@@ -224,7 +224,7 @@ def decode_group_settings(text: str, groups_version: int) -> PartImage:
 
 
 def _settings_in(row: Json, forbidden: dict[str, int]) -> Json:
-    """Return what differs from the defaults, as the part has it."""
+    """Return the settings that differ from the defaults, in the form of the part's image."""
     settings = group_settings.DEFAULT
     for ours, theirs in SETTINGS.items():
         settings = settings._replace(**{ours: row.get(theirs, getattr(settings, ours))})

@@ -1,7 +1,7 @@
 """Commands as message records: how they are written into a batch, and found again in the queue.
 
-Owns the bytes of a record of the system topic; must not know what commands mean. One such record
-rides in every idempotent batch, so encoding is one `pack` into a prepared frame.
+Owns the bytes of a record of the system topic; must not know what commands mean. One such record is
+part of every idempotent batch, so encoding is one `pack` into a prepared frame.
 """
 
 import struct
@@ -37,7 +37,7 @@ class CommandEncoder:
         self._frame_size_bytes = len(empty)
 
     def encode(self, command: Command) -> bytes:
-        """Return the record of a command. Queue offset and the rest are filled in by the store."""
+        """Return the record of a command; the store fills in place and store time."""
         body = command.SerializeToString()
         head = _HEAD.pack(
             self._frame_size_bytes + len(body),
@@ -85,7 +85,7 @@ def commands_in(data: bytes) -> Iterator[tuple[int, Command]]:
 
 
 def _check_room() -> None:
-    """A batch leaves room for the largest record that names a producer."""
+    """Assert that a batch leaves room for the largest record that names a producer."""
     largest = CommandEncoder(("::1", 65_535)).encode_producer_batch(
         2**64 - 1, 2**64 - 1, 2**32 - 1, 2**32 - 1
     )
@@ -98,8 +98,8 @@ _check_room()
 class StoredBatch(NamedTuple):
     """A batch as it lies in the log, its command record included."""
 
-    index: Index  # type: ignore[assignment]  # Hides tuple.index, which nobody needs here.
+    index: Index  # type: ignore[assignment]  # Hides tuple.index, which is not needed here.
     term: Term
     position: int
-    """Of the first record."""
+    """Log position of the first record."""
     records: bytes

@@ -18,14 +18,14 @@ HOLDERS: Final = (
     (fmt.TIMER_TOPIC, 0),
     *((fmt.SCHEDULE_TOPIC, level - 1) for level in range(1, QUEUE_COUNT)),
 )
-"""Topic and queue id, by number."""
+"""Topic and queue id of each queue, by number."""
 NUMBERS: Final[dict[QueueKey, int]] = {
     (topic.encode(), queue_id): number for number, (topic, queue_id) in enumerate(HOLDERS)
 }
 
 
 def held_counts(store: Reads, state: State) -> list[int]:
-    """Return how many messages each queue holds, as far as readers here see it."""
+    """Return how many messages each queue holds, as far as readers of this node see them."""
     gone = state.part(DelayPart).queues
     return [
         store.queue_range(topic, queue_id)[1] - gone[number].count
@@ -34,9 +34,9 @@ def held_counts(store: Reads, state: State) -> list[int]:
 
 
 def needed_position(store: Reads, state: State) -> int | None:
-    """Return where the oldest held message is in the log; None if none is held.
+    """Return the log position of the oldest held message; None if none is held.
 
-    What is promised may not expire: whoever deletes files keeps those from here on.
+    A promised message may not expire: retention keeps files from this position on.
     """
     found: int | None = None
     gone = state.part(DelayPart).queues
@@ -46,7 +46,7 @@ def needed_position(store: Reads, state: State) -> int | None:
         if first < hi:
             try:
                 unit = store.units(topic, queue_id, first, first + 1)
-            except PositionRangeError:  # Cut off or expired beside this look.
+            except PositionRangeError:  # Cut off or expired meanwhile.
                 continue
             position = fmt.CONSUME_QUEUE_UNIT.unpack(unit)[0]
             found = position if found is None else min(found, position)

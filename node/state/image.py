@@ -1,4 +1,4 @@
-"""The replicated state as bytes: what travels with a snapshot.
+"""The replicated state as bytes: the content of a snapshot.
 
 Owns one format, JSON that a person can read, and its checks; must not know files or the log. Equal
 states give equal bytes. The checkpoint on disk has other shapes, RocketMQ's: `checkpoint_tables`.
@@ -24,7 +24,7 @@ def encode_image(image: StateImage) -> bytes:
             "applied_index": image.applied_index,
             "next_command_offset": image.next_command_offset,
             "versions": image.versions._asdict(),
-            # As builds without types read it, unless a type was chosen.
+            # In the form that builds without types read, unless a type was chosen.
             "topics": {n: t[:2] if t.message_type == MIXED else t for n, t in image.topics.items()},
             "groups": image.groups,
             "producers": image.producers,
@@ -39,7 +39,7 @@ def encode_image(image: StateImage) -> bytes:
 
 
 def decode_image(data: bytes) -> StateImage:
-    """Return the state that `encode_image` made bytes of. Raises CorruptionError."""
+    """Return the state of the bytes of `encode_image`. Raises CorruptionError."""
     try:
         found: dict[str, Any] = read_json(data)
         if found["format"] != FORMAT:

@@ -1,9 +1,9 @@
-"""Takes committed commands over into the replicated state: the applier of the driver.
+"""Applies committed commands to the replicated state: the applier of the driver.
 
-Owns the way from the queue of the system topic to `State`, and what a snapshot carries; must not
-know who waits for a command, or when checkpoints are written. Runs on the loop's thread. It is an
-ordinary reader of one queue, so what it has not applied is simply what it has not read. Once it
-listens it hears of new commands from who dispatches them, and needs no way through the queue.
+Owns the way from the queue of the system topic to `State`, and the content of a snapshot; must not
+know the callers of commands, or when checkpoints are written. Runs on the loop's thread. The
+machine is an ordinary reader of one queue, so the commands not applied are simply those not read.
+Once it listens, the dispatcher hands new commands over, and they need no way through the queue.
 """
 
 from collections import OrderedDict
@@ -36,14 +36,14 @@ _NOTHING: Final = frozenset(
 
 
 class Watched(Protocol):
-    """Who dispatches, as far as it is listened to."""
+    """The dispatcher, as far as the machine uses it."""
 
     def watch(self, topic: bytes) -> None:
-        """Remember what is dispatched of a topic from now on."""
+        """Remember the records that are dispatched of a topic from now on."""
         ...
 
     def take_watched(self) -> list[Unit]:
-        """Return what was dispatched of it since the last call."""
+        """Return the records of that topic that were dispatched since the last call."""
         ...
 
 
@@ -60,17 +60,17 @@ class StateMachine:
         self._end_of = partial(_end_of_entry, log) if isinstance(log, Ledger) else _end_of_byte
         self._limits = limits
         self.state = State(limits, image or EMPTY_IMAGE)
-        """Replaced by `restore`; so look it up here each time."""
+        """The state. Look it up here each time: `restore` and `go_back` replace it."""
         self._refusals: OrderedDict[int, NodeError] = OrderedDict()
-        """Of the latest commands, for those who wait: as many as may wait."""
+        """Refusals of the latest commands by log position, at most as many as may wait."""
         self._dispatcher: Watched | None = None
         self._pull_below = 0
-        """Commands with lower offsets were dispatched before it listened."""
+        """Commands with lower offsets were dispatched before the machine listened."""
         self._ahead: list[Unit] = []
-        """Commands that were heard of and are not applied yet."""
+        """Commands that the dispatcher handed over and that are not applied yet."""
 
     def listen(self, dispatcher: Watched) -> None:
-        """From now on hear of new commands from who dispatches them.
+        """Take new commands from the dispatcher from now on.
 
         For the one machine of a node: a command then costs one read of the log.
         """
@@ -80,19 +80,19 @@ class StateMachine:
 
     @property
     def applied_index(self) -> Index:
-        """Everything up to this entry is in the state."""
+        """Index of the last entry that is in the state, with all before it."""
         return self.state.applied_index
 
     def apply(self, lo: Index, hi: Index) -> None:
-        """The entries [lo, hi) are committed and dispatched: take their commands over.
+        """Apply the commands of the entries [lo, hi), which are committed and dispatched.
 
-        Entries that the state has already, from a checkpoint or a snapshot, are passed over.
-        Raises what `pull` raises, UnknownCommandError, and AssertionError when commands are
-        missing: the node must stop.
+        Entries that the state has already, from a checkpoint or a snapshot, are passed over. Raises
+        the errors of `pull`, UnknownCommandError, and AssertionError when commands are missing: the
+        node must stop.
         """
         state = self.state
         if self._dispatcher is not None:
-            # Those that the state has already would pile up behind a snapshot.
+            # Commands that the state has already would pile up behind a snapshot.
             next_offset = state.next_command_offset
             heard = self._dispatcher.take_watched()
             self._ahead += [unit for unit in heard if unit.offset >= next_offset]
@@ -110,14 +110,14 @@ class StateMachine:
         hit("state_machine.after_apply")
 
     def _apply_ahead(self, hi_position: int) -> None:
-        """Apply the commands that were heard of and lie below a position."""
+        """Apply the commands that the dispatcher handed over and that lie below a position."""
         state, log, count = self.state, self._log, 0
         for offset, position, size_bytes in self._ahead:
             if position >= hi_position:
                 break
             count += 1
             if offset < state.next_command_offset:
-                continue  # It was pulled, or came with a snapshot.
+                continue  # Pulled already, or part of a snapshot.
             assert offset == state.next_command_offset, f"{offset} heard of after {state}"
             data = log.read(position, size_bytes)
             log.check(position, data)
@@ -133,7 +133,7 @@ class StateMachine:
         state.next_command_offset += 1
 
     def _apply_some(self, hi_position: int) -> bool:
-        """Apply what one pull gives; return whether there may be more."""
+        """Apply the commands of one pull; return whether there may be more."""
         state = self.state
         result = self._store.pull(
             COMMAND_TOPIC,
@@ -159,7 +159,7 @@ class StateMachine:
             self._refusals.popitem(last=False)
 
     def take_refusal(self, position: int) -> NodeError | None:
-        """Return why the command at a log position changed nothing; None if it did its work."""
+        """Return why the command at a log position changed nothing; None if it was not refused."""
         return self._refusals.pop(position, None) if self._refusals else None
 
     # --- Checkpoints and snapshots ---
@@ -176,15 +176,15 @@ class StateMachine:
         return encode_image(self.state.image())
 
     def go_back(self, image: StateImage | None) -> None:
-        """The log was cut: begin again with an older state, or with nothing.
+        """Begin again with an older state, or with nothing, after the log was cut.
 
-        What was applied since, and is still in the log, comes with the next `apply`.
+        Commands that were applied since, and are still in the log, come with the next `apply`.
         """
         self.state = State(self._limits, image or EMPTY_IMAGE)
         self.forget_ahead()
 
     def forget_ahead(self) -> None:
-        """What was heard of and is not applied yet may have been cut: read it again."""
+        """Forget commands handed over and not applied, which may have been cut: read them again."""
         if self._dispatcher is not None:
             self._dispatcher.take_watched()
             self._pull_below = self._store.queue_range(COMMAND_TOPIC, 0)[1]
@@ -192,9 +192,10 @@ class StateMachine:
         self._refusals.clear()
 
     def restore(self, state: bytes, index: Index) -> None:
-        """Replace everything by the state that came with a snapshot; the log begins behind `index`.
+        """Replace everything by the state of a snapshot; the log begins behind `index`.
 
-        The state may be newer than that: it then passes over what it has. Raises CorruptionError.
+        The state may be newer than that: it then passes over the entries it has. Raises
+        CorruptionError.
         """
         image = decode_image(state)
         assert image.applied_index >= index, f"state of {image.applied_index}, log from {index}"

@@ -1,7 +1,7 @@
-"""The list of shares of the replicated state, each of one feature, and their files.
+"""The list of parts of the replicated state, one a feature, and their files.
 
-Owns who applies which command, and how a share is written down. Must not know any rule of a
-feature: `parts/kind.py` says what a part is.
+Owns which part applies which command, and how a part is written down. Must not know any rule of a
+feature: `tables/table.py` defines a part.
 """
 
 import json
@@ -83,7 +83,7 @@ PARTS: Final[tuple[PartKind, ...]] = (
 
 
 def check_parts(parts: dict[str, PartImage]) -> dict[str, PartImage]:
-    """Return images of parts that all are known here and can be read.
+    """Return the given images of parts, all of which are known here and can be read.
 
     Raises ValueError, KeyError or TypeError. A replica that passed one over would differ from the
     others for good: its version is too old.
@@ -97,7 +97,7 @@ def check_parts(parts: dict[str, PartImage]) -> dict[str, PartImage]:
 
 
 def kinds_by_command(kinds: tuple[PartKind, ...]) -> Mapping[str, str]:
-    """Return which part applies which command."""
+    """Return the name of the part that applies each command."""
     return {command: kind.name for kind in kinds for command in kind.commands}
 
 

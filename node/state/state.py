@@ -2,10 +2,10 @@
 
 Owns what each command does, and nothing else: no clock, file, log or random number, so that equal
 commands in equal order give equal states on all replicas, however they were cut into portions
-(fault-matrix I8). `state_machine` reads the commands out of the log, `state_image` writes states
-down. Whether a command is refused is decided here, when it is applied, and only here: the leader's
-checks before it writes one are a courtesy, since other commands may be on their way. Log positions
-stand for time: they are the same on every replica, and they grow.
+(fault-matrix I8). `machine` reads the commands out of the log, `image` encodes states. Whether a
+command is refused is decided here, when it is applied, and only here: the leader's checks before it
+writes one are a courtesy, since other commands may be on their way. Log positions stand for time:
+they are the same on every replica, and they grow.
 """
 
 from collections import OrderedDict, deque
@@ -39,14 +39,14 @@ PERMISSION_READ: Final = 4
 PERMISSION_ALL: Final = PERMISSION_READ | PERMISSION_WRITE
 
 COMMAND_TOPIC: Final = "rmq_sys_quorumlog"
-"""Holds all commands, in queue 0."""
+"""Topic of all commands, in queue 0."""
 
 Offsets = dict[str, dict[int, int]]
 """Topic, queue id: the next offset to consume."""
 
 
 class Topic(NamedTuple):
-    """What is known of a topic. `permission`: 4 read, 2 write, as in RocketMQ."""
+    """The settings of a topic. `permission`: 4 read, 2 write, as in RocketMQ."""
 
     queue_count: int
     permission: int
@@ -62,11 +62,11 @@ SYSTEM_TOPICS: Final = {
     fmt.TIMER_TOPIC: Topic(1, PERMISSION_READ),
     fmt.UNDELIVERABLE_TOPIC: Topic(1, PERMISSION_READ),
 }
-"""Not in the state, there from the beginning, and for clients to read only."""
+"""Topics outside the state: there from the beginning, and for clients to read only."""
 
 
 class Member(NamedTuple):
-    """Where a node is: host:port of its client service and of its peer link."""
+    """Addresses of a node: host:port of its client service and of its peer link."""
 
     address: str
     peer_address: str
@@ -91,13 +91,13 @@ class Producer:
         return self.last_sequence - len(self.positions) + 1
 
     def position_of(self, sequence: int) -> int | None:
-        """Return where a batch's command record is; None if it is too old."""
+        """Return the position of a batch's command record; None if it is too old."""
         at = sequence - self.first_kept
         return self.positions[at] if at >= 0 else None
 
 
 class Versions(NamedTuple):
-    """How often each table changed: RocketMQ's dataVersion counters."""
+    """Counts of changes of each table: RocketMQ's dataVersion counters."""
 
     topics: int = 0
     groups: int = 0
@@ -115,11 +115,11 @@ class StateImage(NamedTuple):
     topics: dict[str, Topic]
     groups: dict[str, Offsets]
     producers: tuple[tuple[int, int, tuple[int, ...]], ...]
-    """(id, last sequence, positions); the one silent for longest comes first."""
+    """(id, last sequence, positions); the producer silent for longest comes first."""
     members: dict[int, Member]
     refused_count: int
     parts: dict[str, PartImage]
-    """By name; one that was never changed may be missing."""
+    """By name; a part that was never changed may be missing."""
 
 
 EMPTY_IMAGE: Final = StateImage(-1, 0, Versions(), {}, {}, (), {}, 0, {})
@@ -131,7 +131,7 @@ class State:
     def __init__(self, limits: Limits, image: StateImage = EMPTY_IMAGE) -> None:
         self._limits = limits
         self.applied_index = image.applied_index
-        """Everything up to this entry is in the state; moved by whoever applies."""
+        """Everything up to this entry is in the state; the machine moves it."""
         self.next_command_offset = image.next_command_offset
         """Queue offset of the first command that is not in the state."""
         self.topics: Final = dict(image.topics)
@@ -143,9 +143,9 @@ class State:
             (producer_id, Producer(last, deque(positions, limits.producer_window_count)))
             for producer_id, last, positions in image.producers
         )
-        """The one silent for longest comes first."""
+        """By id; the producer silent for longest comes first."""
         self._frozen_groups: Final = dict(image.groups)
-        """Copies for images; a group that was changed since is not in it."""
+        """Copies for images; a group that was changed since has none."""
         self.members: Final = dict(image.members)
         self.refused_count = image.refused_count
         """Commands that were applied and changed nothing, because a rule forbids it."""
@@ -164,7 +164,7 @@ class State:
         self._parts_by_class: Final = {kind.part_class: self._parts[kind.name] for kind in PARTS}
 
     def image(self) -> StateImage:
-        """Return a copy of everything. Only what changed since the last one is copied again."""
+        """Return a copy of everything. Unchanged groups and producers are not copied again."""
         frozen = self._frozen_groups
         for name, group in self.groups.items():
             if name not in frozen:
@@ -198,14 +198,14 @@ class State:
         )
 
     def part(self, part_class: type[_P]) -> _P:
-        """Return the share of a feature."""
+        """Return the part of a feature."""
         part = self._parts_by_class[part_class]
         assert isinstance(part, part_class), f"{part}"
         return part
 
     @property
     def topics_version(self) -> int:
-        """How often the topics changed."""
+        """Count of changes of the topics."""
         return self._topic_version
 
     def topic(self, name: str) -> Topic | None:
@@ -215,10 +215,10 @@ class State:
     # --- Commands ---
 
     def apply_command(self, command: Command, position: int) -> NodeError | None:
-        """Do what a command says, or return why it changes nothing.
+        """Apply a command; return the refusal if it changes nothing, else None.
 
-        `position` is where its record lies in the log. Raises UnknownCommandError for a command of
-        a newer version: a replica that passed it over would differ from the others for good.
+        `position` is that of its record in the log. Raises UnknownCommandError for a command of a
+        newer version: a replica that passed it over would differ from the others for good.
         """
         which = command.WhichOneof("command")
         match which:
@@ -245,10 +245,10 @@ class State:
         return refusal
 
     def _producer_batch(self, producer_id: int, sequence: int, position: int) -> NodeError | None:
-        """Note a batch. The leader has let it in, so its sequence follows the last one.
+        """Note a batch. The leader has admitted it, so its sequence follows the last one.
 
-        If it should not follow, the records are in the log all the same: a later retry must find
-        the newest, so the window begins again; an older one changes nothing.
+        If it does not follow, the records are in the log all the same: a later retry must find the
+        newest, so the window begins again; an older one changes nothing.
         """
         producers = self.producers
         producer = producers.get(producer_id)
@@ -274,7 +274,7 @@ class State:
         return BadRequestError("sequence", str(expected), str(sequence))
 
     def _commit_offsets(self, command: Command.CommitOffsets) -> NodeError | None:
-        """Store offsets, all or none; what was in flight there by pop is not any more."""
+        """Store offsets, all or none; pop messages in flight of these queues are forgotten."""
         refusal = self._store_offsets(command)
         if refusal is None:
             rows = ((offset.topic, offset.queue_id) for offset in command.offsets)
@@ -291,7 +291,7 @@ class State:
         return self._store_offsets(command)
 
     def _store_offsets(self, command: Command.CommitOffsets) -> NodeError | None:
-        """Store offsets, all or none. The first commit makes the group."""
+        """Store offsets, all or none. The first commit creates the group."""
         limits, group = self._limits, self.groups.get(command.group)
         refusal = self._room_for_group(command.group)
         if refusal is not None:
@@ -323,7 +323,7 @@ class State:
         return None
 
     def make_group(self, name: str) -> NodeError | None:
-        """Note a group that has stored no offset yet, unless it is known; for parts."""
+        """Create a group without offsets, unless it exists; for parts."""
         refusal = self._room_for_group(name)
         if refusal is None and name not in self.groups:
             self.groups[name] = {}
@@ -347,10 +347,10 @@ class State:
         return None
 
     def _put_topic(self, command: Command.PutTopic) -> NodeError | None:
-        """Make a topic, or change its permission or raise its queue count.
+        """Create a topic, or change its permission or raise its queue count.
 
         The retry and dead-letter topic of a group come with the group and share its limit: the
-        entry that needs one must not find that there is no room.
+        entry that needs one must not be refused for lack of room.
         """
         limits, name = self._limits, command.topic
         old, queue_count = self.topics.get(name), command.queue_count
@@ -378,7 +378,7 @@ class State:
         return None
 
     def _delete_topic(self, name: str) -> NodeError | None:
-        """Forget a topic and what groups have stored of it.
+        """Delete a topic and the offsets that groups have stored of it.
 
         Its records stay in the log until they expire. A topic that gets the name again goes on with
         the queue offsets, and never begins at 0: an offset names one message for good, and message
@@ -400,7 +400,7 @@ class State:
         return None
 
     def _delete_group(self, name: str, position: int) -> NodeError | None:
-        """Forget a group, its offsets and its own two topics."""
+        """Delete a group, its offsets and its own two topics."""
         group = self.groups.pop(name, None)
         if group is None:
             return UnknownGroupError(name)
@@ -418,7 +418,7 @@ class State:
         return None
 
     def _put_member(self, command: Command.PutMember) -> NodeError | None:
-        """Note where a node is; without addresses it is forgotten."""
+        """Store a node's addresses; without any the node is forgotten."""
         node, limit = command.node_id, self._limits.member_count_max
         if not command.address and not command.peer_address:
             self.members.pop(node, None)

@@ -78,8 +78,7 @@ class Ending:
     # --- Calls ---
 
     async def end_transaction(self, request: pb.EndTransactionRequest) -> pb.EndTransactionResponse:
-        """Commit or roll back. Undecided: the transaction stays open; its producer is asked
-        later."""
+        """Commit or roll back. Undecided: the transaction stays open, and is asked about again."""
         topic = topic_name(request.topic)
         inner = handles.parse(request.transaction_id, Code.INVALID_TRANSACTION_ID).inner
         if not inner.isdecimal() or int(inner) > _POSITION_MAX:

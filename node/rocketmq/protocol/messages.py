@@ -2,8 +2,8 @@
 
 Owns where each field is kept (RocketMQ's own properties, docs/format.md) and what a message may
 have. Must not know senders or receivers. User properties are those whose names the system does not
-use, so they come back as they were sent and nothing internal comes with them. Source: protocol
-sections 8, 10.4, 15.
+use, so they come back as they were sent and nothing internal comes with them.
+Source: protocol sections 8, 10.4, 15.
 """
 
 import hashlib

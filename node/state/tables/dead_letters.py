@@ -1,10 +1,10 @@
-"""Which dead letters were sent again: runs of offsets of each group's dead-letter queue.
+"""Dead letters that were sent again: runs of offsets of each group's dead-letter queue.
 
 Owns the marks; must not know how a message is sent. A mark travels in one entry with the message it
-is about, so each dead letter goes back at most once, whoever leads. What has expired from the queue
-needs no mark, but expires for all replicas then: another one may have it still. Nor do dead letters
-of a group that was deleted, though they may be in the log still: a new group of that name has those
-only that lie behind the command that deleted the old one.
+is about, so each dead letter goes back at most once, under any leader. An offset that has expired
+from the queue needs no mark, but expires for all replicas then: another one may have it still. Dead
+letters of a deleted group need no marks either, though they may be in the log still: a new group of
+that name has only those that lie behind the command that deleted the old one.
 """
 
 from bisect import bisect_right
@@ -42,28 +42,28 @@ class DeadLettersPart:
             raise ValueError(f"dead letters of an unknown form: {sorted(image.content)}")
         self._resent: dict[str, Runs] = {name: _runs(rows) for name, rows in table.items()}
         self._deleted: dict[str, int] = {str(name): int(position) for name, position in deleted}
-        """Groups that had dead letters, and where they were deleted; the oldest one first."""
+        """Position of the deletion of each group that had dead letters; the oldest one first."""
         self._expired: dict[str, int] = {str(name): int(lo) for name, lo in expired.items()}
-        """Below which offset a group's dead letters have no marks any more; 0 is not in it."""
+        """Offset of each group below which dead letters have no marks any more; 0 is left out."""
         self._frozen: dict[str, Json] = {}
-        """Copies for images; a group whose marks changed since is not in it."""
+        """Copies for images; a group whose marks changed since has none."""
 
     def begin_position(self, group: str) -> int:
-        """Return where in the log the dead letters of a group begin: others' lie before."""
+        """Return the log position where this group's dead letters begin: before are another's."""
         return self._deleted.get(group, 0)
 
     def first_offset(self, group: str) -> int:
-        """Return below which offset dead letters have expired, also where they are still there."""
+        """Return the offset below which dead letters count as expired on every replica."""
         return self._expired.get(group, 0)
 
     def is_resent(self, group: str, offset: int) -> bool:
-        """Say whether a dead letter was sent again."""
+        """Whether a dead letter was sent again."""
         runs = self._resent.get(group, [])
         at = bisect_right(runs, (offset, 1 << 63)) - 1
         return at >= 0 and runs[at][0] <= offset < runs[at][1]
 
     def runs_with(self, group: str, offsets: list[int], min_offset: int) -> Runs:
-        """Return what would be marked if these were, too."""
+        """Return the runs that would be marked with these offsets added."""
         marks = [(offset, offset + 1) for offset in offsets]
         return _merged([*self._resent.get(group, []), *marks], min_offset)
 
@@ -75,7 +75,7 @@ class DeadLettersPart:
         if len(runs) > limit:
             return LimitReachedError("runs of resent dead letters", len(runs), limit)
         if mark.group not in state.groups:
-            return None  # It was deleted meanwhile: nobody gets its dead letters any more.
+            return None  # The group was deleted meanwhile, and its dead letters with it.
         self._resent[mark.group] = runs
         if mark.min_offset > self.first_offset(mark.group):
             self._expired[mark.group] = mark.min_offset
@@ -84,10 +84,10 @@ class DeadLettersPart:
         return None
 
     def forget_topic(self, name: str) -> None:
-        """The marks stay: a topic that gets the name again goes on with the offsets."""
+        """Keep the marks: a topic that gets the name again goes on with the offsets."""
 
     def note_deleted(self, name: str, position: int) -> None:
-        """A group that had dead letters was deleted by the command at a position of the log."""
+        """Note the deletion of a group that had dead letters, by the command at a log position."""
         self._deleted.pop(name, None)
         self._deleted[name] = position
         if len(self._deleted) > self._limits.deleted_group_count_max:
@@ -95,14 +95,14 @@ class DeadLettersPart:
         self.version += 1
 
     def forget_group(self, name: str) -> None:
-        """Its dead letters are nobody's: see `note_deleted`."""
+        """Forget the marks of a group; `note_deleted` keeps its dead letters from a later one."""
         self._frozen.pop(name, None)
         self._expired.pop(name, None)
         if self._resent.pop(name, None) is not None:
             self.version += 1
 
     def content(self) -> PartContent:
-        """Return all marks; who was deleted and what has expired, if anybody was and anything."""
+        """Return all marks; deleted groups and expired offsets only if there are any."""
         for name, runs in self._resent.items():
             if name not in self._frozen:
                 self._frozen[name] = [list(run) for run in runs]
@@ -119,7 +119,7 @@ def _runs(rows: Any) -> Runs:
 
 
 def _merged(runs: Runs, min_offset: int) -> Runs:
-    """Return the runs in order, neighbours as one, without what lies below an offset."""
+    """Return the runs in order, neighbours as one, without offsets below a minimum."""
     found: Runs = []
     for first, hi in sorted(runs):
         lo = max(first, min_offset)

@@ -1,8 +1,8 @@
-"""Which held messages are held no more: progress of the delivery of delayed messages.
+"""Held messages that were taken: progress of the delivery of delayed messages.
 
 Owns one set of offsets for each queue that holds delayed messages; must not know what is in them,
 or when it is due. A message is held from the entry that puts it into such a queue until an entry
-that says here that it is taken: delivered, by the same entry, or cancelled. Nothing is inferred
+that records here that it is taken: delivered, by the same entry, or cancelled. Nothing is inferred
 from times, so neither clocks that differ nor messages that overtake each other lose or double one.
 In the checkpoint it is `delayOffset.json`: RocketMQ's table of the levels, and ours beside it.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 NAME: Final = "delay"
 FILE_NAME: Final = "delayOffset.json"
 QUEUE_COUNT: Final = 19
-"""0 holds messages of any time, 1 to 18 those of the levels."""
+"""Queue 0 holds messages of any time, 1 to 18 those of the levels."""
 _FORMAT: Final = 2
 _TABLE: Final = "offsetTable"
 _OURS: Final = "quorumlog"
@@ -45,22 +45,22 @@ class DelayPart:
             GoneOffsets.of(rows[str(queue)]) if str(queue) in rows else GoneOffsets()
             for queue in range(QUEUE_COUNT)
         )
-        """What was taken of each."""
+        """Offsets that were taken from each queue."""
         self._cancelled: OrderedDict[tuple[int, int], None] = OrderedDict()
         self.undeliverable_count = 0
-        """How many were taken to rmq_sys_undeliverable."""
+        """Count of messages taken to rmq_sys_undeliverable."""
         if content:
             self._cancelled.update(((int(q), int(o)), None) for q, o in content["cancelled"])
             self.undeliverable_count = int(content["undeliverable_count"])
 
     def was_cancelled(self, queue: int, offset: int) -> bool:
-        """Say whether one of the latest cancels was of this message."""
+        """Whether one of the latest cancels was of this message."""
         return (queue, offset) in self._cancelled
 
     # --- Commands ---
 
     def apply(self, _state: "State", command: Command, _position: int) -> NodeError | None:
-        """Take messages, all or none of those that a command names."""
+        """Take the messages that a command names, all or none."""
         if command.WhichOneof("command") == "cancel_delayed":
             return self._cancel(command.cancel_delayed)
         return self._take(command.take_delayed)
@@ -99,10 +99,10 @@ class DelayPart:
         return None
 
     def forget_topic(self, _name: str) -> None:
-        """Its messages are delivered to nowhere when they are due."""
+        """Keep the topic's messages: they are undeliverable when they are due."""
 
     def forget_group(self, _name: str) -> None:
-        """Nothing here belongs to a group."""
+        """Do nothing: held messages belong to no group."""
 
     # --- Images ---
 
@@ -125,7 +125,7 @@ def to_document(content: PartContent) -> PartContent:
 
 
 def from_document(document: PartContent) -> PartContent:
-    """Return the content of `delayOffset.json`, ours or one that RocketMQ wrote."""
+    """Return the content of `delayOffset.json`, ours or RocketMQ's."""
     if _OURS in document:
         return cast(PartContent, document[_OURS])
     table = cast(dict[str, Any], document[_TABLE])

@@ -1,8 +1,8 @@
-"""What is decided for whole consumer groups: how often and when to try again, who may read what.
+"""Settings of whole consumer groups: how often and when to retry, and the right to read.
 
-Owns the settings and the command that changes them; must not know who obeys. A group that nobody
-configured has the defaults, which are RocketMQ's, and is not held here. They are written into
-`subscriptionGroup.json`, beside the names of the groups (`checkpoint_tables`).
+Owns the settings and the command that changes them; must not know where they are applied. A group
+without settings has the defaults, which are RocketMQ's, and is not held here. Settings are written
+into `subscriptionGroup.json`, beside the names of the groups (`checkpoint_tables`).
 """
 
 from collections.abc import Mapping
@@ -26,13 +26,13 @@ class GroupSettings(NamedTuple):
     retry_count_max: int = 16
     """Deliveries after the first one; then a message is a dead letter."""
     retry_delays_ms: tuple[int, ...] = ()
-    """Before each of them, the last one for all later ones. Empty: levels 3 to 18 of the delays."""
+    """Delay before each of these, the last one for all later ones. Empty: delay levels 3 to 18."""
     is_consume_enabled: bool = True
     is_broadcast_enabled: bool = True
     is_orderly: bool = False
-    """Messages are tried again in place, and never on the retry topic."""
+    """Whether messages are tried again in place, and never on the retry topic."""
     forbidden_topics: frozenset[str] = frozenset()
-    """Those that the group may not read."""
+    """Topics that the group may not read."""
 
 
 DEFAULT: Final = GroupSettings()
@@ -51,11 +51,11 @@ class GroupSettingsPart:
         """Copy for images; None since a change."""
 
     def of(self, group: str) -> GroupSettings:
-        """Return the settings of a group, known or not."""
+        """Return the settings of a group, whether it exists or not."""
         return self._groups.get(group, DEFAULT)
 
     def apply(self, state: "State", command: Command, _position: int) -> NodeError | None:
-        """Change what is set; the group is made if there is none."""
+        """Change the given settings; the group is created if there is none."""
         put = command.put_group
         settings = merged(self.of(put.group), put.settings)
         refusal = self._check(settings) or state.make_group(put.group)
@@ -90,26 +90,26 @@ class GroupSettingsPart:
         return None
 
     def forget_topic(self, name: str) -> None:
-        """What was forbidden of a topic does not hold for one that gets its name later."""
+        """Drop bans on a topic: they do not hold for one that gets its name later."""
         for group, settings in list(self._groups.items()):
             if name in settings.forbidden_topics:
                 left = settings.forbidden_topics - {name}
                 self._put(group, settings._replace(forbidden_topics=left))
 
     def forget_group(self, name: str) -> None:
-        """A group that gets the name later begins with the defaults."""
+        """Drop the settings: a group that gets the name later begins with the defaults."""
         if self._groups.pop(name, None) is not None:
             self._changed()
 
     def content(self) -> PartContent:
-        """Return what differs from the defaults."""
+        """Return the settings that differ from the defaults."""
         if self._content is None:
             self._content = {name: to_json(settings) for name, settings in self._groups.items()}
         return self._content
 
 
 def merged(old: GroupSettings, changes: common_pb2.GroupSettings) -> GroupSettings:
-    """Return settings with what a request sets."""
+    """Return settings with the changes of a request."""
     new = old
     if changes.HasField("retry_count_max"):
         new = new._replace(retry_count_max=changes.retry_count_max)
@@ -127,7 +127,7 @@ def merged(old: GroupSettings, changes: common_pb2.GroupSettings) -> GroupSettin
 
 
 def to_pb(settings: GroupSettings) -> common_pb2.GroupSettings:
-    """Return all settings as they travel."""
+    """Return all settings in wire form."""
     return common_pb2.GroupSettings(
         retry_count_max=settings.retry_count_max,
         retry_delays=common_pb2.Delays(delay_ms=settings.retry_delays_ms),
@@ -139,7 +139,7 @@ def to_pb(settings: GroupSettings) -> common_pb2.GroupSettings:
 
 
 def to_json(settings: GroupSettings) -> dict[str, Any]:
-    """Return what differs from the defaults."""
+    """Return the fields that differ from the defaults."""
     plain = settings._replace(forbidden_topics=frozenset())._asdict()
     found: dict[str, Any] = {
         name: list(value) if isinstance(value, tuple) else value
@@ -152,7 +152,7 @@ def to_json(settings: GroupSettings) -> dict[str, Any]:
 
 
 def from_json(row: Any) -> GroupSettings:
-    """Read what `to_json` wrote. Raises TypeError or ValueError for another shape."""
+    """Read the result of `to_json`. Raises TypeError or ValueError for another shape."""
     if not isinstance(row, Mapping):
         raise TypeError(f"not the settings of a group: {row!r}")
     found: dict[str, Any] = dict(row)

@@ -1,7 +1,7 @@
-"""Which incarnation of each named producer is the last one.
+"""The last incarnation of each named producer.
 
-Owns the numbers; must not know batches. A number only grows, so whoever claimed a name later has
-the higher one, whoever leads.
+Owns the numbers; must not know batches. A number only grows, so a later claim of a name has the
+higher one, under any leader.
 """
 
 from typing import TYPE_CHECKING, Any, Final
@@ -23,7 +23,7 @@ class IncarnationsPart:
     """Name of a producer to the number of its last incarnation, from 1."""
 
     def __init__(self, limits: Limits, image: PartImage) -> None:
-        """Raises ValueError for an image of another form."""
+        """Read an image. Raises ValueError for one of another form."""
         self._limits = limits
         self.version = image.version
         table: Any = image.content.get("numbers", {})
@@ -44,10 +44,10 @@ class IncarnationsPart:
         return None
 
     def forget_topic(self, name: str) -> None:
-        """Names of producers are no names of topics."""
+        """Do nothing: names of producers are not names of topics."""
 
     def forget_group(self, name: str) -> None:
-        """Nor of consumer groups."""
+        """Do nothing: names of producers are not names of consumer groups."""
 
     def content(self) -> PartContent:
         """Return all numbers."""

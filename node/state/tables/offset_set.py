@@ -1,6 +1,6 @@
-"""A set of queue offsets that only grows, and mostly from below: which ones are done with.
+"""A set of queue offsets that only grows, and mostly from below: the offsets that are done.
 
-Owns its form in memory and in images; must not know what is done with. Everything below the floor
+Owns its form in memory and in images; must not know what they stand for. Everything below the floor
 is in it. Above the floor there is one bit an offset, in chunks; chunks that are full are kept as
 runs. So a million offsets that are left in any order cost 125 KB, and one that stays behind for
 days costs its own chunk, however many pass it by.
@@ -25,14 +25,14 @@ class GoneOffsets:
         self.floor = 0
         """The lowest offset that is not in the set."""
         self.count = 0
-        """How many are in it, those below the floor included."""
+        """Count of offsets in the set, those below the floor included."""
         self._chunks: dict[int, int] = {}
-        """Bits by chunk number, where some offsets at or above the floor are in it, and not all."""
+        """Bits by number of a chunk that is not below the floor and only partly in the set."""
         self._full_los: list[int] = []
         self._full_his: list[int] = []
-        """Runs of chunk numbers, half-open, ascending, apart: those that are in it as a whole."""
+        """Runs of numbers of full chunks, half-open, ascending, apart."""
         self._frozen: dict[int, str] = {}
-        """Texts for images; a chunk that changed since is not in it."""
+        """Texts for images; a chunk that changed since has none."""
 
     def __contains__(self, offset: int) -> bool:
         if offset < self.floor:
@@ -48,10 +48,10 @@ class GoneOffsets:
         return bits
 
     def has_any(self, lo: int, hi: int) -> bool:
-        """Say whether an offset of [lo, hi) is in the set."""
+        """Whether an offset of [lo, hi) is in the set."""
         if lo < self.floor:
             return True
-        if hi - lo == 1:  # Mostly: messages come in any order.
+        if hi - lo == 1:  # The usual case: messages come in any order.
             return lo in self
         return any(self._bits(number) & mask for number, mask in _masks(lo, hi))
 
@@ -98,7 +98,7 @@ class GoneOffsets:
         self.floor = number * CHUNK_OFFSETS + ((bits + 1) & ~bits).bit_length() - 1
 
     def content(self) -> dict[str, Any]:
-        """Return it as JSON values that are not changed later."""
+        """Return the set as JSON values that are not changed later."""
         frozen = self._frozen
         for number, bits in self._chunks.items():
             if number not in frozen:
@@ -109,7 +109,7 @@ class GoneOffsets:
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> "GoneOffsets":
-        """Return the set that `content` was made of. Raises ValueError, KeyError or TypeError."""
+        """Return the set of a `content`. Raises ValueError, KeyError or TypeError."""
         found = cls()
         found.floor, found.count = int(content["floor"]), int(content["count"])
         for number, text in content["chunks"].items():
@@ -145,7 +145,7 @@ def _masks(lo: int, hi: int) -> Iterator[tuple[int, int]]:
 
 
 def encode_runs(offsets: Iterable[int]) -> list[int]:
-    """Return ascending offsets as how many to pass over, how many are meant, and so on."""
+    """Return ascending offsets as counts in turn: so many passed over, so many taken."""
     flat: list[int] = []
     lo = hi = 0
     for offset in offsets:
@@ -159,7 +159,7 @@ def encode_runs(offsets: Iterable[int]) -> list[int]:
 
 
 def decode_runs(flat: Iterable[int]) -> Runs | None:
-    """Return the ranges of what `encode_runs` made; None if it made nothing like it."""
+    """Return the ranges of a result of `encode_runs`; None if it cannot be one."""
     runs: Runs = []
     values = list(flat)
     if not values or len(values) % 2:

@@ -1,11 +1,11 @@
-"""What consumer groups have in flight by pop: which messages, until when, and how often given out.
+"""Messages that consumer groups have in flight by pop: until when, and how often given out.
 
-Owns the windows and what commands do to them; must not know a clock, the log, or who waits. There
-is one window for each (group, topic, queue) with something in flight. It begins at the group's
-stored offset, so a window with nothing in flight is that offset alone and is not held here: a
-thousand idle groups cost nothing. A delivery is named by its generation, which grows with each
-take; whoever comes with an older one is passed over, so whatever the leader could not know when it
-wrote a command is decided here, once, on all replicas. Source: storage-formats 8.11. Deviation:
+Owns the windows and what commands do to them; must not know a clock, the log, or waiting receives.
+There is one window for each (group, topic, queue) with something in flight. It begins at the
+group's stored offset, so a window with nothing in flight is that offset alone and is not held here:
+a thousand idle groups cost nothing. A delivery is named by its generation, which grows with each
+take; a command with an older one is passed over, so everything that the leader could not know when
+it wrote a command is decided here, once, on all replicas. Source: storage-formats 8.11. Deviation:
 state of the log, instead of checkpoints and acks that a timer sorts out.
 """
 
@@ -37,33 +37,33 @@ class InFlight(NamedTuple):
     """One message of a window."""
 
     delivery_count: int
-    """0: it waits for an earlier one of its message group."""
+    """0: the message waits for an earlier one of its message group."""
     generation: int
-    """Of its last delivery."""
+    """Generation of its last delivery."""
     visible_unix_ms: int
     """By the clock of the leader that decided it."""
     message_group: int
-    """Its hash; two with the same one wait for each other."""
+    """Hash of the message group; two groups with the same one wait for each other."""
 
 
 class Window:
-    """What a group has in flight of one queue."""
+    """Messages that a group has in flight of one queue."""
 
     __slots__ = ("attempts", "earliest_unix_ms", "items", "next_offset")
 
     def __init__(self, next_offset: int) -> None:
         self.next_offset = next_offset
-        """Nothing from here on was looked at."""
+        """First offset that was not looked at."""
         self.items: dict[int, InFlight] = {}
         """By offset, ascending. Invariant: never empty between two commands."""
         self.attempts: dict[str, int] = {}
         """Generation of the last attempts that had a name, the newest last."""
         self.earliest_unix_ms = 0
-        """Nothing becomes visible before it; not part of the state, but derived from it."""
+        """No message becomes visible earlier; not part of the state, but derived from it."""
 
     @property
     def floor(self) -> int:
-        """Everything before it is done."""
+        """Offset before which everything is done."""
         return next(iter(self.items), self.next_offset)
 
 
@@ -71,14 +71,14 @@ class PopPart:
     """All windows of all groups."""
 
     def __init__(self, limits: Limits, image: PartImage) -> None:
-        """Raises ValueError for an image of a newer version."""
+        """Read an image. Raises ValueError for one of a newer version."""
         self._limits = limits
         self.version = image.version
         self.windows: Final[dict[WindowKey, Window]] = {}
         self._rows: PartContent = {}
-        """Copies for images, also what this was restored from. They are replaced, never changed."""
+        """Copies for images, restored ones included. They are replaced, never changed."""
         self._changed: set[WindowKey] = set()
-        """Windows that are not there as they are now."""
+        """Windows whose copy is older than they are."""
         self.in_flight_count = 0
         self.last_generation = 0
         if image.content:
@@ -101,7 +101,7 @@ class PopPart:
     def content(self) -> PartContent:
         """Return everything; only windows that changed are copied again.
 
-        By name, and in no order: whoever writes it down sorts it, and not on the loop's thread.
+        By name, and in no order: the writer of the file sorts it, and not on the loop's thread.
         """
         rows = self._rows
         for key in self._changed:
@@ -129,7 +129,7 @@ class PopPart:
     # --- Commands ---
 
     def apply(self, state: "State", command: Command, _position: int) -> NodeError | None:
-        """Do what a command says, or return why it changes nothing."""
+        """Apply a command; return the refusal if it changes nothing, else None."""
         self.version += 1
         if command.HasField("pop_take"):
             return self._take(state, command.pop_take)
@@ -198,7 +198,7 @@ class PopPart:
         items = window.items
         for offset, before in zip(queue.again_offsets, queue.again_generations, strict=True):
             item = items.get(offset)
-            if item is not None:  # Else it was acknowledged meanwhile.
+            if item is not None:  # Else acknowledged meanwhile.
                 assert item.generation == before, f"{item}, taken from {before}"
                 count = item.delivery_count + 1
                 items[offset] = InFlight(count, generation, visible, item.message_group)
@@ -245,7 +245,7 @@ class PopPart:
         assert refusal is None, f"{settle.topic} of {settle.group}: {refusal}"
 
     def _hide(self, hide: PopHide) -> None:
-        """Let messages become visible later or earlier."""
+        """Make messages visible later or earlier."""
         visible = hide.visible_unix_ms
         for key, offset, item in self._matching(hide):
             window = self.windows[key]
@@ -254,7 +254,7 @@ class PopPart:
             window.earliest_unix_ms = min(window.earliest_unix_ms, visible)
 
     def _matching(self, command: PopSettle | PopHide) -> Iterator[tuple[WindowKey, int, InFlight]]:
-        """Yield those that are in flight by the very delivery that is named."""
+        """Yield messages in flight whose last delivery is the one named."""
         rows = zip(command.queue_ids, command.offsets, command.generations, strict=True)
         for queue_id, offset, generation in rows:
             key = (command.group, command.topic, queue_id)
@@ -266,20 +266,20 @@ class PopPart:
     # --- What else changes it ---
 
     def reset(self, group: str, queues: Iterable[tuple[str, int]]) -> None:
-        """Offsets were stored for a group by somebody: it goes on there, and nothing is in flight.
+        """Forget messages in flight of these queues: other offsets were stored for the group.
 
-        Deliveries of before are stale.
+        The group goes on at those offsets; earlier deliveries are stale.
         """
         for topic, queue_id in queues if self.windows else ():
             self._forget((group, topic, queue_id))
 
     def forget_topic(self, name: str) -> None:
-        """Nothing of a topic that was deleted is in flight."""
+        """Forget messages in flight of a deleted topic."""
         for key in [key for key in self.windows if key[1] == name]:
             self._forget(key)
 
     def forget_group(self, name: str) -> None:
-        """A group that was deleted has nothing in flight."""
+        """Forget messages in flight of a deleted group."""
         for key in [key for key in self.windows if key[0] == name]:
             self._forget(key)
 
@@ -292,7 +292,7 @@ class PopPart:
 
 
 def _is_current(window: Window, queue: PopTake.Queue) -> bool:
-    """Say whether none that is to be handed out again was so meanwhile; it may be done."""
+    """Whether no message to be handed out again was handed out meanwhile; it may be done."""
     rows = zip(queue.again_offsets, queue.again_generations, strict=True)
     found = ((window.items.get(offset), before) for offset, before in rows)
     return all(item is None or item.generation == before for item, before in found)
@@ -304,7 +304,7 @@ def _row_name(key: WindowKey) -> str:
 
 
 def earliest(window: Window) -> int:
-    """Return when the first message becomes visible that was given out; 0: none was."""
+    """Return when the first delivered message becomes visible; 0 if none was delivered."""
     return min((i.visible_unix_ms for i in window.items.values() if i.delivery_count), default=0)
 
 

@@ -1,8 +1,8 @@
-"""What a share of the replicated state is: the types that each of them and their list need.
+"""The types of a part of the replicated state: one feature's tables.
 
 Owns no rule of a feature. A part is as deterministic as the state around it: no clock, file, log or
-random number; a command carries whatever it needs of them. Its image is plain JSON, travels inside
-snapshots, and is one file of the checkpoint.
+random number; a command carries the values it needs of them. Its image is plain JSON, travels
+inside snapshots, and is one file of the checkpoint.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ class PartImage(NamedTuple):
     """A copy of a part at one moment, never changed."""
 
     version: int
-    """How often it had changed."""
+    """Count of its changes until then."""
     content: PartContent
 
 
@@ -31,16 +31,16 @@ class Part(Protocol):
     """One feature's tables, and what its commands do to them. Belongs to the loop's thread."""
 
     version: int
-    """How often it changed."""
+    """Count of changes."""
 
     def apply(self, state: "State", command: Command, position: int) -> NodeError | None:
-        """Do what a command says, or return why it changes nothing."""
+        """Apply a command; return the refusal if it changes nothing, else None."""
 
     def forget_topic(self, name: str) -> None:
-        """A topic was deleted."""
+        """Forget a topic that was deleted."""
 
     def forget_group(self, name: str) -> None:
-        """A consumer group was deleted."""
+        """Forget a consumer group that was deleted."""
 
     def content(self) -> PartContent:
         """Return everything as JSON values that later commands do not change.
@@ -50,21 +50,21 @@ class Part(Protocol):
 
 
 class PartKind(NamedTuple):
-    """What has to be known of a part to have one."""
+    """The description of a part in the registry."""
 
     name: str
-    """In snapshots."""
+    """Name in snapshots."""
     part_class: type[Part]
     make: Callable[[Limits, PartImage], Part]
     commands: frozenset[str]
-    """Those of `Command` that it applies."""
+    """Fields of `Command` that the part applies."""
     file_name: str
-    """In the checkpoint; empty: it is written into another table (`checkpoint_tables`)."""
+    """Name in the checkpoint; empty: written into another table (`checkpoint_tables`)."""
     encode: Callable[[PartContent], PartContent] = lambda content: content
-    """To the document of the file, where that has to look like RocketMQ's."""
+    """Makes the document of the file, where that has to look like RocketMQ's."""
     decode: Callable[[PartContent], PartContent] = lambda document: document
     has_integer_keys: bool = False
-    """The file has them without quotes, as fastjson writes them; both forms are read."""
+    """Whether its integer keys have no quotes, as fastjson writes them; both forms are read."""
 
 
 NOTHING: Final = PartImage(0, {})

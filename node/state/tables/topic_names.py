@@ -1,4 +1,4 @@
-"""Which topic names belong to the system.
+"""Topic names that belong to the system.
 
 Owns the list; must not know which topics exist. RocketMQ's own are reserved too, so that a store
 directory means the same to its tools. Source: storage-formats 8.2.
@@ -22,20 +22,20 @@ _NAMES: Final = frozenset(
 
 
 def is_reserved(topic: str) -> bool:
-    """Say whether clients may not create, delete or write a topic of this name."""
+    """Whether clients may not create, delete or write a topic of this name."""
     return topic.startswith(_PREFIXES) or topic in _NAMES
 
 
 def is_of_group(topic: str) -> bool:
-    """Say whether it is a retry or dead-letter topic: there is one of each kind for a group."""
+    """Whether this is a retry or dead-letter topic: there is one of each kind for a group."""
     return topic.startswith(_OF_GROUPS)
 
 
 def retry_topic(group: str) -> str:
-    """Return where messages come back to a group."""
+    """Return the topic through which messages come back to a group."""
     return RETRY_TOPIC_PREFIX + group
 
 
 def dead_letter_topic(group: str) -> str:
-    """Return where messages lie that a group was given too often."""
+    """Return the topic of the messages that a group was given too often."""
     return DEAD_LETTER_TOPIC_PREFIX + group

@@ -1,8 +1,8 @@
 """The open transactions of producers, and how the last ones ended.
 
-Owns who is open and what commands do to that; must not know half messages, producers or clocks. A
-transaction is named by the position of its first half message: positions grow and are the same on
-every replica. How it ended is kept for a while, so that who asks again gets the same answer.
+Owns which are open and what commands do to them; must not know half messages, producers or clocks.
+A transaction is named by the position of its first half message: positions grow and are the same on
+every replica. The outcome is kept for a while, so that a repeated call gets the same answer.
 """
 
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
@@ -25,17 +25,17 @@ _FORMAT: Final = 1
 
 
 class OpenTransaction(NamedTuple):
-    """One that is neither committed nor rolled back."""
+    """A transaction that is neither committed nor rolled back."""
 
     position: int
-    """Of its first half message."""
+    """Log position of the first half message."""
     producer_group: str
     size_bytes: int
-    """Of its half messages, which lie back to back."""
+    """Size of the half messages, which lie back to back."""
     record_count: int
     begun_unix_ms: int
     check_count: int
-    """How often a producer was asked about it."""
+    """Count of the questions to a producer about it."""
     next_check_unix_ms: int
 
 
@@ -43,7 +43,7 @@ class TransactionsPart:
     """Position to open transaction, and to the outcome of one that has ended."""
 
     def __init__(self, limits: Limits, image: PartImage) -> None:
-        """Raises CorruptionError for an image of a newer version."""
+        """Read an image. Raises CorruptionError for one of a newer version."""
         found = image.content.get("format", _FORMAT)
         if found != _FORMAT:
             expected = str(_FORMAT)
@@ -52,13 +52,13 @@ class TransactionsPart:
         self.version = image.version
         rows = cast("list[tuple[int, str, int, int, int, int, int]]", image.content.get("open", []))
         self.open: Final = {row[0]: OpenTransaction(*row) for row in rows}
-        """In the order of their positions."""
+        """By position, ascending."""
         ended = cast("list[tuple[int, int]]", image.content.get("ended", []))
         self.ended: Final = dict(ended)
         """Outcomes of the last ones, as numbers of TransactionOutcome; the oldest end first."""
 
     def apply(self, _state: "State", command: Command, position: int) -> NodeError | None:
-        """Do what a command says, or return why it changes nothing."""
+        """Apply a command; return the refusal if it changes nothing, else None."""
         self.version += 1
         match command.WhichOneof("command"):
             case "begin_transaction":
@@ -89,7 +89,7 @@ class TransactionsPart:
     def _check(self, check: Command.CheckTransactions) -> None:
         for position in check.positions:
             known = self.open.get(position)
-            if known is not None:  # Else it was ended meanwhile.
+            if known is not None:  # Else ended meanwhile.
                 self.open[position] = known._replace(
                     check_count=known.check_count + 1, next_check_unix_ms=check.next_unix_ms
                 )
@@ -103,10 +103,10 @@ class TransactionsPart:
         return None
 
     def forget_topic(self, name: str) -> None:
-        """Its half messages stay: whoever commits them is told that the topic is gone."""
+        """Keep half messages of the topic: their commit is refused, since the topic is gone."""
 
     def forget_group(self, name: str) -> None:
-        """Groups of producers are others than those of consumers."""
+        """Do nothing: groups of producers are not those of consumers."""
 
     def content(self) -> PartContent:
         """Return all of it; rows never change, so only the lists are copied."""
