@@ -68,7 +68,7 @@ def _unix_ms() -> int:
 
 
 class Broker:
-    """One per node."""
+    """The face of all parts of the broker. One per node."""
 
     def __init__(
         self,

@@ -19,7 +19,7 @@ _HEADER: Final = re.compile(
 
 
 class Access:
-    """One per gateway."""
+    """The access keys and the check of a call's signature. One per gateway."""
 
     def __init__(self, secrets: Mapping[str, str]) -> None:
         """Take the secret of each access key; without any every client may call."""

@@ -44,7 +44,7 @@ class Client:
 
 
 class Clients:
-    """One per gateway."""
+    """The table of clients. One per gateway."""
 
     def __init__(self) -> None:
         self._clients: OrderedDict[str, Client] = OrderedDict()

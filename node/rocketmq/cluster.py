@@ -42,7 +42,7 @@ class Share(NamedTuple):
     queue_count: int
     permission: int
     message_type: str
-    """MIXED for a topic of another group: the node there refuses what it does not take."""
+    """MIXED for a topic of another group: the node there refuses messages of other types."""
     places: tuple[Place, ...]
     """Nodes that are up, as far as is known, by number."""
 
@@ -58,7 +58,7 @@ HERE: Final = Leader(True, "")
 
 
 class Cluster:
-    """One per gateway."""
+    """The gateway's view of leaders and topics. One per gateway."""
 
     def __init__(
         self,

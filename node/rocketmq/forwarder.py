@@ -82,7 +82,7 @@ class Call(NamedTuple):
 
 
 class Forwarding:
-    """One per gateway."""
+    """Forwards calls over one connection to each node. One per gateway."""
 
     def __init__(self, cluster: Cluster, credentials: grpc.ChannelCredentials | None) -> None:
         self._cluster = cluster

@@ -51,7 +51,7 @@ _PERMISSIONS: Final = {
 
 
 class Routes:
-    """One per gateway."""
+    """Answers calls for routes and assignments. One per gateway."""
 
     def __init__(self, cluster: Cluster, *, lists_others: bool = True) -> None:
         """With `lists_others` a broker has the addresses of its group, for clients that take them.

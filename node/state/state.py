@@ -73,7 +73,7 @@ class Member(NamedTuple):
 
 
 class Producer:
-    """The past of one idempotent producer."""
+    """The last batches of one idempotent producer."""
 
     __slots__ = ("frozen_positions", "last_sequence", "positions")
 

@@ -49,7 +49,7 @@ class Rider(NamedTuple):
     moves_stored: bool = False
     """Whether the records were stored before: they may have grown beyond what clients may send."""
     describe: Callable[[AppendResponse, Committed], None] = _add_nothing
-    """Adds to the receipt what is special about the batch."""
+    """Adds the feature's fields to the receipt."""
 
 
 NO_RIDER: Final = Rider()

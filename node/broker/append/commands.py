@@ -32,7 +32,7 @@ class _Pending(NamedTuple):
 
 
 class Commands:
-    """One per broker."""
+    """The commands under way and their callers. One per broker."""
 
     def __init__(self, context: Context) -> None:
         self._context: Final = context

@@ -22,7 +22,7 @@ from quorumlog.pb.state_pb2 import Command
 
 
 class Incarnations:
-    """One per broker. Claims under way are of one term: see `end`."""
+    """Claims and checks of names. One per broker. Claims under way are of one term: see `end`."""
 
     def __init__(self, context: Context, own_appends: OwnAppends) -> None:
         self._context: Final = context

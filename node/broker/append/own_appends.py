@@ -36,7 +36,7 @@ class Written(NamedTuple):
 
 
 class OwnAppends:
-    """One per broker."""
+    """Writes the broker's own entries, within limits. One per broker."""
 
     def __init__(self, context: Context) -> None:
         self._context: Final = context

@@ -1,6 +1,6 @@
 """Appends: from a client's batch to its receipt.
 
-Owns the checks of a batch, the bounds of what is under way, and what each caller is told. Must not
+Owns the checks of a batch, the bounds of what is under way, and the answer to each caller. Must not
 know how entries are replicated. There is no task and no coroutine per batch: an append is one
 object that the driver's future calls back. Above the bounds appends are parked, first come first
 served, so that the batches of a producer stay in order.
@@ -152,7 +152,7 @@ class _Append:
 
 
 class Produce:
-    """One per broker."""
+    """The appends under way and those parked. One per broker."""
 
     def __init__(
         self,

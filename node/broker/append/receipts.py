@@ -24,7 +24,7 @@ QueueRanges = Mapping[tuple[bytes, int], tuple[int, int]]
 
 
 class Receipts:
-    """One per broker."""
+    """Makes receipts. One per broker."""
 
     def __init__(self, context: Context) -> None:
         self._context = context

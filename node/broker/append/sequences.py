@@ -32,7 +32,7 @@ class InFlight(Generic[_Append]):
 
 
 class Sequences(Generic[_Append]):
-    """One per broker."""
+    """The batches under way of all idempotent producers. One per broker."""
 
     def __init__(self, context: Context) -> None:
         self._context = context

@@ -21,7 +21,7 @@ class TopicSizes(NamedTuple):
 
 
 class Sizes:
-    """One per broker."""
+    """Counts acknowledged records by topic and size. One per broker."""
 
     def __init__(self, topic_count_max: int) -> None:
         self._topic_count_max = topic_count_max

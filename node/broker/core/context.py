@@ -76,7 +76,7 @@ def entries(log: Ledger, *, is_flush_sync: bool) -> LogKind:
 
 
 class Context:
-    """One per broker."""
+    """The objects and checks that all parts share. One per broker."""
 
     def __init__(
         self,

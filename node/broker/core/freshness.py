@@ -18,7 +18,7 @@ _LEADER: Final = (common_pb2.CONSISTENCY_UNSPECIFIED, common_pb2.CONSISTENCY_LEA
 
 
 class Freshness:
-    """One per broker."""
+    """Lets a read wait until this replica is as fresh as promised. One per broker."""
 
     def __init__(self, context: Context, waits: Waits) -> None:
         self._context: Final = context

@@ -29,7 +29,7 @@ class Moves(NamedTuple):
 
 
 class OffsetMoves:
-    """One per broker. Belongs to the loop's thread."""
+    """Counts the moves of commands under way. One per broker. Belongs to the loop's thread."""
 
     def __init__(self) -> None:
         self.offsets: Counter[OffsetKey] = Counter()

@@ -17,7 +17,7 @@ QueueKey = tuple[bytes, int]
 
 
 class Waits:
-    """One per broker."""
+    """The waiting readers by queue and by index. One per broker."""
 
     def __init__(self, context: Context) -> None:
         self._context: Final = context

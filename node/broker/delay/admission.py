@@ -48,7 +48,7 @@ class _Batch(NamedTuple):
 
 
 class Admission:
-    """One per broker."""
+    """Rewrites and appends batches with delayed messages. One per broker."""
 
     def __init__(self, context: Context, produce: Produce, unix_ms: Callable[[], int]) -> None:
         self._context: Final = context

@@ -31,7 +31,7 @@ from store.record.message import Message, parse_message_id
 
 
 class Delay:
-    """One per broker."""
+    """The calls about delayed messages. One per broker."""
 
     def __init__(
         self,

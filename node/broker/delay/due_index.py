@@ -34,7 +34,7 @@ class Due(NamedTuple):
 
 
 class DueIndex:
-    """One per leadership."""
+    """A heap of near due times, and slots of later ones. One per leadership."""
 
     def __init__(self) -> None:
         self.count = 0

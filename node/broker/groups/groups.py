@@ -55,7 +55,7 @@ _OFFSET_MAX: Final = (1 << 63) - 1
 
 
 class Groups:
-    """One per broker."""
+    """The calls about consumer groups. One per broker."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class Groups:
     # --- Offsets ---
 
     async def commit_offsets(self, request: CommitOffsetsRequest) -> CommitOffsetsResponse:
-        """Store offsets, all or none; the first commit makes the group.
+        """Store offsets, all or none; the first commit creates the group.
 
         An offset may go back: that is how messages are read again. Raises UnknownTopicError,
         UnknownQueueError, BadRequestError, LimitReachedError, those of `_check_empty` only if the

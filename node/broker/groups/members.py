@@ -34,7 +34,7 @@ class _Group:
 
 
 class Members:
-    """One per broker. Everything is forgotten when the term changes."""
+    """The members of all groups. One per broker. All are forgotten when the term changes."""
 
     def __init__(self, context: Context) -> None:
         self._context: Final = context

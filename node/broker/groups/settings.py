@@ -18,7 +18,7 @@ from store.record.message import check_topic
 
 
 class GroupSettingsCalls:
-    """One per broker."""
+    """The two calls about settings. One per broker."""
 
     def __init__(self, context: Context, commands: Commands) -> None:
         self._context: Final = context

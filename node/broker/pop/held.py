@@ -24,7 +24,7 @@ _log: Final = structlog.get_logger(component="pop")
 
 
 class HeldQueues:
-    """One per broker. At most one for each queue that there is. Belongs to the loop's thread."""
+    """The held queues, each at most once. One per broker. Belongs to the loop's thread."""
 
     def __init__(self, context: Context, lines: Lines) -> None:
         """`context` has damage repaired; `lines` wakes receives when a queue is free again."""

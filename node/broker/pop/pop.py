@@ -54,7 +54,7 @@ class PopStats(NamedTuple):
 
 
 class Pop:
-    """One per broker. Is a LeaderWork."""
+    """The calls of pop, and its LeaderWork. One per broker."""
 
     def __init__(
         self,

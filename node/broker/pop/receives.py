@@ -62,7 +62,7 @@ class _Taken(NamedTuple):
 
 
 class Receives:
-    """One per broker."""
+    """Answers receives. One per broker."""
 
     def __init__(self, shared: PopShared) -> None:
         self._shared: Final = shared
@@ -360,8 +360,8 @@ class Receives:
     def _next_generation(self) -> int:
         """Return a number that no delivery had: microseconds, pushed on if need be.
 
-        It grows within the state, and a master that lost the end of its log gives out others than
-        the one before it.
+        It grows within the state, and a new master that lacks the end of the old one's log uses
+        other numbers than the old one.
         """
         known = max(self._last_generation, self._shared.part.last_generation)
         self._last_generation = max(known + 1, self._shared.unix_ms() * 1_000)

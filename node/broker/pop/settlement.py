@@ -35,7 +35,7 @@ _NOT_IN_FLIGHT: Final = "its message is not in flight"
 
 
 class Settling:
-    """One per broker."""
+    """Answers calls that name receipt handles. One per broker."""
 
     def __init__(self, shared: PopShared, dead_letters: DeadLetters) -> None:
         self._shared: Final = shared

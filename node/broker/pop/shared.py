@@ -28,7 +28,7 @@ EXPECTED: Final = (NodeError, RaftError, StoreError)
 
 
 class PopShared:
-    """One per broker."""
+    """The objects that the calls of pop share. One per broker."""
 
     def __init__(
         self,

@@ -109,7 +109,7 @@ class Choice:
 
 
 class Taking:
-    """Chooses. One per broker."""
+    """Chooses messages for receives. One per broker."""
 
     def __init__(self, store: Reads, limits: Limits) -> None:
         self._store: Final = store

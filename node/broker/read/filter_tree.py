@@ -1,7 +1,7 @@
 """A property filter as a tree that decides about the properties of one message.
 
 Owns the meaning, which is SQL's with three values: a property that a message does not have is NULL,
-a comparison with it is unknown, and only what is true matches. Must not know how a filter is
+a comparison with it is unknown, and only a true filter matches. Must not know how a filter is
 written (`filter_language`), nor records.
 """
 

@@ -43,7 +43,7 @@ _OUTCOMES: Final[dict[int, str]] = {
 
 
 class Lookup:
-    """One per broker."""
+    """The calls about one message's trace and a topic's sizes. One per broker."""
 
     def __init__(
         self, context: Context, freshness: Freshness, sizes: Sizes, unix_ms: Callable[[], int]

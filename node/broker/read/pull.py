@@ -47,7 +47,7 @@ class _Reader(NamedTuple):
 
 
 class Pulls:
-    """One per broker."""
+    """Answers pulls and tails. One per broker."""
 
     def __init__(self, context: Context, waits: Waits, freshness: Freshness) -> None:
         self._context: Final = context

@@ -27,7 +27,7 @@ _AT_ONCE: Final = 64  # Queues looked at before other tasks get their turn: abou
 
 
 class Queries:
-    """One per broker."""
+    """Answers queries. One per broker."""
 
     def __init__(self, context: Context, freshness: Freshness) -> None:
         self._context: Final = context

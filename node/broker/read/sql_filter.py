@@ -20,7 +20,7 @@ class SqlFilter:
         self._node: Final = parse(text)
 
     def keep(self, data: bytes) -> tuple[bytes, int]:
-        """Return the matching ones of the records that lie back to back in `data`, and how many."""
+        """Return the matching records of those that lie back to back in `data`, and their count."""
         parts: list[bytes] = []
         view, at = memoryview(data), 0
         while at < len(data):

@@ -26,7 +26,7 @@ class TagFilter:
         """Hashes of the tags, as the consume queue has them."""
 
     def keep(self, data: bytes) -> tuple[bytes, int]:
-        """Return the matching ones of the records that lie back to back in `data`, and how many."""
+        """Return the matching records of those that lie back to back in `data`, and their count."""
         parts: list[bytes] = []
         at, lo, count, is_all = 0, 0, 0, True
         while at < len(data):

@@ -34,7 +34,7 @@ _LIST_COUNT: Final = 64
 
 
 class DeadLetters:
-    """One per broker."""
+    """The calls about dead letters. One per broker."""
 
     def __init__(self, context: Context, produce: Produce, own_appends: OwnAppends) -> None:
         self._context: Final = context

@@ -51,7 +51,7 @@ QUEUE: Final = 0
 
 
 class Retry:
-    """One per broker."""
+    """The call that gives messages back. One per broker."""
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class Retry:
             raise BadRequestError("delay_ms", f"at most {longest_ms}", str(message.delay_ms))
         return read_record(context, topic, message.queue_id, message.offset)
 
-    # --- What an entry needs ---
+    # --- The parts of an entry ---
 
     def _rider(
         self,

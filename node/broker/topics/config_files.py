@@ -27,7 +27,7 @@ _SHOWN_MAX: Final = 1_000  # Limit of one answer and kind; an operator corrects 
 
 
 class ConfigFiles:
-    """One per broker."""
+    """The calls about RocketMQ's files. One per broker."""
 
     def __init__(self, context: Context, own_appends: OwnAppends) -> None:
         self._context: Final = context

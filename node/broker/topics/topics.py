@@ -39,7 +39,7 @@ _AT_ONCE: Final = 16  # Queues described before other tasks get their turn: abou
 
 
 class Topics:
-    """One per broker."""
+    """The calls about topics. One per broker."""
 
     def __init__(self, context: Context, commands: Commands) -> None:
         self._context: Final = context

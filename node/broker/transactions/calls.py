@@ -50,7 +50,7 @@ _MARK_SIZE_BYTES: Final = 512
 
 
 class TransactionCalls:
-    """One per broker."""
+    """The calls about transactions. One per broker."""
 
     def __init__(
         self,

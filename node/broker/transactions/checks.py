@@ -37,7 +37,7 @@ _ENDED: Final = (TransactionEndedError, UnknownTransactionError)
 
 
 class Checks:
-    """One per broker; a LeaderWork."""
+    """The task that asks and gives up. One per broker; a LeaderWork."""
 
     def __init__(
         self, context: Context, own_appends: OwnAppends, ends: Ends, unix_ms: Callable[[], int]
@@ -73,7 +73,7 @@ class Checks:
         self._ends.forget()
         self.producers.end()
 
-    # --- What happens ---
+    # --- Events ---
 
     def on_begun(self, position: int) -> None:
         """Note when to ask about a transaction that was begun."""

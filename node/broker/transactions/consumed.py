@@ -64,7 +64,7 @@ class _Entry:
 
 
 class Consumed:
-    """One per broker. Offsets under way are of one term: see `end`."""
+    """The offsets that entries under way store under a condition, of one term: see `end`."""
 
     def __init__(self, context: Context, produce: Produce, own_appends: OwnAppends) -> None:
         self._context: Final = context

@@ -48,7 +48,7 @@ class Planned:
 
 
 class Producers:
-    """One per broker."""
+    """The connected producers and their questions. One per broker."""
 
     def __init__(self, context: Context, on_come: Callable[[str], None]) -> None:
         """`on_come` is called with the group of a producer that has connected."""

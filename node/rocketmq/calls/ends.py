@@ -61,7 +61,7 @@ class _Check(NamedTuple):
 
 
 class Ending:
-    """One per gateway."""
+    """The calls that end, and the subscriptions to questions. One per gateway."""
 
     def __init__(
         self, cluster: Cluster, clients: Clients, broker: Ends, forwarding: Forwarding

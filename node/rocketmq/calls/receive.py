@@ -42,7 +42,7 @@ class Pops(Protocol):
 
 
 class Receiving:
-    """One per gateway."""
+    """Answers receives and their follow-ups. One per gateway."""
 
     def __init__(self, cluster: Cluster, broker: Pops, renewals: Renewals) -> None:
         self._cluster = cluster

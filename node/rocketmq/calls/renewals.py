@@ -51,7 +51,7 @@ class _Held(NamedTuple):
 
 
 class Renewals:
-    """One per gateway."""
+    """The messages that are renewed, and their rounds. One per gateway."""
 
     def __init__(self, clients: Clients, broker: Invisible) -> None:
         self._clients = clients

@@ -42,7 +42,7 @@ def body_size_bytes_max(context: Context, batch_size_bytes_max: int) -> int:
 
 
 class Sending:
-    """One per gateway."""
+    """Answers SendMessage. One per gateway."""
 
     def __init__(
         self,

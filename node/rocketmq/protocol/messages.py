@@ -270,7 +270,7 @@ def from_record(record: Record, topic: str) -> Message:
 
 
 def _stored_type(name: str) -> MessageType:
-    """Return the type that a record names; NORMAL for a record of another producer."""
+    """Return the type that a record names; NORMAL for any other name."""
     return _TYPES.get(name, MessageType.NORMAL)
 
 

@@ -17,7 +17,7 @@ Runs = list[tuple[int, int]]
 
 
 class GoneOffsets:
-    """One per queue."""
+    """The set of one queue."""
 
     __slots__ = ("_chunks", "_frozen", "_full_his", "_full_los", "count", "floor")
 

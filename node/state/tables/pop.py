@@ -263,7 +263,7 @@ class PopPart:
             if item is not None and item.generation == generation:
                 yield key, offset, item
 
-    # --- What else changes it ---
+    # --- Other changes ---
 
     def reset(self, group: str, queues: Iterable[tuple[str, int]]) -> None:
         """Forget messages in flight of these queues: other offsets were stored for the group.
