@@ -1,7 +1,7 @@
 """Clients of this node: their identity, and the stream on which the node can send them commands.
 
-Owns the table and its bounds. Nothing here is needed to serve a call: clients call before they have
-introduced themselves, and some do not for minutes after a node was restarted (protocol 3, 5.2).
+Owns the table and its bounds. No call needs it: clients call before they have introduced
+themselves, and some do not for minutes after a node was restarted (protocol 3, 5.2).
 """
 
 import asyncio

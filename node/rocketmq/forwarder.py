@@ -65,8 +65,8 @@ LED_ELSEWHERE: Final[tuple[type[NodeError], ...]] = (
     ShuttingDownError,
     TransferringError,
 )
-"""Errors of a node whose leadership begins or ends just then. Nothing happened, and soon a leader
-can take the call."""
+"""Errors of a node whose leadership begins or ends just then. The call changed nothing, and soon a
+leader can take it."""
 _PASSED_ON: Final = ("authorization", "x-mq-")
 
 

@@ -38,8 +38,8 @@ class Rider(NamedTuple):
     check: Callable[[Prepared], None] = _accept
     """Checks the batch when its place is known and nothing is written; raises to refuse it.
 
-    It is called in the order in which batches enter the log, so what it compares with the state and
-    with what is under way holds when the batch is applied.
+    Called in the order in which batches enter the log, so what it compares with the state and with
+    what is under way holds when the batch is applied.
     """
     on_decided: Callable[[Committed | None], None] = _ignore
     """Called once after a `check` that passed: with None if the batch is not known to be applied.

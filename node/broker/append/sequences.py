@@ -1,9 +1,9 @@
 """Idempotence: the batch of a producer that may come next, and those that are known already.
 
-Owns the rule (design 7): sequences of a producer are 0, 1, 2... without a gap; what is committed is
-in the replicated state, what is under way is here. Must not know how a batch is written. What is
-under way belongs to one term: the leader of the next one has applied all that survived of it before
-it answers, so nothing older counts any more.
+Owns the rule (design 7): sequences of a producer are 0, 1, 2... without a gap; committed batches
+are in the replicated state, batches under way here. Must not know how a batch is written. A batch
+under way belongs to one term: the leader of the next one has applied all batches that survived
+before it answers, so older ones do not count any more.
 """
 
 from typing import Final, Generic, TypeVar

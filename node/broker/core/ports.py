@@ -69,7 +69,7 @@ class BrokerDriver(Protocol):
 OtherGroups = Callable[[Iterable[str]], Iterable[GroupRoute]]
 """Returns the other groups of the cluster and their shares of these topics, by group name.
 
-It does not wait: what is not known is left out.
+The call does not wait: everything unknown is left out.
 """
 
 

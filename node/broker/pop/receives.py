@@ -340,7 +340,7 @@ class Receives:
         try:
             await work
         except EXPECTED:
-            return  # Nothing was taken; or, if that is unknown, it stays invisible.
+            return  # Not taken, or the outcome is unknown: then they stay invisible.
         hide = PopHide(group=take.group, topic=take.topic, visible_unix_ms=self._shared.unix_ms())
         for queue in take.queues:
             for offset in (*queue.again_offsets, *queue.offsets):
@@ -360,8 +360,8 @@ class Receives:
     def _next_generation(self) -> int:
         """Return a number that no delivery had: microseconds, pushed on if need be.
 
-        It grows within the state, and a new master that lacks the end of the old one's log uses
-        other numbers than the old one.
+        The number grows within the state, and a new master that lacks the end of the old
+        one's log uses other numbers than the old one.
         """
         known = max(self._last_generation, self._shared.part.last_generation)
         self._last_generation = max(known + 1, self._shared.unix_ms() * 1_000)

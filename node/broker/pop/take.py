@@ -211,7 +211,7 @@ class Taking:
             elif result.min_offset > first:
                 choice.gone.append(due[at])
                 at += 1
-            else:  # The queue ends before it, after a reset meanwhile. It stays in flight.
+            else:  # The queue ends before it, after a reset: it stays in flight.
                 return
 
     def read(self, key: WindowKey, offset: int, count: int) -> PullResult:

@@ -1,9 +1,9 @@
 """Pop work that this leader has under way and the state does not show yet; of one term.
 
 Owns two notes: windows with messages that are being taken or moved, and messages that are being
-acknowledged or hidden. They only keep the leader from useless or doubtful work: a command that
+acknowledged or hidden. The notes only keep the leader from useless or doubtful work: a command that
 comes too late changes nothing (`node.state.tables.pop`). A move to the dead letters is the
-exception, it leaves a record behind, so nothing else may be under way for its messages.
+exception: its record stays in the log, so nothing else may be under way for its messages.
 """
 
 from collections import Counter

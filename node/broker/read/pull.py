@@ -162,7 +162,7 @@ class Pulls:
                     result = result._replace(status=status, data=data, record_count=count)
             self.records_total += result.record_count
             self.size_bytes_total += len(result.data)
-        elif result.max_offset == 0:  # Nothing was ever put into this queue.
+        elif result.max_offset == 0:  # The queue never had a message.
             status = PullStatus.OFFSET_OVERFLOW_BADLY if offset else PullStatus.OFFSET_OVERFLOW_ONE
             result = PullResult(status, 0, 0, 0)
         return result

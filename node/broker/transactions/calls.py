@@ -84,7 +84,7 @@ class TransactionCalls:
     def append(self, request: AppendRequest) -> "asyncio.Future[AppendResponse]":
         """Store half messages; the position in the receipt names the transaction.
 
-        Nothing is raised here: the future fails, as that of `Produce.append`.
+        No error is raised here: the future fails, as that of `Produce.append`.
         """
         try:
             halves, rider = self._halves(request)

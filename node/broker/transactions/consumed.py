@@ -79,7 +79,7 @@ class Consumed:
     def append(self, request: AppendRequest) -> "asyncio.Future[AppendResponse]":
         """Store a batch and the offsets behind it, or neither.
 
-        Nothing is raised here: the future fails, as that of `Produce.append`, and with
+        No error is raised here: the future fails, as that of `Produce.append`, and with
         OffsetConflictError when another consumer has moved an offset.
         """
         try:

@@ -50,7 +50,7 @@ _CODES: Final = {
 class RefusedError(Exception):
     """A call was refused, with the code of the client's protocol.
 
-    Nothing happened, unless the code says that this is not known.
+    The call changed nothing, unless the code says that its outcome is unknown.
     """
 
     def __init__(self, code: Code, message: str) -> None:

@@ -2,9 +2,9 @@
 
 Owns one set of offsets for each queue that holds delayed messages; must not know what is in them,
 or when it is due. A message is held from the entry that puts it into such a queue until an entry
-that records here that it is taken: delivered, by the same entry, or cancelled. Nothing is inferred
-from times, so neither clocks that differ nor messages that overtake each other lose or double one.
-In the checkpoint it is `delayOffset.json`: RocketMQ's table of the levels, and ours beside it.
+that records here that it is taken: delivered, by the same entry, or cancelled. Times decide nothing
+here, so neither clocks that differ nor messages that overtake each other lose or double one. In the
+checkpoint it is `delayOffset.json`: RocketMQ's table of the levels, and ours beside it.
 """
 
 from collections import OrderedDict

@@ -1,9 +1,9 @@
 """Messages that consumer groups have in flight by pop: until when, and how often given out.
 
 Owns the windows and what commands do to them; must not know a clock, the log, or waiting receives.
-There is one window for each (group, topic, queue) with something in flight. It begins at the
-group's stored offset, so a window with nothing in flight is that offset alone and is not held here:
-a thousand idle groups cost nothing. A delivery is named by its generation, which grows with each
+There is one window for each (group, topic, queue) with something in flight. A window begins at the
+group's stored offset, so one with nothing in flight is that offset alone and is not held here: a
+thousand idle groups cost nothing. A delivery is named by its generation, which grows with each
 take; a command with an older one is passed over, so everything that the leader could not know when
 it wrote a command is decided here, once, on all replicas. Source: storage-formats 8.11. Deviation:
 state of the log, instead of checkpoints and acks that a timer sorts out.
@@ -76,7 +76,7 @@ class PopPart:
         self.version = image.version
         self.windows: Final[dict[WindowKey, Window]] = {}
         self._rows: PartContent = {}
-        """Copies for images, restored ones included. They are replaced, never changed."""
+        """Copies for images, restored ones included. Rows are replaced, never changed."""
         self._changed: set[WindowKey] = set()
         """Windows whose copy is older than they are."""
         self.in_flight_count = 0
