@@ -39,7 +39,7 @@ _FILE_PARTS: Final = tuple(kind for kind in PARTS if kind.file_name)
 
 class CheckpointDamagedError(CorruptionError):
     """A file of the checkpoint is missing, or differs from what was written: damage of the disk. An
-    undamaged file that this version cannot read is a plain CorruptionError."""
+    undamaged file that this version cannot read raises a plain CorruptionError."""
 
     def __str__(self) -> str:
         return (

@@ -51,7 +51,7 @@ class Incarnations:
         )
 
     async def _write(self, name: str) -> ClaimProducerResponse:
-        """Claim the next number. No claim gets between this one and the log."""
+        """Claim the next number: from reading the last one to the log no other task runs."""
         self._check_room(name)
         number = self._last(name) + 1
         command = Command(claim_producer=Command.ClaimProducer(name=name, number=number))

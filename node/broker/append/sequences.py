@@ -72,7 +72,7 @@ class Sequences(Generic[_Append]):
         return len(self._context.state.producers) >= self._context.limits.producer_count_max
 
     def check_room(self, producer_id: int) -> None:
-        """Raise BusyError if the window is full: it could not tell later repetitions."""
+        """Raise BusyError for more batches under way than the window can tell duplicates of."""
         flight = self._flight(producer_id)
         limit = self._context.limits.producer_window_count
         if flight is not None and len(flight.appends) >= limit:

@@ -1,7 +1,7 @@
 """Makes one entry of messages that are due: records for their own topics, and the command for it.
 
-Owns where a message goes, also one whose target is gone. Must not know the log's way of writing, or
-when. A topic that was deleted, or takes no messages any more, loses nothing: the message goes to
+Owns where a message goes, also one whose target is gone. Must not know how or when an entry is
+written. A topic that was deleted, or takes no messages any more, loses nothing: the message goes to
 `rmq_sys_undeliverable` and keeps its target in its properties.
 """
 

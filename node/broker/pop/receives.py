@@ -214,7 +214,7 @@ class Receives:
             if is_begun and (is_enough or shared.held.has(receive.topic, queue_id)):
                 continue  # Else its present end is where the group begins.
             if shared.under_way.has_window(key):
-                is_busy = True  # The end of that take offers it to us.
+                is_busy = True  # The end of that take offers the queue.
                 continue
             choice = self._chosen(key, wish, left_count, left_bytes, room_count, left_effort)
             if choice is None:

@@ -40,7 +40,7 @@ _T = TypeVar("_T")
 
 
 class Ends:
-    """Ends transactions, each once at a time. One per broker."""
+    """Ends transactions, and knows those under way. One per broker."""
 
     def __init__(
         self, context: Context, own_appends: OwnAppends, unix_ms: Callable[[], int]
