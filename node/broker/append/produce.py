@@ -310,7 +310,7 @@ class Produce:
             self._unpark(append)
 
     def _resume_one(self, append: _Append) -> bool:
-        """Propose a parked batch, or fail it; return False if it has to stay parked."""
+        """Propose a parked batch, or fail it; return whether it need not stay parked."""
         try:
             if append.producer_id and self._is_known(append):
                 _cancel(append.timer)
@@ -331,7 +331,10 @@ class Produce:
     # --- Under way ---
 
     def _propose(self, append: _Append) -> bool:
-        """Hand a batch to the log; False if it is full of undecided entries. Raises Refused."""
+        """Hand a batch to the log; return whether the log took it. Raises Refused.
+
+        A log that is full of undecided entries does not take it.
+        """
         records, rider = append.records, append.rider
         if rider is not NO_RIDER:
             records += rider.commands

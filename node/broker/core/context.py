@@ -64,7 +64,7 @@ class LogKind(NamedTuple):
     """Whether batches are entries. If not, an idempotent batch has to record its size: nothing else
     in the log does."""
     why_not_local: Callable[[], NodeError | None] = lambda: None
-    """Returns the error of a node that has no readable data yet, whoever leads; None if it has."""
+    """Returns the error of a node that has no readable data yet, else None, under any leader."""
 
 
 def entries(log: Ledger, *, is_flush_sync: bool) -> LogKind:
@@ -121,7 +121,7 @@ class Context:
             raise self.with_leader(ShuttingDownError())
 
     def check_local(self) -> None:
-        """Raise unless this node may answer from its own data, whoever leads."""
+        """Raise unless this node may answer from its own data, under any leader."""
         self.check_running()
         error = self.kind.why_not_local()
         if error is not None:

@@ -1,6 +1,6 @@
 """Offsets and groups that commands under way will change, of all parts of the broker.
 
-Owns the counts; must not know how a command is written, or who asks. A part that stores offsets
+Owns the counts; must not know how a command is written, or the callers. A part that stores offsets
 under a condition (`consumed`) has to know the commands before its own in the log that are not
 applied yet: while one of them has no condition, the offset it will leave is unknown. So the ways
 into the log (`commands`, `own_appends`) note each command, and not the features that make them.

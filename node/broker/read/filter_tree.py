@@ -116,7 +116,7 @@ class NullTest:
     depth: int = 1
 
     def decide(self, properties: Properties) -> Decision:
-        """Return whether the property is missing: never None."""
+        """Whether the property is missing; never None."""
         return self.name not in properties
 
 

@@ -1,7 +1,7 @@
 """Plans an import of topics, groups and offsets: the commands it needs, and what forbids it.
 
-Owns the comparison of the files with the replicated state as a pure function; must not know who
-asks or how commands are written. Each command is tried on a copy of the state, so that every
+Owns the comparison of the files with the replicated state as a pure function; must not know the
+caller or how commands are written. Each command is tried on a copy of the state, so that every
 refusal of the state is known, by name, before anything is written. A row that is there already
 needs no command: the same files twice change nothing the second time.
 """
@@ -73,7 +73,7 @@ class Plan:
             self.skipped.append(f"{DELAYS}: how far deliveries have come is the log's own")
 
     def _try(self, command: Command, file: str, name: str) -> bool:
-        """Add a command, unless the state would refuse it."""
+        """Add a command, unless the state would refuse it; return whether it was added."""
         refusal: NodeError | None = self._state.apply_command(command, 0)
         if refusal is None:
             self.commands.append(command)
