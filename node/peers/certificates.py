@@ -2,7 +2,7 @@
 
 Owns as much of DER (X.690, RFC 5280 section 4.1) as leads to that one field: `ssl` shows it of
 authorities only, and a dependency for one number is too much. Must not judge certificates: OpenSSL
-has loaded the file before, and does.
+has done so when it loaded the file.
 """
 
 import contextlib
@@ -17,27 +17,27 @@ _UTC_TIME: Final = 0x17
 
 
 def earliest_end_unix_s(pem: str) -> int | None:
-    """Return when the first certificate in a file ends; None if there is none that can be read."""
+    """Return when the first certificate of a file ends; None if none in it can be read."""
     ends = []
     for one in _PEM.findall(pem):
-        with contextlib.suppress(ValueError, IndexError):  # A number to look at, not to start by.
+        with contextlib.suppress(ValueError, IndexError):  # No start depends on it.
             ends.append(_end_unix_s(ssl.PEM_cert_to_DER_cert(one)))
     return min(ends, default=None)
 
 
 def _end_unix_s(der: bytes) -> int:
     _, at, _ = _element(der, 0)  # Certificate.
-    _, at, _ = _element(der, at)  # What is signed of it.
+    _, at, _ = _element(der, at)  # The signed part of it.
     tag, _, hi = _element(der, at)
-    if tag == _EXPLICIT_VERSION:  # Left out by version 1.
+    if tag == _EXPLICIT_VERSION:  # Absent in version 1.
         at = hi
     for _ in range(3):  # Serial number, algorithm, issuer.
         _, _, at = _element(der, at)
     _, at, _ = _element(der, at)  # Validity.
-    _, _, at = _element(der, at)  # Its beginning.
+    _, _, at = _element(der, at)  # Start of the validity.
     tag, lo, hi = _element(der, at)
     text = der[lo:hi].decode("ascii")
-    if tag == _UTC_TIME:  # Two digits of the year, those of 1950 to 2049.
+    if tag == _UTC_TIME:  # A year of two digits, from 1950 to 2049.
         text = ("20" if text < "50" else "19") + text
     return int(datetime.strptime(f"{text}+0000", "%Y%m%d%H%M%SZ%z").timestamp())
 

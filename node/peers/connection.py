@@ -29,18 +29,18 @@ from store.files.failpoints import hit
 _JOINED_SIZE_BYTES_MAX = (
     16 << 10
 )  # Joining smaller buffers is cheaper than passing them one by one.
-_WRITTEN_SIZE_BYTES = 64 << 10  # So much is worth a system call of its own within a turn.
+_WRITTEN_SIZE_BYTES = 64 << 10  # Worth a system call of its own within a turn.
 
 
 class Side(Enum):
-    """Who opened a connection."""
+    """The side that opened a connection."""
 
     DIALLED = "dialled"
     ACCEPTED = "accepted"
 
 
 class Traffic:
-    """What went over the connections to one peer, since the start."""
+    """Frames and bytes over the connections to one peer, since the start."""
 
     __slots__ = (
         "received_frame_count",
@@ -55,7 +55,7 @@ class Traffic:
 
 
 class ConnectionOwner(Protocol):
-    """What a connection tells. The link."""
+    """Receives the events of a connection. Implemented by the link."""
 
     def on_made(self, connection: "PeerConnection") -> None:
         """The connection has a socket."""
@@ -64,23 +64,23 @@ class ConnectionOwner(Protocol):
     def on_handshake_frame(
         self, connection: "PeerConnection", kind: FrameKind, header: bytes
     ) -> None:
-        """A handshake frame came; also later, which is a violation, except for a Goodbye."""
+        """Take a handshake frame. A late one is a violation, except for a Goodbye."""
         ...
 
     def on_peer_frame(
         self, node: NodeId, kind: FrameKind, header: bytes, payload: memoryview
     ) -> None:
-        """A frame of a proven peer. Raises PeerProtocolError."""
+        """Take a frame of a proven peer. Raises PeerProtocolError."""
         ...
 
     def on_bad_bytes(
         self, connection: "PeerConnection", error: FrameError | PeerProtocolError
     ) -> None:
-        """What came breaks the protocol: close the connection."""
+        """Close the connection, since its bytes break the protocol."""
         ...
 
     def on_closed(self, connection: "PeerConnection") -> None:
-        """The connection is gone. Called once for each that was made."""
+        """Forget the connection, which is closed. Called once for each that was made."""
         ...
 
 
@@ -95,29 +95,30 @@ class PeerConnection(asyncio.BufferedProtocol):
         *,
         to: NodeId = NO_NODE,
     ) -> None:
-        """`to` is the node that is dialled; who dialled us is known after the handshake."""
+        """`to` is the node to dial; an accepted connection learns its peer in the handshake."""
         self._loop = asyncio.get_running_loop()
         self._owner, self._limits = owner, limits
         self.side, self.to = side, to
         self.info: PeerInfo | None = None
-        """The peer, from the end of the handshake on. NO frame is handed out before."""
+        """The peer, from the end of the handshake on. No frame is handed out before."""
         self.nonce: bytes | int | None = None
-        """What the other side has to sign."""
+        """The nonce that the other side has to sign."""
         self.asked: Mapping[NodeId, Known] = {}
-        """What was remembered of nodes when the other side was asked who it is."""
+        """The memory of all nodes at the moment when the other side was asked for its identity."""
         self.traffic = Traffic()
-        """Of the peer, once it is known."""
+        """Counters of the peer, once it is known."""
         self.close_code: CloseCode | None = None
-        """Why this side closed it. None: it is open, or the other side or the network did."""
+        """Why this side closed it. None while open, or if the other side or the network closed
+        it."""
         self.close_detail = ""
         self.is_heard = False
-        """Bytes came since the last look at it."""
+        """Whether bytes came since the last look."""
         self.silent_ms = 0
         self.opened: asyncio.Future[bool] = self._loop.create_future()
-        """True at the end of the handshake, False when the connection ended before it."""
+        """True at the end of the handshake, False if the connection ended before."""
         self.closed: asyncio.Future[None] = self._loop.create_future()
         self.remote = "an unknown address"
-        """Of the other end, for people."""
+        """Address of the other end, for people."""
         self._transport: asyncio.Transport | None = None
         self._cutter: asyncio.TimerHandle | None = None
         self._parser = FrameParser(
@@ -127,17 +128,17 @@ class PeerConnection(asyncio.BufferedProtocol):
         )
         self._queue: list[bytes] = []
         self._queue_size_bytes = 0
-        """Of frames sent in this turn, which the transport does not have yet."""
+        """Bytes of frames sent in this turn that the transport does not have yet."""
 
     @property
     def queued_size_bytes(self) -> int:
-        """Bytes of frames that the kernel did not take yet."""
+        """Bytes of frames that the kernel has not taken yet."""
         transport = self._transport
         waiting = transport.get_write_buffer_size() if transport is not None else 0
         return self._queue_size_bytes + waiting
 
     def open(self, info: PeerInfo, traffic: Traffic) -> None:
-        """The handshake is done: take all frames from here on."""
+        """Accept all frames from here on: the handshake is done."""
         self.info, self.traffic = info, traffic
         self._parser.set_limits(
             FRAME_SIZE_BYTES_MAX, frozenset(FrameKind), self._limits.buffer_size_bytes
@@ -146,7 +147,7 @@ class PeerConnection(asyncio.BufferedProtocol):
             self.opened.set_result(True)
 
     def send(self, kind: FrameKind, header: bytes, payload: bytes = b"") -> None:
-        """Queue a frame for this turn of the loop. The caller keeps the limit."""
+        """Queue a frame for this turn of the loop. The caller checks the limit of queued bytes."""
         if self._transport is None or self.close_code is not None:
             return
         queue = self._queue
@@ -165,20 +166,21 @@ class PeerConnection(asyncio.BufferedProtocol):
             self.write_queued()
 
     def heard(self) -> None:
-        """Bytes came since the last look. A frame may take long over a thin link: who sends it has
-        to hear meanwhile that we live, or it would give up and begin the frame anew, for ever."""
+        """Note that bytes came since the last look. A frame may take long over a thin link: its
+        sender needs a sign of life meanwhile, or it would drop the connection and begin the frame
+        anew, for ever."""
         self.is_heard, self.silent_ms = False, 0
         if self._parser.is_amid_frame:
             self.send(FrameKind.PONG, b"")
 
     def send_as_is(self, data: bytes) -> None:
-        """Queue bytes that are meant to be no frame (link_faults)."""
+        """Queue bytes that need not be a valid frame (node.peers.faults)."""
         if self._transport is not None and self.close_code is None:
             self.write_queued()
             self._transport.write(data)
 
     def close(self, code: CloseCode, detail: str, *, goodbye_too: bool) -> None:
-        """End the connection, with a last word or without. Later calls change nothing."""
+        """End the connection, with a Goodbye or without. Later calls change nothing."""
         if self.close_code is not None:
             return
         if goodbye_too:
@@ -189,39 +191,40 @@ class PeerConnection(asyncio.BufferedProtocol):
         if transport is None:
             self._resolve_opened()
         elif goodbye_too:
-            # What is queued has a moment to leave; a peer that does not read is not waited for.
+            # Queued bytes have a moment to leave; a peer that does not read is not waited for.
             self._cutter = self._loop.call_later(self._limits.close_ms_max / 1000, transport.abort)
             transport.close()
         else:
             transport.abort()
 
     def abandon(self) -> None:
-        """The loop gave the socket up while connecting, and may never say so.
+        """Finish a connection whose socket the loop gave up while connecting.
 
-        uvloop closes it without `connection_lost` when the call that connects is cancelled."""
+        uvloop closes such a socket without `connection_lost` when the connecting call is
+        cancelled."""
         self._transport = None
         if not self.closed.done():
             self._finish()
 
     def cut(self) -> None:
-        """Close the socket now, whatever waits to be sent."""
+        """Close the socket now, with whatever is still queued."""
         if self._transport is not None:
             self._transport.abort()
 
     # --- asyncio.BufferedProtocol ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        if self.closed.done():  # It was abandoned in between.
+        if self.closed.done():  # Abandoned in between.
             cast(asyncio.Transport, transport).abort()
             return
         self._transport = cast(asyncio.Transport, transport)
         name = transport.get_extra_info("peername")
         if name:
             self.remote = f"{name[0]}:{name[1]}"
-        # Else uvloop keeps small writes until the end of the turn.
+        # Otherwise uvloop keeps small writes until the end of the turn.
         self._transport.set_write_buffer_limits(high=0)
         self._owner.on_made(self)
-        if self.close_code is not None:  # Closed while TLS was still shaking hands.
+        if self.close_code is not None:  # Closed during the handshake of TLS.
             self._transport.abort()
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -245,7 +248,7 @@ class PeerConnection(asyncio.BufferedProtocol):
                 elif kind is not FrameKind.PONG:
                     assert self.info is not None, "the parser lets no other kind through"
                     self._owner.on_peer_frame(self.info.node_id, kind, header, payload)
-                # A view that somebody kept would show the bytes of later frames.
+                # A kept view would show the bytes of later frames.
                 payload.release()
                 if self._is_ended():
                     return
@@ -263,7 +266,8 @@ class PeerConnection(asyncio.BufferedProtocol):
     # --- Internals ---
 
     def _is_ended(self) -> bool:
-        """A call and not a comparison: what a frame leads to may close the connection."""
+        """Whether this side closed the connection. A method, since handling a frame may close
+        it."""
         return self.close_code is not None
 
     def _finish(self) -> None:
@@ -279,7 +283,7 @@ class PeerConnection(asyncio.BufferedProtocol):
             self.opened.set_result(False)
 
     def write_queued(self) -> None:
-        """Hand queued frames to the socket; it happens at the end of the turn in any case."""
+        """Hand queued frames to the socket now; otherwise this happens at the end of the turn."""
         queue, transport = self._queue, self._transport
         if not queue or transport is None or self.close_code is not None:
             return

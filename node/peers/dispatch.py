@@ -1,7 +1,7 @@
-"""Hands what comes from the peers to who takes it: consensus, snapshots, repair, founding.
+"""Hands frames of the peers to their receivers: consensus, snapshots, repair, founding.
 
-Owns the dispatch by kind of frame and the record of the last ones. Must not know what they say. Any
-error here but a peer's breach of protocol is a defect of this node and ends it.
+Owns the dispatch by kind of frame and the record of the last frames. Must not know what they say.
+Any error in a receiver, except a peer's breach of protocol, is a defect of this node and ends it.
 """
 
 import time
@@ -17,19 +17,19 @@ TakeFrame = Callable[[NodeId, FrameKind, bytes, memoryview], None]
 
 
 class Connections(Protocol):
-    """Who wants to know which peers can be reached."""
+    """A component that wants to know which peers can be reached."""
 
     def on_connected(self, node: NodeId, last_index: Index) -> None:
         """A peer was connected; its log ends at `last_index`."""
         ...
 
     def on_disconnected(self, node: NodeId) -> None:
-        """A connection broke, and what was under way on it may be lost."""
+        """A connection broke; frames under way on it may be lost."""
         ...
 
 
 class PeerFrames:
-    """The handler of the peer link. Frames for which nobody is there yet are dropped."""
+    """The handler of the peer link. Frames without a receiver yet are dropped."""
 
     def __init__(self, last_index: Callable[[], Index], fail_stop: FailStop) -> None:
         self._last_index, self._fail_stop = last_index, fail_stop
@@ -37,19 +37,19 @@ class PeerFrames:
         self._connections: list[Connections] = []
         self._connected: dict[NodeId, Index] = {}
         self.peer_addresses: dict[NodeId, str] = {}
-        """What connected peers say of their client service."""
+        """Addresses of the client services of connected peers, as those say."""
 
     def take(self, *kinds: FrameKind, by: TakeFrame) -> None:
-        """From now on frames of these kinds go there."""
+        """Hand frames of these kinds to `by` from now on."""
         self._takers.update(dict.fromkeys(kinds, by))
 
     def watch(self, connections: Connections) -> None:
-        """Tell about the connections there are, and about every change from now on."""
+        """Report the connections that exist, and every change from now on."""
         self._connections.append(connections)
         for node, last_index in self._connected.items():
             connections.on_connected(node, last_index)
 
-    # What the link calls.
+    # Called by the link.
 
     def on_frame(self, node: NodeId, kind: FrameKind, header: bytes, payload: memoryview) -> None:
         taker = self._takers.get(kind)
@@ -60,7 +60,7 @@ class PeerFrames:
             taker(node, kind, header, payload)
         except PeerProtocolError:
             raise
-        except Exception as error:  # noqa: BLE001 - none may be met by the event loop only.
+        except Exception as error:  # noqa: BLE001 - an error must not end at the event loop.
             self._fail_stop(error)
 
     def on_connected(self, node: NodeId, last_index: Index, address: str) -> None:

@@ -1,11 +1,11 @@
-"""Frames between nodes that are lost, doubled, late or damaged on purpose, as told by a file.
+"""Frames between nodes that are lost, doubled, late or damaged on purpose, as a file demands.
 
-Owns what happens to a frame on its way out; must not know what it says. In every build and off by
+Owns the fate of a frame on its way out; must not know what it says. In every build and off by
 default: without the variable QUORUMLOG_TEST_LINK_FAULTS nothing here runs. A TCP proxy cannot do
 this to single messages. All nodes of a cluster read the same file, so a cut of many links begins
-with one rename. It holds rules by link: `{"1>2": {"drop": 1}, "*": {"late": 0.1, "late_ms": 50}}`;
-what was done is counted beside it, in a file for each node. `{"hold 2": {"loop_ms": 900}}` holds
-the event loop of node 2 once for each new file, `lock_ms` its interpreter.
+with one rename. The file holds rules by link: `{"1>2": {"drop": 1}, "*": {"late": 0.1, "late_ms":
+50}}`; each node counts what it did in a file of its own beside it. `{"hold 2": {"loop_ms": 900}}`
+holds the event loop of node 2 once for each new file, `lock_ms` its interpreter.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ _READ_INTERVAL_S: Final = 0.05
 
 
 class LinkFaults:
-    """What one node does to what it sends. Belongs to the running event loop."""
+    """The faults of one node in the frames that it sends. Belongs to the running event loop."""
 
     def __init__(self, path: Path, node: NodeId, random: Random) -> None:
         self._path, self._node, self._random = path, node, random
@@ -41,14 +41,14 @@ class LinkFaults:
 
     @classmethod
     def from_environment(cls, node: NodeId, random: Random) -> "LinkFaults | None":
-        """Return what the environment asks for: nothing, as a rule."""
+        """Return the faults that the environment asks for; as a rule, None."""
         path = os.environ.get(ENVIRONMENT_VARIABLE)
         return cls(Path(path), node, random) if path else None
 
     def took(
         self, connection: PeerConnection, to: NodeId, kind: FrameKind, header: bytes, payload: bytes
     ) -> bool:
-        """Whether the frame's fate is decided here; else the caller sends it."""
+        """Whether the frame's fate is decided here; if not, the caller sends it."""
         if not self._rules:
             return False
         rule = self._rules.get(f"{self._node}>{to}") or self._rules.get("*")
@@ -65,7 +65,7 @@ class LinkFaults:
         if chance() < rule.get("late", 0):
             self._counts["late"] += 1
             delay_s = self._random.uniform(0, rule.get("late_ms", 0)) / 1000
-            # A copy: what it was taken from may change before it leaves.
+            # A copy: the buffer behind the payload may change before the copy leaves.
             self._loop.call_later(delay_s, connection.send, kind, header, bytes(payload))
             return True
         if chance() < rule.get("double", 0):
@@ -74,7 +74,8 @@ class LinkFaults:
         return False
 
     def harmed(self, to: NodeId, parts: list[bytes]) -> list[bytes]:
-        """Return parts of a stream as they shall leave: a stream has no frames to lose or hold."""
+        """Return parts of a stream, some with a flipped bit: a stream has no frames to lose or
+        delay."""
         rule = self._rules.get(f"{self._node}>{to}") or self._rules.get("*")
         chance = rule.get("flip", 0) if rule else 0
         return [self._flipped(part) if self._random.random() < chance else part for part in parts]
@@ -95,7 +96,7 @@ class LinkFaults:
                 hold(int(rule[name]))
 
     def stop(self) -> None:
-        """Look at the file no more."""
+        """Stop reading the file."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -105,7 +106,7 @@ class LinkFaults:
             self._told = self._counts.copy()
             temporary = self._counts_path.with_name(f"{self._counts_path.name}.tmp")
             temporary.write_text(json.dumps(self._counts), "utf-8")
-            temporary.replace(self._counts_path)  # Nobody reads half of it.
+            temporary.replace(self._counts_path)  # A reader never sees half a file.
         try:
             found = self._path.stat()
             seen = (found.st_ino, found.st_mtime_ns)

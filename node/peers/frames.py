@@ -10,10 +10,10 @@ integers are big-endian:
     u32 CRC-32          of everything before it, the length included
     raw bytes           the rest: log entries or a piece of a snapshot, which carry checksums
 
-The CRC is there because a flipped bit in an ack would be believed (fault-matrix N16); payloads are
-checked by who stores them. A type of 128 and above that is not known here is skipped: a later
-version may send such frames to anybody. An unknown type below 128 is refused: a later version sends
-those only to a peer whose handshake says that it knows them.
+The CRC is there because a flipped bit in an ack would be believed (fault-matrix N16); payloads
+carry checksums that their receiver checks. A type of 128 and above that is not known here is
+skipped: a later version may send such frames to any peer. An unknown type below 128 is refused: a
+later version sends those only to a peer whose handshake says that it knows them.
 """
 
 import struct
@@ -25,13 +25,13 @@ from typing import Final
 from node.errors.common import NodeError
 
 HEADER_SIZE_BYTES_MAX: Final = 256 << 10
-"""An append of 4096 configuration entries of a cluster of nine, the largest there can be."""
+"""Holds an append of 4096 configuration entries of a cluster of nine, the largest there can be."""
 PAYLOAD_SIZE_BYTES_MAX: Final = 4 << 20
-"""One entry of the largest size travels alone in a frame."""
+"""An entry of the largest size is alone in its frame."""
 FRAME_SIZE_BYTES_MAX: Final = PAYLOAD_SIZE_BYTES_MAX + (1 << 20)
 """Largest value of the length field that is sent or accepted."""
 HANDSHAKE_SIZE_BYTES_MAX: Final = 4 << 10
-"""The same before the peer is known: strangers cannot make this node allocate."""
+"""The largest length before the peer is known: strangers cannot make this node allocate."""
 OPTIONAL_KIND_MIN: Final = 128
 
 _PREFIX: Final = struct.Struct(">II")
@@ -39,7 +39,7 @@ _CRC: Final = struct.Struct(">I")
 _LENGTH_SIZE_BYTES: Final = 4
 _OVERHEAD_SIZE_BYTES: Final = _PREFIX.size + _CRC.size
 _LENGTH_MIN: Final = _OVERHEAD_SIZE_BYTES - _LENGTH_SIZE_BYTES
-_ROOM_SIZE_BYTES_MIN: Final = 4 << 10  # Less room than this is not worth a read.
+_ROOM_SIZE_BYTES_MIN: Final = 4 << 10  # Less room is not worth a read.
 _KEPT_SIZE_BYTES_MAX: Final = 2 << 20  # A larger buffer is given back when it is empty.
 _crc32: Final = zlib.crc32
 
@@ -55,7 +55,7 @@ class FrameKind(IntEnum):
     WELCOME = 3
     GOODBYE = 4
     PING = 5
-    """Sent into silence. No header: what is asked for is any sign of life."""
+    """Sent after silence, without a header; any bytes in return are a sign of life."""
     PONG = 6
 
     VOTE_REQUEST = 16
@@ -74,7 +74,7 @@ class FrameKind(IntEnum):
     (node.replication.foundation)."""
 
     LIVES = 128
-    """What the sender says of its own memory and remembers of others (node.replication.lives)."""
+    """The sender's own memory, and its memory of other nodes (node.replication.lives)."""
 
 
 HANDSHAKE_KINDS: Final = frozenset(
@@ -137,11 +137,12 @@ class FrameParser:
 
     @property
     def buffer_size_bytes(self) -> int:
-        """Memory held."""
+        """Size of the buffer."""
         return len(self._buffer)
 
     def buffer(self) -> memoryview:
-        """Return where the next bytes go; never empty. Ends the life of all payloads handed out."""
+        """Return where the next bytes go; never empty. Payloads handed out before become
+        invalid."""
         lo, hi = self._lo, self._hi
         size_bytes = len(self._buffer)
         if lo == hi:
@@ -163,18 +164,18 @@ class FrameParser:
 
     @property
     def is_amid_frame(self) -> bool:
-        """Part of a frame is there, and not all of it."""
+        """Whether the buffer holds a part of a frame."""
         return self._hi > self._lo
 
     def filled(self, count: int) -> None:
-        """`count` bytes were written into what `buffer` returned."""
+        """Note that `count` bytes were written into the view that `buffer` returned."""
         self._hi += count
 
     def next_frame(self) -> tuple[FrameKind, bytes, memoryview] | None:
         """Return kind, protobuf header and payload of the next whole frame; None: read more.
 
         The payload is a view into the buffer, valid until the next call of `buffer`. Raises
-        FrameError as soon as the first eight bytes tell that this is no frame.
+        FrameError as soon as the first eight bytes are invalid.
         """
         while True:
             lo = self._lo
@@ -207,7 +208,7 @@ class FrameParser:
         self._view = memoryview(self._buffer)
 
     def _needed(self) -> int:
-        """Return the size of the frame under way, as far as it is known and was found possible."""
+        """Return the size of the frame under way as its length field says, at most the limit."""
         if self._hi - self._lo < 4:
             return 8
         length: int = _CRC.unpack_from(self._buffer, self._lo)[0]

@@ -1,9 +1,9 @@
-"""The greeting of the peer link: who says what in the handshake of one connection, and when.
+"""The greeting of the peer link: the order of the handshake frames of one connection.
 
-Owns the order of the frames and who may not pass; the bytes are `node.peers.handshake`'s,
+Owns that order and the decision which peer may pass; the bytes are `node.peers.handshake`'s,
 connections and peers are the link's. A node that began with an old copy of its disk does not pass.
-It is told so in a Welcome, which it can prove, and not by the Goodbye alone: whoever hears that it
-has lost its memory gives up its vote, and must not do so on a stranger's word.
+A Welcome, whose sender is proven, tells it so, and not the Goodbye alone: a node that learns that
+it has lost its memory gives up its vote, and must not do so on a stranger's word.
 """
 
 from collections.abc import Collection
@@ -19,7 +19,7 @@ from raft.messages import NodeId
 
 
 class Greeting:
-    """The handshakes of one node."""
+    """Runs the handshakes of one node."""
 
     def __init__(self, identity: LinkIdentity, handler: LinkHandler, lives: PeerLives) -> None:
         self._identity: Final = identity
@@ -27,14 +27,14 @@ class Greeting:
         self._lives: Final = lives
 
     def challenge(self, connection: PeerConnection) -> None:
-        """Ask who dialled."""
+        """Ask the dialler for its identity."""
         connection.asked = self._lives.remembered()
         nonce, header = handshake.challenge()
         connection.nonce = nonce
         connection.send(FrameKind.CHALLENGE, header)
 
     def answer_challenge(self, connection: PeerConnection, header: bytes) -> None:
-        """Say who dials. Raises RefusedError."""
+        """Answer a Challenge with this node's identity. Raises RefusedError."""
         if connection.nonce is not None:
             raise RefusedError(CloseCode.PROTOCOL_ERROR, "a second Challenge")
         connection.asked = self._lives.remembered()
@@ -50,7 +50,7 @@ class Greeting:
     def answer_hello(
         self, connection: PeerConnection, header: bytes, peers: Collection[NodeId]
     ) -> PeerInfo:
-        """Return who dialled, and welcome it. Raises RefusedError."""
+        """Return the dialler and welcome it. Raises RefusedError."""
         if connection.info is not None or not isinstance(connection.nonce, bytes):
             raise RefusedError(CloseCode.PROTOCOL_ERROR, "a second Hello")
         nonce, info = handshake.check_hello(
@@ -72,7 +72,7 @@ class Greeting:
         return info
 
     def take_welcome(self, connection: PeerConnection, header: bytes) -> PeerInfo:
-        """Return who answered. Raises RefusedError."""
+        """Return the peer that answered. Raises RefusedError."""
         if connection.info is not None or not isinstance(connection.nonce, int):
             raise RefusedError(CloseCode.PROTOCOL_ERROR, "a Welcome without a Hello")
         info = handshake.check_welcome(

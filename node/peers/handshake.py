@@ -1,10 +1,10 @@
-"""The handshake of the peer link: who is there, is it ours, may it speak.
+"""The handshake of the peer link: identity, membership and proof of the other side.
 
 Owns the four handshake frames and every reason for a refusal, as functions over bytes; must not
 know sockets or time. The order is: the dialled side sends a Challenge, the dialler a Hello that
 signs it, the dialled side a Welcome that signs the Hello's nonce. Either side may say Goodbye with
-a code instead. Identity is compared before the proof, so that a node in the wrong cluster reads
-what is wrong; the texts repeat what the stranger said and tell nothing of ours.
+a code instead. Identity is compared before the proof, so that a node in the wrong cluster learns
+the difference; the texts repeat the stranger's words and tell nothing of this node.
 """
 
 import secrets
@@ -21,7 +21,7 @@ from raft.messages import NO_INDEX, Index, NodeId
 
 PROTOCOL: Final = 1
 NONCE_SIZE_BYTES: Final = 16
-_TEXT_SIZE_MAX: Final = 200  # Of what a peer says and we show.
+_TEXT_SIZE_MAX: Final = 200  # Characters of a peer's text that are shown.
 
 _Handshake = TypeVar("_Handshake", pb.Challenge, pb.Hello, pb.Welcome)
 
@@ -40,21 +40,21 @@ class CloseCode(StrEnum):
     WRONG_FILE_SIZE = "wrong_file_size"
     """The log files of the two have other sizes, so no position is the same in both."""
     OLD_COPY = "old_copy"
-    """The node began with an old copy of its disk: it has forgotten what it promised (D18)."""
+    """The node began with an old copy of its disk and has forgotten its promises (D18)."""
     REPLACED = "replaced"
     """The peer opened a newer connection."""
     REMOVED = "removed"
-    """The node is no peer of this one any more, or has another address."""
+    """The node is no longer a peer of this one, or has another address."""
     STOPPING = "stopping"
     PROTOCOL_ERROR = "protocol_error"
     TERM_JUMP = "term_jump"
     """A term or epoch so far ahead that no elections explain it."""
     BAD_CHECKSUM = "bad_checksum"
-    """Bytes of a proven peer changed on their way."""
+    """Bytes of a proven peer changed on the way."""
 
     # Never sent: the other side is no peer, or does not read.
     GARBAGE = "garbage"
-    """What came before the handshake is no handshake."""
+    """The bytes before the handshake are no handshake."""
     DISPLACED = "displaced"
     """Too many strangers: the oldest unfinished handshake made room."""
     TIMEOUT = "timeout"
@@ -63,7 +63,7 @@ class CloseCode(StrEnum):
     REFUSED = "refused"
     """The other side said Goodbye; its code is in the text."""
     UNREACHABLE = "unreachable"
-    """Nobody took the connection at the peer's address."""
+    """The peer's address does not accept connections."""
     LOST = "lost"
     """Closed by the other side or the network."""
 
@@ -86,7 +86,7 @@ CODES_SAID: Final = frozenset(
         CloseCode.BAD_CHECKSUM,
     }
 )
-"""Those the other side is told; without a word go strangers who spoke no handshake."""
+"""Codes that are sent in a Goodbye. A stranger without a valid handshake gets none."""
 
 
 class RefusedError(Exception):
@@ -102,32 +102,33 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LinkIdentity:
-    """Who this node is, as the handshake says it."""
+    """The identity of this node, as the handshake states it."""
 
     cluster_id: str
     group: str
     node_id: NodeId
     version: str
     address: str
-    """Of the client service, for redirects: "host:port"."""
+    """Address of the client service, for redirects: "host:port"."""
     secret: bytes = field(default=b"", repr=False)
     """Shared by the cluster; empty: peers prove nothing."""
     file_size_bytes: int = 0
-    """Of the log's files; 0: not compared."""
+    """Size of the log's files; 0: not compared."""
     checked_frames: bool = True
-    """HA link: this node can read and send a stream with checks (node.replication.ha.core.wire)."""
+    """HA link: whether this node can read and send a stream with checks
+    (node.replication.ha.core.wire)."""
 
 
 class PeerInfo(NamedTuple):
-    """What a peer said of itself."""
+    """The identity of a peer, as the peer states it."""
 
     node_id: NodeId
     version: str
     address: str
     last_index: Index
-    """Of its log when it connected."""
+    """Last index of its log when it connected."""
     checked_frames: bool = False
-    """HA link: it can read and send a stream with checks."""
+    """HA link: whether it can read and send a stream with checks."""
     lives: bytes = b""
     """See `node.replication.lives`; empty from a node that does not know it."""
 
@@ -167,7 +168,7 @@ def hello(
 def check_hello(
     identity: LinkIdentity, header: bytes, *, challenge_nonce: bytes, peers: Collection[NodeId]
 ) -> tuple[int, PeerInfo]:
-    """Return the nonce to sign and who dialled. Raises RefusedError."""
+    """Return the nonce to sign and the dialler. Raises RefusedError."""
     found = _parse(pb.Hello, header)
     if found.protocol != PROTOCOL:
         detail = f"protocol {found.protocol} is not spoken here, only {PROTOCOL}"
@@ -216,7 +217,7 @@ def welcome(
 
 
 def check_welcome(identity: LinkIdentity, header: bytes, *, to: NodeId, nonce: int) -> PeerInfo:
-    """Return who answered the Hello sent to node `to`. Raises RefusedError."""
+    """Return the peer that answered the Hello sent to node `to`. Raises RefusedError."""
     found = _parse(pb.Welcome, header)
     if found.node_id != to:
         raise RefusedError(CloseCode.WRONG_NODE, f"node {found.node_id} answered for node {to}")
@@ -232,7 +233,7 @@ def goodbye(code: CloseCode, detail: str) -> bytes:
 
 
 def read_goodbye(header: bytes) -> tuple[str, str]:
-    """Return code and text as the peer said them, shortened and printable; never raises."""
+    """Return code and text of a Goodbye, shortened and printable; never raises."""
     try:
         found = pb.Goodbye.FromString(header)
     except DecodeError:
@@ -259,7 +260,8 @@ def _info(found: pb.Hello | pb.Welcome) -> PeerInfo:
 def _check_lives(
     identity: LinkIdentity, nonce: bytes | int, sender: NodeId, found: pb.Hello | pb.Welcome
 ) -> None:
-    """A proof of its own: nodes of an earlier version sign, and check, the other fields only."""
+    """Raise RefusedError unless the proof of `lives` is right. This proof is separate, since nodes
+    of an earlier version sign and check the other fields only."""
     if not found.lives:
         return
     expected = _sign_lives(identity.secret, nonce, sender, identity.node_id, found.lives)

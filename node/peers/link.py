@@ -1,10 +1,10 @@
 """The peer link: frames between this node and each peer, over connections that heal themselves.
 
-Owns who is connected to whom: dialling, accepting, handshakes, replacement, silence, limits. Must
-not know what a frame says. Every node dials every peer, so there are up to two connections between
-two nodes: requests leave on the one this node dialled, replies on the one the peer dialled, and
-either serves for both when it is the only one. What comes before a good handshake is untrusted: it
-costs 4 KiB, ends soon, and there is little of it at a time.
+Owns the connections between nodes: dialling, accepting, handshakes, replacement, silence, limits.
+Must not know what a frame says. Every node dials every peer, so there are up to two connections
+between two nodes: requests leave on the one this node dialled, replies on the one the peer dialled,
+and either serves for both when it is the only one. Bytes before a good handshake are untrusted: a
+stranger costs 4 KiB, has limited time, and the number of strangers at a time is limited.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ REPLY_KINDS: Final = frozenset(
     {FrameKind.VOTE_REPLY, FrameKind.APPEND_REPLY, FrameKind.FETCHED_ENTRIES}
 )
 _BACKLOG: Final = 1024
-_ACCEPT_PAUSE_S: Final = 0.1  # As asyncio's own server when descriptors run out.
+_ACCEPT_PAUSE_S: Final = 0.1  # Like asyncio's own server when descriptors run out.
 _NOT_IN_TIME: Final = "the handshake was not finished in time; is TLS on at one side only?"
 _log: Final = logging.getLogger(__name__)
 
@@ -68,14 +68,14 @@ class PeerLink:
         self._accepter: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._strangers: dict[asyncio.Task[None], PeerConnection] = {}
-        """Unfinished handshakes of connections that came in, oldest first."""
+        """Unfinished handshakes of accepted connections, oldest first."""
         self._connections: set[PeerConnection] = set()
         """Every connection whose socket may be open."""
         self._closed_counts: dict[str, int] = {}
         self._accepted_count = self._accept_failure_count = 0
         self._is_stopping = False
 
-    # --- The outside ---
+    # --- Public interface ---
 
     async def start(self, host: str, port: int) -> int:
         """Listen, and dial the peers; return the port (a free one for 0). Raises OSError."""
@@ -96,9 +96,10 @@ class PeerLink:
         return int(listener.getsockname()[1])
 
     def set_peers(self, addresses: Mapping[NodeId, tuple[str, int]]) -> None:
-        """Set who the peers are and where; this node itself may be among them.
+        """Set the peers and their addresses; this node itself may be among them.
 
-        A node that is missing from now on is cut off, one with a new address dialled again."""
+        A node that is missing from now on is cut off; a node with a new address is dialled
+        again."""
         for node in [node for node in self._peers if node not in addresses]:
             peer = self._peers[node]
             self._stop_dialling(peer)
@@ -120,9 +121,9 @@ class PeerLink:
                 known.dialler = self._run(self._dial(known))
 
     def send(self, node: NodeId, kind: FrameKind, header: bytes, payload: bytes = b"") -> bool:
-        """Queue a frame for this turn of the loop.
+        """Queue a frame for this turn of the loop; return whether it was queued.
 
-        False: dropped and counted, because there is no connection or too much waits already.
+        False: dropped and counted, because there is no connection or too many bytes wait already.
         `payload` must not change until it is sent."""
         peer = self._peers.get(node)
         if peer is None:
@@ -147,14 +148,14 @@ class PeerLink:
         return True
 
     def write_queued(self) -> None:
-        """Hand all queued frames to the sockets now. For who has other work to do in this turn."""
+        """Hand all queued frames to the sockets now, before other work in this turn."""
         for peer in self._peers.values():
             for connection in (peer.dialled, peer.accepted):
                 if connection is not None:
                     connection.write_queued()
 
     async def wait_tried(self) -> None:
-        """Return once each peer was met or could not be reached, or its time is over."""
+        """Wait until each peer was met or could not be reached, at most `first_meeting_ms_max`."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.limits.first_meeting_ms_max / 1000):
                 while not all(peer.is_tried for peer in self._peers.values()):
@@ -162,7 +163,7 @@ class PeerLink:
                     await self._tried.wait()
 
     def cut_off(self, node: NodeId, code: CloseCode, detail: str) -> None:
-        """End the connections to a peer for a reason; it is dialled again."""
+        """End the connections to a peer for a reason; the peer is dialled again."""
         peer = self._peers.get(node)
         for connection in peer.connections if peer is not None else ():
             self._end(connection, code, detail)
@@ -173,12 +174,13 @@ class PeerLink:
         return peer is not None and bool(peer.dialled or peer.accepted)
 
     def queued_size_bytes(self, node: NodeId) -> int:
-        """Bytes that wait to be sent to `node`: who sends much at a time keeps this low."""
+        """Return the bytes that wait to be sent to `node`; a sender of large data keeps this
+        low."""
         peer = self._peers.get(node)
         return peer.queued_size_bytes if peer is not None else 0
 
     def stats(self) -> LinkStats:
-        """Return a picture. Not for the hot path."""
+        """Return a snapshot of the counters. Not for the hot path."""
         return LinkStats(
             tuple(peer.stats() for peer in self._peers.values()),
             len(self._strangers),
@@ -188,7 +190,7 @@ class PeerLink:
         )
 
     async def stop(self) -> None:
-        """Say Goodbye to everybody and close all sockets. The handler is not called any more."""
+        """Say Goodbye to all peers and close all sockets. The handler is not called any more."""
         self._is_stopping = True
         if self._faults is not None:
             self._faults.stop()
@@ -196,7 +198,7 @@ class PeerLink:
             peer.dialled = peer.accepted = None
         if self._accepter is not None:
             self._accepter.cancel()
-            # A task that never ran would not close the socket it was given.
+            # A task that never ran would not close the socket that it was given.
             await asyncio.sleep(0)
         tasks = list(self._tasks)
         for task in tasks:
@@ -212,12 +214,13 @@ class PeerLink:
         await asyncio.gather(*(connection.closed for connection in left))
         assert not self._connections, "a connection outlived its end"
 
-    # --- Connections that come in ---
+    # --- Accepted connections ---
 
     async def _accept(self, listener: socket.socket) -> None:
         while True:
             try:
-                # Not `sock_accept`: cancelled in the turn in which somebody comes, it loses him.
+                # Not `sock_accept`: if cancelled in the turn in which a connection arrives, it
+                # drops that connection.
                 accepted, _ = listener.accept()
             except BlockingIOError:
                 await self._wait_readable(listener)
@@ -239,7 +242,7 @@ class PeerLink:
             connection = PeerConnection(self, self.limits, Side.ACCEPTED)
             task = self._run(self._receive_stranger(accepted, connection))
             self._strangers[task] = connection
-            await asyncio.sleep(0)  # Begins the task, and lets others run while many come in.
+            await asyncio.sleep(0)  # Starts the task; others run while many connections arrive.
 
     async def _wait_readable(self, listener: socket.socket) -> None:
         readable = asyncio.Event()
@@ -250,7 +253,7 @@ class PeerLink:
             self._loop.remove_reader(listener)
 
     async def _receive_stranger(self, accepted: socket.socket, connection: PeerConnection) -> None:
-        """See a connection through its handshake, or close it."""
+        """Take an accepted connection through its handshake, or close it."""
         try:
             async with asyncio.timeout(self.limits.handshake_ms_max / 1000):
                 await self._connect(
@@ -273,7 +276,7 @@ class PeerLink:
             assert task is not None, "runs in a task"
             self._strangers.pop(task, None)
 
-    # --- Connections that go out ---
+    # --- Dialled connections ---
 
     async def _dial(self, peer: LinkPeer) -> None:
         """Keep one connection to a peer, for ever."""
@@ -284,7 +287,7 @@ class PeerLink:
             was_good = await self._dial_once(peer)
             self._note_tried(peer)
             lived_ms = (self._loop.time() - began) * 1000
-            # One that is dropped again and again right after the handshake must not be dialled
+            # A connection that drops again and again right after the handshake must not be dialled
             # faster and faster.
             if was_good and lived_ms >= limits.reconnect_ms_max:
                 pause_ms = limits.reconnect_ms_min
@@ -292,7 +295,8 @@ class PeerLink:
             pause_ms = min(2 * pause_ms, limits.reconnect_ms_max)
 
     async def _dial_once(self, peer: LinkPeer) -> bool:
-        """Connect, and return when that connection is over: whether the handshake was good."""
+        """Connect, and wait until that connection is over; return whether the handshake was
+        good."""
         host, port = peer.address
         tls = self._client_tls
         connection = PeerConnection(self, self.limits, Side.DIALLED, to=peer.node)
@@ -312,7 +316,7 @@ class PeerLink:
         except TimeoutError:
             self._end(connection, CloseCode.TIMEOUT, _NOT_IN_TIME)
             was_good = False
-        except (OSError, UnicodeError) as error:  # The latter for a name that cannot be one.
+        except (OSError, UnicodeError) as error:  # UnicodeError for an invalid host name.
             code = CloseCode.TLS if isinstance(error, ssl.SSLError) else CloseCode.UNREACHABLE
             self._end(connection, code, str(error))
             was_good = False
@@ -320,7 +324,7 @@ class PeerLink:
             self._end(connection, CloseCode.STOPPING, "no longer dialled")
             raise
         if was_good:
-            await asyncio.shield(connection.closed)  # Cancelling this task must leave it whole.
+            await asyncio.shield(connection.closed)  # Cancelling this task leaves it whole.
         return was_good
 
     def _stop_dialling(self, peer: LinkPeer) -> None:
@@ -331,7 +335,7 @@ class PeerLink:
     async def _connect(
         self, connection: PeerConnection, connecting: Coroutine[None, None, object]
     ) -> None:
-        """Wait until a socket is connected, with TLS if wanted; leave nothing behind if not."""
+        """Wait until a socket is connected, with TLS if wanted; leave nothing behind on failure."""
         try:
             await connecting
         except BaseException:
@@ -390,7 +394,7 @@ class PeerLink:
     # --- Handshake ---
 
     def _open(self, connection: PeerConnection, info: PeerInfo) -> None:
-        """The handshake is good: this is the connection to use from here on."""
+        """Use this connection from here on: its handshake was good. Raises RefusedError."""
         peer = self._peers.get(info.node_id)
         if self._is_stopping or peer is None:
             raise RefusedError(CloseCode.STOPPING, "this node stops, or does not know that peer")
@@ -416,7 +420,8 @@ class PeerLink:
     # --- The end of connections ---
 
     def _end(self, connection: PeerConnection, code: CloseCode, detail: str) -> None:
-        """Close a connection for a reason: say, count and log it. Once for each connection."""
+        """Close a connection for a reason: tell the peer, count and log it. Once for each
+        connection."""
         if connection.close_code is not None:
             return
         is_peer = connection.info is not None
@@ -453,10 +458,10 @@ class PeerLink:
             self._handler.on_connected(peer.node, left[0].info.last_index, left[0].info.address)
 
     async def _watch_silence(self) -> None:
-        """Find connections whose other end is gone without a word.
+        """Find connections whose other end is gone without a Goodbye.
 
         Counts looks, not time: after a pause of this process the peers' bytes are read before the
-        next look, so nobody is blamed for our own silence."""
+        next look, so no peer is blamed for this node's own silence."""
         look_ms = max(1, self.limits.ping_ms // 2)
         while True:
             await asyncio.sleep(look_ms / 1000)

@@ -1,7 +1,7 @@
-"""Lives as bytes: what goes with a handshake and in a frame of its own.
+"""Lives as bytes, for handshakes and for a frame of their own.
 
-Owns the mapping of `raft.lives` to protobuf and the ranges of the fields. Must not know who is
-believed.
+Owns the mapping of `raft.lives` to protobuf and the ranges of the fields. Must not judge which node
+is believed.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,20 +14,20 @@ from raft.lives import PAST_MAX, Known, Told
 from raft.messages import NO_INDEX, NO_NODE, NodeId, Standing
 
 KNOWN_LIVES_MAX: Final = 256
-"""Nodes of which a node remembers something: as many as a configuration can have."""
+"""Nodes that a node remembers: as many as a configuration can have."""
 
 NUMBER_MAX: Final = (1 << 63) - 1
 _STANDINGS: Final = {int(standing): standing for standing in Standing}
 NOTHING: Final = Told(0, 0, 0, NO_INDEX, 0, NO_INDEX, Standing.FULL, 0, 0)
-"""Of a node that is not part of a cluster yet, or of an older version."""
+"""Stands for a node that is not part of a cluster yet, or of an older version."""
 
 
 class LivesFormatError(Exception):
-    """Bytes that are no lives. The handlers of handshakes and frames make their own error of it."""
+    """Bytes that are no lives. Callers translate it into an error of the handshake or the frame."""
 
 
 def encode_lives(own: Told, known: Mapping[NodeId, Known]) -> bytes:
-    """Return the bytes of what a node says of itself and remembers of others."""
+    """Return the bytes of a node's own life and of its memory of others."""
     made = pb.Lives(
         own=pb.Life(
             life=own.life,
@@ -48,7 +48,7 @@ def encode_lives(own: Told, known: Mapping[NodeId, Known]) -> bytes:
 
 
 def decode_lives(data: bytes) -> tuple[Told, dict[NodeId, Known]]:
-    """Return what was encoded; of no bytes at all, nothing. Raises LivesFormatError."""
+    """Return the decoded lives; NOTHING for no bytes. Raises LivesFormatError."""
     if not data:
         return NOTHING, {}
     try:

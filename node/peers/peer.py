@@ -1,6 +1,6 @@
-"""What the peer link knows of one other node: address, connections, counters.
+"""The peer link's record of one other node: address, connections, counters.
 
-A record without behaviour of its own; the link moves everything in it.
+Has no behaviour of its own; the link changes everything in it.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ class LinkPeer:
     def __init__(self, node: NodeId, address: tuple[str, int]) -> None:
         self.node, self.address = node, address
         self.dialler: asyncio.Task[None] | None = None
-        """Keeps a connection to it, from the start of the link on."""
+        """Keeps one connection to the peer, from the start of the link on."""
         self.dialled: PeerConnection | None = None
         self.accepted: PeerConnection | None = None
         """Invariant: a connection in either place may be used for sending now."""
@@ -38,20 +38,20 @@ class LinkPeer:
         self.dropped_unconnected_count = self.dropped_full_count = self.handshake_count = 0
         self.last_trouble = ""
         self.is_tried = False
-        """It was met, or could not be reached, since the start of the link."""
+        """Whether the peer was met or could not be reached, since the start of the link."""
 
     @property
     def connections(self) -> list[PeerConnection]:
-        """Those that may be used, at most two."""
+        """Usable connections, at most two."""
         return [each for each in (self.dialled, self.accepted) if each is not None]
 
     @property
     def queued_size_bytes(self) -> int:
-        """Bytes that wait to be sent to it."""
+        """Bytes that wait to be sent to the peer."""
         return sum(each.queued_size_bytes for each in self.connections)
 
     def stats(self) -> PeerStats:
-        """Return a picture."""
+        """Return a snapshot of the counters."""
         connections, traffic = self.connections, self.traffic
         info = connections[0].info if connections else None
         host, port = self.address

@@ -1,8 +1,8 @@
 """Proof that a peer holds the cluster's secret: HMAC-SHA256 over named fields.
 
 Owns how fields are joined, so that no two lists of fields have the same bytes. Must not know the
-frames. It keeps strangers and replayed handshakes out; against somebody who can change what is on
-the way, use TLS.
+frames. The proof keeps strangers and replayed handshakes out; against an attacker who can change
+bytes on the way, use TLS.
 """
 
 import hashlib
@@ -28,5 +28,6 @@ def sign(secret: bytes, label: str, *fields: bytes | str | int) -> bytes:
 
 
 def is_same(proof: bytes, expected: bytes) -> bool:
-    """Compare in constant time. Two empty ones are equal: neither side has a secret."""
+    """Whether two proofs are equal, compared in constant time. Two empty ones are equal: neither
+    side has a secret."""
     return hmac.compare_digest(proof, expected)

@@ -1,6 +1,6 @@
 """TLS from three PEM files: contexts for the peer link, credentials for the gRPC services.
 
-Owns what is demanded of the other side; must not know the configuration file or the handshakes.
+Owns the demands on the other side; must not know the configuration file or the handshakes.
 With a CA file peers prove certificates of that CA to each other; without one a peer that dials
 trusts the system's CAs and proves nothing itself. A certificate must name the host (name or IP
 address) that peers and clients dial. Files are read when a node starts, and not again.
@@ -37,7 +37,7 @@ class TlsFiles(NamedTuple):
     """Chain of this node, its own certificate first."""
     key: Path
     ca: Path | None = None
-    """Who signs the certificates of the peers."""
+    """Authority that signs the certificates of the peers."""
 
 
 def server_context(files: TlsFiles) -> ssl.SSLContext:
@@ -57,7 +57,7 @@ def client_context(files: TlsFiles) -> ssl.SSLContext:
 
 
 def grpc_client_credentials(files: TlsFiles) -> grpc.ChannelCredentials:
-    """Return what dials the client service of another node. Raises TlsFileError."""
+    """Return credentials to dial the client service of another node. Raises TlsFileError."""
     roots = _read(files.ca) if files.ca is not None else None
     return grpc.ssl_channel_credentials(roots, _read(files.key), _read(files.certificate))
 
@@ -65,8 +65,8 @@ def grpc_client_credentials(files: TlsFiles) -> grpc.ChannelCredentials:
 def grpc_server_credentials(
     files: TlsFiles, *, require_client_certificate: bool
 ) -> grpc.ServerCredentials:
-    """Return credentials for the gRPC services. Raises TlsFileError, also for what gRPC would only
-    complain about at the first connection."""
+    """Return credentials for the gRPC services. Raises TlsFileError, also for faults that gRPC
+    would report only at the first connection."""
     server_context(files)
     ca = _read(files.ca) if files.ca is not None else None
     return grpc.ssl_server_credentials(
@@ -77,8 +77,8 @@ def grpc_server_credentials(
 
 
 def ends_unix_s(files: TlsFiles) -> dict[str, int]:
-    """Return when the first certificate of each file ends, by `certificate` and `ca`: from then on
-    new connections are refused. Raises TlsFileError."""
+    """Return when the first certificate of each file ends, in seconds since 1970, by `certificate`
+    and `ca`. New connections are refused from then on. Raises TlsFileError."""
     found = {"certificate": earliest_end_unix_s(_text(files.certificate))}
     if files.ca is not None:
         found["ca"] = earliest_end_unix_s(_text(files.ca))
@@ -89,7 +89,8 @@ def _context(files: TlsFiles, protocol: int) -> ssl.SSLContext:
     context = ssl.SSLContext(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_3  # All peers are of this project.
     try:
-        # A key with a passphrase would ask on the terminal and hang the node: give none.
+        # With a passphrase on the key, OpenSSL would ask on the terminal and hang the node: give
+        # none.
         context.load_cert_chain(files.certificate, files.key, password="")
     except (OSError, ValueError) as error:
         raise TlsFileError(f"{files.certificate}, {files.key}", str(error)) from error

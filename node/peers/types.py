@@ -1,6 +1,6 @@
-"""The seam of the peer link: who takes its frames, its limits, and the picture of its state.
+"""The port of the peer link: the receiver of its frames, its limits, and its status.
 
-Types only. The driver's side implements `LinkHandler`; everything else is told through `LinkStats`.
+Types only. The driver's side implements `LinkHandler`; `LinkStats` reports everything else.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from raft.messages import Index, NodeId
 
 
 class LinkHandler(Protocol):
-    """Takes what comes from the peers. Called on the loop's thread, never after `stop` began.
+    """Receives events of the peers. Called on the loop's thread, never after `stop` began.
 
     An exception other than PeerProtocolError is a bug: it goes to the exception handler of the
     event loop, which has to end the process.
@@ -26,12 +26,12 @@ class LinkHandler(Protocol):
         ...
 
     def on_connected(self, node: NodeId, last_index: Index, address: str) -> None:
-        """The peer can be reached. `last_index` is of its log as of now, `address` its client
-        service."""
+        """Note that the peer can be reached. `last_index` is of its log as of now, `address` its
+        client service."""
         ...
 
     def on_disconnected(self, node: NodeId) -> None:
-        """A connection broke, and frames on it may be lost. `on_connected` follows at once if
+        """Note that a connection broke; frames on it may be lost. `on_connected` follows at once if
         another one is left."""
         ...
 
@@ -41,24 +41,24 @@ class LinkHandler(Protocol):
 
 
 class PeerLives(Protocol):
-    """Tells which nodes came back on an old copy of their disk (node.replication.lives)."""
+    """Finds nodes that came back on an old copy of their disk (node.replication.lives)."""
 
     def tell(self, node: NodeId) -> bytes:
-        """Return what goes into a handshake with `node`."""
+        """Return the lives for a handshake with `node`."""
         ...
 
     def remembered(self) -> Mapping[NodeId, Known]:
-        """Return what is remembered of all nodes now, for `judge` of an answer to come."""
+        """Return what is remembered of all nodes now, to `judge` a later answer by."""
         ...
 
     def judge(self, node: NodeId, lives: bytes, asked: Mapping[NodeId, Known]) -> str:
-        """Return why `node` is not to be believed; empty if it is. `asked` is of the moment when it
-        was asked. Raises LivesFormatError."""
+        """Return why `node` is not to be believed; empty if it is. `asked` is what was remembered
+        at the moment of the question. Raises LivesFormatError."""
         ...
 
 
 class NoLives:
-    """Nobody is judged."""
+    """A `PeerLives` that believes every node."""
 
     def tell(self, node: NodeId) -> bytes:
         return b""
@@ -75,30 +75,30 @@ class LinkLimits:
     """Every limit of a link. A wrong value raises ValueError by name."""
 
     queued_size_bytes_max: int = 16 << 20
-    """Bytes waiting to be sent to one peer. Twice the byte window of the leader, so that nothing
-    is dropped while a peer reads at all."""
+    """Bytes waiting to be sent to one peer. Twice the byte window of the leader, so that no frame
+    is dropped as long as a peer reads at all."""
     handshake_count_max: int = 64
-    """Unfinished handshakes. One more makes the oldest go, so that strangers who say nothing keep
-    no peer out."""
+    """Unfinished handshakes. One more makes the oldest go, so that silent strangers keep no peer
+    out."""
     handshake_ms_max: int = 3000
-    """From the first byte of TCP to the end of the handshake, on both sides."""
+    """Time from the first byte of TCP to the end of the handshake, on both sides."""
     buffer_size_bytes: int = 256 << 10
     """Receive buffer of a peer's connection; it grows for larger frames. A stranger has 4 KiB."""
     ping_ms: int = 1000
-    """Silence on a connection after which a sign of life is asked for."""
+    """Silence on a connection after which a ping asks for a sign of life."""
     silence_ms_max: int = 4000
-    """Silence after which a connection is dropped: the peer hangs, or is gone without a word."""
+    """Silence after which a connection is dropped: the peer hangs, or ended without a Goodbye."""
     reconnect_ms_min: int = 50
     reconnect_ms_max: int = 1000
     """Pause between attempts to connect: doubled each time, and shortened by up to half at
     random."""
     first_meeting_ms_max: int = 1000
-    """How long a node that starts waits until each peer was met or could not be reached, before it
-    takes part in elections: one of them may know that its disk is an old copy."""
+    """Time that a starting node waits until each peer was met or could not be reached, before it
+    takes part in elections: a peer may know that the node's disk is an old copy."""
     close_ms_max: int = 1000
     """Time for a Goodbye to leave before the connection is cut."""
     log_interval_ms: int = 10_000
-    """One line for each kind of trouble in this time; the rest is counted."""
+    """Interval of one log line for each kind of trouble; further troubles are counted."""
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
@@ -115,7 +115,7 @@ class LinkLimits:
 
 
 class PeerStats(NamedTuple):
-    """One peer."""
+    """Counters and status of one peer."""
 
     node: NodeId
     host: str
@@ -134,7 +134,7 @@ class PeerStats(NamedTuple):
     dropped_full_count: int
     """Frames not sent because too many bytes waited already."""
     handshake_count: int
-    """Connections that were good, since the start."""
+    """Handshakes that succeeded, since the start."""
     last_trouble: str
     """Why the last connection ended or was refused; empty if none did."""
 
@@ -144,10 +144,10 @@ class LinkStats(NamedTuple):
 
     peers: tuple[PeerStats, ...]
     handshake_count: int
-    """Unfinished now, of connections that came in."""
+    """Unfinished now, of accepted connections."""
     accepted_count: int
-    """Connections that came in, since the start."""
+    """Connections accepted, since the start."""
     accept_failure_count: int
-    """Accepts that failed, as when the process is out of descriptors."""
+    """Accepts that failed, for instance because the process is out of descriptors."""
     closed_counts: Mapping[str, int]
-    """By CloseCode: connections refused, dropped or lost, since the start."""
+    """Connections refused, dropped or lost since the start, by CloseCode."""
