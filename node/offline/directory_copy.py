@@ -1,7 +1,8 @@
-"""Copies a directory that nobody uses, durably.
+"""Copies an unused directory, durably.
 
-Owns the way of its bytes, and what is no file of it; must not know what the bytes mean. A link
-would bring in what lies elsewhere, readable for somebody else, and a pipe would be waited for.
+Owns the way of its bytes, and which files are refused; must not know what the bytes mean. A link
+would bring in a file from elsewhere, possibly readable for other users, and opening a pipe would
+block.
 """
 
 import os
@@ -27,8 +28,8 @@ _KINDS: Final = {
 
 
 class StrangeFileError(NodeError):
-    """A directory that was to be copied holds something that is neither a file nor a directory.
-    Nothing of it is left where it was to be copied to."""
+    """A directory to be copied holds something that is neither a file nor a directory. Nothing is
+    left at the destination."""
 
     code, status = "node.strange_file", "FAILED_PRECONDITION"
 
@@ -44,7 +45,7 @@ class StrangeFileError(NodeError):
 
 
 def files_below(source: Path, belongs: Callable[[str], bool]) -> Iterator[tuple[str, list[str]]]:
-    """Yield each directory and the names of its files, but for what does not belong at the top.
+    """Yield each directory and the names of its files; at the top, only names that belong.
 
     Raises OSError when a directory cannot be listed, or StrangeFileError. Follows no link.
     """
@@ -67,10 +68,10 @@ def copy_directory(
     belongs: Callable[[str], bool],
     progress: Progress,
 ) -> None:
-    """Make `copy` with everything below `source`, but for what does not belong at its top.
+    """Copy everything below `source` to `copy`; at the top, only names that belong.
 
-    Durable on return, but for the name `copy` itself. Raises as `files_below`, FileSystemError,
-    StoreFullError or SyncFailedError; what is there by then is the caller's to remove.
+    Durable on return, except for the name `copy` itself. Raises as `files_below`, FileSystemError,
+    StoreFullError or SyncFailedError; the caller removes what was copied by then.
     """
     found: list[tuple[Path, Path]] = []
     for root, files in files_below(source, belongs):
@@ -92,7 +93,7 @@ def _refuse_to_guess(error: OSError) -> None:
 
 
 def _copy_file(fs: FileSystem, source: Path, copy: Path) -> Iterator[int]:
-    """Copy one file, durably; yields the sizes of its pieces."""
+    """Copy one file, durably; yield the sizes of its pieces."""
     reader = fs.open(str(source), read_only=True)
     try:
         writer = fs.open(str(copy), create=True)

@@ -1,13 +1,13 @@
 """Makes the first node of a new cluster out of a backup of any node of an old one.
 
-Owns the order: copy, check every byte, take the new identity, apply all that is there, and write
-the entry that makes this node the only voter. Must not know how a backup came about. The new
-directory appears under its name when all of it is durable, or not at all.
+Owns the order: copy, check every byte, take the new identity, apply all entries, and write the
+entry that makes this node the only voter. Must not know how a backup was made. The new directory
+appears under its name when all of it is durable, or not at all.
 
-Why one node and not all: two backups differ in their tails, and nodes that were made of both would
-hold different entries at one index of one term. So the others join with empty disks, as they would
-join any cluster, and get what this one has. Why another cluster id: nodes of the old cluster, and
-clients that know it, must not take the new one for the same (fault-matrix D18, M7).
+Why one node and not all: two backups differ in their tails, and nodes made from both would hold
+different entries at one index of one term. So the others join with empty disks, as they would join
+any cluster, and copy this one's log. Why another cluster id: nodes of the old cluster, and clients
+that know it, must not take the new one for the old (fault-matrix D18, M7).
 """
 
 import os
@@ -46,9 +46,9 @@ from store.fsck.types import Progress, Severity, no_progress
 from store.opening import REPLICA_META_NAME, SHIPPED_META_NAME
 
 WORK_SUFFIX: Final = ".restoring"
-"""Of the directory's name until all of it is there."""
-# Of a process or of a place, or not of the log. Without the boot id nothing is believed that a loss
-# of power could have taken, wherever the backup comes from.
+"""Suffix of the directory's name until it is complete."""
+# Files of a process or of a place, or not of the log. Without the boot id the opening believes
+# nothing that a loss of power could have taken, wherever the backup comes from.
 _LEFT_OUT: Final = frozenset(
     {
         LOCK_NAME,
@@ -63,7 +63,7 @@ _LEFT_OUT: Final = frozenset(
 
 
 class RestoreError(NodeError):
-    """A backup was not restored. It is as it was, and the directory is not there."""
+    """A backup was not restored. The backup is unchanged, and the new directory does not exist."""
 
     code, status = "node.restore_refused", "FAILED_PRECONDITION"
 
@@ -76,7 +76,8 @@ class RestoreError(NodeError):
 
 
 class Restored(NamedTuple):
-    """What the new directory holds. Indexes are of the old log, whose entries are all there."""
+    """The contents of the new directory. Indexes are of the old log, whose entries are all
+    there."""
 
     directory: str
     cluster_id: str
@@ -84,25 +85,25 @@ class Restored(NamedTuple):
     former_cluster_id: str
     former_node_id: int
     former_standing: str
-    """Anything but `full`: the node that was backed up knew that it may lack what was acked."""
+    """Unless `full`, the backed-up node knew that it may lack acknowledged entries."""
     first_index: Index
     last_index: Index
     last_term: Term
     topic_count: int
     group_count: int
     forgotten_node_ids: tuple[int, ...]
-    """Of the old cluster; their addresses are in the state no more."""
+    """Nodes of the old cluster; the state no longer has their addresses."""
 
 
 def restore(backup: Path, settings: Settings, progress: Progress = no_progress) -> Restored:
-    """Make `settings.directory` of a backup: a closed directory of a node, or a file system
+    """Make `settings.directory` from a backup: a closed directory of a node, or a file system
     snapshot of one. The node starts with these settings, leads alone, and takes in others.
 
     Raises RestoreError, StrangeFileError (a link, a pipe) and what `Store.open`, a check and
     `FileSystem` raise: LockedError (a process uses the backup), LayoutError, CorruptionError,
     StoreFullError, HardStateNotSavedError. Nothing is left then.
     """
-    # Without links, so that places which overlap are seen to, and a linked directory is replaced.
+    # Real paths, so that overlapping places are found and a linked directory is replaced.
     fs, target = FileSystem(), Path(os.path.realpath(settings.directory))
     backup = Path(os.path.realpath(backup))
     work = target.with_name(target.name + WORK_SUFFIX)
@@ -114,9 +115,9 @@ def restore(backup: Path, settings: Settings, progress: Progress = no_progress) 
             "restore into a cluster of the mode raft",
         )
     for _ in files_below(backup, _belongs):
-        pass  # Before anything in it is opened: a pipe would be waited for.
+        pass  # Before any file in it is opened: opening a pipe would block.
     refuse_if_locked(str(backup))
-    # Nobody is there who could wait for a file that is made ahead.
+    # No append is there to profit from a file that is made ahead.
     config = replace(settings.store_config(store_host(settings)), preallocate_file_count=0)
     _check_sizes(fs, backup, config)
     fs.make_directory(str(target.parent))
@@ -165,7 +166,7 @@ def _check_places(backup: Path, target: Path) -> None:
 
 
 def _claim(work: Path) -> None:
-    """Make the directory of the work, which nobody else may have: who fails removes it."""
+    """Make the working directory. It must not exist: a restore that fails removes it."""
     try:
         work.mkdir(DIRECTORY_MODE)
     except FileExistsError:
@@ -174,7 +175,7 @@ def _claim(work: Path) -> None:
 
 
 def _check_sizes(fs: FileSystem, backup: Path, config: StoreConfig) -> None:
-    """Before anything is copied; the sizes of derived files follow from this one."""
+    """Compare file sizes before the copy; the sizes of derived files follow from this one."""
     layout = detect(fs, str(backup), Given(container=config.container))
     found = layout.config.file_size_bytes
     if layout.source["file_size_bytes"] == "files" and found != config.file_size_bytes:
@@ -186,7 +187,7 @@ def _check_sizes(fs: FileSystem, backup: Path, config: StoreConfig) -> None:
 
 
 def _take_identity(fs: FileSystem, work: Path, settings: Settings) -> NodeRecord:
-    """Make the copy the new node's; return whose it was."""
+    """Give the copy the new node's identity; return the former one."""
     node_file = NodeFile(fs, str(work))
     former = node_file.load_any()
     if former.cluster_id == settings.cluster_id:
@@ -203,7 +204,7 @@ def _take_identity(fs: FileSystem, work: Path, settings: Settings) -> NodeRecord
 
 
 def _check_bytes(backup: Path, work: Path, config: StoreConfig, progress: Progress) -> None:
-    """Refuse damage, and build anew what the log tells. A torn tail is for the opening to cut."""
+    """Refuse damage, and rebuild what the log implies. The opening cuts a torn tail."""
     given = Given(
         container=config.container,
         file_size_bytes=config.file_size_bytes,
@@ -245,7 +246,7 @@ def _go_on_alone(
             raise _nothing_in("its log is empty")
         machine = _applied(fs, work, log)
         if machine.applied_index > last_index:
-            # New entries there would pass for those that the state has already.
+            # New entries would get indexes that the state has applied already.
             raise RestoreError(
                 "the log of the backup is not all there",
                 f"its state is of entry {machine.applied_index}, its log ends with {last_index}, "
@@ -254,8 +255,8 @@ def _go_on_alone(
             )
         known = tuple(sorted(machine.state.members))
         found, last_term = log.load().hard_state, log.store.ledger.last_term
-        # Nobody of the new cluster promised anything in a term of the old one, so the log decides:
-        # a term that somebody forged stays behind.
+        # No member of the new cluster promised anything in a term of the old one, so the log
+        # decides: a forged term stays behind.
         term = last_term + 1
         if term + 1 >= TERM_END:
             raise RestoreError(
@@ -290,9 +291,9 @@ def _nothing_in(why: str) -> RestoreError:
 
 
 def _applied(fs: FileSystem, work: Path, log: LedgerLog) -> StateMachine:
-    """Let readers see everything, and return the state at the end.
+    """Make all entries visible to readers, and return the state at the end.
 
-    What was not committed yet becomes so: nobody else is left who could know."""
+    Entries that were not committed become so: no other member is left that could object."""
     log.start_at(log.last_index)
     _, machine = open_state(fs, str(work), log, Limits())
     machine.apply(machine.applied_index + 1, log.last_index + 1)
@@ -300,7 +301,7 @@ def _applied(fs: FileSystem, work: Path, log: LedgerLog) -> StateMachine:
 
 
 def _write_end(log: LedgerLog, settings: Settings, known: tuple[int, ...], term: Term) -> None:
-    """Forget where the old nodes were, and let this one vote alone."""
+    """Remove the addresses of the old nodes, and make this node the only voter."""
     log.become_leader()
     if known:
         encoder = CommandEncoder(log.store.config.store_host)

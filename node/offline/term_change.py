@@ -1,4 +1,5 @@
-"""Lowers the term of a stopped node, as one of all nodes of its group: seal, then lower.
+"""Lowers the term of a stopped node, as a part of a change on all nodes of its group: seal, then
+lower.
 
 Owns the two steps on one directory. `term_statement` has the argument why this is safe, and
 decides; must not know how files reach the other machines. The directory is opened as a start would
@@ -28,14 +29,14 @@ _UNFOUNDED: Final = "it takes part in no group yet"
 
 
 class Lowered(NamedTuple):
-    """What became of one directory."""
+    """The result of the change of one directory."""
 
     directory: str
     node_id: int
     former_term: int
     term: int
     is_repeated: bool
-    """It had been lowered before, by a run that did not come to its end."""
+    """Whether an earlier run, which did not come to its end, had lowered it already."""
 
 
 class _Stopped(Protocol):
@@ -44,11 +45,11 @@ class _Stopped(Protocol):
     end: int
 
     def state(self, seal_name: str) -> Statement:
-        """Return what it says of itself."""
+        """Return the statement of the directory."""
         ...
 
     def vote_after(self) -> int:
-        """Return whom it obeys once it was lowered."""
+        """Return the vote, or the master, of the directory once lowered."""
         ...
 
     def save(self, term: int) -> None:
@@ -67,14 +68,14 @@ def seal_directory(settings: Settings, fs: FileSystem | None = None) -> Statemen
 
 
 def unseal_directory(settings: Settings, fs: FileSystem | None = None) -> bool:
-    """Give the change up on this node: it starts again as it was. False: there was no seal.
+    """Give the change up on this node, so that it starts as before; return whether it had a seal.
 
-    Every statement made of it is void then. Raises LockedError, or what opening raises.
+    Every statement made of the directory is void then. Raises LockedError, or what opening raises.
     """
     fs = fs or FileSystem()
     has_seal = read_seal(settings.directory) is not None
     if has_seal:
-        with _stopped(settings, fs):  # Nobody else is at it.
+        with _stopped(settings, fs):  # No other process uses it.
             unseal(fs, settings.directory)
     return has_seal
 
@@ -82,8 +83,8 @@ def unseal_directory(settings: Settings, fs: FileSystem | None = None) -> bool:
 def lower_directory(
     settings: Settings, statements: Sequence[Statement], fs: FileSystem | None = None
 ) -> Lowered:
-    """Lower this node to the term that the statements of all members lead to, and take its seal
-    away. A run that broke off may be repeated.
+    """Lower this node to the term that the statements of all members lead to, and remove its seal.
+    A run that broke off may be repeated.
 
     Raises LockedError while the node runs, TermChangeRefusedError, or what opening raises.
     """
@@ -219,7 +220,7 @@ class _HaDirectory:
         )
 
     def vote_after(self) -> int:
-        # A master that acked alone has to know that it did, to count what it may lose.
+        # A master that acked alone has to know that it did, to count its possible losses.
         is_own = self._log.replica.bound.master_id == self._settings.node_id
         return self._settings.node_id if is_own else NO_REPLICA
 

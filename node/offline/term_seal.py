@@ -1,8 +1,8 @@
 """The seal of a directory: its node does not start until terms were lowered everywhere.
 
 Owns the file `term-seal` and the errors of a start; must not know what a change of terms checks
-(`term_change`). A node that went on between the first and the last step of such a change could give
-a promise that the others then forget, so the seal has to outlive a crash and a loss of power.
+(`term_change`). A node that ran between the first and the last step of such a change could give a
+promise that the change then erases, so the seal has to outlive a crash and a loss of power.
 """
 
 import json
@@ -38,7 +38,7 @@ class SealedError(NodeError):
 
 
 class TermEndError(NodeError):
-    """The term or epoch on the disk is the end of its range: nobody can be elected with it."""
+    """The term or epoch on the disk is the end of its range: no node can be elected with it."""
 
     code, status = "node.term_end", "FAILED_PRECONDITION"
 
@@ -55,24 +55,24 @@ class TermEndError(NodeError):
 
 
 def refuse_term_end(directory: str, term: int) -> None:
-    """Raise TermEndError for a term that leaves none to campaign for."""
+    """Raise TermEndError for a term above which a node has none to campaign for."""
     if term + 1 >= TERM_END:
         raise TermEndError(directory, "term", term)
 
 
 def refuse_epoch_end(directory: str, number: int) -> None:
-    """Raise TermEndError for an epoch of a master-slave group above which there is none."""
+    """Raise TermEndError for the last epoch of a master-slave group."""
     if number + 1 >= EPOCH_END:
         raise TermEndError(directory, "epoch", number)
 
 
 def term_warnings(term: int) -> tuple[str, ...]:
-    """Return what an operator should know of a term that works and was not reached by elections."""
+    """Return warnings for the operator about a term that works but was not reached by elections."""
     return _warnings("term", term) if term >= TERM_NOTABLE else ()
 
 
 def epoch_warnings(number: int) -> tuple[str, ...]:
-    """The same for an epoch of a master-slave group."""
+    """Return the same warnings for an epoch of a master-slave group."""
     return _warnings("epoch", number) if number >= EPOCH_NOTABLE else ()
 
 
@@ -90,8 +90,7 @@ def refuse_if_sealed(directory: Path) -> None:
 
 
 def seal(fs: FileSystem, directory: Path) -> str:
-    """Seal a directory, durably, and return the name of the seal; the one it has already, if that
-    can be read.
+    """Seal a directory, durably, and return the name of the seal. A readable seal is kept.
 
     Raises as FileSystem does."""
     found = read_seal(directory)
@@ -113,8 +112,8 @@ def seal(fs: FileSystem, directory: Path) -> str:
 
 
 def read_seal(directory: Path) -> str | None:
-    """Return the name of the seal; None if there is none, empty if it cannot be read: then it is
-    one all the same, and no statement belongs to it."""
+    """Return the name of the seal; None if there is none, empty if it cannot be read. An unreadable
+    seal is still a seal, but no statement belongs to it."""
     try:
         data = (directory / SEAL_FILE).read_bytes()[:_SIZE_BYTES_MAX]
     except FileNotFoundError:

@@ -1,20 +1,19 @@
-"""What a sealed directory says of itself, for the change of terms of the whole group.
+"""The statement of a sealed directory, for the change of terms of the whole group.
 
 Owns the statement, its form as a file, and the one decision: to which term the group goes, or why
 not. Must not open a directory (`term_change` does).
 
 Why a term may be lowered at all, and only like this. A term on a disk is a promise: "I obey no
-leader of an older term, and gave my one vote of this term to that node". A node that forgets it
-alone could elect a second leader of a term that has one, or follow an older leader and lose what
-was committed. But a promise protects somebody only while the leader or candidate it was given to
-lives, or while something that leader wrote is there. So if all members are stopped at one moment,
-nobody holds an office any more; and what leaders wrote is in the logs, which say in which terms
-they were. Let M be the highest term of an entry in any of those logs: of terms above M there is no
-trace on any disk. All go to M + 1, with no vote given in it. Not to M: votes were given in M, and
-they are forgotten. The moment is made by seals: no node starts between its statement and its
-change. It is all of them or none that may be counted on, so a statement of every member, learners
-included, has to be there: a log that is not looked at could hold a term above M, and the same index
-and term would later mean two entries.
+leader of an older term, and gave my one vote of this term to that node". A node that alone forgets
+its promise could elect a second leader of a term that has one, or follow an older leader and lose
+committed entries. But a promise protects only while the leader or candidate that got it lives, or
+while an entry that this leader wrote exists. If all members are stopped at one moment, no leader or
+candidate is left; and the entries of leaders are in the logs, with their terms. Let M be the
+highest term of an entry in any of those logs: of terms above M there is no trace on any disk. All
+members go to M + 1, with no vote given in it. Not to M: votes were given in M, and they are
+forgotten. The moment is made by seals: no node starts between its statement and its change. Only
+the statements of all members prove this, learners included: a log that is not looked at could hold
+a term above M, and the same index and term would later mean two entries.
 
 A master-slave group has epochs instead of terms and bindings instead of votes, and a master notes
 its epoch in its own log before it serves; the same argument holds.
@@ -29,12 +28,12 @@ from typing import Final
 from node.errors.common import NodeError
 
 STATEMENT_SIZE_BYTES_MAX: Final = 64 << 10
-"""256 members and some room."""
+"""Holds 256 members and some room."""
 MEMBERS_MAX: Final = 256
 
 
 class TermChangeRefusedError(NodeError):
-    """Terms were not changed, since it would not be safe or not of use. Nothing changed."""
+    """Terms were not changed, since it would be unsafe or useless. Nothing changed."""
 
     code, status = "node.term_change_refused", "FAILED_PRECONDITION"
 
@@ -48,7 +47,7 @@ class TermChangeRefusedError(NodeError):
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One stopped and sealed directory."""
+    """The state of one stopped and sealed directory."""
 
     seal: str
     kind: str
@@ -57,24 +56,25 @@ class Statement:
     group: str
     node_id: int
     term: int
-    """Of the hard state; an epoch in a master-slave group."""
+    """Term of the hard state; an epoch in a master-slave group."""
     vote: int
-    """Who got the vote of that term, 0 for nobody; in a master-slave group the master, or -1."""
+    """The node that got the vote of that term, 0 for none; in a master-slave group the master, or
+    -1."""
     last_index: int
-    """Of the log; in a master-slave group the position of its end."""
+    """Last index of the log; in a master-slave group the position of its end."""
     last_term: int
     """The highest term of an entry that is or was in the log."""
     members: tuple[int, ...]
-    """Everybody who takes part, as the log says: voters and learners."""
+    """All members according to the log: voters and learners."""
 
     def to_json(self) -> str:
-        """Return it as the text of a file."""
+        """Return the statement as the text of a file."""
         body = asdict(self) | {"members": list(self.members)}
         return json.dumps({"statement": body, "crc": _crc(body)}, indent=2) + "\n"
 
     @classmethod
     def from_json(cls, name: str, data: bytes) -> "Statement":
-        """Read it again. Raises TermChangeRefusedError naming the file."""
+        """Return the statement in a file. Raises TermChangeRefusedError naming the file."""
         do = "take the file that 'qlog term seal' wrote, unchanged"
         if len(data) > STATEMENT_SIZE_BYTES_MAX:
             raise TermChangeRefusedError(f"{name} has {len(data)} bytes and is no statement", do)
@@ -147,7 +147,7 @@ def _refuse_strangers(statements: Iterable[Statement]) -> None:
 
 
 def _refuse_missing(statements: Sequence[Statement]) -> None:
-    """Every member that any of the logs names has to be among them."""
+    """Raise TermChangeRefusedError unless every member that a log names has a statement."""
     have = {one.node_id for one in statements}
     missing = sorted({member for one in statements for member in one.members} - have)
     if missing:
@@ -159,5 +159,5 @@ def _refuse_missing(statements: Sequence[Statement]) -> None:
 
 
 def after(statement: Statement, *, term: int, vote: int) -> Statement:
-    """Return what a directory says once it was lowered, to tell a second run of a change."""
+    """Return the statement of the directory once lowered, to recognize a repeated change."""
     return replace(statement, term=term, vote=vote)
