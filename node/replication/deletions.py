@@ -1,4 +1,4 @@
-"""Says which files of a log retention has deleted, in the words of both ways to replicate."""
+"""Logs which files of a log retention has deleted, uniformly for both ways to replicate."""
 
 from typing import Final
 
@@ -8,7 +8,7 @@ _log: Final = structlog.get_logger(component="maintenance")
 
 
 def say_deleted(file_count: int, for_room_count: int, **first_kept: int) -> None:
-    """Log that files were taken out of the log, and by which rule."""
+    """Log that files were deleted from the log, and by which rule."""
     expired_count = file_count - for_room_count
     if expired_count:
         _log.info("deletes expired files", file_count=expired_count, **first_kept)

@@ -1,9 +1,9 @@
-"""Keeps what a node derives from its log true: queues and key index, while it runs.
+"""Keeps the files that a node derives from its log correct: queues and key index, while it runs.
 
-Owns one thread, what is put right on it and when, and the pass that compares everything with the
-log within the interval of the scrub. Must not know bytes: `store.derived.guard` does. A thread of
-its own, because an index file may need gigabytes of log, and neither upkeep nor retention may wait
-for that.
+Owns one thread, the order and time of repairs on it, and the pass that compares everything with the
+log within the interval of the scrub. Must not know bytes: `store.derived.guard` does. The thread is
+its own, because an index file may need gigabytes of log, and neither maintenance nor retention may
+wait for that.
 """
 
 import asyncio
@@ -29,13 +29,13 @@ from store.errors import (
 
 ROUND_MS: Final = 1_000
 RATE_BYTES_PER_S_MAX: Final = 16 * MIB
-"""However short a pass should be: clients go first."""
+"""Limit of the rate, however short a pass should be: clients go first."""
 RETRY_MS: Final = 500
-"""After damage that could not be put right: the log may be under repair."""
+"""Pause after damage that could not be repaired: the log may be under repair."""
 ATTEMPT_COUNT_MAX: Final = 20
-"""Then it is left until a reader or the next pass meets it again."""
+"""Attempts until the damage is left to the next reader or pass that meets it."""
 WAITING_COUNT_MAX: Final = 64
-"""Damaged places that wait; more are met again by the next read."""
+"""Damaged places that wait; the next read meets further ones again."""
 _Result = TypeVar("_Result")
 _TROUBLE: Final = (
     CorruptionError,
@@ -48,13 +48,13 @@ _log: Final = structlog.get_logger(component="derived")
 
 
 class CareStats(NamedTuple):
-    """Since the start of the process."""
+    """Counters since the start of the process."""
 
     read_size_bytes: int = 0
-    """Of the log and of index files, in passes."""
+    """Bytes of the log and of index files that passes have read."""
     pass_count: int = 0
     wrong_count: int = 0
-    """Units, entries and slots that a pass found to be wrong, and put right."""
+    """Units, entries and slots that a pass found to be wrong, and repaired."""
     waiting_count: int = 0
     given_up_count: int = 0
     log_damage_count: int = 0
@@ -62,7 +62,7 @@ class CareStats(NamedTuple):
 
 
 class CaredStore(Protocol):
-    """The part of `ReplicatedStore` that is needed."""
+    """The part of `ReplicatedStore` that this module needs."""
 
     def derived_scrubber(self) -> DerivedScrubber: ...
     def serve_on_loop(self, tell: Callable[[str], None]) -> None: ...
@@ -72,7 +72,7 @@ class CaredStore(Protocol):
 
 
 class DerivedCare:
-    """Runs until it is stopped. Belongs to the running loop."""
+    """Runs until stopped. Belongs to the running loop."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class DerivedCare:
         on_damage: Callable[[CorruptionError], None],
         fail_stop: FailStop,
     ) -> None:
-        """A pass takes `interval_ms`, 0: there are none. `on_damage` gets damage of the log."""
+        """A pass takes `interval_ms`; 0: no passes. `on_damage` gets damage of the log."""
         self._store, self._interval_ms = store, interval_ms
         self._on_damage, self._fail_stop = on_damage, fail_stop
         self._scrubber = store.derived_scrubber()
@@ -89,19 +89,19 @@ class DerivedCare:
         self._loop = asyncio.get_running_loop()
         self._errors: deque[DerivedFileError] = deque()
         self._places: set[tuple[str, int]] = set()
-        """Of the errors that wait, and of the one that is worked on."""
+        """Places of the waiting errors, and of the one under repair."""
         self._mending: asyncio.Task[None] | None = None
         self._pass: asyncio.Task[None] | None = None
         self._is_stopped = False
         self._stats = CareStats()
 
     def start(self) -> None:
-        """Begin."""
+        """Start mending and the passes."""
         self._store.serve_on_loop(_tell)
         self._pass = self._loop.create_task(self._run(), name="derived")
 
     async def stop(self) -> None:
-        """End after the piece that is read, before the store is closed."""
+        """Stop after the piece being read. Call it before the store is closed."""
         self._is_stopped = True
         self._store.stop_mending()
         self._errors.clear()
@@ -112,13 +112,13 @@ class DerivedCare:
         await asyncio.to_thread(self._thread.shutdown)
 
     def stats(self) -> CareStats:
-        """Return a picture."""
+        """Return a snapshot of the counters."""
         return self._stats._replace(waiting_count=len(self._places))
 
-    # --- What a reader met ---
+    # --- Damage that a reader met ---
 
     def on_damage(self, error: DerivedFileError) -> None:
-        """Have it put right soon. Returns at once; repeated errors are one."""
+        """Have the damage repaired soon. Returns at once; repeated errors are one."""
         place = error.path, error.at
         if self._is_stopped or place in self._places or len(self._places) >= WAITING_COUNT_MAX:
             return
@@ -192,7 +192,7 @@ class DerivedCare:
     async def _step(self, work: Callable[[], DerivedPiece]) -> DerivedPiece:
         try:
             piece = await self._on_thread(work)
-        except CorruptionError as damage:  # Of the log, which tells what is derived from it.
+        except CorruptionError as damage:  # Of the log, the source of the derived files.
             count = self._stats.log_damage_count + 1
             self._stats = self._stats._replace(log_damage_count=count)
             self._on_damage(damage)
@@ -210,5 +210,5 @@ class DerivedCare:
 
 
 def _tell(what: str) -> None:
-    """Say what was found in derived files, and what became of it. Any thread."""
+    """Log a finding in derived files, and its repair. Any thread."""
     _log.warning("derived files", what=what)

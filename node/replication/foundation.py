@@ -1,13 +1,14 @@
-"""What a node with an empty disk is: a founder of a new cluster, or a member that lost its memory.
+"""Decides the role of a node with an empty disk: founder of a new cluster, or member without
+memory.
 
 Owns that one decision; must not know how peers are reached. A voter that comes back with an empty
-disk must not vote (fault-matrix R29): it may have acked what it no longer has. So an empty disk
-founds a cluster only once every voter it was configured with was heard of, and none has an entry.
-As soon as one has, the cluster lives and this node joins it without a vote. Neither answer can be
-wrong: an acked entry lies on a quorum, every quorum has another voter than this one, and every
-voter is asked. And no founder begins to vote before it knows that all of them have founded, or
-that the cluster lives: else two could write entries while the third still asks around, and the
-third would take itself for one that lost its memory.
+disk must not vote (fault-matrix R29): it may have acknowledged entries that it no longer has. So an
+empty disk founds a cluster only once every configured voter has answered, and none has an entry. As
+soon as one has, the cluster exists and this node joins it without a vote. Neither answer can be
+wrong: an acknowledged entry lies on a quorum, every quorum has another voter than this one, and
+every voter is asked. And no founder begins to vote before it knows that all voters have founded, or
+that the cluster exists: otherwise two could write entries while the third still asks, and the third
+would take itself for a member that lost its memory.
 """
 
 from collections.abc import Iterable
@@ -17,20 +18,20 @@ from raft.messages import NO_INDEX, Index, NodeId
 
 
 class Verdict(Enum):
-    """What the node is."""
+    """The role of the node."""
 
     WAIT = "wait"
-    """Some voter was not heard of yet, and none of the others has an entry."""
+    """Some voter has not answered yet, and none of the others has an entry."""
 
     FOUND = "found"
     JOIN = "join"
 
 
 class Founding:
-    """Collects what the voters say of their logs."""
+    """Collects the voters' answers about their logs."""
 
     def __init__(self, node_id: NodeId, voters: Iterable[NodeId]) -> None:
-        """`voters` are those of the configuration. A node that is not among them joins."""
+        """`voters` are the configured ones. A node that is not among them joins."""
         voters = frozenset(voters)
         self._is_voter = node_id in voters
         self._missing = set(voters - {node_id})
@@ -38,19 +39,19 @@ class Founding:
         self._is_living = False
 
     def on_peer(self, node: NodeId, last_index: Index) -> None:
-        """A peer was connected, and its log ends at `last_index` (NO_INDEX: it is empty)."""
+        """Note that a peer was connected. Its log ends at `last_index` (NO_INDEX: it is empty)."""
         self._missing.discard(node)
         if last_index > NO_INDEX:
             self._is_living = True
 
     def on_founded(self, node: NodeId) -> None:
-        """A peer says that it belongs to this cluster for good."""
+        """Note that a peer belongs to this cluster for good."""
         self._missing.discard(node)
         self._unfounded.discard(node)
 
     @property
     def verdict(self) -> Verdict:
-        """What is known by now. FOUND and JOIN are final."""
+        """The decision so far. FOUND and JOIN are final."""
         if self._is_living or not self._is_voter:
             return Verdict.JOIN
         return Verdict.WAIT if self._missing else Verdict.FOUND
@@ -62,10 +63,10 @@ class Founding:
 
     @property
     def unfounded(self) -> tuple[NodeId, ...]:
-        """The voters that did not say yet that they have founded, for a person who waits."""
+        """The voters that have not reported yet that they founded, for an operator who waits."""
         return tuple(sorted(self._unfounded))
 
     @property
     def missing(self) -> tuple[NodeId, ...]:
-        """The voters that were not heard of, for a person who waits."""
+        """The voters that have not answered yet, for an operator who waits."""
         return tuple(sorted(self._missing))

@@ -1,12 +1,13 @@
-"""Keeps this node's life and what it remembers of the others, and acts on what they say of it.
+"""Keeps this node's life and its memory of the others, and acts on the others' memory of it.
 
-Owns when that is told, compared and saved; the comparison itself is `raft.lives`, the file
-`node.replication.lives_file`. Must not know sockets. Nothing here is on the path of an append: what
-was acked is looked at when somebody connects or goes, when roles change, and once a second.
+Owns when lives are sent, compared and saved; the comparison itself is `raft.lives`, the file
+`node.replication.lives_file`. Must not know sockets. Nothing here is on the path of an append:
+acknowledged indexes are looked at when a peer connects or disconnects, when roles change, and once
+a second.
 
-Who is found to be an old copy is not connected to, so that its votes and acks do not count whatever
-it says; it hears why, becomes JOINING by itself, and is let in as such. A leader tells the others
-once a second how far each was acked, so that they know it when the leader is gone.
+A node that is found to be an old copy gets no connection, so that its votes and acks do not count;
+it learns the reason, becomes JOINING by itself, and is accepted as such. A leader tells the others
+once a second how far each node has acknowledged, so that they know it when the leader is gone.
 """
 
 import asyncio
@@ -33,13 +34,13 @@ if TYPE_CHECKING:
     from node.peers.link import PeerLink
 
 TELL_MS: Final = 1_000
-"""How often a leader tells the others how far each of them has acked, and how often every node
-saves what it remembers, while it grows. Lives and terms are saved at once."""
+"""How often a leader tells the others how far each of them has acknowledged, and how often every
+node saves its memory while that grows. Lives and terms are saved at once."""
 _log: Final = structlog.get_logger(component="lives")
 
 
 class Facts(NamedTuple):
-    """What a node remembers of itself; all of it is durable."""
+    """A node's memory of itself; all of it is durable."""
 
     term: Term
     last_index: Index
@@ -49,30 +50,30 @@ class Facts(NamedTuple):
 
 
 class Memory(Protocol):
-    """Where a node keeps what it promised."""
+    """Storage of a node's promises."""
 
     incarnation_max: int
-    """None of a node of this mode is higher."""
+    """No node of this mode has a higher incarnation."""
 
     @property
     def life(self) -> int:
-        """The life that was begun last, as far as is known beside the file `lives`."""
+        """The newest life that is known outside the file `lives`."""
         ...
 
     def begin(self, life: int) -> None:
-        """Note the life that begins, if that is the place for it."""
+        """Store the number of the life that begins, if this storage keeps it."""
         ...
 
     def facts(self) -> Facts | None:
-        """Return what is durable now; None for a node that is part of nothing yet."""
+        """Return what is durable now; None for a node that is not in a cluster yet."""
         ...
 
     def become_joining(self, incarnation: int) -> None:
-        """This disk is an old copy: count for nothing, under a new incarnation."""
+        """Stop counting for quorums, under a new incarnation: this disk is an old copy."""
         ...
 
     def look(self, lives: Lives) -> None:
-        """Hand over what was seen of other nodes since the last look."""
+        """Report what was seen of other nodes since the last look."""
         ...
 
     @property
@@ -82,19 +83,19 @@ class Memory(Protocol):
 
     @property
     def committed_index(self) -> Index | None:
-        """Up to where the log is committed and durable here; None when it is not known yet."""
+        """Up to where the log is committed and durable here; None when that is not known yet."""
         ...
 
 
 class NodeLives:
-    """One node's. On the loop's thread, but for the writing of the file."""
+    """The lives known to one node. On the loop's thread, except for the writing of the file."""
 
     def __init__(self, node_id: NodeId, on_fatal: Callable[[BaseException], None]) -> None:
         self._node_id, self._on_fatal = node_id, on_fatal
         self._lives = Lives()
         self._nonce = secrets.randbits(63) | 1
         self._start: tuple[Term, Index] | None = None
-        """What the disk held at the start of this life; None for a new one."""
+        """Term and last index on the disk at the start of this life; None for a new disk."""
         self._memory: Memory | None = None
         self._file: LivesFile
         self._record: LivesRecord
@@ -102,26 +103,26 @@ class NodeLives:
         self._saving = asyncio.Lock()
         self._trouble = ""
         self._thread = ThreadPoolExecutor(1, "lives")
-        """Saves one after the other, also when whoever began one was cancelled meanwhile."""
+        """Saves one record after the other, also when the task that began a save was cancelled."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._link: PeerLink | None = None
         self._told: Mapping[NodeId, Known] = {}
         self._members: frozenset[NodeId] = frozenset()
         self.refused: dict[NodeId, str] = {}
-        """Nodes that began with an old copy of their disk, and in what it was older."""
+        """Nodes that began with an old copy of their disk, and in what respect it was older."""
         self.refused_count = 0
-        """Connections that were refused for it, since the start."""
+        """Connections refused for that reason, since the start."""
 
-    # --- The parts, as they come ---
+    # --- The parts, in the order of their creation ---
 
     def open(self, fs: FileSystem, directory: str, cluster_id: str, memory: Memory) -> None:
-        """Begin the next life; durable on return. Before anybody is told anything of the log.
+        """Begin the next life; durable on return. Call it before any peer learns of the log.
 
         Raises StoreFullError, FileSystemError, or SyncFailedError (stop)."""
         self._file = LivesFile(fs, directory)
         found = self._file.load(cluster_id, self._node_id)
         life = 1 + max(found.life, memory.life)
-        # A life that only the other file knows was begun by an earlier build, or this one is lost.
+        # A life that is only in the other file was begun by an earlier build, or this file is lost.
         past = found.nonces[:PAST_MAX] if found.life >= memory.life else ()
         self._record = replace(found, life=life, nonces=(self._nonce, *past))
         facts = memory.facts()
@@ -134,16 +135,16 @@ class NodeLives:
         memory.begin(life)
         met, self._lives = self._lives, Lives(found.known)
         for node, told in met.told.items():
-            self._take(node, told)  # It was met for a repair, before there was a file.
+            self._take(node, told)  # Met for a repair, before there was a file.
 
     def attach_link(self, link: "PeerLink") -> None:
-        """From now on there is somebody to tell."""
+        """Give the link over which lives are sent from now on."""
         self._link = link
 
-    # --- What the link asks (PeerLives) ---
+    # --- Called by the link (PeerLives) ---
 
     def tell(self, node: NodeId) -> bytes:
-        """Return what to say to a node in a handshake: of this one, and what is known of that."""
+        """Return the lives for a handshake: this node's own, and its memory of `node`."""
         self._look()
         found = self._lives.known.get(node)
         return encode_lives(self.own(), {} if found is None else {node: found})
@@ -165,7 +166,7 @@ class NodeLives:
     # --- Frames and changes ---
 
     def on_frame(self, node: NodeId, _kind: FrameKind, header: bytes, _: memoryview) -> None:
-        """A connected node says how it is now, and what it remembers of all. Raises
+        """Take a connected node's current life and its memory of all nodes. Raises
         PeerProtocolError."""
         try:
             told, known = self._decode(header)
@@ -178,22 +179,22 @@ class NodeLives:
                 self._ask_again(other, self._lives.hear(other, found))
 
     def on_connected(self, node: NodeId, _last_index: Index) -> None:
-        """Tell it what is remembered of the others; it knows the rest from the handshake."""
+        """Send the memory of all nodes; the peer knows its own part from the handshake."""
         self._send(node)
         self.save_soon()
 
     def on_disconnected(self, _node: NodeId) -> None:
-        """What it acked is to be remembered."""
+        """Save how far the peer had acknowledged."""
         self.save_soon()
 
     def changed(self) -> None:
-        """This node's own standing has changed: say so to everybody who is connected."""
+        """Send the lives to all connected peers, since this node's own standing has changed."""
         if self._link is not None:
             for row in self._link.stats().peers:
                 self._send(row.node)
 
     def start(self) -> None:
-        """Tell and save from now on."""
+        """Send and save from now on."""
         self._run(self._go_on())
 
     async def _go_on(self) -> None:
@@ -207,9 +208,9 @@ class NodeLives:
             await self.save()
 
     def forget(self, members: frozenset[NodeId]) -> None:
-        """Only these nodes are left; another disk may get the number of one that went.
+        """Forget all nodes except these; another disk may get the number of a removed node.
 
-        Of others nobody is listened to from now on."""
+        Reports about other nodes are ignored from now on."""
         self._members = members
         for node in self._lives.known.keys() - members:
             self._lives.forget(node)
@@ -218,14 +219,14 @@ class NodeLives:
     # --- Facts ---
 
     def own(self) -> Told:
-        """Return what this node says of itself; all of it is durable."""
+        """Return this node's own life; all of it is durable."""
         facts = self._memory.facts() if self._memory is not None else None
         if facts is None:
             return NOTHING
         if facts.standing is Standing.JOINING and facts.incarnation > self._record.joined:
             self._record = replace(self._record, joined=facts.incarnation)
         record = self._record
-        # A disk that was new has nothing to be compared with what it promised since.
+        # A new disk is not compared with promises made since.
         first_term, first_last_index = self._start or (facts.term, facts.last_index)
         return Told(
             record.life,
@@ -242,17 +243,18 @@ class NodeLives:
 
     @property
     def committed_index(self) -> Index:
-        """Up to here the log was known to be committed when this was saved last."""
+        """Up to here the log was known to be committed at the last save."""
         is_same = self._record.incarnation == self.own().incarnation
         return self._record.committed if is_same else NO_INDEX
 
     @property
     def lost(self) -> str:
-        """In what this disk was found to be an old copy, and by whom; empty if it was not."""
+        """In what respect this disk was found to be an old copy, and by which node; empty if it was
+        not."""
         return self._record.lost if self._memory is not None else ""
 
     def warnings(self) -> tuple[str, ...]:
-        """Return what an operator should know, in sentences."""
+        """Return warnings for the operator, in sentences."""
         return tuple(
             f"node {node} began with an old copy of its disk ({lost}): it gets no connection until "
             "it knows so itself"
@@ -267,7 +269,7 @@ class NodeLives:
             self._run(self.save())
 
     async def stop(self) -> None:
-        """Save what is new, after a save that runs, and end. No save runs on return."""
+        """Save what is new, after a running save, and stop. No save runs on return."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -276,7 +278,7 @@ class NodeLives:
         await asyncio.to_thread(self._thread.shutdown)
 
     async def save(self) -> None:
-        """Save what is new. A full disk is no harm: it is tried again."""
+        """Save what is new. A full disk does no harm: the next save tries again."""
         async with self._saving:
             if self._memory is None:
                 return
@@ -288,7 +290,7 @@ class NodeLives:
                 await loop.run_in_executor(self._thread, self._file.save, record)
                 self._saved, self._trouble = record, ""
             except (StoreFullError, FileSystemError) as error:
-                if str(error) != self._trouble:  # Once, and not in every second of a full disk.
+                if str(error) != self._trouble:  # Log once, and not in every second of a full disk.
                     self._trouble = str(error)
                     _log.warning("what is remembered of others was not saved", error=str(error))
             except StoreError as error:
@@ -308,7 +310,8 @@ class NodeLives:
             self._on_fatal(error)
 
     def _decode(self, data: bytes) -> tuple[Told, dict[NodeId, Known]]:
-        """Raises LivesFormatError, also for what would leave this node no higher incarnation."""
+        """Decode lives. Raises LivesFormatError, also if no higher incarnation would be left for
+        this node."""
         told, known = decode_lives(data)
         limit = NUMBER_MAX if self._memory is None else self._memory.incarnation_max
         found = (told.incarnation, told.joined, *(one.incarnation + 1 for one in known.values()))
@@ -335,9 +338,9 @@ class NodeLives:
             self._link.send(node, FrameKind.LIVES, encode_lives(self.own(), self._lives.known))
 
     def _take(self, node: NodeId, told: Told) -> None:
-        """Hear how a node that is connected is now.
+        """Take the current life of a connected node.
 
-        What it said crossed acks that came meanwhile, so within one life they are not compared."""
+        Its report crossed acks that arrived meanwhile, so within one life they are not compared."""
         lost = self._lives.judge(node, told, asked=Known())
         self._note(node, lost)
         self._ask_again(node, lost)
@@ -352,7 +355,7 @@ class NodeLives:
             _log.error("a node began with an old copy of its disk", peer=node, why=lost)
 
     def _ask_again(self, node: NodeId, lost: str) -> None:
-        """Have a node that is connected say once more how it is, if it may be an old copy."""
+        """Reconnect a node that may be an old copy, so that its handshake decides."""
         if lost and self._link is not None:
             detail = f"node {node} may have begun with an old copy of its disk: {lost}"
             self._link.cut_off(node, CloseCode.OLD_COPY, detail)

@@ -1,8 +1,8 @@
-"""What a node has to remember of lives, on disk: its own, and what it saw of the others.
+"""A node's memory of lives, on disk: its own, and what it saw of the others.
 
-Owns the meta file `lives`. The own life is in `raft` or `haBinding`, too: one file may be lost or
-written by an earlier build, and the higher number is right. What is remembered of others helps them
-and not this node, so a damaged file is no reason not to start: it is set aside, and learned again.
+Owns the meta file `lives`. The own life is also in `raft` or `haBinding`: one file may be lost or
+written by an earlier build, and the higher number is right. The memory of others helps them and not
+this node, so a damaged file does not prevent a start: it is set aside, and learned again.
 """
 
 import os
@@ -31,29 +31,30 @@ class LivesRecord:
     cluster_id: str
     node_id: NodeId
     life: int = 0
-    """Starts of this disk."""
+    """Number of starts of this disk."""
     nonces: tuple[int, ...] = ()
-    """Of this life and those before, the newest first."""
+    """Nonces of this life and earlier ones, the newest first."""
     joined: int = 0
     """The incarnation in which this node last began without memory; 0: never."""
     lost: str = ""
-    """In what this disk was found to be an old copy, and by whom; empty if it was not."""
+    """In what respect this disk was found to be an old copy, and by which node; empty if it was
+    not."""
     committed: Index = NO_INDEX
-    """Up to here this node's log was committed and durable, in this incarnation: a leader that
-    contradicts it is known for that also after a crash."""
+    """This node's log was committed and durable up to here, in this incarnation; so a leader that
+    contradicts it is recognized also after a crash."""
     incarnation: int = 0
     known: Mapping[NodeId, Known] = field(default_factory=dict)
 
 
 class LivesFile:
-    """The file. One thread at a time."""
+    """The file on the disk. One thread at a time."""
 
     def __init__(self, fs: FileSystem, directory: str) -> None:
         self._fs, self._directory = fs, directory
         self._meta = MetaFile(fs, directory, NAME)
 
     def load(self, cluster_id: str, node_id: NodeId) -> LivesRecord:
-        """Return what is there; of another cluster or node, or damaged, it is nothing.
+        """Return the record; a fresh one if the file is damaged, or of another cluster or node.
 
         Raises FileSystemError."""
         fresh = LivesRecord(cluster_id, node_id)
@@ -66,11 +67,12 @@ class LivesFile:
             _log.error("what was remembered of other nodes is lost", error=str(error))
             self._set_aside()
             return fresh
-        # A restore made another cluster's node of this directory: those others are no peers of it.
+        # A restore gave this directory to a node of another cluster: those others are no peers of
+        # it.
         return found if (found.cluster_id, found.node_id) == (cluster_id, node_id) else fresh
 
     def save(self, record: LivesRecord) -> None:
-        """Replace it; durable on return.
+        """Replace the file; durable on return.
 
         Raises StoreFullError or FileSystemError (the old one stands), SyncFailedError (stop)."""
         self._meta.save(_encode(record))
@@ -87,8 +89,9 @@ class LivesFile:
 def lower_terms(
     fs: FileSystem, directory: str, cluster_id: str, node_id: NodeId, term: Term
 ) -> None:
-    """Have a stopped node forget in which terms above `term` it saw the others, who give them up,
-    too: else each would be an old copy to it. Durable on return. Raises as LivesFile."""
+    """Make a stopped node forget terms above `term` in which it saw the others, since those give
+    them up, too: otherwise it would take each of them for an old copy. Durable on return. Raises as
+    LivesFile."""
     file = LivesFile(fs, directory)
     found = file.load(cluster_id, node_id)
     known = {node: lowered(one, term) for node, one in found.known.items()}

@@ -1,13 +1,14 @@
-"""Reads everything that is sealed again within a set time, and compares it with the other replicas.
+"""Reads all sealed files again within a set time, and compares them with the other replicas.
 
-Owns when the next piece is due, whom to ask, and what is counted. Must not know bytes: reading and
-checking them is `store.upkeep.scrub`'s, mending them `node.replication.raft.repair`'s. A disk that
-changes what lies on it is found so before somebody needs it, and while the other replicas still
-have it (fault-matrix D5, S14). Checksums say that a file is what this node wrote; that all nodes
-wrote the same is asked once a file: the chain CRC of its last entry stands for everything before.
+Owns the time of the next piece, the replicas to ask, and the counters. Must not know bytes: reading
+and checking them is `store.upkeep.scrub`'s, mending them `node.replication.raft.repair`'s. A disk
+that changes its contents is found this way before a reader needs them, and while the other replicas
+still have them (fault-matrix D5, S14). Checksums show that a file holds what this node wrote;
+whether all nodes wrote the same is asked once a file: the chain CRC of its last entry stands for
+everything before.
 
-Nothing is kept over a restart. A pass begins at the share of the log that the clock says, and so a
-node that is restarted more often than a pass takes comes round all the same.
+Nothing is kept over a restart. A pass begins at the share of the log that the clock gives, so a
+node that is restarted more often than a pass takes still reads all of it in time.
 """
 
 import asyncio
@@ -29,35 +30,35 @@ from store.upkeep.scrub import PIECE_SIZE_BYTES, Piece, Scrubber
 
 ROUND_MS: Final = 1_000
 RATE_BYTES_PER_S_MAX: Final = 16 * MIB
-"""However short a pass should be: clients go first."""
+"""Limit of the rate, however short a pass should be: clients go first."""
 _log: Final = structlog.get_logger(component="scrub")
 
 
 class ScrubStats(NamedTuple):
-    """What was found since the start of the process."""
+    """Counters since the start of the process."""
 
     read_size_bytes: int
     pass_count: int
-    """Passes from the start of the log to the end of what was sealed."""
+    """Passes from the start of the log to the end of the sealed files."""
     damage_count: int
     mended_unit_runs: int
-    """Pieces beside which the index was wrong and has been put right."""
+    """Pieces whose index was wrong and has been repaired."""
     compared_count: int
-    """Answers of other replicas about the end of a file that said the same."""
+    """Answers of other replicas about the end of a file that were equal to this log."""
     differing_count: int
-    """Answers that said something else."""
+    """Answers that differed."""
 
 
 class Thread(Protocol):
-    """The part of the node's maintenance that is needed."""
+    """The part of the node's maintenance that this module needs."""
 
     async def on_thread(self, work: Callable[[], Piece], /) -> Piece:
-        """Do something on the maintenance thread. Raises ShuttingDownError."""
+        """Run `work` on the maintenance thread. Raises ShuttingDownError."""
         ...
 
 
 class Scrub:
-    """Runs until it is stopped. Belongs to the running loop."""
+    """Runs until stopped. Belongs to the running loop."""
 
     def __init__(
         self,
@@ -68,7 +69,7 @@ class Scrub:
         fail_stop: FailStop,
         fetcher: EntryFetcher | None = None,
     ) -> None:
-        """A pass takes `interval_ms`, 0: there are none. Without a fetcher nobody is asked."""
+        """A pass takes `interval_ms`; 0: no passes. Without a fetcher no replica is asked."""
         self._scrubber, self._interval_ms, self._thread = scrubber, interval_ms, thread
         self._on_damage, self._fail_stop, self._fetcher = on_damage, fail_stop, fetcher
         self._task: asyncio.Task[None] | None = None
@@ -76,18 +77,18 @@ class Scrub:
         self._stats = ScrubStats(0, 0, 0, 0, 0, 0)
 
     def start(self) -> None:
-        """Begin, unless there is nothing to do ever."""
+        """Start the passes, unless there are none."""
         if self._interval_ms:
             self._task = asyncio.create_task(self._run(), name="scrub")
 
     async def stop(self) -> None:
-        """End after the piece that is read."""
+        """Stop after the piece being read."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
     def stats(self) -> ScrubStats:
-        """Return a picture."""
+        """Return a snapshot of the counters."""
         return self._stats
 
     async def _run(self) -> None:
@@ -111,16 +112,17 @@ class Scrub:
         return Piece()
 
     def _rate(self) -> float:
-        """Return how many bytes are due in a second."""
+        """Return the bytes due in a second."""
         per_second = self._scrubber.sealed_size_bytes * 1000 / self._interval_ms
         return min(per_second, RATE_BYTES_PER_S_MAX)
 
     async def _round(self, owed: float) -> float:
-        """Read what is owed, once it is a piece or all there is; return what is left of it."""
+        """Read the bytes owed, piece by piece; return the rest, less than a piece or than the
+        log."""
         while owed >= min(PIECE_SIZE_BYTES, self._scrubber.sealed_size_bytes) > 0:
             piece = await self._thread.on_thread(self._step)
             await self._note(piece)
-            if not piece.size_bytes:  # The end, or the log was replaced: no more in this round.
+            if not piece.size_bytes:  # The end, or the log was replaced: end of the round.
                 return 0.0
             owed -= piece.size_bytes
         return owed
@@ -128,7 +130,7 @@ class Scrub:
     def _step(self) -> Piece:
         try:
             return self._scrubber.step()
-        except (FileSystemError, StoreFullError) as error:  # Of the index: reads go round it.
+        except (FileSystemError, StoreFullError) as error:  # Of the index: reads bypass it.
             _log.warning("the index of the log could not be mended", error=str(error))
             return Piece()
 
@@ -150,7 +152,7 @@ class Scrub:
             await self._compare(self._fetcher, piece.last)
 
     async def _compare(self, fetcher: EntryFetcher, last: Link) -> None:
-        """Ask every replica that is connected what its entry of that index is."""
+        """Compare the entry with that of every connected replica."""
         for node in fetcher.candidates():
             found = await self._answer(fetcher, node, last)
             if found is None:
@@ -169,11 +171,11 @@ class Scrub:
 
     @staticmethod
     async def _answer(fetcher: EntryFetcher, node: NodeId, last: Link) -> Link | None:
-        """Return the entry of a node; None if it has none or does not say."""
+        """Return the entry of a node; None if it lacks it or does not answer."""
         try:
             fetched = await fetcher.fetch(node, last.entry_index, last.entry_index + 1)
         except FetchError:
-            return None  # It is behind, or the entry has expired there; the next file comes.
+            return None  # The replica is behind, or the entry expired there.
         if len(fetched.raw_entries) < fmt.ENTRY_HEADER_SIZE_BYTES:
             return Link(-1, 0, 0)
         header = unpack_header(fetched.raw_entries)

@@ -1,13 +1,13 @@
-"""From a ticket of the pump to the sync that makes it true, and back to the loop.
+"""From a ticket of the pump to the sync that fulfils it, and back to the loop.
 
-Owns on which thread a sync runs, how many are asked for at once, and which tickets need none
-(flush=async); must not know what a ticket stands for. All but `_on_synced` runs on the loop's
+Owns the thread on which a sync runs, the number of requested syncs, and which tickets need none
+(flush=async); must not know the meaning of a ticket. All but `_on_synced` runs on the loop's
 thread.
 
 The flush thread keeps a slow disk from stopping the loop. But the way there and back is two
-switches of threads, which cost several times what a sync does on a fast disk or in memory. So the
-loop syncs by itself as long as that is fast on the average, and after slow ones leaves it to the
-thread for a hundred times as long: whatever the disk does, the loop waits for it for about a
+switches of threads, which cost several times as much as a sync on a fast disk or in memory. So the
+loop syncs by itself as long as syncs are fast on the average, and after slow ones leaves them to
+the thread for a hundred times as long: whatever the disk does, the loop waits for it for about a
 hundredth of its time at most (docs/decisions/0022).
 """
 
@@ -22,27 +22,28 @@ from store.errors import StoreError
 from store.files.failpoints import hit
 
 SYNC_REQUEST_COUNT_MAX: Final = 4
-"""Syncs asked for and not ended. Two keep the flush thread busy; the rest is folded into one."""
+"""Syncs requested and not ended. Two keep the flush thread busy; further tickets are folded into
+one."""
 
 FAST_SYNC_US: Final = 300
-"""A sync up to here costs less than the way to the flush thread and back; beyond it the loop had
-better work meanwhile."""
+"""Limit of a fast sync. Such a sync costs less than the way to the flush thread and back; the loop
+should do other work during a longer one."""
 
 MEAN_OF_SYNCS: Final = 8
-"""The mean moves by this part of the difference, so one that was merely preempted counts little."""
+"""The mean moves by this part of the difference, so one preempted sync counts little."""
 
 COUNTED_SYNC_US_MAX: Final = 3 * FAST_SYNC_US
-"""No sync counts for more in the mean: one that was preempted says nothing of the disk."""
+"""Upper limit of a sync in the mean: a preempted sync says nothing about the disk."""
 
 SHARE_OF_SYNCS: Final = 100
-"""The loop leaves syncs to the thread for this many times what the slow ones took."""
+"""The loop leaves syncs to the thread for this many times the duration of the slow ones."""
 
 
 class SyncedLog(Protocol):
-    """The part of the ledger log that is needed here."""
+    """The part of the ledger log that this module needs."""
 
     def sync_here(self) -> bool:
-        """Sync what is written by now; False if it has to be requested."""
+        """Sync what is written by now; return False if a sync has to be requested instead."""
         ...
 
     def request_sync(self, callback: Callable[[StoreError | None], None]) -> None:
@@ -51,7 +52,7 @@ class SyncedLog(Protocol):
 
 
 class SyncRequests:
-    """One per driver."""
+    """The sync requests of one driver."""
 
     def __init__(
         self,
@@ -67,26 +68,27 @@ class SyncRequests:
         self._loop = asyncio.get_running_loop()
         self._durable: Ticket = 0
         self._must_sync: Ticket = 0
-        """Newest ticket that only a real sync may end, whatever the flush mode."""
+        """Newest ticket that only a real sync may fulfil, whatever the flush mode."""
         self._asked_count = 0
         self._waits_since_s = 0.0
-        """When the oldest sync was asked for, or the one before it ended."""
+        """When the oldest sync was requested, or the one before it ended."""
         self._owed: Ticket | None = None
-        """Newest ticket for which no sync was asked yet, as too many are under way."""
+        """Newest ticket for which no sync was requested yet, as too many are under way."""
         self._threaded_until_s = 0.0
         self._mean_s = 0.0
         self._spent_s = 0.0
-        """What the last `MEAN_OF_SYNCS` or so took together."""
+        """Sum of the durations of about the last `MEAN_OF_SYNCS` syncs."""
         self._is_stopped = False
 
     def flush(self, ticket: Ticket, *, must_sync: bool) -> bool:
-        """Make everything up to `ticket` as durable as the flush mode says; True if it is now.
+        """Make everything up to `ticket` as durable as the flush mode says; return whether it is
+        now.
 
         Raises SyncFailedError: stop.
         """
         if must_sync:
             self._must_sync = ticket
-        # A ticket covers all before it, so it cannot overtake one that needs a real sync.
+        # A ticket covers all before it, so it cannot overtake a ticket that needs a real sync.
         if not self._is_flush_sync and self._must_sync <= self._durable:
             self._reached(ticket)
             return True
@@ -104,11 +106,12 @@ class SyncRequests:
 
     @property
     def waiting_s(self) -> float:
-        """How long the flush thread has been at one sync; 0 while none is asked for."""
+        """Seconds that the flush thread has spent on the current sync; 0 while none is
+        requested."""
         return time.perf_counter() - self._waits_since_s if self._asked_count else 0.0
 
     def stop(self) -> None:
-        """Nobody wants to hear of syncs any more."""
+        """Ignore the results of all syncs from now on."""
         self._is_stopped = True
 
     def _sync_here(self) -> bool:
@@ -125,7 +128,7 @@ class SyncRequests:
         return True
 
     def _on_synced(self, ticket: Ticket, error: StoreError | None) -> None:
-        """A sync ended; called on the flush thread."""
+        """Pass the end of a sync on to the loop; called on the flush thread."""
         if error is None:
             self._loop.call_soon_threadsafe(self._after_sync, ticket)
         elif not self._is_stopped:
