@@ -1,4 +1,4 @@
-"""The seam between the driver and the state machine: types only."""
+"""The port between the driver and the state machine: types only."""
 
 from typing import Protocol
 
@@ -6,15 +6,14 @@ from raft.messages import Index
 
 
 class Applier(Protocol):
-    """What committed entries are handed to, in order, on the loop's thread."""
+    """Receives committed entries, in order, on the loop's thread."""
 
     def apply(self, lo: Index, hi: Index) -> None:
-        """The entries [lo, hi) are committed and in the queues: take their commands over."""
+        """Apply the commands of the entries [lo, hi), which are committed and in the queues."""
         ...
 
     def restore(self, state: bytes, index: Index) -> None:
-        """Replace everything by the state that came with a snapshot; the log begins behind
-        `index`."""
+        """Replace the whole state by that of a snapshot; the log begins behind `index`."""
         ...
 
     def snapshot(self) -> bytes:

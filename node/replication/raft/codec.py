@@ -1,8 +1,8 @@
-"""Raft messages to protobuf headers and back; what cannot be a Raft message is refused here.
+"""Raft messages to protobuf headers and back; headers that cannot be a Raft message are refused.
 
 Owns the mapping of the six messages and the ranges of their fields. `group`, `sender` and `to` are
-not on the wire: they belong to the connection, whose handshake proved them. What must fit the state
-of the receiver is the core's to check. Neither frames nor sockets are known here.
+not on the wire: they belong to the connection, whose handshake proved them. The core checks what
+depends on the state of the receiver. Neither frames nor sockets are known here.
 """
 
 from collections.abc import Callable, Iterable
@@ -38,11 +38,11 @@ from raft.messages import (
 TERM_MAX: Final = (1 << 63) - 1
 """Terms are stored as signed 64-bit integers. The core refuses far lower ones (raft.ceiling)."""
 INDEX_MAX: Final = 1 << 60
-"""Ten million entries a second for 3,600 years. A log that a snapshot made begin here still has
-seven times as much to go before 64 bits end."""
+"""Ten million entries a second for 3,600 years. A log that begins here because of a snapshot still
+has seven times as much left before 64 bits end."""
 INCARNATION_MAX: Final = 1 << 40
-"""A clock of seconds when a node joined, and one more for each power loss. A higher one that was
-believed would make the leader deaf to the node itself."""
+"""A clock in seconds when a node joined, and one more for each power loss. A leader that believed a
+higher one would ignore the node itself."""
 RUN_COUNT_MAX: Final = 4096
 """Term runs in one message; senders stay far below (RaftConfig.message_run_count_max)."""
 MEMBER_COUNT_MAX: Final = 256
@@ -55,11 +55,11 @@ _APPEND_REFUSALS: Final = {
 _STANDINGS: Final = {
     int(standing): standing for standing in Standing if standing is not Standing.DIVERGED
 }
-# Who stands aside says so in a field of its own: to an older node it is like one that joins.
+# DIVERGED is a field of its own: an older node takes such a node for one that joins.
 
 
 class SnapshotHeader(NamedTuple):
-    """An InstallSnapshot with what the transfer adds to it."""
+    """An InstallSnapshot with the fields that the transfer adds."""
 
     message: InstallSnapshot
     size_bytes: int
@@ -69,7 +69,7 @@ class SnapshotHeader(NamedTuple):
 def encode(message: Message) -> tuple[FrameKind, bytes]:
     """Return the frame type and the protobuf header of a message.
 
-    For an InstallSnapshot that is sent, use `encode_install`.
+    To send an InstallSnapshot, use `encode_install`.
     """
     match message:
         case AppendRequest():
@@ -105,7 +105,7 @@ def encode(message: Message) -> tuple[FrameKind, bytes]:
 
 
 def decode(kind: FrameKind, header: bytes, *, group: str, sender: NodeId, to: NodeId) -> Message:
-    """Return the message of a frame that came from `sender`. Raises PeerProtocolError."""
+    """Return the message of a frame from `sender`. Raises PeerProtocolError."""
     decoder = _DECODERS.get(kind)
     if decoder is None:
         raise PeerProtocolError(sender, f"a frame of type {kind!s} is no Raft message")
@@ -132,7 +132,7 @@ def encode_install(message: InstallSnapshot, *, size_bytes: int, crc: int) -> by
 
 
 def decode_install(header: bytes, *, group: str, sender: NodeId, to: NodeId) -> SnapshotHeader:
-    """Return the message and what follows it. Raises PeerProtocolError."""
+    """Return the message, and size and CRC of the state. Raises PeerProtocolError."""
     message = decode(FrameKind.INSTALL_SNAPSHOT, header, group=group, sender=sender, to=to)
     assert isinstance(message, InstallSnapshot)
     found = pb.InstallSnapshot.FromString(header)
@@ -189,7 +189,7 @@ def _configuration_at_pb(at: ConfigurationAt) -> pb.ConfigurationAt:
 
 
 class _FieldError(Exception):
-    """A field is out of its range. Becomes a PeerProtocolError before it leaves this module."""
+    """A field out of its range. Becomes a PeerProtocolError before it leaves this module."""
 
 
 def _decode_append(header: bytes, group: str, sender: NodeId, to: NodeId) -> AppendRequest:

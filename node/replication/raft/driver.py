@@ -1,4 +1,4 @@
-"""The asyncio shell of one replica: it carries out what the pump asks for, once per loop turn.
+"""The asyncio shell of one replica: it carries out the pump's effects, once per loop turn.
 
 Owns the order of a turn, the callers that wait for an outcome, and the clock of the Raft core. Must
 not know what a record means (broker, state machine), how frames travel (peer link) or where bytes
@@ -41,21 +41,21 @@ from raft.transitions import Role
 from store.errors import FileSystemError, StoreError, StoreFullError
 
 LATE_APPLY_COUNT_MAX: Final = 64
-"""Entries that a follower may show readers with its next tick, as long as nobody waits for them."""
+"""Entries that a follower may show readers with its next tick, while no reader waits for them."""
 
 DISK_HAND_OVER_MS: Final = 5_000
-"""Pause between two attempts of a leader whose disk is full or hangs to hand over, so that such
-nodes do not play ball."""
+"""Pause between two attempts of a leader whose disk is full or hangs to hand over, so that two such
+nodes do not hand leadership back and forth."""
 
 SYNC_HANG_MS: Final = 2_000
-"""A leader whose sync takes longer hands over: it shows, and so acks, only what it has synced."""
+"""A leader whose sync takes longer hands over: it shows, and so acks, only synced entries."""
 
 
 class SendFrame(Protocol):
     """The part of the peer link that a turn needs."""
 
     def send(self, node: NodeId, kind: FrameKind, header: bytes, payload: bytes = b"") -> bool:
-        """Queue a frame; False when it was dropped."""
+        """Queue a frame; return False if it was dropped."""
         ...
 
     def write_queued(self) -> None:
@@ -64,7 +64,7 @@ class SendFrame(Protocol):
 
 
 class SendSnapshot(Protocol):
-    """Streams the state that an InstallSnapshot stands for."""
+    """Streams the state of an InstallSnapshot."""
 
     def begin(self, message: InstallSnapshot) -> None:
         """Start streaming; reports a failure through `Driver.on_snapshot_failed`."""
@@ -85,8 +85,8 @@ class Driver:
         is_flush_sync: bool,
         on_fatal: Callable[[BaseException], None],
     ) -> None:
-        """`on_fatal` is called with an error after which memory and disk may differ; it must end
-        the process."""
+        """`on_fatal` gets an error after which memory and disk may differ; it must end the
+        process."""
         self.replica: Final = replica
         self.log: Final = log
         self.node_id: Final = replica.config.node_id
@@ -102,12 +102,12 @@ class Driver:
         self._turn_scheduled = False
         self._is_turning = False
         self._is_synced_within = False
-        """A sync that this turn asked for has ended already: what waited for it can leave."""
+        """Whether a sync of this turn has ended already, so that answers held for it can leave."""
         self._is_apply_due = False
-        """A tick has passed since entries were shown, or the leader has no more at the moment."""
+        """Whether a tick passed since entries were shown, or the leader has no more for now."""
         self.has_audience: Callable[[], bool] = lambda: True
-        """Whether somebody waits for entries to be shown here. A follower of whom nobody wants
-        anything shows them with each tick: many at once cost half of what each alone does."""
+        """Whether a reader waits for entries to be shown here. A follower without such readers
+        shows them with each tick: many at once cost half as much as one by one."""
         self._stopped = False
         self._listeners: list[Callable[[], None]] = []
         self._role_listeners: list[Callable[[RoleChange], None]] = []
@@ -117,18 +117,18 @@ class Driver:
         """Why they cannot be shown at the moment."""
         self._disk_hand_over_s = 0.0
         self._asked_last = (NO_TERM, NO_NODE)
-        """Whom this node asked last to take over, in which of its terms: who still leads then asks
-        another one next."""
+        """This node's term and the node it asked last to take over: if it still leads in that term,
+        it asks another one next."""
         self.is_draining = False
-        """It takes no leadership over. Nodes that all stop would else hand it round until they have
-        ended, a term each time."""
+        """Whether this node refuses leadership. If all nodes stop, they would otherwise hand it
+        round until they have ended, with a new term each time."""
         self.is_ready = False
-        """Leader, and its own no-op is applied: what was acked before is known here. Appends and
-        leader reads may be served."""
+        """Whether this node leads and its own no-op is applied: everything acked before is known
+        here. Appends and leader reads may be served."""
         self.loss_from: Index = NO_INDEX
-        """From here on acked records may be missing (design 4.5); NO_INDEX: nothing is."""
+        """From here on acked records may be missing (design 4.5); NO_INDEX: none are."""
         self.dropped_for_room_count = 0
-        """Appends of the leader of which nothing was taken, because this disk has no room."""
+        """Appends of the leader that were dropped as a whole, because this disk has no room."""
         self.apply_retry_count = 0
         """Times that committed entries could not be shown, as the disk has no room for queues."""
 
@@ -136,7 +136,7 @@ class Driver:
 
     @property
     def role(self) -> Role:
-        """What this node is at the moment."""
+        """The current role of this node."""
         return self.replica.core.state.role
 
     @property
@@ -172,13 +172,13 @@ class Driver:
     # --- Life ---
 
     def start(self) -> None:
-        """Begin to tick. Frames may arrive from now on."""
+        """Start the ticks. Frames may arrive from now on."""
         self._next_tick_s = self._loop.time() + self._tick_interval_s
         self._tick_timer = self._loop.call_at(self._next_tick_s, self._on_tick)
         self._touch()
 
     def stop(self) -> None:
-        """End: everybody who waits learns that the outcome is unknown. The log stays open."""
+        """Stop: every caller that waits learns that the outcome is unknown. The log stays open."""
         self._stopped = True
         self.is_ready = False
         if self._tick_timer is not None:
@@ -203,22 +203,22 @@ class Driver:
 
         `check` sees what the batch touches and may refuse it by raising. Raises at once, with
         nothing written: NotLeaderError, TransferringError or BusyError of Raft, NotReadyError, the
-        store's errors for bad input or a full disk, and what `check` raises. The future fails with
-        NotAppliedError (another entry took its place), OutcomeUnknownError or ShuttingDownError.
-        Cancelling it does not withdraw the entry.
+        store's errors for bad input or a full disk, and the errors of `check`. The future fails
+        with NotAppliedError (another entry took its place), OutcomeUnknownError or
+        ShuttingDownError. Cancelling it does not withdraw the entry.
         """
         self._check_running()
         self.replica.check_propose()
         if not self.is_ready:
             raise NotReadyError(self.term)
         if self._apply_error is not None:
-            # Nobody could be told of this one before there is room.
+            # This append could not be answered before there is room.
             self.log.store.counters.store_full_count += isinstance(
                 self._apply_error, StoreFullError
             )
             raise self._apply_error.with_traceback(None)
         if self.replica.core.has_own_entries():
-            self._turn()  # They come first in the log, and this batch is stamped for its place.
+            self._turn()  # Own entries come first in the log; this batch is stamped for its place.
         try:
             prepared = self.log.prepare(batch)
         except StoreFullError:
@@ -242,7 +242,7 @@ class Driver:
         return self._callers.read()
 
     def transfer_leadership(self, node: NodeId = NO_NODE) -> NodeId:
-        """Hand leadership to `node`, by default to the follower that has most; return to whom.
+        """Hand leadership to `node`, by default to the most advanced follower; return the target.
 
         Raises NotLeaderError or TransferRefusedError. Appends are refused until it has happened.
         """
@@ -269,13 +269,13 @@ class Driver:
         return pending.future
 
     def accept_loss(self) -> None:
-        """Operator's decision after a power loss of a majority. Raises RecoveryRefusedError."""
+        """Accept a majority's power loss, as the operator says. Raises RecoveryRefusedError."""
         self._check_running()
         self.replica.accept_loss()
         self._touch()
 
     def lose_memory(self, incarnation: int) -> None:
-        """This disk was found to be an old copy: vote no more. Stored on return, if it can be."""
+        """Give up the vote, since this disk is an old copy. Stored on return, if possible."""
         if not self._stopped:
             self.replica.lose_memory(incarnation)
             self._turn()
@@ -292,7 +292,7 @@ class Driver:
             kind, header, group=self.replica.config.group, sender=node, to=self.node_id
         )
         if type(message) is AppendRequest and not payload:
-            self._is_apply_due = True  # News of commits alone: there is nothing to wait for.
+            self._is_apply_due = True  # News of commits alone: no reason to wait.
         if type(message) is AppendRequest and payload and not self._can_take(message, payload):
             # The leader offers the entries again, and by then there may be room. Everything else
             # goes on, so this node still votes and serves reads.
@@ -301,7 +301,7 @@ class Driver:
             self._touch()
             return
         if type(message) is CampaignNow and not self._may_take_over():
-            return  # The leader goes on when its time for the hand-over is up.
+            return  # The leader goes on when the time for the hand-over is up.
         self.receive(message, payload if payload else None)
 
     def receive(self, message: Message, payload: object = None) -> None:
@@ -314,18 +314,18 @@ class Driver:
             self._on_fatal(error)
             raise
         if type(message) is InstallSnapshot:
-            self._turn()  # Now: nobody may see the new log beside the old state.
+            self._turn()  # Now: no reader may see the new log beside the old state.
         else:
             self._touch()
 
     def on_disconnected(self, node: NodeId) -> None:
-        """A link broke: what was in flight to `node` may be lost."""
+        """Note that a link broke: messages in flight to `node` may be lost."""
         if not self._stopped:
             self.replica.report_unreachable(node)
             self._touch()
 
     def on_snapshot_failed(self, node: NodeId) -> None:
-        """A snapshot did not get to `node`."""
+        """Note that a snapshot did not get to `node`."""
         if not self._stopped:
             self.replica.report_snapshot_failed(node)
             self._touch()
@@ -360,15 +360,15 @@ class Driver:
             self._touch()
 
     def _carry_out(self, effects: Effects, *, is_last: bool) -> None:
-        """Do what the pump wants, in the order of its fields.
+        """Carry out the pump's effects, in the order of the fields.
 
-        Unless it `is_last`, acks that may leave now go before what is shown to readers."""
+        Unless it `is_last`, acks that may leave now go before entries are shown to readers."""
         if effects.role_changes:
             self._note_roles(effects.role_changes)
         for outgoing in effects.send:
             self._send(outgoing)
         if effects.send:
-            self._link.write_queued()  # So that others work while this node syncs and applies.
+            self._link.write_queued()  # Others work while this node syncs and applies.
         if effects.flush is not None:
             self._syncs.flush(effects.flush, must_sync=effects.must_sync)
         if effects.install is not None:
@@ -391,10 +391,10 @@ class Driver:
                 listener()
 
     def _apply(self) -> bool:
-        """Show readers what is committed and was not yet shown; return whether anything was.
+        """Show readers the entries that are committed and not yet shown; return whether any were.
 
-        When the queues cannot grow, it is tried again with the next tick: nobody is told before,
-        and the pump hands out no more than its limit meanwhile.
+        If the queues cannot grow, the next tick tries again: no caller gets an answer before, and
+        the pump hands out no more than its limit meanwhile.
         """
         lo, hi = self.applied_index + 1, self._apply_hi
         if hi <= lo or self._may_apply_late(hi - lo):
@@ -411,7 +411,7 @@ class Driver:
         self.applier.apply(lo, hi)
         self.replica.on_applied(hi - 1)
         if self.replica.core.has_ready():
-            self._touch()  # There is more than one turn hands out.
+            self._touch()  # More is ready than one turn hands out.
         return True
 
     def _may_apply_late(self, count: int) -> bool:
@@ -457,10 +457,10 @@ class Driver:
 
     def _on_tick(self) -> None:
         now = self._loop.time()
-        # One tick, however late: after a pause the frames that wait must be seen before a time-out.
+        # One tick, however late: after a pause waiting frames must be seen before a time-out.
         self._next_tick_s = max(self._next_tick_s + self._tick_interval_s, now)
         self._tick_timer = self._loop.call_at(self._next_tick_s, self._on_tick)
-        # A leader writes a no-op at once; who has no room for it must not campaign.
+        # A leader writes a no-op at once; a node without room for it must not campaign.
         is_leader = self.role is Role.LEADER
         has_room = is_leader or self.log.has_room(OWN_ENTRY_SIZE_BYTES_MAX)
         if is_leader and self._syncs.waiting_s > SYNC_HANG_MS / 1000:
@@ -486,7 +486,7 @@ class Driver:
         return best_follower(self.replica.core.state, asked_last=self._asked_last)
 
     def _hand_over_for_disk(self) -> None:
-        """This disk is full, or hangs; another node's may not."""
+        """Hand leadership over, since this disk is full or hangs; another node's may not."""
         now = self._loop.time()
         if self.role is not Role.LEADER or now - self._disk_hand_over_s < DISK_HAND_OVER_MS / 1000:
             return
@@ -494,6 +494,6 @@ class Driver:
         target = self._best_follower()
         if target == NO_NODE:
             return
-        with contextlib.suppress(TransferRefusedError):  # Then nobody is near enough.
+        with contextlib.suppress(TransferRefusedError):  # No follower is near enough.
             self.replica.transfer_leadership(target)
             self._touch()

@@ -1,9 +1,9 @@
-"""Raw entries from another replica by request: who asks, and who answers.
+"""Raw entries from another replica by request: the asking and the answering side.
 
 Owns the two frames, their deadlines and bounds; must not know why entries are fetched or how they
 are proven. An answer holds committed entries only: a replica that lost entries it had promised must
-not get others in their place that nobody ever committed. Whoever has the entries answers, leader or
-not; damaged bytes are never sent.
+not get other, never committed ones in their place. Every replica that has the entries answers,
+leader or not; damaged bytes are never sent.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ class FetchLink(Protocol):
     """The part of the peer link that fetching needs."""
 
     def send(self, node: NodeId, kind: FrameKind, header: bytes, payload: bytes = b"") -> bool:
-        """Queue a frame; False when it was dropped."""
+        """Queue a frame; return False if it was dropped."""
         ...
 
     def is_connected(self, node: NodeId) -> bool:
@@ -43,9 +43,9 @@ class FetchLimits:
     """Limits of both sides."""
 
     answer_size_bytes_max: int = 1 << 20
-    """Raw entries in one answer. One entry larger than this travels alone."""
+    """Raw entries in one answer. An entry larger than this travels alone."""
     answer_ms_max: int = 5000
-    """A peer that did not answer in this time is passed over."""
+    """Time after which a peer without an answer is passed over."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.answer_size_bytes_max <= PAYLOAD_SIZE_BYTES_MAX:
@@ -55,7 +55,7 @@ class FetchLimits:
 
 
 class FetchError(NodeError):
-    """A peer did not give the entries that were asked for. Ask another one, or again later."""
+    """A peer did not give the requested entries. Ask another one, or the same one later."""
 
     code, retryable, status = "node.fetch_failed", True, "UNAVAILABLE"
 
@@ -68,8 +68,7 @@ class FetchError(NodeError):
 
 
 class Fetched(NamedTuple):
-    """Raw entries [lo, hi), back to back without blanks; at least one. Nothing of them is
-    checked."""
+    """Raw entries [lo, hi), back to back without blanks; at least one. They are not checked."""
 
     lo: Index
     hi: Index
@@ -103,7 +102,7 @@ class EntryFetcher:
         return [node for node in self._peers() if self._link.is_connected(node)]
 
     async def fetch(self, node: NodeId, lo: Index, hi: Index) -> Fetched:
-        """Fetch entries from `lo` on, before `hi`: some, at least one. Raises FetchError."""
+        """Fetch entries from `lo` on, before `hi`; at least one. Raises FetchError."""
         assert lo < hi, f"nothing to fetch in [{lo}, {hi})"
         self._last_id += 1
         request_id = self._last_id
@@ -147,14 +146,14 @@ class EntryFetcher:
             request.future.set_result(Fetched(answer.lo, answer.hi, bytes(payload)))
 
     def on_disconnected(self, node: NodeId) -> None:
-        """A connection to `node` broke: what it was asked may be lost."""
+        """Fail the requests to `node`: a connection to it broke, and they may be lost."""
         for request in self._requests.values():
             if request.node == node and not request.future.done():
                 request.future.set_exception(FetchError(node, "the connection was lost"))
 
 
 class EntryServer:
-    """Answers peers that fetch. A node whose own log is not open has none."""
+    """Answers peers that fetch. A node whose log is not open has none."""
 
     def __init__(
         self,
@@ -167,7 +166,7 @@ class EntryServer:
         self._link, self._read_range, self._commit_index = link, read_range, commit_index
         self._limits = limits or FetchLimits()
         self.answered_count = self.failed_count = 0
-        """Since the start; an answer that could not be queued is a failed one."""
+        """Answers since the start; one that could not be queued counts as failed."""
 
     def on_frame(self, node: NodeId, kind: FrameKind, header: bytes, payload: memoryview) -> None:
         """Take a FETCH_ENTRIES and answer it. Raises PeerProtocolError."""
@@ -185,7 +184,7 @@ class EntryServer:
             try:
                 raw = self._read_range(lo, hi, self._limits.answer_size_bytes_max)
             except PositionRangeError:
-                pass  # Deleted by retention: as if it had never been here.
+                pass  # Deleted by retention: answered like an unknown entry.
             except StoreError as error:
                 error_text = f"{error.code}: {error}"
                 self.failed_count += 1

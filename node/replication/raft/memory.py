@@ -1,6 +1,6 @@
-"""What `node.replication.lives` asks of a node whose log Raft replicates.
+"""The `Memory` of a node whose log Raft replicates, for `node.replication.lives`.
 
-Owns the way to its meta file, its log and its core; must not know what is told to whom.
+Owns the way to its meta file, its log and its core; must not know what peers are told.
 """
 
 from dataclasses import replace
@@ -25,7 +25,7 @@ class RaftMemory:
     def __init__(self, log: LedgerLog) -> None:
         self._log = log
         self.driver: Driver | None = None
-        """Once there is one."""
+        """The driver, once it exists."""
 
     @property
     def life(self) -> int:

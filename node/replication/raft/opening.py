@@ -1,9 +1,9 @@
-"""The replicated state that a directory holds: of its checkpoint, a snapshot, or the log alone.
+"""The replicated state in a directory: from its checkpoint, a snapshot, or the log alone.
 
-Owns which of them counts, and what follows from a checkpoint that is damaged. As long as the log
-reaches back to its first entry every command is in there, so the state is built anew and the
-damaged files are kept for people. A log whose beginning is gone has nothing to build it from:
-nobody starts with it. Source: fault-matrix D8.
+Owns the choice between them, and the consequence of a damaged checkpoint. As long as the log
+reaches back to its first entry it holds every command, so the state is built anew and the damaged
+files are kept for the operator. A log whose beginning is deleted cannot replace a checkpoint: the
+node does not start. Source: fault-matrix D8.
 """
 
 import os
@@ -27,7 +27,7 @@ _log: Final = structlog.get_logger(component="node")
 def open_state(
     fs: FileSystem, root: str, log: LedgerLog, limits: Limits
 ) -> tuple[CheckpointFiles, StateMachine]:
-    """Return the checkpoint of a directory, and the state; the log behind it is not applied yet.
+    """Return the checkpoint of a directory, and the state; later entries are not applied yet.
 
     Raises CheckpointDamagedError when it is damaged, missing or older than the beginning of the log
     and nothing else has the state, CorruptionError for one of another version, FileSystemError,
@@ -49,7 +49,7 @@ def open_state(
 def load_checkpoint(
     fs: FileSystem, root: str, *, is_needed: bool
 ) -> tuple[CheckpointFiles, StateImage | None]:
-    """Return the checkpoint of a directory and what is in it; None: nothing.
+    """Return the checkpoint of a directory and the state in it, None if it has none.
 
     A damaged one that is not needed is set aside. Errors as `open_state`.
     """
@@ -67,7 +67,7 @@ def load_checkpoint(
 
 
 def _set_aside(fs: FileSystem, root: str, directory: str) -> str:
-    """Move the files out of the way, durably; return where to."""
+    """Move the files aside, durably; return the new path."""
     damaged = os.path.join(root, DAMAGED_DIRECTORY)
     fs.make_directory(damaged)
     aside = os.path.join(damaged, f"{os.path.basename(directory)}-{time.time_ns() // 1_000_000}")

@@ -1,7 +1,7 @@
-"""Those who wait for the outcome of an append, a membership change or a read, and their answers.
+"""Callers that wait for the outcome of an append, a membership change or a read.
 
 Owns the futures: each is resolved exactly once, or was cancelled by its caller. Must not know when
-an entry is applied or a read confirmed: the driver says so. Runs on the loop's thread.
+an entry is applied or a read confirmed: the driver reports it. Runs on the loop's thread.
 """
 
 import asyncio
@@ -27,13 +27,13 @@ from store.log.record_log import AppendResult
 class Committed(NamedTuple):
     """One entry that is committed and applied here."""
 
-    index: Index  # type: ignore[assignment]  # Hides tuple.index, which nobody needs here.
+    index: Index  # type: ignore[assignment]  # Hides tuple.index, which is unused here.
     term: Term
     result: AppendResult
     synced_by: tuple[NodeId, ...]
     """Nodes known to have it, durably with flush=sync, when it was found committed."""
     commit_us: int
-    """From `append` to here, by this node's clock."""
+    """Microseconds from `append` to here, by this node's clock."""
 
 
 class PendingAppend:
@@ -57,31 +57,31 @@ class PendingChange:
 
 
 class Callers:
-    """Everybody who waits. Bounded by the pump: it refuses new ones above its limits."""
+    """All waiting callers. Bounded by the pump: it refuses new ones above its limits."""
 
     def __init__(self, nodes_with: Callable[[Index], tuple[NodeId, ...]]) -> None:
-        """`nodes_with(index)`: the nodes known to have an entry."""
+        """`nodes_with(index)` returns the nodes known to have an entry."""
         self._loop = asyncio.get_running_loop()
         self._nodes_with = nodes_with
         self._decided: list[Completion] = []
         """Outcomes of entries that are committed, and not yet applied here."""
         self._reads: dict[int, asyncio.Future[Index]] = {}
         self._confirmed: list[tuple[Index, int]] = []
-        """Reads that are confirmed and wait until their index is applied, in its order."""
+        """Confirmed reads that wait until their index is applied, in the order of indexes."""
         self._read_count = 0
 
     # --- Entries ---
 
     def append(self, prepared: Prepared) -> PendingAppend:
-        """Return who waits for an append; its future resolves with Committed."""
+        """Return a waiting append; its future resolves with Committed."""
         return PendingAppend(self._loop.create_future(), prepared)
 
     def change(self) -> PendingChange:
-        """Return who waits for a membership change; its future resolves with the index."""
+        """Return a waiting membership change; its future resolves with the index."""
         return PendingChange(self._loop.create_future())
 
     def decide(self, completions: Iterable[Completion], applied: Index) -> None:
-        """Answer what is decided; who waits for a committed entry hears once it is applied."""
+        """Answer decided calls; that of a committed entry is answered once the entry is applied."""
         self._decided += completions
         if not self._decided:
             return
@@ -99,7 +99,7 @@ class Callers:
         assert isinstance(waiter, PendingAppend | PendingChange), f"waiter {waiter!r}"
         future = waiter.future
         if future.done():
-            return  # Its caller was cancelled; the entry goes its way.
+            return  # The caller was cancelled; the entry stays.
         match completion.resolution:
             case Resolution.NOT_APPLIED:
                 future.set_exception(NotAppliedError(completion.index, completion.term))
@@ -137,7 +137,7 @@ class Callers:
         return future
 
     def confirm(self, reads: Iterable[ReadConfirmed], applied: Index) -> None:
-        """Answer the reads that are confirmed and whose index is applied; call it every turn."""
+        """Answer confirmed reads whose index is applied. Call it every turn."""
         for read_id, index in reads:
             insort(self._confirmed, (index, read_id))
         count = 0
@@ -151,14 +151,15 @@ class Callers:
         del self._confirmed[:count]
 
     def fail_reads(self, read_ids: Iterable[int], leader: NodeId) -> None:
-        """Leadership was lost before these reads were confirmed."""
+        """Fail these reads: leadership was lost before they were confirmed."""
         for read_id in read_ids:
             _fail(self._reads.pop(read_id), ReadFailedError(leader))
 
     # --- The end ---
 
     def stop(self, completions: Iterable[Completion]) -> None:
-        """Nothing is decided any more: appends are unknown, reads have to be asked elsewhere."""
+        """Answer every call, since no more is decided here: appends are unknown, reads may be
+        repeated at another node."""
         for completion in [*self._decided, *completions]:
             self._resolve(completion._replace(resolution=Resolution.UNKNOWN))
         self._decided, self._confirmed = [], []

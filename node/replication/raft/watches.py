@@ -1,4 +1,4 @@
-"""Who wants to know which peers can be reached, each told in its own way.
+"""Components that watch which peers can be reached.
 
 Owns the translation of "connected" and "disconnected" for founding, fetching and the driver.
 """
@@ -20,14 +20,14 @@ class FetchWatch:
         self._fetcher = fetcher
 
     def on_connected(self, node: NodeId, last_index: Index) -> None:
-        """It is asked when entries are needed."""
+        """Do nothing: the peer is asked when entries are needed."""
 
     def on_disconnected(self, node: NodeId) -> None:
         self._fetcher.on_disconnected(node)
 
 
 class FoundingWatch:
-    """Lets the start wait for what peers say of their logs."""
+    """Lets the start wait for the peers' reports about their logs."""
 
     def __init__(self, founding: Founding, greet: Callable[[NodeId], None]) -> None:
         """`greet` is called with each peer that is connected."""
@@ -35,7 +35,7 @@ class FoundingWatch:
         self._changed = asyncio.Event()
 
     async def changed(self) -> None:
-        """Return when the next peer was heard of."""
+        """Wait until the next report of a peer."""
         self._changed.clear()
         await self._changed.wait()
 
@@ -45,12 +45,12 @@ class FoundingWatch:
         self._greet(node)
 
     def on_founded(self, node: NodeId, _kind: FrameKind, _header: bytes, _: memoryview) -> None:
-        """A peer has founded; a taker of frames."""
+        """Note that a peer has founded. Receives frames."""
         self.founding.on_founded(node)
         self._changed.set()
 
     def on_disconnected(self, node: NodeId) -> None:
-        """What was heard stays true."""
+        """Do nothing: reports stay true."""
 
 
 class DriverWatch:
@@ -60,7 +60,7 @@ class DriverWatch:
         self._driver = driver
 
     def on_connected(self, node: NodeId, last_index: Index) -> None:
-        """The core finds out by its next message."""
+        """Do nothing: the core finds out by its next message."""
 
     def on_disconnected(self, node: NodeId) -> None:
         self._driver.on_disconnected(node)
