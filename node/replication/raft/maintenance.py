@@ -1,7 +1,7 @@
-"""Work that waits for a disk and that nobody waits for: upkeep, checkpoints, retention.
+"""Work on the disk that no caller waits for: file maintenance, checkpoints, retention.
 
-Owns the one maintenance thread and the order of steps between it and the loop: what changes the log
-in memory happens on the loop, what waits happens on the thread. A full disk postpones a step; a
+Owns the one maintenance thread and the order of steps between it and the loop: changes of the log
+in memory happen on the loop, steps that wait happen on the thread. A full disk postpones a step; a
 failed sync ends the node, damage is repaired from peers. Must not know elections or clients.
 """
 
@@ -32,14 +32,14 @@ from store.errors import (
 
 ROUND_MS: Final = 1_000
 CHECKPOINT_INTERVAL_MS: Final = 5_000
-"""How old a checkpoint may be while something changes: what a restart has to apply again."""
+"""Age limit of a checkpoint while the state changes: a restart applies later entries again."""
 _log: Final = structlog.get_logger(component="maintenance")
 _Result = TypeVar("_Result")
 _POSTPONED: Final = (StoreFullError, FileSystemError, BusyError)
 
 
 class Compacted(Protocol):
-    """What retention needs of the replica."""
+    """The part of the replica that retention needs."""
 
     def snapshot_meta_at(self, index: Index) -> SnapshotMeta: ...
     def snapshot_durable(self, meta: SnapshotMeta) -> None: ...
@@ -48,7 +48,7 @@ class Compacted(Protocol):
 
 
 class Machine(Protocol):
-    """What a checkpoint needs of the state machine."""
+    """The part of the state machine that a checkpoint needs."""
 
     @property
     def applied_index(self) -> Index: ...
@@ -56,7 +56,7 @@ class Machine(Protocol):
 
 
 class Maintenance:
-    """Runs rounds until it is stopped. Belongs to the running loop."""
+    """Runs rounds until stopped. Belongs to the running loop."""
 
     def __init__(
         self,
@@ -68,8 +68,8 @@ class Maintenance:
         on_damage: Callable[[CorruptionError | DerivedFileError], None],
         needed_position: Callable[[], int | None] = lambda: None,
     ) -> None:
-        """`on_damage` gets what a step found to be damaged; the step is tried again. What lies at
-        `needed_position` or behind is kept whatever its age: somebody was promised it."""
+        """`on_damage` gets damage that a step found; the step is tried again. Bytes at
+        `needed_position` or behind are kept whatever their age: they were promised to a reader."""
         self._log, self._replica = log, replica
         self._machine, self._files = machine, files
         self._fail_stop, self._on_damage = fail_stop, on_damage
@@ -83,14 +83,14 @@ class Maintenance:
         self._trouble = ""
         self.round_count = 0
         self.postponed_count = 0
-        """Steps that a full disk or a busy one stopped; they are tried again in the next round."""
+        """Steps that a full disk or a busy one stopped; the next round tries them again."""
 
     def start(self) -> None:
-        """Begin with the rounds."""
+        """Start the rounds."""
         self._task = asyncio.create_task(self._run(), name="maintenance")
 
     async def on_thread(self, work: Callable[[], _Result]) -> _Result:
-        """Do something on the maintenance thread, after what it does now.
+        """Run `work` on the maintenance thread, after its current step.
 
         Raises ShuttingDownError once it has stopped."""
         if self._is_stopped:
@@ -98,7 +98,7 @@ class Maintenance:
         return await self._loop.run_in_executor(self._thread, work)
 
     async def stop(self) -> None:
-        """End after the step that runs, and write a last checkpoint. The log is still open."""
+        """Stop after the running step, and write a last checkpoint. The log is still open."""
         self._is_stopping.set()
         if self._task is not None:
             await self._task
@@ -132,7 +132,7 @@ class Maintenance:
             if isinstance(error, CorruptionError | DerivedFileError):
                 self._on_damage(error)
             self.postponed_count += 1
-            if str(error) != self._trouble:  # Once, and not in every round of a full disk.
+            if str(error) != self._trouble:  # Log once, and not in every round of a full disk.
                 self._trouble = str(error)
                 _log.warning("postponed", step=name, error=str(error))
         except Exception as error:  # noqa: BLE001 - memory and disk may differ.
@@ -144,7 +144,7 @@ class Maintenance:
     async def checkpoint(self) -> None:
         """Save the state as of now, if anything was applied since. Durable on return.
 
-        The log must be durable up to there first: a state may not be ahead of its log.
+        The log must be durable up to there first: a state must not be ahead of its log.
         """
         installed = self._log.installed
         if self._machine.applied_index > self._files.applied_index:
@@ -168,7 +168,7 @@ class Maintenance:
         await done
 
     async def _delete_expired(self) -> None:
-        """Delete files that have to go, are checkpointed and that no follower needs."""
+        """Delete files that are due, checkpointed, and needed by no follower."""
         log, replica, limit = self._log, self._replica, self._files.applied_index
         needed = self._needed_position()
         if needed is not None:
@@ -179,7 +179,7 @@ class Maintenance:
         try:
             replica.snapshot_durable(replica.snapshot_meta_at(index))
         except CompactionRefusedError:
-            return  # This node joined lately and does not know the members of then; later.
+            return  # A node that joined lately does not know the members of then.
         deletion = log.plan_deletion(min(limit, replica.compactable_to()))
         if deletion is None or not await self.on_thread(deletion.write_start):
             return

@@ -1,10 +1,10 @@
-"""Puts a damaged log right with entries of other replicas, before the node runs or while it does.
+"""Repairs a damaged log with entries of other replicas, before the node runs or while it does.
 
-Owns whom to ask, when to ask again and what people are told meanwhile. Must not know bytes: finding
-damage, proving fetched entries by the chain and writing them is the store's. Nothing is ever cut. A
-node whose log cannot be opened is repaired first and neither votes nor acks until then (design 4.5;
-fault-matrix D5, D7, S05). It waits for as long as it takes, because going on would break what it
-promised.
+Owns the peers to ask, the time to ask again, and the progress shown to people. Must not know bytes:
+finding damage, proving fetched entries by the chain and writing them is the store's. No entry is
+ever cut. A node whose log cannot be opened is repaired first and neither votes nor acks until then
+(design 4.5; fault-matrix D5, D7, S05). It waits as long as necessary, because a node that went on
+would break its promises.
 """
 
 import asyncio
@@ -36,8 +36,8 @@ _Result = TypeVar("_Result")
 
 
 async def _on_thread(work: Callable[[], _Result]) -> _Result:
-    """Do blocking work beside the loop. A caller that is cancelled waits for its end: what it then
-    closes is not in use any more."""
+    """Do blocking work beside the loop. A cancelled caller waits for its end, so that nothing it
+    closes afterwards is still in use."""
     future = asyncio.get_running_loop().run_in_executor(None, work)
     try:
         return await asyncio.shield(future)
@@ -51,15 +51,15 @@ class RepairLimits:
     """Limits of repairs."""
 
     retry_ms: int = 500
-    """Pause after every peer was asked in vain."""
+    """Pause after all peers were asked in vain."""
     live_size_bytes_max: int = 64 << 20
-    """A larger damaged range of an open log is repaired at the next start only: live repair needs
+    """A larger damaged range of an open log is repaired only at the next start: live repair needs
     all of it in memory."""
     live_attempt_count_max: int = 20
-    """Rounds over all peers, and errors of the disk, before a live repair is given up until the
-    damage is met again."""
+    """Rounds over all peers, and errors of the disk, until a live repair is given up; the next read
+    of the damage begins anew."""
     live_error_count_max: int = 64
-    """Damaged places that wait for their repair; more are met again by the next read."""
+    """Damaged places that wait for their repair; the next read meets further ones again."""
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
@@ -68,14 +68,14 @@ class RepairLimits:
 
 
 class RepairProgress(NamedTuple):
-    """Where a repair stands, for people."""
+    """State of a repair, for people."""
 
     range_count: int
-    """Damaged ranges still to do, with the one under way."""
+    """Damaged ranges left, including the one under way."""
     fetched_size_bytes: int
     size_bytes: int
     waiting_for: str
-    """Why it does not go on at the moment; empty while it does."""
+    """Why it waits at the moment; empty while it proceeds."""
 
     def __str__(self) -> str:
         done, whole = self.fetched_size_bytes / _MIB, self.size_bytes / _MIB
@@ -88,24 +88,24 @@ OnProgress = Callable[[RepairProgress], None]
 
 
 class Repair(Protocol):
-    """`ClosedRepair`, or one that is made when it is needed."""
+    """`ClosedRepair`, or one that is made on demand."""
 
     async def run(self) -> list[RepairReport]:
-        """Repair everything that is damaged; an empty list when nothing is."""
+        """Repair all damage; return an empty list if there is none."""
         ...
 
 
 async def find_damaged(root: str, config: StoreConfig, fs: FileSystem) -> list[DamagedRange]:
-    """Look through a closed log on a thread; raises as `find_damage`."""
+    """Search a closed log for damage on a thread; raises as `find_damage`."""
     return await _on_thread(partial(find_damage, root, config, fs=fs))
 
 
 async def open_repaired(
     open_store: Callable[[], _Result], repair: Repair
 ) -> tuple[_Result, list[RepairReport]]:
-    """Open a store, repaired first if it is damaged; both on a thread. Return it and what was done.
+    """Open a store, repaired first if it is damaged; both on a thread. Return it and the repairs.
 
-    Raises what the opening raises when there is no damage that entries of peers could heal.
+    Raises the error of the opening when there is no damage that entries of peers could heal.
     """
     reports: list[RepairReport] = []
     while True:
@@ -137,10 +137,10 @@ class ClosedRepair:
         self._progress = RepairProgress(0, 0, 0, "")
 
     async def run(self, found: list[DamagedRange] | None = None) -> list[RepairReport]:
-        """Repair everything that is damaged; return once it is, however long that takes.
+        """Repair all damage; return once it is done, however long that takes.
 
-        `found`: what `find_damaged` has just returned, to spare a look. An empty list: nothing is
-        damaged that `find_damage` looks at. Cancelling it leaves the damage as it was. Raises
+        `found` is a fresh result of `find_damaged`, to spare a search. An empty list means that
+        `find_damage` finds no damage. Cancelling it leaves the damage as it was. Raises
         LockedError, SnapshotNeededError, LayoutError, SyncFailedError, and CorruptionError when no
         durable mark can be read.
         """
@@ -156,7 +156,8 @@ class ClosedRepair:
                 try:
                     reports.append(await self._repair(damaged))
                 except CorruptionError as error:
-                    # Its sides changed, as when the range before it had become wider: look again.
+                    # The edges changed, for instance as the range before became wider: search
+                    # again.
                     self._tell(waiting_for=str(error))
                     await self._pause()
                     break
@@ -181,16 +182,16 @@ class ClosedRepair:
 
     async def _open_session(self, damaged: DamagedRange) -> RepairSession:
         while True:
-            try:  # Not on a thread: cancelled, it would leave the directory locked.
+            try:  # Not on a thread: if cancelled, it would leave the directory locked.
                 return RepairSession(self._root, self._config, damaged, fs=self._fs)
             except (StoreFullError, FileSystemError) as error:
                 self._tell(waiting_for=str(error))
                 await self._pause()
 
     async def _fetch_some(self, session: RepairSession) -> None:
-        """Add the next entries from whichever peer has them."""
+        """Add the next entries, from the first peer that has them."""
         lo = session.next_index
-        # Without an entry behind the damage it is not known how many are missing: one by one.
+        # Without an entry behind the damage the number of missing ones is unknown: one by one.
         hi = max(session.damaged.hi_index, lo + 1)
         troubles: list[str] = []
         for node in self._fetcher.candidates():
@@ -224,7 +225,7 @@ class OpenStore(Protocol):
         ...
 
     def repair_range(self, lo_index: int, hi_index: int, raw_entries: bytes) -> RepairReport:
-        """Put entries back, durably."""
+        """Write entries back, durably."""
         ...
 
 
@@ -232,7 +233,7 @@ class LiveRepairStats(NamedTuple):
     """Counters and fill level."""
 
     waiting_count: int
-    """Damaged places known and not repaired, with the one under way."""
+    """Damaged places known and not repaired, including the one under way."""
     repaired_range_count: int
     repaired_entry_count: int
     given_up_count: int
@@ -250,19 +251,21 @@ class LiveRepair:
         on_fatal: Callable[[BaseException], None],
         limits: RepairLimits | None = None,
     ) -> None:
-        """`on_repaired` is called on the loop; `on_fatal` with what must end the process."""
+        """`on_repaired` is called on the loop; `on_fatal` gets an error that must end the
+        process."""
         self._store, self._fetcher = store, fetcher
         self._on_repaired, self._on_fatal = on_repaired, on_fatal
         self._limits = limits or RepairLimits()
         self._errors: deque[CorruptionError] = deque()
         self._paths: set[str] = set()
-        """Of the errors that wait, and of the one that is worked on."""
+        """Paths of the waiting errors, and of the one under repair."""
         self._task: asyncio.Task[None] | None = None
         self._repaired_range_count = self._repaired_entry_count = self._given_up_count = 0
         self._last_trouble = ""
 
     def on_damage(self, error: CorruptionError) -> None:
-        """A read met damage: repair that file soon. Returns at once; repeated errors are one."""
+        """Have the file of a damaged read repaired soon. Returns at once; repeated errors are
+        one."""
         if error.path in self._paths or len(self._errors) >= self._limits.live_error_count_max:
             return
         self._paths.add(error.path)
@@ -271,14 +274,14 @@ class LiveRepair:
             self._task = asyncio.get_running_loop().create_task(self._work())
 
     async def stop(self) -> None:
-        """Give up what is left; the damage stays as it is."""
+        """Give up the repairs that are left; the damage stays as it is."""
         self._errors.clear()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
     def stats(self) -> LiveRepairStats:
-        """Return a picture."""
+        """Return a snapshot of the counters."""
         return LiveRepairStats(
             len(self._paths),
             self._repaired_range_count,
@@ -297,7 +300,7 @@ class LiveRepair:
             self._on_fatal(error)
 
     async def _repair_file(self, error: CorruptionError) -> None:
-        """Look, fetch and repair until the file is good or it has been tried often enough."""
+        """Search, fetch and repair until the file is good or the attempts are used up."""
         for _ in range(self._limits.live_attempt_count_max):
             try:
                 ranges = await _on_thread(partial(self._store.damage_of, error))
@@ -311,7 +314,7 @@ class LiveRepair:
         self._given_up_count += 1
 
     async def _repair_range(self, damaged: DamagedRange) -> bool:
-        """Repair one range with the entries of one peer; say whether something was repaired."""
+        """Repair one range with the entries of one peer; return whether anything was repaired."""
         size_bytes = damaged.end_position - damaged.position
         limit = self._limits.live_size_bytes_max
         if size_bytes > limit:

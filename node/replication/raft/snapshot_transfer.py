@@ -1,10 +1,10 @@
-"""Snapshots between nodes: a header, then the state in chunks, so slowly that nothing else waits.
+"""Snapshots between nodes: a header, then the state in chunks, paced to spare other frames.
 
-Owns the pace, the order and the check of the whole; must not know what the state is, nor sockets or
-clocks: the link is a seam, and `pump` is called at each tick. There is no ack of its own. A
-follower that got everything hands it to its core, whose reply is the ack; one that got something
-else drops the connection; and the sender takes every lost connection for a failure, upon which the
-leader's core starts over.
+Owns the pace, the order and the check of the whole; must not know the contents of the state, nor
+sockets or clocks: the link is a port, and `pump` is called at each tick. The transfer has no ack of
+its own. A follower that got the whole state hands it to its core, whose reply is the ack; a
+follower that got a wrong one drops the connection; and the sender takes every lost connection for a
+failure, upon which the leader's core starts over.
 """
 
 from collections.abc import Callable
@@ -28,13 +28,13 @@ class SnapshotLimits:
     """Limits of both directions."""
 
     state_size_bytes_max: int = 64 << 20
-    """Neither sent nor received above it. A receiver may need twice as much for a moment."""
+    """Limit of a state, sent or received. A receiver may need twice as much for a moment."""
     chunk_size_bytes: int = 256 << 10
     queued_size_bytes_max: int = 1 << 20
-    """Bytes waiting for the peer beyond which no chunk is added: a heartbeat waits for at most
+    """Bytes waiting for the peer above which no chunk is added: a heartbeat waits for at most
     this."""
     stalled_ms_max: int = 30_000
-    """Without a byte that left, and after the last one, until it counts as failed."""
+    """Time without progress, also after the last byte, until a transfer counts as failed."""
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
@@ -48,7 +48,7 @@ class SnapshotLink(Protocol):
     """The part of the peer link that a transfer needs."""
 
     def send(self, node: NodeId, kind: FrameKind, header: bytes, payload: bytes = b"") -> bool:
-        """Queue a frame; False when it was dropped."""
+        """Queue a frame; return False if it was dropped."""
         ...
 
     def is_connected(self, node: NodeId) -> bool:
@@ -56,7 +56,7 @@ class SnapshotLink(Protocol):
         ...
 
     def queued_size_bytes(self, node: NodeId) -> int:
-        """Bytes that wait to be sent."""
+        """Return the bytes that wait to be sent."""
         ...
 
 
@@ -64,7 +64,7 @@ class SnapshotSenderStats(NamedTuple):
     """Counters and fill level of the sending side."""
 
     transfer_count: int
-    """Under way, or complete and not yet known to be installed."""
+    """Transfers under way, or complete and not yet known to be installed."""
     begun_count: int
     sent_count: int
     """Transfers whose last byte was handed to the link."""
@@ -80,15 +80,15 @@ class _Outgoing:
     def __init__(self, index: int, header: bytes, state: bytes, failure: str) -> None:
         self.index = index
         self.header: bytes | None = header
-        """Not sent yet; None: sent."""
+        """The header to send; None once sent."""
         self.state: bytes | None = state
-        """None: all of it was sent."""
+        """The state to send; None once all of it was sent."""
         self.at = 0
         """The next byte of the state to send."""
         self.moved_ms = 0
-        """When something left last."""
+        """When bytes left last."""
         self.left_size_bytes: int | None = None
-        """The least that was seen waiting, here and in the link; None: not looked at yet."""
+        """Minimum of the bytes seen waiting, here and in the link; None before the first look."""
         self.failure = failure
 
 
@@ -102,7 +102,7 @@ class SnapshotSender:
         on_failed: Callable[[NodeId, str], None],
         limits: SnapshotLimits | None = None,
     ) -> None:
-        """`read_state` returns what stands for the log up to a meta's index. `on_failed` is called
+        """`read_state` returns the state for the log up to a meta's index. `on_failed` is called
         from `pump` and `on_disconnected`, with a reason for people; never from `begin`."""
         self._link, self._read_state, self._on_failed = link, read_state, on_failed
         self._limits = limits or SnapshotLimits()
@@ -110,7 +110,7 @@ class SnapshotSender:
         self._begun_count = self._sent_count = self._failed_count = self._sent_size_bytes = 0
 
     def begin(self, message: InstallSnapshot) -> None:
-        """Start sending, instead of what was being sent to that node. The next `pump` goes on."""
+        """Start a transfer, instead of the current one to that node. The next `pump` goes on."""
         self._begun_count += 1
         limit = self._limits.state_size_bytes_max
         state, failure = b"", ""
@@ -125,9 +125,9 @@ class SnapshotSender:
         self._transfers[message.to] = _Outgoing(message.meta.index, header, state, failure)
 
     def pump(self, now_ms: int) -> list[NodeId]:
-        """Send as much as the pace allows, and report what failed. Call at every tick.
+        """Send as much as the pace allows, and report failed transfers. Call it at every tick.
 
-        Return to whom more has left since the last call."""
+        Return the nodes to which more bytes have left since the last call."""
         moved: list[NodeId] = []
         for node, transfer in list(self._transfers.items()):
             if not transfer.failure:
@@ -143,8 +143,8 @@ class SnapshotSender:
         return moved
 
     def _has_moved(self, node: NodeId, transfer: _Outgoing) -> bool:
-        """Whether less waits than ever before. What the link has queued is not on its way yet: on a
-        slow one that takes longer than a whole transfer may stand still."""
+        """Whether fewer bytes wait than ever before. Bytes queued in the link have not left yet: on
+        a slow link that takes longer than a whole transfer may stand still."""
         unsent = len(transfer.state) - transfer.at if transfer.state is not None else 0
         left, before = unsent + self._link.queued_size_bytes(node), transfer.left_size_bytes
         if before is not None and left >= before:
@@ -153,24 +153,24 @@ class SnapshotSender:
         return True
 
     def on_disconnected(self, node: NodeId) -> None:
-        """A connection to `node` broke: a part of the snapshot may be lost."""
+        """Fail the transfer to `node`: a connection to it broke, so parts may be lost."""
         if node in self._transfers:
             self._fail(node, "the connection was lost")
 
     def delivered(self) -> list[NodeId]:
-        """Return to whom a whole snapshot was sent whose end is not known."""
+        """Return the nodes that were sent a whole snapshot and have not answered yet."""
         return [node for node, transfer in self._transfers.items() if transfer.state is None]
 
     def forget(self, node: NodeId) -> None:
-        """The snapshot to `node` is installed there, or nobody waits for it any more."""
+        """Forget the transfer to `node`: it is installed there, or no longer wanted."""
         del self._transfers[node]
 
     def cancel(self) -> None:
-        """This node does not lead any more: forget everything, report nothing."""
+        """Forget all transfers and report nothing, since this node does not lead any more."""
         self._transfers.clear()
 
     def stats(self) -> SnapshotSenderStats:
-        """Return a picture."""
+        """Return a snapshot of the counters."""
         return SnapshotSenderStats(
             len(self._transfers),
             self._begun_count,
@@ -199,7 +199,7 @@ class SnapshotSender:
                 transfer.at += len(chunk)
                 self._sent_size_bytes += len(chunk)
             if transfer.at == len(transfer.state):
-                transfer.state = None  # The record stays: the connection may still lose it.
+                transfer.state = None  # The record stays: the connection may still lose bytes.
                 self._sent_count += 1
 
     def _fail(self, node: NodeId, reason: str) -> None:
@@ -212,14 +212,14 @@ class SnapshotReceiverStats(NamedTuple):
     """Counters and fill level of the receiving side."""
 
     held_size_bytes: int
-    """Of the snapshot that is coming in."""
+    """Bytes held of the snapshot being received."""
     received_count: int
     ignored_chunk_count: int
-    """Of transfers that were given up here; a few follow each."""
+    """Chunks of transfers that were given up here; a few follow each."""
 
 
 class _Incoming:
-    """One snapshot that comes in."""
+    """One snapshot being received."""
 
     __slots__ = ("chunks", "header", "node", "size_bytes")
 
@@ -227,11 +227,11 @@ class _Incoming:
         self.node, self.header = node, header
         self.chunks: list[bytes] = []
         self.size_bytes = 0
-        """Of all chunks, which lie back to back."""
+        """Size of all chunks, which lie back to back."""
 
 
 class SnapshotReceiver:
-    """Puts the newest snapshot that is being sent together; an older one makes room for it."""
+    """Assembles the newest snapshot that is being sent; an older one makes room for it."""
 
     def __init__(
         self,
@@ -242,8 +242,8 @@ class SnapshotReceiver:
         *,
         check: Callable[[InstallSnapshot], None] = lambda _: None,
     ) -> None:
-        """`on_received` gets each whole, verified state, `check` its announcement before a byte of
-        it is kept; PeerProtocolError from them drops the connection."""
+        """`on_received` gets each whole, verified state, `check` its header before any byte is
+        kept; a PeerProtocolError from them drops the connection."""
         self._group, self._node_id, self._on_received = group, node_id, on_received
         self._limits, self._check = limits or SnapshotLimits(), check
         self._incoming: _Incoming | None = None
@@ -259,12 +259,12 @@ class SnapshotReceiver:
             self._add(node, header, payload)
 
     def on_disconnected(self, node: NodeId) -> None:
-        """A connection to `node` broke: the rest of its snapshot may never come."""
+        """Drop the snapshot of `node`: a connection to it broke, so the rest may never arrive."""
         if self._incoming is not None and self._incoming.node == node:
             self._incoming = None
 
     def stats(self) -> SnapshotReceiverStats:
-        """Return a picture."""
+        """Return a snapshot of the counters."""
         held = self._incoming.size_bytes if self._incoming is not None else 0
         return SnapshotReceiverStats(held, self._received_count, self._ignored_chunk_count)
 
@@ -273,7 +273,7 @@ class SnapshotReceiver:
         self._check(found.message)
         known = self._incoming
         if known is not None and known.header.message.term > found.message.term:
-            return  # Of a leader that was deposed; its chunks are ignored, too.
+            return  # From a deposed leader; its chunks are ignored, too.
         limit = self._limits.state_size_bytes_max
         if found.size_bytes > limit:
             raise PeerProtocolError(
@@ -304,7 +304,7 @@ class SnapshotReceiver:
         self._complete(incoming)
 
     def _complete(self, incoming: _Incoming) -> None:
-        """Check and hand over, if all is there."""
+        """Check and hand over the state, if it is complete."""
         if incoming.size_bytes < incoming.header.size_bytes:
             return
         state = b"".join(incoming.chunks)

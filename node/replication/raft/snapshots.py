@@ -1,7 +1,7 @@
-"""Snapshots of this node: built where nothing waits, sent when its core says so, taken when whole.
+"""Snapshots of this node: built beside the loop, sent when its core says so, taken when whole.
 
-Owns the way between the core's wish and the transfer: the state is copied on the loop, bytes are
-made on the maintenance thread (never beside a deletion, which has the same thread), and sent at the
+Owns the way between the core's request and the transfer: the state is copied on the loop, encoded
+on the maintenance thread (never beside a deletion, which has the same thread), and sent at the
 transfer's pace. Must not know frames or files.
 """
 
@@ -35,7 +35,7 @@ from raft.transitions import Role
 from store.errors import FileSystemError, StoreError, StoreFullError
 
 PUMP_MS: Final = 10
-"""Between two looks whether more may be sent: a megabyte each is 100 MB/s."""
+"""Pause between two sends: a megabyte each makes 100 MB/s."""
 _log: Final = structlog.get_logger(component="snapshots")
 
 
@@ -58,14 +58,14 @@ class Snapshots:
     def attach(
         self, driver: Driver, maintenance: Maintenance, spawn: Callable[[object], None]
     ) -> None:
-        """Give the parts that need this one to be built; before anything happens."""
+        """Give the parts that need this one to be built; call it before any event."""
         self._driver, self._maintenance, self._spawn = driver, maintenance, spawn
         driver.add_role_listener(self._on_role)
 
     # --- Sending ---
 
     def begin(self, message: InstallSnapshot) -> None:
-        """Build what stands for the log up to `message.meta.index`, and send it."""
+        """Build the snapshot for the log up to `message.meta.index`, and send it."""
         self._spawn(self._send(message))
 
     async def _send(self, message: InstallSnapshot) -> None:
@@ -133,7 +133,7 @@ class Snapshots:
         try:
             self._log.write_snapshot(data)
         except (StoreFullError, FileSystemError) as error:
-            # Not taken and not acked: the leader gives this transfer up and begins another one.
+            # Neither taken nor acked: the leader gives this transfer up and begins another one.
             _log.warning("a snapshot is not taken", index=message.meta.index, error=str(error))
             return
         _log.info("received a snapshot", index=message.meta.index, size_bytes=len(data))
@@ -142,9 +142,9 @@ class Snapshots:
     # --- Connections ---
 
     def on_connected(self, node: NodeId, last_index: int) -> None:
-        """Nothing is owed to a peer that comes; the core begins anew by itself."""
+        """Do nothing: the core begins anew by itself."""
 
     def on_disconnected(self, node: NodeId) -> None:
-        """What was under way from or to this peer is lost."""
+        """Give up the transfers from and to this peer."""
         self._receiver.on_disconnected(node)
         self._sender.on_disconnected(node)

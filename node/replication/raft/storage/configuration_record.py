@@ -1,7 +1,7 @@
-"""The body of a configuration entry: who takes part, as bytes of the log.
+"""The body of a configuration entry: the members, as bytes of the log.
 
-Owns the encoding in entries; on the wire the same message rides in headers (`raft_codec`). Must not
-know what a configuration means.
+Owns the encoding in entries; on the wire the same message is a part of headers
+(`node.replication.raft.codec`). Must not know what a configuration means.
 """
 
 from google.protobuf.message import DecodeError
@@ -11,7 +11,7 @@ from raft.messages import Configuration
 
 
 def encode_configuration(configuration: Configuration) -> bytes:
-    """Return the body of the entry that brings a configuration."""
+    """Return the body of an entry with a configuration."""
     voters, learners = configuration
     return pb.Configuration(voters=voters, learners=learners).SerializeToString(deterministic=True)
 

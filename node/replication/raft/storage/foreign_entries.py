@@ -1,7 +1,7 @@
-"""Which error the core is told for entries of a leader that contradict the ledger.
+"""Errors for the core about a leader's entries that contradict the ledger.
 
-Owns the translation of what the ledger refuses, and the look at entries that are here already; what
-follows is `raft.pump.foreign_chain`'s.
+Owns the translation of the ledger's refusals, and the comparison with entries that are here
+already; the consequences are `raft.pump.foreign_chain`'s.
 """
 
 from bisect import bisect_left
@@ -16,14 +16,14 @@ from store.ledger.ledger import Ledger
 from store.ledger.raw import CheckedEntries, chain_crc_of
 
 _FIELDS: Final = frozenset({"chain CRC", "position"})
-"""What follows from all entries before."""
+"""Fields that follow from all entries before."""
 
 
 def foreign(message: AppendRequest, error: ForeignEntryError, data: bytes) -> PeerProtocolError:
-    """Return what to raise for entries that the ledger refused.
+    """Return the error for entries that the ledger refused.
 
-    The whole header tells whether the same comes again: any bit that changes in it on the way makes
-    the stored chain CRC a wrong one."""
+    The whole header identifies a repetition: any bit of it that changes on the way makes the stored
+    chain CRC a wrong one."""
     if error.index == message.prev_index + 1 and error.field in _FIELDS:
         header = data[:ENTRY_HEADER_SIZE_BYTES]
         return ForeignChainError(message.sender, str(error), error.index, header)
@@ -31,18 +31,19 @@ def foreign(message: AppendRequest, error: ForeignEntryError, data: bytes) -> Pe
 
 
 def chain_at(ledger: Ledger, index: Index) -> int | None:
-    """Return the chain CRC of an entry, None without it. The chain proves it: a bit that flipped on
-    the disk must not look like another history, so this log vouches for nothing then."""
+    """Return the chain CRC of an entry, None without it. The chain has to prove it: a bit that
+    flipped on the disk must not look like another history, so a damaged log gives no CRC."""
     if not ledger.first_index - 1 <= index <= ledger.last_index:
         return None
     try:
         return ledger.tail_at(index).link.chain_crc
     except (CorruptionError, FileSystemError):
-        return None  # Who reads that entry, or the scrub, has it repaired.
+        return None  # The next reader of that entry, or the scrub, has it repaired.
 
 
 def check_held(ledger: Ledger, sender: NodeId, checked: CheckedEntries, held: Index) -> None:
-    """Compare entries through `held`, which are in the ledger by their terms, with those there.
+    """Compare entries through `held`, which the ledger has by their terms, with those in the
+    ledger.
 
     Raises ForeignChainError with the first one that differs; CorruptionError as `Ledger.tail_at`.
     """

@@ -1,12 +1,12 @@
-"""What a node must not forget about itself: identity, term and vote, and who the members are.
+"""A node's memory of itself: identity, term and vote, and the members.
 
 Owns the meta file `raft` in the store's directory (two generations, each replaced as a whole and
-synced). Must not know how elections go, nor the log. Nothing in it changes with ordinary appends:
-it is written at elections, when members change and when old files are deleted.
+synced). Must not know how elections go, nor the log. Ordinary appends do not change the file: it is
+written at elections, when members change and when old files are deleted.
 
-`configuration_indexes` names the entries of the log that hold a configuration, so that nobody has
-to look for them in all of it. An index is noted before its entry is written and may stay after the
-entry is gone: who reads it looks at the entry.
+`configuration_indexes` names the entries of the log that hold a configuration, so that a start does
+not search all of the log for them. An index is noted before its entry is written and may stay after
+the entry is gone: its reader looks at the entry.
 """
 
 from collections.abc import Mapping
@@ -36,12 +36,12 @@ _NEW: Final = HardState()
 class NodeRecord:
     """The content of the file.
 
-    `is_founded`: the node takes part in a cluster, as a founder or as one that joined; without it
-    the disk is empty and what the node is has not been decided. `base_configuration` is the one in
-    force where the log begins, or where it will begin once a deletion is done, and
-    `former_base_configuration` then the one where it begins until that: see which of them lies
-    before the first entry. `may_ack_unsynced`: the node runs with `flush=async`, so a power loss
-    takes memory from it. `life`: starts of this disk, see `raft.lives`.
+    `is_founded`: the node takes part in a cluster, as a founder or by joining; otherwise the disk
+    is empty and its role has not been decided. `base_configuration` is the one in force where the
+    log begins, or where it will begin once a deletion is done. In the latter case
+    `former_base_configuration` is the one where it begins until then: the first entry's index tells
+    which counts. `may_ack_unsynced`: the node runs with `flush=async`, so a power loss takes memory
+    from it. `life`: starts of this disk, see `raft.lives`.
     """
 
     cluster_id: str
@@ -56,7 +56,7 @@ class NodeRecord:
 
 
 class NodeFile:
-    """The file. One thread."""
+    """The file on the disk. One thread."""
 
     def __init__(self, fs: FileSystem, directory: str) -> None:
         self._directory = directory
@@ -83,7 +83,7 @@ class NodeFile:
         return record
 
     def load_any(self) -> NodeRecord:
-        """Read the file of whichever node it is. Raises LayoutError or CorruptionError."""
+        """Read the file, of any node. Raises LayoutError or CorruptionError."""
         payload = self._meta.load(must_exist=True)
         assert payload is not None, f"{self._directory}: {NAME} must exist"
         self.record = _decode(self._directory, payload)
@@ -116,7 +116,7 @@ def load_node_file(
     cluster_id: str,
     node_id: NodeId,
 ) -> None:
-    """Read it, and note a loss of memory before the directory looks as if none had happened.
+    """Read the file, and note a loss of memory before the directory stops showing it.
 
     Raises as `NodeFile.load` and `NodeFile.save`."""
     must_exist = recovery.end_position > 0
@@ -132,7 +132,7 @@ def load_node_file(
 def _encode(record: NodeRecord) -> dict[str, Json]:
     base, hard_state = record.base_configuration, record.hard_state
     is_diverged = hard_state.standing is Standing.DIVERGED
-    # An earlier build knows no such standing; to it the node is one that neither votes nor counts.
+    # An earlier build does not know DIVERGED; it takes the node for one without vote or weight.
     standing = Standing.JOINING if is_diverged else hard_state.standing
     former = record.former_base_configuration
     return {
@@ -159,7 +159,8 @@ def configuration_json(at: ConfigurationAt) -> dict[str, Json]:
 
 
 def configuration_of(found: Json) -> ConfigurationAt:
-    """Return what `configuration_json` wrote. Raises ValueError for anything else."""
+    """Return the configuration that `configuration_json` wrote. Raises ValueError for other
+    data."""
     if not isinstance(found, dict):
         raise ValueError(f"{found!r} is no configuration")
     members = [_integers(found.get(name), lo=1) for name in ("voters", "learners")]
@@ -181,7 +182,7 @@ def _decode(directory: str, payload: Mapping[str, Json]) -> NodeRecord:
         for field, lo in (("node_id", 1), ("term", 0), ("vote", 0), ("incarnation", 0)):
             numbers.append(_integer(payload[field], lo=lo))
         field = "life"
-        life = _integer(payload.get(field, 0), lo=0)  # Not in the files of earlier builds.
+        life = _integer(payload.get(field, 0), lo=0)  # Absent in the files of earlier builds.
         field = "standing"
         standing = Standing[str(payload[field])]
         if payload.get("is_diverged") is True:
@@ -190,7 +191,7 @@ def _decode(directory: str, payload: Mapping[str, Json]) -> NodeRecord:
         base = payload[field]
         configuration = configuration_of(base) if base is not None else None
         field = "former_base_configuration"
-        base = payload.get(field)  # Not in the files of the first builds.
+        base = payload.get(field)  # Absent in the files of the first builds.
         former = configuration_of(base) if base is not None else None
         field = "configuration_indexes"
         indexes = _integers(payload[field], lo=0)

@@ -1,11 +1,10 @@
-"""The stored log of one replica: `raft.pump.effects.Log` over a store, and what the shell needs
-beside.
+"""The stored log of one replica: `raft.pump.effects.Log` over a store, with more for the shell.
 
 Owns the translation between Raft's words (index, term, kind, configuration) and the store's
-(entries, positions, queues), the list of configurations in the log, and what a restart begins
-with. Must not know elections, peers or the event loop. One thread, the loop's, calls everything
-here unless a docstring says otherwise; nothing here waits for a disk, except for what is rare: term
-and vote, members, a truncation, a snapshot and `open`.
+(entries, positions, queues), the list of configurations in the log, and the initial state of a
+restart. Must not know elections, peers or the event loop. One thread, the loop's, calls everything
+here unless a docstring says otherwise; only rare calls wait for a disk: term and vote, members, a
+truncation, a snapshot and `open`.
 """
 
 from collections.abc import Callable, Mapping
@@ -56,7 +55,7 @@ fit. Far above the size of either."""
 
 
 class Prepared:
-    """A batch of encoded records that was checked and has room; `LedgerLog.prepare` makes it."""
+    """A batch of encoded records, checked and with room; made by `LedgerLog.prepare`."""
 
     __slots__ = ("_next_offsets", "entry", "result")
 
@@ -64,11 +63,11 @@ class Prepared:
         self.entry = entry
         self._next_offsets = next_offsets
         self.result: AppendResult | None = None
-        """Where it landed, once it was appended."""
+        """Place of the batch, once it was appended."""
 
     @property
     def record_count(self) -> int:
-        """How many records there are."""
+        """Number of records."""
         return len(self.entry.queue_offsets)
 
     @property
@@ -78,7 +77,7 @@ class Prepared:
 
     @property
     def queues(self) -> dict[QueueKey, tuple[int, int]]:
-        """What each queue, (topic, queue id), would get: (first offset, count). Ask before the
+        """New records per queue, (topic, queue id): (first offset, count). Read it before the
         append; records of unfinished transactions do not count."""
         before = self._next_offsets
         return {
@@ -92,7 +91,7 @@ class LedgerLog:
     """Implements `raft.pump.effects.Log`."""
 
     def __init__(self, store: ReplicaStore, node_file: NodeFile, fs: FileSystem) -> None:
-        """For `open` only."""
+        """Only `open` calls this."""
         self.store: Final = store
         self._ledger: Final = store.ledger
         self.node_file: Final = node_file
@@ -118,10 +117,10 @@ class LedgerLog:
         on_fatal: Callable[[BaseException], None] = end_process,
         progress: Progress = no_progress,
     ) -> Self:
-        """Open the directory of a node, made if need be, and finish what a crash left half done.
+        """Open the directory of a node, made if necessary, and finish what a crash left half done.
 
-        Raises as `Store.open`, and IdentityMismatchError, LayoutError or CorruptionError of what
-        the node must not forget, all of them before anything is promised. `start_at` comes next.
+        Raises as `Store.open`, and IdentityMismatchError, LayoutError or CorruptionError of the
+        node file, all of them before anything is promised. `start_at` comes next.
         """
         assert config.container == "ledger", f"container {config.container}"
         fs = fs or FileSystem()
@@ -155,15 +154,15 @@ class LedgerLog:
         self._configurations.load()
         record = self.node_file.record
         if self._ledger.last_term > record.hard_state.term:
-            # Entries of that term reached the disk, so no vote was given in it by this memory.
+            # Entries of that term reached the disk, so this memory gave no vote in it.
             hard_state = record.hard_state._replace(term=self._ledger.last_term, vote=0)
             self.node_file.save(replace(record, hard_state=hard_state))
 
     def start_at(self, applied_index: Index, committed_index: Index = NO_INDEX) -> None:
-        """Say up to where the state machine's checkpoint has applied entries; before `load`.
+        """Set the applied index of the state machine's checkpoint; before `load`.
 
-        All of them are committed, so readers may see them. A checkpoint that came with a snapshot
-        may be ahead of the log. `committed_index`: more may be known to be committed.
+        All of them are committed, so readers may see them. A checkpoint from a snapshot may be
+        ahead of the log. `committed_index`: more entries may be known to be committed.
         """
         self._committed = committed_index
         base = self.base_index
@@ -173,20 +172,20 @@ class LedgerLog:
 
     @property
     def is_founded(self) -> bool:
-        """Whether this node takes part in a cluster. Else call `found` or `join` before `load`."""
+        """Whether this node is in a cluster. If not, call `found` or `join` before `load`."""
         return self.node_file.record.is_founded
 
     @property
     def is_untouched(self) -> bool:
-        """Whether it holds no entry and entered no term: so nothing was ever promised here."""
+        """Whether it has no entry and entered no term, so that it never made a promise."""
         return self.last_index == NO_INDEX and self.node_file.record.hard_state.term == NO_TERM
 
     def found(self, voters: tuple[NodeId, ...], learners: tuple[NodeId, ...] = ()) -> None:
-        """This empty disk is one of a new cluster's; durable on return."""
+        """Make this empty disk a founder of a new cluster; durable on return."""
         self._begin(bootstrap_state(voters, learners))
 
     def join(self, *, incarnation: int = 1) -> None:
-        """This empty disk joins a cluster that lives; durable on return. See `joining_state`."""
+        """Join an existing cluster with this empty disk; durable on return. See `joining_state`."""
         self._begin(joining_state(incarnation=incarnation))
 
     def _begin(self, initial: InitialState) -> None:
@@ -204,7 +203,7 @@ class LedgerLog:
         self._configurations.load()
 
     def load(self) -> InitialState:
-        """Be part of `Log`: what is stored now."""
+        """Return what is stored now; see `Log.load`."""
         assert self.is_founded, "neither founder nor member: nothing to begin with"
         ledger, record = self._ledger, self.node_file.record
         base_index, last_index = self.base_index, ledger.last_index
@@ -227,40 +226,40 @@ class LedgerLog:
 
     @property
     def base_index(self) -> Index:
-        """The entry before the first one that is kept."""
+        """Index before the first entry that is kept."""
         return self._ledger.first_index - 1
 
     @property
     def last_index(self) -> Index:
-        """The newest entry, committed or not."""
+        """Index of the newest entry, committed or not."""
         return self._ledger.last_index
 
     @property
     def durable_index(self) -> Index:
-        """The last entry that really is on the disk, also with `flush=async`. Any thread.
+        """Index of the last entry that really is on the disk, also with `flush=async`. Any thread.
 
-        A state must not be saved before the entries it was made of are."""
+        A state must not be saved before the entries in it are durable."""
         return self.store.durable_index
 
     @property
     def hard_state(self) -> HardState:
-        """Term, vote and standing as they are on the disk."""
+        """Term, vote and standing on the disk."""
         return self.node_file.record.hard_state
 
     # --- Writing ---
 
     def prepare(self, batch: bytes) -> Prepared:
-        """Do all of an append of encoded records that can fail, before it is proposed.
+        """Do everything of an append of encoded records that can fail, before it is proposed.
 
-        `append` of the result follows before any other write, or nothing. Nothing is written here.
-        Raises RecordFormatError, LimitExceededError, TopicNameError (bad input), StoreFullError,
+        Writes nothing. The next write, if any, must be the `append` of the result. Raises
+        RecordFormatError, LimitExceededError, TopicNameError (bad input), StoreFullError,
         FileSystemError or BusyError (try again later).
         """
         entry = self.store.prepare(batch)
         return Prepared(entry, self._ledger.stamper.next_offsets)
 
     def append(self, index: Index, term: Term, kind: EntryKind, body: object) -> None:
-        """Be part of `Log`; the body of DATA is the `Prepared` that was made last."""
+        """Append an entry; see `Log.append`. The body of DATA is the newest `Prepared`."""
         if kind is EntryKind.DATA:
             assert isinstance(body, Prepared), f"data must be prepared: {body!r}"
             body.result = result = self.store.append_prepared(body.entry, term)
@@ -274,15 +273,15 @@ class LedgerLog:
         assert landed == index, f"entry {index} landed at {landed}"
 
     def has_room(self, size_bytes: int) -> bool:
-        """Say whether own or raw entries of so many bytes in all could be written without an error.
+        """Whether own or raw entries of `size_bytes` in all could be written without an error.
 
-        Never waits; asking makes the store prepare the next file. Ask before a peer's append is
+        Never waits; the call makes the store prepare the next file. Ask before a peer's append is
         handed to the replica, and before a campaign.
         """
         return self.store.has_room(size_bytes)
 
     def has_room_for(self, size_bytes: int, configurations: list[Index]) -> bool:
-        """As `has_room`, where these entries hold a configuration. SyncFailedError: stop."""
+        """Note these configurations; return whether there is room. SyncFailedError: stop."""
         if not self.has_room(size_bytes):
             return False
         try:
@@ -293,8 +292,8 @@ class LedgerLog:
         return True
 
     def check_raw(self, message: AppendRequest, payload: Payload, held: Index = NO_INDEX) -> None:
-        """Be part of `Log`. Skips what the core will not take, as this log lacks the entry
-        before."""
+        """Check a peer's entries; see `Log.check_raw`. Skips entries that the core will not take,
+        as this log lacks the entry before."""
         self._checked, self._checked_payload = None, payload
         ledger, prev = self._ledger, message.prev_index
         if not self.base_index <= prev <= ledger.last_index:
@@ -327,7 +326,7 @@ class LedgerLog:
         self._checked = checked
 
     def write_raw(self, lo: Index, hi: Index, payload: Payload, payload_lo: Index) -> None:
-        """Be part of `Log`: write what `check_raw` accepted last."""
+        """Write the entries that `check_raw` accepted last; see `Log.write_raw`."""
         checked = self._checked
         assert checked is not None, f"[{lo}, {hi}) was not checked"
         assert payload is self._checked_payload, "another payload was checked"
@@ -344,46 +343,46 @@ class LedgerLog:
         self._checked = self._checked_payload = None
 
     def truncate_from(self, lo: Index) -> None:
-        """Be part of `Log`; durable on return."""
+        """Truncate the log; see `Log.truncate_from`. Durable on return."""
         self.store.truncate_from(lo)
         self._configurations.cut(lo)
 
     def save_hard_state(self, hard_state: HardState) -> None:
-        """Be part of `Log`; durable on return."""
+        """Save term, vote and standing; see `Log.save_hard_state`. Durable on return."""
         self.node_file.save_hard_state(hard_state)
 
     # --- Reading ---
 
     def read_raw(self, lo: Index, hi: Index) -> bytes:
-        """Be part of `Log`: whole entries back to back, without the blanks at file ends."""
+        """Return whole entries back to back, without blanks at file ends (`Log.read_raw`)."""
         return self._ledger.read_entries(lo, hi)
 
     def position_of(self, index: Index, /) -> int:
-        """Be part of `EntryPositions`."""
+        """Return the position of an entry; see `EntryPositions.position_of`."""
         return self._ledger.place_of(index)
 
     def chain_at(self, index: Index) -> int | None:
-        """Be part of `Log`: the chain CRC of an entry."""
+        """Return the chain CRC of an entry; see `Log.chain_at`."""
         return chain_at(self._ledger, index)
 
-    # --- What follows commits and roles ---
+    # --- Consequences of commits and roles ---
 
     def dispatch(self, hi: Index) -> None:
-        """Let readers see the entries before `hi`, which are committed. Repeating changes nothing.
+        """Show readers the entries before `hi`, which are committed. Repeating it changes nothing.
 
         Raises StoreFullError or FileSystemError when a queue cannot grow: call it again later, and
-        apply nothing before it returned. Anything else: stop.
+        apply nothing before it returned. Any other error: stop.
         """
         self.store.dispatch_to(self._ledger.end_of(hi - 1))
 
     def become_leader(self) -> None:
-        """Find out the next queue offsets, from the queues and the tail that is not in them yet.
+        """Determine the next queue offsets, from the queues and the tail that is not in them yet.
 
-        The first `prepare` would do it otherwise."""
+        Otherwise the first `prepare` does it."""
         self.store.find_offsets()
 
     def sync_here(self) -> bool:
-        """Sync everything written so far on the caller's thread; False if it has to be requested.
+        """Sync everything written so far on this thread; return False if it must be requested.
 
         Raises SyncFailedError: stop.
         """
@@ -400,18 +399,18 @@ class LedgerLog:
     # --- Snapshots ---
 
     def write_snapshot(self, data: bytes) -> None:
-        """Find out whether there is room for a received snapshot, before the core sees it.
+        """Write a received snapshot before the core sees it, to make sure that it has room.
 
         Raises StoreFullError or FileSystemError (nothing has changed: it is offered again), or
         SyncFailedError (stop)."""
         self._received.write(data)
 
     def install_snapshot(self, meta: SnapshotMeta, payload: Payload) -> None:
-        """Be part of `Log`: replace the log by what `encode_snapshot` made on another node.
+        """Replace the log by an `encode_snapshot` of another node; see `Log.install_snapshot`.
 
         Durable on return, and atomic: after a crash half-way the next `open` finishes it, if it was
-        found complete on the disk, or else the old log is there. `installed_state` is then what the
-        state machine must restore.
+        complete on the disk; otherwise the old log is there. The state machine must then restore
+        `installed_state`.
         """
         assert isinstance(payload, bytes | memoryview), f"payload {type(payload)}"
         data = bytes(payload)
@@ -440,7 +439,7 @@ class LedgerLog:
 
     @property
     def installed(self) -> Snapshot | None:
-        """A snapshot whose state the state machine has not confirmed with `snapshot_restored`.
+        """The snapshot whose state the state machine has not confirmed with `snapshot_restored`.
 
         At start: restore it, unless the own checkpoint has applied `state_index` or more.
         """
@@ -453,7 +452,7 @@ class LedgerLog:
         return snapshot.state
 
     def snapshot_restored(self) -> None:
-        """The state machine has made the installed state its own, durably."""
+        """Note that the state machine has taken over the installed state, durably."""
         self._received.forget()
 
     # --- Retention ---
@@ -462,8 +461,8 @@ class LedgerLog:
         """Return the last entry of the files that should go, at most `checkpoint_index`; base_index
         for none.
 
-        `checkpoint_index`: what the state machine's newest durable checkpoint has applied. A
-        snapshot at the result would be complete, so `Replica.snapshot_durable` may hear of it.
+        `checkpoint_index`: the index of the state machine's newest durable checkpoint. A snapshot
+        at the result would be complete, so the result may be given to `Replica.snapshot_durable`.
         """
         return self.store.deletable_index(checkpoint_index)
 

@@ -1,9 +1,9 @@
-"""A snapshot on its way into a node's directory: the one file that makes its installation atomic.
+"""A snapshot being installed in a node's directory: the one file that makes installation atomic.
 
 Owns the files `snapshot.received` and `snapshot.installed`. From the rename to the first name on,
-the snapshot is what this node holds: whatever of the old log, queues and marks is still there is
-replaced, by the next opening if need be. Under the second name only the state machine is left to
-take its part over. Must not know how the parts are replaced.
+the snapshot is the node's log: remains of the old log, queues and marks are replaced, by the next
+opening if necessary. Under the second name only the state machine has still to take its part over.
+Must not know how the parts are replaced.
 """
 
 import os
@@ -19,17 +19,17 @@ INSTALLED_NAME: Final = "snapshot.installed"
 
 
 class ReceivedSnapshot:
-    """The files. One thread."""
+    """The files of the snapshot. One thread."""
 
     def __init__(self, fs: FileSystem, directory: str) -> None:
         self._fs, self._directory = fs, directory
         self._received = os.path.join(directory, RECEIVED_NAME)
         self._installed = os.path.join(directory, INSTALLED_NAME)
         self._written: bytes | None = None
-        """What lies, durable, under the temporary name."""
+        """The bytes that are durable under the temporary name."""
         self._staged: Snapshot | None = None
         self.installed: Snapshot | None = None
-        """Installed, but for the state machine."""
+        """The snapshot that is installed, except in the state machine."""
 
     def load(self) -> Snapshot | None:
         """Return the snapshot whose installation a crash interrupted, if any.
@@ -63,7 +63,8 @@ class ReceivedSnapshot:
         self._written = data
 
     def stage(self, data: bytes, snapshot: Snapshot) -> None:
-        """From the return on this snapshot will be installed; its bytes are written if need be.
+        """Make this snapshot the one to be installed; its bytes are written if necessary. Durable
+        on return.
 
         Raises as `write`.
         """
@@ -78,7 +79,7 @@ class ReceivedSnapshot:
         self._staged = snapshot
 
     def mark_installed(self) -> None:
-        """All but the state machine holds the staged snapshot now."""
+        """Note that everything except the state machine holds the staged snapshot now."""
         assert self._staged is not None, "nothing was staged"
         hit("snapshot.before_installed")
         self._fs.rename(self._received, self._installed)
@@ -87,7 +88,7 @@ class ReceivedSnapshot:
         hit("snapshot.installed")
 
     def forget(self) -> None:
-        """The state machine has it, too."""
+        """Remove the snapshot: the state machine has it, too."""
         if self.installed is not None:
             self._fs.unlink(self._installed)
             self._fs.sync_directory(self._directory)

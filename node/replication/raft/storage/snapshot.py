@@ -1,10 +1,10 @@
-"""A snapshot: what a follower needs instead of entries that its leader has deleted.
+"""A snapshot: replaces, for a follower, entries that its leader has deleted.
 
-Owns its content, its bytes and the way from a store; must not know how it travels or when one is
-sent. It holds no log: it says where the log of the sender begins (or may begin), so that the
+Owns its content, its bytes and how it is built from a store; must not know how it travels or when
+one is sent. It holds no log: it says where the log of the sender begins (or may begin), so that the
 follower begins at the same byte and gets everything behind by ordinary appends. So all replicas
-keep the same records. The state of the machine in it may be newer than that beginning: commands
-that it has seen are skipped.
+keep the same records. Its state of the machine may be newer than that beginning: commands that the
+state has seen are skipped.
 
 Bytes: `QLSNAP1\\n`, u32 size of the header, header (JSON), state, CRC-32C of all before it.
 """
@@ -43,8 +43,8 @@ class SnapshotFormatError(NodeError):
 class Snapshot(NamedTuple):
     """The log begins behind entry `meta.index`, which ended at `end_position`.
 
-    `next_offsets` are those of all queues there, and `state` is the state machine's after it took
-    entry `state_index`, which is `meta.index` or later.
+    `next_offsets` are those of all queues there, and `state` is the state machine's after entry
+    `state_index`, which is `meta.index` or later.
     """
 
     meta: SnapshotMeta
@@ -58,10 +58,10 @@ class Snapshot(NamedTuple):
 def build_snapshot(
     store: ReplicaStore, meta: SnapshotMeta, state: bytes, state_index: Index
 ) -> Snapshot:
-    """Take a snapshot at `meta.index`, which readers here have seen. Any thread, but not beside
+    """Return a snapshot at `meta.index`, which readers here have seen. Any thread, but not beside
     retention.
 
-    Raises PositionRangeError when the log does not reach back to it any more, CorruptionError.
+    Raises PositionRangeError when the log no longer reaches back to it, CorruptionError.
     """
     ledger, index = store.ledger, meta.index
     assert index <= state_index, f"state of {state_index} for a snapshot at {index}"
