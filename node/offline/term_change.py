@@ -1,5 +1,4 @@
-"""Lowers the term of a stopped node, as a part of a change on all nodes of its group: seal, then
-lower.
+"""Lowers the term of a stopped node, together with all nodes of its group: seal, then lower.
 
 Owns the two steps on one directory. `term_statement` has the argument why this is safe, and
 decides; must not know how files reach the other machines. The directory is opened as a start would

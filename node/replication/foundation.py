@@ -1,5 +1,4 @@
-"""Decides the role of a node with an empty disk: founder of a new cluster, or member without
-memory.
+"""Decides what a node with an empty disk is: a founder, or a member that lost its memory.
 
 Owns that one decision; must not know how peers are reached. A voter that comes back with an empty
 disk must not vote (fault-matrix R29): it may have acknowledged entries that it no longer has. So an

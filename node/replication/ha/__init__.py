@@ -2,5 +2,5 @@
 
 The shell of one replica around the rules in `core`. These modules import their storage, their link
 and the state. Neither the core nor the storage may know `raft`: the two modes share the store and
-nothing else. A master-slave node puts them together.
+no other code. A master-slave node assembles them.
 """

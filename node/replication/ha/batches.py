@@ -18,7 +18,7 @@ class PlainBatches:
         self._log = log
 
     def batch_of(self, position: int) -> StoredBatch:
-        """Be part of `Batches`."""
+        """Return the batch whose command record is at `position`; see `Batches.batch_of`."""
         log = self._log.store.log
         size_bytes: int = fmt.INT32.unpack(log.read(position, fmt.INT32.size))[0]
         data = log.read(position, size_bytes)

@@ -1,8 +1,8 @@
-"""The replicas of a group find each other: what an empty disk is, and who hands frames to whom.
+"""Discovery of the replicas of a group: the role of an empty disk, and the receiver of frames.
 
 Owns the time before there is a driver: connections that passed their handshake wait here, and an
 empty disk learns from them whether the group is new (`node.replication.foundation`). Afterwards it
-only hands everything on.
+only hands every event on.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ class Gathering:
 
     @property
     def verdict(self) -> Verdict:
-        """What an empty disk is, as far as it is known by now."""
+        """The role of an empty disk, as far as it is known."""
         return self._founding.verdict
 
     @property
     def missing(self) -> tuple[NodeId, ...]:
-        """Who was not heard of."""
+        """Replicas that have not answered yet."""
         return self._founding.missing
 
     async def changed(self) -> None:
-        """Return when the next replica was heard of."""
+        """Wait until the next replica has answered."""
         self._changed.clear()
         await self._changed.wait()
 
     def attach(self, intake: Intake) -> None:
-        """From now on the driver's intake takes everything."""
+        """Hand every event to the driver's intake from now on."""
         self._intake = intake
         waiting, self._waiting = self._waiting, []
         for connection in waiting:
             intake.on_open(connection)
 
-    # What the link calls.
+    # Called by the link.
 
     def on_open(self, connection: HaConnection) -> None:
         assert connection.info is not None, "the handshake is over"

@@ -1,8 +1,8 @@
-"""What `node.replication.lives` asks of a replica of a master-slave group.
+"""The `Memory` of a replica of a master-slave group, for `node.replication.lives`.
 
-Owns the way to its log, its binding and its machine; must not know what is told to whom. Epochs
-stand for terms and positions for indexes: what a slave has acked under an epoch is cut under a
-later one only. What readers saw is no mark here, as an async master may lose it.
+Owns the way to its log, its binding and its machine; must not know what peers are told. Epochs
+stand for terms and positions for indexes: bytes that a slave has acked under an epoch are cut only
+under a later one. The readers' limit is no mark here, as an async master may lose such bytes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class HaMemory:
     def __init__(self, log: HaLog) -> None:
         self._log = log
         self.driver: HaDriver | None = None
-        """Once there is one."""
+        """The driver, once it exists."""
 
     @property
     def life(self) -> int:
@@ -75,7 +75,7 @@ class HaMemory:
 
     @property
     def is_leading(self) -> bool:
-        """Nobody is told beside the handshakes: the stream is RocketMQ's."""
+        """Always False: lives travel in handshakes only, since the stream is RocketMQ's."""
         return False
 
     @property

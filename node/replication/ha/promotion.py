@@ -1,7 +1,7 @@
-"""How this replica comes to be master: by advice, by hand, or as the first of a new group.
+"""The ways to become master: by advice, by hand, or as the first of a new group.
 
-Owns when a promotion may begin and how a caller hears of its end. Must not know the fence: that is
-the machine's, and it alone decides.
+Owns when a promotion may begin and how a caller learns its outcome. Must not know the fence: that
+is the machine's, and it alone decides.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class Promotion:
-    """One per driver."""
+    """The promotions of one driver."""
 
     def __init__(self, driver: HaDriver, *, is_first_master: bool) -> None:
-        """`is_first_master`: it proposes itself when the group is new."""
+        """`is_first_master`: whether this replica proposes itself when the group is new."""
         self._driver = driver
         self._is_first_master = is_first_master
         self.changed = asyncio.Event()
@@ -41,7 +41,7 @@ class Promotion:
     async def promote(self, timeout_ms: int) -> int:
         """Become master, and return the number of the epoch once this node serves in it.
 
-        A serving master stays what it is. Raises PromotionRefusedError, PromotionLostError; and
+        A serving master stays one. Raises PromotionRefusedError, PromotionLostError; and
         PromotionTimeoutError, after which the node goes on trying.
         """
         driver = self._driver
@@ -80,7 +80,8 @@ class Promotion:
         return ""
 
     def maybe_propose(self) -> None:
-        """Become the first master of a new group, once all of it is there and nobody was."""
+        """Become the first master of a new group, once all replicas are connected and none was
+        master."""
         if not self._is_first_master:
             return
         state = self._driver.machine.state

@@ -1,7 +1,7 @@
-"""Who holds what, and which appends are decided by it.
+"""Which replica holds which bytes, and which appends are decided by that.
 
-Owns the count of copies (per replica, never per link), the appends that wait for them, and the way
-of a replica with a new disk back into the count. Must not know frames or links.
+Owns the count of copies (per replica, never per link), the appends that wait for them, and the
+admission of a replica with a new disk into the count. Must not know frames or links.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ class Copies:
     def on_ack(self, replica_id: int, position: int) -> None:
         """Note an ack of a replica that is bound to this epoch and counts.
 
-        Below the start of the epoch it proves nothing yet: such a replica would rank its log by an
-        older epoch at the next fence, and what it holds could lose there (the copy of an old term
+        Below the start of the epoch an ack proves nothing yet: the replica would rank its log by an
+        older epoch at the next fence, and its copy could lose there (like the copy of an old term
         that Raft does not count, either).
         """
         if position >= self.epoch_start:
             self._acks[replica_id] = max(position, self._acks.get(replica_id, 0))
 
     def forget(self, replica_id: int) -> None:
-        """Count a replica no more: its disk is new."""
+        """Count a replica no more, since its disk is new."""
         self._acks.pop(replica_id, None)
 
     def position(self, durable: int) -> int:
-        """Return up to where k copies are synced, the master's own one of them."""
+        """Return the position up to which k copies are synced, including the master's own."""
         if len(self._acks) + 1 < self._copies:
             return 0
         others = sorted(self._acks.values(), reverse=True)
@@ -50,11 +50,12 @@ class Copies:
         return sorted(replica for replica, ack in self._acks.items() if ack >= position)
 
     def acked(self, replica_id: int) -> int | None:
-        """Return up to where a replica that counts has synced this epoch; None: not so far."""
+        """Return the position up to which a counted replica has synced this epoch; None before its
+        start."""
         return self._acks.get(replica_id)
 
     def count(self, position: int, durable: int) -> int:
-        """Return how many replicas hold everything below `position` synced."""
+        """Return the count of replicas that hold everything below `position` synced."""
         return sum(ack >= position for ack in self._acks.values()) + (durable >= position)
 
 
@@ -64,7 +65,7 @@ class _Waiting(NamedTuple):
 
 
 class Waiters:
-    """Appends of one master that are not decided yet, by the mode each was taken in."""
+    """Undecided appends of one master, by the mode in which each was accepted."""
 
     __slots__ = ("_waiting",)
 
@@ -78,7 +79,7 @@ class Waiters:
         self._waiting[mode].append(_Waiting(end, waiter))
 
     def resolve(self, copies: Copies, durable: int) -> list[Resolved]:
-        """Take out what is decided, oldest first in each mode."""
+        """Remove and return the decided appends, oldest first in each mode."""
         found: list[Resolved] = []
         for mode, limit in ((Mode.SYNC, copies.position(durable)), (Mode.ASYNC, durable)):
             waiting = self._waiting[mode]
@@ -89,7 +90,7 @@ class Waiters:
         return found
 
     def give_up(self) -> list[Resolved]:
-        """Take out all: this replica will never know."""
+        """Remove and return all appends with the outcome unknown."""
         found = [
             Resolved(waiting.waiter, waiting.end, Outcome.UNKNOWN, mode, 0)
             for mode, queue in self._waiting.items()
@@ -101,7 +102,7 @@ class Waiters:
 
 
 class Admission:
-    """The way of one replica with a new disk into the count (fault-matrix H11).
+    """The admission of one replica with a new disk into the count (fault-matrix H11).
 
     It may have bound a higher number before it lost its disk, and a candidate may still hold that
     promise. So every other replica has to confirm this epoch *after* the new disk was seen: a
@@ -117,7 +118,7 @@ class Admission:
         self._confirmed: set[int] = set()
 
     def confirm(self, replica_id: int) -> None:
-        """Note that a replica confirmed the epoch, asked after this was made."""
+        """Note that a replica confirmed the epoch, asked after this admission began."""
         self._confirmed.add(replica_id)
 
     @property

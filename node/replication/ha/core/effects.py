@@ -1,8 +1,8 @@
-"""What one input of the machine wants done: the seam to the shell.
+"""The effects of one input of the machine: the port to the shell.
 
-Types only. The order of the fields of `Effects` is the order of the work; whatever stands further
-up is durable (or, for raw bytes, written) before anything below it happens. So no reply can leave
-before what it promises.
+Types only. The order of the fields of `Effects` is the order of the work; the work of an earlier
+field is durable (or, for raw bytes, written) before that of a later one begins. So no reply can
+leave before its promise holds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LinkId: TypeAlias = Hashable
 
 
 class LogView(Protocol):
-    """The few questions the machine asks of the local log. None of them blocks."""
+    """The machine's questions to the local log. None of them blocks."""
 
     @property
     def min_position(self) -> int:
@@ -28,14 +28,14 @@ class LogView(Protocol):
 
     @property
     def last_file_start(self) -> int:
-        """Where the last file begins."""
+        """Start of the last file."""
         ...
 
     def ship_end(self, lo: int, hi: int, size_bytes_max: int) -> int:
-        """Return up to where one transfer from `lo` goes, more than `lo` and at most `hi`.
+        """Return the end of one transfer from `lo`, more than `lo` and at most `hi`.
 
-        It holds whole records of one file (a blank is one), so that a replica's log always ends
-        with a record; no more than `size_bytes_max`, unless a single record is larger.
+        The transfer holds whole records of one file (a blank is one), so that a replica's log
+        always ends with a record; no more than `size_bytes_max`, unless a single record is larger.
         """
         ...
 
@@ -71,25 +71,25 @@ class Ship(NamedTuple):
 
 
 class Close(NamedTuple):
-    """Close a link and say why; the shell dials again if it had dialled."""
+    """Close a link and give the reason; the shell dials again if it had dialled."""
 
     link: LinkId
     reason: str
 
 
 class Resolved(NamedTuple):
-    """An append is decided. Outcome APPLIED: acknowledge it as what `mode` and `copies` say."""
+    """A decided append. Outcome APPLIED: acknowledge it as `mode` and `copies` say."""
 
     waiter: object
     end: int
     outcome: Outcome
     mode: Mode
     copies: int
-    """Replicas that hold it synced, of the master's epoch."""
+    """Count of replicas that hold it synced, bound to the master's epoch."""
 
 
 class RoleChange(NamedTuple):
-    """For metrics, redirects and the controller."""
+    """A change of role, for metrics, redirects and the controller."""
 
     role: Role
     number: int
@@ -98,24 +98,24 @@ class RoleChange(NamedTuple):
 
 
 class LossReport(NamedTuple):
-    """Bytes [lo, hi) of the log as it was are gone from it; always its end.
+    """Bytes [lo, hi) of the former log are gone from it; always its end.
 
-    From a new master: what it knows to have been readable, `hi` may be too low. From a replica that
-    was cut: exact, and the bytes are set aside.
+    From a new master: the bytes that it knows to have been readable, so `hi` may be too low. From a
+    replica that was cut: exact, and the bytes are set aside.
     """
 
     epoch: int
-    """The last of the log that was lost."""
+    """The last epoch of the log that was lost."""
     lo: int
     hi: int
     acked_hi: int
     """Appends that end in (lo, acked_hi] had been acknowledged, as far as this replica knows."""
     is_exact: bool
-    """False: more may have been acked, by a process that is no more or a replica not heard."""
+    """False: more may have been acked, by an earlier process or a replica that did not answer."""
 
 
 class Effects:
-    """See the module."""
+    """The work that one input asks for; see the module for the order."""
 
     __slots__ = (
         "close",
@@ -134,22 +134,22 @@ class Effects:
 
     def __init__(self) -> None:
         self.state: ReplicaState | None = None
-        """Save it in the binding file."""
+        """State to save in the binding file."""
         self.cut: Cut | None = None
         self.epochs: Epochs | None = None
-        """Save them in the epoch file."""
+        """Epochs to save in the epoch file."""
         self.write: list[Write] = []
-        """Sync soon and tell `durable_to`. A failed write ends the process."""
+        """Bytes to write; sync soon and report `durable_to`. A failed write ends the process."""
         self.send: list[Send | Ship] = []
-        """In this order on each link."""
+        """Frames to send, in this order on each link."""
         self.close: list[Close] = []
         self.confirm: int | None = None
-        """Readers may read up to here. Lower than before only together with a loss."""
+        """New limit of readers. Lower than before only together with a loss."""
         self.resolved: list[Resolved] = []
         self.reads: list[object] = []
-        """These reads are confirmed: what was acked before they began is below `confirm`."""
+        """Confirmed reads: everything acked before they began is below `confirm`."""
         self.reads_failed: list[object] = []
-        """Of these nobody here can tell."""
+        """Reads that can no longer be confirmed here."""
         self.role_changes: list[RoleChange] = []
         self.losses: list[LossReport] = []
-        """With a cut, the first one is of what it cuts."""
+        """Losses to report; with a cut, the first one describes the cut bytes."""

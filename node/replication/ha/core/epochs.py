@@ -2,8 +2,8 @@
 
 Owns the list and its three rules (append, consistent point, truncation); must not know files or
 roles. Sources: storage-formats 6.7, RocketMQ EpochFileCache. An epoch that begins where its
-predecessor begins takes its place: there is no byte of the older one (RocketMQ drops the newer one,
-and two masters of one position then look alike).
+predecessor begins replaces it: there is no byte of the older one (RocketMQ drops the newer one, and
+two masters of one position then look the same).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from node.replication.ha.core.types import NO_EPOCH, EpochStart
 
 EPOCHS_KEPT_MAX: Final = 1000
-"""As many as one handshake carries. Older ones are forgotten from the front."""
+"""Count that one handshake carries. Older epochs are forgotten from the front."""
 
 
 class Rank(NamedTuple):
@@ -26,7 +26,7 @@ class Rank(NamedTuple):
 
 
 class Epochs:
-    """Ascending in number and in start. The log ends at `end`, given where it matters."""
+    """Ascending in number and in start. Methods get the `end` of the log where they need it."""
 
     __slots__ = ("_entries",)
 
@@ -38,12 +38,12 @@ class Epochs:
 
     @property
     def entries(self) -> tuple[EpochStart, ...]:
-        """Oldest first."""
+        """Epochs, oldest first."""
         return tuple(self._entries)
 
     @property
     def last(self) -> EpochStart:
-        """The newest; number NO_EPOCH if there is none."""
+        """The newest epoch; number NO_EPOCH if there is none."""
         return self._entries[-1] if self._entries else EpochStart(NO_EPOCH, 0)
 
     def append(self, number: int, start: int) -> None:
@@ -58,9 +58,10 @@ class Epochs:
         del self._entries[:-EPOCHS_KEPT_MAX]
 
     def adopt(self, other: Epochs, end: int) -> bool:
-        """Take over what `other` has and I have not, up to the end of my log; say if any.
+        """Append epochs of `other` that this list lacks, up to the end of the log; return whether
+        any.
 
-        To be called at a consistent point, so that both lists tell one history.
+        Call it at a consistent point, so that both lists tell one history.
         """
         changed = False
         for number, start in other._entries:
@@ -86,7 +87,7 @@ class Epochs:
         raise AssertionError(f"epoch {number} is not in {self._entries}")
 
     def consistent_point(self, end: int, other: Epochs, other_end: int) -> int | None:
-        """Return up to where two logs are one; None if they have no epoch in common."""
+        """Return the position up to which two logs are equal; None if they have no common epoch."""
         starts = dict(other._entries)
         for number, start in reversed(self._entries):
             if starts.get(number) == start:
@@ -94,7 +95,7 @@ class Epochs:
         return None
 
     def truncate(self, point: int, other: Epochs) -> None:
-        """Drop what lies above a consistent point with `other`.
+        """Drop the epochs above a consistent point with `other`.
 
         An epoch that begins at the point itself stays if the other side has it, too.
         """
@@ -103,11 +104,11 @@ class Epochs:
             self._entries.pop()
 
     def trim(self, end: int) -> bool:
-        """Drop epochs that begin behind the end of the log, after a crash; say if any."""
+        """Drop epochs that begin behind the end of the log, after a crash; return whether any."""
         count = len(self._entries)
         self._entries = [entry for entry in self._entries if entry.start <= end]
         return len(self._entries) < count
 
     def rank(self, end: int) -> Rank:
-        """Return how a log that ends at `end` compares."""
+        """Return the rank of a log that ends at `end`."""
         return Rank(self.last.number, end)

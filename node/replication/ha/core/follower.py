@@ -1,7 +1,7 @@
-"""The slave side: bind, hand in the own log, cut to the consistent point, append, ack.
+"""The slave side: bind, report the own log, cut to the consistent point, append, ack.
 
-Owns what a replica does on links that it dialled. A candidate uses the same way to take the log of
-a donor. Must not know how a fence counts. Sources: storage-formats 6.8, fault-matrix 7 C2.
+Owns the work of a replica on links that it dialled. A candidate uses the same way to take the log
+of a donor. Must not know how a fence counts. Sources: storage-formats 6.8, fault-matrix 7 C2.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from node.replication.ha.core.wire import (
 
 
 def on_bind(s: State, link: Link, frame: Bind) -> None:
-    """Accept an epoch, or answer with the one that forbids it."""
+    """Accept an epoch, or answer with the binding that forbids it."""
     if frame.binding.master_id != link.peer:
         raise HaProtocolError(f"replica {link.peer} binds for {frame.binding.master_id}")
     s.check_epoch(frame.binding.number)
@@ -50,7 +50,7 @@ def on_admit(s: State, link: Link, frame: Admit) -> None:
 
 
 def answer(s: State) -> None:
-    """Send what is owed, once the whole log is synced: it may decide a fence."""
+    """Send the owed answers, once the whole log is synced: an answer may decide a fence."""
     if not s.is_synced:
         return
     for link in list(s.links.values()):
@@ -77,7 +77,7 @@ def on_reply(s: State, link: Link, frame: HandshakeReply) -> None:
         return
     receiver.heard_ms = s.now_ms
     if frame.last_epoch > s.bound.number:
-        # Who is followed is bound to the same epoch, or to mine while I am a candidate.
+        # A sender to follow is bound to the same epoch, or to this candidate's own.
         raise HaProtocolError(f"a log of epoch {frame.last_epoch}, bound to {s.bound.number}")
     point = receiver.on_reply(frame, s.epochs, s.end, s.log.min_position)
     theirs = receiver.epochs
@@ -109,7 +109,7 @@ def on_transfer(s: State, link: Link, frame: Transfer) -> None:
             s.end = s.durable = frame.position  # The log is empty and begins here.
         s.fx.write.append(Write(frame.position, frame.body))
         s.end += len(frame.body)
-        # Before a byte of an epoch comes, its entry is there: bytes are never of a wrong epoch.
+        # Bytes of an epoch come after its entry, so they never belong to a wrong epoch.
         if s.epochs.adopt(receiver.epochs, s.end):
             s.fx.epochs = Epochs(s.epochs.entries)
     s.known_confirm = max(s.known_confirm, frame.confirm)
@@ -118,11 +118,11 @@ def on_transfer(s: State, link: Link, frame: Transfer) -> None:
 
 
 def is_behind(s: State, link: Link, position: int) -> bool:
-    """Say whether the sender that is followed begins, at `position`, behind the end of this log.
+    """Whether the sender begins, at `position`, behind the end of this log.
 
-    It said at the handshake that all of this log is its own history, and has deleted what comes
-    next: only confirmed bytes expire. The log stays as it is until the shell has an image of the
-    sender, and then begins anew with that.
+    The sender stated in the handshake that all of this log is part of its own history, and has
+    deleted the bytes that follow: only confirmed bytes expire. The log stays as it is until the
+    shell has an image of the sender, and then begins anew with that.
     """
     receiver = s.receiver
     if receiver is None or receiver.link != link.id or not receiver.is_streaming:
@@ -131,13 +131,13 @@ def is_behind(s: State, link: Link, position: int) -> bool:
 
 
 def heard(s: State, link: Link) -> None:
-    """Something came that is not the machine's, or of no use to it yet."""
+    """Note a sign of life: a frame for the shell, or one that is of no use yet."""
     if s.receiver is not None and s.receiver.link == link.id:
         s.receiver.heard_ms = s.now_ms
 
 
 def ack(s: State) -> None:
-    """Report what is synced. The first report also says where to begin."""
+    """Report the synced position. The first report also says where to begin."""
     receiver = s.receiver
     if receiver is None or receiver.epochs is None:
         return
@@ -152,7 +152,7 @@ def ack(s: State) -> None:
 
 
 def tick(s: State) -> None:
-    """Repeat the last ack, and give up a master that says nothing."""
+    """Repeat the last ack, and close the link of a silent master."""
     receiver = s.receiver
     if receiver is None:
         return
@@ -169,7 +169,7 @@ def _send_ack(s: State, receiver: Receiver, position: int) -> None:
 
 
 def _cut(s: State, point: int) -> None:
-    """Set the suffix aside and say what was in it."""
+    """Set the end of the log aside and report the loss."""
     for link in s.downs():
         if link.sender is not None:
             s.close(link, "the log that was sent is cut")

@@ -1,6 +1,6 @@
-"""The master side: the fence, the log of the longest, streams, copies, acks.
+"""The master side: the fence, the longest log, streams, copies, acks.
 
-Owns what a candidate and a master do, and what a donor does for a candidate. Must not know how a
+Owns the work of a candidate and a master, and that of a donor for a candidate. Must not know how a
 slave cuts its log. Sources: fault-matrix 7 C2, C3; design 8.
 """
 
@@ -43,16 +43,16 @@ def check_promotion(s: State, number: int) -> None:
 
 
 def ask(s: State, link: Link) -> None:
-    """Have a peer bind my epoch, or confirm that it still is."""
+    """Ask a peer to bind this replica's epoch, or to confirm that it still is bound."""
     link.asked += 1
     s.fx.send.append(Send(link.id, Bind(s.bound, s.mode)))
 
 
 def begin_read(s: State, read: object) -> None:
-    """Ask everybody once more, and note who has to answer.
+    """Ask all peers once more, and note which answers confirm the read.
 
     A newer master binds `fence_count` replicas before it serves. Once so many have confirmed this
-    epoch after the read began that it cannot find enough others, whatever it acks comes later.
+    epoch after the read began that it cannot find enough others, it acks only after the read.
     """
     marks = {}
     for link in s.downs():
@@ -64,7 +64,7 @@ def begin_read(s: State, read: object) -> None:
 
 def _confirm_reads(s: State) -> None:
     if s.confirm < s.copies.epoch_start:
-        return  # What older epochs acked need not be below the readers' limit yet.
+        return  # Bytes acked in older epochs may still be above the readers' limit.
     needed = len(s.settings.replica_ids) - s.settings.fence_count + 1
     while s.reads:
         confirmed = sum(
@@ -79,7 +79,7 @@ def _confirm_reads(s: State) -> None:
 
 
 def on_hello(s: State, link: Link, frame: Hello) -> None:
-    """Learn who dialled; an older link of the same replica goes."""
+    """Note which replica dialled; close its older link."""
     if frame.group != s.settings.group:
         raise HaProtocolError(f"group {frame.group!r}, this is {s.settings.group!r}")
     if frame.replica_id == s.me or frame.replica_id not in s.settings.replica_ids:
@@ -98,7 +98,7 @@ def on_hello(s: State, link: Link, frame: Hello) -> None:
 
 
 def on_bound(s: State, link: Link, frame: Bound) -> None:
-    """Count a promise, or learn of a newer epoch."""
+    """Count a promise, or step down for a newer epoch."""
     s.check_epoch(max(frame.binding.number, frame.last_epoch))
     link.answered += 1
     s.highest_seen = max(s.highest_seen, frame.binding.number)
@@ -109,7 +109,7 @@ def on_bound(s: State, link: Link, frame: Bound) -> None:
         return
     if frame.binding != s.bound:
         s.counts["promises_refused"] += frame.binding.number == s.bound.number
-        return  # An older answer, or the same number of somebody else: no promise.
+        return  # An older answer, or another master's binding of the same number: no promise.
     link.promise = frame
     if s.role is Role.MASTER:
         _consider(s, link, frame)
@@ -118,7 +118,7 @@ def on_bound(s: State, link: Link, frame: Bound) -> None:
 
 
 def evaluate(s: State) -> None:
-    """Serve if the fence stands and no log in it is longer; else get that log (C3)."""
+    """Serve if the fence stands and no log in it is longer; otherwise take that log (C3)."""
     if s.role is not Role.CANDIDATE or not s.is_synced:
         return
     fence = [
@@ -140,7 +140,7 @@ def _take_log_of(s: State, donor: int) -> None:
     if link is None or (s.receiver is not None and s.receiver.link == link.id):
         return
     if link.had_session:
-        # Frames of that session may still come, and the donor's log may have changed since.
+        # Frames of that session may still arrive, and the donor's log may have changed since.
         s.close(link, "a fresh link is needed to take the donor's log")
         return
     follower.begin(s, link)
@@ -168,7 +168,7 @@ def _serve(s: State) -> None:
 
 
 def on_handshake(s: State, link: Link, frame: Handshake) -> None:
-    """Begin a stream: as master, or as donor of the candidate I am bound to."""
+    """Begin a stream: as master, or as donor of the candidate that this replica is bound to."""
     if frame.replica_id != link.peer:
         raise HaProtocolError(f"replica {link.peer} shakes hands as {frame.replica_id}")
     if s.role is not Role.SLAVE:
@@ -188,7 +188,7 @@ def _stream(s: State, link: Link) -> None:
 
 
 def on_ack(s: State, link: Link, frame: Ack) -> None:
-    """Count what a slave has synced."""
+    """Count the synced bytes of a slave."""
     sender = link.sender
     if sender is None:
         return  # Of an older session.
@@ -215,7 +215,7 @@ def advance(s: State) -> None:
 
 
 def pump(s: State) -> None:
-    """Fill every stream. What this input brought is not in the log yet: the next one ships it."""
+    """Fill every stream. Bytes of this input are not in the log yet: the next input ships them."""
     if s.fx.write:
         return
     for link in s.downs():
@@ -224,17 +224,17 @@ def pump(s: State) -> None:
 
 
 def tick(s: State) -> None:
-    """Close links of slaves that say nothing."""
+    """Close links of silent slaves."""
     for link in s.downs():
         if link.sender is not None and link.sender.is_silent(s.settings, s.now_ms):
             s.close(link, f"nothing heard for {s.settings.silence_ms} ms")
 
 
-# The way of a replica with a new disk back into the count.
+# Admission of a replica with a new disk into the count.
 
 
 def _consider(s: State, link: Link, promise: Bound) -> None:
-    """Take note of a promise to a serving master, for admissions."""
+    """Note a promise to a serving master, for admissions."""
     if promise.standing is Standing.JOINING:
         s.copies.forget(link.peer)
         known = s.admissions.get(link.peer)

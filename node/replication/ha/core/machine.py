@@ -1,11 +1,11 @@
 """One replica of a master-slave group: inputs in, effects out (design 8, fault-matrix 7 C2, C3).
 
-Owns the inputs and who handles them; must not know sockets, files or where the time comes from.
-Each input returns its `Effects`; the shell does them in order before the next input.
+Owns the inputs and their dispatch; must not know sockets, files or the source of the time. Each
+input returns its `Effects`; the shell carries them out in order before the next input.
 
-A replica keeps dialling every other one and follows whoever it is bound to. A promotion binds its
-epoch on a fence of replicas, takes the longest log among them, and only then serves. Nothing here
-trusts a controller: its advice starts a promotion, and the fence decides.
+A replica keeps dialling all others and follows the one it is bound to. A promotion binds its epoch
+on a fence of replicas, takes the longest log among them, and only then serves. No rule here trusts
+a controller: its advice starts a promotion, and the fence decides.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from node.replication.ha.core.wire import (
 
 
 class Machine:
-    """See the module. One thread; nothing blocks."""
+    """One replica; see the module. One thread; no call blocks."""
 
     def __init__(
         self,
@@ -55,28 +55,29 @@ class Machine:
         mode: Mode | None = Mode.SYNC,
         confirm: int = 0,
     ) -> None:
-        """Start from what is stored. All of the log up to `end` is durable, and ends a record.
+        """Start from the stored state. All of the log up to `end` is durable, and ends with a
+        record.
 
-        `mode` is when it acks as master; None: as whoever it is bound to does. `confirm`: readers
-        here have seen the log up to there.
-        A restarted master never goes on in its epoch: it may have shipped bytes that it lost.
+        `mode` says when it acks as master; None: in the mode of its binding. `confirm`: readers
+        here have seen the log up to there. A restarted master never goes on in its epoch: it may
+        have shipped bytes that it lost.
         """
-        # A crash may have lost the bytes before the start of an epoch that was just taken over.
+        # A crash may have lost the bytes before the start of an epoch that was just adopted.
         epochs.trim(end)
         self.state = State(settings, me, log, replica, epochs, end, mode)
         assert confirm <= end, f"readers saw {confirm} of a log that ends at {end}"
         self.state.confirm = self.state.known_confirm = confirm
 
-    # What can be asked.
+    # Facts.
 
     @property
     def role(self) -> Role:
-        """What this replica does now."""
+        """The current role of this replica."""
         return self.state.role
 
     @property
     def confirm(self) -> int:
-        """Readers may read up to here."""
+        """The limit of readers."""
         return self.state.confirm
 
     def check_append(self) -> None:
@@ -88,7 +89,7 @@ class Machine:
             raise HaBusyError(len(s.waiters), s.settings.waiter_count_max)
 
     def stats(self) -> dict[str, int]:
-        """Return counters and what stands against limits."""
+        """Return counters, and fill levels with their limits."""
         s = self.state
         held = {"waiters": len(s.waiters), "waiters_max": s.settings.waiter_count_max}
         positions = {"end": s.end, "durable": s.durable, "confirm": s.confirm}
@@ -97,7 +98,7 @@ class Machine:
     # Links. A link id is used once.
 
     def dialled(self, link_id: LinkId, peer: int) -> Effects:
-        """A connection to another replica is there."""
+        """Add a connection that was dialled to another replica."""
 
         def run(s: State) -> None:
             old = s.up(peer)
@@ -111,7 +112,7 @@ class Machine:
         return self._do(run)
 
     def accepted(self, link_id: LinkId) -> Effects:
-        """Somebody dialled; who, its first frame says."""
+        """Add a connection that was accepted; its first frame names the peer."""
 
         def run(s: State) -> None:
             s.links[link_id] = Link(link_id, NO_REPLICA, is_upstream=False)
@@ -119,7 +120,7 @@ class Machine:
         return self._do(run)
 
     def disconnected(self, link_id: LinkId) -> Effects:
-        """A link is gone."""
+        """Forget a link that is gone."""
 
         def run(s: State) -> None:
             link = s.links.get(link_id)
@@ -130,7 +131,7 @@ class Machine:
         return self._do(run)
 
     def received(self, link_id: LinkId, frame: Frame) -> Effects:
-        """Take a frame. One that cannot be meant closes the link and changes nothing else."""
+        """Take a frame. An impossible one closes the link and changes nothing else."""
 
         def run(s: State) -> None:
             link = s.links.get(link_id)
@@ -146,7 +147,7 @@ class Machine:
         return self._do(run)
 
     def heard(self, link_id: LinkId) -> Effects:
-        """Something came on a link that is for the shell alone: whoever sent it lives."""
+        """Note a sign of life on a link: a frame for the shell alone."""
 
         def run(s: State) -> None:
             link = s.links.get(link_id)
@@ -156,15 +157,16 @@ class Machine:
         return self._do(run)
 
     def is_behind(self, link_id: LinkId, position: int) -> bool:
-        """Say whether who is followed on a link has deleted what comes next in this log, and
-        begins at `position`. The log has to begin there, too: with an image of that sender."""
+        """Whether the sender on a link has deleted the bytes that follow this log, and begins at
+        `position`. This log then has to begin there, too: with an image of that sender."""
         link = self.state.links.get(link_id)
         return link is not None and follower.is_behind(self.state, link, position)
 
     # The log.
 
     def appended(self, end: int, waiter: object) -> Effects:
-        """A serving master wrote records up to `end`; `waiter` waits for what the mode demands."""
+        """Take the end of records that a serving master wrote; `waiter` waits as the mode
+        demands."""
 
         def run(s: State) -> None:
             _append(s, end, waiter)
@@ -172,7 +174,7 @@ class Machine:
         return self._do(run)
 
     def appended_all(self, appends: Iterable[tuple[int, object]]) -> Effects:
-        """The same for several appends, in order: they share transfers and a sync."""
+        """Take several appends, in order: they share transfers and a sync."""
 
         def run(s: State) -> None:
             for end, waiter in appends:
@@ -181,7 +183,7 @@ class Machine:
         return self._do(run)
 
     def durable_to(self, position: int) -> Effects:
-        """The log is synced up to `position`, by a sync that began after the last cut."""
+        """Note that the log is synced up to `position`, by a sync that began after the last cut."""
 
         def run(s: State) -> None:
             assert s.durable <= position <= s.end, f"{position}, not {s.durable}..{s.end}"
@@ -193,10 +195,10 @@ class Machine:
 
         return self._do(run)
 
-    # Time and people.
+    # Time and operators.
 
     def tick(self, now_ms: int) -> Effects:
-        """Time passes, on a clock that never goes back."""
+        """Set the time, from a clock that never goes back."""
 
         def run(s: State) -> None:
             s.pass_time(now_ms)
@@ -207,9 +209,9 @@ class Machine:
         return self._do(run)
 
     def promote(self, nonce: int, number: int = 0) -> Effects:
-        """Try to become master. `nonce` is random, `number` the epoch; 0: above all that is known.
+        """Try to become master. `nonce` is random, `number` the epoch; 0: one above all known.
 
-        Raises PromotionError. Whether it succeeds, a role change tells.
+        Raises PromotionError. A role change reports success.
         """
         return self._do(lambda s: leader.promote(s, nonce, number))
 
@@ -218,7 +220,7 @@ class Machine:
         leader.check_promotion(self.state, self.state.highest_seen + 1)
 
     def advise(self, number: int, master_id: int, nonce: int) -> Effects:
-        """Take a controller's proposal for what it is: advice. What is impossible is counted."""
+        """Take a controller's proposal as advice. Impossible advice is counted."""
 
         def run(s: State) -> None:
             if master_id != s.me:
@@ -232,9 +234,9 @@ class Machine:
         return self._do(run)
 
     def resign(self, reason: str) -> Effects:
-        """Serve no more until promoted again, and let the slaves know by closing their links.
+        """Stop serving until promoted again, and close the slaves' links so that they notice.
 
-        Appends that are not decided get the outcome unknown: wait for them first.
+        Undecided appends get the outcome unknown: wait for them first.
         """
 
         def run(s: State) -> None:
@@ -247,8 +249,8 @@ class Machine:
         return self._do(run)
 
     def lose_memory(self, incarnation: int) -> Effects:
-        """This disk was found to be an old copy: count for nothing until all of it is there again
-        (fault-matrix H11), under a new incarnation. Every link is made anew."""
+        """Stop counting, under a new incarnation, until the whole log is here again: this disk is
+        an old copy (fault-matrix H11). Every link is made anew."""
 
         def run(s: State) -> None:
             s.step_down("this disk is an old copy")
@@ -259,7 +261,7 @@ class Machine:
         return self._do(run)
 
     def confirm_master(self, read: object) -> Effects:
-        """Find out that no newer master can have acked anything before this call.
+        """Prove that no newer master can have acked an append before this call.
 
         `reads` of later effects has it then; `reads_failed` if this replica serves no more. Raises
         NotMasterError.
@@ -273,8 +275,8 @@ class Machine:
         return self._do(run)
 
     def set_mode(self, mode: Mode) -> Effects:
-        """Change when appends are acked, from the next one on. The fence is that of k either way,
-        so nothing that was acked with k copies is at risk."""
+        """Change when appends are acked, from the next one on. The fence is that of k in either
+        mode, so no append that was acked with k copies is at risk."""
 
         def run(s: State) -> None:
             s.own_mode = mode

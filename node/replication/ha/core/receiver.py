@@ -1,4 +1,4 @@
-"""The stream from one replica: what to cut, what to append, what may be acked.
+"""The stream from one replica: where to cut, which bytes to append, which to ack.
 
 Owns the checks of everything a master (or a donor) sends; must not know why this replica follows
 it. Source: storage-formats 6.8.
@@ -16,11 +16,11 @@ from node.replication.ha.core.wire import HandshakeReply, Transfer
 
 
 class Point(NamedTuple):
-    """Where this log and the sender's part."""
+    """The position at which this log and the sender's diverge."""
 
     position: int
     is_common: bool
-    """False: nothing is common, the whole log goes."""
+    """False: the logs have nothing in common, so the whole log is cut."""
 
 
 class Receiver:
@@ -40,17 +40,17 @@ class Receiver:
     def __init__(self, link: LinkId, now_ms: int) -> None:
         self.link = link
         self.epochs: Epochs | None = None
-        """The sender's, once it replied."""
+        """The sender's epochs, once it replied."""
         self._sender_end = 0
         self.is_streaming = False
-        """The first offset was reported."""
+        """Whether the first offset was reported."""
         self.has_begun = False
-        """A transfer followed on what was reported."""
+        """Whether a transfer followed that report."""
         self.acked = 0
         self.heard_ms = self.sent_ms = now_ms
 
     def on_reply(self, reply: HandshakeReply, mine: Epochs, end: int, lowest: int) -> Point:
-        """Take the sender's epochs and return where to cut. Raises HaProtocolError."""
+        """Take the sender's epochs and return the point to cut at. Raises HaProtocolError."""
         if self.epochs is not None:
             raise HaProtocolError("a second reply to one handshake")
         self._check_reply(reply)
@@ -61,8 +61,8 @@ class Receiver:
         return Point(max(point, lowest), True)
 
     def check_transfer(self, transfer: Transfer, end: int, may_begin: bool) -> None:
-        """Raise HaProtocolError unless the bytes continue the log in the epoch they claim, or may
-        begin anywhere."""
+        """Raise HaProtocolError unless the bytes continue the log in the epoch they claim. With
+        `may_begin` they may begin anywhere."""
         assert self.epochs is not None
         position, size_bytes = transfer.position, len(transfer.body)
         if position != end and not (may_begin and position >= 0):

@@ -1,7 +1,7 @@
 """The stream to one replica: from its handshake to the bytes it lacks.
 
-Owns where a stream stands; must not know roles, fences or who counts. A master has one for each
-slave, a donor one for the candidate that takes its log. Source: storage-formats 6.8.
+Owns the position of a stream; must not know roles, fences or which replica counts. A master has one
+for each slave, a donor one for the candidate that takes its log. Source: storage-formats 6.8.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from node.replication.ha.core.wire import Handshake, HandshakeReply, Transfer
 
 
 class HaProtocolError(HaError):
-    """A peer said what it cannot mean. Nothing was changed; the link is closed."""
+    """A peer's message is impossible. Nothing was changed; the link is closed."""
 
     code = "ha.protocol"
 
@@ -42,7 +42,7 @@ class EpochJumpError(HaProtocolError):
 
 
 class Sender:
-    """A stream on one link. Made when its handshake came."""
+    """A stream on one link. Made when the peer's handshake arrives."""
 
     __slots__ = (
         "_confirm_sent",
@@ -59,7 +59,7 @@ class Sender:
         self.link = link
         self.handshake = handshake
         self.next: int | None = None
-        """First byte that was not yet shipped; None until the slave said what it has."""
+        """First byte not yet shipped; None until the slave reported its position."""
         self.acked = 0
         self._first = 0
         self._confirm_sent = -1
@@ -71,10 +71,10 @@ class Sender:
         return Send(self.link, frame)
 
     def on_ack(self, position: int, log: LogView, end: int, now_ms: int) -> None:
-        """Note what the slave holds synced. Raises HaProtocolError.
+        """Note the position up to which the slave has synced. Raises HaProtocolError.
 
-        The first one is checked like all others (RocketMQ trusts it): a slave that claims more
-        than there is must not make anything look replicated.
+        The first report is checked like all others (RocketMQ trusts it): a slave that claims more
+        than the log holds must not make bytes look replicated.
         """
         self._heard_ms = now_ms
         if self.next is not None:
@@ -87,15 +87,15 @@ class Sender:
         if position > 0 and log.min_position <= position:
             self.next = self._first = self.acked = position
             return
-        # It has nothing, or what comes next for it has expired here. What it lacks below is no
-        # ack: `acked` stays 0.
+        # The slave has nothing, or its next bytes have expired here. Its position is no ack of the
+        # bytes it lacks below: `acked` stays 0.
         from_last = self.handshake.is_from_last_file
         self.next = self._first = log.last_file_start if from_last else log.min_position
 
     def ship(
         self, log: LogView, epochs: Epochs, end: int, confirm: int, settings: Settings, now_ms: int
     ) -> Iterator[Ship | Send]:
-        """Send what is there, within the window; a header alone if only `confirm` is news."""
+        """Send new bytes, within the window; only a header if `confirm` alone is new."""
         if self.next is None:
             return
         while self.next < end:
@@ -117,5 +117,5 @@ class Sender:
             self._confirm_sent, self._sent_ms = confirm, now_ms
 
     def is_silent(self, settings: Settings, now_ms: int) -> bool:
-        """Say whether the slave has said nothing for too long."""
+        """Whether nothing came from the slave for too long."""
         return now_ms - self._heard_ms >= settings.silence_ms

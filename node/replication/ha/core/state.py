@@ -1,4 +1,4 @@
-"""What one replica knows, and its links. The rules are in `follower`, `leader` and `machine`.
+"""The state of one replica, and its links. The rules are in `follower`, `leader` and `machine`.
 
 Owns the fields and the steps that both sides share: bind, step down, close a link.
 """
@@ -47,25 +47,25 @@ class Link:
     def __init__(self, link_id: LinkId, peer: int, *, is_upstream: bool) -> None:
         self.id = link_id
         self.peer = peer
-        """NO_REPLICA until a dialler said HELLO."""
+        """NO_REPLICA until the dialling side said HELLO."""
         self.is_upstream = is_upstream
-        """This replica dialled."""
-        # Upstream: what I owe the peer and take from it.
+        """Whether this replica dialled."""
+        # Upstream: answers owed to the peer, and the stream from it.
         self.owed = 0
         """BOUND frames to send once the log is synced."""
         self.is_master = False
-        """The peer showed the binding that I hold now."""
+        """Whether the peer showed the current binding of this replica."""
         self.had_session = False
-        """A handshake went out, so frames of an older session may still come."""
-        # Downstream: what the peer promised and takes from me.
+        """Whether a handshake was sent, so that frames of an older session may still arrive."""
+        # Downstream: the peer's promises, and the stream to it.
         self.asked = self.answered = 0
-        """Frames that are answered by a BOUND, and the answers so far."""
+        """Frames that demand a BOUND as answer, and the answers so far."""
         self.promise: Bound | None = None
-        """The peer is bound to my current epoch."""
+        """The promise of a peer that is bound to this replica's current epoch."""
         self.handshake: Handshake | None = None
         self.sender: Sender | None = None
         self.marks: dict[int, int] = {}
-        """By joining replica: the count of `answered` that confirms my epoch for its admission."""
+        """By joining replica: the count of `answered` that confirms the epoch for its admission."""
 
 
 class Read(NamedTuple):
@@ -73,11 +73,11 @@ class Read(NamedTuple):
 
     read: object
     marks: dict[LinkId, int]
-    """By link: the count of `answered` that confirms the epoch for it."""
+    """By link: the count of `answered` that confirms the epoch for the read."""
 
 
 class State:
-    """Fields of the machine. `fx` collects what the current input wants done."""
+    """Fields of the machine. `fx` collects the effects of the current input."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class State:
         self.end = self.durable = end
         self.confirm = self.known_confirm = 0
         self.own_mode = mode
-        """None: as the group was served last."""
+        """None: the mode in which the group was served last."""
         self.role = Role.SLAVE
         self.links: dict[LinkId, Link] = {}
         self.receiver: Receiver | None = None
@@ -108,21 +108,23 @@ class State:
         self.admissions: dict[int, Admission] = {}
         self.reads: deque[Read] = deque()
         self.acked_here: int | None = None
-        """End of the last append that this process acknowledged as master; None: it was none."""
+        """End of the last append that this process acknowledged as master; None: it was no
+        master."""
         was_async_master = replica.bound.master_id == me and replica.mode is Mode.ASYNC
         self.acked_before = end if was_async_master else 0
-        """An earlier process acknowledged what was durable here, all but what was under way."""
+        """Upper limit of appends that an earlier process acknowledged here, from what was
+        durable."""
         self.highest_seen = replica.bound.number
         """Invariant: below EPOCH_END."""
         self.now_ms = 0
         self.ceiling = EpochCeiling(self.highest_seen)
-        """How far ahead the epoch of a peer or of an advice may be."""
+        """Bound of the epoch in a frame or an advice."""
         self.fx = Effects()
         self.counts: Counter[str] = Counter()
 
     @property
     def bound(self) -> Binding:
-        """What this replica is bound to."""
+        """The binding of this replica."""
         return self.replica.bound
 
     @property
@@ -137,19 +139,19 @@ class State:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the log holds nothing."""
+        """Whether the log is empty."""
         return self.end <= self.log.min_position
 
     def up(self, peer: int) -> Link | None:
-        """Return the link on which I am the slave side, if it is there."""
+        """Return the link on which this replica is the slave side, if it exists."""
         return next((x for x in self.links.values() if x.is_upstream and x.peer == peer), None)
 
     def downs(self) -> list[Link]:
-        """Return the links of peers that dialled and said who they are; one for each."""
+        """Return the links that peers dialled and identified themselves on; one for each peer."""
         return [x for x in self.links.values() if not x.is_upstream and x.peer != NO_REPLICA]
 
     def bind(self, binding: Binding, mode: Mode) -> None:
-        """Bind to an epoch and note how it is served; durable before anything that follows."""
+        """Bind to an epoch and note its mode; durable before any later effect."""
         self.replica = self.replica._replace(bound=binding, mode=mode)
         self.highest_seen = max(self.highest_seen, binding.number)
         self.fx.state = self.replica
@@ -171,7 +173,7 @@ class State:
         self.ceiling.pass_time(now_ms, self.highest_seen)
 
     def admit(self) -> None:
-        """Count from now on."""
+        """Count as a full replica from now on."""
         self.replica = self.replica._replace(standing=Standing.FULL)
         self.fx.state = self.replica
 
@@ -181,13 +183,13 @@ class State:
         self.fx.state = self.replica
 
     def change_role(self, role: Role, reason: str) -> None:
-        """Note a change for the shell."""
+        """Note a change of role for the shell."""
         self.role = role
         number, master_id, _ = self.bound
         self.fx.role_changes.append(RoleChange(role, number, master_id, reason))
 
     def step_down(self, reason: str) -> None:
-        """Serve no more: appends in flight may or may not survive."""
+        """Stop serving: appends in flight may or may not survive."""
         if self.role is Role.SLAVE:
             return
         self.fx.resolved += self.waiters.give_up()
@@ -200,7 +202,7 @@ class State:
         self.change_role(Role.SLAVE, reason)
 
     def set_confirm(self, position: int) -> None:
-        """Move the limit of readers."""
+        """Set the limit of readers."""
         self.confirm = self.fx.confirm = position
 
     def close(self, link: Link, reason: str) -> None:

@@ -1,6 +1,6 @@
 """Words of master-slave mode: epochs, bindings, roles and the errors of the package.
 
-Types only; must not know who uses them.
+Types only; must not know their users.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ NO_REPLICA: Final = -1
 EPOCH_END: Final = (1 << 31) - (1 << 16)
 """The typed end: an epoch is below it, since RocketMQ's frames and files hold 32 bits."""
 EPOCH_NOTABLE: Final = 1 << 15
-"""From here on an operator is told: a promotion each hour would take four years."""
+"""From here on an operator is warned: a promotion each hour would take four years."""
 
 
 class HaError(Exception):
@@ -68,14 +68,14 @@ class PromotionError(HaError):
 
 
 class EpochStart(NamedTuple):
-    """Where an epoch begins in the log."""
+    """An epoch and its start in the log."""
 
     number: int
     start: int
 
 
 class Binding(NamedTuple):
-    """What an epoch number stands for. One number, one pair, for ever (fault-matrix C2)."""
+    """The meaning of an epoch number. One number, one pair, for ever (fault-matrix C2)."""
 
     number: int = NO_EPOCH
     master_id: int = NO_REPLICA
@@ -91,11 +91,11 @@ class Standing(IntEnum):
 
 
 class Role(Enum):
-    """What a replica does now."""
+    """The current work of a replica."""
 
     SLAVE = "slave"
     CANDIDATE = "candidate"
-    """Binds its epoch and takes the longest log; serves nobody."""
+    """Binds its epoch and takes the longest log; serves no client."""
     MASTER = "master"
 
 
@@ -103,30 +103,31 @@ class Mode(Enum):
     """When an append is acknowledged."""
 
     SYNC = "sync"
-    """Synced on k replicas, the master's own counted."""
+    """After it is synced on k replicas, the master included."""
     ASYNC = "async"
-    """Synced on the master."""
+    """After it is synced on the master."""
 
 
 class Settings(NamedTuple):
-    """The group as every replica of it is configured. Changing it is a step of its own."""
+    """Configuration of the group, the same on every replica. Changing it is a step of its own."""
 
     group: str
     replica_ids: tuple[int, ...]
     copies: int = 2
-    """k. It makes the fence also in async mode, so a change of mode needs none."""
+    """The number k of copies. The fence depends on it also in async mode, so a change of mode is
+    safe."""
     window_size_bytes: int = 4 << 20
-    """Sent to one slave and not yet acked."""
+    """Bytes sent to one slave and not yet acked."""
     transfer_size_bytes: int = 256 << 10
     heartbeat_ms: int = 1000
     silence_ms: int = 20_000
-    """A link on which nothing came for so long is closed (haHousekeepingInterval)."""
+    """Silence after which a link is closed (haHousekeepingInterval)."""
     waiter_count_max: int = 65_536
     """Appends of a master that wait for copies."""
 
     @property
     def fence_count(self) -> int:
-        """Replicas that must be bound before a new master serves.
+        """Number of replicas that must be bound before a new master serves.
 
         n-k+1 of them meet every set of k that could ack; a majority also makes sure that no two
         masters can have bound one number, where k is large.
@@ -136,7 +137,7 @@ class Settings(NamedTuple):
 
 
 class BindingRefusedError(HaError):
-    """The replica is bound to something that forbids this binding. Nothing changed."""
+    """The replica's binding forbids this one. Nothing changed."""
 
     code = "ha.binding_refused"
 
@@ -153,14 +154,14 @@ class BindingRefusedError(HaError):
 
 
 class ReplicaState(NamedTuple):
-    """What a replica must never forget."""
+    """A replica's durable promises."""
 
     bound: Binding
     standing: Standing
     incarnation: int
     """Drawn when the disk was new."""
     mode: Mode = Mode.SYNC
-    """That of the master it is bound to: how it goes on if it is promoted itself."""
+    """Mode of the master it is bound to, and its own mode if it is promoted."""
 
 
 def check_binding(bound: Binding, asked: Binding) -> None:

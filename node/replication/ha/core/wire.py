@@ -1,19 +1,19 @@
-"""The AutoSwitchHA wire format, byte for byte, and our own frames for the fence beside it.
+"""The AutoSwitchHA wire format, byte for byte, and additional frames for the fence.
 
-Owns layouts, limits and the two incremental parsers; must not know roles or what a frame is good
-for. Big-endian, source: storage-formats 6.6. A link is dialled by the slave side, so the direction
-tells a request from a reply where both have one state. RocketMQ uses states 0 to 4; ours begin at
-64 and carry a CRC-32C, because a flipped bit in a fence would be believed:
+Owns layouts, limits and the two incremental parsers; must not know roles or the use of a frame.
+Big-endian, source: storage-formats 6.6. A link is dialled by the slave side, so the direction tells
+a request from a reply where both have one state. RocketMQ uses states 0 to 4; the additional ones
+begin at 64 and carry a CRC-32C, because a flipped bit in a fence would be believed:
 
     i4 state  i4 bodySize  body  u4 CRC-32C of all before
 
 64 HELLO, 65 BIND, 66 BOUND, 67 ADMIT, 68 a request for an image of the state, 69 a piece of one.
 
 RocketMQ's frames have no checksum, and a flipped bit in an ack would be believed, too (fault-matrix
-N16). So two nodes whose handshakes both say `checked_frames` speak a stream with checks: behind the
-head of each frame, which is all that has a fixed place, follows the CRC-32C of the head, and behind
-a body of variable size the CRC-32C of the body. Our own frames keep the one they have at the end. A
-flipped size is found at once like that, and not when the bytes it promises have come.
+N16). So two nodes whose handshakes both say `checked_frames` speak a stream with checks: the head
+of each frame, the part of a fixed size, is followed by the CRC-32C of the head, and a body of
+variable size by the CRC-32C of the body. The additional frames keep the one at their end. A flipped
+size is thus found at once, and not when the announced bytes have arrived.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from store.checksum import crc32c
 EPOCH_COUNT_MAX: Final = 1000
 """Entries of a handshake reply (6.6)."""
 TRANSFER_SIZE_BYTES_MAX: Final = 8 << 20
-"""Body of one transfer that is accepted; the largest record fits."""
+"""Largest body of a transfer that is accepted; the largest record fits."""
 GROUP_SIZE_BYTES_MAX: Final = 255
 POSITION_MAX: Final = 1 << 60
-"""A gigabyte a second for 36 years. A higher one that was noted, such as a readers' limit, would
-never be reached by a log."""
+"""A gigabyte a second for 36 years. No log would ever reach a higher noted position, such as a
+readers' limit."""
 
 _STATE_HANDSHAKE: Final = 1
 _STATE_TRANSFER: Final = 2
@@ -49,7 +49,7 @@ _CRC: Final = struct.Struct(">I")
 _HELLO: Final = struct.Struct(">qQ")
 _BIND: Final = struct.Struct(">iqQB")
 _MODES: Final = (Mode.SYNC, Mode.ASYNC)
-"""By their number on the wire."""
+"""Modes by their number on the wire."""
 _BOUND: Final = struct.Struct(">iqQiqqqBQ")
 _ADMIT: Final = struct.Struct(">iQ")
 _PIECE: Final = struct.Struct(">qq")
@@ -71,13 +71,13 @@ class HaFrameError(HaError):
 
 
 class HaChecksumError(HaFrameError):
-    """Bytes changed on their way. Nothing was changed; close the link, the peer dials again."""
+    """Bytes changed on the way. Nothing was changed; close the link, the peer dials again."""
 
     code = "ha.checksum"
 
 
 class Handshake(NamedTuple):
-    """Slave to master: I want your log."""
+    """Slave to master: a request for the log."""
 
     replica_id: int
     is_from_last_file: bool = False
@@ -85,13 +85,13 @@ class Handshake(NamedTuple):
 
 
 class Ack(NamedTuple):
-    """Slave to master: I hold everything below `position`, synced."""
+    """Slave to master: everything below `position` is synced here."""
 
     position: int
 
 
 class HandshakeReply(NamedTuple):
-    """Master to slave: my epochs, oldest first, and the end of my log."""
+    """Master to slave: its epochs, oldest first, and the end of its log."""
 
     end: int
     last_epoch: int
@@ -121,53 +121,53 @@ class Bind(NamedTuple):
 
     binding: Binding
     mode: Mode = Mode.SYNC
-    """When this master acks: whoever follows it goes on like that if it becomes master."""
+    """When this master acks: its followers keep this mode if they become master."""
 
 
 class Bound(NamedTuple):
-    """Replica to candidate: what I am bound to (perhaps not what you asked for), and my log."""
+    """Replica to candidate: its binding (perhaps not the requested one), and its log."""
 
     binding: Binding
     last_epoch: int
     end: int
     confirm: int
-    """How far readers may read here."""
+    """Limit of readers at this replica."""
     known_confirm: int
-    """The highest confirm offset that any master told this replica; its log may be shorter."""
+    """The highest confirm offset that any master sent to this replica; its log may be shorter."""
     standing: Standing
     incarnation: int
 
 
 class Admit(NamedTuple):
-    """Master to replica: you hold all there is, count as a full replica from this epoch on."""
+    """Master to replica: the log is complete, count as a full replica from this epoch on."""
 
     number: int
     incarnation: int
 
 
 class ImageRequest(NamedTuple):
-    """Replica to master: my log does not reach back far enough, send me the state."""
+    """Replica to master: a request for the state, as the log does not reach back far enough."""
 
 
 class ImagePiece(NamedTuple):
     """Master to replica: bytes of an image, from `at` on."""
 
     size_bytes: int
-    """Of the whole image."""
+    """Size of the whole image."""
     at: int
     body: bytes
 
 
 UpFrame: TypeAlias = Handshake | Ack | Hello | Bound | ImageRequest
-"""From the side that dialled."""
+"""Sent by the side that dialled."""
 DownFrame: TypeAlias = HandshakeReply | Transfer | Bind | Admit | ImagePiece
-"""To the side that dialled."""
+"""Sent to the side that dialled."""
 Frame: TypeAlias = UpFrame | DownFrame
 
 
 def transfer_head(frame: Transfer, body_size_bytes: int, *, is_checked: bool = False) -> bytes:
-    """Encode what is in front of a body that is sent from the mapping without a copy: 36 bytes, and
-    4 of check. With `is_checked` the `body_check` of the body has to follow it."""
+    """Return the head of a body that is sent from the mapping without a copy: 36 bytes, and 4 of
+    check. With `is_checked` the `body_check` of the body has to follow."""
     head = _TRANSFER.pack(
         _STATE_TRANSFER,
         body_size_bytes,
@@ -180,7 +180,7 @@ def transfer_head(frame: Transfer, body_size_bytes: int, *, is_checked: bool = F
 
 
 def body_check(data: bytes) -> bytes:
-    """Return the check of a head or a body. Slaves that are level share that of a body."""
+    """Return the check of a head or a body. Slaves at the same position share that of a body."""
     return _CRC.pack(crc32c(data))
 
 
@@ -246,7 +246,7 @@ def _own(state: int, body: bytes) -> bytes:
 
 
 class _Parser:
-    """Bytes in, frames out. Holds at most one frame that is not whole yet."""
+    """Turns bytes into frames. Holds at most one incomplete frame."""
 
     _states: ClassVar[frozenset[int]]
 
@@ -254,11 +254,11 @@ class _Parser:
         self._buffer = bytearray()
         self._broken = False
         self.is_checked = is_checked
-        """The stream has checks. Set before the first byte."""
+        """Whether the stream has checks. Set before the first byte."""
 
     @property
     def held_size_bytes(self) -> int:
-        """Bytes of the frame that is not whole yet."""
+        """Bytes of the incomplete frame."""
         return len(self._buffer)
 
     def _feed(self, data: bytes | memoryview, take: Callable[[], int]) -> None:
@@ -273,7 +273,7 @@ class _Parser:
             raise
 
     def _state(self) -> int:
-        """Return the state of the next frame, 0 if it is not there yet."""
+        """Return the state of the next frame, 0 if it has not arrived yet."""
         if len(self._buffer) < 4:
             return 0
         state = int.from_bytes(self._buffer[:4], "big", signed=True)
@@ -282,8 +282,8 @@ class _Parser:
         return state
 
     def _head_size_bytes(self, layout: struct.Struct) -> int:
-        """Return how much of the frame is its head, with its check, if that is there and right;
-        0: read more. Raises HaChecksumError."""
+        """Return the size of the complete head, including its verified check; 0: read more. Raises
+        HaChecksumError."""
         buffer, size_bytes = self._buffer, layout.size
         if not self.is_checked:
             return size_bytes if len(buffer) >= size_bytes else 0
@@ -304,7 +304,7 @@ class _Parser:
         return whole, body
 
     def _own_body(self) -> tuple[int, bytes] | None:
-        """Return size and body of one of our own frames; None: read more."""
+        """Return size and body of an additional frame; None: read more."""
         head_size_bytes = self._head_size_bytes(_PREFIX)
         if not head_size_bytes:
             return None
@@ -326,14 +326,14 @@ class _Parser:
 
 
 class UpParser(_Parser):
-    """Reads what the slave side sends."""
+    """Reads the stream from the slave side."""
 
     _states = frozenset(
         {_STATE_HANDSHAKE, _STATE_TRANSFER, _STATE_HELLO, _STATE_BOUND, _STATE_IMAGE_REQUEST}
     )
 
     def feed(self, data: bytes | memoryview) -> list[UpFrame]:
-        """Take bytes as they come; return the frames that are whole now. Raises HaFrameError."""
+        """Take bytes as they arrive; return the frames completed by them. Raises HaFrameError."""
         frames: list[UpFrame] = []
         self._feed(data, lambda: self._take(frames))
         return frames
@@ -369,14 +369,14 @@ class UpParser(_Parser):
 
 
 class DownParser(_Parser):
-    """Reads what the master side sends."""
+    """Reads the stream from the master side."""
 
     _states = frozenset(
         {_STATE_HANDSHAKE, _STATE_TRANSFER, _STATE_BIND, _STATE_ADMIT, _STATE_IMAGE_PIECE}
     )
 
     def feed(self, data: bytes | memoryview) -> list[DownFrame]:
-        """Take bytes as they come; return the frames that are whole now. Raises HaFrameError."""
+        """Take bytes as they arrive; return the frames completed by them. Raises HaFrameError."""
         frames: list[DownFrame] = []
         self._feed(data, lambda: self._take(frames))
         return frames

@@ -1,7 +1,7 @@
 """Images of the replicated state between two replicas, in pieces on the HA link.
 
-Owns the pace of sending, the putting together and their limits; must not know what an image holds.
-A replica asks on the link that it dialled; frames of ours, beside the AutoSwitchHA stream.
+Owns the pace of sending, the assembly and their limits; must not know the contents of an image. A
+replica asks on the link that it dialled; the frames are additions to the AutoSwitchHA stream.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ IMAGE_SIZE_BYTES_MAX: Final = 128 << 20
 """The state has 64 MiB at most, and the queues' offsets come on top."""
 PIECE_SIZE_BYTES: Final = 256 << 10
 QUEUED_SIZE_BYTES: Final = 1 << 20
-"""An image leaves room for what is streamed beside it."""
+"""Bytes of an image in the queue, few enough to leave room for the stream beside it."""
 PAUSE_S: Final = 0.01
 RETRY_MS: Final = 5_000
-"""After so long without a piece an image is asked for again, or somebody else is."""
+"""Time without a piece after which an image is requested again, or from another replica."""
 _log: Final = structlog.get_logger(component="ha")
 
 
 class ImageSender:
-    """Sends images to who asks; one at a time for each connection."""
+    """Sends images on request; one at a time for each connection."""
 
     def __init__(self, make_image: Callable[[], Awaitable[bytes]]) -> None:
         self._make_image = make_image
@@ -57,30 +57,30 @@ class ImageSender:
         _log.info("sent an image of the state", to=connection.peer, size_bytes=len(data))
 
     def forget(self, connection: HaConnection) -> None:
-        """The connection is gone."""
+        """Stop sending to a connection that is gone."""
         task = self._tasks.get(connection)
         if task is not None:
             task.cancel()
 
     def stop(self) -> None:
-        """End what is being sent."""
+        """Stop all sending."""
         for task in self._tasks.values():
             task.cancel()
 
 
 class ImageReceiver:
-    """Puts one image together."""
+    """Assembles one image."""
 
     def __init__(self) -> None:
         self.source: HaConnection | None = None
-        """Who was asked."""
+        """The connection that was asked."""
         self._asked_ms = 0
         self._data = bytearray()
 
     def ask(self, connection: HaConnection, now_ms: int) -> None:
         """Ask for an image, unless one is on its way from there.
 
-        What came already stays: who still sends it goes on, and a new one begins at 0.
+        Received pieces stay: a sender that is still sending goes on, and a new image begins at 0.
         """
         if self.source is connection and now_ms - self._asked_ms < RETRY_MS:
             return
@@ -90,7 +90,7 @@ class ImageReceiver:
         connection.send_frame(ImageRequest())
 
     def ask_one(self, connections: Sequence[HaConnection], now_ms: int) -> None:
-        """Ask one of these, and the next one if nothing comes from it."""
+        """Ask one of these, and the next one if no piece comes from it."""
         if not connections:
             return
         at = connections.index(self.source) if self.source in connections else -1
@@ -104,9 +104,9 @@ class ImageReceiver:
             return None
         size_bytes, at, body = piece
         if at == 0:
-            self._data = bytearray()  # It was asked for again.
+            self._data = bytearray()  # A new image, asked for again.
         elif not self._data:
-            return None  # The rest of one that was given up.
+            return None  # The rest of an image that was given up.
         if at != len(self._data) or not at + len(body) <= size_bytes <= IMAGE_SIZE_BYTES_MAX:
             raise HaProtocolError(
                 f"a piece of {len(body)} bytes at {at} of {size_bytes}, {len(self._data)} are here"
@@ -119,6 +119,6 @@ class ImageReceiver:
         return data
 
     def forget(self, connection: HaConnection) -> None:
-        """The connection is gone."""
+        """Drop the image of a connection that is gone."""
         if self.source is connection:
             self.source, self._data = None, bytearray()
