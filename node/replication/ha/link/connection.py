@@ -1,8 +1,8 @@
-"""One TCP connection of the HA link: a handshake of ours, then AutoSwitchHA bytes, and its end.
+"""One TCP connection of the HA link: the peer handshake, then AutoSwitchHA bytes, and its end.
 
-Owns the buffers of one socket; must not know other connections, or what a frame is good for. The
-handshake is that of the raft peer link, so identity, secret and TLS mean the same in both modes.
-What follows it is the stream of storage-formats 6.6 and nothing else.
+Owns the buffers of one socket; must not know other connections, or the use of a frame. The
+handshake is that of the raft peer link, so identity, secret and TLS mean the same in both modes. It
+is followed by the stream of storage-formats 6.6 and by no other bytes.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from raft.lives import Known
 from raft.messages import NO_NODE, NodeId
 
 QUEUED_SIZE_BYTES_MAX: Final = 16 << 20
-"""What waits for one socket: four times the window of a slave. Who reads so slowly is dropped."""
+"""Bytes waiting for one socket: four times the window of a slave. A slower reader is dropped."""
 KEEPALIVE_S: Final = 5
-"""Silence after which the kernel asks whether the other machine is there; three times in vain, and
-the connection ends. A hanging process is found by the machine's own time-out."""
+"""Silence after which the kernel probes the other machine; after three probes in vain the
+connection ends. The machine's own time-out finds a hanging process."""
 _JOINED_SIZE_BYTES_MAX: Final = 16 << 10
 
 
 class ConnectionOwner(Protocol):
-    """What a connection tells. The link."""
+    """Receives the events of a connection. Implemented by the link."""
 
     def on_made(self, connection: HaConnection) -> None: ...
     def on_handshake_frame(
@@ -58,55 +58,58 @@ class ConnectionOwner(Protocol):
 
 
 class HaConnection(asyncio.Protocol):
-    """The protocol object of one connection, on either side. It is the machine's link id, too."""
+    """The protocol object of one connection, on either side. Also serves as the machine's link
+    id."""
 
     def __init__(self, owner: ConnectionOwner, side: Side, *, to: NodeId = NO_NODE) -> None:
-        """`to` is the node that is dialled; who dialled us is known after the handshake."""
+        """`to` is the node to dial; an accepted connection learns its peer in the handshake."""
         self._loop = asyncio.get_running_loop()
         self._owner = owner
         self.side, self.to = side, to
         self.info: PeerInfo | None = None
         """The peer, from the end of the handshake on."""
         self.is_checked = False
-        """Both sides can, so frames carry checks in both directions. Known with `info`."""
+        """Whether frames carry checks in both directions, as both sides support them. Known with
+        `info`."""
         self.nonce: bytes | int | None = None
-        """What the other side has to sign."""
+        """The nonce that the other side has to sign."""
         self.asked: Mapping[NodeId, Known] = {}
-        """What was remembered of nodes when the other side was asked who it is."""
+        """The memory of all nodes at the moment when the other side was asked for its identity."""
         self.traffic = Traffic()
         self.close_code: str | None = None
-        """Why this side closed it. None: it is open, or the other side or the network did."""
+        """Why this side closed it. None while open, or if the other side or the network closed
+        it."""
         self.opened: asyncio.Future[bool] = self._loop.create_future()
-        """True at the end of the handshake, False when the connection ended before it."""
+        """True at the end of the handshake, False if the connection ended before."""
         self.closed: asyncio.Future[None] = self._loop.create_future()
         self.remote = "an unknown address"
         self._transport: asyncio.Transport | None = None
         self._parser: UpParser | DownParser = DownParser() if side is Side.DIALLED else UpParser()
         self._held = bytearray()
-        """Of the handshake; later what came before somebody took frames."""
+        """Bytes of the handshake; later those that arrived before `begin`."""
         self._has_begun = False
         self._frames: deque[HaFrame] = deque()
-        """Whole ones that the owner did not take yet: none, or reading is paused."""
+        """Complete frames not yet taken by the owner; if there are any, reading is paused."""
         self._queue: list[bytes] = []
         self._queue_size_bytes = 0
         self.harm: Callable[[list[bytes]], list[bytes]] | None = None
-        """What a test does to the bytes on their way out, from the end of the handshake on."""
+        """Damage by a test to the outgoing bytes, from the end of the handshake on."""
 
     @property
     def queued_size_bytes(self) -> int:
-        """Bytes that the kernel did not take yet."""
+        """Bytes that the kernel has not taken yet."""
         transport = self._transport
         waiting = transport.get_write_buffer_size() if transport is not None else 0
         return self._queue_size_bytes + waiting
 
     @property
     def peer(self) -> NodeId:
-        """Who is at the other end; after the handshake only."""
+        """The node at the other end; only after the handshake."""
         assert self.info is not None, "nobody proved who it is"
         return self.info.node_id
 
     def open(self, info: PeerInfo, traffic: Traffic, *, is_checked: bool) -> None:
-        """The handshake is done. Nothing more is read before `begin`."""
+        """End the handshake. No more bytes are read before `begin`."""
         assert self._transport is not None, "a handshake without a socket"
         self.info, self.traffic = info, traffic
         self.is_checked = self._parser.is_checked = is_checked
@@ -125,7 +128,7 @@ class HaConnection(asyncio.Protocol):
             self._take(held)
 
     def resume(self) -> None:
-        """Offer again the frame that was not taken, and read on once it is."""
+        """Offer the refused frame again, and read on once it is taken."""
         if self._transport is None or self._is_ended() or not self._frames:
             return
         if self._hand_out():
@@ -147,7 +150,7 @@ class HaConnection(asyncio.Protocol):
             self._owner.on_too_much(self)
 
     def send_frame(self, frame: HaFrame) -> None:
-        """Queue a frame, in the dialect of this connection."""
+        """Queue a frame, with or without checks as agreed for this connection."""
         self.send(encode(frame, is_checked=self.is_checked))
 
     def send_handshake(self, kind: FrameKind, header: bytes) -> None:
@@ -155,7 +158,8 @@ class HaConnection(asyncio.Protocol):
         self.send(encode_head(kind, header))
 
     def close(self, code: str, *, has_last_word: bool = False) -> None:
-        """End the connection; with a last word it has a moment to leave. Once."""
+        """End the connection; with a last word, that has a moment to leave. Later calls change
+        nothing."""
         if self.close_code is not None:
             return
         self._write_queue()
@@ -169,7 +173,8 @@ class HaConnection(asyncio.Protocol):
             self._transport.abort()
 
     def abandon(self) -> None:
-        """The loop gave the socket up while connecting, and may never say so."""
+        """Finish a connection whose socket the loop gave up while connecting, maybe without a
+        report."""
         self._transport = None
         self._finish()
 
@@ -220,7 +225,7 @@ class HaConnection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def _hand_out(self) -> bool:
-        """Hand out what came; False if the owner wants to wait with the next one."""
+        """Hand out the complete frames; return False if the owner makes the next one wait."""
         frames = self._frames
         while frames and not self._is_ended():
             if not self._owner.on_frame(self, frames[0]):
@@ -229,7 +234,7 @@ class HaConnection(asyncio.Protocol):
         return True
 
     def _take_handshake(self) -> bool:
-        """Take one frame of the handshake; say whether there may be another one."""
+        """Take one frame of the handshake; return whether there may be another one."""
         if len(self._held) < 4:
             return False
         size_bytes = 4 + int.from_bytes(self._held[:4], "big")
@@ -251,12 +256,13 @@ class HaConnection(asyncio.Protocol):
         except FrameError as error:
             self._owner.on_bad_bytes(self, error.detail)
             return False
-        if frame is not None:  # Else of a kind that a later version may send to anybody.
+        if frame is not None:  # Otherwise an optional frame of a later version.
             self._owner.on_handshake_frame(self, frame[0], frame[1])
         return True
 
     def _is_ended(self) -> bool:
-        """A call and not a comparison: what a frame leads to may close the connection."""
+        """Whether this side closed the connection. A method, since handling a frame may close
+        it."""
         return self.close_code is not None
 
     def _finish(self) -> None:
@@ -287,7 +293,7 @@ class HaConnection(asyncio.Protocol):
 
 
 def _watch_over(found: socket.socket) -> None:
-    """Have the kernel find out when the other machine is gone without a word."""
+    """Have the kernel detect that the other machine is gone without a Goodbye."""
     found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (

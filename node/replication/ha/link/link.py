@@ -1,9 +1,9 @@
 """The HA link: every replica dials every other one, for as long as it runs.
 
 Owns dialling, accepting, handshakes and their limits; must not know roles or what a frame says.
-Each connection carries one direction of the protocol: who dialled is the slave side, so there are
-two connections between two replicas. Before a good handshake a stranger costs 4 KiB, ends soon, and
-there are few of them at a time.
+Each connection carries one direction of the protocol: the side that dialled is the slave side, so
+there are two connections between two replicas. Before a good handshake a stranger costs 4 KiB, has
+limited time, and the number of strangers at a time is limited.
 """
 
 from __future__ import annotations
@@ -37,35 +37,36 @@ _log: Final = logging.getLogger(__name__)
 
 
 class LinkHandler(Protocol):
-    """Takes what comes. On the loop's thread; an exception is a bug and reaches the loop."""
+    """Receives events of the link. On the loop's thread; an exception is a bug and reaches the
+    loop."""
 
     def on_open(self, connection: HaConnection) -> None:
-        """A connection passed its handshake; `begin` it to get its frames."""
+        """Take a connection that passed its handshake; call `begin` to get its frames."""
         ...
 
     def on_frame(self, connection: HaConnection, frame: Frame) -> bool:
-        """Take one frame of it; False: not now, offer it again on `resume`."""
+        """Take one frame; return False if it has to wait until `resume` offers it again."""
         ...
 
     def on_closed(self, connection: HaConnection) -> None:
-        """It is gone. Not called for one that was closed by `HaLink.close`."""
+        """Forget a connection that is gone. Not called for one that `HaLink.close` closed."""
         ...
 
 
 class _Peer:
-    """What the link knows of one other replica."""
+    """The link's record of one other replica."""
 
     def __init__(self, node: NodeId, address: tuple[str, int]) -> None:
         self.node, self.address = node, address
         self.connections: list[HaConnection] = []
-        """Those that passed their handshake, oldest first."""
+        """Connections that passed their handshake, oldest first."""
         self.traffic = Traffic()
         self.handshake_count = 0
         self.dropped_full_count = 0
         self.last_trouble = ""
         self.version = ""
         self.is_tried = False
-        """It was met, or could not be reached, since the start of the link."""
+        """Whether the replica was met, or could not be reached, since the start of the link."""
 
 
 class HaLink:
@@ -97,14 +98,14 @@ class HaLink:
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._strangers: dict[HaConnection, asyncio.TimerHandle] = {}
-        """Unfinished handshakes of connections that came in, oldest first."""
+        """Unfinished handshakes of accepted connections, oldest first."""
         self._connections: set[HaConnection] = set()
         self._closed_counts: dict[str, int] = {}
         self._accepted_count = 0
         self._is_stopping = False
         self._faults = LinkFaults.from_environment(identity.node_id, self._random)
 
-    # --- The outside ---
+    # --- Public interface ---
 
     async def start(self, host: str, port: int) -> int:
         """Listen, and dial the others; return the port. Raises OSError."""
@@ -127,7 +128,7 @@ class HaLink:
         return int(listener.getsockname()[1])
 
     async def wait_tried(self) -> None:
-        """Return once each peer was met or could not be reached, or its time is over."""
+        """Wait until each peer was met or could not be reached, at most `first_meeting_ms_max`."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._limits.first_meeting_ms_max / 1000):
                 while not all(peer.is_tried for peer in self._peers.values()):
@@ -135,16 +136,17 @@ class HaLink:
                     await self._tried.wait()
 
     def close(self, connection: HaConnection, reason: str) -> None:
-        """End a connection because the machine wants it. It is dialled again if this side had."""
+        """End a connection at the machine's request. It is dialled again if this side had
+        dialled."""
         self._end(connection, CloseCode.PROTOCOL_ERROR, reason, is_asked=True)
 
     def is_connected(self, node: NodeId) -> bool:
-        """Whether any connection to a replica is there."""
+        """Whether there is any connection to a replica."""
         peer = self._peers.get(node)
         return peer is not None and bool(peer.connections)
 
     def stats(self) -> LinkStats:
-        """Return a picture, in the form of the raft peer link."""
+        """Return a snapshot of the counters, in the form of the raft peer link."""
         return LinkStats(
             tuple(_stats_of(peer) for peer in self._peers.values()),
             len(self._strangers),
@@ -182,7 +184,8 @@ class HaLink:
             pause_ms = min(2 * pause_ms, self._limits.reconnect_ms_max)
 
     async def _dial_once(self, peer: _Peer) -> bool:
-        """Connect, and return when that connection is over: whether the handshake was good."""
+        """Connect, and wait until that connection is over; return whether the handshake was
+        good."""
         host, port = peer.address
         connection = HaConnection(self, Side.DIALLED, to=peer.node)
         try:
@@ -204,7 +207,7 @@ class HaLink:
         return was_good
 
     async def _connect(self, connection: HaConnection, host: str, port: int) -> None:
-        """Wait until a socket is connected, with TLS if wanted; leave nothing behind if not."""
+        """Wait until a socket is connected, with TLS if wanted; leave nothing behind on failure."""
         tls = self._client_tls
         try:
             await self._loop.create_connection(
@@ -266,7 +269,7 @@ class HaLink:
     def on_too_much(self, connection: HaConnection) -> None:
         if connection.info is not None and (peer := self._peers.get(connection.info.node_id)):
             peer.dropped_full_count += 1
-        # Not within the work that sends.
+        # Not from within the call that sends.
         self._loop.call_soon(
             self._end, connection, CloseCode.SILENT, "it does not read what it is sent"
         )
@@ -355,7 +358,7 @@ class HaLink:
         is_asked: bool = False,
         has_last_word: bool = False,
     ) -> None:
-        """Close a connection for a reason: say, count and log it. Once for each connection."""
+        """Close a connection for a reason, count and log it. Once for each connection."""
         if connection.close_code is not None:
             return
         connection.close(code, has_last_word=has_last_word)
