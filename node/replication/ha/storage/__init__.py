@@ -1,5 +1,5 @@
-"""What a master-slave replica keeps on disk.
+"""The files of a master-slave replica.
 
-Its log, epochs, binding, losses and images. These modules import `core` and the store and no
+Log, epochs, binding, losses and images. These modules import `core` and the store and no
 connection; the shell and offline tools import them.
 """

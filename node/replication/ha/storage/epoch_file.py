@@ -1,10 +1,9 @@
-"""The two small files of a replica of a HA group: its epochs and what it is bound to.
+"""The two small files of a replica of an HA group: its epochs and its binding.
 
 Owns their form and their way to disk; must not know when they change. `epochFileCheckpoint` has the
 text form of RocketMQ (storage-formats 6.7), but is written to a temporary name, synced and renamed;
 the content before stays in `.bak`. The binding has no counterpart there and is a
-`store.files.meta_file`, which is strict: a replica that cannot read what it promised must not
-start.
+`store.files.meta_file`, which is strict: a replica that cannot read its promises must not start.
 """
 
 from __future__ import annotations
@@ -43,10 +42,10 @@ class EpochFile:
         self.path: Final = os.path.join(directory, EPOCH_FILE)
 
     def load(self) -> Epochs:
-        """Read the epochs; none when neither the file nor its backup exists.
+        """Return the stored epochs; none when neither the file nor its backup exists.
 
         The backup alone serves only while there is no main file: a crash between the two renames
-        leaves that, and nothing rested on the new content yet. Raises CorruptionError when the
+        leaves that, and nothing depended on the new content yet. Raises CorruptionError when the
         main file is damaged: an old list would claim bytes for a wrong master, so it is no
         substitute. Then the epochs have to come from another replica.
         """
@@ -56,7 +55,7 @@ class EpochFile:
         return Epochs()
 
     def save(self, epochs: Epochs) -> None:
-        """Replace the file; durable on return. Raises what `FileSystem` raises.
+        """Replace the file; durable on return. Raises as `FileSystem` does.
 
         After SyncFailedError the process must stop. An empty list is written, too.
         """
@@ -91,10 +90,11 @@ class BindingFile:
         self._file = MetaFile(fs, directory, BINDING_FILE)
         self._state: ReplicaState | None = None
         self.life = 0
-        """Starts of this disk, see `raft.lives`. Saved with the state from its first save on."""
+        """Number of starts of this disk, see `raft.lives`. Saved from the first save of the state
+        on."""
 
     def load(self, *, must_exist: bool) -> ReplicaState | None:
-        """Return what was saved; None on a new disk. Raises as `MetaFile.load` does."""
+        """Return the saved state; None on a new disk. Raises as `MetaFile.load` does."""
         found = self._file.load(must_exist=must_exist)
         if found is None:
             return None
@@ -102,7 +102,7 @@ class BindingFile:
             bound = Binding(_int(found, "number"), _int(found, "master_id"), _int(found, "nonce"))
             standing = Standing(_int(found, "standing"))
             mode = Mode(found.get("mode", Mode.SYNC.value))
-            self.life = _int({"life": 0} | found, "life")  # Not in the files of earlier builds.
+            self.life = _int({"life": 0} | found, "life")  # Absent in the files of earlier builds.
             self._state = ReplicaState(bound, standing, _int(found, "incarnation"), mode)
         except (KeyError, ValueError) as error:
             path = os.path.join(self._directory, BINDING_FILE)
@@ -110,14 +110,15 @@ class BindingFile:
         return self._state
 
     def save(self, state: ReplicaState) -> None:
-        """Replace the state. Raises BindingRefusedError if it went back; nothing changed then."""
+        """Replace the state. Raises BindingRefusedError if it would go back; nothing changed
+        then."""
         if self._state is not None:
             check_binding(self._state.bound, state.bound)
         if state != self._state:
             self.lower(state)
 
     def lower(self, state: ReplicaState) -> None:
-        """Replace the state, whatever it was: for a group that is stopped as a whole."""
+        """Replace the state without that check, for a group that is stopped as a whole."""
         payload = state.bound._asdict() | {
             "standing": state.standing.value,
             "incarnation": state.incarnation,
@@ -128,7 +129,8 @@ class BindingFile:
         self._state = state
 
     def begin(self, life: int) -> None:
-        """Note a life that begins; durable on return, if there is a state. Raises as `lower`."""
+        """Note the number of a new life; durable on return, if there is a state. Raises as
+        `lower`."""
         self.life = life
         if self._state is not None:
             self.lower(self._state)
@@ -148,7 +150,7 @@ def encode(epochs: Epochs) -> bytes:
 
 
 def decode(path: str, data: bytes) -> Epochs:
-    """Read the text of the file. Raises CorruptionError."""
+    """Return the epochs in the text of the file. Raises CorruptionError."""
     if len(data) > _SIZE_BYTES_MAX:
         raise CorruptionError(path, 0, "size", f"up to {_SIZE_BYTES_MAX}", "more")
     head = data.split(b"\n", 2)

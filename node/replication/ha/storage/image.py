@@ -1,8 +1,8 @@
-"""An image: what a replica needs whose log does not reach back far enough to build the state.
+"""An image: the state for a replica whose log does not reach back far enough to build it.
 
 Owns its content and bytes; must not know how it travels. It holds no log: the state as of one
 position, the epoch of the byte before (both name the log below for good), and where the log of the
-sender begins, with the next offsets of all queues there, for a log that is empty.
+sender begins, with the next offsets of all queues there, for an empty log.
 
 Bytes: `QLHAIM1\\n`, u32 size of the header, header (JSON), state, CRC-32C of all before it.
 """
@@ -26,17 +26,17 @@ _HEADER_AT: Final = len(_MAGIC) + _U32.size
 
 
 class Image(NamedTuple):
-    """The log begins at `begin`; the state has everything before `position`."""
+    """The log begins at `begin`; the state has applied everything before `position`."""
 
     begin: int
     next_offsets: dict[QueueKey, int]
     epoch: EpochStart
-    """Of the byte before `position`."""
+    """Epoch of the byte before `position`."""
     state: StateImage
 
     @property
     def position(self) -> int:
-        """The state has everything before it."""
+        """Position before which the state has applied everything."""
         return self.state.applied_index + 1
 
 

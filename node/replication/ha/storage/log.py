@@ -1,9 +1,9 @@
-"""The log of one replica of a master-slave group: `LogView`, and what the effects want done.
+"""The log of one replica of a master-slave group: `LogView`, and the work of the effects on it.
 
 Owns the translation between the machine's words (positions, epochs, bindings) and the store's, and
-what a restart begins with. Must not know links, roles or the event loop. One thread, the loop's,
-calls everything here unless a docstring says otherwise; nothing here waits for a disk, except for
-what is rare: the binding, epochs, a cut, a beginning and `open`.
+the initial state of a restart. Must not know links, roles or the event loop. One thread, the
+loop's, calls everything here unless a docstring says otherwise; only rare calls wait for a disk:
+the binding, epochs, a cut, a beginning and `open`.
 """
 
 import secrets
@@ -60,7 +60,7 @@ class ImageNeededError(HaError):
 
 
 class Prepared:
-    """A batch of encoded records that was checked and has room; `HaLog.prepare` makes it."""
+    """A batch of encoded records, checked and with room; made by `HaLog.prepare`."""
 
     __slots__ = ("_next_offsets", "batch", "result")
 
@@ -68,16 +68,16 @@ class Prepared:
         self.batch = batch
         self._next_offsets = next_offsets
         self.result: AppendResult | None = None
-        """Where it landed, once it was appended."""
+        """Place of the batch, once it was appended."""
 
     @property
     def end(self) -> int:
-        """The end of the log once it is appended."""
+        """The end of the log once the batch is appended."""
         return self.batch.position + self.batch.size_bytes
 
     @property
     def record_count(self) -> int:
-        """How many records there are."""
+        """Number of records."""
         return len(self.batch.queue_offsets)
 
     @property
@@ -87,7 +87,7 @@ class Prepared:
 
     @property
     def queues(self) -> dict[QueueKey, tuple[int, int]]:
-        """What each queue, (topic, queue id), would get: (first offset, count). Ask before the
+        """New records per queue, (topic, queue id): (first offset, count). Read it before the
         append; records of unfinished transactions do not count."""
         before = self._next_offsets
         return {
@@ -104,20 +104,20 @@ class HaLog:
     def __init__(
         self, store: ShippedStore, fs: FileSystem, binding: BindingFile, state: ReplicaState | None
     ) -> None:
-        """For `open` only."""
+        """Only `open` calls this."""
         self.store: Final = store
         """For readers: pull, queues, messages."""
         self._log: Final = store.shipped
         self._fs, self._binding = fs, binding
         self._epoch_file: Final = EpochFile(fs, store.root)
         self.is_new = state is None
-        """Nothing was ever saved of this replica: whether it founds or joins is not decided."""
+        """Whether this replica was never saved: whether it founds or joins is not decided."""
         self.replica = state or ReplicaState(Binding(), Standing.JOINING, secrets.randbits(63) + 1)
         """As stored. On a new disk it is JOINING: `save_state` it as FULL to found a group."""
         self._epochs = Epochs()
         self._checked: CheckedRaw | None = None
         self.may_begin = self.end == 0
-        """The empty log has the queue offsets that belong to its first byte."""
+        """Whether the empty log has the queue offsets that belong to its first byte."""
 
     @classmethod
     def open(
@@ -133,10 +133,10 @@ class HaLog:
         on_fatal: Callable[[BaseException], None] = end_process,
         progress: Progress = no_progress,
     ) -> Self:
-        """Open the directory of a replica, made if need be, and cut a torn tail.
+        """Open the directory of a replica, made if necessary, and cut a torn tail.
 
         Raises as `Store.open`, and IdentityMismatchError (another cluster's or node's directory),
-        GroupChangedError, LayoutError or CorruptionError of what a replica must not forget.
+        GroupChangedError, LayoutError or CorruptionError of the replica's own files.
         """
         assert config.container == "commit_log", f"container {config.container}"
         assert config.flush == "sync", "an ack says synced"
@@ -171,11 +171,11 @@ class HaLog:
         return log
 
     def _drop_half_batch(self, recovery: Recovery) -> None:
-        """Cut what a killed process had written and not synced: nobody was promised that.
+        """Cut bytes that a killed process had written and not synced: they were not promised.
 
-        The last batch may be there in part, and a master that begins with it would let the rest of
-        it, sent again, follow as a whole one. After a power loss the mark may be older than what
-        was promised, so what is whole stays.
+        The last batch may be there in part, and a master that begins with it would take the rest of
+        it, sent again, for a whole one. After a power loss the mark may be older than the promises,
+        so whole batches stay.
         """
         known = max(recovery.known_good_position, self.min_position)
         if recovery.same_boot and not recovery.was_clean and known < self.end:
@@ -184,13 +184,13 @@ class HaLog:
         self.store.mark_durable()
 
     def _load_epochs(self) -> None:
-        """A crash may have lost the first bytes of an epoch that was just taken over."""
+        """Load the epochs, without those whose first bytes a crash has lost."""
         epochs = self._epoch_file.load()
         if epochs.trim(self.end):
             self._epoch_file.save(epochs)
         self._epochs = epochs
 
-    # --- What there is ---
+    # --- Facts ---
 
     @property
     def min_position(self) -> int:
@@ -199,7 +199,7 @@ class HaLog:
 
     @property
     def last_file_start(self) -> int:
-        """Where the last file begins."""
+        """Start of the last file."""
         files = self._log.files.files
         return files[-1].position if files else 0
 
@@ -210,12 +210,12 @@ class HaLog:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the log holds nothing."""
+        """Whether the log is empty."""
         return self.end <= self.min_position
 
     @property
     def durable(self) -> int:
-        """Everything before it is synced; always true, also after cuts. Any thread.
+        """Position before which everything is synced; always true, also after cuts. Any thread.
 
         At start it is `end`. After `sync_here` or the callback of `request_sync`, tell the machine
         `durable_to(log.durable)`.
@@ -224,12 +224,12 @@ class HaLog:
 
     @property
     def dispatched(self) -> int:
-        """Readers see everything before it."""
+        """Position before which readers see everything."""
         return self.store.dispatched_position
 
     @property
     def epochs(self) -> Epochs:
-        """As stored, a copy. Never of bytes that are not there, except while they are written."""
+        """A copy of the stored epochs. None is of missing bytes, except while those are written."""
         return Epochs(self._epochs.entries)
 
     def epoch_at(self, position: int) -> EpochStart:
@@ -237,8 +237,9 @@ class HaLog:
         return self._epochs.at(position)
 
     def ship_end(self, lo: int, hi: int, size_bytes_max: int) -> int:
-        """Be part of `LogView`. Ends with a batch that is idempotent, where there is one: a replica
-        that becomes master behind half of one would take the rest for a new batch."""
+        """Return the end of a transfer; see `LogView.ship_end`. Ends with an idempotent batch,
+        where there is one: a replica that becomes master behind half of one would take the rest for
+        a new batch."""
         return self._log.ship_end(lo, hi, size_bytes_max, _LAST_OF_BATCH)
 
     def read(self, lo: int, hi: int) -> bytes:
@@ -252,38 +253,38 @@ class HaLog:
     # --- The master's appends ---
 
     def prepare(self, batch: bytes) -> Prepared:
-        """Do all of an append of encoded records that can fail. Nothing is written.
+        """Do everything of an append of encoded records that can fail. Writes nothing.
 
-        `append` of the result follows before any other write, or nothing. Raises
-        RecordFormatError, LimitExceededError, TopicNameError (bad input), StoreFullError,
-        FileSystemError or BusyError (try again later).
+        The next write, if any, must be the `append` of the result. Raises RecordFormatError,
+        LimitExceededError, TopicNameError (bad input), StoreFullError, FileSystemError or BusyError
+        (try again later).
         """
         prepared = self.store.prepare(batch)
         return Prepared(prepared, self._log.stamper.next_offsets)
 
     def append(self, prepared: Prepared) -> AppendResult:
-        """Append what `prepare` returned last; never fails. Not durable yet."""
+        """Append the newest result of `prepare`; never fails. Not durable yet."""
         prepared.result = result = self.store.append_prepared(prepared.batch)
         return result
 
     def become_master(self) -> None:
-        """Find out the next queue offsets. The first `prepare` would do it otherwise."""
+        """Determine the next queue offsets. Otherwise the first `prepare` does it."""
         self.store.find_offsets()
 
     # --- Raw bytes of another replica ---
 
     def has_room(self, size_bytes: int) -> bool:
-        """Say whether records or raw bytes of so many in all could be written without an error.
+        """Whether records or raw bytes of `size_bytes` in all could be written without an error.
 
-        Never waits; asking makes the store prepare the next file. Ask before a transfer is handed
-        to the machine; while it says no, stop reading from that link.
+        Never waits; the call makes the store prepare the next file. Ask before a transfer is handed
+        to the machine; while it is False, stop reading from that link.
         """
         return self.store.has_room(size_bytes)
 
     def check_raw(self, position: int, body: bytes | memoryview) -> None:
         """Check the bytes of a transfer before the machine gets it. Nothing is written.
 
-        Whole records or a blank, of one file, CRC, and each record's own position. Raises
+        They must be whole records or a blank, of one file, with right CRC and position. Raises
         HaProtocolError (close the link), or ImageNeededError: the log is empty and does not begin
         there: fetch an image from that peer, `AppliedState.take_image`.
         """
@@ -299,7 +300,7 @@ class HaLog:
             raise HaProtocolError(f"transfer at {position}: {error}") from error
 
     def write_raw(self, position: int, body: bytes | memoryview) -> None:
-        """Append what `check_raw` accepted last, at the end of the log; `has_room` said yes."""
+        """Append the bytes that `check_raw` accepted last, at the end; `has_room` was True."""
         checked = self._checked
         assert checked is not None, f"the bytes at {position} were not checked"
         assert (checked.position, len(checked.data)) == (position, len(body)), f"at {position}"
@@ -311,10 +312,10 @@ class HaLog:
     def cut(self, lo: int, hi: int, epoch: int, on_aside: Callable[[CutFile], None]) -> None:
         """Move [lo, hi), the end of the log, into a file aside, and cut the log. Durable on return.
 
-        Call `AppliedState.cut` instead, which does this and what the state needs. `epoch` is the
-        last of what is cut (`LossReport.epoch`). `on_aside` is called between the two. Waits for
-        the disk. Raises StoreFullError or FileSystemError, also of `on_aside` (nothing was cut:
-        repeat it before anything else), SyncFailedError: stop.
+        Call `AppliedState.cut` instead, which does this and repairs the state. `epoch` is the last
+        of the cut bytes (`LossReport.epoch`). `on_aside` is called between the two. Waits for the
+        disk. Raises StoreFullError or FileSystemError, also of `on_aside` (nothing was cut: repeat
+        it before any other call), SyncFailedError: stop.
         """
         self._checked = None
         on_aside(self.store.set_aside(lo, hi, epoch))
@@ -322,18 +323,20 @@ class HaLog:
         self.may_begin = lo == 0
 
     def set_all_aside(self) -> None:
-        """Set the whole log aside: who ships has deleted what comes next. `begin_at` follows.
+        """Set the whole log aside: its sender has deleted the bytes that follow. Then call
+        `begin_at`.
 
-        It is kept until `delete_aside`, but for the last file, which stays in `cut/`. Readers must
-        see all of it. Waits for the disk. Raises StoreFullError or FileSystemError (nothing has
-        changed), SyncFailedError: stop.
+        The log is kept until `delete_aside`, except for the last file, which stays in `cut/`.
+        Readers must see all of it. Waits for the disk. Raises StoreFullError or FileSystemError
+        (nothing has changed), SyncFailedError: stop.
         """
         self._checked = None
         self.store.set_all_aside(self._epochs.last.number)
         self.may_begin = False
 
     def delete_aside(self) -> None:
-        """Delete what `set_all_aside` kept, on the maintenance thread; once nobody can need it.
+        """Delete the log that `set_all_aside` kept, once it is not needed. On the maintenance
+        thread.
 
         Raises FileSystemError: repeat it.
         """
@@ -345,7 +348,7 @@ class HaLog:
         self.store.begin_at(position, next_offsets)
         self.may_begin = True
 
-    # --- What must not be forgotten ---
+    # --- Promises ---
 
     def save_state(self, state: ReplicaState) -> None:
         """Replace the replica's state; durable on return. Raises as `BindingFile.save`."""
@@ -353,19 +356,19 @@ class HaLog:
         self.replica, self.is_new = state, False
 
     def lower_binding(self, bound: Binding) -> None:
-        """Go back to an epoch, of a group that is stopped as a whole (node.offline.term_change).
-        Durable on return; errors as MetaFile.save."""
+        """Go back to an older epoch, in a group that is stopped as a whole
+        (node.offline.term_change). Durable on return; errors as MetaFile.save."""
         state = self.replica._replace(bound=bound)
         self._binding.lower(state)
         self.replica = state
 
     @property
     def life(self) -> int:
-        """The life of this disk that was begun last."""
+        """Number of the newest life of this disk."""
         return self._binding.life
 
     def begin_life(self, life: int) -> None:
-        """Note the life that begins. Raises as `lower_binding`."""
+        """Note the number of a new life. Raises as `lower_binding`."""
         self._binding.begin(life)
 
     def save_epochs(self, epochs: Epochs) -> None:
@@ -376,7 +379,7 @@ class HaLog:
     # --- Durability and readers ---
 
     def sync_here(self) -> bool:
-        """Sync everything written so far on the caller's thread; False if it has to be requested.
+        """Sync everything written so far on this thread; return False if it must be requested.
 
         Raises SyncFailedError: stop.
         """
@@ -390,25 +393,26 @@ class HaLog:
         self.store.request_sync(callback)
 
     def dispatch(self, position: int) -> None:
-        """Let readers see the log up to a position; `AppliedState.apply` calls it.
+        """Show readers the log up to a position; `AppliedState.apply` calls it.
 
         Raises StoreFullError or FileSystemError when a queue cannot grow: call it again later.
-        Anything else: stop.
+        Any other error: stop.
         """
         self.store.dispatch_to(position)
 
-    # --- Upkeep ---
+    # --- Maintenance ---
 
     def maintain(self) -> None:
-        """Sync derived files, judge the disk, find out what expired. On the maintenance thread."""
+        """Sync derived files, judge the disk, find expired files. On the maintenance thread."""
         self.store.maintain()
 
     def detach_expired(self, limit_position: int) -> Callable[[], None] | None:
-        """Take expired files that end at or before a limit out of the log, in memory only.
+        """Remove expired files that end at or before a limit from the log, in memory only.
 
         Returns the work that deletes them, for the maintenance thread; None if there are none. The
         limit: `AppliedState.checkpoint_position`, and the next byte of each slave that streams and
-        is no more than `KEPT_FOR_SLAVE_SIZE_BYTES` behind. Links of slaves farther behind: close.
+        is no more than `KEPT_FOR_SLAVE_SIZE_BYTES` behind. Close the links of slaves farther
+        behind.
         """
         return self.store.detach_expired(limit_position)
 

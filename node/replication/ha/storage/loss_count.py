@@ -1,7 +1,7 @@
-"""How many messages a lost range of the log held, counted while its bytes are still there.
+"""Counts the messages in a lost range of the log while its bytes are still there.
 
 Owns what counts as a message: a record of a topic that is not the system's. Must not know why the
-range goes.
+range is lost.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from store.record.message import record_layout
 
 
 class CountedLoss(NamedTuple):
-    """A report with its counts."""
+    """A loss with its counts of messages."""
 
     loss: Loss
 
     def at(self, file: str) -> Loss:
-        """Return it with the file that has the bytes."""
+        """Return the loss with the file that has the bytes."""
         return dataclasses.replace(self.loss, file=file)
 
 
 def count_loss(log: HaLog, report: LossReport) -> CountedLoss:
-    """Count the messages of a loss; of bytes that are not here nobody knows how many there were."""
+    """Count the messages of a loss; -1 for bytes that are not here, whose count is unknown."""
     lo, hi = report.lo, min(report.hi, log.end)
     record_count, acked_count = -1, -1
     if hi > lo:
         try:
             record_count, acked_count = _count(log, lo, hi, report.acked_hi)
-        except StoreError:  # Damaged: the bytes are set aside all the same.
+        except StoreError:  # Damaged bytes are set aside all the same.
             record_count, acked_count = -1, -1
     loss = Loss(
         unix_ms=time.time_ns() // 1_000_000,

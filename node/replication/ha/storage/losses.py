@@ -1,8 +1,8 @@
-"""What a replica knows to be lost after changes of masters, kept for people.
+"""The losses that a replica knows of after changes of masters, kept for people.
 
 Owns the file `haLosses` and its limit; must not know how a loss comes about. A report is durable
 when the bytes are aside and before any of them is cut, so a crash in between makes the same cut
-once more, and the same report: the first one counts, since that process had seen what was acked.
+once more, and the same report: the first one counts, since that process had seen the acks.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from store.files.meta_file import Json, MetaFile
 
 LOSS_FILE: Final = "haLosses"
 LOSS_COUNT_MAX: Final = 100
-"""Older ones are forgotten; what was set aside stays until somebody removes it."""
+"""Older ones are forgotten; bytes set aside stay until an operator removes them."""
 
 
 class LossFileError(HaError):
-    """The file of losses is not what this version writes. Move it away; no record is in it."""
+    """The file of losses is not in the form of this version. Move it away; no record is in it."""
 
     code = "ha.loss_file"
 
@@ -35,38 +35,38 @@ class LossFileError(HaError):
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """The end of a log that is gone from it."""
+    """The lost end of a log."""
 
     unix_ms: int
     epoch: int
-    """The last of what was lost."""
+    """The last epoch of the lost bytes."""
     lo: int
     hi: int
     acked_hi: int
     """Appends that end in (lo, acked_hi] had been acknowledged, as far as this replica knows."""
     is_exact: bool
-    """False: more or less may have been acked, this process did not see all of it."""
+    """False: more or less may have been acked, as this process did not see all of it."""
     record_count: int
-    """Messages in it, without those of the system; -1: this replica never had the bytes."""
+    """Messages in the range, without those of the system; -1: this replica never had the bytes."""
     acked_record_count: int
-    """Those of them up to `acked_hi`; -1: unknown."""
+    """Messages of the range up to `acked_hi`; -1: unknown."""
     file: str
-    """Where the bytes were set aside; empty: this replica never had them."""
+    """File with the bytes that were set aside; empty: this replica never had them."""
 
 
 class LossFile:
-    """One per replica. On the loop's thread; `save` waits for the disk, and is rare."""
+    """The losses of one replica. On the loop's thread; `save` waits for the disk, and is rare."""
 
     def __init__(self, fs: FileSystem, directory: str) -> None:
-        """Load what there is. Raises as `MetaFile.load`, and LossFileError."""
+        """Load the stored losses. Raises as `MetaFile.load`, and LossFileError."""
         self._file = MetaFile(fs, directory, LOSS_FILE)
         found = self._file.load(must_exist=False)
         self.losses: list[Loss] = [] if found is None else _losses(found)
-        """Oldest first."""
+        """Losses, oldest first."""
         self._is_saved = True
 
     def note(self, loss: Loss) -> None:
-        """Add a loss, unless it is known; `save` follows."""
+        """Add a loss, unless it is known; call `save` afterwards."""
         if any(
             (one.epoch, one.lo, one.hi) == (loss.epoch, loss.lo, loss.hi) for one in self.losses
         ):
@@ -75,7 +75,7 @@ class LossFile:
         self._is_saved = False
 
     def save(self) -> None:
-        """Make what was noted durable. Raises StoreFullError or FileSystemError: repeat it."""
+        """Make noted losses durable. Raises StoreFullError or FileSystemError: repeat it."""
         if not self._is_saved:
             self._file.save({"losses": [dataclasses.asdict(one) for one in self.losses]})
             self._is_saved = True

@@ -1,8 +1,8 @@
-"""What a directory belongs to: cluster, group, replica, and the numbers that make the fence.
+"""The owner of a directory: cluster, group, replica, and the numbers that make the fence.
 
-Owns the meta file `haReplica`; must not know what is promised (`epoch_file`). The replicas and the
-number of copies decide which replicas a fence has to meet (fault-matrix C3), so they are the same
-for the life of a group: a change is a step of its own, which is not offered.
+Owns the meta file `haReplica`; must not know the replica's promises (`epoch_file`). The replicas
+and the number of copies decide which replicas a fence has to meet (fault-matrix C3), so they are
+the same for the life of a group: a change is a step of its own, which is not offered.
 """
 
 from node.replication.ha.core.types import HaError, Settings
@@ -39,7 +39,7 @@ def open_replica_file(
     group: Settings,
     must_exist: bool,
 ) -> None:
-    """Compare the file with what the replica is configured as, or make it; durable on return.
+    """Compare the file with the configuration of the replica, or make it; durable on return.
 
     Raises IdentityMismatchError, GroupChangedError; LayoutError or CorruptionError as `MetaFile`.
     """
