@@ -1,7 +1,7 @@
 """Planted faults: each replaces one fragment of one function, and the referees have to find it.
 
 Owns the table and how a fault is switched on: the changed source is compiled and its code object
-put in the place of the old one. A seed counts as a kill only if it passes without the fault.
+replaces the old one. A seed counts as a kill only if it passes without the fault.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Mutant(NamedTuple):
     """Occurs exactly once in the source of the target."""
     new: str
     seeds: int = SEED_COUNT_DEFAULT
-    """Seeds, from 1 on, within which it must be found; 0: by a test, see `DIRECTED`."""
+    """Seeds, from 1 on, within which it must be found; 0: found by a test, see `DIRECTED`."""
 
 
 MUTANTS = (
@@ -190,7 +190,7 @@ DIRECTED = {
     "a donor's old session is believed": "test_a_donor_is_asked_on_a_fresh_link",
     "the first offset is trusted": "test_a_master_does_not_ship_to_who_claims_more_than_there_is",
 }
-"""Too rare for seeds: the test under tests/node/ha that finds each."""
+"""Faults too rare for seeds, with the test under tests/node/ha that finds each."""
 
 
 @contextmanager
@@ -223,14 +223,15 @@ def hunt(mutant: Mutant) -> tuple[int, str]:
     for seed in range(1, mutant.seeds + 1):
         with switched_on(mutant):
             report = World(seed).run()
-        # A seed that fails anyway proves nothing about the fault.
+        # A seed that fails without the fault proves nothing about it.
         if report.code and not World(seed).run().code:
             return seed, report.code
     return 0, ""
 
 
 def run_table(names: list[str], tell: Callable[[str], None]) -> int:
-    """Hunt all, print the table; non-zero when one survives."""
+    """Hunt the named faults, by default all, and print the table; return non-zero if one
+    survives."""
     wanted = [mutant for mutant in MUTANTS if not names or mutant.name in names]
     if len(wanted) < len(names):
         tell("no such mutant")

@@ -1,8 +1,8 @@
 """Links that delay, hang and break: streams, as TCP gives them, cut at any byte.
 
 Owns bytes under way; must not know what they say. A stream neither loses nor doubles bytes within a
-connection, so loss is a break that eats what is under way, and doubling is a second connection of
-one replica while the first still lives.
+connection, so loss is a break that drops the bytes under way, and doubling is a second connection
+of one replica while the first still exists.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Wire:
             listener: Pipe(UpParser(is_checked=True)),
             dialler: Pipe(DownParser(is_checked=True)),
         }
-        """By receiver."""
+        """Pipes by receiver."""
         self.is_broken = False
 
 
@@ -49,11 +49,11 @@ class Network:
         self._world = world
         self.wires: dict[int, Wire] = {}
         self.cuts: set[tuple[int, int]] = set()
-        """Ordered pairs (sender, receiver) between which nothing arrives."""
+        """Ordered pairs (sender, receiver) between which no byte arrives."""
         self._next_id = 0
 
     def dial(self, dialler: int, listener: int) -> None:
-        """Connect, if the other end is there and reachable both ways."""
+        """Connect, if the other end is up and reachable both ways."""
         world = self._world
         pairs = {(dialler, listener), (listener, dialler)}
         if not world.replicas[listener].is_up or pairs & self.cuts:
@@ -66,7 +66,7 @@ class Network:
             world.push(at, self._open, wire, end)
 
     def send(self, link_id: int, sender: int, data: bytes) -> None:
-        """Bring bytes to the other end, in order, in two pieces."""
+        """Schedule the arrival of bytes at the other end, in order, in two pieces."""
         world = self._world
         wire = self.wires.get(link_id)
         if wire is None or wire.is_broken:
@@ -111,7 +111,7 @@ class Network:
             self.shut(wire)
             return
         for frame in wire.pipes[receiver].parser.feed(piece):
-            if replica.is_up:  # The frame before may have been its last.
+            if replica.is_up:  # The frame before may have crashed it.
                 replica.run(partial(Machine.received, link_id=wire.id, frame=frame))
 
     def _closed(self, wire: Wire, end: int) -> None:

@@ -1,4 +1,4 @@
-"""What one seed draws before it starts: the group, and which faults are how strong.
+"""The options that a seed draws before the start: the group, and the strength of each fault.
 
 Owns the numbers. Times are simulated milliseconds.
 """
@@ -13,11 +13,11 @@ from node.replication.ha.core.types import Mode
 RECORD_SIZE_BYTES = 8
 HORIZON_MS = 12_000
 CALM_MS = 60_000
-"""Time to come to rest once all faults ended."""
+"""Time to come to rest once all faults have ended."""
 
 
 class Options(NamedTuple):
-    """One world."""
+    """Options of one world."""
 
     replica_count: int
     copies: int

@@ -1,4 +1,4 @@
-"""What must hold, whatever the seed does (fault-matrix 2: I1, I7, I13, I15, I19).
+"""The promises that must hold for every seed (fault-matrix 2: I1, I7, I13, I15, I19).
 
 Owns the ground truth, collected from outside of the machines; must not know their rules.
 """
@@ -43,9 +43,9 @@ class Referee:
         self._served: dict[int, bytes] = {}
         """By epoch: the log with which its master began to serve."""
         self.safe: dict[int, int] = {}
-        """Records acked as synced on k replicas, by where they end."""
+        """Records acked as synced on k replicas, by the position of their end."""
         self.cached: dict[int, tuple[int, int]] = {}
-        """Epoch and end of records that only a master was asked to hold, by record."""
+        """Epoch and end of records acked by the master alone, by record."""
         self._read: dict[int, int] = {}
         self._confirms: dict[int, int] = {}
         self._cuts: dict[int, set[int]] = {}
@@ -58,7 +58,7 @@ class Referee:
         self._confirms[replica.id] = 0
 
     def role(self, replica: Replica, change: RoleChange) -> None:
-        """I1, I7 and I19 where a master begins to serve."""
+        """Check I1, I7 and I19 when a master begins to serve."""
         if change.role is not Role.MASTER:
             return
         bound = replica.saved.bound
@@ -68,7 +68,7 @@ class Referee:
         self.promotions += 1
         self._served[bound.number] = bytes(replica.log)
         if any(number > bound.number for number in self._served):
-            return  # It began after a newer one did, and cannot ack; what it lacks harms nobody.
+            return  # Began after a newer one and cannot ack: its gaps are harmless.
         self._check_contains(replica.log, self.safe, "I7", f"master {replica.id}")
         if self._is_pure_sync:
             self._check_contains(replica.log, self._read, "I7.read", f"master {replica.id}")
@@ -84,7 +84,7 @@ class Referee:
                 raise ViolationError("I19", f"a hole: {end} of {number} is lost, more is not")
 
     def resolved(self, replica: Replica, resolved: Resolved) -> None:
-        """An ack is true, and nothing contradicts it."""
+        """Check that an ack is true, and that no log contradicts it."""
         if resolved.outcome is not Outcome.APPLIED:
             return
         assert isinstance(resolved.waiter, tuple)
@@ -111,7 +111,7 @@ class Referee:
             raise ViolationError("I7.fenced", f"{record} is acked in {number}, a newer lacks it")
 
     def readers(self, replica: Replica, fx: Effects) -> None:
-        """Nobody reads what is not there or was not committed."""
+        """Check that readers see only bytes that exist and are committed."""
         if fx.confirm is None:
             return
         before, now = self._confirms[replica.id], fx.confirm
@@ -127,7 +127,7 @@ class Referee:
                     raise ViolationError("I11", f"{replica.id} reads another record at {end}")
 
     def cut(self, replica: Replica, lo: int, hi: int) -> None:
-        """Nothing that was acked by k, or read in sync mode, is ever cut."""
+        """Check that no record acked by k, or read in sync mode, is cut."""
         self.cut_count += 1
         if self._is_pure_sync and lo < self._confirms[replica.id]:
             raise ViolationError("I7.cut", f"{replica.id} cuts {lo}, below its readers' limit")
@@ -141,7 +141,7 @@ class Referee:
         self._cuts[replica.id] = ends
 
     def loss(self, replica: Replica, report: LossReport) -> None:
-        """I19: what is reported is what is lost."""
+        """Check I19: the reported loss is the actual one."""
         if report.hi <= report.lo:
             raise ViolationError("I19.report", f"{report} is empty")
         if report.lo < len(replica.log):
@@ -157,7 +157,7 @@ class Referee:
             raise ViolationError("I19.count", f"{report}, measured {sorted(measured)}")
 
     def at_rest(self, replicas: list[Replica]) -> str:
-        """Say what keeps the world from being at rest; empty: all logs are one (I13)."""
+        """Return why the world is not at rest; empty: all logs are equal (I13)."""
         first = replicas[0]
         for replica in replicas:
             if replica.saved.standing is not Standing.FULL:

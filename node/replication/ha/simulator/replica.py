@@ -1,7 +1,7 @@
-"""A replica with a disk that can lose what was not synced: the shell of one machine.
+"""A replica with a disk that can lose unsynced bytes: the shell of one machine.
 
-Owns the order in which effects are done, and what a crash leaves. Must not know rules of the
-machine; what it sees it tells the referee.
+Owns the order in which effects are carried out, and the disk after a crash. Must not know rules of
+the machine; it reports all events to the referee.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ class Replica:
         self._sync_number = 0
         self._life = 0
 
-    # The view of the log that the machine has.
+    # `LogView` of the machine.
 
     min_position = 0
     last_file_start = 0
 
     def ship_end(self, lo: int, hi: int, size_bytes_max: int) -> int:
-        """Whole records, as `LogView` demands."""
+        """Return the end of whole records, as `LogView` demands."""
         size_bytes = max(RECORD_SIZE_BYTES, size_bytes_max)
         return min(hi, lo + size_bytes - size_bytes % RECORD_SIZE_BYTES)
 
     def start(self) -> None:
-        """Begin from the disk."""
+        """Start the process from the disk."""
         self.is_up = True
         self._life += 1
         self._syncing = 0
@@ -76,7 +76,7 @@ class Replica:
         self._tick(self._life)
 
     def crash(self) -> None:
-        """Lose the process, and all or part of what was not synced."""
+        """Lose the process, and all or part of the unsynced bytes."""
         if not self.is_up:
             return
         self.is_up = False
@@ -94,7 +94,7 @@ class Replica:
         self.saved = ReplicaState(Binding(), Standing.JOINING, incarnation)
 
     def run(self, call: Callable[[Machine], Effects]) -> None:
-        """Give the machine an input and do what it wants, perhaps dying on the way."""
+        """Give the machine an input and carry out its effects, perhaps with a crash in between."""
         fx = call(self.machine)
         dies = not self.world.is_calm and self.world.random.random() < self.world.options.crash / 80
         steps = (
@@ -114,7 +114,7 @@ class Replica:
             self.world.push(self.world.now + 300, self.world.restart, self.id)
 
     def append(self, record: int) -> None:
-        """A client's append, if this replica believes itself master."""
+        """Append for a client, if this replica believes itself master."""
         try:
             self.machine.check_append()
         except HaError:
@@ -139,7 +139,7 @@ class Replica:
             self.aside.append((lo, bytes(self.log[lo:])))
             del self.log[lo:]
             self.synced = min(self.synced, lo)
-            self._syncing = 0  # A sync begun before counts no more.
+            self._syncing = 0  # An earlier sync counts no more.
 
     def _save_epochs(self, fx: Effects) -> None:
         if fx.epochs is not None:

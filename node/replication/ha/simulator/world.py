@@ -26,11 +26,11 @@ _ROUNDS_PER_PROMOTION = 8
 
 
 class Report(NamedTuple):
-    """What became of a seed."""
+    """The result of a seed."""
 
     seed: int
     code: str
-    """Empty if all held."""
+    """Empty if every check passed."""
     detail: str
     events: int
     acked: int
@@ -41,7 +41,7 @@ class Report(NamedTuple):
 
 
 class World:
-    """See the module."""
+    """One simulated group; see the module."""
 
     def __init__(self, seed: int, trace: Callable[[str], None] | None = None) -> None:
         self.seed = seed
@@ -73,12 +73,12 @@ class World:
         self.replicas = [Replica(self, number) for number in self.settings.replica_ids]
 
     def push(self, at: int, action: Callable[..., None], *arguments: object) -> None:
-        """Have something done later."""
+        """Schedule an action."""
         self._pushed += 1
         heapq.heappush(self._heap, (at, self._pushed, action, arguments))
 
     def trace(self, line: str) -> None:
-        """Note an event; the digest of all of them makes two runs comparable."""
+        """Note an event; the digest of all events makes two runs comparable."""
         self.digest = zlib.crc32(f"{self.now} {line}".encode(), self.digest)
         if self._trace is not None:
             self._trace(f"{self.now:6} {line}")
@@ -120,12 +120,12 @@ class World:
             self.trace(f"{replica_id} starts")
             self.replicas[replica_id].start()
 
-    # What happens from outside.
+    # Events from outside.
 
     def _client(self) -> None:
         self.push(self.now + self.random.choice([3, 10, 40]), self._client)
         if self.is_calm and self._rest_rounds > _ROUNDS_PER_PROMOTION:
-            return  # Rest is when nothing more comes.
+            return  # Rest needs the end of all appends.
         for replica in self.replicas:
             if replica.is_up and replica.machine.role is Role.MASTER:
                 self._record += 1
@@ -181,7 +181,7 @@ class World:
         self.network.cuts -= pairs
 
     def _advise(self) -> None:
-        """Two controller leaders, or one with amnesia: any number for anybody."""
+        """Advise any number to any replica, like two controller leaders, or one without memory."""
         random = self.random
         highest = max(r.saved.bound.number for r in self.replicas)
         number = random.choice([highest + 1, highest + 1, highest + 1, highest, 1, highest + 5])
