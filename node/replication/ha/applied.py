@@ -1,4 +1,4 @@
-"""The replicated state of a master-slave replica: what it begins with, and what a cut does to it.
+"""The replicated state of a master-slave replica: its source at a start, and its fate at a cut.
 
 Owns the state machine over a log without entries, its checkpoints, and images of it for replicas
 whose log does not reach back far enough. Must not know links or roles. An index is the position of
@@ -26,7 +26,7 @@ from store.log.cut_file import CutFile
 
 
 class _Known(NamedTuple):
-    """A state, and the epoch of the last byte it has."""
+    """A state, and the epoch of its last byte."""
 
     state: StateImage
     epoch: EpochStart
@@ -40,17 +40,17 @@ class Checkpoint:
     """A copy of the state at one moment."""
 
     def __init__(self, owner: "AppliedState", known: _Known) -> None:
-        """For `AppliedState.checkpoint` only."""
+        """Only `AppliedState.checkpoint` calls this."""
         self._owner, self._known = owner, known
 
     @property
     def position(self) -> int:
-        """Do not save it before `HaLog.durable` is here or behind."""
+        """Position of the copy. Do not save it before `HaLog.durable` is at or behind it."""
         return self._known.position
 
     def save(self) -> None:
-        """Write it; durable on return. On the maintenance thread. Raises as `CheckpointFiles.save`:
-        a full disk postpones it, SyncFailedError: stop."""
+        """Write the copy; durable on return. On the maintenance thread. Raises as
+        `CheckpointFiles.save`: a full disk postpones it, SyncFailedError: stop."""
         self._owner.save(self._known)
 
 
@@ -59,11 +59,11 @@ def _never(_begin: int) -> bool:
 
 
 class AppliedState:
-    """One per replica. On the loop's thread, except for `Checkpoint.save` and the work of
+    """The state of one replica. On the loop's thread, except for `Checkpoint.save` and the work of
     `make_image`."""
 
     def __init__(self, log: HaLog, fs: FileSystem, limits: Limits) -> None:
-        """Load the newest checkpoint that fits the log, and apply what readers saw already.
+        """Load the newest checkpoint that fits the log, and apply what readers have seen already.
 
         Raises as `CheckpointFiles.load` and as `apply`.
         """
@@ -71,33 +71,34 @@ class AppliedState:
         self.files: Final = CheckpointFiles(fs, log.store.root)
         state, history = self.files.load(), self.files.history
         self._saved = _Known(state, EpochStart(*history)) if state and history else None
-        """The newest generation on the disk, whatever history it is of."""
+        """The newest generation on the disk, of any history."""
         self._pending: Image | None = None
-        """Becomes the state once the log reaches it."""
+        """The image that becomes the state once the log reaches it."""
         self.is_missing = False
-        """The log does not reach back far enough to build the state: it needs an image.
+        """Whether the log does not reach back far enough to build the state, so that it needs an
+        image.
 
-        Until it has one, do not promote this replica, and serve no calls from its state. Its log
-        goes on and its acks are true.
+        Until the image is there, do not promote this replica, and serve no calls from its state.
+        Its log goes on and its acks are true.
         """
         self.machine: Final = StateMachine(log.store, limits, None)
-        """For the broker; its `state` is replaced by a cut, so look that up each time."""
+        """For the broker; a cut replaces its `state`, so look that up each time."""
         self.machine.listen(log.store)
         self._begin()
 
     @property
     def applied(self) -> int:
-        """The state has everything before this position; 0 while it is missing."""
+        """Position up to which the state has applied everything; 0 while the state is missing."""
         return self.machine.applied_index + 1
 
     def apply(self, confirm: int) -> None:
-        """Let readers see the log up to here, and take the commands in it over.
+        """Show readers the log up to `confirm`, and apply the commands in it.
 
-        Raises StoreFullError or FileSystemError: call it again later. Anything else: stop.
+        Raises StoreFullError or FileSystemError: call it again later. Any other error: stop.
         """
         self._log.dispatch(confirm)
         if self.is_missing:
-            self._log.store.take_watched()  # They are read again once there is a state.
+            self._log.store.take_watched()  # Read again once there is a state.
             if not self._install():
                 return
         self.machine.apply(self.applied, self._log.dispatched)
@@ -105,16 +106,16 @@ class AppliedState:
     def cut(
         self, lo: int, hi: int, epoch: int, on_aside: Callable[[CutFile], None] = lambda _: None
     ) -> None:
-        """Do the effect `Cut`: `HaLog.cut`, and the state as it was at `lo` or before."""
+        """Carry out the effect `Cut`: `HaLog.cut`, and restore the state as of `lo` or before."""
         self._log.cut(lo, hi, epoch, on_aside)
         if self.is_missing or self.applied > lo:
-            # What could not be read now, `apply` takes over later.
+            # Commands that cannot be read now are applied later by `apply`.
             with contextlib.suppress(StoreFullError, FileSystemError):
                 self._begin()
         else:
             self.machine.forget_ahead()
 
-    # --- What it begins with ---
+    # --- Source of the state ---
 
     def _begin(self) -> None:
         """Build the state from the newest checkpoint of this log, or from the log alone."""
@@ -126,12 +127,12 @@ class AppliedState:
             self.machine.go_back(None)
         else:
             self.machine.go_back(known.state)
-            log.dispatch(begin)  # It was seen; after a power loss the queues may be behind.
+            log.dispatch(begin)  # Readers saw it; after a power loss the queues may be behind.
         if not self.is_missing:
             self.machine.apply(self.applied, log.dispatched)
 
     def _fits(self, known: _Known) -> bool:
-        """Say whether the log holds what this state was made of."""
+        """Whether the log holds the bytes that this state was made of."""
         position, log = known.position, self._log
         if position == 0:
             return True
@@ -141,19 +142,20 @@ class AppliedState:
 
     @property
     def wants_image(self) -> bool:
-        """An image has to be fetched from the master: missing, and none is on its way in."""
+        """Whether to fetch an image from the master: the state is missing, and no image is
+        pending."""
         return self.is_missing and (self._pending is None or self._is_of_other_history())
 
     def _is_of_other_history(self) -> bool:
-        """The log went on with another epoch than the one that the image is of."""
+        """Whether the log went on with another epoch than that of the image."""
         pending, epochs = self._pending, self._log.epochs
         assert pending is not None
         if epochs.last.number < pending.epoch.number:
-            return False  # It has not come so far.
+            return False  # The log has not reached that epoch.
         return epochs.at(pending.position - 1) != pending.epoch
 
     def _install(self) -> bool:
-        """Make the pending image the state, once it fits; say whether there is a state now."""
+        """Make the pending image the state, once it fits; return whether there is a state now."""
         pending, log = self._pending, self._log
         if pending is None or log.dispatched < max(pending.position, log.min_position):
             return False
@@ -168,8 +170,8 @@ class AppliedState:
     def make_image(self) -> Callable[[], bytes]:
         """Return the work that makes an image of this moment, for the maintenance thread.
 
-        Of a master, or of any replica that has its state. Raises PositionRangeError on that thread
-        when files were deleted meanwhile: take another.
+        Possible on a master, and on any replica that has its state. Raises PositionRangeError on
+        that thread when files were deleted meanwhile: make another image.
         """
         assert not self.is_missing, "a state that is missing has no image"
         log = self._log
@@ -184,12 +186,12 @@ class AppliedState:
         return make
 
     def take_image(self, data: bytes, is_behind: Callable[[int], bool] = _never) -> None:
-        """Take an image that was asked for: an empty log begins where it says.
+        """Take a requested image: an empty log begins where the image says.
 
-        So does one of which `is_behind(begin)` says that its master has deleted what comes next:
-        it is set aside as a whole. The image becomes the state once the log reaches it, if it is of
-        the same history then. Raises HaProtocolError for bytes that are none; StoreFullError or
-        FileSystemError: ask for another one later; SyncFailedError: stop.
+        So does a log of which `is_behind(begin)` says that its master has deleted the bytes that
+        follow: it is set aside as a whole. The image becomes the state once the log reaches it, if
+        it is of the same history then. Raises HaProtocolError for bytes that are no image;
+        StoreFullError or FileSystemError: ask for another one later; SyncFailedError: stop.
         """
         image, log = decode(data), self._log
         if not log.is_empty and is_behind(image.begin):
@@ -206,19 +208,19 @@ class AppliedState:
     # --- Checkpoints ---
 
     def checkpoint(self) -> Checkpoint | None:
-        """Return a copy of the state to be saved; None if nothing changed since the last one."""
+        """Return a copy of the state to save; None if nothing changed since the last checkpoint."""
         if self.is_missing or self.applied == self.checkpoint_position:
             return None
         return Checkpoint(self, self._now())
 
     def save(self, known: _Known) -> None:
-        """For `Checkpoint.save` only."""
+        """Save the copy of `Checkpoint.save`, its only caller."""
         self.files.save(known.state, time.time_ns() // 1_000_000, History(*known.epoch))
         self._saved = known
 
     @property
     def checkpoint_position(self) -> int:
-        """Up to where the newest checkpoint that fits the log goes: what no deletion may pass."""
+        """Position of the newest checkpoint that fits the log; deletions stay below it."""
         saved = self._saved
         return saved.position if saved is not None and self._fits(saved) else 0
 

@@ -1,4 +1,4 @@
-"""The asyncio shell of one replica of a master-slave group: it does what the machine wants.
+"""The asyncio shell of one replica of a master-slave group: it carries out the machine's effects.
 
 Owns the order of effects, the turns, the callers that wait, and the machine's clock. Must not know
 what a record means (broker, state machine), how sockets work (link) or where bytes lie (log).
@@ -67,10 +67,10 @@ class HaDriver:
         make_image: Callable[[], Awaitable[bytes]],
         on_fatal: Callable[[BaseException], None],
     ) -> None:
-        """`mode` is how it acks as master; None: as the group was served before.
+        """`mode` says how this replica acks as master; None: as the group was served before.
 
-        `is_first_master`: it proposes itself when the group is new. `on_fatal` is called with an
-        error after which memory and disk may differ; it must end the process.
+        `is_first_master`: whether it proposes itself when the group is new. `on_fatal` is called
+        with an error after which memory and disk may differ; it must end the process.
         """
         self.group: Final = group
         self.node_id: Final = node_id
@@ -96,16 +96,16 @@ class HaDriver:
         self._sync_count = 0
         self._has_unsynced = False
         self._appends: list[tuple[int, PendingAppend]] = []
-        """Written in this turn; the machine does not know of them yet."""
+        """Appends written in this turn, which the machine does not know yet."""
         self._later: list[Callable[[Machine], Effects]] = []
-        """Inputs that came up while effects were being done, or could not be done."""
+        """Inputs that arrived during the work on effects, or while that had to wait."""
         self._unsaved: Effects | None = None
-        """Effects of which something must be durable first, and the disk has no room for it."""
+        """Effects of which a part must be durable first, while the disk has no room for it."""
         self.save_error: StoreFullError | FileSystemError | None = None
-        """Why; nothing else happens here until it is gone."""
+        """Error behind `_unsaved`; no other work happens here until it is gone."""
         self._is_busy = False
         self._confirm = applied.applied
-        """Readers may see the log up to here."""
+        """Limit of readers."""
         self._apply_error: StoreFullError | FileSystemError | None = None
         self._is_turn_scheduled = False
         self._tick_timer: asyncio.TimerHandle | None = None
@@ -116,7 +116,7 @@ class HaDriver:
         self._listeners: list[Callable[[], None]] = []
         self._role_listeners: list[Callable[[RoleChange], None]] = []
         self.is_ready = False
-        """A serving master that has applied everything of the epochs before."""
+        """Whether this is a serving master that has applied everything of the epochs before."""
         self.apply_retry_count = 0
         """Times that decided batches could not be shown, as the disk has no room for queues."""
 
@@ -124,17 +124,17 @@ class HaDriver:
 
     @property
     def role(self) -> Role:
-        """What this node is at the moment, in the words of the broker: the master leads."""
+        """The current role in the broker's words: the master is the leader."""
         return _ROLES[self.machine.role]
 
     @property
     def term(self) -> Term:
-        """The number of the epoch this node takes part in."""
+        """The number of the epoch that this node takes part in."""
         return self.machine.state.bound.number
 
     @property
     def leader_id(self) -> NodeId:
-        """Who serves, as far as this node knows; NO_NODE if it knows nobody."""
+        """The serving master, as far as this node knows; NO_NODE if it knows none."""
         state = self.machine.state
         if state.role is HaRole.MASTER:
             return self.node_id
@@ -153,17 +153,17 @@ class HaDriver:
         return self._confirm - 1
 
     def report(self) -> HaReport:
-        """Return a picture of this replica, and of the others as far as it knows them."""
+        """Return the status of this replica, and of the others as far as it knows them."""
         return report.of(self.machine.state, self.log, self._caught_up, self.leader_id)
 
     # --- Life ---
 
     def start(self) -> None:
-        """Begin to tick. Connections may be handed in from now on."""
+        """Start the ticks. Connections may be handed in from now on."""
         self._tick()
 
     def stop(self) -> None:
-        """End: everybody who waits learns that the outcome is unknown. The log stays open."""
+        """Stop: every caller that waits learns that the outcome is unknown. The log stays open."""
         self.is_stopped = True
         self.is_ready = False
         if self._tick_timer is not None:
@@ -192,7 +192,7 @@ class HaDriver:
 
         `check` sees what the batch touches and may refuse it by raising. Raises at once, with
         nothing written: NotMasterError, NotReadyError, Raft's BusyError, the store's errors for bad
-        input or a full disk, and what `check` raises. The future fails with OutcomeUnknownError.
+        input or a full disk, and the errors of `check`. The future fails with OutcomeUnknownError.
         Cancelling it does not withdraw the batch.
         """
         self.check_running()
@@ -205,7 +205,7 @@ class HaDriver:
         if not self.is_ready:
             raise NotReadyError(self.term)
         if (no_room := self.save_error or self._apply_error) is not None:
-            # Nobody could be told of this one before there is room.
+            # This append could not be answered before there is room.
             self.log.store.counters.store_full_count += isinstance(no_room, StoreFullError)
             raise no_room.with_traceback(None)
         prepared = self.log.prepare(batch)
@@ -233,7 +233,7 @@ class HaDriver:
         self.touch()
         return self._callers.read()
 
-    # --- Who is master ---
+    # --- Changes of the master ---
 
     def advise(self, number: int, master_id: NodeId, nonce: int) -> None:
         """Take a controller's proposal. It starts a promotion at most, and the fence decides."""
@@ -246,17 +246,17 @@ class HaDriver:
         return await self.promotion.promote(timeout_ms)
 
     def resign(self, reason: str) -> None:
-        """Be master no more; wait before for the appends that are under way."""
+        """Stop being master; wait before for the appends under way."""
         if not self.is_stopped:
             self.input(lambda machine: machine.resign(reason))
 
     # --- Inputs and effects ---
 
     def input(self, call: Callable[[Machine], Effects]) -> None:
-        """Give the machine an input and do what it wants; inputs that this leads to come after.
+        """Give the machine an input and carry out its effects; inputs caused by them come after.
 
-        While the disk has no room for what must be durable first, inputs wait. They are few then:
-        nothing is taken from links, nothing is appended, and time stands still.
+        While the disk has no room for effects that must be durable first, inputs wait. They are few
+        then: no frame is taken from links, no append is accepted, and time stands still.
         """
         self._later.append(call)
         if not self._is_busy and self._unsaved is None:
@@ -279,14 +279,14 @@ class HaDriver:
         self.touch()
 
     def _tell_appends(self) -> None:
-        """What is in the log must be in the machine before anything else happens to either."""
+        """Give new appends to the machine, before any other change of the machine or the log."""
         if self._appends:
             appends, self._appends = self._appends, []
             self._carry_out(self.machine.appended_all(appends))
 
     def _carry_out(self, fx: Effects) -> None:
-        """Do what the machine wants, in the order of its fields; if the first of it cannot be done,
-        all of it waits."""
+        """Carry out the machine's effects, in the order of the fields; if the first cannot be
+        saved, all of them wait."""
         try:
             self._save(fx)
         except (StoreFullError, FileSystemError) as error:
@@ -318,9 +318,9 @@ class HaDriver:
             self._note_role(change)
 
     def _save(self, fx: Effects) -> None:
-        """Make durable what comes first. Each step once, however often it is repeated.
+        """Make durable what comes first. Each step happens once, however often it is repeated.
 
-        Raises StoreFullError or FileSystemError: repeat it before anything else happens here.
+        Raises StoreFullError or FileSystemError: repeat it before any other work here.
         """
         log = self.log
         if fx.state is not None:
@@ -343,7 +343,7 @@ class HaDriver:
 
         def report(aside: CutFile) -> None:
             self.losses.note(counted.at(aside.path))
-            self.losses.save()  # Before anything is cut: nobody could say it after a crash.
+            self.losses.save()  # Before the cut: a crash after it would lose the report.
 
         self.applied.cut(cut.lo, cut.hi, loss.epoch, report)
         self._callers.cut(cut.lo)
@@ -351,7 +351,7 @@ class HaDriver:
         self._has_news = True
 
     def _send(self, items: list[Send | Ship]) -> None:
-        """Send frames, and bytes of the log; slaves that are level get the same ones."""
+        """Send frames, and bytes of the log; slaves at the same position get the same bytes."""
         lo = hi = 0
         body = check = b""
         for item in items:
@@ -363,7 +363,7 @@ class HaDriver:
                 try:
                     body = self.log.read(item.lo, item.hi)
                 except CorruptionError as error:
-                    # What is damaged must not look replicated; the operator sees it in the log.
+                    # Damaged bytes must not look replicated; the operator sees it in the log.
                     self.intake.close(connection, str(error))
                     continue
                 lo, hi, check = item.lo, item.hi, b""
@@ -381,11 +381,11 @@ class HaDriver:
 
     def _note_role(self, change: RoleChange) -> None:
         if change.role is HaRole.MASTER:
-            with contextlib.suppress(FileSystemError):  # The first append does it otherwise.
+            with contextlib.suppress(FileSystemError):  # Otherwise the first append does it.
                 self.log.become_master()
             self._caught_up.clear()
         else:
-            self.is_ready = False  # At once: what is asked in this turn is not answered any more.
+            self.is_ready = False  # At once: later calls of this turn are refused.
         self._has_news = True
         self.promotion.changed.set()
         for listener in self._role_listeners:
@@ -394,7 +394,7 @@ class HaDriver:
     # --- The turn ---
 
     def touch(self) -> None:
-        """Have a turn soon."""
+        """Schedule a turn."""
         if not self._is_turn_scheduled:
             self._is_turn_scheduled = True
             self._loop.call_soon(self._turn)
@@ -421,9 +421,9 @@ class HaDriver:
             raise
 
     def _apply(self) -> None:
-        """Show readers what is confirmed, and tell those who wait for it.
+        """Show readers what is confirmed, and answer the calls that wait for it.
 
-        When the queues cannot grow, it is tried again with the next tick: nobody is told before.
+        If the queues cannot grow, the next tick tries again: no call is answered before.
         """
         applied = self.applied
         self._apply_error = None
@@ -450,7 +450,7 @@ class HaDriver:
                 listener()
 
     def _on_durable(self, _ticket: int) -> None:
-        # An empty log that has just begun with an image is ahead of what the machine knows.
+        # An empty log that has just begun with an image is ahead of the machine.
         self.input(lambda m: m.durable_to(min(self.log.durable, m.state.end)))
 
     def _tick(self) -> None:
@@ -472,12 +472,12 @@ class HaDriver:
     # --- Small decisions ---
 
     def check_running(self) -> None:
-        """Raise ShuttingDownError once it is stopped."""
+        """Raise ShuttingDownError after `stop`."""
         if self.is_stopped:
             raise ShuttingDownError
 
     def _can_begin(self) -> bool:
-        """Whether a new log has its first file: a Raft leader has, it has written by then."""
+        """Whether a new log has its first file: a Raft leader has one, since it has written."""
         return not self.log.is_empty or self.log.has_room(1)
 
     def _holders(self, position: int) -> tuple[NodeId, ...]:
@@ -491,6 +491,6 @@ def _nothing(_: Machine) -> Effects:
 
 
 def _sender(link: object) -> HaConnection:
-    """Link ids are the connections that `on_open` was given."""
+    """Return the connection behind a link id: ids are the connections given to `on_open`."""
     assert isinstance(link, HaConnection), f"link {link!r}"
     return link

@@ -1,7 +1,7 @@
-"""What comes from the other replicas, on its way to the machine.
+"""Frames of the other replicas, on their way to the machine.
 
 Owns the checks of bytes before the machine sees them, slaves that have to wait for room on their
-disk, and images of the state. Must not know what the machine makes of a frame.
+disk, and images of the state. Must not know how the machine handles a frame.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     from node.replication.ha.driver import HaDriver
 
 ROOM_RETRY_MS: Final = 5
-"""How soon a slave whose disk had no room for a transfer looks again: the next file of the log is
-usually being made just then."""
+"""Pause after which a slave whose disk had no room for a transfer looks again: the next file of the
+log is usually being made just then."""
 
 
 class Link(Protocol):
-    """Who closes connections."""
+    """Closes connections."""
 
     def close(self, connection: HaConnection, reason: str) -> None: ...
 
 
 class Intake:
-    """One per driver."""
+    """The inbound frames of one driver."""
 
     def __init__(
         self,
@@ -49,14 +49,14 @@ class Intake:
         self._loop = asyncio.get_running_loop()
         self._waiting_for_room: set[HaConnection] = set()
         self._unopened: list[HaConnection] = []
-        """Came while the driver takes no inputs."""
+        """Connections that opened while the driver takes no inputs."""
         self._images = ImageReceiver()
         self._image_sender = ImageSender(make_image)
         self.no_room_count = 0
-        """Looks at a frame that had to wait, as this disk had no room."""
+        """Checks of frames that had to wait, as this disk had no room."""
 
     def stop(self) -> None:
-        """End what goes on beside."""
+        """Stop sending images."""
         self._image_sender.stop()
 
     def tick(self, now_ms: int) -> None:
@@ -65,7 +65,8 @@ class Intake:
             self._images.ask_one(self._image_sources(), now_ms)
 
     def _image_sources(self) -> list[HaConnection]:
-        """Return who may have the state: the master, or all that promised to follow this node.
+        """Return connections to replicas that may have the state: the master, or all that promised
+        to follow this node.
 
         An image names its history, so one that is of no use here does no harm.
         """
@@ -78,13 +79,13 @@ class Intake:
         return [_connection(link.id) for link in links]
 
     def go_on(self) -> None:
-        """The driver takes inputs: hand in who came while it did not."""
+        """Hand in the connections that opened while the driver took no inputs."""
         unopened, self._unopened = self._unopened, []
         for connection in unopened:
             self.on_open(connection)
 
     def on_open(self, connection: HaConnection) -> None:
-        """A connection passed its handshake."""
+        """Take a connection that passed its handshake."""
         if self._driver.is_stopped:
             return
         if self._driver.save_error is not None:
@@ -97,14 +98,15 @@ class Intake:
         connection.begin()
 
     def on_frame(self, connection: HaConnection, frame: Frame) -> bool:
-        """Take a frame; False: not now, offer it again when `resume` is called."""
+        """Take a frame; return False if it has to wait until `resume` offers it again."""
         if self._driver.is_stopped:
             return True
         if self._driver.save_error is not None:
             self._wait_for_room(connection)
             return False
         if isinstance(frame, Transfer) and self._is_behind(connection, frame.position):
-            # Its log begins behind the end of ours: so must ours. The machine only notes it.
+            # The sender's log begins behind the end of this one, so this one must begin there, too.
+            # The machine only notes the frame.
             self._images.ask(connection, self._driver.machine.state.now_ms)
         elif isinstance(frame, Transfer) and frame.body:
             if not self._log.has_room(len(frame.body)):
@@ -113,7 +115,7 @@ class Intake:
             try:
                 self._log.check_raw(frame.position, frame.body)
             except ImageNeededError:
-                # The empty log begins with an image; what is streamed before it is of no use.
+                # The empty log begins with an image; bytes streamed before it are useless.
                 self._images.ask(connection, self._driver.machine.state.now_ms)
                 self._driver.input(lambda machine: machine.heard(connection))
                 return True
@@ -134,7 +136,7 @@ class Intake:
         return True
 
     def on_closed(self, connection: HaConnection) -> None:
-        """A connection is gone."""
+        """Forget a connection that is gone."""
         self.forget(connection)
         if connection in self._unopened:
             self._unopened.remove(connection)
@@ -142,13 +144,13 @@ class Intake:
             self._driver.input(lambda machine: machine.disconnected(connection))
 
     def close(self, connection: HaConnection, reason: str) -> None:
-        """End a connection that is of no use."""
+        """End a useless connection."""
         self.forget(connection)
         self._link.close(connection, reason)
         self._driver.input(lambda machine: machine.disconnected(connection))
 
     def forget(self, connection: HaConnection) -> None:
-        """Nothing is expected of this connection any more."""
+        """Stop all work for this connection."""
         self._waiting_for_room.discard(connection)
         self._images.forget(connection)
         self._image_sender.forget(connection)
@@ -185,7 +187,8 @@ class Intake:
             connection.resume()
 
     def needed_position(self, floor: int) -> int:
-        """Return from where on the log is still shipped, not counting who is behind `floor`."""
+        """Return the position from which the log is still shipped, ignoring slaves behind
+        `floor`."""
         needed = self._driver.machine.state.end
         for link in self._driver.machine.state.downs():
             if link.sender is not None and link.sender.next is not None:
@@ -194,7 +197,7 @@ class Intake:
         return needed
 
     def drop_left_behind(self) -> None:
-        """Let go who needs bytes that were deleted; it begins anew."""
+        """Close the links of slaves that need deleted bytes; they begin anew."""
         for link in self._driver.machine.state.downs():
             next_position = None if link.sender is None else link.sender.next
             if next_position is not None and next_position < self._log.min_position:

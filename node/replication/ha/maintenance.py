@@ -1,8 +1,8 @@
-"""Work of a master-slave replica that waits for a disk and that nobody waits for.
+"""Work of a master-slave replica on the disk that no caller waits for.
 
-Owns the one maintenance thread and the order of steps between it and the loop: upkeep of the store,
-checkpoints, deletion of what expired. A full disk postpones a step; a failed sync ends the node.
-Must not know roles beyond what a slave still needs of the log.
+Owns the one maintenance thread and the order of steps between it and the loop: maintenance of the
+store, checkpoints, deletion of expired files. A full disk postpones a step; a failed sync ends the
+node. Must not know roles beyond what a slave still needs of the log.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from store.errors import (
 
 ROUND_MS: Final = 1_000
 CHECKPOINT_INTERVAL_MS: Final = 5_000
-"""How old a checkpoint may be while something changes: what a restart has to apply again."""
+"""Age limit of a checkpoint while the state changes: a restart applies later batches again."""
 _DAMAGE: Final = (CorruptionError, DerivedFileError)
 _POSTPONED: Final = (StoreFullError, FileSystemError, BusyError, *_DAMAGE)
 _Result = TypeVar("_Result")
@@ -41,7 +41,7 @@ _log: Final = structlog.get_logger(component="maintenance")
 
 
 class Upkeep:
-    """Runs rounds until it is stopped. Belongs to the running loop."""
+    """Runs rounds until stopped. Belongs to the running loop."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Upkeep:
         fail_stop: FailStop,
         on_damage: Callable[[CorruptionError | DerivedFileError], None],
     ) -> None:
-        """`on_damage` gets what a step found to be damaged; the step is tried again."""
+        """`on_damage` gets damage that a step found; the step is tried again."""
         self._log, self._applied, self._driver = log, applied, driver
         self._fail_stop, self._on_damage = fail_stop, on_damage
         self._loop = asyncio.get_running_loop()
@@ -63,11 +63,11 @@ class Upkeep:
         self._trouble = ""
 
     def start(self) -> None:
-        """Begin with the rounds."""
+        """Start the rounds."""
         self._task = asyncio.create_task(self._run(), name="maintenance")
 
     async def stop(self) -> None:
-        """End after the step that runs, and write a last checkpoint. The log is still open."""
+        """Stop after the running step, and write a last checkpoint. The log is still open."""
         self._is_stopping.set()
         if self._task is not None:
             await self._task
@@ -76,7 +76,7 @@ class Upkeep:
         self._thread.shutdown(wait=True)
 
     async def on_thread(self, work: Callable[[], _Result]) -> _Result:
-        """Do something on the maintenance thread, after what it does now.
+        """Run `work` on the maintenance thread, after its current step.
 
         Raises ShuttingDownError once it has stopped."""
         if self._is_stopped:
@@ -106,7 +106,7 @@ class Upkeep:
         except _POSTPONED as error:
             if isinstance(error, _DAMAGE):
                 self._on_damage(error)
-            if str(error) != self._trouble:  # Once, and not in every round of a full disk.
+            if str(error) != self._trouble:  # Log once, and not in every round of a full disk.
                 self._trouble = str(error)
                 _log.warning("postponed", step=name, error=str(error))
         except Exception as error:  # noqa: BLE001 - memory and disk may differ.
@@ -122,7 +122,7 @@ class Upkeep:
         if self._log.durable < checkpoint.position:
             await self._synced()
         await self.on_thread(checkpoint.save)
-        # The replica is whole: what it had before it began anew is of no use any more.
+        # The replica is whole: its former log, set aside, is not needed any more.
         await self.on_thread(self._log.delete_aside)
 
     async def _synced(self) -> None:
@@ -135,8 +135,8 @@ class Upkeep:
         await done
 
     async def _delete_expired(self) -> None:
-        """Delete files that have to go, are checkpointed, are not being shipped any more, and hold
-        no message that is still to be delivered."""
+        """Delete files that are due, checkpointed, no longer being shipped, and without a message
+        that is still to be delivered."""
         floor = self._log.end - KEPT_FOR_SLAVE_SIZE_BYTES
         needed = self._driver.intake.needed_position(floor)
         held = needed_position(self._log.store, self._applied.machine.state)

@@ -1,7 +1,7 @@
-"""Those who wait for the outcome of an append or a read in master-slave mode, and their answers.
+"""Callers that wait for the outcome of an append or a read in master-slave mode.
 
 Owns the futures: each is resolved exactly once, or was cancelled by its caller. Must not know when
-something is decided or shown to readers: the driver says so. Runs on the loop's thread.
+an append is decided or shown to readers: the driver reports it. Runs on the loop's thread.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from store.log.record_log import AppendResult
 
 
 class Committed(NamedTuple):
-    """One batch that is decided and shown to readers here; `node.broker.core.ports.Committed`."""
+    """One batch that is decided and shown to readers here; see
+    `node.broker.core.ports.Committed`."""
 
-    index: Index  # type: ignore[assignment]  # Hides tuple.index, which nobody needs here.
+    index: Index  # type: ignore[assignment]  # Hides tuple.index, which is unused here.
     """End of the batch in the log, less one."""
     term: Term
     """Number of the epoch."""
@@ -41,29 +42,29 @@ class PendingAppend:
 
 
 class Callers:
-    """Everybody who waits. Bounded by the machine, which refuses new appends above its limit, and
+    """All waiting callers. Bounded by the machine, which refuses new appends above its limit, and
     by the broker's limit of waiting reads."""
 
     def __init__(self, holders: Callable[[int], tuple[NodeId, ...]]) -> None:
-        """`holders(position)`: the replicas known to have synced everything below."""
+        """`holders(position)` returns the replicas known to have synced everything below."""
         self._loop = asyncio.get_running_loop()
         self._holders = holders
         self._decided: list[Resolved] = []
-        """Acknowledged, and not yet shown to readers here."""
+        """Appends acknowledged by the machine, and not yet shown to readers here."""
         self._confirmed: list[tuple[int, list[asyncio.Future[Index]]]] = []
-        """Reads, and up to where readers must see the log first."""
+        """Reads, and the position up to which readers must see the log first."""
         self._running: list[asyncio.Future[Index]] = []
-        """Reads that the machine looks after now, as one."""
+        """Reads that the machine confirms now, as one."""
         self._next: list[asyncio.Future[Index]] = []
 
     # --- Appends ---
 
     def append(self, result: AppendResult, term: Term) -> PendingAppend:
-        """Return who waits for a batch that was written."""
+        """Return a waiting append for a batch that was written."""
         return PendingAppend(self._loop.create_future(), result, term)
 
     def decide(self, resolved: Iterable[Resolved]) -> None:
-        """Note outcomes; who is to be acknowledged hears of it by `settle`."""
+        """Note outcomes; `settle` answers those that are to be acknowledged."""
         for one in resolved:
             if one.outcome is Outcome.APPLIED:
                 self._decided.append(one)
@@ -71,9 +72,9 @@ class Callers:
                 self._give_up(one)
 
     def settle(self, applied: int) -> None:
-        """Readers see everything before this position now."""
+        """Answer the calls whose batch or position readers see now: everything below `applied`."""
         done = 0
-        for one in self._decided:  # In the order of the log, but for a change of the mode.
+        for one in self._decided:  # In the order of the log, except after a change of the mode.
             if one.end > applied:
                 break
             done += 1
@@ -84,7 +85,8 @@ class Callers:
                 _resolve(future, applied - 1)
 
     def cut(self, position: int) -> None:
-        """What ends behind this position is gone from the log; nobody has been told of it yet."""
+        """Give up appends that end behind this position: they are cut, and were not answered
+        yet."""
         gone = [one for one in self._decided if one.end > position]
         self._decided = [one for one in self._decided if one.end <= position]
         for one in gone:
@@ -94,7 +96,7 @@ class Callers:
         waiter = resolved.waiter
         assert isinstance(waiter, PendingAppend), f"waiter {waiter!r}"
         if waiter.future.done():
-            return  # Its caller was cancelled; the batch goes its way.
+            return  # The caller was cancelled; the batch stays.
         committed = Committed(
             resolved.end - 1,
             waiter.term,
@@ -113,25 +115,26 @@ class Callers:
     # --- Reads ---
 
     def read(self) -> asyncio.Future[Index]:
-        """Return who waits for the proof that this node is the master."""
+        """Return a future for the proof that this node is the master."""
         future: asyncio.Future[Index] = self._loop.create_future()
         self._next.append(future)
         return future
 
     def begin_reads(self) -> bool:
-        """Say whether a proof is to be begun now: one serves all that wait when it begins."""
+        """Begin a proof for all reads that wait, unless one is under way; return whether it
+        began."""
         if self._running or not self._next:
             return False
         self._running, self._next = self._next, []
         return True
 
     def confirm_reads(self, position: int) -> None:
-        """The proof is there; readers must see the log up to a position before the answer."""
+        """Note the proof; before the answer readers must see the log up to `position`."""
         self._confirmed.append((position, self._running))
         self._running = []
 
     def fail_reads(self, leader: NodeId) -> None:
-        """This node serves no more."""
+        """Fail all reads, since this node serves no more."""
         reads = [*self._running, *self._next]
         for _, futures in self._confirmed:
             reads += futures
@@ -140,13 +143,14 @@ class Callers:
             _fail(future, ReadFailedError(leader))
 
     def forget_reads(self) -> None:
-        """Drop those whose time was over."""
+        """Drop reads that are done, for instance after their time-out."""
         self._next = [future for future in self._next if not future.done()]
 
     # --- The end ---
 
     def stop(self, waiters: Iterable[object]) -> None:
-        """Nothing is decided any more: appends are unknown, reads have to be asked elsewhere."""
+        """Answer every call, since no more is decided here: appends are unknown, reads may be
+        repeated at another node."""
         decided, self._decided = self._decided, []
         for waiter in [*(one.waiter for one in decided), *waiters]:
             assert isinstance(waiter, PendingAppend), f"waiter {waiter!r}"

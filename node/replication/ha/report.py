@@ -1,6 +1,6 @@
-"""What a replica says of itself and of its slaves: for status, metrics and the controller.
+"""The report of a replica on itself and its slaves, for status, metrics and the controller.
 
-Owns the picture and how it is taken; must not know who looks at it, nor change anything.
+Owns the report and how it is made; must not know its readers, nor change any state.
 """
 
 from __future__ import annotations
@@ -12,27 +12,28 @@ from node.replication.ha.core.types import Binding, Mode, Role, Standing
 
 
 class LogEnds(Protocol):
-    """What is asked of the log."""
+    """The part of the log that a report needs."""
 
     @property
     def min_position(self) -> int: ...
 
 
 class SlaveReport(NamedTuple):
-    """What a serving master knows of another replica; at any other replica all but `is_connected`
-    is unknown."""
+    """A serving master's view of another replica; at any other replica all but `is_connected` is
+    unknown."""
 
     replica_id: int
     is_connected: bool
-    """A link that it dialled is there, and it said who it is."""
+    """Whether it dialled a link and identified itself on it."""
     acked: int
-    """It holds everything below, synced; -1: unknown."""
+    """Position up to which it has synced everything; -1: unknown."""
     lag_size_bytes: int
-    """What it lacks of the master's log; -1: unknown."""
+    """Bytes of the master's log that it lacks; -1: unknown."""
     is_in_sync: bool
-    """It counts as a copy and holds everything that readers see."""
+    """Whether it counts as a copy and holds everything that readers see."""
     caught_up_ms: int
-    """When it last had all that the master had, on the clock of `HaReport.now_ms`; 0: never."""
+    """When it last held the whole log of the master, on the clock of `HaReport.now_ms`; 0:
+    never."""
 
 
 class HaReport(NamedTuple):
@@ -41,46 +42,46 @@ class HaReport(NamedTuple):
     replica_id: int
     role: Role
     bound: Binding
-    """The epoch it takes part in."""
+    """The epoch that it takes part in."""
     highest_seen: int
-    """The highest epoch number it ever heard of: a new one has to be above it."""
+    """The highest epoch number it ever saw: a new one has to be above it."""
     master_id: int
-    """Who serves, as far as it knows; 0: nobody."""
+    """The serving master, as far as it knows; 0: none."""
     standing: Standing
     mode: Mode
-    """How it acks, or would."""
+    """How it acks, or would ack as master."""
     copies: int
     replica_ids: tuple[int, ...]
     log_epoch: int
-    """Epoch of the last byte, and with the end what a fence compares."""
+    """Epoch of the last byte; a fence compares it, and then the end."""
     first: int
     end: int
     durable: int
     confirm: int
-    """Readers here see up to it."""
+    """Limit of readers here."""
     epoch_start: int
-    """Where the epoch of a serving master begins; -1 elsewhere."""
+    """Start of the epoch of a serving master; -1 elsewhere."""
     in_sync: tuple[int, ...]
-    """Of a serving master: itself and every replica that holds all that readers see."""
+    """On a serving master: itself and every replica that holds all that readers see."""
     slaves: tuple[SlaveReport, ...]
     now_ms: int
 
 
 class CaughtUp:
-    """When each replica last had all that the master had: looks now and then, and remembers."""
+    """When each replica last held the whole log of the master, from repeated looks."""
 
     def __init__(self) -> None:
         self._marks: dict[int, tuple[int, int]] = {}
-        """By replica: the end of the log at an earlier look, and when that was."""
+        """By replica: the end of the log at an earlier look, and the time of that look."""
         self._caught_up_ms: dict[int, int] = {}
 
     def clear(self) -> None:
-        """A new epoch begins: what was seen in an older one says nothing."""
+        """Forget all looks, since a new epoch begins: they say nothing about it."""
         self._marks.clear()
         self._caught_up_ms.clear()
 
     def look(self, state: State) -> None:
-        """Compare what replicas have by now with the end of an earlier look."""
+        """Compare the acks of replicas with the end of the log at an earlier look."""
         for replica_id in state.settings.replica_ids:
             acked = state.copies.acked(replica_id)
             end, since_ms = self._marks.get(replica_id, (state.end, state.now_ms))
@@ -90,12 +91,12 @@ class CaughtUp:
             self._marks[replica_id] = end, since_ms
 
     def of(self, replica_id: int) -> int:
-        """Return when it was; 0 for never."""
+        """Return the time for a replica; 0 for never."""
         return self._caught_up_ms.get(replica_id, 0)
 
 
 def of(state: State, log: LogEnds, caught_up: CaughtUp, master_id: int) -> HaReport:
-    """Take the picture."""
+    """Return the report as of now."""
     is_master = state.role is Role.MASTER
     level = max(state.copies.epoch_start, state.confirm)
     connected = {link.peer for link in state.downs()}

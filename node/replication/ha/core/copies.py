@@ -1,4 +1,4 @@
-"""Which replica holds which bytes, and which appends are decided by that.
+"""The copies of a log: the replicas that hold its bytes, and the appends decided by that.
 
 Owns the count of copies (per replica, never per link), the appends that wait for them, and the
 admission of a replica with a new disk into the count. Must not know frames or links.
