@@ -166,7 +166,7 @@ def _check_places(backup: Path, target: Path) -> None:
 
 
 def _claim(work: Path) -> None:
-    """Make the working directory. It must not exist: a restore that fails removes it."""
+    """Make the working directory. One that exists is refused: a restore removes only its own."""
     try:
         work.mkdir(DIRECTORY_MODE)
     except FileExistsError:

@@ -2,7 +2,7 @@
 
 Owns the file `term-seal` and the errors of a start; must not know what a change of terms checks
 (`term_change`). A node that ran between the first and the last step of such a change could give a
-promise that the change then erases, so the seal has to outlive a crash and a loss of power.
+promise that the others then forget, so the seal has to outlive a crash and a loss of power.
 """
 
 import json

@@ -58,7 +58,7 @@ class ConnectionOwner(Protocol):
     """Receives the events of a connection. Implemented by the link."""
 
     def on_made(self, connection: "PeerConnection") -> None:
-        """The connection has a socket."""
+        """Note that the connection has a socket."""
         ...
 
     def on_handshake_frame(

@@ -20,11 +20,11 @@ class Connections(Protocol):
     """A component that wants to know which peers can be reached."""
 
     def on_connected(self, node: NodeId, last_index: Index) -> None:
-        """A peer was connected; its log ends at `last_index`."""
+        """Note that a peer was connected; its log ends at `last_index`."""
         ...
 
     def on_disconnected(self, node: NodeId) -> None:
-        """A connection broke; frames under way on it may be lost."""
+        """Note that a connection broke; frames under way on it may be lost."""
         ...
 
 

@@ -10,10 +10,10 @@ integers are big-endian:
     u32 CRC-32          of everything before it, the length included
     raw bytes           the rest: log entries or a piece of a snapshot, which carry checksums
 
-The CRC is there because a flipped bit in an ack would be believed (fault-matrix N16); payloads
-carry checksums that their receiver checks. A type of 128 and above that is not known here is
-skipped: a later version may send such frames to any peer. An unknown type below 128 is refused: a
-later version sends those only to a peer whose handshake says that it knows them.
+The CRC is there because a flipped bit in an ack would be believed (fault-matrix N16); payloads are
+checked where they are stored. A type of 128 and above that is not known here is skipped: a later
+version may send such frames to any peer. An unknown type below 128 is refused: a later version
+sends those only to a peer whose handshake says that it knows them.
 """
 
 import struct
@@ -208,7 +208,7 @@ class FrameParser:
         self._view = memoryview(self._buffer)
 
     def _needed(self) -> int:
-        """Return the size of the frame under way as its length field says, at most the limit."""
+        """Return the size of the frame under way, 8 if not known yet, and at most the limit."""
         if self._hi - self._lo < 4:
             return 8
         length: int = _CRC.unpack_from(self._buffer, self._lo)[0]

@@ -226,7 +226,7 @@ class NodeLives:
         if facts.standing is Standing.JOINING and facts.incarnation > self._record.joined:
             self._record = replace(self._record, joined=facts.incarnation)
         record = self._record
-        # A new disk is not compared with promises made since.
+        # A disk that was new is not compared with its own later promises.
         first_term, first_last_index = self._start or (facts.term, facts.last_index)
         return Told(
             record.life,

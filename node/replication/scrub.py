@@ -8,7 +8,7 @@ whether all nodes wrote the same is asked once a file: the chain CRC of its last
 everything before.
 
 Nothing is kept over a restart. A pass begins at the share of the log that the clock gives, so a
-node that is restarted more often than a pass takes still reads all of it in time.
+node that is restarted more often than a pass takes still covers all of it.
 """
 
 import asyncio
@@ -117,8 +117,7 @@ class Scrub:
         return min(per_second, RATE_BYTES_PER_S_MAX)
 
     async def _round(self, owed: float) -> float:
-        """Read the bytes owed, piece by piece; return the rest, less than a piece or than the
-        log."""
+        """Read the bytes owed, once they are a piece or the whole log; return the rest."""
         while owed >= min(PIECE_SIZE_BYTES, self._scrubber.sealed_size_bytes) > 0:
             piece = await self._thread.on_thread(self._step)
             await self._note(piece)

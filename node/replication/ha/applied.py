@@ -214,7 +214,7 @@ class AppliedState:
         return Checkpoint(self, self._now())
 
     def save(self, known: _Known) -> None:
-        """Save the copy of `Checkpoint.save`, its only caller."""
+        """Write the state of a checkpoint; only `Checkpoint.save` calls this."""
         self.files.save(known.state, time.time_ns() // 1_000_000, History(*known.epoch))
         self._saved = known
 

@@ -24,7 +24,7 @@ class SlaveReport(NamedTuple):
 
     replica_id: int
     is_connected: bool
-    """Whether it dialled a link and identified itself on it."""
+    """Whether there is a link that it dialled and identified itself on."""
     acked: int
     """Position up to which it has synced everything; -1: unknown."""
     lag_size_bytes: int

@@ -269,7 +269,7 @@ class Driver:
         return pending.future
 
     def accept_loss(self) -> None:
-        """Accept a majority's power loss, as the operator says. Raises RecoveryRefusedError."""
+        """Go on after a majority's power loss, for an operator. Raises RecoveryRefusedError."""
         self._check_running()
         self.replica.accept_loss()
         self._touch()

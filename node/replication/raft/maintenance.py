@@ -179,7 +179,7 @@ class Maintenance:
         try:
             replica.snapshot_durable(replica.snapshot_meta_at(index))
         except CompactionRefusedError:
-            return  # A node that joined lately does not know the members of then.
+            return  # Later: a node that joined lately lacks the members of then.
         deletion = log.plan_deletion(min(limit, replica.compactable_to()))
         if deletion is None or not await self.on_thread(deletion.write_start):
             return

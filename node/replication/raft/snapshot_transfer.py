@@ -158,7 +158,7 @@ class SnapshotSender:
             self._fail(node, "the connection was lost")
 
     def delivered(self) -> list[NodeId]:
-        """Return the nodes that were sent a whole snapshot and have not answered yet."""
+        """Return the nodes that were sent a whole snapshot whose outcome is not known yet."""
         return [node for node, transfer in self._transfers.items() if transfer.state is None]
 
     def forget(self, node: NodeId) -> None:

@@ -111,7 +111,8 @@ class LossReport(NamedTuple):
     acked_hi: int
     """Appends that end in (lo, acked_hi] had been acknowledged, as far as this replica knows."""
     is_exact: bool
-    """False: more may have been acked, by an earlier process or a replica that did not answer."""
+    """Whether `acked_hi` is exact; otherwise more may have been acked, by an earlier process or a
+    replica that did not answer."""
 
 
 class Effects:

@@ -20,7 +20,7 @@ class Point(NamedTuple):
 
     position: int
     is_common: bool
-    """False: the logs have nothing in common, so the whole log is cut."""
+    """Whether the logs have a common part; otherwise the whole log is cut."""
 
 
 class Receiver:

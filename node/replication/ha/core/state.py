@@ -112,7 +112,7 @@ class State:
         master."""
         was_async_master = replica.bound.master_id == me and replica.mode is Mode.ASYNC
         self.acked_before = end if was_async_master else 0
-        """An earlier process acknowledged everything durable up to here, except appends under way."""
+        """An earlier process acknowledged what was durable up to here, except appends under way."""
         self.highest_seen = replica.bound.number
         """Invariant: below EPOCH_END."""
         self.now_ms = 0

@@ -99,7 +99,7 @@ class HandshakeReply(NamedTuple):
 
 
 class Transfer(NamedTuple):
-    """Master to slave: raw bytes of one epoch; none of them is a heartbeat."""
+    """Master to slave: raw bytes of one epoch; without any, a heartbeat."""
 
     position: int
     epoch: int

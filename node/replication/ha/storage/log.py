@@ -312,7 +312,7 @@ class HaLog:
     def cut(self, lo: int, hi: int, epoch: int, on_aside: Callable[[CutFile], None]) -> None:
         """Move [lo, hi), the end of the log, into a file aside, and cut the log. Durable on return.
 
-        Call `AppliedState.cut` instead, which does this and repairs the state. `epoch` is the last
+        Call `AppliedState.cut` instead, which does this and restores the state. `epoch` is the last
         of the cut bytes (`LossReport.epoch`). `on_aside` is called between the two. Waits for the
         disk. Raises StoreFullError or FileSystemError, also of `on_aside` (nothing was cut: repeat
         it before any other call), SyncFailedError: stop.

@@ -45,7 +45,8 @@ class Loss:
     acked_hi: int
     """Appends that end in (lo, acked_hi] had been acknowledged, as far as this replica knows."""
     is_exact: bool
-    """False: more or less may have been acked, as this process did not see all of it."""
+    """Whether `acked_hi` is exact; otherwise more or less may have been acked, as this process did
+    not see all of it."""
     record_count: int
     """Messages in the range, without those of the system; -1: this replica never had the bytes."""
     acked_record_count: int

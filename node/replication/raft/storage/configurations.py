@@ -3,7 +3,8 @@
 Owns the list, and its recovery after a restart without a look at every entry: the index of a
 configuration entry is durable before the entry is written. Before the files of the beginning are
 deleted, the configuration of the new beginning is made durable, beside the one of the old
-beginning, which stays in force if the deletion is not done. Must not know the members' roles.
+beginning, which stays in force if the deletion is not done. Must not know the members, nor the
+reason for a change.
 """
 
 from collections.abc import Iterable

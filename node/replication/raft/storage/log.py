@@ -161,8 +161,8 @@ class LedgerLog:
     def start_at(self, applied_index: Index, committed_index: Index = NO_INDEX) -> None:
         """Set the applied index of the state machine's checkpoint; before `load`.
 
-        All of them are committed, so readers may see them. A checkpoint from a snapshot may be
-        ahead of the log. `committed_index`: more entries may be known to be committed.
+        All entries up to it are committed, so readers may see them. A checkpoint from a snapshot
+        may be ahead of the log. `committed_index`: more entries may be known to be committed.
         """
         self._committed = committed_index
         base = self.base_index
@@ -281,7 +281,7 @@ class LedgerLog:
         return self.store.has_room(size_bytes)
 
     def has_room_for(self, size_bytes: int, configurations: list[Index]) -> bool:
-        """Note these configurations; return whether there is room. SyncFailedError: stop."""
+        """Note these indexes of configurations; return as `has_room`. SyncFailedError: stop."""
         if not self.has_room(size_bytes):
             return False
         try:

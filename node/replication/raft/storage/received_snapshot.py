@@ -79,7 +79,7 @@ class ReceivedSnapshot:
         self._staged = snapshot
 
     def mark_installed(self) -> None:
-        """Note that everything except the state machine holds the staged snapshot now."""
+        """Rename the staged snapshot: everything except the state machine holds it now."""
         assert self._staged is not None, "nothing was staged"
         hit("snapshot.before_installed")
         self._fs.rename(self._received, self._installed)

@@ -3,8 +3,8 @@
 Owns its content, its bytes and how it is built from a store; must not know how it travels or when
 one is sent. It holds no log: it says where the log of the sender begins (or may begin), so that the
 follower begins at the same byte and gets everything behind by ordinary appends. So all replicas
-keep the same records. Its state of the machine may be newer than that beginning: commands that the
-state has seen are skipped.
+keep the same records. Its state may be newer than that beginning: commands that the state has seen
+are skipped.
 
 Bytes: `QLSNAP1\\n`, u32 size of the header, header (JSON), state, CRC-32C of all before it.
 """
