@@ -48,7 +48,7 @@ class LinkFaults:
     def took(
         self, connection: PeerConnection, to: NodeId, kind: FrameKind, header: bytes, payload: bytes
     ) -> bool:
-        """Apply the faults to a frame; return False if the caller has to send it."""
+        """Apply faults to a frame; return whether that settles it. If not, the caller sends it."""
         if not self._rules:
             return False
         rule = self._rules.get(f"{self._node}>{to}") or self._rules.get("*")

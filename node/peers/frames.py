@@ -1,6 +1,6 @@
 """Frames of the peer link: bytes to frames and back, without any socket.
 
-Owns the layout, the limits and the parser; must not know what a header says or who sent it. All
+Owns the layout, the limits and the parser; must not know what a header says or its sender. All
 integers are big-endian:
 
     u32 length          bytes behind this field

@@ -98,7 +98,7 @@ class Intake:
         connection.begin()
 
     def on_frame(self, connection: HaConnection, frame: Frame) -> bool:
-        """Take a frame; return False if it has to wait until `resume` offers it again."""
+        """Take a frame; return whether it was taken. If not, `resume` offers it again."""
         if self._driver.is_stopped:
             return True
         if self._driver.save_error is not None:

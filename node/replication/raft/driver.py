@@ -55,7 +55,7 @@ class SendFrame(Protocol):
     """The part of the peer link that a turn needs."""
 
     def send(self, node: NodeId, kind: FrameKind, header: bytes, payload: bytes = b"") -> bool:
-        """Queue a frame; return False if it was dropped."""
+        """Queue a frame; return whether it was queued and not dropped."""
         ...
 
     def write_queued(self) -> None:

@@ -30,7 +30,7 @@ class FetchLink(Protocol):
     """The part of the peer link that fetching needs."""
 
     def send(self, node: NodeId, kind: FrameKind, header: bytes, payload: bytes = b"") -> bool:
-        """Queue a frame; return False if it was dropped."""
+        """Queue a frame; return whether it was queued and not dropped."""
         ...
 
     def is_connected(self, node: NodeId) -> bool:

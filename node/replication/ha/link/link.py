@@ -45,7 +45,7 @@ class LinkHandler(Protocol):
         ...
 
     def on_frame(self, connection: HaConnection, frame: Frame) -> bool:
-        """Take one frame; return False if it has to wait until `resume` offers it again."""
+        """Take one frame; return whether it was taken. If not, `resume` offers it again."""
         ...
 
     def on_closed(self, connection: HaConnection) -> None:
