@@ -104,7 +104,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         self.nonce: bytes | int | None = None
         """The nonce that the other side has to sign."""
         self.asked: Mapping[NodeId, Known] = {}
-        """The memory of all nodes at the moment when the other side was asked for its identity."""
+        """This node's memory of all nodes when it asked the other side for its identity."""
         self.traffic = Traffic()
         """Counters of the peer, once it is known."""
         self.close_code: CloseCode | None = None

@@ -54,7 +54,7 @@ class CloseCode(StrEnum):
 
     # Never sent: the other side is no peer, or does not read.
     GARBAGE = "garbage"
-    """The bytes before the handshake are no handshake."""
+    """The bytes of a stranger are no handshake."""
     DISPLACED = "displaced"
     """Too many strangers: the oldest unfinished handshake made room."""
     TIMEOUT = "timeout"

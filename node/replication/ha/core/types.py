@@ -114,8 +114,8 @@ class Settings(NamedTuple):
     group: str
     replica_ids: tuple[int, ...]
     copies: int = 2
-    """The number k of copies. The fence depends on it also in async mode, so a change of mode is
-    safe."""
+    """The number k of copies. The fence depends on it also in async mode, so a change of mode
+    needs no fence."""
     window_size_bytes: int = 4 << 20
     """Bytes sent to one slave and not yet acked."""
     transfer_size_bytes: int = 256 << 10

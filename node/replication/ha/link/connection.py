@@ -74,7 +74,7 @@ class HaConnection(asyncio.Protocol):
         self.nonce: bytes | int | None = None
         """The nonce that the other side has to sign."""
         self.asked: Mapping[NodeId, Known] = {}
-        """The memory of all nodes at the moment when the other side was asked for its identity."""
+        """This node's memory of all nodes when it asked the other side for its identity."""
         self.traffic = Traffic()
         self.close_code: str | None = None
         """Why this side closed it. None while open, or if the other side or the network closed
