@@ -1,15 +1,15 @@
-"""How far a number that only rises may rise within a time. It is used for terms.
+"""The bound on how far a number that only rises may rise within a time; used for terms.
 
-Owns the bound and its argument; must not know messages, time or disks. A term is adopted from any
-message that shows a higher one, so a single message with the highest number there is would leave a
-cluster that can elect nobody ever again. A fixed bound does not help: whoever may send one message
-may send many. So the bound is one of speed.
+Owns the bound and its argument; must not know messages, time or disks. A node adopts a term from
+any message that shows a higher one, so a single message with the highest number there is would
+leave a cluster that can never elect a leader again. A fixed bound does not help: a sender of one
+message can send many. So the bound is one of speed.
 
-Within one window the number rises by at most `jump_max` above what it was when the window began. A
-number above that is refused before anything changes, and it is remembered that one was. The next
+Within one window the number rises by at most `jump_max` above its value when the window began. The
+bound refuses a number above that before anything changes, and remembers the refusal. The next
 window then begins from the old bound instead of from the number held, so a node that slept through
 more than `jump_max`, or that others left behind while they were attacked, follows after as many
-windows as the others needed. Whoever sends what he likes, as often as he likes, moves the number by
+windows as the others needed. A sender of arbitrary numbers, at any rate, moves the number by
 `jump_max` for each window that passes and for each start of the process, on average, and no faster.
 
 The numbers, for terms. A node raises its term only after a pre-vote and a time-out of its own, at
@@ -25,14 +25,16 @@ from __future__ import annotations
 from typing import Final
 
 TERM_END: Final = (1 << 63) - (1 << 32)
-"""The typed end: a term is below it. Nobody campaigns for it, no message brings it, and a node that
-finds it on its disk does not start. Below what 64 bits hold, so arithmetic on terms is safe."""
+"""The typed end: a term is below it. No node campaigns for it, no message brings it, and a node
+that finds it on its disk does not start. Below what 64 bits hold, so arithmetic on terms is
+safe."""
 TERM_JUMP_MAX: Final = 1 << 32
-"""Terms within one window. See the argument above."""
+"""Largest rise of a term within one window. See the argument above."""
 TERM_NOTABLE: Final = 1 << 31
-"""From here on an operator is told: the cluster works, and its term was forged. Half of a jump."""
+"""Term from which on an operator is told: the cluster works, and its term was forged. Half of a
+jump."""
 TERM_WINDOW_TICKS: Final = 2400
-"""A minute."""
+"""Length of a window of terms: one minute of ticks."""
 
 
 class Ceiling:
@@ -45,13 +47,13 @@ class Ceiling:
         self._jump_max, self._window, self._end = jump_max, window, end
         self._was_refused = False
         self.limit = 0
-        """Highest number that is taken now. Invariant: below the end."""
+        """Highest number that is accepted now. Invariant: below the end."""
         self.renew_at = now + window
         """Call `renew` from this time on."""
         self._set(value)
 
     def refuses(self, value: int) -> bool:
-        """Return whether `value` is too far ahead, and remember it if so. Changes nothing else."""
+        """Whether `value` is too far ahead; a refusal is remembered, nothing else changes."""
         if value <= self.limit:
             return False
         self._was_refused = True

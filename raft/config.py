@@ -1,4 +1,4 @@
-"""Every number the core obeys: time-outs in ticks and a limit for each queue and message.
+"""Every setting the core obeys: time-outs in ticks and a limit for each queue and message.
 
 Owns meaning, default and legal range; knows nothing of files or the environment. The core has no
 clock: the shell calls `tick()` every `tick_interval_ms`, and all times here count ticks.
@@ -23,19 +23,19 @@ class RaftConfig:
     tick_interval_ms: int = 25
     """How often the shell ticks. Only documentation for the core."""
     heartbeat_ticks: int = 3
-    """A leader speaks to everyone at least this often (75 ms)."""
+    """Largest interval at which a leader sends to every member (75 ms)."""
     election_ticks_min: int = 20
-    """Nobody campaigns, and nobody helps a campaign, within this time of a leader's message (500
-    ms). A leader without replies from a quorum for this long steps down."""
+    """A node neither campaigns nor grants a vote within this time of a leader's message (500 ms).
+    A leader without replies from a quorum for this long steps down."""
     election_ticks_max: int = 40
     """Upper end of the random time-out (1000 ms), inclusive; redrawn at each election."""
 
     message_size_bytes_max: int = 1 << 20
-    """Payload of one append. One entry larger than this travels alone."""
+    """Payload of one append. An entry larger than this is sent in an append of its own."""
     message_entry_count_max: int = 4096
     """Entries of one append."""
     message_run_count_max: int = 64
-    """Term runs of one append: bounds its header when the log has many short terms."""
+    """Term runs of one append. Bounds its header when the log has many short terms."""
     probe_size_bytes_max: int = 16 << 10
     """Payload of a probe. Small, since a dead follower is probed at every heartbeat."""
     window_size_bytes_max: int = 8 << 20
@@ -54,16 +54,16 @@ class RaftConfig:
     apply_entry_count_max: int = 4096
     """Entries handed out for apply and not yet reported applied."""
     held_message_count_max: int = 4096
-    """Messages that wait for a sync in the pump; above it new ones are dropped, as a network
-    may."""
+    """Messages that wait for a sync in the pump; further ones are dropped, as a network may."""
     waiter_count_max: int = 65536
     """Proposals whose callers wait in the pump before BusyError."""
     waiter_grace_ticks: int = 80
-    """After losing leadership waiters hope this long for a definite outcome, then get "unknown"."""
+    """After losing leadership, waiters wait this long for a definite outcome, then get
+    "unknown"."""
 
     snapshot_ticks_max: int = 2400
-    """A snapshot transfer that neither moved on nor ended in this time (60 s) is given up, and the
-    peer is probed."""
+    """A snapshot transfer without progress or end for this time (60 s) is given up, and the peer
+    is probed."""
     promote_lag_entry_count_max: int = 1024
     """A learner this close behind the leader's last entry may become a voter."""
     retained_lag_entry_count_max: int = 1 << 20
@@ -72,17 +72,18 @@ class RaftConfig:
     transfer_lag_entry_count_max: int = 1000
     """A hand-over to a node further behind is refused (DLedger maxLeadershipTransferWaitIndex)."""
     preferred_leader: NodeId = NO_NODE
-    """The node that should lead when it is healthy and caught up. NO_NODE: anyone."""
+    """The node that should lead while it is healthy and caught up. NO_NODE: any voter."""
     preferred_retry_ticks: int = 400
     """Pause between attempts to hand over to the preferred leader (10 s)."""
 
     lease_reads: bool = False
-    """Serve reads from a quorum's recent replies without a round. Trusts clocks; off by default.
+    """Whether reads are served from a quorum's recent replies without a round. Trusts clocks; off
+    by default.
 
-    The shell then owes the core each tick of a monotonic clock that also runs while the process is
-    stopped, late ones before any other input."""
+    The shell must then deliver each tick of a monotonic clock that also runs while the process is
+    stopped, late ticks before any other input."""
     clock_drift_percent_max: int | None = None
-    """How much faster one node's ticks may run than another's. Unknown: lease reads are refused."""
+    """How much faster one node's ticks may run than another's. None: lease reads are refused."""
 
     def __post_init__(self) -> None:
         if not self.group:

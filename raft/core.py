@@ -1,9 +1,9 @@
-"""The replica's state machine: messages, ticks and proposals in, `Ready` out. The public face of
-`raft`.
+"""The replica's state machine: messages, ticks and proposals in, `Ready` out. The public interface
+of `raft`.
 
 Owns the dispatch and the contract with the shell. Knows no socket, file, clock, thread or payload
-byte. The rules live beside it, one module per idea: election, leader, follower, replication,
-quorum, membership, read_index, transfer, snapshot, recovery. The shell's loop is:
+byte. The rules are in modules beside this one, one per idea: election, leader, follower,
+replication, quorum, membership, read_index, transfer, snapshot, recovery. The shell's loop is:
 
     core.step(message) or core.tick() or core.propose(...)
     while (ready := core.ready()) is not None:
@@ -63,7 +63,7 @@ _HANDLERS: dict[type, Callable[[State, Any], None]] = {
     InstallSnapshot: snapshot.handle_install,
     CampaignNow: election.handle_campaign_now,
 }
-"""Who handles a message of the current term. A vote request has its own term rule."""
+"""Handler of each message of the current term. A vote request has its own term rule."""
 
 
 def check_append(message: AppendRequest) -> None:
@@ -84,7 +84,7 @@ def check_append(message: AppendRequest) -> None:
 
 
 def _check_term(state: State, message: Message) -> None:
-    """Raise TermJumpError before anything is done with a term that is too far ahead.
+    """Raise TermJumpError for a term that is too far ahead, before anything is done with it.
 
     Deviation: the paper adopts any higher term (Raft paper, figure 2, rules for servers)."""
     if message.term > state.term and state.term_ceiling.refuses(message.term):
@@ -120,7 +120,7 @@ class RaftCore:
         An append's payload and a snapshot's state stay with the shell; it must take the Ready that
         follows before it steps the next such message. Raises PeerProtocolError, with no state
         changed, for a message of another group, from this node, to another node, or of impossible
-        content; TermJumpError, which is one, for a term that no elections explain."""
+        content; its subclass TermJumpError for a term that no number of elections explains."""
         state = self.state
         if message.group != state.group:
             raise PeerProtocolError(message.sender, f"it belongs to cluster {message.group!r}")
@@ -140,8 +140,8 @@ class RaftCore:
                 if kind is AppendRequest or kind is InstallSnapshot:
                     follower.answer_old_leader(state, message)  # type: ignore[arg-type]
                 elif kind is VoteReply and message.pre:  # type: ignore[union-attr]
-                    # A voter of a lower term grants a pre-vote without raising its term. The term
-                    # the grant is for tells whether it is about the campaign under way.
+                    # A voter of a lower term grants a pre-vote without raising its term. The
+                    # `vote_term` of the grant tells whether it is about the current campaign.
                     election.handle_vote_reply(state, message)  # type: ignore[arg-type]
                 return
             _check_term(state, message)
@@ -149,10 +149,10 @@ class RaftCore:
         _HANDLERS[kind](state, message)
 
     def follows(self, message: AppendRequest) -> bool:
-        """Return whether `step` would follow the sender of an append; change nothing.
+        """Whether `step` would follow the sender of an append; nothing changes.
 
-        Of anybody else no log is compared: a deposed leader, or a second one of the same term, may
-        hold another history than the leader that is obeyed. Raises TermJumpError as `step`."""
+        The shell compares logs with the followed leader only: a deposed leader, or a second one of
+        the same term, may hold another history. Raises TermJumpError as `step` does."""
         state = self.state
         _check_term(state, message)
         if message.term == state.term:
@@ -160,15 +160,17 @@ class RaftCore:
         return message.term > state.term
 
     def check_term(self, message: Message) -> None:
-        """Raise TermJumpError if `step` would; change nothing. For a shell that would do work, such
-        as gathering a snapshot, before it has the whole message."""
+        """Raise TermJumpError if `step` would; change nothing.
+
+        For a shell that would do work, such as gathering a snapshot, before it has the whole
+        message."""
         _check_term(self.state, message)
 
     def tick(self, *, may_campaign: bool = True) -> None:
-        """Let one tick interval pass.
+        """Advance the clock by one tick interval.
 
         A node that may not campaign, since its shell has no room for a leader's first entry, must
-        tick all the same: what it promised to a leader it heard would never end otherwise (R22)."""
+        tick all the same: otherwise its promise to the last seen leader would never end (R22)."""
         state = self.state
         state.now += 1
         if state.now >= state.term_ceiling.renew_at:
@@ -187,7 +189,7 @@ class RaftCore:
         return leader.propose(self.state, count)
 
     def check_propose(self) -> None:
-        """Raise what `propose` of one entry would raise now; change nothing."""
+        """Raise the error that `propose` of one entry would raise now; change nothing."""
         leader.check_can_append(self.state, 1)
 
     def propose_change(self, change: Change) -> tuple[Index, Term]:
@@ -200,12 +202,12 @@ class RaftCore:
     def read_index(self, read_id: int) -> None:
         """Ask for a linearizable read; the answer comes in `Ready.reads` or `Ready.reads_failed`.
 
-        `read_id` is only handed back; a round of its own is used for the proof. Raises
-        NotLeaderError or BusyError."""
+        `read_id` is only handed back; the proof uses a round of its own. Raises NotLeaderError or
+        BusyError."""
         read_index.read_index(self.state, read_id)
 
     def transfer_leadership(self, target: NodeId) -> None:
-        """Hand leadership to a voter; proposals are refused until it took over or the time is up.
+        """Hand leadership to a voter; refuse proposals until it takes over or the time is up.
 
         Raises NotLeaderError or TransferRefusedError.
         """
@@ -219,29 +221,33 @@ class RaftCore:
         recovery.accept_loss(self.state)
 
     def lose_memory(self, incarnation: int) -> None:
-        """This disk was found to be an old copy: become JOINING under a new `incarnation`, which is
-        above any that others remember of this node (raft.lives)."""
+        """Become JOINING under a new `incarnation`, since this disk was found to be an old copy.
+
+        `incarnation` is above any that other nodes remember of this node (raft.lives)."""
         follower.lose_memory(self.state, incarnation)
 
     def diverge(self, leader: NodeId) -> None:
-        """The shell found that the log of `leader` differs where the terms are the same: stand
-        aside, as for any contradiction of what is committed here (raft.rules.divergence)."""
+        """Stand aside, since the log of `leader` differs from this one where the terms are equal.
+
+        Reported by the shell; treated as any contradiction of committed entries
+        (raft.rules.divergence)."""
         divergence.diverge(self.state, leader)
 
     # Reports from the shell.
 
     def hard_state_stable(self, hard_state: HardState) -> None:
-        """`hard_state` is durable. A candidate's own vote counts from here on."""
+        """Note that `hard_state` is durable. A candidate's own vote counts from here on."""
         state = self.state
         if not state.is_hard_state_durable:
             follower.hard_state_stable(state, hard_state)
             election.own_vote_durable(state)
 
     def stable_to(self, index: Index, term: Term) -> None:
-        """Entries up to (index, term) are durable. Ignored if the log holds another term there.
+        """Note that entries up to (index, term) are durable.
 
-        A shell that truncated from `lo` since it began that sync must report at most `lo - 1`: the
-        same (index, term) may have been written a second time and not be synced (R16).
+        Ignored if the log holds another term there. A shell that truncated from `lo` since it
+        began that sync must report at most `lo - 1`: the same (index, term) may have been written
+        a second time and not be synced (R16).
         """
         state = self.state
         if index <= state.synced and state.snapshot_gate == NO_INDEX:
@@ -256,14 +262,16 @@ class RaftCore:
                 leader.maybe_commit(state)
 
     def applied_to(self, index: Index) -> None:
-        """Entries up to `index` are applied."""
+        """Note that entries up to `index` are applied."""
         state = self.state
         assert index >= state.applied, f"applied would go back from {state.applied} to {index}"
         assert index <= state.handed, f"applied {index}, handed out through {state.handed}"
         state.applied = index
 
     def snapshot_durable(self, meta: SnapshotMeta) -> None:
-        """A local snapshot is on disk, synced, renamed, directory synced. Never goes back."""
+        """Note that a local snapshot is on disk: synced, renamed, directory synced.
+
+        An older snapshot than the known one changes nothing."""
         snapshot.snapshot_durable(self.state, meta)
 
     def snapshot_meta_at(self, index: Index) -> SnapshotMeta:
@@ -272,29 +280,31 @@ class RaftCore:
         return snapshot.meta_at(self.state, index)
 
     def compactable_to(self) -> Index:
-        """Return up to which index the log may be cut: a durable snapshot covers it, no follower
-        that is close enough needs it. base_index when nothing may be cut."""
+        """Return the index through which the log may be cut, or base_index if it may not.
+
+        A durable snapshot covers the log up to there, and no follower that is close enough needs
+        it."""
         return snapshot.compactable_to(self.state)
 
     def compact_to(self, index: Index) -> None:
-        """The shell cuts the log through `index`. Raises CompactionRefusedError."""
+        """Cut the log through `index`, as the shell does. Raises CompactionRefusedError."""
         snapshot.compact_to(self.state, index)
         self.state.assert_sane()
 
     def report_unreachable(self, node: NodeId) -> None:
-        """The link to `node` broke: what was in flight may be lost."""
+        """Probe `node` again, since its link broke: messages in flight may be lost."""
         progress = self.state.progress.get(node)
         if progress is not None and progress.state is not ProgressState.PROBE:
             progress.become_probe()
 
     def report_snapshot_failed(self, node: NodeId) -> None:
-        """The snapshot being sent to `node` did not get there."""
+        """Probe `node` again, since the snapshot being sent to it did not arrive."""
         progress = self.state.progress.get(node)
         if progress is not None and progress.state is ProgressState.SNAPSHOT:
             progress.become_probe()
 
     def report_snapshot_moved(self, node: NodeId) -> None:
-        """More of the snapshot being sent to `node` has left: it is not given up for now."""
+        """Extend the deadline of the snapshot being sent to `node`: more of it was sent."""
         state = self.state
         progress = state.progress.get(node)
         if progress is not None and progress.state is ProgressState.SNAPSHOT:
@@ -303,7 +313,7 @@ class RaftCore:
     # Output.
 
     def has_ready(self) -> bool:
-        """Return whether `ready()` would return work."""
+        """Whether `ready()` would return work."""
         state = self.state
         return (
             state.is_dirty
@@ -316,7 +326,7 @@ class RaftCore:
         )
 
     def has_own_entries(self) -> bool:
-        """Return whether a no-op or configuration entry waits to be written by the shell."""
+        """Whether a no-op or configuration entry waits to be written by the shell."""
         return bool(self.state.own_entries)
 
     def ready(self) -> Ready | None:
@@ -350,22 +360,23 @@ class RaftCore:
         return ready
 
     def advance(self) -> None:
-        """The last Ready was done, except for the sync: its writes can be read back and sent."""
+        """Note that the last Ready was done, except for the sync: its writes can be read and
+        sent."""
         state = self.state
         if state.role is Role.LEADER and state.written < state.log.last_index:
             leader.written(state)
 
     def stats(self) -> RaftStats:
-        """Return an immutable picture of this replica."""
+        """Return the immutable status of this replica."""
         return stats_of(self.state)
 
     # Internals of `ready`.
 
     def _handout_hi(self) -> Index:
-        """Return the end of what may be applied: committed, durable here, and within the window.
+        """Return the end of the range to apply: committed, durable here, and within the window.
 
-        Not beyond the synced index, so that no state that is saved can be ahead of the durable log
-        (R45).
+        Entries beyond the synced index are not handed out, so that no saved state can be ahead of
+        the durable log (R45).
         """
         state = self.state
         last = state.commit if state.commit < state.synced else state.synced

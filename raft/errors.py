@@ -1,7 +1,7 @@
 """Typed errors of the consensus layer. Each says what is known about the caller's request.
 
-Only a refused call raises; losing leadership later is reported through the waiter, never by
-raising. All of them pickle: the positional values go to `super().__init__`, the text is built in
+Only a refused call raises; a later loss of leadership is reported through the waiter, never by
+raising. All errors pickle: the positional values go to `super().__init__`, the text is built in
 `__str__`."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from raft.messages import Index, NodeId, Term
 
 
 class Outcome(Enum):
-    """What became of a request, as far as the one who answers can know."""
+    """Effect of a request, as far as the answering node can know it."""
 
     NOT_APPLIED = "not_applied"
     APPLIED = "applied"
@@ -110,8 +110,8 @@ class RecoveryRefusedError(RaftError):
 
 
 class PeerProtocolError(RaftError):
-    """A message that no correct peer of this cluster sends. Drop the connection; no state
-    changed."""
+    """A peer sent a message that no correct peer of this cluster sends. Drop the connection; no
+    state changed."""
 
     code = "raft.peer_protocol"
 
@@ -124,8 +124,8 @@ class PeerProtocolError(RaftError):
 
 
 class TermJumpError(PeerProtocolError):
-    """A message with a term that no elections explain. Refused before it was adopted; drop the
-    connection."""
+    """A message has a term that no number of elections explains. Refused before it was adopted;
+    drop the connection."""
 
     code = "raft.term_jump"
 
@@ -139,10 +139,10 @@ class TermJumpError(PeerProtocolError):
 
 
 class ForeignChainError(PeerProtocolError):
-    """Entries that do not follow the ones before them here, although their terms say so.
+    """Entries do not follow the ones before them here, although their terms say so.
 
-    Either bytes were changed on the way, or the two logs differ where they must not: then the very
-    same is found again."""
+    Either bytes were changed on the way, or the two logs differ where they must not: then a
+    repeated append finds the same difference."""
 
     code = "raft.foreign_chain"
 
@@ -153,10 +153,10 @@ class ForeignChainError(PeerProtocolError):
 
 
 class HardStateNotSavedError(RaftError):
-    """The log could not store term and vote and still holds the old ones; nothing may be promised.
+    """The log could not store term and vote and still holds the old ones; no promise may be made.
 
-    Raised by implementations of `raft.pump.replica.Log`. A *sync* that fails is another matter:
-    what the disk holds is then unknown and the process must end.
+    Raised by implementations of `raft.pump.replica.Log`. A *sync* that fails is another matter: the
+    content of the disk is then unknown and the process must end.
     """
 
     code, retryable = "raft.hard_state_not_saved", True

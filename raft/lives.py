@@ -1,22 +1,23 @@
-"""Lives of nodes: how a node that came back on an old copy of its own disk is found out.
+"""Lives of nodes: detection of a node that came back on an old copy of its own disk.
 
 Owns what a node tells of itself, what the others remember of it, and the comparison of the two;
 must not know files, frames or time. A copy (an earlier backup, a snapshot of a virtual machine)
-starts like any disk, so nothing on it says that it is old: only what others know of the node can.
+starts like any disk and holds no sign of its age: only other nodes' memory of the node can show it.
 
-A node raises its life with every start and draws a random nonce for it. So a copy of an earlier
-life starts a life that is over, or one of the number of the newest with another nonce; when it is
-started more often, the lives that it remembers are not those in which it was seen. A copy of the
-newest life itself starts the next one, like a node that crashed. So the others also remember
-what the node had durably promised: the newest term it was seen in, how far it had acked in which
-term, and how much of that is committed. Terms and votes are durable before they are told and acks
-after a sync, so a node whose disk began with less has lost memory. Within its term an acked prefix
-is never cut, and a committed one in no term; a later term may cut what was merely acked.
+A node raises the number of its life with every start and draws a random nonce for it. So a copy of
+an earlier life starts a life that is over, or one with the number of the newest and another nonce;
+when the copy was started more often, the lives that it remembers are not those in which the node
+was seen. A copy of the newest life itself starts the next one, like a node that crashed. So the
+others also remember the node's durable promises: the newest term it was seen in, how far it had
+acked in which term, and how much of that is committed. Terms and votes are durable before they are
+told and acks after a sync, so a node whose disk began with less has lost memory. Within its term an
+acked prefix is never cut, and a committed one in no term; a later term may cut entries that were
+merely acked.
 
-Loss of memory that a node knows of is another matter (raft.rules.recovery): it raises the
-incarnation, and what was acked before is not expected any more. A node that was told it is an old
-copy becomes JOINING under a new incarnation, which it tells as `joined`: higher than what somebody
-remembers, that ends the case.
+A loss of memory that the node itself notices is another matter (raft.rules.recovery): the node raises its
+incarnation, and its earlier acks are not expected any more. A node that was told it is an old copy
+becomes JOINING under a new incarnation, which it tells as `joined`: higher than the remembered
+one, this ends the case.
 """
 
 from __future__ import annotations
@@ -30,58 +31,58 @@ from raft.state.state import State
 from raft.transitions import Role
 
 PAST_MAX = 64
-"""Lives whose nonces a node remembers. One that was not seen for longer is judged by the number of
-its life."""
+"""Lives whose nonces a node remembers. A node not seen for longer is judged by the number of its
+life."""
 
 NO_LIFE = 0
-"""The life of a node that tells none: of an older version, or not yet part of a cluster."""
+"""Life of a node that tells none: of an older version, or not yet part of a cluster."""
 
 
 class Told(NamedTuple):
-    """What a node says of its own disk. All of it is durable there."""
+    """Statement of a node on its own disk. All of it is durable there."""
 
     life: int
-    """Starts of this disk, this one included."""
+    """Number of starts of this disk, this one included."""
     nonce: int
-    """Drawn at the start."""
+    """Random number drawn at the start."""
     start_term: Term
     start_last_index: Index
-    """Of the log at the start."""
+    """Last index of the log at the start."""
     term: Term
     last_index: Index
-    """Now; may be less than at the start after another leader's term began."""
+    """Last index now; may be less than at the start after another leader's term began."""
     standing: Standing
     incarnation: int
     joined: int
-    """The incarnation in which it last began as a node without memory; 0: never."""
+    """Incarnation in which the node last began without memory; 0: never."""
     past: tuple[int, ...] = ()
-    """Nonces of the lives before, the newest first; at most PAST_MAX."""
+    """Nonces of the earlier lives, the newest first; at most PAST_MAX."""
 
 
 class Known(NamedTuple):
-    """What others remember of a node."""
+    """Memory that other nodes have of a node."""
 
     life: int = NO_LIFE
     nonce: int = 0
     incarnation: int = 0
     term: Term = NO_TERM
-    """The newest that it was seen in."""
+    """Newest term that the node was seen in."""
     acked_term: Term = NO_TERM
     acked: Index = NO_INDEX
-    """The last entry that it acked as durable in that term."""
+    """Last entry that the node acked as durable in `acked_term`."""
     committed: Index = NO_INDEX
-    """The last of those that are committed."""
+    """Last of the acked entries that is committed."""
 
 
 UNKNOWN = Known()
 
 
 def memory_lost(known: Known, told: Told) -> str:
-    """Return in what a node's disk is older than what is remembered of it; empty if in nothing."""
+    """Return in what respect a node's disk is older than the memory of it; empty if in none."""
     if told.life == NO_LIFE or told.joined > known.incarnation:
         return ""
     if told.nonce == known.nonce:
-        # Not a copy of its disk; but the memory of a whole machine can be put back as well.
+        # Not a copy of its disk; but the memory of a whole machine can be restored as well.
         term, last = told.term, told.last_index
     elif told.life < known.life:
         return f"it began life {told.life}, and was seen in life {known.life}"
@@ -96,7 +97,7 @@ def memory_lost(known: Known, told: Told) -> str:
     if term < known.term:
         return f"its term was {term}, and it had been in {known.term}"
     if told.incarnation > known.incarnation:
-        return ""  # It said itself that acked entries may be missing.
+        return ""  # The node itself told that acked entries may be missing.
     if last < known.committed:
         return f"its log ended at {last}, and it had acked {known.committed}, which is committed"
     if term == known.acked_term and last < known.acked:
@@ -105,15 +106,15 @@ def memory_lost(known: Known, told: Told) -> str:
 
 
 def _has_lived(told: Told, known: Known) -> bool:
-    """Return whether the life in which a node was seen is one of those it had, if it still knows.
+    """Whether the life in which a node was seen is one of its own, as far as it still knows.
 
-    A copy that was started often enough has a number above all that was seen."""
+    A copy that was started often enough has a number above all seen ones."""
     back = told.life - known.life - 1
     return known.life == NO_LIFE or back >= len(told.past) or told.past[back] == known.nonce
 
 
 def learned(known: Known, told: Told) -> Known:
-    """Return what to remember of a node that was believed."""
+    """Return the memory of a node after it told `told` and was believed."""
     if told.life == NO_LIFE:
         return known
     if told.joined > known.incarnation:
@@ -129,16 +130,16 @@ def learned(known: Known, told: Told) -> Known:
 
 
 def lowered(known: Known, term: Term) -> Known:
-    """Return what to remember of a node whose group went down to `term` as a whole, while stopped.
+    """Return the memory of a node whose whole group was lowered to `term` while stopped.
 
-    A log holds nothing of that term or a later one, so what was acked in one is no mark."""
+    A log then holds no entry of that term or a later one, so an ack in such a term is no mark."""
     if known.acked_term >= term:
         known = known._replace(acked_term=NO_TERM, acked=NO_INDEX)
     return known._replace(term=min(known.term, term))
 
 
 def merged(known: Known, other: Known) -> Known:
-    """Return what two memories of one node say together. Of an older incarnation nothing counts."""
+    """Return the union of two memories of one node. One of an older incarnation is ignored."""
     if (known.incarnation, known.life) < (other.incarnation, other.life):
         known, other = other, known
     if other.incarnation < known.incarnation:
@@ -153,7 +154,7 @@ def merged(known: Known, other: Known) -> Known:
 
 
 class Lives:
-    """What one node remembers of the others. Not thread-safe."""
+    """Memory that one node has of the others. Not thread-safe."""
 
     def __init__(self, known: Mapping[NodeId, Known] | None = None) -> None:
         self._known: dict[NodeId, Known] = dict(known or {})
@@ -161,22 +162,22 @@ class Lives:
 
     @property
     def known(self) -> Mapping[NodeId, Known]:
-        """By node; for the disk and for others."""
+        """Memory by node; for the disk and for other nodes."""
         return self._known
 
     @property
     def told(self) -> Mapping[NodeId, Told]:
-        """What each said last, of those that were believed since the start."""
+        """Last statement of each node, of those believed since the start."""
         return self._told
 
     def of(self, node: NodeId) -> Known:
-        """Return what is remembered of a node; UNKNOWN if nothing is."""
+        """Return the memory of a node; UNKNOWN if there is none."""
         return self._known.get(node, UNKNOWN)
 
     def judge(self, node: NodeId, told: Told, *, asked: Known | None = None) -> str:
-        """Return in what the node lacks memory, or believe it and return nothing.
+        """Return in what respect the node lacks memory, or believe it and return an empty text.
 
-        `asked`: what was remembered when it was asked, if acks may have come since then."""
+        `asked`: the memory at the time of the question, if acks may have come since then."""
         known = self.of(node)
         is_of_now = told.nonce == known.nonce or known.life == NO_LIFE
         was = asked if asked is not None and is_of_now else known
@@ -187,36 +188,37 @@ class Lives:
         return lost
 
     def hear(self, node: NodeId, other: Known) -> str:
-        """Take over what another node remembers of `node`.
+        """Take over another node's memory of `node`.
 
-        Returns in what that node lacks memory, if what it said here was believed and does not fit.
-        It may also have started again since: let it say how it is."""
+        Return in what respect `node` lacks memory, if its statement was believed here and does not
+        fit; empty if it fits. The node may also have started again since: ask it for a new
+        statement."""
         known, told = self.of(node), self._told.get(node)
         if told is not None and other.nonce != told.nonce:
             lost = memory_lost(other, told)
             if lost:
                 del self._told[node]
-                # Not both together: this node's memory of it may be that of the copy.
+                # The two memories are not merged: this node's memory of it may be of the copy.
                 self._known[node] = other
                 return lost
         self._known[node] = merged(known, other)
         return ""
 
     def note(self, node: NodeId, found: Known) -> None:
-        """Take over what was seen of a node's promises; its life is not in it.
+        """Take over observed promises of a node; its life is not in them.
 
-        Of an incarnation that the node has not told, nothing is believed."""
+        Ignored for an incarnation that the node has not told."""
         known = self.of(node)
         if known.life == NO_LIFE or found.incarnation == known.incarnation:
             self._known[node] = merged(known, found)
 
     def note_term(self, node: NodeId, term: Term) -> None:
-        """A node was seen in a term."""
+        """Note that a node was seen in a term."""
         known = self.of(node)
         self._known[node] = known._replace(term=max(known.term, term))
 
     def look(self, state: State) -> None:
-        """Take over what the own replica has learned since the last look."""
+        """Take over everything the own replica has learned since the last call."""
         for node, found in _seen(state):
             self.note(node, found)
         for node, term in state.terms_seen.items():
@@ -224,13 +226,13 @@ class Lives:
         state.terms_seen.clear()
 
     def forget(self, node: NodeId) -> None:
-        """The number belongs to nobody any more."""
+        """Forget a node whose number is no longer in use."""
         self._known.pop(node, None)
         self._told.pop(node, None)
 
 
 def _seen(state: State) -> Iterator[tuple[NodeId, Known]]:
-    """Yield how far others acked to this replica, if it leads. Not for the hot path."""
+    """Yield how far the followers acked to this replica, if it leads. Not for the hot path."""
     if state.role is not Role.LEADER:
         return
     for node, progress in state.progress.items():

@@ -1,11 +1,10 @@
-"""What replicas say to each other: six message kinds, as named tuples.
+"""Messages between replicas: six kinds, as named tuples.
 
 Owns the vocabulary of the wire; knows neither encoding nor transport. A heartbeat is an append with
 an empty range, so there is one consistency check and one place that moves the commit index
 (fault-matrix R12). Messages never carry payload: an append names an index range and the term runs
 that cover it, and the shell adds the bytes. Named tuples because they cost 0.3 us to build against
-0.6 us for a frozen dataclass, they compare by value, and a change of a field after sending is
-impossible.
+0.6 us for a frozen dataclass, compare by value, and cannot be changed after sending.
 
 Every message starts with the same four fields: `group` (cluster identity), `sender`, `to` and
 `term`. `term` is always the sender's real current term, also in a pre-vote, so "a higher term wins"
@@ -32,22 +31,22 @@ TermRun: TypeAlias = tuple[Index, Term]
 
 
 class Standing(IntEnum):
-    """How far the others may trust what this node remembers. Persisted with term and vote."""
+    """Degree to which other nodes may trust this node's memory. Persisted with term and vote."""
 
     FULL = 0
-    """Everything this node ever promised is still on its disk."""
+    """All promises this node ever made are still on its disk."""
 
     RECOVERING = 1
     """The machine lost power with unsynced entries: acks given before may be broken (design
     4.5)."""
 
     JOINING = 2
-    """The disk started empty, or with an old copy of what it held. Only a learner may leave this
-    standing; a voter here is an amnesiac."""
+    """The disk started empty, or with an old copy of itself. Only a learner may leave this
+    standing; a voter in it has forgotten its promises."""
 
     DIVERGED = 3
-    """A leader's log contradicts what is committed here. The node keeps its log as evidence, and
-    takes part in nothing, for good: a person has to decide which history to go on with."""
+    """A leader's log contradicts entries committed here. The node keeps its log as evidence, and
+    takes part in nothing, permanently: a person has to decide which history to go on with."""
 
 
 class Refusal(IntEnum):
@@ -61,11 +60,11 @@ class Refusal(IntEnum):
     NO_STANDING = 5
     NO_MATCH = 6
     HISTORY_CONFLICT = 7
-    """The candidate's log contradicts what is committed here."""
+    """The candidate's log contradicts entries committed here."""
 
 
 class Configuration(NamedTuple):
-    """Who takes part. Both tuples are sorted, disjoint and free of duplicates."""
+    """Members of the cluster. Both tuples are sorted, disjoint and free of duplicates."""
 
     voters: tuple[NodeId, ...]
     learners: tuple[NodeId, ...] = ()
@@ -74,20 +73,20 @@ class Configuration(NamedTuple):
 class ConfigurationAt(NamedTuple):
     """A configuration and the index of the entry that brought it (NO_INDEX: given at bootstrap)."""
 
-    index: Index  # type: ignore[assignment]  # Hides tuple.index, which nobody needs here.
+    index: Index  # type: ignore[assignment]  # Hides tuple.index, which is not needed here.
     configuration: Configuration
 
 
 class SnapshotMeta(NamedTuple):
-    """What a snapshot stands for: the state after applying every entry up to `index`, inclusive."""
+    """Description of a snapshot: the state after applying all entries through `index`."""
 
-    index: Index  # type: ignore[assignment]  # Hides tuple.index, which nobody needs here.
+    index: Index  # type: ignore[assignment]  # Hides tuple.index, which is not needed here.
     term: Term
     configuration_at: ConfigurationAt
 
 
 class VoteRequest(NamedTuple):
-    """Ask for a vote, or with `pre` ask whether a vote would be given."""
+    """Request for a vote, or with `pre` the question whether a vote would be given."""
 
     group: str
     sender: NodeId
@@ -99,7 +98,8 @@ class VoteRequest(NamedTuple):
     last_term: Term
     pre: bool
     transfer: bool
-    """The sitting leader asked for this election, so having heard it is no reason to refuse."""
+    """The current leader asked for this election, so a recent message of it is no reason to
+    refuse."""
     recovery: bool
     """Election among nodes that all lost power: needs a grant from every voter (design 4.5)."""
 
@@ -119,8 +119,8 @@ class VoteReply(NamedTuple):
 
 
 class AppendRequest(NamedTuple):
-    """Entries `[prev_index + 1, hi)` follow the entry (prev_index, prev_term). Empty: a
-    heartbeat."""
+    """Entries `[prev_index + 1, hi)`, which follow the entry (prev_index, prev_term). An empty
+    range is a heartbeat."""
 
     group: str
     sender: NodeId
@@ -133,17 +133,17 @@ class AppendRequest(NamedTuple):
     """Term runs that cover exactly `[prev_index + 1, hi)`; empty if and only if the range is."""
     commit: Index
     round: Round
-    """The newest confirmation round begun by the leader when it sent this; echoed in the reply."""
+    """The newest confirmation round of the leader when it sent this; echoed in the reply."""
     configurations: tuple[ConfigurationAt, ...]
     """The configuration entries inside the range: the core sees no payload but must see these."""
     admitted: int
     """Incarnation of the receiver that the leader found caught up; 0 for none. Ends recovery."""
     prev_chain: int | None = None
-    """What the leader's log holds through `prev_index`, as one number; None: not said. For the
+    """Content of the leader's log through `prev_index`, as one number; None: not given. For the
     pump, which adds it to heartbeats and compares it."""
 
     def without_entries(self) -> AppendRequest:
-        """Return the heartbeat that checks nothing but the empty prefix, which always holds."""
+        """Return a heartbeat that checks only the empty prefix, which always holds."""
         return self._replace(
             prev_index=NO_INDEX,
             prev_term=NO_TERM,
@@ -162,11 +162,11 @@ class AppendReply(NamedTuple):
     to: NodeId
     term: Term
     match: Index
-    """Every entry up to here equals the leader's and is durable here. NO_INDEX claims nothing."""
+    """Every entry up to here equals the leader's and is durable here. NO_INDEX: no claim."""
     refusal: Refusal
     """NONE, OLD_TERM or NO_MATCH."""
     refused_prev: Index
-    """With NO_MATCH: the prev_index refused, so that the leader can tell a stale refusal."""
+    """With NO_MATCH: the refused prev_index, by which the leader recognises a stale refusal."""
     hint_last: Index
     """With NO_MATCH: the last index below or at refused_prev that the sender has."""
     hint_runs: tuple[TermRun, ...]
@@ -177,7 +177,8 @@ class AppendReply(NamedTuple):
 
 
 class InstallSnapshot(NamedTuple):
-    """The follower needs what the log no longer has. The shell streams the state itself.
+    """Order to replace a follower's log by a snapshot, since the leader's log no longer has the
+    needed entries. The shell streams the state itself.
 
     The receiving shell hands this to the core only once the whole state has arrived and was
     verified."""
@@ -191,7 +192,7 @@ class InstallSnapshot(NamedTuple):
 
 
 class CampaignNow(NamedTuple):
-    """The leader hands over: start an election at once, without pre-vote."""
+    """Order to campaign at once, without pre-vote: the leader hands over."""
 
     group: str
     sender: NodeId

@@ -1,7 +1,7 @@
 """Majority arithmetic: pure functions over small lists, checked against brute force in the tests.
 
-Knows nothing of roles or messages. Clusters have at most a handful of voters, so sorting wins over
-anything clever.
+Knows nothing of roles or messages. Clusters have at most a handful of voters, so sorting is the
+simplest sufficient method.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class VoteResult(IntEnum):
 
 
 def quorum_size(count: int) -> int:
-    """Return the smallest number of `count` voters any two sets of which share a member."""
+    """Return the smallest size at which any two sets of `count` voters share a member."""
     assert count > 0, "an empty configuration has no quorum"
     return count // 2 + 1
 

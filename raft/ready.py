@@ -1,8 +1,7 @@
-"""What the core hands to its shell and what it is started from: the types of the seam.
+"""The interface between core and shell: the core's output and its initial state.
 
-The order of the fields of `Ready` is the order of the work. That nothing is promised before it is
-durable is visible in the type: `send_now` promises nothing about this node's disk,
-`send_after_sync` does."""
+The order of the fields of `Ready` is the order of the work. The type shows that no promise is made
+before it is durable: `send_now` promises nothing about this node's disk, `send_after_sync` does."""
 
 from __future__ import annotations
 
@@ -35,7 +34,7 @@ class EntryKind(IntEnum):
 
 
 class HardState(NamedTuple):
-    """What must be durable before any message that reveals it leaves. Changes at elections only.
+    """State to make durable before any message that reveals it leaves. Changes at elections only.
 
     The commit index is not part of it: it may restart low (Raft thesis 3.8), and saving it would
     make every commit a meta write."""
@@ -49,7 +48,7 @@ class HardState(NamedTuple):
 
 
 class InitialState(NamedTuple):
-    """What a restarted node found on its disk. Default values: an empty disk of a new cluster."""
+    """State a restarted node found on its disk. Default values: an empty disk of a new cluster."""
 
     hard_state: HardState = HardState()
     base_index: Index = NO_INDEX
@@ -81,18 +80,19 @@ def joining_state(*, incarnation: int = 1) -> InitialState:
 
     If a disk under this identity may be replaced more than once, `incarnation` must be higher than
     any used for it before (a wall clock will do): a leader takes two empty disks of one number for
-    one, and believes the second to hold what the first has acked.
+    the same disk, and believes the second to hold the entries that the first has acked.
 
-    It never votes or counts until a leader that knows it as a learner has brought it up to date, so
-    a wiped voter that comes back under its old identity cannot vote twice (fault-matrix R29)."""
+    The node never votes or counts until a leader that knows it as a learner has brought it up to
+    date, so a wiped voter that comes back under its old identity cannot vote twice (fault-matrix
+    R29)."""
     return InitialState(hard_state=HardState(standing=Standing.JOINING, incarnation=incarnation))
 
 
 def recovering_state(found: InitialState) -> InitialState:
-    """Return `found` marked as memory lost: call when unsynced writes may be gone (design 4.5).
+    """Return `found` marked as memory lost, for a node whose unsynced writes may be gone.
 
-    The caller persists the new hard state before the core says anything; a restart of the process
-    within the same boot then still finds the node recovering.
+    The caller persists the new hard state before the core sends anything; a restart of the process
+    within the same boot then still finds the node recovering (design 4.5).
     """
     old = found.hard_state
     is_out = old.standing in (Standing.JOINING, Standing.DIVERGED)
@@ -102,23 +102,23 @@ def recovering_state(found: InitialState) -> InitialState:
 
 
 class OwnEntry(NamedTuple):
-    """An entry the core itself put into the log; the shell writes its body."""
+    """An entry that the core itself put into the log; the shell writes its body."""
 
-    index: Index  # type: ignore[assignment]  # Hides tuple.index, which nobody needs here.
+    index: Index  # type: ignore[assignment]  # Hides tuple.index, which is not needed here.
     term: Term
     kind: EntryKind
     configuration: Configuration | None
 
 
 class ReadConfirmed(NamedTuple):
-    """Read `read_id` may be served once everything up to `index` is applied."""
+    """Permission to serve read `read_id` once everything up to `index` is applied."""
 
     read_id: int
-    index: Index  # type: ignore[assignment]  # Hides tuple.index, which nobody needs here.
+    index: Index  # type: ignore[assignment]  # Hides tuple.index, which is not needed here.
 
 
 class RoleChange(NamedTuple):
-    """This node's role, term or known leader changed. For metrics, redirects and waiters."""
+    """Change of this node's role, term or known leader. For metrics, redirects and waiters."""
 
     role: Role
     term: Term
@@ -127,19 +127,19 @@ class RoleChange(NamedTuple):
 
 
 class EntryPositions(Protocol):
-    """The one question the core asks of the stored log: how many bytes lie between two indexes."""
+    """The core's one question to the stored log: how many bytes lie between two indexes."""
 
     def position_of(self, index: Index, /) -> int:
         """Return the position at which entry `index` starts; for last index + 1 the end of the log.
 
-        Only asked by a leader, for indexes in (base_index, last_written + 1]. Must not block: it is
-        called a few times per message sent. Grows with the index.
+        Called only on a leader, for indexes in (base_index, last_written + 1]. Must not block: the
+        core calls it a few times per message sent. Grows with the index.
         """
         ...
 
 
 class Ready:
-    """Work the shell owes the core. Taken once, done in the order of the fields, then
+    """Work of the shell for the core. Taken once, done in the order of the fields, then
     `advance()`."""
 
     __slots__ = (
@@ -161,14 +161,14 @@ class Ready:
 
     def __init__(self) -> None:
         self.hard_state: HardState | None = None
-        """Store it before all else. None: unchanged since the last Ready."""
+        """Hard state to store before all else. None: unchanged since the last Ready."""
 
         self.snapshot: SnapshotMeta | None = None
-        """Replace state machine and whole log by the snapshot that came with the message just
-        stepped, atomically: temporary name, sync, rename, sync of the directory."""
+        """Snapshot, received with the message just stepped, that replaces state machine and whole
+        log, atomically: temporary name, sync, rename, sync of the directory."""
 
         self.truncate_from: Index = NO_INDEX
-        """Drop this entry and all after it. NO_INDEX: nothing to drop."""
+        """First entry to drop, with all after it. NO_INDEX: nothing to drop."""
 
         self.write_lo: Index = NO_INDEX
         self.write_hi: Index = NO_INDEX
@@ -180,11 +180,11 @@ class Ready:
         shell writes it when `propose` returns."""
 
         self.send_now: list[Message] = []
-        """May leave at once: promises nothing about this node's disk."""
+        """Messages to send at once: they promise nothing about this node's disk."""
 
         self.send_after_sync: list[Message] = []
         """Votes, requests for votes and append acks: wait until all of the above is durable. Then
-        drop what is no longer of the core's term and send the rest."""
+        drop messages that are no longer of the core's term and send the rest."""
 
         self.commit_lo: Index = NO_INDEX
         self.commit_hi: Index = NO_INDEX
@@ -192,11 +192,12 @@ class Ready:
 
         self.reads: list[ReadConfirmed] = []
         self.reads_failed: list[int] = []
-        """Reads that this node can no longer confirm: it lost leadership. Nothing was read."""
+        """Reads that this node can no longer confirm, since it lost leadership. Nothing was
+        read."""
 
         self.role_changes: list[RoleChange] = []
 
         self.loss_from: Index = NO_INDEX
-        """Acked records at or above this index may be gone: a recovery election or an operator
-        accepted it (design 4.5). What was reported as not applied there may be back, since that
-        rested on records that are gone. NO_INDEX: nothing to report."""
+        """First index at which acked records may be gone: a recovery election or an operator
+        accepted the loss (design 4.5). A record reported as not applied there may be back, since
+        that report rested on records that are gone. NO_INDEX: nothing to report."""

@@ -1,4 +1,4 @@
-"""An immutable picture of one replica for metrics, health checks and the command line."""
+"""Immutable status of one replica for metrics, health checks and the command line."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class RaftStats(NamedTuple):
 
 
 def stats_of(state: State) -> RaftStats:
-    """Return the picture. Costs a few microseconds; not for the hot path."""
+    """Return the status of a replica. Costs a few microseconds; not for the hot path."""
     position_of = state.positions.position_of
     rows = []
     for progress in state.progress.values():

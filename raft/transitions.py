@@ -1,4 +1,4 @@
-"""Which role may follow which, and why: the table the core obeys and the diagram is drawn from.
+"""Permitted changes of role and their reasons: a table for the core and for the diagram.
 
 Only data may live here. `state.set_role` asserts that each change it makes is in the table, so the
 diagram in ARCHITECTURE.md (`python -m raft.transitions`) cannot show less than the core does.
@@ -10,7 +10,7 @@ from enum import IntEnum
 
 
 class Role(IntEnum):
-    """What a replica is doing. Learner and recovering are not roles: such a node is a follower."""
+    """Activity of a replica. Learner and recovering are not roles: such a node is a follower."""
 
     FOLLOWER = 0
     PRE_CANDIDATE = 1
@@ -52,7 +52,7 @@ TRANSITIONS: dict[tuple[Role, Role], tuple[str, ...]] = {
 
 
 def mermaid() -> str:
-    """Return the table as a mermaid state diagram, one edge per pair, reasons joined."""
+    """Return the table as a mermaid state diagram, one edge per pair with its reasons."""
     lines = ["stateDiagram-v2", "    [*] --> follower"]
     for (old, new), reasons in TRANSITIONS.items():
         lines.append(f"    {old.name.lower()} --> {new.name.lower()}: {', '.join(reasons)}")

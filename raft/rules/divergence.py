@@ -1,10 +1,10 @@
-"""Histories that contradict each other: what a node does that has more committed than its leader.
+"""Histories that contradict each other: a node has more committed than its leader.
 
-Owns how such a contradiction is seen and what follows. A leader holds everything that is committed
-(Raft paper 5.4.3), so a correct cluster never comes here: it takes voters that forgot what they had
-promised and that nobody could tell of it, such as an old copy of a disk beside a node that was
-down. Then two histories were acked, and no rule can choose between them. So nothing that is
-committed is cut or overwritten: the node keeps its log, stands aside for good, and says so by name.
+Owns how such a contradiction is detected and what follows. A leader holds everything that is
+committed (Raft paper 5.4.3), so this happens only if voters forgot their promises and no node could
+detect it, as with an old copy of a disk beside a node that was down. Then two histories were acked,
+and no rule can choose between them. Therefore committed entries are never cut or overwritten: the
+node keeps its log, stands aside permanently, and reports the nodes that contradict it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from raft.state.state import State
 def conflict_of(state: State, message: AppendRequest) -> Index:
     """Return the first entry committed here that differs in the leader's log; NO_INDEX for none.
 
-    Terms are compared where both are known; a leader that agrees costs a few comparisons."""
+    Compares terms where both are known; a leader that agrees costs a few comparisons."""
     log, prev_index = state.log, message.prev_index
     if prev_index >= state.commit:
         if prev_index > state.commit or log.term_of(prev_index) == message.prev_term:
@@ -43,25 +43,25 @@ def conflict_of(state: State, message: AppendRequest) -> Index:
 
 
 def snapshot_conflicts(state: State, meta: SnapshotMeta) -> bool:
-    """Return whether a snapshot stands for another entry than the one committed here."""
+    """Whether a snapshot stands for another entry than the one committed here."""
     known = state.log.term_of(meta.index)
     return meta.index <= state.commit and known not in (UNKNOWN_TERM, meta.term)
 
 
 def diverge(state: State, leader: NodeId) -> None:
-    """Stand aside for good: `leader` contradicts what is committed here."""
+    """Stand aside permanently: `leader` contradicts entries committed here."""
     state.divergent_peers.add(leader)
     if state.standing is Standing.DIVERGED:
         return
     state.standing = Standing.DIVERGED
-    # What was acked to that leader before it was seen to contradict counts no more.
+    # Acks sent to that leader before the contradiction was detected count no more.
     state.incarnation += 1
     state.touch_hard_state()
     state.note_role("history conflict")
 
 
 def contradicts(state: State, message: VoteRequest) -> bool:
-    """Return whether a candidate whose log is newer by its term lacks what is committed here.
+    """Whether a candidate whose log is newer by its term lacks entries committed here.
 
     A log with an entry of a newer term holds everything that was committed before that term."""
     return not message.recovery and message.last_index < state.commit

@@ -1,9 +1,9 @@
 """Elections: time-out, pre-vote, vote, and the rules for granting either.
 
-Owns who may become leader. A pre-vote asks without changing any term, so a node that was cut off
-cannot disturb (Raft thesis 9.6); a node that heard a leader lately helps nobody (4.2.3). A
-candidate counts its own vote when it is durable, like anyone else's, so a single node follows the
-same path as five."""
+Owns the decision which node may become leader. A pre-vote asks without changing any term, so a node
+that was cut off cannot disturb (Raft thesis 9.6); a node with a recent message of a leader grants
+nothing (4.2.3). A candidate counts its own vote once it is durable, like any other, so a single
+node follows the same path as five."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from raft.transitions import Role
 
 
 def tick(state: State) -> None:
-    """One tick of a node that does not lead."""
+    """Process one tick of a node that does not lead."""
     if state.now - state.timer_start < state.timeout_ticks:
         return
     state.draw_timeout()
@@ -30,10 +30,11 @@ def tick(state: State) -> None:
 
 
 def is_entitled(state: State) -> bool:
-    """Return whether this node may campaign: a voter, or one whose removal is not known as final.
+    """Whether this node may campaign: a voter, or one whose removal is not known as committed.
 
-    The second kind may hold the newest log, with the very entry that removes it, so that the voters
-    left can elect nobody without it (Raft thesis 4.2.2). It does not count its own vote.
+    A node of the second kind may hold the newest log, with the very entry that removes it, so that
+    the other voters can elect no leader without it (Raft thesis 4.2.2). Its own vote does not
+    count.
     """
     if _is_at_end(state):
         return False
@@ -50,8 +51,8 @@ def is_entitled(state: State) -> bool:
 
 
 def _is_at_end(state: State) -> bool:
-    """Return whether there is no term left to campaign for. Only an operator can help then: all
-    nodes are stopped and lowered together (`qlog term`)."""
+    """Whether there is no term left to campaign for. Only an operator can help then: all nodes are
+    stopped and lowered together (`qlog term`)."""
     return state.term + 1 >= TERM_END
 
 
@@ -65,7 +66,7 @@ def _ask_pre_votes(state: State) -> None:
 
 
 def _ask_votes(state: State, reason: str, *, transfer: bool) -> None:
-    """Raise the term, vote for oneself, ask the others once that is durable (R01)."""
+    """Raise the term, vote for this node, ask the others once that is durable (R01)."""
     state.term += 1
     assert state.term < TERM_END, f"campaign for term {state.term}, which is the end"
     state.vote = state.node_id
@@ -101,7 +102,7 @@ def _ask(state: State, *, pre: bool, transfer: bool) -> None:
 
 
 def own_vote_durable(state: State) -> None:
-    """The hard state that holds this candidate's vote for itself is on disk: count it."""
+    """Count this candidate's vote for itself, since the hard state with it is durable."""
     if state.role is Role.CANDIDATE and state.is_hard_state_durable:
         assert state.vote == state.node_id, f"candidate voted for {state.vote}"
         if state.node_id not in state.votes:
@@ -110,7 +111,7 @@ def own_vote_durable(state: State) -> None:
 
 
 def _count_votes(state: State) -> None:
-    # Deviation: a recovery election needs everyone, since no majority remembers all it promised.
+    # Deviation: a recovery election needs every voter, since no majority remembers all promises.
     result = vote_result(state.voters, state.votes, unanimous=state.is_recovery_campaign)
     if result is VoteResult.WON:
         if state.role is Role.PRE_CANDIDATE:
@@ -122,7 +123,7 @@ def _count_votes(state: State) -> None:
 
 
 def handle_vote_reply(state: State, message: VoteReply) -> None:
-    """Count an answer to the campaign under way; answers to older ones say nothing (R04)."""
+    """Count an answer to the current campaign; ignore answers to earlier ones (R04)."""
     if state.role is Role.PRE_CANDIDATE:
         is_current = message.pre and message.vote_term == state.term + 1
     elif state.role is Role.CANDIDATE:
@@ -145,8 +146,8 @@ def handle_vote_reply(state: State, message: VoteReply) -> None:
 
 
 def handle_vote_request(state: State, message: VoteRequest) -> None:
-    """Answer a request or a pre-vote. Owns the term rule for both, since stickiness comes before
-    it."""
+    """Answer a vote or pre-vote request. Owns the term rule for both, since leader stickiness comes
+    before it."""
     state.terms_seen[message.sender] = message.term
     if message.pre:
         refusal = _pre_vote_refusal(state, message)
@@ -220,7 +221,7 @@ def _answer(state: State, message: VoteRequest, refusal: Refusal) -> None:
 
 
 def handle_campaign_now(state: State, message: CampaignNow) -> None:
-    """The leader hands over: campaign without pre-vote, if entitled."""
+    """Campaign without pre-vote, if entitled, since the leader hands over."""
     if state.role not in (Role.FOLLOWER, Role.PRE_CANDIDATE):
         return
     if not state.is_voter or state.standing is not Standing.FULL or _is_at_end(state):

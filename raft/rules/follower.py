@@ -1,7 +1,7 @@
-"""How a replica becomes a follower and takes entries from a leader.
+"""Following: a replica becomes a follower and takes entries from a leader.
 
-Owns the consistency check, truncation at the first real conflict, and what may be acked when. Knows
-nothing of elections beyond the timer it resets.
+Owns the consistency check, truncation at the first real conflict, and the choice of what may be
+acked when. Knows nothing of elections beyond the timer it resets.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from raft.transitions import Role
 def become_follower(state: State, term: Term, leader: NodeId, reason: str) -> None:
     """Follow `leader` (NO_NODE: unknown) in `term`, which is the current one or a higher one.
 
-    The election timer is left alone (R08) except by a leader stepping down, which had none.
+    The election timer is left as it is (R08), except when a leader steps down: it had none.
     """
     assert term >= state.term, f"term would go back from {state.term} to {term}"
     if term > state.term:
@@ -43,7 +43,7 @@ def become_follower(state: State, term: Term, leader: NodeId, reason: str) -> No
 
 
 def _forget_leadership(state: State) -> None:
-    """Drop what only a leader may know. Callers of reads learn that they were not served."""
+    """Drop the state that only a leader has. Callers of reads learn that they were not served."""
     state.progress.clear()
     state.transferee = NO_NODE
     state.own_term_first = NO_INDEX
@@ -59,22 +59,21 @@ def _forget_leadership(state: State) -> None:
 
 
 def leave_term(state: State, message: AppendRequest | InstallSnapshot) -> None:
-    """Two nodes lead in one term, so somebody voted twice: nothing of this term can be trusted.
+    """Leave a term in which two nodes lead: a voter voted twice, so the term cannot be trusted.
 
-    With a higher term both step down when they hear of it, and what each of them has committed is
+    Both leaders step down when they receive the higher term, and their committed entries are
     compared when the next leader sends its log."""
     become_follower(state, state.term + 1, NO_NODE, "two leaders in one term")
     answer_old_leader(state, message)
 
 
 def is_second_leader(state: State, leader: NodeId) -> bool:
-    """Return whether `leader` leads in a term in which this node or another one does."""
+    """Whether `leader` leads in a term in which this node or another one does."""
     return state.role is Role.LEADER or state.leader not in (NO_NODE, leader)
 
 
 def hear_leader(state: State, leader: NodeId) -> None:
-    """A valid append or snapshot of the current term arrived: follow its sender, reset the
-    timer."""
+    """Follow the sender of a valid append or snapshot of the current term, and reset the timer."""
     assert state.role is not Role.LEADER, f"node {leader} leads term {state.term}, and this one"
     if state.role is not Role.FOLLOWER:
         become_follower(state, state.term, leader, "leader of this term seen")
@@ -128,7 +127,7 @@ def handle_append(state: State, message: AppendRequest) -> None:
         leave_term(state, message)
         return
     hear_leader(state, message.sender)
-    # Mostly the leader goes on behind what is committed here, and nothing is to be compared.
+    # Mostly the leader goes on behind the commit index here, and no comparison is needed.
     is_questionable = message.prev_index <= state.commit or state.standing is Standing.DIVERGED
     if is_questionable and stands_aside(state, message):
         return
@@ -137,8 +136,8 @@ def handle_append(state: State, message: AppendRequest) -> None:
     log = state.log
     prev_index = message.prev_index
     if prev_index < log.base_index:
-        # The term there is unknown, so nothing is compared (R09). What is committed equals the
-        # leader's log in any case; saying how far that goes lets the leader continue there.
+        # The term there is unknown, so no terms are compared (R09). Committed entries equal the
+        # leader's log in any case; acking them lets the leader continue behind them.
         known = min(state.commit, state.synced)
         state.send(ack(state, message.sender, known, message.round))
         return
@@ -147,8 +146,8 @@ def handle_append(state: State, message: AppendRequest) -> None:
         return
     verified = message.hi - 1
     wrote = verified > prev_index and _store(state, message)
-    # Only what this message verified is known to be the leader's: an own tail beyond may differ
-    # (R12).
+    # Only entries that this message verified are known to be the leader's: an own tail beyond may
+    # differ (R12).
     commit = message.commit if message.commit < verified else verified
     if commit > state.commit:
         state.commit = commit
@@ -158,13 +157,16 @@ def handle_append(state: State, message: AppendRequest) -> None:
     elif verified <= state.synced:
         state.send(ack(state, message.sender, verified, message.round))
     else:
-        # The leader hears at once that we live (R41), and after the sync that we hold the entries.
+        # One ack at once tells the leader that this node lives (R41), one after the sync that it
+        # holds the entries.
         state.send(ack(state, message.sender, state.synced, message.round))
         state.send_promise(ack(state, message.sender, verified, message.round))
 
 
 def stands_aside(state: State, message: AppendRequest) -> bool:
-    """Answer a leader that contradicts what is committed here: nothing is taken of it (R11)."""
+    """Answer a leader that contradicts entries committed here and store nothing of it (R11).
+
+    Return whether this is the case."""
     is_apart = state.standing is Standing.DIVERGED or conflict_of(state, message) != NO_INDEX
     if is_apart:
         diverge(state, message.sender)
@@ -197,8 +199,8 @@ def _refuse(state: State, message: AppendRequest) -> None:
 def _store(state: State, message: AppendRequest) -> bool:
     """Take the entries not yet held; return whether there were any.
 
-    Deletes only from the first real conflict on, so an older or repeated append never shortens the
-    log (R10), and never at or below the commit index (R11)."""
+    Deletes entries only from the first real conflict on, so an older or repeated append never
+    shortens the log (R10), and never at or below the commit index (R11)."""
     log = state.log
     lo, hi = message.prev_index + 1, message.hi
     if lo <= log.last_index:
@@ -220,7 +222,7 @@ def _store(state: State, message: AppendRequest) -> bool:
 
 
 def truncate_from(state: State, lo: Index) -> None:
-    """Drop entries that conflict with the leader's."""
+    """Drop the entries from `lo` on, which conflict with the leader's."""
     assert lo > state.commit, (
         f"asked to drop {lo}, committed through {state.commit}: stop this node"
     )
@@ -234,15 +236,15 @@ def truncate_from(state: State, lo: Index) -> None:
     state.is_dirty = True
     configurations = state.configurations
     if configurations and configurations[-1].index >= lo:
-        # A node that just joined may lose the very entry that told it of the cluster.
+        # A node that just joined may lose the very entry that brought it its configuration.
         while configurations and configurations[-1].index >= lo:
             configurations.pop()
         state.use_configuration()
 
 
 def end_doubt(state: State) -> None:
-    """The leader found this node caught up since it lost its memory: it may vote and count
-    again."""
+    """Let this node vote and count again: the leader found it caught up since its loss of
+    memory."""
     if state.standing is Standing.FULL:
         return
     assert state.standing is not Standing.DIVERGED, "a history that differs stays apart"
@@ -251,16 +253,16 @@ def end_doubt(state: State) -> None:
 
 
 def lose_memory(state: State, incarnation: int) -> None:
-    """This disk is an old copy of what it held: vote no more, and count for nothing (R29).
+    """Stop voting and counting, since this disk is an old copy of itself (R29).
 
-    `incarnation` is above any under which this node was known."""
+    `incarnation` is above any under which other nodes knew this node."""
     if state.standing is Standing.DIVERGED:
         return
     if state.role is not Role.FOLLOWER:
         become_follower(state, state.term, NO_NODE, "memory lost")
     state.standing = Standing.JOINING
     state.incarnation = max(incarnation, state.incarnation + 1)
-    state.send_now.clear()  # What it promised may not be true, and messages may be lost.
+    state.send_now.clear()  # Its promises may be untrue, and messages may be lost.
     state.send_after_sync.clear()
     state.touch_hard_state()
 

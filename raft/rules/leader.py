@@ -1,4 +1,4 @@
-"""What a leader does: take office, append, hear acks, commit, beat, step down.
+"""Leadership: take office, append, process acks, commit, send heartbeats, step down.
 
 Owns the commit rule (own-term entries only, counted on durable copies only) and the check that a
 quorum still answers. Sending is in replication, reads in read_index, hand-over in transfer."""
@@ -27,10 +27,10 @@ from raft.transitions import Role
 
 
 def become_leader(state: State) -> None:
-    """Take office: know nothing of the others, append a no-op (Raft thesis 6.4, paper 8).
+    """Take office with no knowledge of the followers' logs, and append a no-op.
 
     Only entries of the own term are ever committed by counting, so without the no-op an idle leader
-    would never commit what it inherited.
+    would never commit inherited entries. Source: Raft thesis 6.4, Raft paper 8.
     """
     state.set_role(Role.LEADER, state.node_id, "vote quorum")
     state.votes.clear()
@@ -51,7 +51,7 @@ def become_leader(state: State) -> None:
 
 
 def _append_own(state: State, kind: EntryKind, configuration: Configuration | None) -> Index:
-    """Append an entry of the core's own; it is sent once the shell has written it."""
+    """Append an entry of the core itself; it is sent once the shell has written it."""
     state.log.append(state.term, 1)
     index = state.log.last_index
     state.own_entries.append(OwnEntry(index, state.term, kind, configuration))
@@ -60,7 +60,7 @@ def _append_own(state: State, kind: EntryKind, configuration: Configuration | No
 
 
 def propose(state: State, count: int) -> tuple[Index, Term]:
-    """Reserve positions for data. Raises NotLeaderError, TransferringError, BusyError."""
+    """Reserve indexes for data. Raises NotLeaderError, TransferringError, BusyError."""
     check_can_append(state, count)
     assert not state.own_entries, "take the Ready with the no-op or configuration entry first"
     index = state.log.last_index + 1
@@ -89,7 +89,7 @@ def check_can_append(state: State, count: int) -> None:
 
 
 def propose_change(state: State, change: Change) -> tuple[Index, Term]:
-    """Append a configuration. Raises as `propose` does, and ChangeRefusedError."""
+    """Append a configuration. Raises the errors of `propose`, and ChangeRefusedError."""
     check_can_append(state, 1)
     configuration = membership.check_change(state, change)
     index = _append_own(state, EntryKind.CONFIGURATION, configuration)
@@ -98,23 +98,23 @@ def propose_change(state: State, change: Change) -> tuple[Index, Term]:
 
 
 def written(state: State) -> None:
-    """The shell has written all own entries: they may be sent."""
+    """Note that the shell has written all own entries, and send them."""
     state.written = state.log.last_index
     state.is_broadcast_due = True
 
 
 def _is_leader(state: State) -> bool:
-    """A call and not a comparison, because committing may change the role in between."""
+    """Whether this node leads. A call, not a comparison, since committing may change the role."""
     return state.role is Role.LEADER
 
 
 def handle_append_reply(state: State, message: AppendReply) -> None:
-    """Take an ack or refusal of the current term."""
+    """Process an ack or refusal of the current term."""
     if state.role is not Role.LEADER:
         return
     if message.refusal is Refusal.OLD_TERM:
-        # It answers an append of an earlier leadership of this node. Rounds begin again at a
-        # restart, so what it echoes could confirm a read of today (R19).
+        # The refusal answers an append of an earlier leadership of this node. Rounds begin again
+        # at a restart, so the echoed round could confirm a read of today (R19).
         return
     progress = state.progress.get(message.sender)
     if progress is None:
@@ -123,7 +123,7 @@ def handle_append_reply(state: State, message: AppendReply) -> None:
     if match > state.log.last_index:
         raise PeerProtocolError(message.sender, f"acked {match}, log ends {state.log.last_index}")
     if message.round > state.round:
-        # It would confirm every read to come.
+        # A round above the newest one would confirm every later read.
         raise PeerProtocolError(message.sender, f"echoes round {message.round} of {state.round}")
     was_counted = progress.is_counted
     if not recovery.admit_reply(state, progress, message):
@@ -161,7 +161,8 @@ def handle_append_reply(state: State, message: AppendReply) -> None:
 
 
 def _handle_refusal(state: State, progress: Progress, message: AppendReply) -> None:
-    """Back up to where the logs can agree, unless the refusal is about something long settled."""
+    """Back up to where the logs can agree; ignore a refusal of an append that is already
+    settled."""
     refused = message.refused_prev
     if progress.state is ProgressState.SNAPSHOT or refused <= progress.match:
         return
@@ -172,7 +173,7 @@ def _handle_refusal(state: State, progress: Progress, message: AppendReply) -> N
 
 
 def maybe_commit(state: State) -> None:
-    """Advance the commit index to what a quorum holds durably, if that is an own-term entry
+    """Advance the commit index to the last index durable on a quorum, if of the own term
     (R13)."""
     node_id, progress = state.node_id, state.progress
     values = []
@@ -193,7 +194,7 @@ def maybe_commit(state: State) -> None:
 
 
 def _on_commit_after_removal(state: State) -> None:
-    """If the configuration that removed someone is committed, let go of it; of oneself, too."""
+    """Drop nodes whose removal is committed; step down if this node is one of them."""
     if state.configurations[-1].index > state.commit:
         return
     membership.forget_removed(state)
@@ -203,7 +204,7 @@ def _on_commit_after_removal(state: State) -> None:
 
 
 def tick(state: State) -> None:
-    """One tick of a leader: heartbeats, quiet commit news, check-quorum, hand-over time-out."""
+    """Process one tick of a leader: heartbeats, commit news, check-quorum, hand-over time-out."""
     if state.transferee != NO_NODE and state.now >= state.transfer_deadline:
         transfer.abandon(state)
     if state.now - state.heartbeat_tick < state.config.heartbeat_ticks:
@@ -227,7 +228,7 @@ def tick(state: State) -> None:
 
 
 def _hears_quorum(state: State) -> bool:
-    """Return whether a quorum replied within one minimum election time-out (R23)."""
+    """Whether a quorum replied within one minimum election time-out (R23)."""
     contacts = []
     for voter in state.voters:
         if voter == state.node_id:

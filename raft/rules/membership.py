@@ -1,12 +1,12 @@
-"""Changing who takes part: one node per change, a learner first, never before an own-term commit.
+"""Changes of membership: one node each, a learner first, never before an own-term commit.
 
 Single-step changes, not joint consensus (Raft thesis 4.1 against 4.3). Why: old and new voter sets
 differ by at most one node, so any majority of one meets any majority of the other, and the joint
-phase that R26 and R27 of the fault matrix speak of has nothing left to protect. What single-step
-changes need instead is checked here: no change while another is not committed, and none before the
-leader has committed an entry of its own term (the bug of 2015: two leaders with two changes from
-one base). The price is that replacing k nodes takes 2k changes, each of which leaves a working
-cluster.
+phase that R26 and R27 of the fault matrix speak of has nothing left to protect. This module checks
+the conditions that single-step changes need instead: no change while another is not committed, and
+none before the leader has committed an entry of its own term (the bug of 2015: two leaders with two
+changes from one base). The price is that replacing k nodes takes 2k changes, each of which leaves a
+working cluster.
 
 A configuration is in force as soon as it is appended and goes away if its entry is truncated. This
 module owns the rules; the list of configurations in the log is in `state`.
@@ -69,8 +69,7 @@ def changed(configuration: Configuration, change: Change) -> Configuration:
 
 
 def check_change(state: State, change: Change) -> Configuration:
-    """Return the configuration a leader would append. Raises ChangeRefusedError, with the
-    reason."""
+    """Return the configuration a leader would append. Raises ChangeRefusedError with the reason."""
     if state.commit < state.own_term_first:
         raise ChangeRefusedError(
             change.node, "this leader has not committed in its term yet; retry"
@@ -103,7 +102,7 @@ def _check_caught_up(state: State, progress: Progress) -> None:
 def adopt(state: State, configuration_at: ConfigurationAt) -> None:
     """Put an appended configuration into force on the leader and start feeding a new member.
 
-    A removed member is fed until the removal is committed, so that it learns of it.
+    A removed member is fed until its removal is committed, so that it learns of the removal.
     """
     state.configurations.append(configuration_at)
     state.use_configuration()
@@ -113,7 +112,7 @@ def adopt(state: State, configuration_at: ConfigurationAt) -> None:
 
 
 def forget_removed(state: State) -> None:
-    """The newest configuration is committed: stop feeding nodes that are not in it."""
+    """Stop feeding nodes that are not in the newest configuration, which is committed."""
     members = state.voters + state.learners
     for node in [node for node in state.progress if node not in members]:
         del state.progress[node]

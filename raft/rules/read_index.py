@@ -1,5 +1,5 @@
-"""Linearizable reads: prove leadership after the read arrived, then serve at the commit index of
-then.
+"""Linearizable reads: prove leadership after the read arrived, then serve at the commit index that
+was current at the start of the proof.
 
 Owns the queue of reads and the confirmation rounds (Raft thesis 6.4). A round is a number that
 every append carries and every reply echoes; a read is confirmed by a quorum of echoes of a round
@@ -19,7 +19,7 @@ from raft.transitions import Role
 
 ROUNDS_IN_FLIGHT_MAX = 4
 """Rounds begun and not confirmed. More would only add traffic: later reads wait for the next
-one."""
+round."""
 
 
 def read_index(state: State, read_id: int) -> None:
@@ -38,9 +38,9 @@ def read_index(state: State, read_id: int) -> None:
 
 
 def is_startable(state: State, *, waiting: int) -> bool:
-    """Return whether `waiting` reads can begin a round: only after a commit of the own term (R18).
+    """Whether `waiting` reads can begin a round: only after a commit of the own term (R18).
 
-    Before that the commit index may lag behind what an earlier leader acked.
+    Before that the commit index may lag behind entries that an earlier leader acked.
     """
     return (
         waiting > 0
@@ -51,7 +51,7 @@ def is_startable(state: State, *, waiting: int) -> bool:
 
 
 def begin_round(state: State) -> None:
-    """Count a new round; with leases remember when it began."""
+    """Count a new round; with leases remember the tick at which it began."""
     state.round += 1
     if state.config.lease_reads:
         state.round_ticks.append((state.round, state.now))
@@ -97,7 +97,7 @@ def confirm(state: State) -> None:
 
 
 def _has_lease(state: State) -> bool:
-    """Return whether no other leader can exist yet, if clocks drift no more than configured.
+    """Whether no other leader can exist yet, if clocks drift no more than configured.
 
     A quorum that answered a round begun at tick t grants no vote before t plus the minimum election
     time-out of its own clock. A tick is a moment and not a duration: n ticks of theirs may take

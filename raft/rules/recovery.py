@@ -3,16 +3,16 @@
 A node that lost power with unsynced entries (RECOVERING) or that started with an empty disk
 (JOINING) may have broken an ack it once gave. It grants no vote and counts for no quorum until a
 leader elected without it has brought it past that leader's commit index at the time it joined
-(design 4.5): whatever it once acked and a quorum relied on is by then in its log again. A leader
-that has not committed in its term yet does not know that index. The winner of a recovering election
-then takes the end of its log for it, since that is all there is; any other one admits nobody yet.
-Replies carry an incarnation, so that an ack given before the loss and delivered after it is not
-believed.
+(design 4.5): by then its log again holds all entries that it once acked and a quorum relied on. A
+leader without a commit in its term does not know that index yet. The winner of a recovery election
+then uses the end of its log instead, since no other entries exist; any other leader admits no node
+yet. Replies carry an incarnation, so that an ack given before the loss and delivered after it is
+not believed.
 
-A recovering election needs a grant from every voter instead of a majority. Deviation from design
+A recovery election needs a grant from every voter instead of a majority. Deviation from design
 4.5: a voter of full standing takes part too when a majority is in doubt, since otherwise a leader
-that was elected this way and crashed before it admitted the others could never be elected again. It
-is no less safe: the winner's log is the newest of all logs there are."""
+that was elected this way and crashed before it admitted the others could never be elected again.
+This is no less safe: the winner's log is the newest of all existing logs."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ from raft.state.state import State
 
 
 def admit_reply(state: State, progress: Progress, message: AppendReply) -> bool:
-    """Note standing and incarnation of a follower; return False for a reply that says nothing of
-    its log: of an earlier incarnation, or of a history that differs."""
+    """Note standing and incarnation of a follower; return whether the reply tells of its log.
+
+    A reply of an earlier incarnation, or of a node with a differing history, does not."""
     if message.incarnation != progress.incarnation:
         if message.incarnation < progress.incarnation:
             return False
@@ -55,10 +56,10 @@ def admit_reply(state: State, progress: Progress, message: AppendReply) -> bool:
 
 
 def is_admissible(state: State, progress: Progress, message: AppendReply) -> bool:
-    """Return whether a follower in doubt has caught up now and was not yet told.
+    """Whether a follower in doubt has caught up now and was not yet told.
 
     A JOINING voter is never admitted: it voted and acked under this identity and forgot it (R29).
-    It has to be removed and added again as a learner with a new id."""
+    The operator has to remove it and add it again as a learner with a new id."""
     if message.standing is Standing.FULL or progress.admitted == message.incarnation:
         return False
     if message.standing is Standing.JOINING and _may_be_voter(state, progress.node):
@@ -68,14 +69,14 @@ def is_admissible(state: State, progress: Progress, message: AppendReply) -> boo
 
 
 def _may_be_voter(state: State, node: NodeId) -> bool:
-    """Return whether a node is a voter, or is one again if its removal never gets committed."""
+    """Whether a node is a voter, or will be one again if its removal never gets committed."""
     newest = state.configurations[-1]
     candidates = state.configurations[-2:] if newest.index > state.commit else [newest]
     return any(node in each.configuration.voters for each in candidates)
 
 
 def needs_recovery_election(state: State) -> bool:
-    """Return whether a normal election cannot succeed because a majority of voters is in doubt."""
+    """Whether a normal election cannot succeed because a majority of voters is in doubt."""
     if state.standing is Standing.RECOVERING:
         return True
     trusted = len(state.voters) - len(state.standing_refusals)
@@ -83,8 +84,7 @@ def needs_recovery_election(state: State) -> bool:
 
 
 def win_recovery_election(state: State) -> None:
-    """What this log holds is all there is: trust it, and report from where records may be
-    missing."""
+    """Trust this log, since no more entries exist, and report from where records may be missing."""
     state.admission_floor = state.log.last_index
     # Every voter granted, so none had seen a term above the one before this campaign.
     state.loss_from = _loss_from(state, state.term - 1)
@@ -92,18 +92,20 @@ def win_recovery_election(state: State) -> None:
 
 
 def _loss_from(state: State, newest_term: Term) -> Index:
-    """Return from where acked entries may be missing, if those lost were of no newer term.
+    """Return from where acked entries may be missing, if the lost ones were of no newer term.
 
-    What was acked in the last term of this log, or before, is in it or behind it. A leader of a
-    later term may have begun anywhere above the commit index: this log can end in a tail that it
-    had replaced, and then is longer than what was lost."""
+    Entries acked in the last term of this log, or before, are in it or behind it. A leader of a
+    later term may have begun anywhere above the commit index: this log can end in a tail which that
+    leader had replaced, and then is longer than the lost one."""
     if state.log.last_term >= newest_term:
         return state.log.last_index + 1
     return state.commit + 1
 
 
 def accept_loss(state: State) -> None:
-    """An operator decided to go on with what is left. Raises RecoveryRefusedError."""
+    """Go on with the entries that are left, by an operator's decision.
+
+    Raises RecoveryRefusedError if the node is not recovering."""
     if state.standing is not Standing.RECOVERING:
         raise RecoveryRefusedError(f"standing is {state.standing.name.lower()}, not recovering")
     state.loss_from = _loss_from(state, state.term)

@@ -1,4 +1,4 @@
-"""What a leader sends to one follower, and when.
+"""Sending from the leader to one follower: content and time.
 
 Owns the choice of range, the window and the probe. Reads byte positions through one callback, so
 sizes are bounded without ever holding a payload. Knows nothing of replies: see leader."""
@@ -36,7 +36,7 @@ def range_hi(state: State, lo: Index, hi: Index, size_bytes_max: int) -> Index:
 
 
 def broadcast(state: State) -> None:
-    """Send to every follower what its window allows."""
+    """Send to every follower as much as its window allows."""
     state.is_broadcast_due = False
     for progress in state.progress.values():
         if progress.state is not ProgressState.REPLICATE or progress.next <= state.written:
@@ -70,7 +70,7 @@ def _window_hi(state: State, progress: Progress) -> Index:
     config = state.config
     lo = progress.next
     if lo <= state.log.base_index:
-        return lo + 1  # Only a snapshot can help; sending finds out.
+        return lo + 1  # Only a snapshot can help; `_send_range` detects it.
     acked = max(progress.match, state.log.base_index) + 1
     hi = min(
         state.written + 1,
@@ -92,8 +92,8 @@ def _window_hi(state: State, progress: Progress) -> Index:
 
 
 def _send_range(state: State, progress: Progress, hi: Index) -> bool:
-    """Send [progress.next, hi), or a snapshot if the log lacks the entry before; say if it was
-    sent."""
+    """Send [progress.next, hi), or a snapshot if the log lacks the entry before; return whether the
+    range was sent."""
     log = state.log
     prev_index = progress.next - 1
     prev_term = log.term_of(prev_index)
@@ -138,9 +138,9 @@ def _configurations_of(state: State, lo: Index, hi: Index) -> tuple[Configuratio
 
 
 def heartbeat(state: State, progress: Progress) -> None:
-    """Say that this leader lives, carry commit and round, and find out what was lost.
+    """Send a sign of life with commit index and round, and detect lost entries.
 
-    The check on the entry before `next` makes a follower that missed something say so. A follower
+    The check on the entry before `next` makes a follower that misses entries refuse. A follower
     whose place in the log is unknown gets a check on the empty prefix, which always holds.
     """
     if progress.state is ProgressState.PROBE and not progress.is_divergent:
@@ -178,7 +178,7 @@ def heartbeat(state: State, progress: Progress) -> None:
 
 
 def _send_snapshot(state: State, progress: Progress) -> None:
-    """Offer the newest durable snapshot to a follower that was heard lately; else do nothing."""
+    """Offer the newest durable snapshot to a follower with recent contact; else do nothing."""
     meta = state.snapshot
     assert meta is not None, "the log was cut without a snapshot"
     assert meta.index >= state.log.base_index, f"snapshot {meta.index} below {state.log.base_index}"
@@ -195,5 +195,5 @@ def _send_snapshot(state: State, progress: Progress) -> None:
 
 
 def _is_replicating(progress: Progress) -> bool:
-    """A call and not a comparison, because feeding may have found that a snapshot is needed."""
+    """Whether the state is REPLICATE. A call, not a comparison, since feeding may change it."""
     return progress.state is ProgressState.REPLICATE

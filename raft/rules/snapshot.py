@@ -1,4 +1,4 @@
-"""Snapshots: when the log may be cut, and what a follower does with one it is sent.
+"""Snapshots: when the log may be cut, and how a follower takes a snapshot.
 
 Owns the rules; the state itself never passes through the core. The shell hands a received snapshot
 to the core only when it is complete and verified, and installs it when `Ready` says so."""
@@ -14,9 +14,9 @@ from raft.state.state import State
 
 
 def handle_install(state: State, message: InstallSnapshot) -> None:
-    """Take a snapshot of the current term's leader, if it is news.
+    """Take a snapshot of the current term's leader, if it is newer than the commit index.
 
-    Never replaces newer state. Keeps the log when it holds (index, term): then the snapshot only
+    Newer state is never replaced. The log stays when it holds (index, term): then the snapshot only
     tells that everything up to there is committed (Raft paper 7)."""
     if is_second_leader(state, message.sender):
         leave_term(state, message)
@@ -49,7 +49,7 @@ def handle_install(state: State, message: InstallSnapshot) -> None:
 
 
 def snapshot_durable(state: State, meta: SnapshotMeta) -> None:
-    """A local snapshot is complete on disk; an older one than known changes nothing."""
+    """Note a local snapshot that is complete on disk; ignore one older than the known."""
     assert meta.index <= state.applied, f"snapshot at {meta.index}, applied through {state.applied}"
     if state.snapshot is None or meta.index > state.snapshot.index:
         state.snapshot = meta
@@ -58,18 +58,20 @@ def snapshot_durable(state: State, meta: SnapshotMeta) -> None:
 def meta_at(state: State, index: Index) -> SnapshotMeta:
     """Return term and membership as of `index`, for a snapshot the shell is about to take there.
 
-    Raises CompactionRefusedError on a node that does not know the members of then.
+    Raises CompactionRefusedError on a node that does not know the members at that index.
     """
     assert state.log.base_index <= index <= state.applied, f"{index} is not applied or compacted"
     in_force = [entry for entry in state.configurations if entry.index <= index]
     if not in_force:
-        # A node that joined lately: the log up to here does not yet say who the members are.
+        # A node that joined lately: the log up to here does not yet name the members.
         raise CompactionRefusedError(index, state.log.base_index)
     return SnapshotMeta(index, state.log.term_of(index), in_force[-1])
 
 
 def compactable_to(state: State) -> Index:
-    """Return up to where the log may be cut without harm to a follower that is within limits."""
+    """Return the index through which the log may be cut without harm to a close follower.
+
+    A follower further behind than `retained_lag_entry_count_max` gets a snapshot instead."""
     base = state.log.base_index
     if state.snapshot is None:
         return base

@@ -1,8 +1,8 @@
-"""Handing leadership over: on request, to the preferred node, and on the own removal.
+"""Hand-over of leadership: on request, to the preferred node, and on the own removal.
 
-Raft thesis 3.10: the target catches up while proposals wait, then campaigns at once with a flag
-that lifts leader stickiness. Abandoned after one minimum election time-out, so a dead target costs
-no more than a crash would."""
+Raft thesis 3.10: the target catches up while proposals are refused, then campaigns at once with a
+flag that lifts leader stickiness. A hand-over is abandoned after one minimum election time-out, so
+a dead target costs no more than a crash would."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def transfer_leadership(state: State, target: NodeId) -> None:
 
 
 def order_if_caught_up(state: State, progress: Progress) -> None:
-    """Tell the target to campaign once it holds the whole log; repeated when it acks again."""
+    """Tell the target to campaign once it holds the whole log; repeat at each of its acks."""
     if progress.match == state.log.last_index:
         _order(state, progress.node)
 
@@ -48,7 +48,7 @@ def _order(state: State, node: NodeId) -> None:
 
 
 def order_best(state: State) -> None:
-    """The leader leaves the cluster: let the most advanced voter campaign instead of a time-out."""
+    """Let the most advanced voter campaign at once, since this leader leaves the cluster."""
     best: Progress | None = None
     for voter in state.voters:
         progress = state.progress[voter]
@@ -59,12 +59,12 @@ def order_best(state: State) -> None:
 
 
 def abandon(state: State) -> None:
-    """The target did not take over in time: lead on and take proposals again."""
+    """Go on leading and take proposals again, since the target did not take over in time."""
     state.transferee = NO_NODE
 
 
 def maybe_prefer(state: State) -> None:
-    """Hand over to the configured preferred leader when it is well and close, not too often."""
+    """Hand over to the preferred leader if it is healthy and close, at most once per pause."""
     target = state.config.preferred_leader
     if target in (NO_NODE, state.node_id) or state.transferee != NO_NODE:
         return

@@ -1,9 +1,9 @@
-"""What the core knows of the log: where it begins, where it ends, and the term of each stretch.
+"""The core's view of the log: where it begins, where it ends, and the term of each stretch.
 
 Owns (base, last, term runs); never holds or asks for payload. A log of a million entries written by
 three leaders is three pairs of integers, so comparing logs, finding a conflict and backing up cost
 a few steps whatever the length. The number of runs equals the number of leaders whose entries the
-log still holds; cutting the head of the log is what bounds it."""
+log still holds; it is bounded by cutting the head of the log."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class LogView:
         runs: Iterable[TermRun] = (),
     ) -> None:
         self.base_index = base_index
-        """The last index that is no longer in the log. Its own term is known, those below are
+        """The last index that is no longer in the log. Its own term is known, lower ones are
         not."""
         self.base_term = base_term
         self.last_index = last_index
@@ -40,7 +40,8 @@ class LogView:
         self._terms: list[Term] = []
         assert base_index > NO_INDEX or base_term == NO_TERM, "the empty prefix has no term"
         for first, term in runs:
-            # The base may have been cut out of the middle of a run, so only the first may repeat.
+            # The base may have been cut out of the middle of a run, so only the first run may
+            # repeat its term.
             lowest = self.last_term + 1 if self._firsts else base_term
             assert term >= lowest, f"run at {first}: term {term} after {self.last_term}"
             expected = base_index + 1 if not self._firsts else self._firsts[-1] + 1
@@ -55,7 +56,7 @@ class LogView:
         assert bool(self._firsts) == (last_index > base_index), "runs do not cover the log"
 
     def term_of(self, index: Index) -> Term:
-        """Return the term of the entry at `index`, or UNKNOWN_TERM if it is compacted or not there.
+        """Return the term of the entry at `index`, or UNKNOWN_TERM if compacted or absent.
 
         Never 0 for a compacted entry: 0 would equal the term of the empty prefix (fault-matrix
         R09)."""
@@ -75,7 +76,7 @@ class LogView:
         return self._firsts[bisect_right(self._firsts, index) - 1]
 
     def is_up_to_date(self, last_index: Index, last_term: Term) -> bool:
-        """Return whether a log that ends so is at least as new as this one (Raft paper 5.4.1)."""
+        """Whether a log that ends so is at least as new as this one (Raft paper 5.4.1)."""
         if last_term != self.last_term:
             return last_term > self.last_term
         return last_index >= self.last_index
@@ -112,8 +113,8 @@ class LogView:
         self.last_term = self._terms[-1] if self._terms else self.base_term
 
     def compact_to(self, index: Index) -> None:
-        """Forget entries up to and including `index`, which becomes the base. Backwards: no
-        change."""
+        """Forget entries up to and including `index`, which becomes the base. A lower index than
+        the base changes nothing."""
         if index <= self.base_index:
             return
         assert index <= self.last_index, f"compact to {index}, log ends at {self.last_index}"

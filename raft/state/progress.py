@@ -1,12 +1,12 @@
-"""What a leader knows of one follower, and the three ways it feeds it.
+"""Progress of one follower as its leader knows it, and the three ways to feed it.
 
 PROBE: the common prefix is not known; one small append at a time, the next one on a reply or at the
 next heartbeat. REPLICATE: it is known; appends are pipelined within a window of entries and bytes.
-SNAPSHOT: the follower needs what the log no longer has; only heartbeats go out. Every state leads
-back to PROBE when something is lost (fault-matrix R33).
+SNAPSHOT: the follower needs entries that the log no longer has; only heartbeats go out. Every state
+leads back to PROBE when something is lost (fault-matrix R33).
 
-The window is not counted up and down: what is in flight is by definition [match + 1, next), so it
-cannot leak and is zero exactly when everything sent is acked (R35).
+The window is not counted up and down: the entries in flight are by definition [match + 1, next), so
+the count cannot leak and is zero exactly when everything sent is acked (R35).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ProgressState(IntEnum):
 
 
 class Progress:
-    """One follower or learner in the eyes of the leader of the current term."""
+    """One follower or learner as seen by the leader of the current term."""
 
     __slots__ = (
         "admission_target",
@@ -53,33 +53,33 @@ class Progress:
         self.node = node
         self.state = ProgressState.PROBE
         self.match: Index = NO_INDEX
-        """Known to be equal and durable there up to here. Never goes back within an incarnation."""
+        """Last index known to be equal and durable there. Never goes back within an incarnation."""
         self.next: Index = next_index
         """First entry to send. Invariant: next > match."""
         self.is_paused = False
-        """PROBE only: a probe is out, wait for its reply or the next heartbeat."""
+        """PROBE only: whether a probe is out; the next one waits for a reply or a heartbeat."""
         self.commit_sent: Index = NO_INDEX
-        """Highest commit index told; decides whether a quiet follower must be told."""
+        """Highest commit index sent; decides whether an idle follower must be told."""
         self.contact_tick = now
-        """When it last replied in this term; starts as now, so a new leader has one time-out to
-        hear."""
+        """Tick of the last reply in this term; starts as now, which gives a new leader one time-out
+        to get replies."""
         self.round: Round = 0
-        """Newest confirmation round it echoed."""
+        """Newest confirmation round that the follower echoed."""
         self.incarnation = UNHEARD
         self.is_counted = True
-        """Whether it counts for commit, check-quorum and reads: not while its memory is in
-        doubt."""
+        """Whether the follower counts for commit, check-quorum and reads: not while its memory is
+        in doubt."""
         self.is_divergent = False
-        """What is committed there contradicts this leader's log: it gets heartbeats only."""
+        """Whether its committed entries contradict this leader's log: heartbeats only."""
         self.admission_target: Index = NO_TARGET
-        """While its memory is in doubt: the match from which on it is as good as any other."""
+        """While its memory is in doubt: the match from which on it is as good as any follower."""
         self.admitted = 0
         """The incarnation found caught up, told in every append. 0: none."""
         self.snapshot_index: Index = NO_INDEX
         self.snapshot_deadline = 0
 
     def become_probe(self) -> None:
-        """Something may be lost: start again right behind what is known."""
+        """Start again right behind the known match, since messages may be lost."""
         self.state = ProgressState.PROBE
         self.next = self.match + 1
         self.is_paused = False
@@ -96,7 +96,7 @@ class Progress:
         self.snapshot_deadline = deadline
 
     def restart(self, incarnation: int) -> None:
-        """The follower lost its memory since its last ack: nothing known of it holds any more."""
+        """Forget everything known of a follower that lost its memory since its last ack."""
         self.incarnation = incarnation
         self.match = NO_INDEX
         self.next = max(self.next, 0)

@@ -1,7 +1,7 @@
 """The state of one replica and the few primitives that every rule is made of.
 
-Owns the fields and their meaning; the rules that move them live in the modules named in `core`. One
-mutable slotted object, since attribute access on it is the cheapest thing Python has.
+Owns the fields and their meaning; the rules that change them are in the modules named in `core`.
+One mutable slotted object, since attribute access on it is the cheapest in Python.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class PendingReads:
 
 
 class State:
-    """Everything one replica knows. `ready()` empties the fields of the last block."""
+    """All state of one replica. `ready()` empties the fields of the last block."""
 
     __slots__ = (
         "admission_floor",
@@ -135,29 +135,31 @@ class State:
         assert hard_state.term >= self.log.last_term, "a term that the hard state never saw"
         self.term: Term = hard_state.term
         self.term_ceiling = ceiling_of_terms(hard_state.term)
-        """How far ahead a message may be. Own campaigns do not meet it, only the end."""
+        """Bound on the terms of messages. Own campaigns are bound by the typed end only."""
         self.vote: NodeId = hard_state.vote
-        """Invariant: set at most once per term."""
+        """Vote of this node in `term`. Invariant: set at most once per term."""
         self.standing: Standing = hard_state.standing
         self.incarnation = hard_state.incarnation
         self.is_hard_state_durable = True
-        """While false, no message at all leaves before a sync: each one reveals the term."""
+        """While false, no message at all leaves before a sync: each message reveals the term."""
         self.hard_state_taken = hard_state
         self.snapshot_gate: Index = NO_INDEX
-        """Index of a snapshot just installed and not yet durable: nothing leaves before it is."""
+        """Index of a snapshot just installed and not yet durable: no message leaves before it
+        is."""
 
         self.role = Role.FOLLOWER
         self.leader: NodeId = NO_NODE
-        """The leader of `term`, once heard. Forgotten with the term."""
+        """The leader of `term`, once known. Forgotten with the term."""
         self.now = 0
         """Ticks since start."""
         self.timer_start = 0
         self.timeout_ticks = 0
-        # With leases another node may rely on our silence, which we promised before the restart.
+        # With leases another node may rely on this node's silence, promised before the restart.
         self.contact_tick = 0 if config.lease_reads else NEVER
-        """When a leader was last heard. Outlives the term: promises of silence do too (R22)."""
+        """Tick of the last contact with a leader. Outlives the term, as promises of silence do
+        (R22)."""
         self.heartbeat_tick = 0
-        """Leader: when the last heartbeat round went out."""
+        """Leader only: tick of the last round of heartbeats."""
 
         self.commit: Index = max(initial.base_index, min(initial.commit, initial.last_index))
         self.applied: Index = max(initial.base_index, initial.applied)
@@ -168,16 +170,16 @@ class State:
         self.synced: Index = initial.last_index if initial.synced is None else initial.synced
         """Last entry durable on this disk. Goes back only with a truncation."""
         self.written: Index = initial.last_index
-        """Leader: last entry the shell can read back, so the last that may be sent."""
+        """Leader only: last entry the shell can read back, so the last that may be sent."""
         self.snapshot: SnapshotMeta | None = initial.snapshot
 
         self.terms_seen: dict[NodeId, Term] = {}
-        """Terms in which others took part in elections, since `lives` last looked."""
+        """Terms in which other nodes took part in elections, since the last look of `lives`."""
         self.divergent_peers: set[NodeId] = set()
         """Nodes whose committed log contradicts that of this node, or of the leader it knows."""
 
         self.configurations: list[ConfigurationAt] = list(initial.configurations)
-        """The one in force at the base of the log, then one per configuration entry of the log."""
+        """The configuration at the base of the log, then one per configuration entry of the log."""
         self.voters: tuple[NodeId, ...] = ()
         self.learners: tuple[NodeId, ...] = ()
         self.is_voter = False
@@ -188,7 +190,7 @@ class State:
         self.use_configuration()
 
     def _clear_office(self) -> None:
-        """Fields of a campaign and of a leadership: none at start."""
+        """Reset the fields of a campaign and of a leadership."""
         self.votes: dict[NodeId, bool] = {}
         self.standing_refusals: set[NodeId] = set()
         """Voters that refused the last campaign because their memory is in doubt."""
@@ -199,11 +201,12 @@ class State:
         self.own_term_first: Index = NO_INDEX
         """Leader only: index of its no-op. Entries from here on are of its own term."""
         self.admission_floor: Index | None = None
-        """Leader by a recovery election: its last index then. What it has is all there is, until it
-        commits: from then on the commit index says what a node in doubt has to have."""
+        """Leader by a recovery election: its last index then. A node in doubt has to reach it until
+        this leader commits; from then on the commit index decides."""
         self.round: Round = 0
         self.round_ticks: deque[tuple[Round, int]] = deque(maxlen=64)
-        """With leases: when each recent round began. Losing an old one only shortens the lease."""
+        """With leases: first tick of each recent round. Losing an old one only shortens the
+        lease."""
         self.reads_waiting: list[int] = []
         self.reads_pending: deque[PendingReads] = deque()
         self.read_count = 0
@@ -212,11 +215,12 @@ class State:
         self.transferee: NodeId = NO_NODE
         self.transfer_deadline = 0
         self.is_campaign_ordered = False
-        """A CampaignNow left in this term: it may arrive any time later, so leases are void."""
+        """Whether a CampaignNow left in this term: it may arrive any time later, so leases are
+        void."""
         self.preferred_next_tick = 0
 
     def _clear_output(self) -> None:
-        """Fields that `ready()` empties."""
+        """Reset the fields that `ready()` empties."""
         self.is_dirty = False
         self.is_broadcast_due = False
         self.send_now: list[Message] = []
@@ -234,12 +238,12 @@ class State:
         return HardState(self.term, self.vote, self.standing, self.incarnation)
 
     def touch_hard_state(self) -> None:
-        """Term, vote or standing changed: nothing leaves until that is durable."""
+        """Mark term, vote and standing as changed: no message leaves until they are durable."""
         self.is_hard_state_durable = False
         self.is_dirty = True
 
     def send(self, message: Message) -> None:
-        """Send what promises nothing about the disk, except that no term is revealed before its
+        """Send a message that promises nothing about the disk; no term is revealed before its
         sync."""
         if self.is_hard_state_durable and self.snapshot_gate == NO_INDEX:
             self.send_now.append(message)
@@ -248,7 +252,7 @@ class State:
         self.is_dirty = True
 
     def send_promise(self, message: Message) -> None:
-        """Send what must be true of the disk: a vote, a request for one, an append ack."""
+        """Send a promise about the disk, once durable: a vote, a request for one, an append ack."""
         self.send_after_sync.append(message)
         self.is_dirty = True
 
@@ -274,19 +278,19 @@ class State:
         self.is_dirty = True
 
     def heard_leader_lately(self) -> bool:
-        """Return whether a leader was heard within the minimum election time-out (leader
+        """Whether a leader made contact within the minimum election time-out (leader
         stickiness)."""
         return self.now - self.contact_tick < self.config.election_ticks_min
 
     def use_configuration(self) -> None:
-        """Take the newest configuration of the log into force: on append, not on commit."""
+        """Put the newest configuration of the log into force: on append, not on commit."""
         newest = self.configurations[-1].configuration if self.configurations else Configuration(())
         self.voters, self.learners = newest
         self.is_voter = self.node_id in self.voters
         self.divergent_peers &= {*self.voters, *self.learners}
 
     def assert_sane(self) -> None:
-        """Check what must hold between any two inputs. Called at the end of the rarer inputs."""
+        """Assert the invariants that hold between any two inputs; called after the rarer inputs."""
         log = self.log
         assert self.applied <= self.handed, f"applied {self.applied} beyond handed {self.handed}"
         assert self.handed <= self.commit, f"handed {self.handed} beyond commit {self.commit}"
