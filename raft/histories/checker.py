@@ -1,7 +1,7 @@
-"""The log checker (fault-matrix 9.2): is this history one that a correct log can have?
+"""The log checker (fault-matrix 9.2): can a correct log have this history?
 
 Owns the six rules for appends, reads, polls and final drains; registers are in `register`. Must not
-know Raft, the simulator or the network: it sees calls and what came back. O(n log n), and complete
+know Raft, the simulator or the network: it sees calls and their results. O(n log n), and complete
 for an append-only log, because every position is known from an ack, a read or the final drain.
 """
 
@@ -81,8 +81,10 @@ def check_log(
 
 
 def check_values(operations: Sequence[Operation]) -> list[Violation]:
-    """Rule 1 as far as it holds for a log that may have lost its end: what was read, in a log or a
-    register, had been sent, and nobody was told that it was not applied."""
+    """Check rule 1 for a log that may have lost its end.
+
+    Every value that was read, in a log or a register, had been sent, and no caller was told that it
+    was not applied."""
     violations: list[Violation] = []
     queues: dict[str, _Queue] = {}
     for operation in operations:
@@ -103,7 +105,7 @@ def check_values(operations: Sequence[Operation]) -> list[Violation]:
 
 
 class _Reader:
-    """Where one process stands in one queue."""
+    """Place of one process in one queue."""
 
     __slots__ = ("next_offset", "operation")
 
@@ -115,7 +117,7 @@ class _Reader:
 def _check_reads(
     operations: Sequence[Operation], by_queue: dict[str, _Queue], violations: list[Violation]
 ) -> None:
-    """Rule 1 for what was read, rule 5 for polls; linearizable reads go to the sweep of rule 4."""
+    """Check rule 1 for reads, rule 5 for polls; give linearizable reads to the sweep of rule 4."""
     readers: dict[tuple[int, str], _Reader] = {}
     for operation in operations:
         kind = operation.kind
@@ -156,7 +158,7 @@ def _check_poll(
 
 
 class _Queue:
-    """What is known of one queue."""
+    """Everything known of one queue."""
 
     __slots__ = (
         "acks",
@@ -201,9 +203,9 @@ class _Queue:
             self.place(receipt.offset, call.value, operation)
 
     def attempt(self, operation: Operation, value: Value) -> bool:
-        """Note that a value was sent; False if an earlier attempt counts and this one did nothing.
+        """Note that a value was sent; return False if an earlier attempt counts instead.
 
-        One value may be attempted again after an attempt that surely did nothing."""
+        A value may be attempted again only after an attempt that certainly had no effect."""
         other = self.appends.get(value)
         if other is not None and other.outcome is not Outcome.NOT_APPLIED:
             assert operation.outcome is Outcome.NOT_APPLIED, f"{value!r} appended twice"
@@ -212,7 +214,8 @@ class _Queue:
         return True
 
     def place(self, offset: int, value: Value, witness: Operation | Drain) -> None:
-        """Rule 1: one value per offset, one offset per value, and only values that were sent."""
+        """Check rule 1: one value per offset, one offset per value, and only values that were
+        sent."""
         known = self.placed.get(offset)
         if known is None:
             self.placed[offset] = value
@@ -227,7 +230,7 @@ class _Queue:
             self.value_offset.setdefault(value, offset)
 
     def check_sent(self, value: Value, witness: Operation | Drain) -> None:
-        """Report a value that was never sent, or whose sender was told that nothing was done."""
+        """Report a value that was never sent, or whose sender was told that it was not applied."""
         append = self.appends.get(value)
         if append is None:
             self.report("phantom", f"{value!r} was never appended ({_who(witness)})", witness)
@@ -264,7 +267,7 @@ class _Queue:
         self.sweep.add_read(operation, end_max=high, end_min=low if result.end is None else high)
 
     def check_beginnings(self) -> None:
-        """Rule 2 for what only a replica that may forget is excused from: the first messages."""
+        """Check rule 2 for the first messages, which only a replica that may expire them lacks."""
         for drain in self.drains:
             if drain.first_offset > 0:
                 detail = f"all before offset {drain.first_offset} is not on {drain.replica}"
@@ -287,7 +290,7 @@ class _Queue:
         self.report(rule, detail, earlier, later)
 
     def _check_drains(self) -> None:
-        """Rules 1 to 3 on the final state of each replica."""
+        """Check rules 1 to 3 on the final state of each replica."""
         for drain in self.drains:
             for offset, value in enumerate(drain.values, drain.first_offset):
                 if value is None:
@@ -312,9 +315,10 @@ class _Queue:
             self.report("divergence", f"replicas end at {sorted(ends)} after healing")
 
     def _check_unread(self) -> None:
-        """Rule 2, second part: acked, below what someone has read, and yet read by nobody.
+        """Check rule 2, second part: no acked offset below the highest read one is unread.
 
-        Only readers from the first offset on prove anything; the skips of others are rule 5's."""
+        Only readers from the first offset on prove anything; the skips of others belong to rule
+        5."""
         if self.drains or 0 not in self.read_offsets:
             return
         top = max(self.read_offsets)
@@ -325,7 +329,7 @@ class _Queue:
                 )
 
     def _check_own_order(self) -> None:
-        """Rule 5: a process has one call open, so its appends land in call order."""
+        """Check rule 5: a process has one call open, so its appends land in call order."""
         last: dict[int, tuple[Operation, int]] = {}
         for operation, _, receipt in sorted(self.acks, key=lambda ack: ack[0].invoke_ns):
             before = last.get(operation.process)
@@ -335,7 +339,7 @@ class _Queue:
             last[operation.process] = (operation, receipt.offset)
 
     def _is_loss_excused(self, operation: Operation, receipt: Receipt) -> bool:
-        """A receipt weaker than durable on a quorum does not survive the power loss of one."""
+        """Whether a power loss excuses the loss: the receipt is weaker than quorum-durable."""
         if receipt.durability is Durability.QUORUM_DURABLE:
             return False
         return any(
@@ -343,7 +347,7 @@ class _Queue:
         )
 
     def _check_receipts(self) -> None:
-        """Rule 6: no receipt claims more than the mode in force at any moment of its call."""
+        """Check rule 6: no receipt claims more than the mode in force at any moment of its call."""
         modes = [note for note in self.faults if note.kind == "mode"]
         if not modes:
             return

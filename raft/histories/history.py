@@ -1,12 +1,11 @@
-"""What clients did and saw: the record that every checker judges, and its file format.
+"""Calls of clients and their results: the record that every checker judges, and its file format.
 
-Owns the shape of an operation and JSON lines, one operation per line. Must not know who made the
+Owns the shape of an operation and JSON lines, one operation per line. Must not know the origin of a
 history: the simulator and the tests against real processes write the same. An operation is a named
 tuple and its request and result are small tuples, because a long run holds a million of them.
 
-A process has one call open at a time. After an outcome of `unknown` it goes on under a new process
-number: the open call may still take effect at any later moment.
-"""
+A process has one call open at a time. After an outcome of `unknown` it continues under a new
+process number: the open call may still take effect at any later moment."""
 
 from __future__ import annotations
 
@@ -18,14 +17,14 @@ from typing import Final, NamedTuple, TextIO, TypeAlias
 from raft.errors import Outcome
 
 Value: TypeAlias = int | str
-"""Unique over the whole history; long bodies are recorded by their id or digest."""
+"""Value of one write, unique over the whole history; long bodies are recorded by id or digest."""
 
 NEVER_NS: Final = 1 << 62
-"""The return time of a call that never returned: it may take effect at any time."""
+"""Return time of a call that never returned: it may take effect at any time."""
 
 
 class Kind(StrEnum):
-    """What a call was. Its value is its name in the file."""
+    """Kind of a call. Its value is its name in the file."""
 
     APPEND = "append"
     TAIL = "tail"
@@ -39,7 +38,7 @@ class Kind(StrEnum):
 
 
 class Durability(StrEnum):
-    """What a receipt claims, weakest first."""
+    """Claim of a receipt, weakest first."""
 
     APPENDED = "appended"
     REPLICATED = "replicated"
@@ -53,7 +52,7 @@ class AppendCall(NamedTuple):
 
 
 class Receipt(NamedTuple):
-    """Result of an append: where it landed and what was true when it was answered."""
+    """Result of an append: its offset and the durability at the time of the answer."""
 
     offset: int
     durability: Durability = Durability.QUORUM_DURABLE
@@ -62,7 +61,7 @@ class Receipt(NamedTuple):
 class ReadCall(NamedTuple):
     """Request of a read or a poll: at most `count_max` records from `offset` on.
 
-    `at_least` asks to wait until the replica has applied this many records (0: no such wish)."""
+    `at_least` asks to wait until the replica has applied this many records (0: no wait)."""
 
     offset: int
     count_max: int
@@ -80,20 +79,20 @@ class Seen(NamedTuple):
     """Result of a get: the value and the index its put returned; (None, -1) before any put."""
 
     value: Value | None
-    index: int  # type: ignore[assignment]  # Hides tuple.index, which nobody needs here.
+    index: int  # type: ignore[assignment]  # Hides tuple.index, which is not needed here.
 
 
 class CasCall(NamedTuple):
     """Request of a compare-and-set: swap in `new` if the register holds `expected`.
 
-    `expected` None: whatever it holds. `new` None: only read."""
+    `expected` None: swap in any case. `new` None: only read."""
 
     expected: int | None
     new: int | None
 
 
 class Swapped(NamedTuple):
-    """Result of a compare-and-set: whether it swapped, and what the register held before."""
+    """Result of a compare-and-set: whether it swapped, and the value of the register before."""
 
     is_swapped: bool
     found: int
@@ -124,7 +123,7 @@ class Operation(NamedTuple):
 
 
 class Drain(NamedTuple):
-    """Everything one replica holds of a queue after healing. `None` is an offset that is
+    """All values of a queue on one replica after healing. `None` marks an offset that is
     missing."""
 
     replica: int
@@ -144,7 +143,7 @@ class FaultNote(NamedTuple):
 
 
 def acked(operation: Operation) -> bool:
-    """Return whether the caller was told that it happened."""
+    """Whether the caller was told that the operation was applied."""
     return operation.outcome is Outcome.APPLIED
 
 
@@ -217,7 +216,7 @@ def write(operations: Iterable[Operation], file: TextIO) -> None:
 
 
 def read(file: TextIO) -> Iterator[Operation]:
-    """Read a history; an unfinished last line, as a killed client leaves it, is left out."""
+    """Read a history; leave out an unfinished last line, as a killed client leaves it."""
     for line in file:
         if not line.endswith("\n"):
             return
@@ -225,7 +224,7 @@ def read(file: TextIO) -> Iterator[Operation]:
 
 
 DRAIN_VALUES_MAX: Final = 10_000
-"""Values in one line of a file of drains: longer ones are several lines."""
+"""Values in one line of a file of drains: a longer drain takes several lines."""
 
 
 def drain_to_json(drain: Drain) -> Iterator[str]:

@@ -1,12 +1,12 @@
 """The search for an order: can these calls of one compare-and-set register be put in a line?
 
-Owns the tree search of Wing and Gong with the memory of Lowe: a set of calls that are in line and
-the value they lead to is looked at once. Exponential at worst, so a register has few calls and few
-open at a time, and what cannot be decided within the limits counts as a violation (fault-matrix
-9.3). Must not know who made the history.
+Owns the tree search of Wing and Gong with the memory of Lowe: each set of ordered calls, with the
+value they lead to, is examined once. Exponential at worst, so a register has few calls and few open
+at a time, and a history that cannot be decided within the limits counts as a violation
+(fault-matrix 9.3). Must not know the origin of the history.
 
 A call either swaps (`new` is given) or reads. A swap happens if the register holds `expected`, or
-always if that is None; either way the caller is told what it held.
+always if `expected` is None; either way the caller is told the value it held.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from raft.histories.history import NEVER_NS, CasCall, Kind, Operation, Swapped
 
 OPERATION_COUNT_MAX: Final = 300
 OPEN_COUNT_MAX: Final = 10
-"""Calls of one register open at one time, those that never returned included."""
+"""Calls of one register open at one time, including calls that never returned."""
 STEP_COUNT_MAX: Final = 1_000_000
-"""About 2 s."""
+"""Steps of the search; about 2 s."""
 INITIAL: Final = 0
-"""What a register holds before any swap."""
+"""Value of a register before any swap."""
 
 
 class _Call(NamedTuple):
@@ -32,17 +32,17 @@ class _Call(NamedTuple):
     return_ns: int
     request: CasCall
     result: Swapped | None
-    """None: nobody knows whether it happened."""
+    """None: it is unknown whether the call took effect."""
     operation: Operation
 
 
 def check_cas(operations: Sequence[Operation]) -> list[Violation]:
-    """Return a violation for each register whose calls have no order, or none that was found."""
+    """Return a violation for each register whose calls have no order, or none within the limits."""
     registers: dict[str, list[_Call]] = {}
     for operation in operations:
         if operation.kind is Kind.CAS and operation.outcome is not Outcome.NOT_APPLIED:
             call = _call_of(operation)
-            # A read that nobody answered says nothing.
+            # A read without an answer proves nothing.
             if call.result is not None or call.request.new is not None:
                 registers.setdefault(operation.queue, []).append(call)
     violations = []
@@ -75,7 +75,7 @@ def _problem(calls: list[_Call]) -> tuple[str, tuple[Operation, ...]] | None:
 
 
 def _open_count(calls: list[_Call]) -> int:
-    """Return the most calls that were open at one time."""
+    """Return the largest number of calls that were open at one time."""
     edges = [(call.invoke_ns, 1) for call in calls] + [(call.return_ns, -1) for call in calls]
     most = now = 0
     for _, change in sorted(edges):
@@ -85,7 +85,7 @@ def _open_count(calls: list[_Call]) -> int:
 
 
 def _applied(call: _Call, value: int) -> int | None:
-    """Return what a register that holds `value` holds after a call, None if it cannot be next."""
+    """Return the value of a register after a call on `value`; None if the call cannot be next."""
     expected, new = call.request
     swaps = new is not None and (expected is None or expected == value)
     if call.result is not None and call.result != (swaps, value):
@@ -120,7 +120,7 @@ def _search(calls: list[_Call]) -> tuple[str, tuple[Operation, ...]] | None:
 
 
 def _next_of(calls: list[_Call], done: int) -> list[int]:
-    """Return which calls may be next: those invoked before any other that is left had returned."""
+    """Return the calls that may be next: invoked before any other remaining call had returned."""
     found = []
     first_return_ns = NEVER_NS
     for at, call in enumerate(calls):

@@ -2,8 +2,8 @@
 
 Owns two judgements. With the index that a put returns and a get shows, the real-time sweep of the
 log decides. Without it, zones do (Gibbons and Korach's idea): each value occupies the time from its
-earliest end to its latest start, and two values that both had to be alive at once cannot be put in
-an order. Must not know who made the history.
+earliest end to its latest start, and two values that both must have been current at once cannot be
+put in an order. Must not know the origin of the history.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _puts_of(operations: Sequence[Operation]) -> dict[Value, Operation]:
 
 
 class _Zone:
-    """The life of one value: `low` is the earliest end, `high` the latest start, of its calls."""
+    """Time of one value: from the earliest end to the latest start of its calls."""
 
     __slots__ = ("earliest_end", "latest_start", "put", "value")
 
@@ -107,7 +107,7 @@ class _Zone:
 
     @property
     def is_forward(self) -> bool:
-        """The value must have been there during the whole zone; else it may hide in a point."""
+        """Whether the value was current during the whole zone; otherwise one moment suffices."""
         return self.earliest_end < self.latest_start
 
 
@@ -151,7 +151,7 @@ def _zones_of(queue: str, operations: list[Operation], violations: list[Violatio
                 continue
         zone = zones.get(seen.value)
         if zone is None:
-            # An unknown put that was read did happen, and its own call never ended.
+            # An unknown put that was read did take effect, and its own call never ended.
             assert found is not None, f"no put for {seen.value!r}"
             zone = zones[seen.value] = _Zone(seen.value, found.invoke_ns, NEVER_NS, found)
         zone.add(operation.invoke_ns, returned)

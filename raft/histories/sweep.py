@@ -1,9 +1,9 @@
 """The real-time rule (fault-matrix 9.2.4): operations with known positions must respect the clock.
 
 Each operation has a slot on the line of all effects; an append at offset o has slot 2o + 1, a read
-that saw the end e has slot 2e. One that was invoked after another returned must have a higher slot,
-or for a read at least an equal one. One sweep in order of invocation finds every breach, and it is
-complete, because the slots already give the only possible order.
+that saw the end e has slot 2e. An operation invoked after another returned must have a higher slot,
+or for a read at least an equal one. One sweep in order of invocation finds every breach, and the
+sweep is complete, because the slots already give the only possible order.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class Sweep:
         self._is_write: list[bool] = []
 
     def add_write(self, operation: Operation, position: int) -> None:
-        """An append or put known to have taken effect at `position`, acked or seen by a reader."""
+        """Add an append or put known to have taken effect at `position`, by its ack or a reader."""
         slot = 2 * position + 1
         self._add(operation, slot, slot, is_write=True)
 
     def add_read(self, operation: Operation, *, end_max: int | None, end_min: int | None) -> None:
-        """A read that saw an end within [end_min, end_max]; None means it tells nothing there.
+        """Add a read that saw an end within [end_min, end_max]; None: that bound is unknown.
 
-        A read cut short by its limit proves only that the end was not lower; one that found
+        A read cut short by its limit proves only that the end was not lower; a read that found no
         nothing at its offset only that it was not higher.
         """
         check = NO_SLOT if end_max is None else 2 * end_max
@@ -53,8 +53,8 @@ class Sweep:
         self._is_write.append(is_write)
 
     def run(self, report: Callable[[Operation, Operation], None]) -> None:
-        """Call `report(later, earlier)` for each operation that is placed before one that ended
-        before it began."""
+        """Call `report(later, earlier)` for each operation placed before one that had ended when
+        it began."""
         invokes, returns = self._invokes, self._returns
         by_invoke = sorted(range(len(invokes)), key=invokes.__getitem__)
         by_return = sorted(range(len(returns)), key=returns.__getitem__)

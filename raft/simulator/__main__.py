@@ -91,7 +91,7 @@ def _seeds(text: str | None) -> range:
 
 
 def _commit() -> str:
-    """Return the commit of this source, since a seed means nothing without it."""
+    """Return the commit of this source, since a seed is reproducible only together with it."""
     found = subprocess.run(
         ["git", "describe", "--always", "--dirty"],
         cwd=Path(__file__).parent,
@@ -147,7 +147,7 @@ def _run(parsed: argparse.Namespace) -> int:
 
 
 def show_failure(report: Report, event_count_max: int) -> None:
-    """Print all that is needed to look into a failing seed."""
+    """Print everything that is needed to examine a failing seed."""
     print(f"--- seed {report.seed} failed: {report.code}: {report.detail}")
     case = case_of(report.seed, event_count_max)
     print(f"options: {case.options}")

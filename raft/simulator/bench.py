@@ -64,7 +64,8 @@ def clean_history(count: int) -> tuple[list[Operation], list[Drain]]:
 
 
 def run(count: int) -> int:
-    """Build and check a history; print what it cost. Non-zero if the checker reports anything."""
+    """Build and check a history; print time and memory. Non-zero if the checker reports
+    anything."""
     operations, drains = clean_history(count)
     began = time.perf_counter()
     violations = check_log(operations, drains)

@@ -1,4 +1,4 @@
-"""Counters of interesting states: proof that a run went where bugs live.
+"""Counters of interesting states: proof that a run reached the states where defects are found.
 
 A counter that stays at zero over many seeds means the simulator no longer reaches that state, so
 the list of names is closed: counting an unknown name is an error.
@@ -68,7 +68,7 @@ STATES = (
 
 
 class Coverage:
-    """Counts of one run; adds up over runs."""
+    """Counts of one run; can be added up over runs."""
 
     __slots__ = ("counts",)
 

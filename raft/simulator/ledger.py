@@ -1,8 +1,8 @@
-"""The ledger: the one true sequence of committed entries, and what a state machine makes of it.
+"""The ledger: the one true sequence of committed entries, and the state they produce.
 
 Owns the three states that clients see: a queue, a register of unique values, and small registers
-for compare-and-set. Must not know which replica applied what. A repeated value is an idempotent
-retry and counts once.
+for compare-and-set. Must not know which replica applied which entry. A repeated value is an
+idempotent retry and counts once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from raft.simulator.verdict import InvariantError
 
 
 class Ledger:
-    """Every committed entry, and what a state machine makes of the entries up to each index."""
+    """Every committed entry, and the state machine's state after the entry at each index."""
 
     __slots__ = (
         "cells",
@@ -48,7 +48,7 @@ class Ledger:
         self.ends: list[int] = []
         """Length of the queue once the entry at this index is applied."""
         self.swapped: dict[int, Swapped] = {}
-        """What became of each compare-and-set, by its number."""
+        """Result of each compare-and-set, by its number."""
         self.cells: dict[int, list[tuple[Index, int]]] = {}
         """By key of a compare-and-set register: (index, value) of each swap, oldest first."""
         self.registers: list[tuple[int | None, int]] = []
@@ -80,7 +80,7 @@ class Ledger:
         self.registers.append(register)
 
     def roll_back(self, lo: Index) -> None:
-        """Forget the entries from `lo` on and all they did."""
+        """Forget the entries from `lo` on and all their effects."""
         kept = list(zip(self.entries[:lo], self.commit_terms[:lo], strict=True))
         self._clear()
         for entry, term in kept:
@@ -97,7 +97,7 @@ class Ledger:
         self.swapped[body.number] = Swapped(is_swapped, found)
 
     def cell_at(self, key: int, applied: Index) -> int:
-        """Return what a compare-and-set register holds once the entry at an index is applied."""
+        """Return the value of a compare-and-set register after the entry at `applied`."""
         for index, value in reversed(self.cells.get(key, ())):
             if index <= applied:
                 return value
@@ -115,11 +115,11 @@ class Ledger:
 
 
 ANYTHING = -1
-"""In place of an expected value."""
+"""Used as the expected value: any value will do."""
 
 
 class CasBody(NamedTuple):
-    """The body of an entry that asks for a compare-and-set. Integers only, see `chain_of`."""
+    """Body of an entry that asks for a compare-and-set. Integers only, see `chain_of`."""
 
     number: int
     key: int
@@ -128,5 +128,5 @@ class CasBody(NamedTuple):
 
 
 def is_put(value: int) -> bool:
-    """Values of puts are odd, those of appends even."""
+    """Whether a value is of a put: those are odd, values of appends are even."""
     return bool(value & 1)

@@ -1,6 +1,6 @@
-"""What one seed switches on: sizes, time-outs, strengths of faults. Swarm testing.
+"""Options of one run, drawn from its seed: sizes, time-outs, strengths of faults. Swarm testing.
 
-Owns the draw of all options of a run; must not act on them. A seed that has everything a little
+Owns the draw of all options of a run; must not act on them. A seed with a little of every fault
 finds little, so each option is drawn from a few extremes and whole families of faults are left out
 of most seeds (fault-matrix 10.5).
 """
@@ -15,7 +15,7 @@ from raft.messages import NodeId
 
 GROUP = "simulated"
 TICK_US = 10_000
-"""The length of a tick of a clock that runs at rate 1. Only ratios matter."""
+"""Length of a tick of a clock that runs at rate 1. Only ratios matter."""
 
 FAULT_KINDS = (
     "kill",
@@ -45,21 +45,21 @@ FAULT_KINDS = (
 
 
 DISK_KINDS = ("bit_flip", "old_sector", "full_disk")
-"""Drawn apart from the others, so that seeds without them stayed what they were."""
+"""Drawn apart from the others, so that seeds without them remained unchanged."""
 
 
 COPY_KINDS = ("backup", "backup", "old_disk")
-"""Drawn apart, too."""
+"""Drawn apart from the others, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Everything about a run except its fault plan. Drawn from the seed, then perhaps shrunk."""
+    """Everything about a run except its fault plan. Drawn from the seed, then possibly shrunk."""
 
     seed: int
     voter_count: int
     event_count_max: int
-    """Events of the safety phase; the liveness phase comes on top."""
+    """Events of the safety phase; those of the liveness phase are additional."""
     duration_us: int
 
     heartbeat_ticks: int
@@ -83,11 +83,11 @@ class Options:
 
     sync_us: int
     apply_us: int
-    """0: applied within the turn, as a fast state machine does."""
+    """Duration of applying. 0: applied within the turn, as a fast state machine does."""
     batch_turns: bool
-    """Several inputs may share one turn of the pump."""
+    """Whether several inputs may share one turn of the pump."""
     page_cache: bool
-    """Entries count as durable without a sync (design 4.5, `flush=async`)."""
+    """Whether entries count as durable without a sync (design 4.5, `flush=async`)."""
     snapshot_every: int
     """Entries applied between two snapshots; 0: never."""
 
@@ -95,35 +95,36 @@ class Options:
     think_us: int
     read_share: float
     patience: float
-    """How often a client that failed tries again within one call; the rest give up at once."""
+    """Probability that a client whose attempt failed tries again within the same call."""
     clock_spread: bool
-    """Every clock runs at a rate of its own from the start."""
+    """Whether every clock runs at a rate of its own from the start."""
     fault_kinds: tuple[str, ...]
     fault_gap_us: int
     disk_kinds: tuple[str, ...] = ()
     lease_drift_percent: int | None = None
-    """Reads by lease are on, and this is what the replicas are told of their clocks."""
+    """Drift bound that the replicas are told, with reads by lease on. None: off."""
     clocks_obey_lease: bool = True
-    """With leases on: no clock runs faster against another than the replicas are told."""
+    """With leases on: whether all clocks keep to the drift bound that the replicas are told."""
     is_rolling: bool = False
-    """Begins with nodes of an older version, which restart into the newer one and back."""
+    """Whether the nodes begin with an older version, and restart into the newer one and back."""
     total_loss: bool = False
-    """With acks from the page cache, a majority may lose power; what is then lost is reported."""
+    """With acks from the page cache: whether a majority may lose power; the loss is reported."""
     cas_share: float = 0.0
-    """How many calls of a client go to a compare-and-set register."""
+    """Share of a client's calls that go to a compare-and-set register."""
     hint_every: int = 0
-    """Entries applied between two notes on disk of how far is known as committed; 0: only beside
-    a cut of the log."""
+    """Entries applied between two saves of the known commit index on disk; 0: only beside a cut of
+    the log."""
     relapses: bool = False
-    """With `total_loss`: nodes lose power again under the leader that was elected after all did.
-    Entries travel alone then, so that catching up takes a while, and other faults are rarer."""
+    """With `total_loss`: whether nodes lose power again under the leader elected after the loss of
+    all. Each append then has one entry, so that catching up takes a while, and other faults are
+    rarer."""
 
     copy_kinds: tuple[str, ...] = ()
-    """Disks are copied, and come back as they were."""
+    """Faults that copy disks and put copies back."""
 
     @property
     def election_us(self) -> int:
-        """The longest election time-out of a clock at rate 1."""
+        """Longest election time-out of a clock at rate 1."""
         return self.election_ticks_max * TICK_US
 
     @property

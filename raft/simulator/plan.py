@@ -1,7 +1,7 @@
 """The fault plan: data, drawn from the seed before the run, so that it can be shrunk.
 
-Owns when which fault strikes; must not know how. A fault names its victim by number or as "the
-leader of that moment", since faults that follow the leader find most.
+Owns which fault strikes when; must not know how. A fault names its victim by number or as "the
+leader of that moment", since faults that follow the leader find most defects.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import NamedTuple
 from raft.simulator.options import Options
 
 _RELAPSE_ELECTIONS = 8
-"""Time-outs between two relapses, each of which takes about as long."""
+"""Time-outs between two relapses; each relapse takes about as long."""
 LEADER = 0
-"""In place of a node: whoever leads when the fault strikes."""
+"""Used in place of a node: the leader at the time of the fault."""
 
 
 class Fault(NamedTuple):
-    """One fault. What `number` means depends on the kind: a mask of nodes, a percentage, a
+    """One fault. The meaning of `number` depends on the kind: a mask of nodes, a percentage, a
     count."""
 
     at_us: int

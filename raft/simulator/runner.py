@@ -1,6 +1,6 @@
 """Running seeds: one, many, for a time, in several processes.
 
-Owns what a run is (safety phase, liveness phase, judgement of the history) and what is told of a
+Owns the parts of a run (safety phase, liveness phase, judgement of the history) and the report of a
 failure. A failing seed is run a second time with tracing, since tracing costs more than the run.
 """
 
@@ -41,11 +41,11 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What came of one run."""
+    """Result of one run."""
 
     seed: int
     code: str
-    """Of the invariant that broke; empty when none did."""
+    """Code of the broken invariant; empty if none broke."""
     detail: str
     event_count: int
     simulated_us: int
@@ -77,7 +77,7 @@ def run_case(case: Case, trace: Callable[[str], None] | None = None) -> Report:
         live_on(world)
         _judge(world)
     except NeedsOperatorError:
-        # What was promised was judged at each step; availability was not promised here.
+        # Promises were judged at each step; availability is not promised here.
         assert world is not None, "a world that was never made needs nobody"
         world.coverage.hit("needs_operator")
     except InvariantError as error:
@@ -107,7 +107,7 @@ def _judge(world: World) -> None:
 
 
 def _judge_before_loss(world: World, lo: Index) -> None:
-    """Check the history up to a reported loss of committed entries, and go on without them."""
+    """Check the history up to a reported loss of committed entries, and drop those entries."""
     drain = drain_before(world)
     _check(cut_history(world, lo), [drain])
 

@@ -1,8 +1,8 @@
-"""Making a failing case small: fewer faults, fewer clients, fewer nodes, less time.
+"""Shrinking a failing case: fewer faults, fewer clients, fewer nodes, less time.
 
 Owns delta debugging of a case. A smaller case counts only if it breaks the same invariant. The plan
 goes first, in halves, then quarters, at last fault by fault; then options are lowered one by one;
-then the plan once more, since less of the rest often needs fewer faults.
+then the plan once more, since a smaller run often needs fewer faults.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _RUN_COUNT_MAX = 2000
 
 
 class Shrinker:
-    """Shrinks one case; `tell` gets a line per success."""
+    """Shrinks one case; `tell` gets one line per success."""
 
     def __init__(self, case: Case, tell: Callable[[str], None]) -> None:
         report = run_case(case)
@@ -108,12 +108,12 @@ class Shrinker:
 
 
 def to_json(case: Case) -> str:
-    """Return a case as text, to be replayed on another day."""
+    """Return a case as text, for a later replay."""
     return json.dumps({"options": asdict(case.options), "plan": case.plan}, indent=1)
 
 
 def from_json(text: str) -> Case:
-    """Return the case of a text made by `to_json`."""
+    """Return the case from a text made by `to_json`."""
     found = json.loads(text)
     options = found["options"]
     options["fault_kinds"] = tuple(options["fault_kinds"])

@@ -1,10 +1,10 @@
-"""How a run says that it found something."""
+"""The error by which a run reports a finding."""
 
 from __future__ import annotations
 
 
 class InvariantError(Exception):
-    """An invariant of fault-matrix section 2 is broken. `code` is what shrinking keeps constant."""
+    """An invariant of fault-matrix section 2 is broken. Shrinking keeps `code` constant."""
 
     def __init__(self, code: str, detail: str) -> None:
         super().__init__(code, detail)

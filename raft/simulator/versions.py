@@ -1,8 +1,8 @@
-"""Nodes of two versions in one cluster: what the older one does not know of a message.
+"""Nodes of two versions in one cluster: the fields of messages that the older one does not know.
 
-Owns which fields are news. The older version neither sends nor understands them, so a message keeps
-them only from one new node to another; the codec of a real node gives what is absent the same
-values. The core has no version: it has to do with less.
+Owns the list of new fields. The older version neither sends nor understands them, so a message
+keeps them only from one new node to another; the codec of a real node gives absent fields the same
+values. The core has no version: it has to work without these fields.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from raft.messages import NO_NODE, AppendReply, AppendRequest, Message, VoteRepl
 
 
 def without_news(message: Message) -> Message:
-    """Return what is left of a message that passed through the older version."""
+    """Return the rest of a message that passed through the older version."""
     if isinstance(message, AppendReply):
-        # It says where the logs do not match, and not where they may.
+        # The old reply names the place where the logs do not match, and not where they may.
         return message._replace(hint_last=message.refused_prev - 1, hint_runs=())
     if isinstance(message, AppendRequest):
         return message._replace(admitted=0)

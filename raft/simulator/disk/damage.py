@@ -1,13 +1,13 @@
-"""Damage at rest: what a read returns instead of what was written, and how it is noticed.
+"""Damage at rest: reads that return other data than was written, and their detection.
 
-Owns the two kinds of damage (a flipped bit, an old sector), the check of what is read, and the walk
-that a starting node makes over its log. Must not know where good copies come from; `repair` does.
-The images keep the truth, for the referees; `bad` is what the disk returns, and code that stands
-for the store believes only what it reads and what a digest proves.
+Owns the two kinds of damage (a flipped bit, an old sector), the check of reads, and the walk of a
+starting node over its log. Must not know where good copies come from; `repair` does. The images
+keep the true entries, for the referees; `bad` is what the disk returns, and code that stands for
+the store believes only the entries it reads and a digest proves.
 
-A node knows one thing about its log that the log itself does not say: that everything up to some
-index was committed, and the digest there. Damage up to that index is fetched again, never cut. What
-is damaged above it may be an entry this node acked, so the rest goes and the node is in doubt.
+A node knows one thing about its log that the log itself does not contain: that everything up to
+some index was committed, and the digest there. Damage up to that index is fetched again, never cut.
+A damaged entry above it may be one this node acked, so the rest is cut and the node is in doubt.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from raft.simulator.disk.image import Entry, Image, chain_of
 
 
 class DamagedError(Exception):
-    """A running process read what fails its check: it has to end before anybody sees it."""
+    """A running process read an entry that fails its check: it has to end before it is used."""
 
     def __init__(self, disk: object, index: Index) -> None:
         super().__init__(index)
@@ -52,23 +52,23 @@ def flipped(entry: Entry, number: int) -> Entry:
 
 
 def zeroed() -> Entry:
-    """Return what is read of a sector that was never written."""
+    """Return the result of reading a sector that was never written."""
     return Entry(0, 0, EntryKind.DATA, None, 0, 0)
 
 
 def is_sound(entry: Entry, index: Index) -> bool:
-    """Return whether an entry is one, and of this place: all that it can prove by itself."""
+    """Whether an entry is whole, and of this place: all that it can prove by itself."""
     digest = chain_of(entry.previous_chain, entry.term, entry.kind, entry.body)
     return entry.index == index and entry.chain == digest
 
 
 def check_read(entry: Entry, index: Index, term: Term) -> bool:
-    """Return whether a running node may use what it read: it knows the terms of its log."""
+    """Whether a running node may use a read entry: it knows the terms of its log."""
     return is_sound(entry, index) and entry.term == term
 
 
 def is_chain(entries: Sequence[Entry], wanted: DamagedRange) -> bool:
-    """Return whether these are exactly the entries of a range, proven by both its ends."""
+    """Whether these are exactly the entries of a range, proven by both its ends."""
     chain = wanted.before
     for index, entry in enumerate(entries, wanted.lo):
         if not is_sound(entry, index) or entry.previous_chain != chain:
@@ -78,7 +78,7 @@ def is_chain(entries: Sequence[Entry], wanted: DamagedRange) -> bool:
 
 
 def read_at(image: Image, bad: Bad, index: Index) -> Entry:
-    """Return what the disk returns for an entry that should be there."""
+    """Return the entry that the disk returns for an index that should be there."""
     found = bad.get(index)
     return found if found is not None else image.entries[index - image.base_index - 1]
 
@@ -100,7 +100,7 @@ def _walk(image: Image, bad: Bad, lo: Index, hi: Index, chain: int) -> Index:
 
 
 def damaged_tail(image: Image, bad: Bad) -> Index | None:
-    """Return the first damaged entry above what is known to be committed, if any."""
+    """Return the first damaged entry above the known commit index, if any."""
     known, chain = image.known_commit()
     end = image.last_index + 1
     first = _walk(image, bad, known + 1, end, chain)
@@ -108,13 +108,13 @@ def damaged_tail(image: Image, bad: Bad) -> Index | None:
 
 
 def damaged_range(image: Image, bad: Bad) -> DamagedRange | None:
-    """Return the first damaged range of what is known to be committed, if any."""
+    """Return the first damaged range up to the known commit index, if any."""
     known, known_chain = image.known_commit()
     lo = _walk(image, bad, image.base_index + 1, known + 1, image.base_chain)
     if lo > known:
         if _chain_before(image, bad, known + 1) == known_chain:
             return None
-        lo = known  # All of it chains, but it is another history: an old tail came back.
+        lo = known  # All entries chain, but to another history: an old tail came back.
     hi = lo + 1
     while hi <= known and not is_sound(read_at(image, bad, hi), hi):
         hi += 1
@@ -124,8 +124,8 @@ def damaged_range(image: Image, bad: Bad) -> DamagedRange | None:
 def widened(image: Image, bad: Bad, found: DamagedRange, count: int) -> DamagedRange:
     """Return a range with `count` more entries on each side.
 
-    Old sectors may chain to what lies before them; then no peer has what they lead to, and more
-    has to be fetched than looked damaged."""
+    Old sectors may chain to the entries before them; then no peer has an entry that follows them,
+    and more has to be fetched than looked damaged."""
     known, _ = image.known_commit()
     lo = max(image.base_index + 1, found.lo - count)
     return _bounded(image, bad, lo, min(known + 1, found.hi + count))

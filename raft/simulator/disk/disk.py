@@ -1,8 +1,8 @@
-"""A log on a disk that forgets: what was written, what is durable, what a crash leaves.
+"""A log on a disk that forgets: written state, durable state, and the remains after a crash.
 
 Owns the stored log of one node, as `raft.pump.effects.Log`, and the model of fault-matrix 10.3:
-every write has an id, a sync makes the ids issued before it durable, and a crash keeps all that was
-synced plus any subset of the rest, the last write torn, an unsynced truncation undone. Must not
+every write has an id, a sync makes the ids issued before it durable, and a crash keeps all synced
+writes plus any subset of the rest, the last write torn, an unsynced truncation undone. Must not
 know time or Raft.
 """
 
@@ -45,7 +45,8 @@ ENTRY_SIZE_BYTES = 100
 
 
 class Disk:
-    """The log of one node. `memory` is what a read returns, `durable` what no crash can take."""
+    """The log of one node. `memory` is the image for reads, `durable` the part no crash can
+    take."""
 
     __slots__ = (
         "bad",
@@ -65,18 +66,19 @@ class Disk:
         self.memory = Image(initial)
         self.durable = Image(initial)
         self.pending: list[Operation] = []
-        """Not yet durable, oldest first. The id of pending[0] is done_id + 1."""
+        """Writes not yet durable, oldest first. The id of pending[0] is done_id + 1."""
         self.done_id = 0
         self.meta_errors = 0
-        """Which of the next writes of term and vote fail: one bit each, the lowest is the next."""
+        """Bit mask of the next writes of term and vote that fail; the lowest bit is the next."""
         self.truncated: list[Entry] = []
         """First dropped entry of each truncation since the referee last looked."""
         self.bad: Bad = {}
-        """What a read returns instead of an entry that was written and synced."""
+        """Entries that a read returns instead of those that were written and synced."""
         self.former: dict[Index, Entry] = {}
-        """What lay where, before it was truncated and written again."""
+        """Last entry at each index before it was truncated and written again."""
         self.is_full = False
-        """No room for entries; term, vote and a leader's own entries have a reserve."""
+        """Whether there is no room for entries; term, vote and a leader's own entries have a
+        reserve."""
         self.checks_payload = checks_payload
         self.coverage = coverage
 
@@ -163,7 +165,7 @@ class Disk:
         return self.checked(entries) if self.bad else entries
 
     def checked(self, entries: list[Entry]) -> list[Entry]:
-        """Return what the disk returns for some entries. Raises DamagedError."""
+        """Return the entries as the disk returns them. Raises DamagedError."""
         found = []
         for entry in entries:
             read = self.bad.get(entry.index, entry)
@@ -173,7 +175,7 @@ class Disk:
         return found
 
     def check_range(self, lo: Index, hi: Index) -> None:
-        """Read entries for applying or serving; those behind the snapshot are not read."""
+        """Read entries for applying or serving, except those within the snapshot."""
         image = self.memory
         lo = max(lo, image.base_index + 1)
         self.checked(image.entries[lo - image.base_index - 1 : hi - image.base_index - 1])
@@ -212,7 +214,7 @@ class Disk:
     def position_of(self, index: Index, /) -> int:
         return index * ENTRY_SIZE_BYTES
 
-    # What the shell does beside the pump.
+    # The shell's work beside the pump.
 
     def save_snapshot(self, meta: SnapshotMeta) -> None:
         """Write a snapshot of the state at `meta.index`; durable with the next sync."""
@@ -223,7 +225,7 @@ class Disk:
         self._write(operation)
 
     def save_hint(self, commit: Index) -> None:
-        """Remember how far entries were applied, so that a restart need not ask."""
+        """Remember how far entries were applied, which saves a restart from asking."""
         chain = self.memory.chain_at(commit)
         assert chain is not None, f"no entry {commit} to remember"
         operation = SaveHint(commit, chain)
@@ -250,11 +252,11 @@ class Disk:
     # Syncs and crashes.
 
     def sync_id(self) -> int:
-        """Return the id of the newest write: a sync that begins now covers all up to it."""
+        """Return the id of the newest write: a sync that begins now covers all writes up to it."""
         return self.done_id + len(self.pending)
 
     def sync_done(self, write_id: int) -> None:
-        """A sync that covers `write_id` has ended."""
+        """Make all writes through `write_id` durable: a sync that covers it has ended."""
         count = write_id - self.done_id
         if count <= 0:
             return
@@ -265,11 +267,12 @@ class Disk:
         self.done_id = write_id
 
     def process_died(self) -> None:
-        """Only the process ended: the page cache keeps everything, and recovery syncs it."""
+        """Note that only the process ended: the page cache is kept, and recovery syncs it."""
         self.sync_done(self.sync_id())
 
     def power_lost(self, random: Random) -> None:
-        """Keep what was synced and any subset of the rest; then recover as the real store does."""
+        """Keep all synced writes and any subset of the rest; then recover as the real store
+        does."""
         survivors = self._survivors(random)
         self.done_id = self.sync_id()
         lost = len(self.pending) - len(survivors)
@@ -329,11 +332,11 @@ class Disk:
     # Damage at rest.
 
     def damage(self, index: Index, *, is_stale: bool, number: int) -> None:
-        """Let later reads of a durable entry return something else."""
+        """Let later reads of a durable entry return another one."""
         image = self.durable
         entry = image.entries[index - image.base_index - 1]
-        # An old last entry chains like the true one; the mark, which knows the length of the log
-        # and no digest, cannot tell either (documented limit of S06).
+        # An old last entry chains like the true one; the mark, which holds the length of the log
+        # and no digest, cannot distinguish them either (documented limit of S06).
         if is_stale and index < image.last_index:
             old = self.former.get(index)
             self.bad[index] = old if old is not None and old != entry else zeroed()
@@ -341,12 +344,12 @@ class Disk:
             self.bad[index] = flipped(entry, number)
 
     def is_tail_damaged(self) -> bool:
-        """Return whether something above what the disk knows as committed is damaged."""
+        """Whether an entry above the known commit index of the disk is damaged."""
         known, _ = self.durable.known_commit()
         return any(index > known for index in self.bad)
 
     def cut_damaged_tail(self) -> Image | None:
-        """Drop damage above what is known as committed, and be in doubt; return what was lost."""
+        """Drop damage above the known commit index, and be in doubt; return the image before."""
         assert not self.pending, "a process that starts has nothing unsynced"
         lo = damaged_tail(self.durable, self.bad)
         if lo is None:
@@ -362,7 +365,7 @@ class Disk:
         return before
 
     def believe_tail(self) -> None:
-        """An old sector that now ends the log chains all the same: it is the log from here on."""
+        """Take an old sector that now ends the log as the log, since it chains all the same."""
         known, _ = self.durable.known_commit()
         for index in [index for index in self.bad if index > known]:
             entry = self.bad.pop(index)
@@ -379,7 +382,7 @@ class Disk:
     def mend_by_snapshot(self, meta: SnapshotMeta, chain: int) -> None:
         """Let a fetched snapshot take the place of the log through its index, and sync that.
 
-        What follows it stays if it does follow: it may have been acked."""
+        The entries behind it stay if they follow it: they may have been acked."""
         known, _ = self.memory.known_commit()
         follows = meta.index <= known or self.memory.chain_at(meta.index) == chain
         for image in (self.durable, self.memory):
@@ -387,7 +390,7 @@ class Disk:
                 cut_at = Entry(meta.index, meta.term, EntryKind.NO_OP, None, chain, 0)
                 perform(image, Cut(cut_at, meta.configuration_at))
                 if image.snapshot is None or meta.index > image.snapshot.index:
-                    # Its own newer one stays: it tells up to where entries must not be cut.
+                    # The disk's own newer one stays: it tells up to where entries must not be cut.
                     perform(image, SaveSnapshot(meta, chain))
             else:
                 perform(image, Install(meta, chain))
@@ -402,7 +405,7 @@ class Disk:
             del self.bad[found]
 
     def _forget_damage_from(self, lo: Index) -> None:
-        """The log ends before `lo` now; see `damage` for what its last entry cannot be."""
+        """Forget damage from `lo` on, where the log ends; see `damage` for its last entry."""
         for found in [found for found in self.bad if found >= lo]:
             del self.bad[found]
         if lo - 1 in self.bad:
@@ -410,8 +413,10 @@ class Disk:
 
 
 def _without_orphans(pending: list[Operation], survivors: list[Operation]) -> list[Operation]:
-    """A new log is written to new files, found only once the snapshot's rename survived: without
-    it everything written after it, except term and vote, is gone too."""
+    """Drop writes to new files if the snapshot install before them was lost.
+
+    A new log is written to new files, found only once the snapshot's rename survived: without it
+    all later writes, except of term and vote, are gone too."""
     lost_install = next(
         (op for op in pending if isinstance(op, Install) and op not in survivors), None
     )
@@ -449,7 +454,7 @@ def recover(image: Image, survivors: Sequence[Operation], coverage: Coverage) ->
         image.entries.append(entry)
         chain = entry.chain
     for saved in latest:
-        # What speaks of the log is published only behind a sync of the log it speaks of.
+        # A hint or a snapshot is published only behind a sync of the log that it describes.
         if isinstance(saved, SaveSnapshot):
             if image.chain_at(saved.meta.index) == saved.chain:
                 perform(image, saved)
@@ -458,7 +463,7 @@ def recover(image: Image, survivors: Sequence[Operation], coverage: Coverage) ->
     last_term = image.entries[-1].term if image.entries else image.base_term
     hard_state = image.hard_state
     if last_term > hard_state.term:
-        # The entries reached the disk and the term did not; nothing of that term was revealed, so
-        # no vote was given in it.
+        # The entries reached the disk and the term did not; no message revealed that term, so no
+        # vote was given in it.
         coverage.hit("crash_kept_entries_without_their_term")
         image.hard_state = hard_state._replace(term=last_term, vote=0)

@@ -1,10 +1,10 @@
-"""What a simulated disk holds at one moment, and the writes that change it.
+"""Contents of a simulated disk at one moment, and the writes that change it.
 
-Owns the shape of an entry, the image of a whole disk and what each kind of write does to it. Must
-not know when a write becomes durable; `disk` does. Payload bytes do not exist: an entry is an
-index, a term, a kind and a unique value, chained by a digest to the one before, as the real ledger
-chains its entries. So equal digests mean equal prefixes, and comparing two logs costs one
-comparison of integers.
+Owns the shape of an entry, the image of a whole disk and the effect of each kind of write. Must not
+know when a write becomes durable; `disk` does. Payload bytes do not exist: an entry is an index, a
+term, a kind and a unique value, chained by a digest to the one before, as the real ledger chains
+its entries. So equal digests mean equal prefixes, and comparing two logs costs one comparison of
+integers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ EMPTY_CHAIN = 0
 
 
 class Entry(NamedTuple):
-    index: Index  # type: ignore[assignment]  # Hides tuple.index, which nobody needs here.
+    index: Index  # type: ignore[assignment]  # Hides tuple.index, which is not needed here.
     term: Term
     kind: EntryKind
     body: object
@@ -88,26 +88,26 @@ class Image:
         return self.base_index + len(self.entries)
 
     def log_end(self) -> tuple[Term, Index]:
-        """Return where the log ends, in the order in which votes compare logs."""
+        """Return term and index of the end of the log, in the order in which votes compare logs."""
         last_term = self.entries[-1].term if self.entries else self.base_term
         return last_term, self.last_index
 
     def configuration(self) -> Configuration | None:
-        """Return the newest configuration, committed or not: the one a node goes by."""
+        """Return the newest configuration, committed or not: the one that a node uses."""
         for entry in reversed(self.entries):
             if isinstance(entry.body, Configuration):
                 return entry.body
         return self.base_configuration.configuration if self.base_configuration else None
 
     def chain_at(self, index: Index) -> int | None:
-        """Return the digest at `index`, or None if it is not there any more or not yet."""
+        """Return the digest at `index`, or None if the entry is compacted or not yet there."""
         at = index - self.base_index - 1
         if at < 0:
             return self.base_chain if at == -1 else None
         return self.entries[at].chain if at < len(self.entries) else None
 
     def known_commit(self) -> tuple[Index, int]:
-        """Return up to where the disk says that entries were committed, and the digest there."""
+        """Return the commit index known to the disk, and the digest there."""
         known, chain = self.base_index, self.base_chain
         if self.snapshot is not None and self.snapshot.index > known:
             known, chain = self.snapshot.index, self.snapshot_chain
@@ -116,7 +116,7 @@ class Image:
         return known, chain
 
     def holds(self, index: Index, chain: int) -> bool:
-        """Return whether this image holds exactly the log that ends in (index, chain)."""
+        """Whether this image holds exactly the log that ends in (index, chain)."""
         if index < self.base_index:
             return True  # Behind a snapshot; its digest was compared when it was made.
         return self.chain_at(index) == chain
@@ -159,7 +159,7 @@ Operation = Write | Truncate | SaveHardState | Install | Cut | SaveSnapshot | Sa
 
 
 def perform(image: Image, operation: Operation) -> None:
-    """Carry one operation out on an image that has all earlier ones."""
+    """Apply one operation to an image that has all earlier ones."""
     kind = type(operation)
     if kind is Write:
         assert operation.lo == image.last_index + 1  # type: ignore[union-attr]

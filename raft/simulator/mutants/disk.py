@@ -1,7 +1,7 @@
-"""Planted faults in what a node does about lost memory, damage at rest and full disks: rules S05,
-S06, S11, S15 and design 4.5.
+"""Planted faults in the handling of lost memory, damage at rest and full disks: rules S05, S06,
+S11, S15 and design 4.5.
 
-Only the list; `mutants` says what an entry means.
+Only the list; `mutants` explains an entry.
 """
 
 from __future__ import annotations

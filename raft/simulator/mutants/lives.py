@@ -1,7 +1,7 @@
-"""Planted faults in what finds old copies of disks, and in what is done about two histories.
+"""Planted faults in the detection of old copies of disks, and in the handling of two histories.
 
-Only the list; `mutants` says what an entry means. That a comparison is missing is hidden in random
-runs, where mostly several of them find a copy; one too many is a false alarm, which they notice.
+Only the list; `mutants` explains an entry. Random runs hide a missing comparison, since mostly
+several comparisons find a copy; they notice one too many, which gives a false alarm.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The list of planted faults: one line each, with the rule it breaks and who must notice.
+"""The list of planted faults: one line each, with the broken rule and the check that must notice.
 
-Owns the list and the table of a hunt; `mutation` knows how to switch one on. Each breaks a rule of
+Owns the list and the table of a hunt; `mutation` switches a fault on. Each breaks a rule of
 fault-matrix section 4 (R..) or 5 (S..) in the core, the pump, the simulated log or the simulated
 shell. Most are hunted by the simulator, from seed 1 on, within the number of seeds given; the
-number leaves room for changes of the draw. Faults that only hurt liveness, and those that another
+number leaves room for changes of the draw. Faults that only hurt liveness, and faults that another
 check hides in random runs, name the directed test that kills them.
 """
 

@@ -27,9 +27,9 @@ from typing import NamedTuple
 from raft.simulator.runner import EVENT_COUNT_DEFAULT, run_seed
 
 MUTANT_VARIABLE = "QUORUMLOG_MUTANT"
-"""Names the mutant that tests/raft/conftest.py switches on for a directed test."""
+"""Environment variable: the mutant that tests/raft/conftest.py switches on for a directed test."""
 COUNT_VARIABLE = "QUORUMLOG_MUTANT_COUNT_FILE"
-"""Where that run of the tests writes how often the changed line ran."""
+"""Environment variable: the file for the number of times the changed line ran in that test."""
 _COUNTER = "_mutant_ran"
 _ROOT = Path(__file__).resolve().parents[3]
 
@@ -39,11 +39,11 @@ class Mutant(NamedTuple):
 
     name: str
     rule: str
-    """R.. or S.. of fault-matrix sections 4 and 5."""
+    """Broken rule: R.. or S.. of fault-matrix sections 4 and 5."""
     target: str
-    """module:function or module:Class.method."""
+    """Mutated function: module:function or module:Class.method."""
     old: str
-    """Occurs exactly once in the source of the target."""
+    """Fragment that occurs exactly once in the source of the target."""
     new: str
     killer: int | str
     """Number of seeds, from 1 on, within which the simulator must find it; or a pytest node."""
@@ -126,7 +126,7 @@ def _insert_counter(tree: ast.Module, line: int) -> None:
 
 @contextmanager
 def switched_on(mutant: Mutant) -> Iterator[Switch]:
-    """Run the body with the mutant on. Within such a body, switching on again changes nothing."""
+    """Run the body with the mutant on. Within this body, switching on again changes nothing."""
     if mutant.name in _ON:
         yield _ON[mutant.name]
         return
@@ -140,17 +140,17 @@ def switched_on(mutant: Mutant) -> Iterator[Switch]:
 
 
 class Kill(NamedTuple):
-    """What became of one mutant."""
+    """Result of the hunt for one mutant."""
 
     killed_by: str
-    """Empty if it survived."""
+    """Code of the invariant or name of the test; empty if the mutant survived."""
     when: str
     ran: int
     seconds: float
 
 
 def hunt(mutant: Mutant) -> Kill:
-    """Try to kill one mutant the way its entry says."""
+    """Try to kill one mutant in the way that its entry names."""
     began = time.perf_counter()
     if isinstance(mutant.killer, int):
         killed_by, when, ran = _hunt_by_seeds(mutant, mutant.killer)
@@ -172,7 +172,7 @@ def _hunt_by_seeds(mutant: Mutant, count: int) -> tuple[str, str, int]:
 
 
 def run_tests(nodes: list[str], mutant: str) -> tuple[int, int]:
-    """Run pytest nodes in a process of their own; return its exit code and the counter."""
+    """Run pytest nodes in a process of their own; return the exit code and the counter."""
     with tempfile.TemporaryDirectory() as directory:
         count_file = Path(directory) / "count"
         environment = dict(os.environ) | {MUTANT_VARIABLE: mutant, COUNT_VARIABLE: str(count_file)}

@@ -1,6 +1,6 @@
-"""Planted faults in everything else: rules R21 to R45 and S01 to S12.
+"""Planted faults in all other rules: R21 to R45 and S01 to S12.
 
-Only the list; `mutants` says what an entry means.
+Only the list; `mutants` explains an entry.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Planted faults in elections, replication, commits and reads: rules R01 to R19.
 
-Only the list; `mutants` says what an entry means.
+Only the list; `mutants` explains an entry.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""What one simulated node knows of the lives of others, and old copies of disks (D18).
+"""Handshakes of one simulated node, its memory of other nodes' lives, and old copies of disks
+(D18).
 
-Owns what the shell does in handshakes: before a message of a process that was not met is taken, the
-two tell each other how they are, as over a connection, and what they remember. The comparison is
+Owns the shell's part in handshakes: before a node takes a message of a process it has not met, the
+two exchange their state, as over a connection, and their memory of other nodes. The comparison is
 that of `raft.lives`, as in production. Must not know when a disk is put back; `injector` does.
 
-A node that is refused and did not lose memory would be a false alarm, and is a failure of the run.
+A refusal of a node that did not lose memory would be a false alarm, and is a failure of the run.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from raft.simulator.world.process import Process
 
 SAVE_TICKS = 10
-"""How often what is remembered reaches the disk, besides when somebody is met."""
+"""Interval at which the memory of other nodes is saved to disk, besides after each handshake."""
 BACKUPS_MAX = 3
 
 
@@ -57,24 +58,25 @@ class Acquaintance:
         self._node = node
         self.life = 0
         self.nonces: tuple[int, ...] = ()
-        """Of this life and those before, the newest first."""
+        """Nonces of this life and the earlier ones, the newest first."""
         self.joined = 0
         self.saved: dict[NodeId, Known] = {}
         self.lives = Lives()
         self.tells = False
-        """The process is of a version that knows lives."""
+        """Whether the process is of a version that knows lives."""
         self._run = 0
         self._start: tuple[Term, Index] = (0, NO_INDEX)
         self._met: dict[NodeId, int] = {}
-        """Which process of each other node was met and believed."""
+        """Process of each other node that was met and believed, by its number of the run."""
         self.backups: list[Backup] = []
         self._is_copy = False
         self._incarnation = 0
-        """From which on it says so, once told. It may be told again before that is stored."""
+        """Incarnation from which on this node knows that it is an old copy. It may be told again
+        before that is stored."""
 
     @property
     def is_copy(self) -> bool:
-        """Whether the disk was replaced by an old copy, and does not say so itself yet."""
+        """Whether the disk was replaced by an old copy, and its hard state does not show it yet."""
         incarnation = self._node.disk.durable.hard_state.incarnation
         if self._is_copy and incarnation >= self._incarnation:
             self._is_copy = False
@@ -82,7 +84,7 @@ class Acquaintance:
         return self._is_copy
 
     def begin(self) -> None:
-        """A process starts on the disk."""
+        """Begin a life: a process starts on the disk."""
         node = self._node
         self._run += 1
         self.tells = not node.is_old
@@ -98,7 +100,7 @@ class Acquaintance:
                     _greet(node, other)
 
     def wipe(self) -> None:
-        """The disk was replaced by an empty one."""
+        """Forget everything on disk: it was replaced by an empty one."""
         self.life = self.joined = 0
         self.nonces = ()
         self.saved = {}
@@ -123,14 +125,14 @@ class Acquaintance:
         )
 
     def lets_in(self, sender: Process) -> bool:
-        """Return whether a message of `sender` gets here: over a connection, or none is made."""
+        """Whether a message of `sender` gets here, after a handshake if the two have not met."""
         theirs = sender.acquaintance
         if self._met.get(sender.node_id) != theirs._run:
             _greet(self._node, sender)
         return not theirs.tells or not self.tells or self._met.get(sender.node_id) == theirs._run
 
     def judge(self, other: Process) -> None:
-        """Believe a node, or forget that it was."""
+        """Believe a node, or refuse it."""
         if not self.tells or not other.acquaintance.tells:
             return
         node = self._node
@@ -154,7 +156,7 @@ class Acquaintance:
         self._met.pop(node_id, None)
 
     def hear(self, other: Process) -> None:
-        """Take over what another node remembers, of others and of this one."""
+        """Take over another node's memory, of third nodes and of this one."""
         if not self.tells or not other.acquaintance.tells:
             return
         for node_id, known in other.acquaintance.lives.known.items():
@@ -177,13 +179,13 @@ class Acquaintance:
         node.end_turn()
 
     def look(self) -> None:
-        """Take over what the own replica has learned."""
+        """Take over everything the own replica has learned."""
         if not self._node.is_up or not self.tells:
             return
         state = self._node.replica.core.state
         for node_id in [n for n in state.terms_seen if self.lives.of(n).incarnation]:
-            # A message from before its disk was replaced may come late here. Over a connection it
-            # cannot: the handshake with the new disk comes after it.
+            # A message from before the node's disk was replaced may come late here. Over a
+            # connection this is impossible: the handshake with the new disk comes after it.
             del state.terms_seen[node_id]
         self.lives.look(state)
 
@@ -199,10 +201,10 @@ class Acquaintance:
         self.backups = [*self.backups[1 - BACKUPS_MAX :], backup]
 
     def is_known_to_all(self, backup: Backup) -> bool:
-        """Return whether every other node would know the copy for one, whatever it has seen last.
+        """Whether every other node would recognise the copy by its saved memory.
 
-        What nobody left alive knows cannot be found out (docs/guarantees.md), so no such copy is
-        put back here."""
+        A copy that no remaining node can recognise is undetectable (docs/guarantees.md), so the
+        injector does not put such a copy back."""
         others = [n for n in self._node.world.nodes.values() if n is not self._node]
         hard_state = backup.image.hard_state
         last_index = backup.image.last_index
@@ -226,7 +228,7 @@ class Acquaintance:
         )
 
     def put_back(self, backup: Backup) -> None:
-        """Replace what is on the disk by a copy. The process must not run."""
+        """Replace the contents of the disk by a copy. The process must not run."""
         self.life, self.nonces, self.joined = backup.life, backup.nonces, backup.joined
         self.saved = dict(backup.saved)
         self._is_copy = True
@@ -239,7 +241,7 @@ class Acquaintance:
 
 
 def _greet(one: Process, other: Process) -> None:
-    """Two processes meet. Each judges the other, and hears of itself if it can be answered."""
+    """Let two processes meet: each judges the other, and is told about itself if reachable."""
     ones, others = one.acquaintance, other.acquaintance
     ones.judge(other)
     if other.is_up:

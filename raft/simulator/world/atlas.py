@@ -1,8 +1,8 @@
-"""The atlas: where damage may strike, so that what was promised can still be kept.
+"""The atlas: where damage may strike, so that the system's promises can still be kept.
 
 Owns the rule of fault-matrix 10.3: each committed entry keeps one whole, durable copy, and no more
-than a minority may come to doubt its memory. Must not know how a node notices damage. It looks at
-the truth, which no node can see.
+than a minority may come to doubt its memory. Must not know how a node notices damage. The atlas
+looks at the true state, which no node can see.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ def strike(world: World, node: Process, number: int, *, is_stale: bool) -> None:
 
 
 def may_lose(world: World, node: Process) -> bool:
-    """Return whether everything committed has a whole copy on other nodes."""
+    """Whether everything committed has a whole copy on other nodes."""
     if not any(other.disk.bad for other in world.nodes.values()):
         return True
     return _survives(world, node, set(), 0)
 
 
 def _survives(world: World, node: Process, lost: set[Index], lost_from: Index) -> bool:
-    """Return whether each committed entry keeps a whole copy when `node` loses these."""
+    """Whether each committed entry keeps a whole copy when `node` loses these entries."""
     whole: set[Index] = set()
     for other in world.nodes.values():
         if other is node:
@@ -64,13 +64,13 @@ def _survives(world: World, node: Process, lost: set[Index], lost_from: Index) -
 
 
 def _whole(world: World, node: Process, lost_from: Index) -> set[Index]:
-    """Return which committed entries a node holds whole, as entries or within its snapshot."""
+    """Return the committed entries that a node holds whole, as entries or within its snapshot."""
     image, bad = node.disk.durable, node.disk.bad
     ledger = world.referee.ledger.entries
     hi = min(image.last_index + 1, len(ledger))
     while hi > image.base_index + 1 and image.chain_at(hi - 1) != ledger[hi - 1].chain:
         hi -= 1
     known, _ = image.known_commit()
-    # Damage above what the node knows as committed makes it drop the rest.
+    # Damage above the known commit index of the node makes it drop the rest.
     hi = min([hi, lost_from, *(index for index in bad if index > known)])
     return {index for index in range(hi) if index not in bad}

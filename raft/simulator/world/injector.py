@@ -1,8 +1,8 @@
 """The injector: turns the fault plan into events.
 
-Owns what each kind of fault does and when it ends. Must not draw the plan. It keeps the promises
-the system makes conditions of: with acks from the page cache no more than a minority may lose its
-memory, and a disk may be replaced only while the other voters can still form a quorum.
+Owns the effect and the end of each kind of fault. Must not draw the plan. The injector keeps the
+conditions of the system's promises: with acks from the page cache no more than a minority may lose
+its memory, and a disk may be replaced only while the other voters can still form a quorum.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 NODE_COUNT_MAX = 8
 _RECOVERY_ELECTIONS = 8
-"""Time-outs to wait for a leader after all have lost power."""
+"""Number of time-outs to wait for a leader after all nodes have lost power."""
 _NOT_WITH_TOTAL_LOSS = (
     "wipe",
     "old_disk",
@@ -37,7 +37,8 @@ _NOT_WITH_TOTAL_LOSS = (
     "bit_flip",
     "old_sector",
 )
-"""After a loss that has no bound the rest must be kept, and by those who were there."""
+"""Faults not injected with an unbounded loss: the remaining data must be kept, by the same
+nodes."""
 
 
 class Injector:
@@ -79,7 +80,7 @@ class Injector:
         return self._world.leader()
 
     def _after(self, fault: Fault, action: Callable[[], None]) -> None:
-        """Do something when the fault ends, unless all faults have ended before."""
+        """Run an action when the fault ends, unless all faults have ended before."""
         world = self._world
         world.push(world.now + fault.duration_us, self._end, action, None, None)
 
@@ -102,7 +103,7 @@ class Injector:
             self._restart_after(fault, node)
 
     def _do_roll(self, node: Process, fault: Fault) -> None:
-        """The process ends and comes back as another version."""
+        """End the process and start it again as another version."""
         if node.status is not Status.DOWN:
             node.is_old = not node.is_old
             self._world.coverage.hit("version_changed")
@@ -124,10 +125,10 @@ class Injector:
             self._do_power(node, fault)
 
     def _do_relapse(self, node: Process, fault: Fault) -> None:
-        """All lose power, and one does so again under the leader that is elected after it.
+        """Power off all nodes, then one of them again under the leader that is elected after it.
 
-        What this one acked in between is on the leader besides, since the rest were cut off; and
-        these are all that it can reach from some moment on after it came back."""
+        The entries that this node acked in between are on the leader only, since the others were
+        cut off; from some moment after its return it can reach only these others."""
         if self._world.options.total_loss:
             self._do_power_all(node, fault._replace(duration_us=TICK_US))
             self._wait_for_recovery(fault, _RECOVERY_ELECTIONS)
@@ -167,13 +168,12 @@ class Injector:
         return [(a, b) for a, b in self._pairs() if (a in side) != (b in side)]
 
     def _may_forget(self, node: Process) -> bool:
-        """Acks from the page cache promise to survive the memory loss of a minority only."""
+        """Whether a node may lose memory: acks from the page cache survive a minority's loss."""
         options = self._world.options
         return not options.page_cache or options.total_loss or self.is_dispensable(node)
 
     def is_dispensable(self, node: Process) -> bool:
-        """Return whether every configuration in any log has a quorum in full memory without
-        `node`."""
+        """Whether every configuration in any log has a quorum in full memory without `node`."""
         world = self._world
         for holder in world.nodes.values():
             found = holder.disk.memory
@@ -217,10 +217,10 @@ class Injector:
         node.acquaintance.keep()
 
     def _do_old_disk(self, node: Process, fault: Fault) -> None:
-        """The disk comes back as it was at an earlier time, and all others know better."""
+        """Restore the disk of an earlier time, if all other nodes can detect it."""
         acquaintance, backups = node.acquaintance, node.acquaintance.backups
         if self._world.options.is_rolling:
-            return  # A process of the older version tells no life, and judges nobody.
+            return  # A process of the older version tells no life, and judges no node.
         if node.status is Status.DOWN or not backups or not self.is_dispensable(node):
             return
         backup = backups[fault.number % len(backups)]
@@ -250,9 +250,9 @@ class Injector:
                 node.settle()
 
     def _do_stall(self, _node: Process, fault: Fault) -> None:
-        """Cut the leader off while its clock creeps: only reads that ask a quorum stay correct.
+        """Cut the leader off while its clock is slow: only reads that ask a quorum stay correct.
 
-        Check-quorum, which would end such a leadership, counts its own slow ticks."""
+        Check-quorum, which would end this leadership, counts the leader's own slow ticks."""
         leader = self._world.leader()
         if leader is None or self._world.options.are_clocks_bounded:
             return
@@ -279,7 +279,7 @@ class Injector:
         node.sync_fails = self._may_forget(node)
 
     def stop_after_sync_error(self, node: Process) -> None:
-        """A failed sync: what the disk holds is unknown, and the process ends."""
+        """End the process after a failed sync: the content of its disk is unknown."""
         world = self._world
         world.coverage.hit("sync_error")
         if not self._may_forget(node):
@@ -333,7 +333,7 @@ class Injector:
         self._cut(fault, crossing)
 
     def _do_one_way(self, node: Process, fault: Fault) -> None:
-        """Cut all that the node sends, all that it gets, or one direction of one link."""
+        """Cut all messages from the node, all messages to it, or one direction of one link."""
         kind = fault.number % 3
         other = self._world.members()[fault.number // 3 % len(self._world.nodes)]
         if kind == 2:
@@ -353,7 +353,7 @@ class Injector:
         self._cut(fault, [(a, b) for a, b in self._pairs() if not {(a, b), (b, a)} & near])
 
     def _do_swizzle(self, _node: Process, fault: Fault) -> None:
-        """Cut the links of some nodes one after the other; they heal in another order."""
+        """Cut the links of some nodes one after the other; heal them in another order."""
         world = self._world
         for at, node_id in enumerate(world.members()):
             if fault.number >> at & 1:
@@ -396,7 +396,7 @@ class Injector:
         leader = self._world.leader()
         if leader is None:
             return False
-        # What was committed earlier in this turn is judged by the voters of then.
+        # Entries committed earlier in this turn are judged by the voters of that time.
         leader.end_turn()
         try:
             leader.replica.propose_change(change)
@@ -424,14 +424,14 @@ class Injector:
         if not state.learners:
             return
         node = state.learners[fault.number % len(state.learners)]
-        # The leader may not know yet that it has just lost its memory.
+        # The leader may not know yet that the learner has just lost its memory.
         if self._has_full_quorum([*state.voters, node]) and self._change(
             Change(ChangeKind.PROMOTE, node)
         ):
             self._world.coverage.hit("learner_promoted")
 
     def _do_remove(self, node: Process, _fault: Fault) -> None:
-        """Remove a voter, unless what remains could not form a quorum in full memory."""
+        """Remove a voter, unless the others could not form a quorum in full memory."""
         leader = self._world.leader()
         if leader is None:
             return
@@ -449,7 +449,7 @@ class Injector:
     # The end.
 
     def end(self) -> None:
-        """Stop all faults and heal what they cut; who is down stays down."""
+        """Stop all faults and heal all cuts; a stopped process stays stopped."""
         self.is_over = True
         network = self._world.network
         for links in self._cuts:

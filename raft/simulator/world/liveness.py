@@ -1,8 +1,8 @@
 """The liveness phase: faults end, and the cluster has to recover in bounded time (I15, I13).
 
-Owns the two demands of fault-matrix 10.5. First a random quorum is healed while all others stay cut
-off: it must elect one leader, answer every open call and take a new record. Then everybody is
-healed: all logs must become equal. Must not look at how the cluster gets there.
+Owns the two demands of fault-matrix 10.5. First a random quorum is healed while all other nodes
+stay cut off: it must elect one leader, answer every open call and take a new record. Then all nodes
+are healed: all logs must become equal. Must not look at how the cluster gets there.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ EVENT_COUNT_MAX = 60_000
 
 
 class NeedsOperatorError(Exception):
-    """Nobody can be elected by the rules until an operator accepts a loss (docs/operations.md).
+    """No leader can be elected by the rules until an operator accepts a loss (docs/operations.md).
 
-    Voters in doubt grant nothing; and those of full standing that are left may be too few for a
+    Voters in doubt grant nothing; and the remaining voters of full standing may be too few for a
     candidate, because one of them holds newer entries that never were committed, and is itself no
-    candidate: it is a learner, as far as it knows."""
+    candidate: according to its own log it is a learner."""
 
 
 def live_on(world: World) -> None:
@@ -99,10 +99,10 @@ def _is_full(node: Process) -> bool:
 
 
 def _draw_quorum(world: World, random: Random) -> list[NodeId]:
-    """Return few nodes that can elect one, and hold a majority of every possible configuration.
+    """Return few nodes that can elect a leader and hold a majority of every possible configuration.
 
-    The majorities alone do not do: a leader that is left out may have given newer entries to a
-    learner of its own that votes for everybody else, and then none of the others can win."""
+    The majorities alone do not suffice: a leader outside of them may have given newer entries to a
+    node that is its learner and a voter to all others, and then none of the others can win."""
     configurations = _relevant(world)
     pool = sorted({voter for found in configurations for voter in found.voters})
     random.shuffle(pool)
@@ -113,11 +113,11 @@ def _draw_quorum(world: World, random: Random) -> list[NodeId]:
             return sorted(chosen)
         if node_id is not None:
             chosen.append(node_id)
-    return sorted(world.nodes)  # Too many are in doubt or damaged to do without anybody.
+    return sorted(world.nodes)  # Too many are in doubt or damaged: all nodes are needed.
 
 
 def _is_electable(world: World, chosen: list[NodeId]) -> bool:
-    """Return whether the logs let one of the nodes of full standing win by the others' votes."""
+    """Whether the logs let one of the nodes of full standing win by the others' votes."""
     nodes = [world.nodes[node_id] for node_id in chosen if node_id in world.nodes]
     full = {node.node_id: node.disk.memory for node in nodes if _is_full(node)}
     for node_id, image in full.items():
@@ -154,7 +154,7 @@ def _members(world: World) -> list[NodeId]:
 
 
 def _accept_loss(world: World, quorum: list[NodeId]) -> None:
-    """If no voter kept its memory, the operator tells a quorum with the newest log to go on."""
+    """Accept the loss on a quorum with the newest logs, if no voter kept its memory."""
     nodes = [world.nodes[node_id] for node_id in quorum]
     states = [node.replica.core.state for node in nodes if node.is_up]
     if len(states) < len(nodes) or any(
@@ -176,7 +176,7 @@ def _accept_loss(world: World, quorum: list[NodeId]) -> None:
 
 
 def _scrub(world: World) -> None:
-    """Everything on disk is read once (S14): damage that nobody met is found now."""
+    """Read everything on disk once (S14), which finds damage that no read has met."""
     for node in world.nodes.values():
         if node.disk.bad and (node.is_up or node.is_paused):
             node.read_damage()
@@ -237,7 +237,8 @@ def _is_stuck_in_doubt(world: World) -> bool:
 
 
 def _is_serving(world: World, quorum: list[NodeId]) -> bool:
-    """One leader whose term began to commit, and no call of the safety phase still open."""
+    """Whether one leader has begun to commit in its term, and no call of the safety phase is
+    open."""
     leaders = [world.nodes[node_id] for node_id in quorum if world.nodes[node_id].was_leader]
     if len(leaders) != 1:
         return False
@@ -248,7 +249,7 @@ def _is_serving(world: World, quorum: list[NodeId]) -> bool:
 
 
 def _demand_append(world: World) -> None:
-    """A new client must get a record in."""
+    """Demand that a record of a new client is taken."""
     probe = Client(world, 0)
     probe.is_stopped = True
     world.clients.append(probe)
@@ -261,7 +262,7 @@ def _demand_append(world: World) -> None:
 
 
 def _is_equal(world: World, members: list[NodeId]) -> bool:
-    """Every member applied everything, and nobody has anything else (I13)."""
+    """Whether every member has applied the whole log, and no other entries exist (I13)."""
     leader = world.leader()
     if leader is None:
         return False
@@ -281,7 +282,7 @@ def _is_equal(world: World, members: list[NodeId]) -> bool:
 
 
 def drains(world: World) -> list[Drain]:
-    """Read everything back from every member: its own log behind its own snapshot."""
+    """Read all values back from every member: its own log behind its own snapshot."""
     found = []
     ledger = world.referee.ledger.entries
     for node_id in _members(world):

@@ -1,10 +1,11 @@
-"""What clients may still rely on after a majority lost its memory (design 4.5, `flush=async`).
+"""The history that clients may rely on after a majority lost its memory (design 4.5,
+`flush=async`).
 
-Owns the cut in the history: up to the loss it is judged by what was committed then; what goes on
-after it begins with what is left. An acked call whose entry is gone, and any call that was open at
-that moment, counts as unknown from there on; so does one that was not applied, since what had taken
-its place may be gone, and a tail that still holds it may lead. Must not decide what is lost: the
-referee does, from what the replicas report.
+Owns the cut in the history: up to the loss it is judged by the entries committed by then; the part
+after it begins with the remaining entries. An acked call whose entry is gone, and any call that was
+open at that moment, counts as unknown from there on; so does one that was not applied, since the
+entry in its place may be gone, and a node whose log still ends in its own entry may lead. Must not
+decide which entries are lost: the referee does, from the reports of the replicas.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ if TYPE_CHECKING:
 
 
 def cut_history(world: World, lo: Index) -> list[Operation]:
-    """Entries from `lo` on are lost, as was reported: forget them; return the history so far.
+    """Forget the entries from `lo` on, which are reported as lost; return the history so far.
 
-    The caller judges what is returned with `drain_before`, taken before this call."""
+    The caller judges the returned history with `drain_before`, taken before this call."""
     ledger = world.referee.ledger
     count = len(world.history)
     for client in world.clients:
-        client.note_open_call()  # For the judgement only: it goes on and is written down again.
+        client.note_open_call()  # For the judgement only: the call goes on and is noted again.
     before = list(world.history)
     ledger.roll_back(lo)
     world.history[:] = [

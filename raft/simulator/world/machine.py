@@ -1,8 +1,8 @@
 """The state machine of a simulated process: applying, reads, answers, snapshots.
 
 Owns how far entries are applied and what waits for that. Must not know the content of a state: a
-state is the committed prefix up to an index, so the index says it all, and the digest of the log at
-that index is what a snapshot carries.
+state is the committed prefix up to an index, so the index identifies it, and a snapshot carries the
+digest of the log at that index.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ class StateMachine:
         self._process = process
         image = process.disk.memory
         self._completions: deque[Completion] = deque()
-        """Committed, to be answered once applied, in order of index."""
+        """Committed proposals to answer once applied, in order of index."""
         self.reads: list[tuple[Index, int]] = []
-        """Confirmed at this index, to be served once that is applied."""
+        """Reads confirmed at an index, to be served once that is applied."""
         self._is_applying = False
         self.applied: Index = process.replica.core.state.applied
-        """Last entry taken."""
+        """Last applied entry."""
         self.apply_hi: Index = self.applied + 1
-        """End of what was handed out."""
+        """End of the entries handed out."""
         self._last_hint: Index = self.applied
         self._last_snapshot = NO_INDEX if image.snapshot is None else image.snapshot.index
         self.snapshot_chains: dict[Index, int] = {self._last_snapshot: image.snapshot_chain}
-        """What each snapshot of this life holds, by its index."""
+        """Digest of each snapshot of this life, by its index."""
 
     def install(self, meta: SnapshotMeta) -> None:
         image = self._process.disk.memory
@@ -61,7 +61,7 @@ class StateMachine:
         self._answer_applied()
 
     def begin_apply(self) -> bool:
-        """Apply what was handed out, now or after a delay; return whether it is done."""
+        """Apply the entries handed out, now or after a delay; return whether it is done."""
         if self._is_applying:
             return False
         world = self._process.world
@@ -142,7 +142,7 @@ class StateMachine:
         try:
             meta = self._process.replica.snapshot_meta_at(index)
         except CompactionRefusedError:
-            return  # A node that joined lately and does not know the members of then.
+            return  # A node that joined lately and does not know its members yet.
         self._process.disk.save_snapshot(meta)
         self.snapshot_chains[index] = self._process.disk.memory.snapshot_chain
         world = self._process.world

@@ -1,8 +1,8 @@
 """Links between nodes that delay, lose, double, reorder, hold back and cut (fault-matrix 10.2).
 
-Owns what happens to a message between send and delivery; must not read what it says, except that a
+Owns the fate of a message between send and delivery; must not read its content, except that a
 snapshot takes longer than a message. A link is directed. In datagram mode messages overtake each
-other; in stream mode they arrive in order until a reset loses all that are under way.
+other; in stream mode they arrive in order until a reset loses all messages in flight.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _DELAY_COUNT = 256
 _DUPLICATE_DELAY_ELECTIONS_MAX = 10
-"""A doubled message may come this many election time-outs late."""
+"""Largest delay of the second copy of a doubled message, in election time-outs."""
 _SNAPSHOT_DELAY_FACTOR = 8
 
 
@@ -34,10 +34,10 @@ class Link:
         self.sender = sender
         self.receiver = receiver
         self.cuts = 0
-        """Faults that cut this link now; several may overlap."""
+        """Number of faults that cut this link now; several may overlap."""
         self.clogged_until = 0
         self.epoch = 0
-        """Counts resets. A message of an earlier epoch never arrives."""
+        """Number of resets. A message of an earlier epoch never arrives."""
         self.in_flight = 0
         self.last_at = 0
 
@@ -76,7 +76,7 @@ class Network:
         self._capacity = options.link_capacity
         self.duplicate_delay_us = options.election_us * _DUPLICATE_DELAY_ELECTIONS_MAX
         self.links: dict[int, Link] = {}
-        """By sender * 256 + receiver: one small integer is the cheapest key."""
+        """Links by sender * 256 + receiver: one small integer is the cheapest key."""
         self.deliver_to: Callable[[Link, Outgoing], None]
         self.dropped = 0
         self.snapshots_in_flight = 0
@@ -89,7 +89,7 @@ class Network:
         return found
 
     def send(self, outgoing: Outgoing) -> None:
-        """Take a message; it arrives some time later, once, twice or never."""
+        """Take a message; deliver it some time later, once, twice or never."""
         message = outgoing.message
         link = self.links.get(message.sender << 8 | message.to)
         if link is None:
@@ -126,7 +126,7 @@ class Network:
     def _arrive(self, link: Link, outgoing: Outgoing, epoch: int) -> None:
         link.in_flight -= 1
         if type(outgoing.message) is InstallSnapshot and self.snapshots_in_flight:
-            self.snapshots_in_flight -= 1  # A doubled one counts down once too often; no harm.
+            self.snapshots_in_flight -= 1  # A doubled one is subtracted twice; no harm.
         if link.cuts or epoch != link.epoch:
             self.dropped += 1
             return
@@ -145,7 +145,7 @@ class Network:
     # Faults.
 
     def reset(self, link: Link) -> None:
-        """Lose what is under way; the sender's shell notices."""
+        """Lose the messages in flight; the sender's shell notices."""
         link.epoch += 1
         self._world.report_unreachable(link.sender, link.receiver)
 
@@ -170,7 +170,7 @@ class Network:
         for link in self.links.values():
             link.clogged_until = 0
             if link.last_at > now + self._world.options.election_us:
-                # A keepalive ends a connection on which nothing has arrived for so long.
+                # A keepalive ends a connection on which no message has arrived for so long.
                 link.last_at = now
                 self.reset(link)
 

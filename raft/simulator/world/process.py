@@ -1,9 +1,9 @@
 """One simulated process: the shell around a replica pump, with its disk, clock and mailbox.
 
-Owns what the production driver owns: ticks, the order of effects, group commit, stopping and
-starting; applying is in `machine`. Must not decide what goes wrong; `injector` does. All methods
-return at once; whatever takes time is an event in the world's heap, and an event of an earlier life
-of the process is recognised by its epoch and ignored.
+Owns the tasks of the production driver: ticks, the order of effects, group commit, stopping and
+starting; applying is in `machine`. Must not decide which fault happens; `injector` does. All
+methods return at once; every action that takes time is an event in the world's heap, and an event
+of an earlier life of the process is recognised by its epoch and ignored.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 MAILBOX_MAX = 256
 MISSED_TICKS_MAX = 3
-"""Ticks a shell makes up for after a pause; the rest is lost, as with a real timer."""
+"""Ticks a shell makes up for after a pause; further ones are lost, as with a real timer."""
 
 
 class Status(IntEnum):
@@ -53,7 +53,7 @@ class Status(IntEnum):
     PAUSED = 1
     DOWN = 2
     REPAIRING = 3
-    """The process runs and its core does not: what it has on disk is damaged."""
+    """The process runs and its core does not: the log on its disk is damaged."""
 
 
 class Process:
@@ -97,21 +97,21 @@ class Process:
         self.random = Random(world.options.seed * 1009 + node_id)
         self.disk = Disk(initial, world.coverage, checks_payload=world.checks_payload)
         self.epoch = 0
-        """Counts lives."""
+        """Number of lives."""
         self.status = Status.DOWN
         self.tick_us = TICK_US
         if world.options.clock_spread:
             self.tick_us = world.options.tick_us(self.random.random())
         self.ghosts: list[Image] = []
-        """What this node once held and lost with its memory or disk: its acks were true then."""
+        """Images this node held and lost with its memory or disk: its acks were true then."""
         self.is_old = world.options.is_rolling
-        """Runs the older version: see `versions`."""
+        """Whether the process runs the older version: see `versions`."""
         self.sync_factor = 1
         self.sync_fails = False
         self.repair: repair.Repair | None = None
         self.acquaintance = Acquaintance(self)
         self.promised_term: Term = 0
-        # What the referee last saw.
+        # The state that the referee saw last.
         self.seen_term: Term = 0
         self.seen_role = Role.FOLLOWER
         self.seen_commit: Index = NO_INDEX
@@ -133,7 +133,7 @@ class Process:
 
     @property
     def applied(self) -> Index:
-        """Last entry the state machine has taken."""
+        """Last entry the state machine has applied."""
         return self.machine.applied
 
     # Lives.
@@ -142,7 +142,7 @@ class Process:
         """Start the process on what its disk holds, which recovery has synced."""
         assert self.status is Status.DOWN
         self.epoch += 1
-        if self.disk.bad:  # Walking a log without damage finds none; that walk is saved here.
+        if self.disk.bad:  # A log without damage needs no walk.
             self.status = Status.REPAIRING
             self.repair = repair.Repair(self)
             self.world.coverage.hit("damage_found_at_start")
@@ -172,7 +172,7 @@ class Process:
         self.acquaintance.begin()
 
     def stop(self) -> None:
-        """The process ends without a word; the disk is as the caller leaves it."""
+        """End the process without notice; the disk is as the caller leaves it."""
         self.status = Status.DOWN
         self.epoch += 1
         self.promised_term = self.disk.durable.hard_state.term
@@ -180,12 +180,13 @@ class Process:
         self.repair = None
 
     def kill(self) -> None:
-        """End the process; the machine and its page cache live on."""
+        """End the process; the machine and its page cache continue."""
         self.stop()
         self.disk.process_died()
 
     def power_off(self, random: Random) -> None:
-        """End the machine; with acks from the page cache its memory is in doubt afterwards."""
+        """Power off the machine; with acks from the page cache its memory is in doubt
+        afterwards."""
         self.stop()
         disk = self.disk
         before = disk.memory
@@ -197,7 +198,7 @@ class Process:
             self.world.coverage.hit("node_recovering")
 
     def wipe(self) -> None:
-        """The disk is replaced by an empty one under the same identity (fault-matrix D18)."""
+        """Replace the disk by an empty one under the same identity (fault-matrix D18)."""
         self.stop()
         self.ghosts += [self.disk.durable, self.disk.memory]
         self.disk.wipe(self.world.empty_disk())
@@ -205,7 +206,7 @@ class Process:
         self.promised_term = 0
 
     def put_back(self, backup: Backup) -> None:
-        """The disk is replaced by an old copy of itself (fault-matrix D18)."""
+        """Replace the disk by an old copy of itself (fault-matrix D18)."""
         self.stop()
         self.ghosts += [self.disk.durable, self.disk.memory]
         self.disk.put_back(backup.image)
@@ -213,7 +214,7 @@ class Process:
         self.promised_term = backup.image.hard_state.term
 
     def read_damage(self) -> None:
-        """A read met damage: note what is committed, end, and start again to be repaired."""
+        """End after a read of damage: save the commit index, and start again to be repaired."""
         self.world.coverage.hit("damage_found_by_read")
         self.disk.save_hint(self.machine.applied)
         self.kill()
@@ -228,7 +229,7 @@ class Process:
         self.status = Status.PAUSED
 
     def resume(self) -> None:
-        """Go on after a pause: everything that arrived meanwhile comes at once."""
+        """Continue after a pause: all messages that arrived meanwhile are delivered at once."""
         if self.status is not Status.PAUSED:
             return
         self.status = Status.UP
@@ -236,14 +237,14 @@ class Process:
             self.world.coverage.hit("paused_leader_resumed")
         epoch = self.epoch
         if self.world.options.lease_drift_percent is not None:
-            # With leases every tick counts, and counts before anything is answered.
+            # With leases every tick counts, and before any message is answered.
             self._make_up(self.missed_ticks)
         if self.late_ticket:
             ticket, self.late_ticket = self.late_ticket, 0
             self._on_durable(ticket)
         mailbox, self.mailbox = list(self.mailbox), deque()
         if self.random.random() < 0.5:
-            # Sockets are read in any order: clients may be served before the news of a new leader.
+            # Sockets are read in any order: clients may be served before a new leader's message.
             mailbox.sort(key=lambda entry: entry[0] is not None)
         for link, item, attempt in mailbox:
             if self.epoch != epoch or not self.is_up:
@@ -275,7 +276,7 @@ class Process:
         self.settle()
 
     def receive(self, link: Link, outgoing: Outgoing) -> None:
-        """A message arrives."""
+        """Take a message from the network."""
         if not self.acquaintance.lets_in(self.world.nodes[link.sender]):
             return
         message = outgoing.message
@@ -318,7 +319,7 @@ class Process:
             repair.answer(self, message)
 
     def serve(self, call: Call, attempt: int) -> None:
-        """A client's request arrives."""
+        """Take a client's request."""
         if self.status is not Status.UP:
             if self.status is Status.PAUSED and len(self.mailbox) < MAILBOX_MAX:
                 self.mailbox.append((None, call, attempt))
@@ -431,7 +432,7 @@ class Process:
     def _flush(self, ticket: Ticket, *, must_sync: bool) -> None:
         self.newest_ticket = ticket
         if self.is_syncing:
-            return  # The sync that follows the one under way will cover it.
+            return  # The next sync after the current one will cover it.
         world = self.world
         if world.options.page_cache and not must_sync:
             world.push(world.now, self._page_cache_durable, self.epoch, ticket, None)
@@ -479,6 +480,6 @@ class Process:
     # Judgements.
 
     def has_held(self, index: Index, chain: int, page_cache: bool) -> bool:
-        """Return whether this disk holds, or held before it was lost, the log through `index`."""
+        """Whether this disk holds, or held before it was lost, the log through `index`."""
         image = self.disk.memory if page_cache else self.disk.durable
         return image.holds(index, chain) or any(ghost.holds(index, chain) for ghost in self.ghosts)

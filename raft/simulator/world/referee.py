@@ -1,9 +1,9 @@
-"""The referees: what must hold after every step, checked against all disks at once.
+"""The referees: invariants that hold after every step, checked against all disks at once.
 
 Owns the invariants I1 to I7 and I10 of fault-matrix section 2 as far as one step can break them.
 Must not change anything it looks at. Each check compares a few integers, because log digests stand
 for whole prefixes; the checks that look at other nodes run only when a commit index or a role
-moved.
+changed.
 """
 
 from __future__ import annotations
@@ -56,17 +56,18 @@ class Referee:
         self.nodes = nodes
         self.coverage = coverage
         self.page_cache = page_cache
-        """Entries count as durable once written, so the written log stands for the synced one."""
+        """Whether entries count as durable once written: the written log stands for the synced."""
         self.ledger = Ledger(coverage)
         self.on_entries_lost: Callable[[Index], None] | None = None
-        """Called before committed entries from an index on are given up; None: none ever may be."""
+        """Called before committed entries from an index on are given up; None: no loss may
+        happen."""
         self._loss_floor = NOTHING_LOST
         """Lowest index from which on entries may be missing, as reported since the last leader."""
         self.leaders: dict[Term, NodeId] = {}
         self.votes: dict[tuple[NodeId, Term], NodeId] = {}
 
     def after_step(self, node: Process) -> None:
-        """Compare a node with what it was and with the others."""
+        """Compare a node with its earlier state and with the others."""
         state = node.replica.core.state
         role, term = state.role, state.term
         if state.standing is Standing.DIVERGED:
@@ -79,21 +80,21 @@ class Referee:
         commit = state.commit
         if commit != node.seen_commit:
             if node.replica.core is not node.seen_core:
-                # Term and vote could not be saved: the core began again with what the disk holds,
-                # and what it has handed out (R02). A commit index may restart low.
+                # Term and vote could not be saved: the core began again with the state of the disk
+                # and the entries it has handed out (R02). A commit index may restart low.
                 node.seen_core = node.replica.core
                 node.seen_commit = min(node.seen_commit, max(commit, node.handed))
             if commit < node.seen_commit:
                 raise InvariantError("I6", f"{node} commit {node.seen_commit} -> {commit}")
             self._on_commit(node, commit)
         durable = disk.memory.last_index if self.page_cache else disk.durable.last_index
-        # A snapshot just installed counts as synced at once, but the gate keeps every message back.
+        # A snapshot just installed counts as synced at once, but the gate holds every message back.
         if state.synced > durable and state.synced > state.snapshot_gate:
             raise InvariantError("R16", f"{node} claims {state.synced} synced, has {durable}")
         node.was_leader = role is Role.LEADER
 
     def _on_role(self, node: Process, term: Term, role: Role) -> None:
-        """I1, I4 and the part of I6 about terms."""
+        """Check I1, I4 and the part of I6 about terms."""
         if term < node.seen_term:
             raise InvariantError("I6", f"{node} term {node.seen_term} -> {term}")
         if role is Role.LEADER and (node.seen_role is not Role.LEADER or term != node.seen_term):
@@ -101,7 +102,7 @@ class Referee:
             other = self.leaders.setdefault(term, node.node_id)
             if other != node.node_id:
                 raise InvariantError("I1", f"{node} and node {other} both lead term {term}")
-            # A leader elected late in an old term need not know what a newer one committed.
+            # A leader elected late in an old term need not know the commits of a newer one.
             last = bisect_left(self.ledger.commit_terms, term) - 1
             if last >= 0 and not node.disk.memory.holds(last, self.ledger.entries[last].chain):
                 self._on_missing(node, term, last)
@@ -111,7 +112,7 @@ class Referee:
         node.seen_term, node.seen_role = term, role
 
     def _on_missing(self, node: Process, term: Term, last: Index) -> None:
-        """I4, unless it was reported: a leader lacks committed entries up to `last`."""
+        """Check I4: a leader lacks committed entries up to `last` only if that was reported."""
         entries = self.ledger.entries
         first = last
         while first > 0 and not node.disk.memory.holds(first - 1, entries[first - 1].chain):
@@ -125,12 +126,12 @@ class Referee:
         self.on_entries_lost(first)
 
     def on_loss(self, loss_from: Index) -> None:
-        """A node reports that acked entries may be missing."""
+        """Take a node's report that acked entries may be missing."""
         self.coverage.hit("loss_reported")
         self._loss_floor = min(self._loss_floor, loss_from)
 
     def _on_truncate(self, node: Process, role: Role) -> None:
-        """I2, and that nothing committed goes away."""
+        """Check I2, and that no committed entry goes away."""
         truncated, node.disk.truncated = node.disk.truncated, []
         entries = self.ledger.entries
         for entry in truncated:
@@ -142,7 +143,7 @@ class Referee:
                 raise InvariantError("I7", f"{node} removed the committed {entry}")
 
     def _on_commit(self, node: Process, commit: Index) -> None:
-        """I5 and I7: what is committed is the same everywhere and durable on a quorum."""
+        """Check I5 and I7: a committed entry is the same everywhere and durable on a quorum."""
         image = node.disk.memory
         entries = self.ledger.entries
         last = image.last_index
@@ -181,7 +182,7 @@ class Referee:
             )
 
     def on_send(self, node: Process, sends: list[Outgoing]) -> None:
-        """R01 and R16: a message reveals only what is durable."""
+        """Check R01 and R16: a message reveals only durable state."""
         if node.disk.bad:
             self._check_sent(node, sends)
         durable = node.disk.durable
@@ -207,7 +208,7 @@ class Referee:
 
     @staticmethod
     def _check_sent(node: Process, sends: list[Outgoing]) -> None:
-        """I14: damage never leaves a node."""
+        """Check I14: damage never leaves a node."""
         for outgoing in sends:
             if isinstance(outgoing.payload, list):
                 for entry in outgoing.payload:
@@ -216,13 +217,13 @@ class Referee:
 
     @staticmethod
     def _on_support(node: Process, *, recovery: bool) -> None:
-        """R29: a node that forgot what it promised helps nobody to office, itself included."""
+        """Check R29: a node that lost memory supports no candidate, not even itself."""
         standing = node.replica.core.state.standing
         if standing is Standing.JOINING or (standing is Standing.RECOVERING and not recovery):
             raise InvariantError("R29", f"{node} takes part in an election, being {standing.name}")
 
     def _on_vote(self, node: Process, term: Term, candidate: NodeId) -> None:
-        """I6: one vote per term, durable before anyone hears of it, also across restarts."""
+        """Check I6: one vote per term, durable before it is revealed, also across restarts."""
         hard_state = node.disk.durable.hard_state
         if (hard_state.term, hard_state.vote) != (term, candidate):
             raise InvariantError("R01", f"{node} votes {candidate}@{term}, disk has {hard_state}")
@@ -231,7 +232,7 @@ class Referee:
             raise InvariantError("I6", f"{node} votes {candidate} after {other} in term {term}")
 
     def on_apply(self, node: Process, lo: Index, hi: Index) -> None:
-        """I5 and R45: applied in order, the same everywhere, never ahead of the durable log."""
+        """Check I5 and R45: applied in order, the same everywhere, not ahead of the durable log."""
         if lo != node.handed + 1:
             raise InvariantError("I5", f"{node} applies {lo} after {node.handed}")
         if hi > len(self.ledger.entries):
@@ -244,7 +245,7 @@ class Referee:
         node.handed = hi - 1
 
     def on_install(self, node: Process, index: Index, chain: int) -> None:
-        """I5 for a snapshot: it stands for the committed prefix, and is news."""
+        """Check I5 for a snapshot: it stands for the committed prefix, and is newer."""
         entries = self.ledger.entries
         if index >= len(entries) or entries[index].chain != chain:
             raise InvariantError("I5", f"{node} installs a snapshot of another state at {index}")
@@ -254,7 +255,7 @@ class Referee:
         self.coverage.hit("snapshot_installed")
 
     def on_restart(self, node: Process) -> None:
-        """I6 across a restart: what was promised is still there."""
+        """Check I6 across a restart: all promises are still kept."""
         state = node.replica.core.state
         if state.term < node.promised_term:
             raise InvariantError("I6", f"{node} forgot term {node.promised_term}")

@@ -1,8 +1,8 @@
-"""How a node whose log is damaged gets well before its core runs again.
+"""Repair of a node whose log is damaged, before its core runs again.
 
-Owns what a node asks of its peers, what a peer answers, and what of an answer is believed. Until
-the log is whole up to what is known as committed there is no core: no vote, no ack, no read. Must
-not know what caused the damage. A damaged peer answers, too, from the parts of its log that are
+Owns the request of a node to its peers, the answer of a peer, and the check of an answer. Until
+the log is whole up to the known commit index there is no core: no vote, no ack, no read. Must
+not know the cause of the damage. A damaged peer answers as well, from the parts of its log that are
 whole, so that nodes damaged in different places heal each other.
 """
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from raft.simulator.world.process import Process
 
 _WIDENINGS = 10
-"""Rounds until a node asks for the bare damage again; the widest of them asks for 511 more."""
+"""Rounds until a node asks for the bare damage again; the widest round asks for 511 more."""
 
 
 class RepairRequest(NamedTuple):
-    """Whoever holds exactly these entries, or a snapshot behind them, please send it."""
+    """Request for exactly these entries, or a snapshot behind them."""
 
     sender: NodeId
     to: NodeId
@@ -31,7 +31,7 @@ class RepairRequest(NamedTuple):
 
 
 class RepairReply(NamedTuple):
-    """The entries come as the payload; without entries it is the snapshot."""
+    """Answer with the entries as the payload; without entries it is the snapshot."""
 
     sender: NodeId
     to: NodeId
@@ -56,12 +56,12 @@ class Repair:
         self._is_writing = False
 
     def go_on(self) -> None:
-        """Drop what is damaged above the known commit index, then fetch what is damaged below."""
+        """Drop damage above the known commit index, then fetch the damaged entries below."""
         process = self._process
         disk = process.disk
         lost = disk.cut_damaged_tail()
         if lost is not None:
-            process.ghosts.append(lost)  # What it acked of that was true then.
+            process.ghosts.append(lost)  # Its acks of these entries were true then.
             process.world.coverage.hit("damaged_tail_cut")
         disk.believe_tail()
         self._is_writing = False
@@ -74,7 +74,7 @@ class Repair:
         process.run()
 
     def _ask(self, epoch: int, _b: object, _c: object) -> None:
-        """Ask everybody; again later, and for more, as long as nobody has it."""
+        """Ask all nodes; ask again later, and for more, until one of them has the range."""
         process = self._process
         if epoch != process.epoch or process.repair is not self:
             return
@@ -83,7 +83,7 @@ class Repair:
         if self._is_writing or self._found is None:
             return
         disk = process.disk
-        # More may have been damaged since.
+        # More entries may have been damaged since.
         self._found = damaged_range(disk.memory, disk.bad) or self._found
         more = (1 << self._attempts % _WIDENINGS) - 1
         self._attempts += 1
@@ -94,7 +94,7 @@ class Repair:
                 world.network.send(Outgoing(request, None))  # type: ignore[arg-type]
 
     def take(self, reply: RepairReply, payload: object) -> None:
-        """Believe an answer to the last question if its digests prove it, and write it down."""
+        """Believe an answer to the last request if its digests prove it, and write it."""
         if self._is_writing or reply.wanted != self._wanted:
             return
         process = self._process
@@ -122,7 +122,7 @@ class Repair:
 
 
 def answer(process: Process, request: RepairRequest) -> None:
-    """Send what is asked for, if it is whole here and proven at both ends."""
+    """Send the requested entries, if they are whole here and proven at both ends."""
     disk = process.disk
     wanted = request.wanted
     image = disk.memory
@@ -135,12 +135,12 @@ def answer(process: Process, request: RepairRequest) -> None:
         except DamagedError:
             if process.is_up:
                 raise
-            return  # It is being repaired itself.
+            return  # This node is being repaired itself.
         if is_chain(entries, wanted):
             process.world.network.send(Outgoing(reply, entries))  # type: ignore[arg-type]
         return
     snapshot = disk.durable.snapshot
-    # It may end within the range: the rest, which may lie where this log begins, is asked for next.
+    # A snapshot may end within the range: the rest, which may begin this log, is requested next.
     if snapshot is not None and snapshot.index >= wanted.lo:
         chain = disk.durable.snapshot_chain
         reply = reply._replace(snapshot=snapshot, snapshot_chain=chain)

@@ -1,8 +1,8 @@
-"""Clients: they append, put, read and poll, retry, follow hints, give up, and write it all down.
+"""Clients: they append, put, read and poll, retry, follow hints, give up, and record all of it.
 
 Owns the honest classification of outcomes: `not_applied` only when every attempt was refused before
-it entered a log, `unknown` as soon as one attempt may have (fault-matrix 9.1). A retry sends the
-same value, which the state machine takes once. Must not know what a replica does with a request.
+it entered a log, `unknown` as soon as one attempt may have entered one (fault-matrix 9.1). A retry
+sends the same value, which the state machine takes once. Must not know a replica's treatment of it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ QUEUE = "log"
 REGISTER = "register"
 POLL_COUNT_MAX = 8
 ATTEMPT_ELECTIONS = 2
-"""An attempt is given up after this many election time-outs, a call after three times that."""
+"""Election time-outs after which an attempt is given up; a call, after three times that."""
 REQUEST_LOSS = 0.03
 CELL_CALL_COUNT_MAX = 40
 CELL_UNKNOWN_COUNT_MAX = 3
@@ -50,15 +50,15 @@ class CallKind(IntEnum):
     TAIL = 2
     GET = 3
     SWAP = 4
-    """Compare and set, or set whatever is there."""
+    """Compare and set, or set unconditionally."""
     LOOK = 5
-    """Read a register of that kind."""
+    """Read a compare-and-set register."""
 
 
 _KINDS = (Kind.APPEND, Kind.PUT, Kind.TAIL, Kind.GET, Kind.CAS, Kind.CAS)
 WRITES = (CallKind.APPEND, CallKind.PUT, CallKind.SWAP)
 _CELL_VALUE_COUNT = 4
-"""Few, so that swaps meet what they expect."""
+"""Number of values of a register. Few, so that swaps often find the expected one."""
 
 
 class Call:
@@ -83,16 +83,16 @@ class Call:
         self.kind = kind
         self.value = value
         self.body: int | CasBody = value
-        """What goes into the log."""
+        """Body of the log entry."""
         self.invoke_us = client.world.now
         self.deadline_us = self.invoke_us + 3 * client.attempt_us
         self.attempt = 0
         self.is_open = True
         self.is_doubtful = False
-        """Some attempt may have entered a log and nobody said what became of it."""
+        """Whether an attempt may have entered a log, with unknown outcome."""
         self.node: NodeId = NO_NODE
         self.floor = client.world.acked_end
-        """Queue length that was acked to someone before this call began (I10)."""
+        """Queue length that was acked to a client before this call began (I10)."""
 
 
 class Client:
@@ -116,7 +116,7 @@ class Client:
         self.process = world.new_process_number()
         self.random = Random(world.options.seed * 2003 + number)
         self.loyalty = self.random.choice((0.0, 0.5, 0.95))
-        """How often it stays with its node although that did not answer."""
+        """Probability that the client stays with a node that did not answer."""
         self.target: NodeId = 1 + number % world.options.voter_count
         self.call: Call | None = None
         self.attempt_us = ATTEMPT_ELECTIONS * world.options.election_us
@@ -161,7 +161,7 @@ class Client:
         return call
 
     def _poll(self) -> None:
-        """Read on from where this reader is, on any replica, without asking the leader."""
+        """Read on from this reader's position, on any replica, without asking the leader."""
         world = self.world
         node = world.nodes.get(self.random.choice(world.reachable))
         if node is None or not node.is_up:
@@ -201,14 +201,14 @@ class Client:
         else:
             found.serve(call, attempt)
 
-    # What comes back.
+    # Replies.
 
     def refused(self, call: Call, attempt: int, hint: NodeId) -> None:
-        """The node refused before anything entered its log."""
+        """Take a refusal before any entry was in the node's log."""
         self._reply(call, attempt, Outcome.NOT_APPLIED, hint)
 
     def completed(self, call: Call, attempt: int, resolution: Resolution, node: Process) -> None:
-        """A proposal is decided."""
+        """Take the decision on a proposal."""
         if resolution is Resolution.COMMITTED:
             ledger = self.world.referee.ledger
             is_swap = call.kind is CallKind.SWAP
@@ -223,7 +223,7 @@ class Client:
             self._reply(call, attempt, Outcome.UNKNOWN, NO_NODE)
 
     def served(self, call: Call, attempt: int, applied: Index) -> None:
-        """A linearizable read is answered from the state at `applied`."""
+        """Answer a linearizable read from the state at `applied`."""
         ledger = self.world.referee.ledger
         end = ledger.end_at(applied)
         if end < call.floor:
@@ -270,7 +270,7 @@ class Client:
             self.target = hint
         elif world.is_calm or random.random() >= self.loyalty:
             self.target = random.choice(world.reachable)
-        call.attempt += 1  # Whatever still comes for the old attempt but success is old news.
+        call.attempt += 1  # From now on only a success of the old attempt matters.
         pause = 1 + int(random.random() * world.options.election_us / 4)
         world.push(world.now + pause, self._try_again, call, call.attempt, None)
 
@@ -283,7 +283,7 @@ class Client:
         self.call = None
         world = self.world
         if call.invoke_us <= world.loss_us and outcome is Outcome.APPLIED:
-            # Answered from before the loss or from after it: nobody can tell.
+            # Answered from the state before the loss or after it: unknown.
             outcome = Outcome.UNKNOWN if call.kind in WRITES else Outcome.NOT_APPLIED
         self._write_down(call, outcome, result)
         if call.kind is CallKind.APPEND:
@@ -348,20 +348,20 @@ class Client:
         )
 
     def note_open_call(self) -> None:
-        """Write down the open call as one whose end nobody knows, and keep it open."""
+        """Record the open call as one of unknown outcome, and keep it open."""
         call = self.call
         if call is not None and call.kind in WRITES:
             self._write_down(call, Outcome.UNKNOWN, None)
 
     def start_over(self, queue_end: int) -> None:
-        """What was acked may be gone: an open call expects no more than what is left."""
+        """Begin anew after a loss of acked entries: an open call expects only the remaining."""
         self.process = self.world.new_process_number()
         self.poll_offset = 0
         if self.call is not None:
             self.call.floor = min(self.call.floor, queue_end)
 
     def give_up(self) -> None:
-        """The run ends: write down the open call as what it is."""
+        """Record the open call as it is at the end of the run."""
         self.is_stopped = True
         call = self.call
         if call is not None:
@@ -376,8 +376,8 @@ def _request_of(call: Call) -> CasCall:
 
 
 class Cells:
-    """Which compare-and-set register is in use: each gets few calls, since searching for an order
-    of many is expensive, and fewer still whose outcome nobody knows."""
+    """Choice of the compare-and-set register in use: each gets few calls, since searching for an
+    order of many is expensive, and even fewer calls of unknown outcome."""
 
     __slots__ = ("_begun", "_key", "_unknown")
 
@@ -387,14 +387,14 @@ class Cells:
         self._unknown = 0
 
     def key(self) -> int:
-        """Return the register for a call that begins."""
+        """Return the register for a new call."""
         if self._begun >= CELL_CALL_COUNT_MAX or self._unknown >= CELL_UNKNOWN_COUNT_MAX:
             self.turn_over()
         self._begun += 1
         return self._key
 
     def turn_over(self) -> None:
-        """Go on with a new register."""
+        """Continue with a new register."""
         self._key += 1
         self._begun = self._unknown = 0
 
@@ -404,7 +404,7 @@ class Cells:
 
 
 class Reads:
-    """Which read id belongs to whom; ids are integers, as the core wants them."""
+    """Call of each open read id; ids are integers, as the core requires."""
 
     __slots__ = ("_next", "_open")
 

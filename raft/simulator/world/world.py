@@ -1,8 +1,8 @@
 """The world: one thread, one heap of (time, sequence, action), one seed.
 
-Owns time, the order of events and the parts of a run; must not know what the parts do. Times are
-whole microseconds. Each part draws from a random stream of its own, so that taking a fault out of
-the plan changes as little of the rest as possible. Nothing here depends on the hash of a string or
+Owns time, the order of events and the parts of a run; must not know the work of the parts. Times
+are whole microseconds. Each part draws from a random stream of its own, so that taking a fault out
+of the plan changes as little of the rest as possible. No part depends on the hash of a string or
 the order of a set: the same seed gives the same trace digest in every process.
 """
 
@@ -78,7 +78,7 @@ class World:
     ) -> None:
         self.options = options
         self.trace = trace
-        """Gets a line per event when a run is replayed; None costs nothing."""
+        """Receiver of one line per event when a run is replayed; None costs no time."""
         self.now = 0
         self.event_count = 0
         self.digest = 0
@@ -99,10 +99,10 @@ class World:
         self.reachable: list[NodeId] = []
         """Nodes that clients try; all but in the liveness phase."""
         self.is_calm = False
-        """The liveness phase: faults have ended."""
+        """Whether the liveness phase has begun: faults have ended."""
         self.acked_end = 0
         self.loss_us = -1
-        """When committed entries were last lost."""
+        """Time of the last loss of committed entries; -1: none."""
         self.process_numbers = 0
         self._values = 0
         self._empty_disks = 0
@@ -123,12 +123,12 @@ class World:
     # Events.
 
     def push(self, at_us: int, action: Action, a: Any, b: Any, c: Any) -> None:
-        """Do `action(a, b, c)` at a time; events of one time keep the order of their pushing."""
+        """Schedule `action(a, b, c)`; events of one time keep the order of their pushing."""
         self._sequence += 1
         heappush(self._heap, (at_us, self._sequence, action, a, b, c))
 
     def run(self, *, until_us: int, event_count_max: int) -> None:
-        """Carry out events until a time, or until there were so many in all."""
+        """Run events until a time, or until their total count reaches a limit."""
         heap = self._heap
         digest, count = self.digest, self.event_count
         try:
@@ -139,8 +139,8 @@ class World:
                 heappop(heap)
                 self.now = now
                 count += 1
-                # The digest covers time and birth order of every event: whatever differs between
-                # two runs shows in what they schedule.
+                # The digest covers time and birth order of every event: every difference between
+                # two runs shows in the events they schedule.
                 digest = hash((digest, now, sequence))
                 try:
                     action(a, b, c)
@@ -155,7 +155,7 @@ class World:
         node.read_damage()
 
     def final_digest(self) -> int:
-        """Return a digest of the whole run and of where every node ended."""
+        """Return a digest of the whole run and of the final state of every node."""
         states = [
             (node.node_id, node.seen_term, node.seen_commit, node.disk.memory.last_index)
             for node in self.nodes.values()
@@ -177,22 +177,22 @@ class World:
         return node
 
     def empty_disk(self) -> InitialState:
-        """Return the state of an empty disk, told apart from every earlier one by its number."""
-        # With room for the losses of power that a disk goes through in its life.
+        """Return the state of an empty disk, distinguished from every earlier one by its number."""
+        # The number leaves room for the power losses of a disk during its life.
         return joining_state(incarnation=self.new_incarnation())
 
     def new_incarnation(self) -> int:
-        """Return a number for a node that begins without memory, above all before."""
+        """Return a number for a node that begins without memory, above all earlier ones."""
         self._empty_disks += 1
         return 1000 * self._empty_disks
 
     def new_nonce(self) -> int:
-        """Return what tells one process from all others."""
+        """Return a number that distinguishes one process from all others."""
         self._nonces += 1
         return self._nonces
 
     def members(self) -> list[NodeId]:
-        """Return all nodes there are, in order."""
+        """Return all existing nodes, in order."""
         return list(self.nodes)
 
     def leader(self) -> Process | None:
@@ -209,7 +209,7 @@ class World:
             node.receive(link, outgoing)
 
     def report_unreachable(self, sender: NodeId, receiver: NodeId) -> None:
-        """The shell of `sender` notices a broken link a moment later."""
+        """Let the shell of `sender` notice a broken link a moment later."""
         node = self.nodes.get(sender)
         if node is not None:
             self.push(self.now + 1000, self._unreachable, node, receiver, node.epoch)
@@ -220,18 +220,18 @@ class World:
             node.settle()
 
     def calm(self) -> None:
-        """Begin the liveness phase: nothing fails any more, and everything is fast."""
+        """Begin the liveness phase: all faults end, and every operation is fast."""
         self.is_calm = True
         self.injector.end()
         self._sync_delays = [100] * _SYNC_DELAY_COUNT
         self.apply_us = 0
 
     def sync_delay(self, factor: int) -> int:
-        """Return how long a sync takes that begins now; even a sick disk ends one some day."""
+        """Return the duration of a sync that begins now; even a sick disk ends it at some time."""
         delay = self._sync_delays[self.shell_bits(6)] * factor
         return min(delay, _SYNC_ELECTIONS_MAX * self.options.election_us)
 
-    # What clients share.
+    # State shared by the clients.
 
     def new_value(self) -> int:
         self._values += 1
