@@ -181,9 +181,9 @@ class RaftCore:
             election.tick(state)
 
     def propose(self, count: int = 1) -> tuple[Index, Term]:
-        """Reserve `count` consecutive log positions for data; return the first index and the term.
+        """Reserve `count` consecutive log indexes for data; return the first index and the term.
 
-        The shell must write the entries before it takes the next Ready. It must have taken any
+        The shell must write the entries before it takes the next Ready, and must have taken any
         Ready that holds own entries before (they come first in the log): see `has_own_entries`.
         Raises NotLeaderError, TransferringError or BusyError; then nothing was reserved."""
         return leader.propose(self.state, count)

@@ -192,8 +192,8 @@ class Ready:
 
         self.reads: list[ReadConfirmed] = []
         self.reads_failed: list[int] = []
-        """Reads that this node can no longer confirm, since it lost leadership. Nothing was
-        read."""
+        """Reads that this node can no longer confirm, since it lost leadership. No read was
+        served."""
 
         self.role_changes: list[RoleChange] = []
 

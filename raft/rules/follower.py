@@ -166,7 +166,7 @@ def handle_append(state: State, message: AppendRequest) -> None:
 def stands_aside(state: State, message: AppendRequest) -> bool:
     """Answer a leader that contradicts entries committed here and store nothing of it (R11).
 
-    Return whether this is the case."""
+    Return whether the leader contradicts them."""
     is_apart = state.standing is Standing.DIVERGED or conflict_of(state, message) != NO_INDEX
     if is_apart:
         diverge(state, message.sender)

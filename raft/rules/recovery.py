@@ -1,7 +1,7 @@
-"""Nodes whose memory is in doubt: when they count again, and what happens when too many are.
+"""Nodes whose memory is in doubt: when they count again, and recovery when too many are in doubt.
 
 A node that lost power with unsynced entries (RECOVERING) or that started with an empty disk
-(JOINING) may have broken an ack it once gave. It grants no vote and counts for no quorum until a
+(JOINING) may have broken an ack it once gave. A node in doubt neither votes nor counts until a
 leader elected without it has brought it past that leader's commit index at the time it joined
 (design 4.5): by then its log again holds all entries that it once acked and a quorum relied on. A
 leader without a commit in its term does not know that index yet. The winner of a recovery election

@@ -71,8 +71,8 @@ class Acquaintance:
         self.backups: list[Backup] = []
         self._is_copy = False
         self._incarnation = 0
-        """Incarnation from which on this node knows that it is an old copy. It may be told again
-        before that is stored."""
+        """Incarnation from which on this node knows that it is an old copy. A second notice
+        may come before that is stored."""
 
     @property
     def is_copy(self) -> bool:

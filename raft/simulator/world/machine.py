@@ -142,7 +142,7 @@ class StateMachine:
         try:
             meta = self._process.replica.snapshot_meta_at(index)
         except CompactionRefusedError:
-            return  # A node that joined lately and does not know its members yet.
+            return  # A node that joined lately does not know the members at that index.
         self._process.disk.save_snapshot(meta)
         self.snapshot_chains[index] = self._process.disk.memory.snapshot_chain
         world = self._process.world
