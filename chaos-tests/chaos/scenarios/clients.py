@@ -5,7 +5,7 @@ from chaos.toxiproxy import DOWNSTREAM
 
 
 def _lost_answer_size_bytes(x: Context) -> int:
-    """Bytes of answers that never reached a client. It grows as ends of connections are counted."""
+    """Return the bytes of answers that never reached a client, counted when connections end."""
     counts = x.cluster.links.swallowed(x.cluster.links.of_clients())
     return sum(
         received - sent for (_, stream), (received, sent) in counts.items() if stream == DOWNSTREAM

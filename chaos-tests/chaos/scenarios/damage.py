@@ -1,6 +1,6 @@
-"""Files that are damaged, lost, old or somebody else's while their node is down (fault-matrix 3.3).
+"""Damaged, lost, old or foreign files of a node that is down (fault-matrix 3.3).
 
-Owns the damage. What it may touch is the directory of a node that does not run.
+Owns the damage, which touches only the directory of a node that does not run.
 """
 
 import asyncio
@@ -22,11 +22,11 @@ from chaos.scenarios.process import ROLLING, restart
 OWN: Final = Profile(is_own=True)
 FIVE_SMALL: Final = Profile(node_count=5, settings=ROLLING.settings)
 _TAIL_SIZE_BYTES: Final = 200
-"""Less than one entry: what the last sync covered."""
+"""Less than one entry: the last sync covered it."""
 WITHOUT_S: Final = 5.0
-"""Several elections."""
+"""Duration of several elections."""
 _LEVEL_SIZE_BYTES: Final = 128 << 10
-"""Of the newest file: its first half is behind everything that is under way."""
+"""Size of the newest file at which its first half is behind all pending entries."""
 
 
 def _flip(path: Path, places: list[int]) -> None:
@@ -42,8 +42,8 @@ def _flip(path: Path, places: list[int]) -> None:
 async def bit_flips(x: Context) -> None:
     """Bits of a follower's log are flipped while it is down: found, refetched, never cut."""
     node = await x.follower()
-    # The file that is being written: it alone is walked when the node starts. What is flipped in
-    # an older one is found when it is read.
+    # The file that is being written: only this file is walked when the node starts. Damage in an
+    # older one is found when it is read.
     while (await x.do(newest, x.cluster.data_directory(node)))[1] < 128 << 10:
         await x.acked(200)
     await x.do(x.cluster.kill, node)
@@ -62,7 +62,7 @@ async def bit_flips(x: Context) -> None:
 @scenario("tail-flips", "D7", modes=RAFT)
 async def tail_flips(x: Context) -> None:
     """The synced end of a follower's log is damaged, and the only other node that has it is away:
-    it is neither cut off nor voted away, and comes back when that one does."""
+    it is neither cut off nor voted away, and is repaired when that node is back."""
     leader = await x.leader()
     behind, victim = x.random.sample([n for n in x.cluster.node_ids if n != leader], 2)
     x.inject("kill", f"node {behind}, which misses what follows")
@@ -150,9 +150,9 @@ async def bit_flips_two(x: Context) -> None:
 
 
 async def _kill_level(x: Context, nodes: list[int]) -> tuple[str, int]:
-    """Kill nodes at a moment when all of them write one file; return it, and how much all have.
+    """Kill nodes while all of them write one file; return it, and the size that all have.
 
-    It alone is walked when they start. A node that is behind, as one is after its repair, would
+    Only this file is walked when they start. A lagging node, as one is after its repair, would
     choose a file that another one has closed long ago, whose damage is found when it is read.
     """
     found: list[tuple[Path, int]] = []
@@ -176,7 +176,7 @@ async def _kill_level(x: Context, nodes: list[int]) -> tuple[str, int]:
 
 
 def _says(x: Context, node: int, lo: int, words: str) -> bool:
-    """Whether a node's log has these words from a byte on."""
+    """Whether a node's log contains these words from byte `lo` on."""
     return words.encode() in x.cluster.local.log_path(node).read_bytes()[lo:]
 
 
@@ -243,7 +243,7 @@ async def wiped_disk(x: Context) -> None:
     node, where = await x.follower(), await addresses(x)
     await _wipe(x, node)
     await x.acked(200)
-    # It may have voted before, and nobody knows for whom.
+    # The node may have voted before, for an unknown candidate.
     await x.until("it is up", x.cluster.is_up, node)
     await _joins(x, node)
     await _begin_anew(x, node, where)
@@ -305,7 +305,7 @@ def _has_level(x: Context, node: int) -> bool:
 
 @scenario("cloned-disk", "D18", modes=RAFT)
 async def cloned_disk(x: Context) -> None:
-    """Nobody's directory may be another's: a node with a copy of another one's does not start."""
+    """No node may use the directory of another: a node with a copy of one does not start."""
     leader = await x.leader()
     node, other = [found for found in x.cluster.node_ids if found != leader]
     await x.do(x.cluster.stop, node)
@@ -327,8 +327,8 @@ async def cloned_disk(x: Context) -> None:
 
 @scenario("old-backup", "D18 H11", profile=OWN, modes=frozenset({Mode.RAFT, Mode.SYNC_MASTER}))
 async def old_backup(x: Context) -> None:
-    """A node comes up on its own earlier backup, while the only others that could know are one
-    that missed what came since, and one that is down: it is never counted for what it forgot."""
+    """A node comes up on its own earlier backup, while the only other nodes that could know are one
+    that missed the entries since, and one that is down: it is never counted for entries it lost."""
     leader = await x.leader()
     behind, victim = x.random.sample([n for n in x.cluster.node_ids if n != leader], 2)
     data, where = x.cluster.data_directory(victim), await _addresses(x)
@@ -371,7 +371,7 @@ async def _addresses(x: Context) -> dict[int, tuple[str, str]]:
 
 
 async def _joins(x: Context, node: int) -> None:
-    """Wait until a node says that it has no memory it could be counted with."""
+    """Wait until a node reports that it has no memory with which it could be counted."""
     admin, deadline = x.load.clients.client.admin, time.monotonic() + DEADLINE_S
     while (found := (await admin.node_status(node)).standing) != "joining":
         if time.monotonic() >= deadline:
@@ -381,7 +381,7 @@ async def _joins(x: Context, node: int) -> None:
 
 
 async def _begin_anew(x: Context, node: int, where: dict[int, tuple[str, str]]) -> None:
-    """Who is known to have lost memory counts again only as a new member."""
+    """Make a node that is known to have lost memory count again, as a new member."""
     admin = x.load.clients.client.admin
     address, peer_address = where[node]
     await change(x, f"remove {node}", admin.remove_member, node)

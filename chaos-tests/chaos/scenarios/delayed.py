@@ -1,6 +1,6 @@
 """Delayed messages while leaders die, sleep or are cut off: each comes once, at its time or later.
 
-Owns the producer, who also cancels, and the consumer; what is right is in chaos/delayed.py.
+Owns the producer, which also cancels, and the consumer; the rules are in chaos/delayed.py.
 """
 
 import asyncio
@@ -25,13 +25,13 @@ QUEUE_COUNT: Final = 2
 DELAY_S_MAX: Final = 5.0
 CANCEL_CHANCE: Final = 0.3
 PAUSE_S: Final = 0.05
-"""Between messages, so that there is still work after the last strike."""
+"""Pause between messages, so that there is still work after the last strike."""
 PATIENT_MS: Final = 60_000
 END_S: Final = 120.0
 
 
 class _Work:
-    """Sends messages for later, cancels some, and follows the topic that they come to."""
+    """Sends delayed messages, cancels some, and follows their topic."""
 
     def __init__(self, client: quorumlog.Client, topic: str, random: Random) -> None:
         self._client, self._topic, self._random = client, topic, random
@@ -39,7 +39,7 @@ class _Work:
 
     @property
     def due_count(self) -> int:
-        """Messages that were acked and have not come yet."""
+        """Number of messages that were acked and not yet delivered."""
         return len(self.history.wanted() - self.history.seen_unix_ms.keys())
 
     async def send(self) -> None:
@@ -50,7 +50,7 @@ class _Work:
                 value = f"{self._topic}-{number}"
                 receipt, seconds = await self._send(producer, value)
                 if receipt is not None and self._random.random() < CANCEL_CHANCE:
-                    # Some of them when the message is just due.
+                    # Some of the cancels come when the message is just due.
                     after_s = self._random.choice((0.0, seconds / 2, seconds))
                     cancels.create_task(self._cancel(value, receipt, after_s))
                 await asyncio.sleep(PAUSE_S)
@@ -98,7 +98,7 @@ class _Work:
         self.history.cancels.append(cancel)
 
     async def follow(self) -> None:
-        """Read what comes, until cancelled; from the start again after an error."""
+        """Read messages until cancelled; start again from the beginning after an error."""
         while True:
             try:
                 async with self._client.pull_consumer(self._topic) as consumer:
@@ -122,12 +122,12 @@ class _Work:
         return sorted(found, key=lambda one: (one.queue_id, one.queue_offset))
 
     async def held_count(self) -> int:
-        """Messages that all leaders hold back."""
+        """Return the number of messages that all leaders hold back."""
         return sum(status.held_count for status in await self._client.admin.delay_status())
 
 
 def _moves(work: _Work, sending: "asyncio.Future[None]") -> Callable[[], Callable[[], bool]]:
-    """Watch the messages that come."""
+    """Return a watch on the delivered messages."""
 
     def begin() -> Callable[[], bool]:
         lo = len(work.history.seen_unix_ms)
@@ -137,7 +137,7 @@ def _moves(work: _Work, sending: "asyncio.Future[None]") -> Callable[[], Callabl
 
 
 def _holding(work: _Work, strike: Strike) -> Strike:
-    """A strike that proves that messages were held back, and so could be lost or hurried."""
+    """Return a strike that proves that messages were held back, and so could be lost or early."""
 
     async def struck(x: Context) -> None:
         x.prove(f"{work.due_count} messages were held", work.due_count)
@@ -147,7 +147,7 @@ def _holding(work: _Work, strike: Strike) -> Strike:
 
 
 async def _all_came(x: Context, work: _Work) -> None:
-    """Wait until nothing is held and all that has to come was seen."""
+    """Wait until no message is held and all expected ones were seen."""
     async with asyncio.timeout(END_S * x.options.time_scale):
         while True:
             try:

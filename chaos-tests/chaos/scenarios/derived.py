@@ -1,8 +1,8 @@
-"""Files that are derived from the log, damaged while their node is down: whoever reads from it
-then gets every message, or an error, and a rebuild (fault-matrix D8).
+"""Files that are derived from the log, damaged while their node is down: a reader then gets every
+message, or an error, and a rebuild (fault-matrix D8).
 
-Owns what is flipped, field by field, and the reading with filters, by key and by time. All of it is
-asked of the node that was damaged, which is made leader for it.
+Owns the damage, field by field, and the reading with filters, by key and by time. All reads go to
+the node that was damaged, which is made leader for this.
 """
 
 import asyncio
@@ -32,9 +32,9 @@ TAGS: Final = ("apple", "pear", "plum")
 KEY_COUNT: Final = 12
 DUE_COUNT: Final = 8
 DUE_S: Final = 12.0
-"""Longer than it takes to kill, damage, restart and lead."""
+"""Longer than a kill, the damage, a restart and an election together."""
 LATE_MS: Final = 5_000
-"""After a change of leaders a message that is due may be so late."""
+"""Permitted delay of a due message after a change of leaders."""
 DAMAGE_COUNT: Final = 12
 _HOLDING_TOPIC: Final = "rmq_sys_wheel_timer"
 _UNIT: Final = fmt.CONSUME_QUEUE_UNIT_SIZE_BYTES
@@ -42,7 +42,7 @@ _UNIT: Final = fmt.CONSUME_QUEUE_UNIT_SIZE_BYTES
 
 @dataclass(slots=True)
 class _Sent:
-    """What has to come back, by each way."""
+    """Expected messages, by each way of reading."""
 
     topic: str
     bodies: list[bytes] = field(default_factory=list)
@@ -121,7 +121,7 @@ def _index_slots(data: Path, sent: _Sent, random: Random) -> int:
 
 
 def slot_count_of(size_bytes: int) -> int:
-    """Of an index file: it has four entries for each slot (storage-formats 3.1)."""
+    """Return the slot count of an index file: four entries for each slot (storage-formats 3.1)."""
     rest = size_bytes - fmt.INDEX_HEADER_SIZE_BYTES
     count, left = divmod(rest, fmt.INDEX_SLOT_SIZE_BYTES + 4 * fmt.INDEX_ENTRY_SIZE_BYTES)
     assert left == 0, f"an index file of {size_bytes} bytes"
@@ -144,7 +144,7 @@ def _index_entries(data: Path, sent: _Sent, random: Random) -> int:
 
 
 def _lose(data: Path, sent: _Sent, random: Random) -> int:
-    """Lose queue files, the index and the checkpoint."""
+    """Delete queue files, the index and the checkpoint."""
     queues = [path for path in (data / "consumequeue").rglob("0*") if path.is_file()]
     chosen = random.sample(queues, min(4, len(queues)))
     for path in chosen:
@@ -209,11 +209,11 @@ async def _all_comes_back(x: Context, what: str, sent: _Sent) -> None:
         await check(f"with tag {tag}", wanted, partial(_pulled, client, sent.topic, (tag,)))
     for key, wanted in sent.by_key.items():
         await check(f"with key {key}", wanted, partial(_queried, client, sent.topic, key))
-    # What comes before may have taken longer than until they were due.
+    # The checks before may have taken longer than until the messages were due.
     late_ms = max(now_unix_ms(), *sent.due_ms.values()) + LATE_MS * x.factor
     found: dict[bytes, int] = {}
     while len(found) < DUE_COUNT and now_unix_ms() < late_ms:
-        with contextlib.suppress(QuorumlogError):  # As long as they all come in time.
+        with contextlib.suppress(QuorumlogError):  # The deadline above bounds the errors.
             batch = await client.pull(f"{sent.topic}-due", 0, 0)
             found = {bytes(one.body): one.store_unix_ms for one in batch.messages}
         await asyncio.sleep(0.2)
@@ -226,7 +226,7 @@ async def _all_comes_back(x: Context, what: str, sent: _Sent) -> None:
 async def _read_patiently(
     x: Context, what: str, read: Callable[[], Awaitable[list[bytes]]]
 ) -> list[bytes]:
-    """Read; an error is an honest answer while files are rebuilt, and not for ever."""
+    """Read; while files are rebuilt an error is an honest answer, up to a deadline."""
     deadline = time.monotonic() + DEADLINE_S * x.options.time_scale
     while True:
         try:

@@ -14,12 +14,12 @@ from chaos.shim import Call, Shim
 from quorumlog.errors import QuorumlogError
 
 RESERVE_SIZE_BYTES: Final = 4 << 20
-"""As the profiles set it."""
+"""Reserve as set by the profiles."""
 SMALL_FILES: Final = (("file_size_bytes", "1MiB"), ("batch_size_bytes_max", "256KiB"))
 SMALL_DISK: Final = Profile(disk_size_bytes=DISK_SIZE_BYTES, settings=SMALL_FILES, is_own=True)
-"""Nothing is deleted to make room, so the next scenario would find less of it."""
+"""No file is deleted to make room, so the next scenario would find less of it."""
 WATCHED: Final = Profile(settings=(("sync_hang_limit_ms", 30_000),))
-"""Far beyond what the shorter hangs last, also on a slow machine."""
+"""Far longer than the shorter hangs, also on a slow machine."""
 HANG_TIMEOUT_S: Final = 120.0
 
 
@@ -28,7 +28,7 @@ def _is_hit(shim: Shim, call: Call, before: int) -> bool:
 
 
 def _all_hit(x: Context, before: dict[int, int]) -> bool:
-    """Syncs of all these nodes were acted on."""
+    """Whether a fault took effect on syncs of all these nodes."""
     return all(_is_hit(x.cluster.shims[node], Call.SYNC, before[node]) for node in before)
 
 
@@ -51,7 +51,7 @@ async def sync_error(x: Context) -> None:
             shim.fail(Call.SYNC, errno.EIO, times=1)
             await x.until("a sync fails and somebody ends", _ends, x, node, size_bytes)
             x.prove("one sync failed", shim.hits(Call.SYNC) == before + 1)
-            # One of its name server ends only that, which keeps no message.
+            # An error in its name server ends only that, which keeps no message.
             is_alive = x.cluster.local.is_alive(node)
         await x.do(x.cluster.wait_ended, node, EXIT_SYNC_FAILED)
         x.prove(f"node {node} ended with 74", True)
@@ -60,7 +60,7 @@ async def sync_error(x: Context) -> None:
 
 
 def _ends(x: Context, node: int, size_bytes: int) -> bool:
-    """Whether a node has ended, or its name server has since its log of events was so long."""
+    """Whether a node has ended, or its name server has since its log had `size_bytes`."""
     if not x.cluster.local.is_alive(node):
         return True
     said = x.cluster.local.log_path(node).read_bytes()[size_bytes:]
@@ -94,11 +94,11 @@ async def slow_disk(x: Context) -> None:
 @scenario("hanging-sync", "D16", profile=WATCHED, needs_shim=True)
 async def hanging_sync(x: Context) -> None:
     """A sync hangs for 6 s on a follower, then on the leader; heartbeats go on. Then it hangs on a
-    leader for good: the others go on, and the process ends with 74."""
+    leader permanently: the others go on, and the process ends with 74."""
     for node in (await x.follower(), await x.leader()):
         shim = x.cluster.shims[node]
-        # After slow syncs the node leaves them to its flush thread; else its loop would hang, too,
-        # and the others would notice.
+        # After slow syncs the node leaves them to its flush thread; otherwise its loop would hang
+        # as well, and the others would notice.
         shim.delay(Call.SYNC, 20)
         await x.acked(200)
         before, term = shim.hits(Call.SYNC), await x.term()
@@ -173,7 +173,7 @@ async def rename_errors(x: Context) -> None:
 
 @scenario("full-disk", "D13 D14", profile=SMALL_DISK)
 async def full_disk(x: Context) -> None:
-    """The disk of a follower fills up, then that of the leader, who hands over if it can."""
+    """The disk of a follower fills up, then that of the leader, which hands over if it can."""
     follower = await x.follower()
     async with x.fault("full", f"follower, node {follower}"):
         x.prove("the disk is full", await x.do(x.cluster.fill, follower) > 0)
@@ -185,7 +185,7 @@ async def full_disk(x: Context) -> None:
     async with x.fault("full", f"leader, node {leader}"):
         await x.do(x.cluster.fill, leader)
         if x.options.mode is Mode.RAFT:
-            # Perhaps before it had to refuse anything: its queues may be what cannot grow.
+            # Possibly before it had to refuse an append: its queues may be unable to grow.
             await x.new_leader(leader)
             await x.acked(2_000)
             x.prove(f"node {leader} has handed over", await x.leader() != leader)
@@ -199,8 +199,8 @@ async def full_disk(x: Context) -> None:
 
 @scenario("full-majority", "D14", profile=SMALL_DISK)
 async def full_majority(x: Context) -> None:
-    """All disks fill up, first but for half of the reserve, then to the last byte: appends are
-    refused, reads go on, nobody dies, and room is all it takes."""
+    """All disks fill up, first up to half of the reserve, then to the last byte: appends are
+    refused, reads go on, no node dies, and free room is enough to recover."""
     nodes, topic = x.cluster.node_ids, f"{x.load.clients.topic}-full"
     await x.load.clients.client.admin.create_topic(topic, queue_count=1)
     async with x.load.clients.client.producer() as producer:
@@ -220,7 +220,7 @@ async def full_majority(x: Context) -> None:
                 )
                 x.prove(f"node {node} serves {len(found.messages)} messages", found.messages)
             if left:
-                # Without a byte what is committed gets no queue, so these wait (track record).
+                # Without a free byte committed entries get no queue, so these wait (track record).
                 await _reads_go_on(x)
             await x.linger(2.0)
             x.prove("nobody died", all(map(x.cluster.local.is_alive, nodes)))
@@ -238,7 +238,7 @@ async def _reads_go_on(x: Context) -> None:
 
 
 async def is_refused(x: Context, topic: str) -> None:
-    """Append until that is refused by name, with the word that nothing was done."""
+    """Append until an append is refused by name, as not applied."""
     deadline, heard = time.monotonic() + DEADLINE_S * x.options.time_scale, "nothing"
     while time.monotonic() < deadline:
         producer = x.load.clients.client.producer(idempotent=False, timeout_ms=SHORT_MS)
@@ -261,20 +261,20 @@ def leader_refuses(x: Context, before: dict[int, float]) -> bool:
 
 
 def _refused_count(x: Context, node: int) -> float:
-    """How many appends a node refused since its disk is full."""
+    """Return the number of appends that a node refused since its disk is full."""
     return x.target.metric(node, "quorumlog_store_full_total")
 
 
 @scenario("read-errors", "D12", profile=ROLLING, needs_shim=True)
 async def read_errors(x: Context) -> None:
-    """Reads of a follower's disk fail, then of the leader's: an error or an end, never a message
-    that is not one."""
+    """Reads of a follower's disk fail, then of the leader's: an error or an end, never a wrong
+    message."""
     client, topic = x.load.clients.client, x.load.clients.topic
     await x.acked(1_500)
     for node in (await x.follower(), await x.leader()):
         shim = x.cluster.shims[node]
         before, refused = shim.hits(Call.READ), 0
-        x.cluster.may_end(node, EXIT_BROKEN)  # What was committed is needed, and not to be had.
+        x.cluster.may_end(node, EXIT_BROKEN)  # The node needs entries it cannot read.
         async with x.fault("read-error", f"EIO, node {node}"):
             shim.fail(Call.READ, errno.EIO)
             # Complete files are not mapped: they are read from the disk.
@@ -295,7 +295,7 @@ async def read_errors(x: Context) -> None:
 
 @scenario("no-new-files", "D19", profile=ROLLING, needs_shim=True)
 async def no_new_files(x: Context) -> None:
-    """No file can be made: the file system is read-only, not ours any more, out of inodes. Nobody
+    """No file can be made: the file system is read-only, of another owner, out of inodes. No node
     dies of it."""
     for error in (errno.EROFS, errno.EACCES, errno.ENOSPC):
         for node in (await x.follower(), await x.leader()):

@@ -1,7 +1,7 @@
-"""Fail-overs of master-slave groups that not everybody hears of, and modes that change (3.6).
+"""Fail-overs of master-slave groups that some nodes do not learn of, and changes of mode (3.6).
 
 Two of five nodes have no replica of the name server, and ask those of the others over links of
-their own: a master can be cut from the controller alone, and from those who hear it.
+their own: a master can be cut from the controller alone, and from nodes that hear the controller.
 """
 
 from collections.abc import Mapping
@@ -20,13 +20,13 @@ from raft.histories.history import Value
 
 ASKING: Final = Profile(node_count=5)
 CHANGED_MODES: Final = Profile(is_own=True, loses=True)
-"""The settings of its nodes are not what they were."""
+"""Nodes whose settings are changed by the scenario."""
 SERVES_S: Final = 1.0
-"""A master that is silent is replaced after three times as long."""
+"""Time for which a silent master still serves: it is replaced after three times as long."""
 
 
 async def _asking_master(x: Context) -> tuple[int, int]:
-    """Make a node master that has to ask the name server; return it and the other such node."""
+    """Make a node without a name server replica master; return it and the other such node."""
     master, other = [node for node in x.cluster.node_ids if x.cluster.links.to_nameserver(node)]
     if await x.leader() != master:
         await lead(x, master)
@@ -41,7 +41,7 @@ async def _cut_from_nameserver(x: Context, *nodes: int) -> list[Pair]:
 
 
 async def _is_fenced(x: Context, old: int, epoch: int) -> None:
-    """Another master serves: of calls that begin from then on nothing is acked in the old epoch."""
+    """Wait for another master; no call that begins after that is acked in the old epoch."""
     first_acks = x.load.clients.first_ack_of_term
     await x.until("a receipt of a later epoch", lambda: max(first_acks) > epoch)
     fenced_ns = min(at for term, at in first_acks.items() if term > epoch)
@@ -69,7 +69,7 @@ async def controller_cut(x: Context) -> None:
         took_s = (now_ns() - cut_ns) / 1e9
         x.prove(f"node {new} serves {took_s:.1f} s after the cut", await x.term() > epoch)
         await _is_fenced(x, master, epoch)
-        # Its links to the others are whole, so it hears of the new epoch and follows.
+        # Its links to the others are whole, so it learns of the new epoch and follows.
         await x.until(f"node {master} follows", _follows, x, master)
         await x.do(x.cluster.links.join, pairs)
     await x.acked()
@@ -81,8 +81,8 @@ def _follows(x: Context, node: int) -> bool:
 
 @scenario("deaf-slave", "H13", profile=ASKING, modes=HA)
 async def deaf_slave(x: Context) -> None:
-    """A fail-over while one slave has not heard the new epoch, and still acks the old master: the
-    new one waits for the fence, and then the old one has nobody left."""
+    """A fail-over while one slave does not know the new epoch, and still acks the old master: the
+    new one waits for the fence, and then the old one has no slave left."""
     links = x.cluster.links
     master, deaf = await _asking_master(x)
     others = [node for node in x.cluster.node_ids if node not in (master, deaf)]
@@ -99,7 +99,7 @@ async def deaf_slave(x: Context) -> None:
         x.prove("nobody serves a later epoch", max(x.load.clients.first_ack_of_term) == epoch)
         states = await x.do(x.cluster.status)
         x.prove("no candidate serves", not any(states[node].role == "leader" for node in others))
-        # The deaf one hears; the old master still does not.
+        # The deaf slave learns of the new epoch; the old master still does not.
         await x.do(links.join, [pair for pair in apart if deaf in pair])
         await x.until("a candidate serves", lambda: x.cluster.leader() in others)
         alone_ns = now_ns()
@@ -123,21 +123,21 @@ def _has_candidate(x: Context, nodes: list[int], found: list[int]) -> bool:
 
 @dataclass(slots=True)
 class _Modes:
-    """How each epoch replicates, by the word of its master."""
+    """Mode of each epoch, as reported by its master."""
 
     of_epoch: dict[int, str] = field(default_factory=dict)
 
     async def note(self, x: Context, node: int) -> str:
-        """Ask a master, and remember."""
+        """Ask a master for its mode, and remember it."""
         status: HaStatus = await x.load.clients.client.admin.ha_status(node)
         self.of_epoch[status.epoch] = status.mode
         return status.mode
 
 
 def misstated(places: Mapping[Value, Place], modes: Mapping[int, str]) -> list[str]:
-    """Receipts whose word on copies is not that of the mode in force, of epochs that are known.
+    """Return receipts whose claim of copies does not fit the mode in force, of known epochs.
 
-    A later master that acks again what it found in its log says what holds with itself."""
+    A later master that acks a message it found in its log claims its own mode."""
     found = []
     for value, place in places.items():
         if place.term not in modes:
@@ -155,8 +155,8 @@ def misstated(places: Mapping[Value, Place], modes: Mapping[int, str]) -> list[s
 
 @scenario("mode-changes", "H12", profile=CHANGED_MODES, modes=HA)
 async def mode_changes(x: Context) -> None:
-    """Async becomes sync and async again under load: each receipt says what held for its record,
-    and a fail-over loses none that others were said to hold."""
+    """Async becomes sync and async again under load: each receipt tells the mode of its record,
+    and a fail-over loses no record that others were said to hold."""
     modes = _Modes()
     await modes.note(x, await x.leader())
     first = x.options.mode.value
@@ -189,7 +189,7 @@ async def mode_changes(x: Context) -> None:
 
 
 async def _set_replication(x: Context, node: int, wanted: str) -> None:
-    """Write how a node replicates as master into its settings, and restart it."""
+    """Write a node's mode as master into its settings, and restart it."""
     path = x.cluster.local.node_directory(node) / "node.toml"
     lines = path.read_text("utf-8").splitlines(keepends=True)
     changed = [

@@ -1,8 +1,8 @@
 """Nodes that die at a named step of their work (fault-matrix P2, P7).
 
-Owns which steps are passed under load, by the words of row P2 and by mode. Each of them is hit in
-each run of its scenario: the node is started with the point armed, and its death proves that it
-came by.
+Owns the list of steps that are passed under load, by the words of row P2 and by mode. Each is hit
+in each run of its scenario: the node is started with the point armed, and its death proves that the
+point was passed.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ CALLS: Final = (
     "fs.sync", "fs.rename", "fs.open", "fs.allocate", "fs.write", "fs.unlink", "fs.sync_directory",
     "fs.map",
 )  # fmt: skip
-"""Writes and syncs of every kind, whoever makes them."""
+"""Writes and syncs of every kind, by any caller."""
 PASSES: Final[Mapping[str, tuple[int, int]]] = {
     "fs.sync": (20, 60), "fs.sync_directory": (4, 16), "peer_connection.before_send": (20, 200),
     "peer_connection.after_send": (20, 200), "sync_requests.before_durable": (20, 200),
@@ -41,7 +41,7 @@ PASSES: Final[Mapping[str, tuple[int, int]]] = {
     "ha_driver.before_send": (20, 200), "ha_driver.after_send": (20, 200),
     "ha_driver.before_apply": (2, 50), "ha_driver.after_apply": (2, 50),
 }  # fmt: skip
-"""Of what comes at once and often; a log makes few names."""
+"""Range of the pass that kills, for points passed at once and often; a log makes few names."""
 STEPS: Final[Mapping[str, tuple[str, ...]]] = {
     "sync": ("flush.after_sync", "flush.before_tell"),
     "dispatch": ("dispatch.before_queues", "consume_queue.write", "dispatch.before_index",
@@ -53,7 +53,7 @@ STEPS: Final[Mapping[str, tuple[str, ...]]] = {
     "snapshot rename": ("state_checkpoint.before_rename",),
     "meta replace": ("meta_file.before_rename", "meta_file.after_rename", "durable_mark.write"),
 }  # fmt: skip
-"""What every mode does."""
+"""Steps of every mode."""
 STEPS_OF_RAFT: Final[Mapping[str, tuple[str, ...]]] = {
     "write": ("ledger.before_append", "ledger.after_append"),
     "send": ("peer_connection.before_send", "peer_connection.after_send"),
@@ -81,7 +81,7 @@ STEPS_OF_SNAPSHOTS: Final[Mapping[str, tuple[str, ...]]] = {
                          "snapshot.before_installed", "snapshot.installed"),
     "log cut": (LOG_CUT,),
 }  # fmt: skip
-"""In the order in which one installation passes them."""
+"""Steps in the order in which one installation passes them."""
 STEPS_OF_CUTS: Final[Mapping[str, tuple[str, ...]]] = {
     "truncate": ("replica_store.before_cut", "ledger.before_cut",
                  "ledger.after_cut"),
@@ -90,15 +90,15 @@ STEPS_OF_LOSSES: Final[Mapping[str, tuple[str, ...]]] = {
     "truncate": ("cut_file.before_rename", "shipped_store.before_queues",
                  "shipped_store.before_cut"),
 }  # fmt: skip
-"""In the order in which an old master passes them as it cuts what only it had."""
+"""Steps in the order in which an old master passes them as it cuts entries that only it had."""
 STEPS_OF_CHANGES: Final[Mapping[str, tuple[str, ...]]] = {
     "membership phases": (
         "log_configurations.noted", "admin.before_change", "admin.after_change",
         "log_configurations.before_note", "admin.after_change", "log_configurations.noted",
     ),
 }  # fmt: skip
-"""Of removal, adding and promotion, twice. Each is one entry (raft/rules/membership.py): asked for,
-noted where it will be, written, sent."""
+"""Steps of removal, adding and promotion, twice. Each is one entry (raft/rules/membership.py):
+requested, noted with its future index, written, sent."""
 
 
 def _points(*steps: Mapping[str, tuple[str, ...]]) -> list[str]:
@@ -115,7 +115,7 @@ async def _die_at(x: Context, node: int, point: str, nth: int) -> None:
 
 @scenario("kill-at-failpoints", "P2", profile=ROLLING)
 async def kill_at_failpoints(x: Context) -> None:
-    """A node dies at each named step of keeping the log and what is derived from it."""
+    """A node dies at each named step of keeping the log and the files derived from it."""
     await _die_at_each(x, _points(STEPS))
 
 
@@ -137,7 +137,7 @@ async def kill_at_calls(x: Context) -> None:
 
 
 async def _die_at_each(x: Context, points: Sequence[str], *, is_slave: bool = False) -> None:
-    """A few one after the other on the same node, which goes from each death into the next."""
+    """Let nodes die at all points, several in a row on one node, from each death into the next."""
     drawn = x.random.sample(points, len(points))
     for at in range(0, len(drawn), _DEATHS_OF_ONE):
         victim = await x.follower() if is_slave else x.random.choice(x.cluster.node_ids)
@@ -154,7 +154,7 @@ _DEATHS_OF_ONE: Final = 4
 
 
 async def _armed_leader(x: Context, node: int, point: str) -> None:
-    """Have a node lead that was started with a point armed; it may die as soon as it does."""
+    """Make a node lead that was started with a point armed; it may die as soon as it leads."""
     await x.do(x.cluster.stop, node)
     await x.do(x.cluster.start, node, failpoints=point)
     await x.until(f"node {node} is up", x.cluster.is_up, node)
@@ -166,13 +166,13 @@ async def _armed_leader(x: Context, node: int, point: str) -> None:
     while x.cluster.local.is_alive(node) and await x.do(x.cluster.leader) != node:
         if time.monotonic() >= deadline:
             raise NotSoError(f"node {node} does not come to lead")
-        with contextlib.suppress(QuorumlogError):  # It lags, or is dead before it can say so.
+        with contextlib.suppress(QuorumlogError):  # The node lags, or died before its answer.
             await give(node)
         await asyncio.sleep(0.05)
 
 
 async def _die_leading(x: Context, point: str) -> None:
-    """A node dies at a step that only who leads comes to."""
+    """Let a node die at a step that only a leader passes."""
     victim = await x.follower()
     x.inject("failpoint", f"{point}, node {victim}, which leads")
     await _armed_leader(x, victim, f"{point}=kill@1")
@@ -183,9 +183,9 @@ async def _die_leading(x: Context, point: str) -> None:
 
 
 def _leave_over(x: Context, node: int) -> None:
-    """Leave what a crash leaves of a file that was being made: it is deleted at the start.
+    """Leave a file as a crash leaves it that was being made: the node deletes it at the start.
 
-    A node that stopped well may have nothing to delete until retention comes.
+    A node that stopped well may have no file to delete until retention runs.
     """
     data = x.cluster.data_directory(node)
     is_raft = x.options.mode is Mode.RAFT
@@ -219,7 +219,7 @@ async def kill_in_changes(x: Context) -> None:
     for _ in range(2):
         node = await x.follower()
 
-        # Who died may have done it: a client that asks again is told only that it cannot be done.
+        # The dead leader may have done it: a client that asks again is only told of a refusal.
         async def remove(node: int = node) -> None:
             if node in await addresses(x):
                 await admin.remove_member(node)
@@ -240,7 +240,7 @@ async def kill_in_changes(x: Context) -> None:
 async def _die_changing(
     x: Context, what: str, call: Callable[[], Awaitable[None]], node: int, point: str
 ) -> None:
-    """The leader dies at a step of a change; what is left of the change is done afterwards."""
+    """Let the leader die at a step of a change; complete the change afterwards."""
     leader = await x.leader()
     victim = x.random.choice([n for n in x.cluster.node_ids if n not in (node, leader)])
     await _armed_leader(x, victim, f"{point}=kill@1")
@@ -250,14 +250,14 @@ async def _die_changing(
     x.prove(f"node {victim} died at {point} amid: {what}", True)
     await changing
     await x.acked(50)
-    # Who is no member, or a learner, is not ready.
+    # A node that is no member, or a learner, is not ready.
     await x.do(x.cluster.start, victim)
     await x.until(f"node {victim} is up", x.cluster.is_up, victim)
 
 
 @scenario("kill-in-cuts", "P2 N1", modes=RAFT)
 async def kill_in_cuts(x: Context) -> None:
-    """An old leader dies while it cuts off what was never committed, and cuts it the next time."""
+    """An old leader dies while it cuts off uncommitted entries, and cuts them the next time."""
     links, admin = x.cluster.links, x.load.clients.client.admin
     for point in _points(STEPS_OF_CUTS):
         victim = await x.follower()
@@ -271,7 +271,7 @@ async def kill_in_cuts(x: Context) -> None:
         await x.acked(50)
         x.leader_lost()
         async with x.fault("isolate", f"node {victim}, which dies at {point}"):
-            # It goes on taking what clients send, and nobody else has that.
+            # The old leader still takes messages from clients, which no other node has.
             pairs = await x.do(links.isolate, victim)
             await x.new_leader(victim)
             await x.do(links.join, pairs)
@@ -284,7 +284,7 @@ async def kill_in_cuts(x: Context) -> None:
 
 @scenario("kill-in-losses", "P2 H6", modes=frozenset({Mode.ASYNC_MASTER}))
 async def kill_in_losses(x: Context) -> None:
-    """An old master dies at each step of setting aside and cutting what nobody else had."""
+    """An old master dies at each step of setting aside and cutting entries that only it had."""
     known = set(await reported(x.load.clients.client))
     master = await lose_by_lagging(x)
     for point in _points(STEPS_OF_LOSSES):
@@ -301,7 +301,7 @@ async def assertion(x: Context) -> None:
     for victim in (await x.follower(), await x.leader()):
         await x.do(x.cluster.stop, victim)
         x.inject("assertion", f"node {victim}")
-        # Nothing can fail between a roll and its entry: the node relies on that.
+        # No step between a roll and its entry can fail: the node relies on that.
         await x.do(x.cluster.start, victim, failpoints="ledger.before_append=EIO@30")
         await x.do(x.cluster.wait_ended, victim, EXIT_BROKEN)
         x.prove(f"node {victim} ended with 70", True)

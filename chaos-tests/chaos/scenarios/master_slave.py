@@ -1,7 +1,7 @@
 """Masters and slaves that lose each other (fault-matrix 3.6).
 
-The name server inside the nodes decides who is master, over links of its own that nobody cuts here:
-a master that has lost its slaves goes on being master.
+The name server inside the nodes chooses the master, over links of its own that are not cut here:
+a master that has lost its slaves continues as master.
 """
 
 import asyncio
@@ -21,8 +21,8 @@ CUT_S: Final = 3.0
 
 
 async def _acks_are_right(x: Context, what: str, slaves: list[int]) -> None:
-    """Without slaves, from now on, a sync master acks no call that begins, and of those that began
-    before only what a slave has; an async one goes on."""
+    """Demand that a sync master without slaves acks no call that begins now, and of earlier calls
+    only records that a slave has; an async one goes on."""
     alone_ns, epoch = now_ns(), await x.term()
     await x.linger(CUT_S)
     if x.options.mode is Mode.SYNC_MASTER:
@@ -47,7 +47,7 @@ async def master_cut(x: Context) -> None:
 
 @scenario("slaves-killed", "H5", modes=HA)
 async def slaves_killed(x: Context) -> None:
-    """All slaves die; what is acked then is what the mode says, and they catch up."""
+    """All slaves die; acks then follow the mode, and the slaves catch up."""
     master = await x.leader()
     slaves = [node for node in x.cluster.node_ids if node != master]
     x.inject("kill", f"all slaves, {slaves}", count=len(slaves))
@@ -62,14 +62,14 @@ async def slaves_killed(x: Context) -> None:
 async def lagging_slaves(x: Context) -> None:
     """The slaves lag behind thin links when the master dies, or sleeps; it comes back with more."""
     if x.options.mode is Mode.ASYNC_MASTER:
-        # It has seen all that it acked, so what it reports is exact.
+        # The paused master knows all its acks, so its report is exact.
         losses = await _lost_by_lagging(x, is_killed=False)
         x.prove("who slept knows exactly", any(loss.is_exact for loss in losses))
     await _lost_by_lagging(x, is_killed=True)
 
 
 async def _lost_by_lagging(x: Context, *, is_killed: bool) -> set[HaLoss]:
-    """Let the slaves lag, take the master away, and have it back; return what is reported."""
+    """Let the slaves lag, take the master away, bring it back; return the reported losses."""
     client = x.load.clients.client
     known, is_async = set(await reported(client)), x.options.mode is Mode.ASYNC_MASTER
     master = await lose_by_lagging(x, is_killed=is_killed)
@@ -78,7 +78,7 @@ async def _lost_by_lagging(x: Context, *, is_killed: bool) -> set[HaLoss]:
     await x.acked()
     losses: set[HaLoss] = set()
     if is_async:
-        # The old master reports it once it has met the new log.
+        # The old master reports the loss once it has met the new log.
         async with asyncio.timeout(DEADLINE_S * x.options.time_scale):
             while not losses:
                 losses = set(await reported(client)) - known
@@ -89,8 +89,8 @@ async def _lost_by_lagging(x: Context, *, is_killed: bool) -> set[HaLoss]:
 
 
 async def lose_by_lagging(x: Context, *, is_killed: bool = True) -> int:
-    """Let the slaves lag and take the master away: an async one has what nobody else has. Return
-    it once another one serves."""
+    """Let the slaves lag and take the master away: an async one has records that no other has.
+    Return it once another one serves."""
     links, master = x.cluster.links, await x.leader()
     slaves = [node for node in links.nodes if node != master]
     pairs, is_async = links.between([master], slaves), x.options.mode is Mode.ASYNC_MASTER
@@ -98,7 +98,7 @@ async def lose_by_lagging(x: Context, *, is_killed: bool = True) -> int:
         await x.do(links.add, pairs, "bandwidth", rate=8)
         await x.linger(3.0)
         if is_async:
-            # What a thin link holds still arrives when its sender is dead.
+            # Bytes in a thin link still arrive when their sender is dead.
             x.inject("one-way", f"what node {master} sends to slaves is lost", count=len(slaves))
             for slave in slaves:
                 await x.do(links.cut_direction, master, slave)
@@ -130,7 +130,7 @@ async def master_link_storm(x: Context) -> None:
 
 @scenario("master-one-way", "N4 N5 H2 H13", modes=HA)
 async def master_one_way(x: Context) -> None:
-    """What the master sends to one slave is lost, then what that one says, then all it sends."""
+    """Bytes of the master to one slave are lost, then that slave's, then all the master sends."""
     links, master = x.cluster.links, await x.leader()
     one, other = [node for node in links.nodes if node != master]
     lost = [[(master, one)], [(one, master)], [(master, one), (master, other)]]
@@ -152,7 +152,7 @@ async def master_one_way(x: Context) -> None:
 
 @scenario("lost-controller", "H8", modes=HA)
 async def lost_controller(x: Context) -> None:
-    """The name servers lose all they know while everybody is down: epochs go on from the last."""
+    """The name servers lose all their data while all nodes are down: epochs go on from the last."""
     epoch = await x.term()
     nodes = x.cluster.node_ids
     for node in nodes:
@@ -160,7 +160,7 @@ async def lost_controller(x: Context) -> None:
         await x.do(x.cluster.kill, node)
         await x.do(shutil.rmtree, x.cluster.data_directory(node) / "nameserver")
         x.inject("lose", f"what the name server of node {node} knows")
-    await x.do(x.cluster.start, *nodes)  # No fail-over: there is nobody who could have led.
+    await x.do(x.cluster.start, *nodes)  # No fail-over: no node could have led.
     await x.do(x.cluster.wait_ready)
     await x.acked()
     found = await x.term()
@@ -170,7 +170,7 @@ async def lost_controller(x: Context) -> None:
 @scenario("no-controller", "H9", modes=HA)
 async def no_controller(x: Context) -> None:
     """Two of three name servers are damaged: there is no controller, and all else goes on. Then
-    the one directory that is left is kept, and there is a controller again."""
+    the one remaining directory is kept, and there is a controller again."""
     master, epoch = await x.leader(), await x.term()
     slaves = [node for node in x.cluster.node_ids if node != master]
     for node in slaves:
@@ -199,7 +199,7 @@ async def no_controller(x: Context) -> None:
 
 
 async def _keep_one_directory(x: Context, kept: int, *lost: int) -> None:
-    """Bring a name server of which only one replica has its files back, as docs/operations.md says
+    """Restore a name server of which only one replica has its files, as in docs/operations.md
     under "A replica of the name server without memory"."""
     for node in (kept, *lost):
         await x.do(x.cluster.kill, node)

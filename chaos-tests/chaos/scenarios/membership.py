@@ -1,4 +1,4 @@
-"""Leadership that moves, and followers that need more than the log (fault-matrix 3.5)."""
+"""Changes of leadership, and followers that need more than the log (fault-matrix 3.5)."""
 
 import asyncio
 import contextlib
@@ -19,13 +19,13 @@ from raft.histories.history import Kind
 
 _Arguments = ParamSpec("_Arguments")
 ELECTION_MS_MAX: Final = 1_000
-"""By default: time-outs are drawn from 500 to 1000 ms. A transfer has no more."""
+"""Default: time-outs are drawn from 500 to 1000 ms. A transfer has no more."""
 CHANGED: Final = Profile(node_count=5, is_own=True)
-"""A failure leaves members behind that nobody expects."""
+"""A failure leaves unexpected members behind."""
 PATIENT: Final = Profile(
     node_count=5, is_own=True, settings=(("election_min_ms", "3s"),), patience_s=2.5
 )
-"""Nobody is elected while links are being cut."""
+"""No node is elected while links are being cut."""
 FORGETFUL: Final = Profile(
     settings=(
         ("file_size_bytes", "256KiB"),
@@ -39,7 +39,7 @@ FORGETFUL: Final = Profile(
 
 @scenario("transfers", "M4", modes=RAFT)
 async def transfers(x: Context) -> None:
-    """Leadership is handed from node to node under load, and once to one that sleeps: each time it
+    """Leadership is handed from node to node under load, and once to a paused one: each time it
     is done, or given up, within the longest time-out of an election."""
     moved = 0
     for _ in range(6):
@@ -60,8 +60,8 @@ async def transfers(x: Context) -> None:
 
 
 async def _transferred(x: Context, target: int) -> None:
-    """Ask for a transfer, and again while it is refused; appends wait for no longer than an
-    election's time-out at a time."""
+    """Ask for a transfer, and again while it is refused; demand that no append waits for longer
+    than an election's time-out."""
     clients, began_ns = x.load.clients, now_ns()
     try:
         await clients.client.admin.transfer_leadership(target)
@@ -73,7 +73,7 @@ async def _transferred(x: Context, target: int) -> None:
 
 
 def longest_pause_ms(recorder: Recorder, since_ns: int) -> float:
-    """The longest time without a receipt, from a moment up to now."""
+    """Return the longest time without a receipt, from a moment up to now."""
     at_ns = [since_ns, now_ns()]
     at_ns += [
         one.return_ns
@@ -89,7 +89,8 @@ def longest_pause_ms(recorder: Recorder, since_ns: int) -> float:
 
 @scenario("snapshot", "M5 M6", profile=FORGETFUL, modes=RAFT, pause_s=0.005)
 async def snapshot(x: Context) -> None:
-    """A follower misses what retention deletes: it gets a snapshot, while the leader changes."""
+    """A follower misses entries that retention deletes: it gets a snapshot, with a leader
+    change."""
     client, topic = x.load.clients.client, x.load.clients.topic
     for with_kill in (False, True):
         node = await behind_retention(x, of_all=with_kill)
@@ -111,9 +112,9 @@ async def snapshot(x: Context) -> None:
 
 
 async def behind_retention(x: Context, *, of_all: bool = False) -> int:
-    """Kill a follower, and wait until the leader has not kept what it misses; return it.
+    """Kill a follower, and wait until the leader has deleted entries that it misses; return it.
 
-    `of_all`: nobody has, since any of the others may come to lead, and each deletes by itself.
+    `of_all`: all others have, since any of them may come to lead, and each deletes by itself.
     """
     node, leader, admin = await x.follower(), await x.leader(), x.load.clients.client.admin
     others = [other for other in x.cluster.node_ids if other != node] if of_all else [leader]
@@ -148,7 +149,7 @@ async def members(x: Context) -> None:
         if phase == "removal":
             await _kill_leader(x)
         where = known[node]
-        # Its old log and its old vote stay with it: it comes back as who it was.
+        # Its old log and its old vote stay with it: it comes back under its old identity.
         await change(
             x, f"add {node}", admin.add_learner, node, address=where[0], peer_address=where[1]
         )
@@ -188,16 +189,17 @@ async def _die_amid(
     *,
     is_shared: bool,
 ) -> None:
-    """Kill the leader when a change is in its log, or in all others as well, and not committed."""
+    """Kill the leader while a change, not committed, is in its log only, or in all others too."""
     await _all_follow(x)
     old, term, was_voter = await x.leader(), await x.term(), await is_voter(x, node)
     others = [other for other in x.cluster.node_ids if other not in (old, node)]
-    # Who is to be promoted has to say first that it has everything; with it they are two of five.
+    # A node to be promoted has to report first that it has all entries; with it they are two of
+    # five.
     cut = [(o, old) for o in others] if is_shared else [(old, o) for o in (*others, node)]
     holders = others if is_shared else [old]
     links, lost = x.cluster.interceptor, (await x.do(x.cluster.interceptor.counts))["dropped"]
     x.leader_lost()
-    # Not by proxies: a node that was added again is reached by one address from everywhere.
+    # Without proxies: a node that was added again is reached by one address from everywhere.
     await x.do(links.cut, cut)
     await x.until("messages are lost", lambda: links.counts()["dropped"] > lost)
     changing = asyncio.ensure_future(call(node))
@@ -206,7 +208,7 @@ async def _die_amid(
     x.prove(f"it dies amid: {what}", not changing.done() and await x.term() == term)
     await x.do(x.cluster.kill, old)
     await x.do(links.clear)
-    with contextlib.suppress(QuorumlogError):  # Nobody could tell what became of it.
+    with contextlib.suppress(QuorumlogError):  # Its outcome is unknown.
         await changing
     await x.new_leader(old)
     stays = "is kept" if is_shared else "is gone"
@@ -216,7 +218,7 @@ async def _die_amid(
 
 
 async def _all_follow(x: Context) -> None:
-    """Wait until the leader knows how far each other member is: only then it sends and sends."""
+    """Wait until the leader knows the match of each other member: only then it keeps sending."""
     admin, deadline = x.load.clients.client.admin, time.monotonic() + DEADLINE_S
     while True:
         status = await admin.node_status()
@@ -229,7 +231,7 @@ async def _all_follow(x: Context) -> None:
 
 
 async def _voter_at(x: Context, nodes: Sequence[int], node: int, *, is_voter: bool) -> None:
-    """Wait until the logs of nodes have a change, committed or not."""
+    """Wait until the logs of nodes contain a change, committed or not."""
     admin, deadline = x.load.clients.client.admin, time.monotonic() + DEADLINE_S
     for at in nodes:
         while True:
@@ -243,17 +245,18 @@ async def _voter_at(x: Context, nodes: Sequence[int], node: int, *, is_voter: bo
 
 @scenario("members-away", "M2", profile=CHANGED, modes=RAFT)
 async def members_away(x: Context) -> None:
-    """A cut-off node is removed and disturbs nobody when it is back; then the leader is removed."""
+    """A cut-off node is removed and does not disturb when it is back; then the leader is
+    removed."""
     admin, links, known = x.load.clients.client.admin, x.cluster.links, await addresses(x)
     node = await x.follower()
     async with x.fault("isolate", f"node {node}, which is removed meanwhile"):
         pairs = await x.do(links.isolate, node)
-        await x.linger(1.5)  # It has begun to ask for votes.
+        await x.linger(1.5)  # The node has begun to ask for votes.
         await change(x, f"remove {node}", admin.remove_member, node)
         before = await x.do(_candidacies, x, node)
         await x.do(links.join, pairs)
         await x.linger(3.0)
-        # Others may elect on a slow machine; who is removed raises nobody's term.
+        # Others may elect on a slow machine; a removed node raises no term.
         x.prove("it never came to ask for votes", await x.do(_candidacies, x, node) == before)
     old = await x.leader()
     x.leader_lost()
@@ -270,12 +273,12 @@ async def members_away(x: Context) -> None:
 
 
 def _candidacies(x: Context, node: int) -> int:
-    """How often a node raised its term to be elected; asking beforehand raises none."""
+    """Return how often a node raised its term for an election; a pre-vote raises none."""
     return x.cluster.local.log_path(node).read_text("utf-8").count('"role": "candidate"')
 
 
 async def addresses(x: Context) -> dict[int, tuple[str, str]]:
-    """The addresses of each member, for clients and for peers."""
+    """Return the addresses of each member, for clients and for peers."""
     status = await x.load.clients.client.admin.node_status()
     return {member.node_id: (member.address, member.peer_address) for member in status.members}
 
@@ -293,7 +296,7 @@ async def change(
     *given: _Arguments.args,
     **named: _Arguments.kwargs,
 ) -> None:
-    """Change a member, again as long as it is refused: a leader may be new, a learner behind.
+    """Change a member, again while it is refused: a leader may be new, a learner behind.
 
     A change whose outcome is unknown may be refused the next time because it is done.
     """

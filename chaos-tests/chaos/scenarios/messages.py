@@ -1,5 +1,5 @@
 """Messages between nodes that are lost, doubled, late or changed, which no proxy can do to single
-ones (fault-matrix N15, N16)."""
+messages (fault-matrix N15, N16)."""
 
 from chaos.scenario import RAFT, Context, scenario
 
@@ -20,8 +20,8 @@ async def lossy_links(x: Context) -> None:
 
 @scenario("flipped-bits", "N16")
 async def flipped_bits(x: Context) -> None:
-    """Bits of what nodes tell each other are flipped, then those of answers to the leader alone:
-    refused, and nothing of it is believed."""
+    """Bits of messages between nodes are flipped, then those of answers to the leader alone:
+    refused, and no content of them is believed."""
     leader = await x.leader()
     answers = [(node, leader) for node in x.target.node_ids if node != leader]
     for what, links, chance in (("all", None, 0.005), ("answers", answers, 0.005)):
@@ -37,8 +37,8 @@ async def flipped_bits(x: Context) -> None:
             await x.do(interceptor.clear)
         count = (await x.do(interceptor.counts))["flipped"] - flipped
         x.prove(f"bits were flipped, {count} times", count > 2)
-        # One that is damaged ends its connection, and others on their way are gone with it, changed
-        # or not.
+        # A damaged message ends its connection, and other messages in flight are gone with it,
+        # changed or not.
         refused = await x.do(_refused_frame_count, x) - before
         x.prove(
             f"{refused:.0f} frames of {what} were refused, {count} were changed",
@@ -47,7 +47,7 @@ async def flipped_bits(x: Context) -> None:
 
 
 def _refused_frame_count(x: Context) -> float:
-    """How many connections all nodes closed since what came could not be meant."""
+    """Return how many connections all nodes closed because of an invalid message."""
     name, codes = "quorumlog_peer_closed_total", ("protocol_error", "bad_checksum")
     return sum(
         x.target.metric(node, name, code=code) for node in x.target.node_ids for code in codes

@@ -16,22 +16,22 @@ from chaos.toxiproxy import DOWNSTREAM, HOST, UPSTREAM
 
 FIVE: Final = Profile(node_count=5)
 MESSAGE_SIZE_BYTES: Final = 1 << 20
-"""Of the log, sent at once (raft/config.py): what a broken link costs, and 16 s of a thin one."""
+"""Size of one message of the log (raft/config.py): lost with a broken link; 16 s of a thin one."""
 BEFORE_SIZE_BYTES: Final = MESSAGE_SIZE_BYTES + (256 << 10)
-"""What comes before the link breaks. To send it anew would be seen."""
+"""Bytes received before the link breaks. A second sending of them would be seen."""
 SLACK_SIZE_BYTES: Final = 128 << 10
 _SILENCE_WORDS: Final = ("ended, silent", ": nothing heard for")
-"""Of a peer of Raft, who gives up after 4 s, and of a master or slave, after 20 s."""
+"""Reports of a Raft peer, which gives up after 4 s, and of a master or slave, after 20 s."""
 
 
 def _swallowed(x: Context, pairs: Sequence[Pair]) -> int:
-    """Bytes that went into these links and did not come out, since the start."""
+    """Return the bytes that went into these links and did not come out, since the start."""
     counts = x.cluster.links.swallowed(pairs).values()
     return sum(received - sent for received, sent in counts)
 
 
 async def _bites(x: Context, what: str, pairs: Sequence[Pair], before: int) -> None:
-    """The links of a cut took bytes in and gave none out."""
+    """Demand that the links of a cut took bytes in and gave none out."""
     await x.until(f"{what} swallows bytes", lambda: _swallowed(x, pairs) > before)
     x.prove(f"{what} swallowed bytes", True)
 
@@ -101,8 +101,8 @@ async def split_five(x: Context) -> None:
 
 @scenario("one-way", "N4", modes=RAFT)
 async def one_way(x: Context) -> None:
-    """What the leader sends to one follower is lost, then what that one sends to it, then all it
-    sends."""
+    """Bytes from the leader to one follower are lost, then those of that follower to it, then all
+    of the leader."""
     links = x.cluster.links
     for at in range(3):
         leader = await x.leader()
@@ -182,10 +182,10 @@ async def flapping(x: Context) -> None:
 
 @scenario("latency", "N8")
 async def latency(x: Context) -> None:
-    """100 ms and more everywhere, then 500 ms to one follower, which slows nobody else."""
+    """100 ms and more everywhere, then 500 ms to one follower, which slows no other node."""
     links = x.cluster.links
-    if x.options.mode is Mode.ASYNC_MASTER:  # Its receipts wait for no link.
-        # Each way takes 25 ms at least; receipts may come late where much else runs.
+    if x.options.mode is Mode.ASYNC_MASTER:  # An async master's receipts wait for no link.
+        # Each way takes 25 ms at least; receipts may come late on a busy machine.
         what, least_ms, measure = "a slave showed a message after", 20, _time_to_show
     else:
         what, least_ms, measure = "acks took", 40, time_of_acks
@@ -207,7 +207,7 @@ async def latency(x: Context) -> None:
 
 
 async def time_of_acks(x: Context) -> float:
-    """Milliseconds from call to receipt, the middle of 60 puts and appends."""
+    """Return the median time from call to receipt of 60 puts and appends, in milliseconds."""
     first = len(x.recorder.operations)
     await x.acked(120)
     spans = sorted(
@@ -219,10 +219,10 @@ async def time_of_acks(x: Context) -> float:
 
 
 async def _time_to_show(x: Context) -> float:
-    """Milliseconds until a slave shows what the master has just acked, the middle of nine times."""
+    """Return the median time until a slave shows a just acked message, of nine, in milliseconds."""
     node, clients, spans = await x.follower(), x.load.clients, []
     for _ in range(9):
-        await x.acked(1)  # What was acked last may be on its way for long.
+        await x.acked(1)  # The last acked message may have been in flight for long.
         began = now_ns()
         await clients.client.pull(
             clients.topic,
@@ -240,7 +240,7 @@ async def _time_to_show(x: Context) -> float:
 
 @scenario("thin-link", "N9")
 async def thin_link(x: Context) -> None:
-    """A follower that was away catches up over 64 KB/s, and goes on where it was when its link
+    """A follower that was away catches up over 64 KB/s, and continues where it was when its link
     breaks; the leader's acks do not wait for it."""
     links, node = x.cluster.links, await x.follower()
     await x.do(x.cluster.kill, node)
@@ -275,7 +275,7 @@ async def _end(x: Context, node: int) -> int:
 
 
 async def _has_caught_up(x: Context, node: int, position: int) -> None:
-    """Wait until a node's log ends there; it never goes back."""
+    """Wait until a node's log ends at `position` or later; demand that it never goes back."""
     deadline, end = time.monotonic() + DEADLINE_S * x.options.time_scale, 0
     while end < position:
         before, end = end, await _end(x, node)
@@ -286,7 +286,7 @@ async def _has_caught_up(x: Context, node: int, position: int) -> None:
 
 
 def _received(x: Context, node: int) -> float:
-    """How many bytes a node had from all others."""
+    """Return the number of bytes that a node received from all others."""
     return x.target.metric(node, "quorumlog_peer_received_bytes_total")
 
 
@@ -306,7 +306,7 @@ async def slices(x: Context) -> None:
 
 
 async def _reconnect(x: Context, pairs: Sequence[Pair]) -> None:
-    """Close the connections: the proxies count the bytes of those that are over."""
+    """Close the connections: the proxies count the bytes of ended ones."""
     await x.do(x.cluster.links.refuse, pairs)
     await x.do(x.cluster.links.accept, pairs)
     await x.acked(20)
@@ -327,7 +327,7 @@ async def broken_links(x: Context) -> None:
     everything = links.all_pairs(with_clients=True)
     refused = 0
     for turn in range(6):
-        # One of them is in use for sure: the others may be links that this mode does not need.
+        # One chosen link is certainly in use: the others may be links that this mode does not need.
         used = (CLIENTS, await x.leader())
         chosen = [*x.random.sample([pair for pair in everything if pair != used], 3), used]
         kind = ("refuse", "reset")[turn % 2]
@@ -358,12 +358,12 @@ def _sent_by_link(x: Context, pairs: Sequence[Pair]) -> dict[Pair, int]:
 
 
 def _ended(x: Context, before: dict[Pair, int]) -> list[Pair]:
-    """The links of which more bytes are counted."""
+    """Return the links with an increased byte count."""
     return [pair for pair, sent in before.items() if _sent(x, [pair]) > sent]
 
 
 def _count_refused(x: Context, pairs: Sequence[Pair]) -> int:
-    """Dial each of them, as a node would, and see who is refused."""
+    """Dial each of these links, as a node would; return how many are refused."""
     count = 0
     for pair in pairs:
         try:
@@ -375,7 +375,7 @@ def _count_refused(x: Context, pairs: Sequence[Pair]) -> int:
 
 @scenario("cut-in-a-message", "N12 K1")
 async def cut_in_a_message(x: Context) -> None:
-    """Connections end after a random number of bytes, in the middle of what is said."""
+    """Connections end after a random number of bytes, in the middle of a message."""
     links = x.cluster.links
     everything = links.all_pairs(with_clients=True)
     for turn in range(8):
@@ -415,12 +415,12 @@ async def swizzle(x: Context) -> None:
 
 @scenario("clients-cut", "N18")
 async def clients_cut(x: Context) -> None:
-    """Clients cannot reach the leader, whom all nodes name; then leadership moves."""
+    """Clients cannot reach the leader, which all nodes name; then leadership moves."""
     links, leader = x.cluster.links, await x.leader()
     pairs = links.of_clients(leader)
     async with x.fault("clients-cut", f"from node {leader}"):
         await x.do(links.refuse, pairs)
-        await x.linger(0.3)  # Answers that were on their way.
+        await x.linger(0.3)  # For answers in flight.
         before = x.load.clients.acked_count
         await x.linger(1.5)
         x.prove("nothing was acked", x.load.clients.acked_count == before)
@@ -439,7 +439,7 @@ async def clients_cut(x: Context) -> None:
 
 @scenario("half-open", "N13")
 async def half_open(x: Context) -> None:
-    """Peers vanish without a word for longer than any silence that is tolerated."""
+    """Peers vanish silently for longer than any silence that is tolerated."""
     links, node = x.cluster.links, await x.follower()
     before = await x.do(_silences, x)
     pairs = links.between([node], links.nodes)

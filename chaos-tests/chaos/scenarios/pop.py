@@ -1,7 +1,7 @@
 """Pop consumption while leaders die, sleep or are cut off: one holder at a time, done is done.
 
-Owns when it is over and what is asked of the replicas then; what consumers do is in
-chaos/pop_clients.py, what is right in chaos/popped.py.
+Owns the end of the work and the final questions to the replicas; the consumers' actions are in
+chaos/pop_clients.py, the rules in chaos/popped.py.
 """
 
 import asyncio
@@ -40,11 +40,11 @@ class _Work:
 
     @property
     def acked_count(self) -> int:
-        """Messages that are done."""
+        """Number of messages that are done."""
         return sum(worker.acked_count for worker in self.workers)
 
     async def consume(self) -> None:
-        """All consumers, until they are told to stop."""
+        """Run all consumers, until they are told to stop."""
         async with asyncio.TaskGroup() as tasks:
             for _ in range(WORKER_COUNT):
                 consumer = self._client.pop_consumer(
@@ -59,11 +59,11 @@ class _Work:
                 tasks.create_task(worker.run())
 
     async def produce(self) -> None:
-        """All messages."""
+        """Send all messages."""
         await PopProducer(self._client, self._topic, self.history).run(COUNT)
 
     async def is_through(self) -> bool:
-        """Whether the group has nothing left to do."""
+        """Whether the group has no work left."""
         try:
             queues = (await self._client.admin.describe_group(self._group)).queues
         except QuorumlogError:
@@ -72,13 +72,13 @@ class _Work:
         return len(own) == QUEUE_COUNT and all(queue.offset == queue.max_offset for queue in own)
 
     async def stop(self, consuming: "asyncio.Future[None]") -> None:
-        """Let consumers finish what they are at."""
+        """Let consumers finish their current messages."""
         for worker in self.workers:
             worker.is_stopping = True
         await consuming
 
     async def dead(self) -> list[str]:
-        """Values of the dead letters of the group."""
+        """Return the values of the dead letters of the group."""
         found = []
         try:
             consumer = self._client.pull_consumer(f"%DLQ%{self._group}", until="end")
@@ -86,12 +86,12 @@ class _Work:
                 async for message in consumer:
                     found.append(value_of(message.body))
         except UnknownTopicError:
-            pass  # Nothing was rejected.
+            pass  # No message was rejected.
         return found
 
 
 def _moves(work: _Work, consuming: "asyncio.Future[None]") -> Callable[[], Callable[[], bool]]:
-    """Watch the messages that are acknowledged."""
+    """Return a watch on the acknowledged messages."""
 
     def begin() -> Callable[[], bool]:
         lo = work.acked_count
@@ -101,7 +101,7 @@ def _moves(work: _Work, consuming: "asyncio.Future[None]") -> Callable[[], Calla
 
 
 def _busy(work: _Work, strike: Strike) -> Strike:
-    """A strike that proves that there was still work, which could go wrong."""
+    """Return a strike that proves that there was still work, which could go wrong."""
 
     async def struck(x: Context) -> None:
         left = COUNT - work.acked_count

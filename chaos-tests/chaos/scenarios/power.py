@@ -1,7 +1,7 @@
-"""Power that goes, with everything that no sync had covered (fault-matrix D1 to D4, D17).
+"""Power losses, with the loss of all data that no sync had covered (fault-matrix D1 to D4, D17).
 
-Every successful sync of a shadowed node is copied beside its data by the shim. A power loss is
-SIGKILL, and then files and names as `chaos.power` draws them: all that was synced, any part of the
+The shim copies every successful sync of a shadowed node beside its data. A power loss is
+SIGKILL, and then files and names as `chaos.power` draws them: all synced data, any part of the
 rest.
 """
 
@@ -19,7 +19,7 @@ SHADOWED: Final = Profile(
 
 
 async def _lose_power(x: Context, *nodes: int) -> int:
-    """Take the power from nodes; return how many pages and names that cost."""
+    """Take the power from nodes; return the number of lost pages and names."""
     count = 0
     await asyncio.gather(*(x.do(x.cluster.kill, node) for node in nodes))
     for node in nodes:
@@ -33,7 +33,7 @@ async def _lose_power(x: Context, *nodes: int) -> int:
 
 @scenario("power-loss-one", "D1 D3 D4", profile=SHADOWED)
 async def power_loss_one(x: Context) -> None:
-    """Each node in turn loses power, with any part of what it had not synced."""
+    """Each node in turn loses power, with any part of its unsynced data."""
     lost = 0
     for node in x.cluster.node_ids:
         if node == await x.leader():

@@ -16,7 +16,7 @@ from chaos.scenario import RAFT, Context, scenario
 ROLLING: Final = Profile(
     settings=(("file_size_bytes", "256KiB"), ("batch_size_bytes_max", "64KiB"))
 )
-"""So small files that a run goes through many of them."""
+"""Files so small that a run goes through many of them."""
 
 
 async def _kill(x: Context, node: int, what: str) -> None:
@@ -26,7 +26,7 @@ async def _kill(x: Context, node: int, what: str) -> None:
 
 
 async def recover(x: Context, node: int) -> None:
-    """Start a node that was killed with nothing else wrong; how long it takes is shown."""
+    """Start a node that was killed without other faults, and record the duration."""
     began_ns = now_ns()
     await restart(x, node)
     x.restarts_ms.append((now_ns() - began_ns) / 1e6)
@@ -56,7 +56,7 @@ async def kill_leader(x: Context) -> None:
 
 @scenario("kill-follower", "P1 N14")
 async def kill_follower(x: Context) -> None:
-    """Followers are killed under load: nobody notices."""
+    """Followers are killed under load, without any effect."""
     for _ in range(3):
         leader, victim = await x.leader(), await x.follower()
         await _kill(x, victim, "a follower")
@@ -72,7 +72,7 @@ async def kill_majority(x: Context) -> None:
     is_raft, term = x.options.mode is Mode.RAFT, await x.term()
     await asyncio.gather(_kill(x, old, "of a majority"), _kill(x, other, "of a majority"))
     dead_ns = now_ns()
-    # What the leader had decided just before may still be told, and all of that is in its log.
+    # Decisions of the leader just before may still be told; all of them are in its log.
     end = await x.do(end_position, x.cluster.data_directory(old)) if is_raft else None
     await x.linger(2.0)
     x.none_acked("no quorum", Moment(dead_ns, term, end))
@@ -153,7 +153,7 @@ async def stutter(x: Context) -> None:
             async with x.fault("hold", f"the {what} of node {node} for {duration_ms} ms"):
                 began_ns = now_ns()
                 await x.do(hold, node, duration_ms)
-                # It says so once it can again: its loop, which was held, writes it down.
+                # The node reports it once it can again: its loop, which was held, writes the count.
                 await x.until("it was held", _has_held_more, links, held)
                 took_ms = (now_ns() - began_ns) / 1e6
                 await x.acked(50)

@@ -29,7 +29,7 @@ def _is_clock_read(shim: Shim) -> bool:
 
 @scenario("clock-jumps", "C1", needs_shim=True)
 async def clock_jumps(x: Context) -> None:
-    """Wall clocks jump by an hour, to about 2100, to before 2010: nobody is elected for it."""
+    """Wall clocks jump by an hour, to about 2100, to before 2010: this causes no election."""
     leader, term = await x.leader(), await x.term()
     for jump_s in _JUMPS_S:
         node = x.random.choice(x.cluster.node_ids)
@@ -39,7 +39,7 @@ async def clock_jumps(x: Context) -> None:
             await x.acked(200)
             await x.until("the moved clock is read", _is_clock_read, shim)
             x.prove(f"node {node} read the moved clock", True)
-            await x.linger(1.5)  # Upkeep looks at ages once a second.
+            await x.linger(1.5)  # Maintenance checks ages once a second.
             shim.set_clock(0)
     x.prove("the leader stayed", await x.leader() == leader)
     x.prove("the term stayed", await x.term() == term)
@@ -60,7 +60,7 @@ async def no_descriptors(x: Context) -> None:
             limit = process.num_fds()
             resource.prlimit(pid, resource.RLIMIT_NOFILE, (limit, hard))
             try:
-                # Each needs a descriptor of the node, and is left waiting without one.
+                # Each needs a descriptor of the node, and has to wait without one.
                 taken += [await x.do(_dial, http) for _ in range(STRANGER_COUNT)]
                 links = x.cluster.links
                 await x.do(links.refuse, links.of_clients(node))
@@ -84,7 +84,7 @@ def _dial(address: str) -> socket.socket:
 
 
 def is_refused_one(log: Path, lo: int) -> bool:
-    """Whether the node says that the system gave it no descriptor."""
+    """Whether the node reports that the system gave it no descriptor."""
     said = log.read_bytes()[lo:]
     return any(words in said for words in (b"Too many open files", b"Errno 24", b"EMFILE"))
 
@@ -158,22 +158,22 @@ async def old_reader(x: Context) -> None:
 
 
 SLOWER_MS: Final = 10.0
-"""What one reader that never rests may add to a receipt: about two of its pulls."""
+"""Permitted addition of one reader without pauses to a receipt: about two of its pulls."""
 IDLE_COUNT: Final = 1_000
 FLOOD_COUNT: Final = 32
 FLOOD_SIZE_BYTES: Final = 192 << 10
 FLOOD_WINDOW: Final = 32
-"""Messages that each producer has under way, each a batch: 32 times 6 MiB are one and a half times
+"""Pending messages of each producer, each a batch: 32 times 6 MiB are one and a half times
 the 128 MiB that a leader holds, in flight and waiting."""
 GROWTH_SIZE_BYTES_MAX: Final = 640 << 20
-"""Of a leader: the 128 MiB twice, since a batch is copied into the log, 16 MiB for each peer, and
-of each producer what gRPC has read ahead."""
+"""Permitted growth of a leader: the 128 MiB twice, since a batch is copied into the log, 16 MiB for
+each peer, and the read-ahead of gRPC for each producer."""
 
 
 @scenario("overload", "R2")
 async def overload(x: Context) -> None:
-    """A thousand idle connections, and more than the leader may hold: it refuses, says so, and
-    nobody dies. An async master acks what it has written, so it holds nothing and refuses nothing.
+    """A thousand idle connections, and more than the leader may hold: it refuses, reports it, and
+    no node dies. An async master acks each written batch, so it holds none and refuses none.
     """
     holds = x.options.mode is not Mode.ASYNC_MASTER
     client, topic = x.load.clients.client, x.load.clients.topic + "-flood"

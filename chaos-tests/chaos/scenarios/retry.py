@@ -15,7 +15,7 @@ COUNT: Final = 150
 DELAY_S: Final = 0.3
 KILL_COUNT: Final = 3
 PAUSE_S: Final = 0.1
-"""After each message, so that there is still work after the last kill."""
+"""Pause after each message, so that there is still work after the last kill."""
 
 
 class _Consumer:
@@ -31,7 +31,7 @@ class _Consumer:
         return self.retried.total() + self.dead.total()
 
     async def run(self) -> None:
-        """Until each was given back and rejected; a failed call is made again by the next look."""
+        """Run until each message was given back and rejected; repeat a failed call later."""
         async with self._client.group_consumer(self._group, self._topic) as consumer:
             async for message in consumer:
                 if message.reconsume_times:
@@ -46,7 +46,7 @@ class _Consumer:
 
 
 def _moves(consumer: _Consumer, task: "asyncio.Future[None]") -> Callable[[], bool]:
-    """Return what says that some more have moved, or that the consumer has ended."""
+    """Return a condition: some more messages have moved, or the consumer has ended."""
     lo = consumer.moved_count
     return lambda: task.done() or consumer.moved_count > lo + 10
 

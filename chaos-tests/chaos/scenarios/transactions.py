@@ -1,4 +1,4 @@
-"""Transactions while leaders die: each ends once and as it should, also those left to the check."""
+"""Transactions while leaders die: each ends once and correctly, also those left to the check."""
 
 import asyncio
 from collections import Counter
@@ -15,7 +15,7 @@ COUNT: Final = 150
 CHECK_AFTER_MS: Final = 2_000
 KILL_COUNT: Final = 3
 PAUSE_S: Final = 0.1
-"""After each transaction, so that there is still work after the last kill."""
+"""Pause after each transaction, so that there is still work after the last kill."""
 
 
 def _is_wanted(body: bytes) -> bool:
@@ -23,7 +23,7 @@ def _is_wanted(body: bytes) -> bool:
 
 
 class _Producer:
-    """Commits what is even and rolls back what is odd; leaves each third one to the check."""
+    """Commits even and rolls back odd numbers; leaves each third transaction to the check."""
 
     def __init__(self, client: quorumlog.Client, topic: str) -> None:
         self._client, self._topic = client, topic
@@ -31,13 +31,13 @@ class _Producer:
         self.asked: set[bytes] = set()
 
     def check(self, transaction: quorumlog.CheckedTransaction) -> str:
-        """Decide as the work would have."""
+        """Decide as the work would have decided."""
         body = transaction.messages[0].body
         self.asked.add(body)
         return "commit" if _is_wanted(body) else "rollback"
 
     async def run(self) -> None:
-        """Until all are begun and none is open."""
+        """Run until all transactions are begun and none is open."""
         producer = self._client.transactional_producer(
             f"{self._topic}-group", self.check, check_after_ms=CHECK_AFTER_MS
         )
@@ -54,7 +54,7 @@ class _Producer:
 
 
 def _moves(producer: _Producer, task: "asyncio.Future[None]") -> Callable[[], bool]:
-    """Return what says that some more were begun, or that the producer has ended."""
+    """Return a condition: some more transactions were begun, or the producer has ended."""
     lo = producer.begun_count
     return lambda: task.done() or producer.begun_count > lo + 10
 
