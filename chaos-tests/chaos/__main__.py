@@ -1,4 +1,4 @@
-"""The command `chaos-tests/run`: which scenarios, how long, and what is left at the end.
+"""The command `chaos-tests/run`: choice of scenarios, duration, and results.
 
 Owns the options, the exit code (0 all well, 1 something failed, 3 nothing could be run) and the
 files of a report.
@@ -28,11 +28,12 @@ from deploy.run_guard import guard_this_process
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 HISTORY_KEPT_COUNT: Final = 60
-"""Of how many passed scenarios the operations are kept for the report; others keep their events."""
+"""Passed scenarios whose operations are kept for the report; further ones keep their events
+only."""
 GROWN_MIN: Final = 6
-"""Processes that must have lived through several scenarios before their growth says anything."""
+"""Processes that must have lived through several scenarios before their growth is judged."""
 GROWTH_MIB_MAX: Final = 16.0
-"""A scenario: topics, producers and groups of each are remembered on purpose."""
+"""Growth per scenario: topics, producers and groups of each are remembered on purpose."""
 Plan = Iterable[tuple[Scenario, int]]
 
 
@@ -83,12 +84,12 @@ def main(
     else:
         short = SLICE if is_slice else FEATURES if is_features else SHORT
         tier = names or (() if is_all else short)
-        # A scenario named alone has the seed itself, so that a failure can be had again.
+        # A scenario named alone has the seed itself, so that a failure can be repeated.
         plan = [
             (one, seed if len(names) == 1 else random.randrange(1 << 31))
             for one in possible(chosen, tier)
         ]
-    # What clients say of nodes that do not answer is in the history.
+    # Clients' messages about nodes that do not answer are in the history.
     logging.getLogger("quorumlog").setLevel(logging.ERROR)
     click.echo(f"chaos-tests: seed {seed}, mode {mode}")
     guard_this_process()
@@ -110,7 +111,7 @@ def _for_hours(
 
 
 def grows(summary: Summary) -> bool:
-    """Whether most processes that lived long became larger and larger: what --long is for (I16)."""
+    """Whether most long-lived processes grew steadily, which is the purpose of --long (I16)."""
     growth = summary.growth_mib
     return growth is not None and growth.count >= GROWN_MIN and growth.p50 > GROWTH_MIB_MAX
 

@@ -1,7 +1,7 @@
 """Bodies of messages: a value, unique over all runs, and padding that follows from it.
 
-Owns their form, so that a reader can tell what it got from its bytes alone. A body that is not the
-one of its value is shown as a value that nobody sent.
+Owns their form, so that a reader can identify a message from its bytes alone. A body that is not
+the one of its value is shown as a value that was never sent.
 """
 
 import hashlib

@@ -1,8 +1,8 @@
-"""How slow this machine is, measured while no node of a run lives on it.
+"""Slowness of this machine, measured while no node of a run is on it.
 
-Owns three fixed measures and what they are on the machine of two quiet cores of which the figures
-are published: a piece of the interpreter's work, done on every core at once; how late a loop wakes
-up; a sync where the nodes will have their files. Nothing of the product runs meanwhile, so a node
+Owns three fixed measures and their values on the machine of the published figures, with two idle
+cores: a piece of the interpreter's work, done on every core at once; the delay of a loop's wake-up;
+a sync in the directory of the nodes' files. No part of the product runs meanwhile, so a node
 that wastes time cannot make the machine look slow. Must not know gates.
 """
 
@@ -20,17 +20,17 @@ from pathlib import Path
 from typing import Final
 
 WORK_MS: Final = 5.6
-"""A piece of the interpreter's work on the machine of the published figures."""
+"""Duration of a piece of the interpreter's work on the machine of the published figures."""
 SQUEEZE_MS: Final = 2.1
-"""A piece of compiled work there, on each core at once."""
+"""Duration of a piece of compiled work there, on each core at once."""
 WAKE_MS: Final = 0.25
 SYNC_MS: Final = 0.15
 HOP_COUNT: Final = 20
-"""Wake-ups and syncs that a fail-over of about a second has one after the other."""
+"""Wake-ups and syncs that follow one another in a fail-over of about a second."""
 _ROUND_COUNT: Final = 40
 _WORK_STEPS: Final = 60_000
 _CORE_COUNT_MAX: Final = 4
-"""What a cluster of a run can use."""
+"""Cores that a cluster of a run can use."""
 _SQUEEZED: Final = random.Random(1).randbytes(48 << 10) * 2
 _WAKE_S: Final = 0.005
 
@@ -46,7 +46,7 @@ class Machine:
 
     @property
     def slowness(self) -> float:
-        """How many times as long as on the quiet machine a fail-over takes here; 1 at least."""
+        """Duration of a fail-over here, in multiples of that on the idle machine; 1 at least."""
         work = max(self.work_ms / WORK_MS, self.squeeze_ms / SQUEEZE_MS)
         late_ms = max(0.0, self.wake_ms - WAKE_MS) + max(0.0, self.sync_ms - SYNC_MS)
         return max(1.0, work + HOP_COUNT * late_ms / 1000)
@@ -63,7 +63,7 @@ QUIET: Final = Machine(WORK_MS, SQUEEZE_MS, WAKE_MS, SYNC_MS)
 
 
 def calibrate(place: Path) -> Machine:
-    """Measure this machine for about half a second; `place` is where nodes have their files.
+    """Measure this machine for about half a second; `place` is the parent of the nodes' files.
 
     Call it while no node runs."""
     with tempfile.TemporaryDirectory(dir=place) as directory:
@@ -85,7 +85,8 @@ def _work_ms() -> float:
 
 
 def _squeeze_ms() -> float:
-    """Compression lets the interpreter lock go, so threads are on cores of their own."""
+    """Measure compression on all cores: it releases the interpreter lock, so threads run at
+    once."""
     spans_ms: list[float] = []
 
     def squeeze() -> None:

@@ -1,7 +1,7 @@
-"""Many trials: one cluster at a time, kept while scenarios of its profile come, then looked at.
+"""Many trials: one cluster at a time, kept for the scenarios of its profile, then checked.
 
-Owns clusters, places for files, and what happens to a cluster after a failure: it is kept as it is,
-and the next scenario gets a new one. Must not know what a scenario does.
+Owns clusters, places for files, and the treatment of a cluster after a failure: it is kept as it
+is, and the next scenario gets a new one. Must not know the content of a scenario.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from chaos.toxiproxy import Toxiproxy, install
 from chaos.trial import Result, Trial
 
 TRIALS_OF_A_CLUSTER: Final = 12
-"""Then it is stopped and every byte of it is checked."""
+"""Trials after which a cluster is stopped and every byte of it is checked."""
 VERIFY_TIMEOUT_S: Final = 120
 Show = Callable[[str], None]
 
@@ -39,12 +39,12 @@ class Campaign:
 
     options: Options
     artifacts: Path
-    """What is left of failures, and the report."""
+    """Directory of the remains of failures and of the report."""
     show: Show
     results: list[Result] = field(default_factory=list)
     toxiproxy_version: str = ""
     machine: Machine = QUIET
-    """As it was measured last, before a cluster was started."""
+    """Last measurement of the machine, before a cluster was started."""
     began_s: float = field(default_factory=time.monotonic)
     _root: Path = field(init=False)
     _server: Toxiproxy = field(init=False)
@@ -86,7 +86,7 @@ class Campaign:
             shutil.rmtree(self._root)
 
     async def run(self, scenario: Scenario, seed: int) -> Result:
-        """Run one scenario, on the cluster that is there if it is of the right kind."""
+        """Run one scenario, on the current cluster if it has the right profile."""
         self._trial_count += 1
         topic = f"chaos-{self._trial_count}"
         result = Result(scenario, seed)
@@ -107,7 +107,7 @@ class Campaign:
         return result
 
     def finish_cluster(self) -> None:
-        """Stop the cluster and look at its stores; what is found belongs to its last trial."""
+        """Stop the cluster and check its stores; findings belong to its last trial."""
         self._close_cluster(self.results[-1:])
 
     # --- Clusters ---
@@ -129,13 +129,14 @@ class Campaign:
         self.show(f"chaos-tests: this machine is {self.machine}")
         directory = self._root / f"cluster-{self._trial_count}"
         cluster = ChaosCluster(directory, profile, self._server, self._shim, self.options.mode)
-        self._cluster = cluster  # So that it is closed whatever happens now.
+        self._cluster = cluster  # Set first, so that it is closed in any case.
         cluster.start()
         cluster.wait_ready()
         return cluster
 
     def _close_cluster(self, blamed: list[Result]) -> None:
-        """Stop it gracefully; check every byte, and derived files against the log (I18)."""
+        """Stop the cluster gracefully; check every byte, and derived files against the log
+        (I18)."""
         cluster, self._cluster = self._cluster, None
         if cluster is None:
             return
@@ -149,7 +150,7 @@ class Campaign:
         cluster.remove()
 
     def _keep(self, result: Result) -> None:
-        """Save all there is of a failure, and let go of its cluster."""
+        """Save all data of a failure, and drop its cluster."""
         cluster, self._cluster = self._cluster, None
         if cluster is not None:
             cluster.close()
@@ -174,7 +175,7 @@ class Campaign:
 
 
 def verify(stores: Mapping[int, Path]) -> list[str]:
-    """Check every byte of the stores of nodes that have ended, ledgers and plain logs alike."""
+    """Check every byte of the stores of ended nodes, both ledgers and plain logs."""
     problems = []
     for node, directory in stores.items():
         command = [
@@ -196,15 +197,15 @@ SHORT: Final = (
 )  # fmt: skip
 """The short tier: twelve kinds of fault."""
 SLICE: Final = ("kill-leader", "isolate-leader", "lossy-links", "sync-error")
-"""What every run of all tests contains."""
+"""Scenarios that every run of all tests contains."""
 FEATURES: Final = (
     "transactions", "give-back", "delayed", "delayed-cut", "pop", "pop-fifo", "pop-cut",
 )  # fmt: skip
-"""What the broker builds on the log, each judged by rules of its own."""
+"""Features that the broker builds on the log; each has rules of its own."""
 
 
 def possible(mode: Mode, names: Iterable[str] = ()) -> list[Scenario]:
-    """The scenarios of a mode, all or those named, those of one cluster beside each other."""
+    """Return the scenarios of a mode, all or the named ones, those of one cluster adjacent."""
     chosen = [SCENARIOS[name] for name in names] if names else list(SCENARIOS.values())
     first = {scenario.profile: at for at, scenario in reversed(list(enumerate(chosen)))}
     found = [scenario for scenario in chosen if mode in scenario.modes]
@@ -212,7 +213,7 @@ def possible(mode: Mode, names: Iterable[str] = ()) -> list[Scenario]:
 
 
 def drawn(mode: Mode, random: Random) -> Iterator[tuple[Scenario, int]]:
-    """Scenarios for ever, each with a seed, a few of one cluster at a time."""
+    """Yield scenarios without end, each with a seed, a few of one cluster at a time."""
     by_profile: dict[Profile, list[Scenario]] = {}
     for scenario in possible(mode):
         by_profile.setdefault(scenario.profile, []).append(scenario)

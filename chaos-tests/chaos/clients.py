@@ -1,8 +1,8 @@
-"""The load: clients that write, read and follow, each writing down what it was told.
+"""The load: clients that write, read and follow, each recording its answers.
 
-Owns what each kind of client does in a loop. Must not know faults: an error is recorded with its
-outcome, and the client goes on. Queues of the topic: 0 and 1 are for idempotent producers, 2 for a
-plain one, 3 is a register: its value is the last message, its version that message's offset.
+Owns the loop of each kind of client. Must not know faults: an error is recorded with its outcome,
+and the client continues. Queues of the topic: 0 and 1 are for idempotent producers, 2 for a plain
+one, 3 is a register: its value is the last message, its version that message's offset.
 """
 
 import asyncio
@@ -35,23 +35,23 @@ WINDOW_COUNT: Final = 20
 READ_COUNT_MAX: Final = 64
 _DURABILITY: Final = {
     Claim.QUORUM_DISK: Durability.QUORUM_DURABLE,
-    Claim.COPIES_DISK: Durability.QUORUM_DURABLE,  # Of five nodes two or three: no less is lost.
+    Claim.COPIES_DISK: Durability.QUORUM_DURABLE,  # Two or three of five nodes: as safe.
     Claim.QUORUM_MEMORY: Durability.REPLICATED,
     Claim.LEADER_DISK: Durability.APPENDED,
 }
 PATIENT_MS: Final = 20_000
 SHORT_MS: Final = 4_000
 PAUSE_S: Final = 0.02
-"""Between calls of one client: the machine is for the nodes."""
+"""Pause between calls of one client: the machine is for the nodes."""
 
 
 def queue_name(queue_id: int) -> str:
-    """Of a queue in the history."""
+    """Return the name of a queue in the history."""
     return f"q{queue_id}"
 
 
 class Clients:
-    """What all clients of one scenario share."""
+    """State shared by all clients of one scenario."""
 
     def __init__(
         self, client: quorumlog.Client, topic: str, recorder: Recorder, *, pause_s: float
@@ -64,10 +64,10 @@ class Clients:
         self.last_index = -1
         self.highest_term = 0
         self.first_ack_of_term: dict[int, int] = {}
-        """When the first receipt of each term came."""
+        """Time of the first receipt of each term."""
         self.acked_values: dict[int, set[str]] = {queue: set() for queue in range(QUEUE_COUNT)}
         self.places: dict[Value, Place] = {}
-        """Where each acked message is, by its receipt."""
+        """Place of each acked message, by its receipt."""
         self.group_seen: set[str] = set()
         self._changed = asyncio.Event()
 
@@ -88,13 +88,13 @@ class Clients:
         self._changed.set()
 
     async def until(self, is_so: Callable[[], bool]) -> None:
-        """Wait for something that an ack makes true; the caller has the deadline."""
+        """Wait for a condition that an ack makes true; the caller has the deadline."""
         while not is_so():
             self._changed.clear()
             await self._changed.wait()
 
     async def repeat(self, step: Callable[[], Awaitable[None]]) -> None:
-        """Do one thing again and again until the end."""
+        """Repeat one step until the end."""
         while not self.is_stopping:
             await step()
             await asyncio.sleep(self.pause_s)
@@ -122,7 +122,7 @@ class Writer:
         await self._producer.abort()
 
     async def _step(self) -> None:
-        # One after the other, a plain producer: it may send a lost batch only once.
+        # A plain producer sends one after the other: it may send a lost batch only once.
         count = WINDOW_COUNT if self._is_idempotent else 1
         sent = []
         for _ in range(count):
@@ -234,7 +234,7 @@ class RegisterReader:
 
 
 class TailReader:
-    """Asks for the ends of the queues, and reads what is near them, both linearizably."""
+    """Asks for the ends of the queues, and reads near them, both linearizably."""
 
     def __init__(self, clients: Clients) -> None:
         self._clients = clients
@@ -279,7 +279,7 @@ class TailReader:
 
 
 class Poller:
-    """Follows one queue from its beginning on, at the leader or at whichever node answers."""
+    """Follows one queue from its beginning on, at the leader or at any node that answers."""
 
     def __init__(self, clients: Clients, queue: int) -> None:
         self._clients, self._queue = clients, queue

@@ -1,8 +1,8 @@
 """One cluster of a run: nodes, the proxies around them, their shims and disks.
 
-Owns what belongs together for one cluster, and how all of it is made whole again. Must not know
-scenarios or load. Nodes tell each other and their clients only the addresses of proxies; status is
-asked past them, so it is known while everything is cut.
+Owns the parts of one cluster and their complete repair. Must not know scenarios or load. Nodes tell
+each other and their clients only the addresses of proxies; status is asked past the proxies, so it
+is known while everything is cut.
 """
 
 import json
@@ -55,7 +55,7 @@ class ChaosCluster(Target):
                 self.shims[node] = Shim(shim_library, data, control, shadow)
 
     def fill(self, node: int, left_size_bytes: int = 0) -> int:
-        """Take the room on a node's disk, all or but for so much."""
+        """Fill a node's disk, leaving `left_size_bytes` free; return the bytes written."""
         ballast = self._ballast[node] = Ballast(self.data_directory(node))
         return ballast.take(left_size_bytes)
 
@@ -64,14 +64,14 @@ class ChaosCluster(Target):
         self._ballast.pop(node).give_back()
 
     def heal(self) -> None:
-        """Take every fault away, and start what is down. Nothing is waited for."""
+        """End every fault, and start stopped nodes. Does not wait."""
         self.links.heal()
         for node in tuple(self._ballast):
             self.make_room(node)
         super().heal()
 
     def close(self) -> list[str]:
-        """Stop all; return what was wrong with how nodes ended. The directory stays."""
+        """Stop all; return the problems of the nodes' ends. The directory stays."""
         self.links.heal()
         for shim in self.shims.values():
             shim.clear()
@@ -85,13 +85,15 @@ class ChaosCluster(Target):
         return self.unexpected_ends()
 
     def remove(self) -> None:
-        """Take the files away, too."""
+        """Delete the files, too."""
         self.disks.close()
         shutil.rmtree(self.directory)
 
 
 def _lead_askers_through_proxies(local: LocalCluster, links: Links) -> None:
-    """A node without a replica of the name server asks those of others at their client ports."""
+    """Let nodes without a replica of the name server ask through proxies.
+
+    Each of them asks the replicas of other nodes at their client ports."""
     nodes = {local.address(node): node for node in local.node_ids}
     for node in local.node_ids:
         path = local.node_directory(node) / "node.toml"
@@ -108,7 +110,7 @@ def _lead_askers_through_proxies(local: LocalCluster, links: Links) -> None:
 
 
 def _lead_clients_through_proxies(local: LocalCluster, links: Links) -> str:
-    """Nodes say to clients what their settings give as each other's addresses; return those."""
+    """Put proxied addresses into the nodes' settings, which are told to clients; return them."""
     ports = {}
     for node in local.node_ids:
         port = int(local.address(node).rpartition(":")[2])

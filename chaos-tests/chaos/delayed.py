@@ -1,7 +1,7 @@
-"""What was asked of delayed messages and what came of it, and whether that is as promised.
+"""History of delayed messages, and the check that it is as promised.
 
 Owns the history of one scenario and its rules; must not know clients or nodes. All clocks are those
-of one machine: the time of a call before it began is never later than what the leader's clock said.
+of one machine: the time before a call began is never later than the leader's clock in the call.
 Rules, each the first word of a violation: `early`, `lost`, `doubled`, `cancelled` (and yet
 delivered), `refused` (and yet delivered), `phantom`, `changed` (another queue).
 """
@@ -20,7 +20,7 @@ class Sent:
     value: str
     queue_id: int
     due_unix_ms: int
-    """Not before: what the producer asked for, counted from when it began to ask."""
+    """Earliest delivery: as the producer asked, counted from the start of its call."""
     told: Told
 
 
@@ -28,18 +28,18 @@ class Sent:
 class Cancel:
     """One call to have a message never delivered.
 
-    Too late means that it was delivered, or is being delivered.
+    Too late means that the message was delivered, or is being delivered.
     """
 
     value: str
     told: Told
     due_unix_ms: int = 0
-    """When it would have come, as the leader said."""
+    """Planned delivery, as the leader told it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """One message on its own topic, as a replica has it in the end."""
+    """One message on its own topic, as a replica holds it in the end."""
 
     value: str
     queue_id: int
@@ -50,20 +50,20 @@ class Delivered:
 
 @dataclass(slots=True)
 class DelayHistory:
-    """All of one scenario."""
+    """Whole history of one scenario."""
 
     sent: dict[str, Sent] = field(default_factory=dict)
     cancels: list[Cancel] = field(default_factory=list)
     seen_unix_ms: dict[str, int] = field(default_factory=dict)
-    """When a consumer that follows the topic had each message first."""
+    """Time at which a consumer that follows the topic first had each message."""
     delivered: list[Delivered] = field(default_factory=list)
 
     def cancelled(self) -> set[str]:
-        """Values of which it is certain that they do not come."""
+        """Return the values that certainly must not be delivered."""
         return {cancel.value for cancel in self.cancels if cancel.told is Told.OK}
 
     def wanted(self) -> set[str]:
-        """Values that have to come."""
+        """Return the values that must be delivered."""
         doubtful = {cancel.value for cancel in self.cancels if cancel.told is Told.UNKNOWN}
         acked = {value for value, sent in self.sent.items() if sent.told is Told.OK}
         return acked - doubtful - self.cancelled()
@@ -101,7 +101,7 @@ def _of_copies(sent: Sent, copies: Iterable[Delivered]) -> Iterable[str]:
 
 
 def _too_early_seen(history: DelayHistory) -> list[str]:
-    """By the consumer's own clock, whatever a record says of itself."""
+    """Return deliveries that were early by the consumer's own clock, whatever a record says."""
     return [
         f"early: {value} was seen at {at}, before {history.sent[value]}"
         for value, at in history.seen_unix_ms.items()

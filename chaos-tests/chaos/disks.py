@@ -1,4 +1,4 @@
-"""Small disks for nodes, and what fills them.
+"""Small disks for nodes, and a way to fill them.
 
 Owns the mounts of one run: each is a tmpfs below the run's own directory, and is gone at the end,
 however the run ended. Mounting needs rights; without them the scenarios are skipped by name.
@@ -46,13 +46,13 @@ class Disks:
 
 
 class Ballast:
-    """Takes all room that is left beside a node's files, and gives it back."""
+    """Takes all remaining room beside a node's files, and gives it back."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / "ballast"
 
     def take(self, left_size_bytes: int = 0) -> int:
-        """Fill the file system but for so much; return how many bytes that took."""
+        """Fill the file system, leaving `left_size_bytes` free; return the bytes written."""
         with self._path.open("ab") as file, contextlib.suppress(OSError):
             while True:
                 os.write(file.fileno(), _CHUNK)

@@ -1,8 +1,9 @@
-"""How processes of nodes end: which ends a scenario asked for, which came, what they left (I17).
+"""Ends of node processes: the ends a scenario asked for, the actual ones, their dumps (I17).
 
 Owns the rule: a process ends only when it was ended or may end, with a status that was named
-beforehand; and only an end that says so leaves a dump. Must not know how a process is started, or
-what a node is. What was not asked for is a defect, however well everything goes on afterwards.
+beforehand; and only an end with a status of `_WITH_DUMP` leaves a dump. Must not know how a process
+is started, or what a node is. An end that was not asked for is a defect, however well everything
+goes on afterwards.
 """
 
 import signal
@@ -22,30 +23,30 @@ _WITH_DUMP: Final = frozenset({EXIT_BROKEN, EXIT_SYNC_FAILED})
 
 
 class Nodes(Protocol):
-    """What is asked of a cluster."""
+    """The port to a cluster: its processes and directories."""
 
     def process(self, node_id: int) -> NodeProcess | None:
-        """The last process of a node."""
+        """Return the last process of a node."""
         ...
 
     def node_directory(self, node_id: int) -> Path:
-        """Where the node has its data."""
+        """Return the directory that holds the node's data."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """One end that came."""
+    """One actual end."""
 
     node: int
     process: NodeProcess
     dumps: tuple[str, ...]
 
     def problem(self, allowed: frozenset[int]) -> str | None:
-        """What is wrong with it, if anything."""
+        """Return the problem with this end, if any."""
         code = self.process.exit_code
         left = f", and left {', '.join(self.dumps)}" if self.dumps else ""
-        # Of a process that another command started nobody knows the status.
+        # The status of a process that another command started is unknown.
         if not allowed or (code is not None and code not in allowed):
             found = "a status that nobody knows" if code is None else str(code)
             wanted = f"expected {sorted(allowed)}" if allowed else "which nobody expected"
@@ -56,18 +57,18 @@ class _End:
 
 
 class Ends:
-    """The ends of all processes of one cluster. From any thread."""
+    """The ends of all processes of one cluster. Safe from any thread."""
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
         self._lock = threading.Lock()
         self._open: dict[NodeProcess, int] = {}
-        """Processes that ran when they were looked at last."""
+        """Processes that ran at the last look."""
         self._allowed: dict[NodeProcess, frozenset[int]] = {}
         self._found: list[_End] = []
 
     def watch(self, node: int) -> None:
-        """Keep an eye on the process that a node has now."""
+        """Watch the current process of a node."""
         process = self._nodes.process(node)
         with self._lock:
             if process is not None and process not in self._allowed:
@@ -75,14 +76,14 @@ class Ends:
                 self._allowed[process] = frozenset()
 
     def allow(self, node: int, *codes: int) -> None:
-        """Let the last process of a node end with one of these statuses, or have ended so."""
+        """Let the last process of a node end with one of these statuses, now or earlier."""
         process = self._nodes.process(node)
         with self._lock:
             if process in self._allowed:
                 self._allowed[process] |= set(codes)
 
     def look(self) -> None:
-        """Note who has ended, and what dumps it left: its directory may be taken away next."""
+        """Note ended processes and their dumps: their directory may be removed next."""
         with self._lock:
             for process, node in tuple(self._open.items()):
                 if not process.is_alive:
@@ -92,11 +93,11 @@ class Ends:
                     self._found.append(_End(node, process, tuple(dumps)))
 
     def take(self) -> list[str]:
-        """Return what was wrong with the ends since the last time."""
+        """Return the problems of the ends since the last call."""
         self.look()
         with self._lock:
             ends, self._found = self._found, []
             problems = [end.problem(self._allowed.pop(end.process)) for end in ends]
-            # Who lives on may not end in the next scenario for what this one allowed.
+            # A process that still runs may not end in the next scenario as this one allowed.
             self._allowed = dict.fromkeys(self._open, frozenset())
             return [problem for problem in problems if problem is not None]

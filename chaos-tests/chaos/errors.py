@@ -1,7 +1,7 @@
-"""What may go wrong with a run itself, as opposed to what a run finds.
+"""Errors of a run itself, as opposed to the findings of a run.
 
-A fault that cannot be made here is one that was not tried. A person may go on without it; where a
-machine decides (`CI` is set) that is a failure.
+A fault that cannot be made here was not tried. A person may go on without it; where a machine
+decides (`CI` is set) it is a failure.
 """
 
 import os
@@ -30,16 +30,16 @@ class NotPossibleHereError(Exception):
 
 
 class NotSoError(Exception):
-    """Something that had to become true did not: the scenario fails."""
+    """A condition that had to become true did not: the scenario fails."""
 
 
 def is_all_demanded() -> bool:
-    """Whether what cannot be made here is a failure."""
+    """Whether a fault that cannot be made here is a failure."""
     return os.environ.get(CI_VARIABLE, "").lower() not in _NO
 
 
 def unless_demanded(reason: NotPossibleHereError) -> tuple[str, str]:
-    """Return verdict and words for a scenario that cannot be run here."""
+    """Return verdict and reason for a scenario that cannot be run here."""
     if is_all_demanded():
         return "failed", f"{CI_VARIABLE} is set, and a fault cannot be injected here: {reason}"
     return "skipped", str(reason)

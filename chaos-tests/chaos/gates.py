@@ -1,9 +1,9 @@
-"""The times that are promised, and what of a run was later (I15).
+"""The promised times, and the later ones of a run (I15).
 
-Owns the published figures (fault-matrix 11) and how they are applied: each time is divided by the
-factor of its trial, which is how slow the machine was, at least 1 and never more than 2; then the
+Owns the published figures (fault-matrix 11) and their application: each time is divided by the
+factor of its trial, which is the machine's slowness, at least 1 and never more than 2; then the
 median and the 99th percentile of a whole run and the largest of each fault are compared. No setting
-changes a gate. Must not know how anything was measured.
+changes a gate. Must not know the measurements.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,14 +13,14 @@ from typing import Final, Protocol
 from chaos.profile import Mode
 
 FACTOR_MAX: Final = 2.0
-"""However slow a machine is: beyond it nothing can be said of times, and that is a failure."""
+"""Largest factor. On a slower machine times prove nothing, and that is a failure."""
 MEDIAN_COUNT_MIN: Final = 10
-"""Fail-overs of which a median says something: a single election lasts 0.5 to 1 s by chance."""
+"""Fail-overs from which on a median is judged: a single election lasts 0.5 to 1 s by chance."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gates:
-    """In seconds, on a machine at factor 1."""
+    """Limits in seconds, on a machine at factor 1."""
 
     failover_p50_s: float
     failover_p99_s: float
@@ -30,22 +30,22 @@ class Gates:
 
 PUBLISHED: Final = Gates(1.0, 2.5, 5.0, 2.0)
 MASTER_SLAVE: Final = Gates(3.0, 5.5, 6.0, 2.0)
-"""Nothing is published for these modes. The name server calls a master dead after 3 s of silence,
-and when its own leader died with the master it elects one before."""
+"""No figures are published for these modes. The name server declares a master dead after 3 s of
+silence, and when its own leader died with the master it elects one before."""
 
 
 def gates_of(mode: Mode) -> Gates:
-    """The gates of a way to replicate."""
+    """Return the gates of a mode."""
     return PUBLISHED if mode is Mode.RAFT else MASTER_SLAVE
 
 
 def factor_of(slowness: float) -> float:
-    """By how much a time may be longer here."""
+    """Return the factor by which a time may be longer here."""
     return min(FACTOR_MAX, max(1.0, slowness))
 
 
 class Times(Protocol):
-    """What is judged of a trial."""
+    """The judged times of a trial."""
 
     @property
     def failovers_ms(self) -> Sequence[float]: ...
@@ -58,7 +58,7 @@ class Times(Protocol):
 
 
 def late_in_trial(times: Times, gates: Gates) -> list[str]:
-    """What took longer than the largest that is allowed."""
+    """Return the times of a trial that exceed the largest allowed one."""
     factor = factor_of(times.slowness)
     found = []
     for ms in times.failovers_ms:
@@ -74,9 +74,9 @@ def late_in_trial(times: Times, gates: Gates) -> list[str]:
 
 
 def late_in_run(trials: Iterable[Times], gates: Gates) -> list[str]:
-    """What the fail-overs of a run are together slower than.
+    """Return the gates that the fail-overs of a run exceed together.
 
-    Those of clusters that are set to wait longer before they elect are judged one by one only.
+    Fail-overs of clusters that are set to wait longer before they elect are judged one by one only.
     """
     spans_s = sorted(
         ms / 1000 / factor_of(times.slowness)
@@ -96,7 +96,7 @@ def late_in_run(trials: Iterable[Times], gates: Gates) -> list[str]:
 
 
 def shown(trials: Sequence[Times], gates: Gates) -> str:
-    """The gates of a run and the factors by which they were moved, for people."""
+    """Return the gates of a run and the factors that were applied, for people."""
     factors = sorted(factor_of(times.slowness) for times in trials) or [1.0]
     return (
         f"failover p50 {gates.failover_p50_s} s, p99 {gates.failover_p99_s} s, largest "

@@ -1,7 +1,7 @@
-"""Steers what nodes do to the messages they send each other (node/peers/faults.py).
+"""Control of the faults that nodes apply to their own messages (node/peers/faults.py).
 
 Owns the file that all nodes of a cluster read; must not know processes. A rename makes a change
-whole, so many links are cut at one moment.
+atomic, so many links are cut at one moment.
 """
 
 import json
@@ -20,28 +20,28 @@ class Interceptor:
         self._path = path
 
     def set(self, **rule: float) -> None:
-        """Do this on every link: chances `drop`, `double`, `late`, `flip`, and `late_ms`."""
+        """Set the rule of every link: chances `drop`, `double`, `late`, `flip`, and `late_ms`."""
         self._write({EVERY_LINK: rule})
 
     def cut(self, links: Iterable[tuple[int, int]]) -> None:
-        """Lose everything that is sent on these links, (source, target)."""
+        """Lose all messages on these links, (source, target)."""
         self._write({f"{source}>{target}": {"drop": 1.0} for source, target in links})
 
     def slow(self, links: Iterable[tuple[int, int]], late_ms: float) -> None:
-        """Let what is sent on these links be late by up to so much."""
+        """Delay the messages on these links by up to `late_ms`."""
         rule = {"late": 1.0, "late_ms": late_ms}
         self._write({f"{source}>{target}": rule for source, target in links})
 
     def flip(self, links: Iterable[tuple[int, int]], chance: float) -> None:
-        """Flip a bit in some of what is sent on these links."""
+        """Flip a bit in some of the messages on these links."""
         self._write({f"{source}>{target}": {"flip": chance} for source, target in links})
 
     def hold_loop(self, node: int, duration_ms: int) -> None:
-        """Hold the event loop of a node once, for so long."""
+        """Hold the event loop of a node once, for this duration."""
         self._write({f"hold {node}": {"loop_ms": duration_ms}})
 
     def hold_interpreter(self, node: int, duration_ms: int) -> None:
-        """Keep the interpreter's lock of a node once, for so long: no thread of it runs."""
+        """Hold the interpreter lock of a node once, for this duration: no thread of it runs."""
         self._write({f"hold {node}": {"lock_ms": duration_ms}})
 
     def clear(self) -> None:
@@ -49,10 +49,10 @@ class Interceptor:
         self._path.unlink(missing_ok=True)
 
     def counts(self) -> Counter[str]:
-        """What all nodes did so far: `dropped`, `doubled`, `late`, `flipped`, `held`."""
+        """Return the counts of all nodes: `dropped`, `doubled`, `late`, `flipped`, `held`."""
         found: Counter[str] = Counter()
         for path in self._path.parent.glob(f"{self._path.name}.*"):
-            # Beside them lies, for a moment, what a node is about to rename.
+            # Beside the counts lies, for a moment, a file that a node is about to rename.
             if path.suffix[1:].isdecimal():
                 found.update(json.loads(path.read_text("utf-8")))
         return found

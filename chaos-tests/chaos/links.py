@@ -1,8 +1,9 @@
 """Every link of a cluster: one proxy for each ordered pair of nodes, one from clients to each node,
 and from each node that has no replica of the name server to those that have one.
 
-Owns what it means to cut, slow or break a link in one direction or both; must not know why. A node
-dials every peer, so the bytes from a to b go upstream through a>b and downstream through b>a.
+Owns the meaning of cutting, slowing or breaking a link in one direction or both; must not know the
+reason. A node dials every peer, so the bytes from a to b go upstream through a>b and downstream
+through b>a.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,12 +12,12 @@ from typing import Final
 from chaos.toxiproxy import BOTH, DOWNSTREAM, UPSTREAM, Proxy, Toxiproxy
 
 CLIENTS: Final = 0
-"""Stands for all clients, as the source of a link."""
+"""Source of a link: all clients."""
 Pair = tuple[int, int]
 
 
 def asking(node: int) -> int:
-    """Stands for a node as one that asks the name server, as the source of a link."""
+    """Return the link source of a node that asks the name server."""
     return -node
 
 
@@ -28,13 +29,13 @@ class Links:
         self._proxies: dict[Pair, Proxy] = {}
 
     def relay(self, source: int, target: int, port: int) -> int:
-        """Put a proxy before a port; return its own. What `LocalCluster.create` asks for."""
+        """Put a proxy before a port; return its own. Used by `LocalCluster.create`."""
         name = f"{_name_of(source)}>{target}"
         found = self._proxies[source, target] = self._server.create(name, port)
         return found.port
 
     def port(self, pair: Pair) -> int:
-        """Where a link is dialled."""
+        """Return the port at which a link is dialled."""
         return self._proxies[pair].port
 
     @property
@@ -43,7 +44,7 @@ class Links:
         return tuple(sorted({target for _, target in self._proxies}))
 
     def between(self, one: Iterable[int], other: Iterable[int]) -> list[Pair]:
-        """The links that join two sets of nodes, in both directions."""
+        """Return the links that join two sets of nodes, in both directions."""
         left, right = set(one), set(other)
         return [
             (a, b)
@@ -51,21 +52,21 @@ class Links:
             if (a in left and b in right) or (a in right and b in left)
         ]
 
-    # --- Cuts: silent, nobody is told ---
+    # --- Cuts: silent, without notice to either side ---
 
     def cut(self, pairs: Sequence[Pair]) -> None:
-        """Nothing goes through any more, and no connection is closed."""
+        """Stop all bytes on these links, and close no connection."""
         for pair in pairs:
             for stream in BOTH:
                 self._proxies[pair].add("timeout", stream, timeout=0)
 
     def cut_direction(self, source: int, target: int) -> None:
-        """What one node sends to the other is lost; the other way all is well."""
+        """Lose the bytes from one node to the other; the other direction stays whole."""
         self._proxies[source, target].add("timeout", UPSTREAM, timeout=0)
         self._proxies[target, source].add("timeout", DOWNSTREAM, timeout=0)
 
     def join(self, pairs: Sequence[Pair]) -> None:
-        """Undo `cut`; the connections that were cut are closed by it."""
+        """Undo `cut`; this closes the connections that were cut."""
         for pair in pairs:
             for stream in BOTH:
                 self._proxies[pair].remove("timeout", stream)
@@ -100,13 +101,13 @@ class Links:
         self._proxies[pair].add(kind, stream, **attributes)
 
     def remove(self, pairs: Sequence[Pair], kind: str) -> None:
-        """Take that toxic away again."""
+        """Remove this toxic in both directions."""
         for pair in pairs:
             for stream in BOTH:
                 self._proxies[pair].remove(kind, stream)
 
     def refuse(self, pairs: Sequence[Pair]) -> None:
-        """Close what is open, and refuse new connections."""
+        """Close open connections, and refuse new ones."""
         for pair in pairs:
             self._proxies[pair].disable()
 
@@ -116,25 +117,25 @@ class Links:
             self._proxies[pair].enable()
 
     def all_pairs(self, *, with_clients: bool = False) -> list[Pair]:
-        """All links between nodes, and to them."""
+        """Return all links between nodes, optionally those of clients as well."""
         return [
             pair for pair in self._proxies if pair[0] > 0 or (with_clients and pair[0] == CLIENTS)
         ]
 
     def to_nameserver(self, *nodes: int) -> list[Pair]:
-        """The links on which these nodes ask the name server; none of one that has a replica."""
+        """Return the links on which these nodes ask the name server; none with a replica."""
         return [pair for pair in self._proxies if pair[0] in map(asking, nodes)]
 
     def of_clients(self, *nodes: int) -> list[Pair]:
-        """The links from clients to these nodes, or to all."""
+        """Return the links from clients to these nodes, by default to all."""
         return [(CLIENTS, node) for node in nodes or self.nodes]
 
     def heal(self) -> None:
-        """All links are as new."""
+        """Reset all links to their initial state."""
         self._server.reset()
 
     def swallowed(self, pairs: Sequence[Pair]) -> dict[tuple[str, str], tuple[int, int]]:
-        """Bytes in and out of these links so far, for a proof that a fault bit."""
+        """Return the bytes in and out of these links so far, to prove that a fault took effect."""
         counts = self._server.byte_counts()
         names = {self._proxies[pair].name for pair in pairs}
         return {key: value for key, value in counts.items() if key[0] in names}

@@ -1,7 +1,7 @@
 """All clients of one scenario: started, watched, stopped.
 
-Owns which clients there are and how long an end may take. A client that ends by anything but a
-word from here is a defect of the suite or of the SDK, and fails the scenario.
+Owns the set of clients and the time limit of their end. A client that ends before this module
+tells it to is a defect of the suite or of the SDK, and fails the scenario.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from raft.histories.history import Value
 
 STOP_TIMEOUT_S: Final = 60.0
 CLIENT_TIMEOUT_MS: Final = 4_000
-"""Of reads; producers have time-outs of their own."""
+"""Time-out of reads; producers have time-outs of their own."""
 CONNECT_TIMEOUT_MS: Final = 30_000
 GROUP: Final = "followers"
 
@@ -88,18 +88,18 @@ class Load:
         try:
             await self._stack.aclose()
         except QuorumlogError as error:
-            # What producers had under way was given up with them, and is recorded as unknown.
+            # Pending calls of producers were given up with them, and are recorded as unknown.
             self._recorder.note("client", f"closing: {error}")
 
     def check(self) -> None:
-        """Raise what ended a client that should still run."""
+        """Raise the error that ended a client which should still run."""
         for task in (*self._tasks, *self._members):
             if task.done() and not self.clients.is_stopping:
                 task.result()
                 raise NotSoError(f"a client ended by itself: {task}")
 
     async def acked(self, count: int, timeout_s: float) -> None:
-        """Wait until so many more appends are acked."""
+        """Wait until `count` more appends are acked."""
         target = self.clients.acked_count + count
         try:
             async with asyncio.timeout(timeout_s):
@@ -112,21 +112,21 @@ class Load:
             ) from None
 
     async def stop(self) -> None:
-        """Let what is under way be decided; afterwards the history is complete."""
+        """Wait until pending calls are decided; afterwards the history is complete."""
         self.check()
         self.clients.is_stopping = True
         async with asyncio.timeout(STOP_TIMEOUT_S):
             await asyncio.gather(*self._tasks)
 
     async def groups_caught_up(self, timeout_s: float, *, lost: frozenset[Value]) -> set[str]:
-        """Wait until the group has seen every acked message that is there; return what it has not.
+        """Wait until the group has seen every remaining acked message; return the unseen ones.
 
-        Its members had read some of what was lost, and others have those offsets now.
+        Its members had read some of the lost messages, whose offsets others have now.
         """
         wanted = set().union(*self.clients.acked_values.values()) - lost
         try:
             async with asyncio.timeout(timeout_s):
-                # The SDK tells nobody when.
+                # The SDK gives no notice of it.
                 while not wanted <= self.clients.group_seen:  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
         except TimeoutError:

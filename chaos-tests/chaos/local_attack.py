@@ -1,8 +1,9 @@
-"""Attacks on a local cluster of a person who tests an application of their own (`qlog chaos`).
+"""Attacks on a user's local cluster, for the test of an application (`qlog chaos`).
 
 Owns the attacks that need no proxies: signals, lost and late messages by the interceptor of the
-nodes themselves, slow syncs by the shim. A load of our own runs beside that of the application, and
-its history is judged as everywhere; the cluster is whole again afterwards, or the verdict says so.
+nodes themselves, slow syncs by the shim. A load of this suite runs beside that of the application,
+and its history is judged as in all trials; the cluster is whole again afterwards, or the verdict
+says so.
 """
 
 import tempfile
@@ -132,7 +133,7 @@ ATTACKS: Final[dict[str, Attack]] = {
 async def run(
     cluster: LocalCluster, attack: Attack, *, node: int | None, seconds: float, seed: int
 ) -> Result:
-    """Attack one node, by default the leader, and judge what clients saw."""
+    """Attack one node, by default the leader, and judge the clients' history."""
 
     async def body(x: Context) -> None:
         await attack(x, node if node is not None else await x.leader(), seconds)

@@ -1,10 +1,10 @@
-"""What an async master may lose: the end of its log, reported, and nothing else (I19).
+"""Permitted losses of an async master: the end of its log, reported, and nothing else (I19).
 
-Owns the rule: of the receipts of one epoch those that are gone are the last ones, without a hole,
-each lies in a range that some replica reports as lost, and a report that calls itself exact counts
-them, no more and no less. A receipt that says that others hold a message too is never lost,
-whichever way the group replicates now. What is left of the history without them is then judged as
-always; of reads, which may have seen what was lost later, only that it had been sent.
+Owns the rule: the lost receipts of one epoch are the last ones, without a hole, each lies in a
+range that some replica reports as lost, and a report that calls itself exact counts them, no more
+and no less. A receipt that says that others hold a message too is never lost, whichever way the
+group replicates now. The rest of the history is then judged as usual; of reads, which may have
+seen messages that were lost later, only that each message had been sent.
 """
 
 from collections import Counter, defaultdict
@@ -22,28 +22,28 @@ _ACKED: Final = Outcome.APPLIED
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a receipt said that a message is."""
+    """Place of a message, according to its receipt."""
 
     term: int
     position: int
     queue: str
     offset: int
     is_copied: bool = False
-    """The receipt said that others hold it as well."""
+    """Whether the receipt said that others hold the message as well."""
     is_duplicate: bool = False
-    """The receipt is that of a later attempt, perhaps by a later master."""
+    """Whether the receipt is that of a later attempt, possibly by a later master."""
 
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """What one history lost."""
+    """Losses of one history."""
 
     lost: frozenset[Value]
     problems: tuple[str, ...]
 
 
 async def reported(client: quorumlog.Client) -> list[HaLoss]:
-    """What the replicas say that was lost."""
+    """Return the losses that the replicas report."""
     group = await client.admin.ha_group()
     return [loss for node in group.nodes if isinstance(node, HaStatus) for loss in node.losses]
 
@@ -54,10 +54,10 @@ def find_losses(
     said: Iterable[HaLoss],
     operations: Sequence[Operation] = (),
 ) -> Losses:
-    """Compare receipts with what is left, and with what is reported as lost.
+    """Compare receipts with the remaining messages, and with the reported losses.
 
-    What lies before the first message of its queue has expired: retention may do that. `operations`
-    are the calls that the receipts are of.
+    Messages before the first one of their queue have expired: retention may do that. `operations`
+    are the calls of the receipts.
     """
     left: set[Value] = set()
     firsts: dict[str, int] = {}
@@ -102,16 +102,16 @@ def _miscounted(
     reports: Iterable[HaLoss],
     operations: Iterable[Operation],
 ) -> list[str]:
-    """Compare the count of each report that is exact with what is lost in its range.
+    """Compare the count of each exact report with the losses in its range.
 
-    Its master may have acked more than clients heard: what they called unknown, and what they sent
-    again to the next one. Others, which did not see all of it, count what they have.
-    """
+    Its master may have acked more than clients received: calls of unknown outcome, and calls
+    repeated at the next master. Other replicas, which did not see all of it, count only their
+    own."""
     exact = [one for one in reports if one.is_exact and one.acked_record_count >= 0]
     measured: Counter[HaLoss] = Counter()
     for value in lost:
         place = places[value]
-        # Positions are used again: the loss of a value is that of the first epoch not before it.
+        # Positions are used again: a value was lost in the first epoch not before its own.
         of_it = (one for one in exact if one.epoch >= place.term and _covers(one, place.position))
         if (found := next(of_it, None)) is not None:
             measured[found] += 1
@@ -128,7 +128,7 @@ def _miscounted(
 
 
 def _unheard_count(operations: Iterable[Operation], epoch: int) -> int:
-    """How many calls may have been acked in an epoch without a receipt of it."""
+    """Return the number of calls possibly acked in an epoch without a receipt of it."""
     writes = [one for one in operations if one.kind in (Kind.APPEND, Kind.PUT)]
     later = [one.return_ns or 0 for one in writes if one.outcome is _ACKED and one.term > epoch]
     over_ns = min(later, default=NEVER_NS)
@@ -140,7 +140,7 @@ def _unheard_count(operations: Iterable[Operation], epoch: int) -> int:
 
 
 def without(operations: Iterable[Operation], lost: frozenset[Value]) -> list[Operation]:
-    """Return the appends of a history, those that are lost as calls that nobody answered."""
+    """Return the appends of a history, with the lost ones as calls without an answer."""
     found = []
     for operation in operations:
         if operation.kind not in (Kind.APPEND, Kind.PUT):

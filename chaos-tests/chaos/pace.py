@@ -1,8 +1,8 @@
-"""How much of this machine others take while a scenario runs.
+"""Share of this machine that other processes take while a scenario runs.
 
-Owns the measure: what all cores did, without what this run, its nodes and its proxies did. The work
-of nodes is never taken for a slow machine: a node that wastes time would else excuse itself. Must
-not know what is waited for.
+Owns the measure: the work of all cores, without that of this run, its nodes and its proxies. The
+work of nodes is never taken for a slow machine: otherwise a node that wastes time would excuse
+itself. Must not know the waits it is used for.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ from typing import Final
 import psutil
 
 IDLE_SHARE_MIN: Final = 0.15
-"""With more than this of the cores idle nobody waits for one, whatever others do."""
+"""With a larger share of the cores idle no process waits for one, whatever others do."""
 STRANGE_SHARE_MAX: Final = 0.9
 
 
@@ -24,19 +24,20 @@ class Sample:
 
     at_s: float
     busy_s: float
-    """Of all cores and everybody."""
+    """Busy time of all cores and all processes."""
     idle_s: float
     own_s: float
-    """Of this process and all its children, those that have ended among them."""
+    """Time of this process and all its children, including ended ones."""
     given_s: Mapping[int, float] = field(default_factory=dict)
-    """Of nodes that another command has started, by process: who has ended is missing."""
+    """Time of nodes that another command has started, by process: ended ones are missing."""
 
     @classmethod
     def take(cls, pids: Iterable[int] = ()) -> "Sample":
-        """Look at the machine now; `pids` are ours, too, though no children of this process."""
+        """Return a sample of now; `pids` belong to this run, but are no children of this
+        process."""
         cpu = psutil.cpu_times()
         idle_s = cpu.idle + getattr(cpu, "iowait", 0.0)
-        # Guests are counted among users as well; stolen time is somebody's outside.
+        # Guests are counted among users as well; stolen time belongs to other machines.
         busy_s = cpu.user + cpu.system + sum(
             getattr(cpu, name, 0.0) for name in ("nice", "irq", "softirq", "steal")
         )  # fmt: skip
@@ -47,30 +48,30 @@ class Sample:
 
 
 def slowness_between(before: Sample, after: Sample) -> float:
-    """How much longer work takes than on a machine without others; 1 at least."""
+    """Return the factor by which work takes longer than on an unshared machine; 1 at least."""
     all_s = after.busy_s - before.busy_s + after.idle_s - before.idle_s
     if all_s <= 0:
         return 1.0
     if (after.idle_s - before.idle_s) / all_s > IDLE_SHARE_MIN:
         return 1.0
     ours_s = after.own_s - before.own_s
-    # One that was killed takes nothing back: what it used before is none of this time.
+    # A killed process subtracts nothing: the time it used before is not part of this interval.
     ours_s += sum(used_s - before.given_s.get(pid, 0.0) for pid, used_s in after.given_s.items())
     strange_s = (after.busy_s - before.busy_s) - ours_s
     return 1.0 / (1.0 - min(STRANGE_SHARE_MAX, max(0.0, strange_s / all_s)))
 
 
 class Pace:
-    """The pace since this was made."""
+    """The pace since this object was made."""
 
     def __init__(self, pids: Iterable[int] = ()) -> None:
-        """`pids` are of nodes that another command has started."""
+        """Begin now; `pids` are of nodes that another command has started."""
         self._pids = tuple(pids)
         self._before = Sample.take(self._pids)
 
     @property
     def slowness(self) -> float:
-        """Up to now."""
+        """Slowness from the start up to now."""
         return slowness_between(self._before, Sample.take(self._pids))
 
 

@@ -1,7 +1,7 @@
-"""The report of a run as one HTML file that needs nothing else.
+"""The report of a run as one self-contained HTML file.
 
 Owns the drawing of a time line: receipts and failed calls in slices of time, faults as bars, terms
-and proofs as marks. Every scenario has one; those of failures are open when the page is.
+and proofs as marks. Every scenario has one; those of failures are initially open.
 """
 
 import html

@@ -1,6 +1,6 @@
-"""Clients that consume by pop, each writing down what it was given and what it was told.
+"""Clients that consume by pop, each recording its deliveries and answers.
 
-Owns what a consumer does with a message: end it at once, late, never, or give it back. Must not
+Owns a consumer's treatment of a message: end it at once, late, never, or give it back. Must not
 know faults or rules (popped.py).
 """
 
@@ -19,12 +19,12 @@ MESSAGE_GROUP_COUNT: Final = 10
 INVISIBLE_MS: Final = 1_500
 LONGER_MS: Final = 3_000
 HELD_S: Final = 2.0
-"""How long a message is worked at whose time was made longer: more than the first one."""
+"""Processing time of a message whose invisible time was extended: more than the first one."""
 WAIT_S: Final = 0.5
 WORK_S: Final = 0.05
 RECEIVE_COUNT_MAX: Final = 4
 PATIENT_COUNT: Final = 4
-"""From this delivery on a message is always acknowledged."""
+"""Delivery count from which on a message is always acknowledged."""
 TIMEOUT_MS: Final = 10_000
 PATIENT_MS: Final = 60_000
 PAUSE_S: Final = 0.03
@@ -39,7 +39,7 @@ class PopProducer:
         self._client, self._topic, self._history = client, topic, history
 
     async def run(self, count: int) -> None:
-        """Send so many, one after the other."""
+        """Send `count` messages, one after the other."""
         async with self._client.producer(timeout_ms=PATIENT_MS) as producer:
             for number in range(count):
                 value, told = f"{self._topic}-{number}", Told.OK
@@ -59,7 +59,7 @@ class PopWorker:
         self._consumer, self._history, self._random = consumer, history, random
         self.acked_count = 0
         self.held_count = 0
-        """Messages that were acknowledged after the time that they were first given."""
+        """Messages acknowledged after the end of their first invisible time."""
         self.is_stopping = False
 
     async def run(self) -> None:
@@ -79,14 +79,14 @@ class PopWorker:
 
     async def _work(self, messages: list[PopMessage]) -> None:
         left: set[str] = set()
-        """Message groups of which one was not done: nor are those behind it."""
+        """Message groups with a message that was not done: later ones are not done either."""
         for message in messages:
             group = _message_group(message)
             if group not in left and not await self._work_at(message):
                 left.add(group)
 
     async def _work_at(self, message: PopMessage) -> bool:
-        """Do what is drawn; return whether the message is done."""
+        """Do a randomly drawn action; return whether the message is done."""
         what = self._random.choices(_DO, _WEIGHTS)[0]
         if message.delivery_count >= PATIENT_COUNT:
             what = "ack"

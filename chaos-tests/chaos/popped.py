@@ -1,10 +1,10 @@
-"""What pop consumers were given and what they said of it, and whether that is as promised.
+"""History of pop consumers, and the check that it is as promised.
 
 Owns the history of one scenario and its rules; must not know clients or nodes. All clocks are those
-of one machine: a time of a call before it began is never later than what the leader's clock said.
-When a message was taken is the leader's word: the end of its invisible time, less that time.
-Rules, each the first word of a violation: `shared` (two holders), `again` (after it was done),
-`twice` (one delivery, two receives), `lost`, `both` (acknowledged and dead), `doubled` (dead
+of one machine: the time before a call began is never later than the leader's clock in the call.
+The time at which a message was taken comes from the leader: the end of its invisible time, less
+that time. Rules, each the first word of a violation: `shared` (two holders), `again` (after it was
+done), `twice` (one delivery, two receives), `lost`, `both` (acknowledged and dead), `doubled` (dead
 letters), `causeless` (dead), `order`, `refused`, `phantom`.
 """
 
@@ -17,7 +17,7 @@ from typing import Final
 from chaos.told import Told
 
 DELIVERY_COUNT_MAX: Final = 16
-"""After so many a message is dead, unless its group says otherwise."""
+"""Deliveries after which a message is dead, unless its group is set otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +37,10 @@ class Delivery:
     queue_id: int
     queue_offset: int
     count: int
-    """1: it is the first time."""
+    """Delivery count; 1 for the first time."""
     handle: str
     receive: int
-    """Which receive it came with."""
+    """Number of the receive with which it came."""
     taken_unix_ms: int
     visible_unix_ms: int
 
@@ -68,9 +68,9 @@ class Settle:
 
     @property
     def may_hold(self) -> bool:
-        """Whether the message may be done by it.
+        """Whether the message may be done by this call.
 
-        A rejection that is repeated, since its answer was lost, is told that it is too late.
+        A rejection that is repeated, since its answer was lost, gets the answer "too late".
         """
         return self.told in (Told.OK, Told.UNKNOWN) or (
             not self.is_ack and self.told is Told.TOO_LATE
@@ -79,37 +79,37 @@ class Settle:
 
 @dataclass(slots=True)
 class PopHistory:
-    """All of one scenario, in the order in which it happened."""
+    """Whole history of one scenario, in order of time."""
 
     produced: dict[str, Produced] = field(default_factory=dict)
     deliveries: list[Delivery] = field(default_factory=list)
     hides: list[Hide] = field(default_factory=list)
     settles: list[Settle] = field(default_factory=list)
     dead: list[str] = field(default_factory=list)
-    """Values of the dead letters that the group has in the end."""
+    """Values of the dead letters of the group in the end."""
     failed_receive_count: int = 0
-    """Receives without an answer: they may have been given something."""
+    """Receives without an answer: messages may have been handed out to them."""
 
 
 class _Life:
-    """All that happened to one message."""
+    """All events of one message."""
 
     def __init__(self, value: str) -> None:
         self.value = value
         self.deliveries: list[Delivery] = []
         self.hides: dict[str, list[Hide]] = defaultdict(list)
         self.settles: list[tuple[int, Settle]] = []
-        """With the count of the delivery that each names."""
+        """Each with the count of the delivery that it names."""
         self.dead_count = 0
 
     def earliest_end_unix_ms(self) -> float:
-        """Before then it was in flight, or had not been handed out."""
+        """Return the time before which the message was in flight, or not handed out."""
         ends = [settle.invoke_unix_ms for _, settle in self.settles if settle.may_hold]
         return min(ends, default=float("inf"))
 
 
 def check_pop(history: PopHistory, *, is_fifo: bool) -> list[str]:
-    """Return every violation of a run after which the group was through, one text each."""
+    """Return every violation of a run after which the group was done, one text each."""
     lives = _lives(history)
     found: list[str] = []
     for life in lives.values():
@@ -159,13 +159,13 @@ def _holders(life: _Life) -> Iterator[str]:
 
 
 def _free_from(delivery: Delivery, hides: list[Hide]) -> int:
-    """When others could see it again: the earliest time that nobody can rule out."""
+    """Return the earliest time, not ruled out, at which others could see the message again."""
     free = delivery.visible_unix_ms
     for hide in hides:
         if hide.told is Told.OK:
             free = hide.visible_unix_ms
         elif hide.told is not Told.NOT_APPLIED:
-            # Told that it is too late, it may have been repeated, and have held the first time.
+            # With "too late" the call may be a repetition, and have taken effect the first time.
             free = min(free, hide.invoke_unix_ms + hide.asked_ms)
     return free
 
@@ -175,7 +175,7 @@ def _ends(life: _Life) -> Iterator[str]:
         if settle.told is not Told.OK:
             continue
         later = [one for one in life.deliveries if one.count > count]
-        # What is done already is acknowledged to whoever held it before, too.
+        # A message that is done already is acknowledged to its earlier holders, too.
         is_repeated = settle.is_ack and _was_done_later(life, count, settle.return_unix_ms)
         for one in later:
             if not is_repeated or one.taken_unix_ms > settle.return_unix_ms:
@@ -193,7 +193,7 @@ def _was_done_later(life: _Life, count: int, at_unix_ms: int) -> bool:
 
 
 def _letters(life: _Life, failed_receive_count: int) -> Iterator[str]:
-    """What becomes dead is so once, for a reason, and nothing else besides."""
+    """Check that a message is dead only once, for a reason, and not done as well."""
     rejects = [(count, one) for count, one in life.settles if not one.is_ack]
     if any(one.told is Told.OK for _, one in rejects) and not life.dead_count:
         yield f"lost: {life.value} was rejected, and is no dead letter"
@@ -212,7 +212,7 @@ def _letters(life: _Life, failed_receive_count: int) -> Iterator[str]:
 
 
 def _order(lives: dict[str, _Life]) -> Iterator[str]:
-    """Of a message group each is handed out when all before it are done, or together with them."""
+    """Check that each message of a group is handed out with all before it, or after their end."""
     groups: dict[tuple[int, str], dict[int, _Life]] = defaultdict(dict)
     for life in lives.values():
         for one in life.deliveries:
@@ -237,7 +237,7 @@ def _out_of_order(one: Delivery, before: list[_Life]) -> Iterator[str]:
 
 
 def _order_within(deliveries: list[Delivery]) -> Iterator[str]:
-    """What comes with one receive is in order, too."""
+    """Check the order of messages within one receive."""
     last: dict[tuple[int, int, str], Delivery] = {}
     for one in deliveries:
         key = one.receive, one.queue_id, one.message_group

@@ -1,7 +1,7 @@
-"""What a power loss leaves of a directory, from the shadow that the shim keeps (shim.c).
+"""Remains of a directory after a power loss, from the shadow that the shim keeps (shim.c).
 
-Owns the rules: what a sync covered is there; each 4 KiB page that differs from it is there or not,
-by chance; the last page that stays may be torn at 512 bytes. A name that was made or taken away
+Owns the rules: synced data is there; each 4 KiB page that differs from it is there or not, by
+chance; the last remaining page may be torn at 512 bytes. A name that was made or removed
 since its directory was synced is as before or as after, by chance. Needs a file system that never
 uses an inode number twice while the node lives, which tmpfs does not.
 """
@@ -19,7 +19,7 @@ SECTOR_SIZE_BYTES: Final = 512
 
 @dataclass(slots=True)
 class Lost:
-    """What was taken away."""
+    """Counts of the lost pages and names."""
 
     page_count: int = 0
     name_count: int = 0
@@ -29,9 +29,9 @@ class Lost:
 
 
 def lose(data: Path, shadow: Path, random: Random) -> Lost:
-    """Make a directory what a power loss might have left of it. Its process must be dead."""
+    """Turn a directory into a possible remainder of a power loss. Its process must be dead."""
     lost = Lost()
-    # How much survives differs from loss to loss: nothing, about all, or any part.
+    # The surviving share differs from loss to loss: none, almost all, or any part.
     kept_ratio = random.choice((0.0, 0.2, 0.5, 0.8, 0.98))
     for directory, _, _ in os.walk(data, topdown=False):
         _lose_names(Path(directory), shadow, random, kept_ratio, lost)
@@ -46,7 +46,7 @@ def lose(data: Path, shadow: Path, random: Random) -> Lost:
 
 
 def _begin_again(data: Path, shadow: Path) -> None:
-    """What is left is what is durable from now on."""
+    """Copy the remains to the shadow: they are durable from now on."""
     for old in shadow.iterdir():
         old.unlink()
     for directory, _, names in os.walk(data):
@@ -61,10 +61,10 @@ def _begin_again(data: Path, shadow: Path) -> None:
 
 
 def _lose_names(directory: Path, shadow: Path, random: Random, kept: float, lost: Lost) -> None:
-    """Take back what happened to a directory since it was synced, or not, name by name."""
+    """Undo changes of a directory since its sync, or not, name by name."""
     synced = _synced_names(shadow / f"d{directory.stat().st_ino}")
     if synced is None:
-        return  # Nobody ever relied on it: whatever is there may stay.
+        return  # Never synced, so never relied on: all names may stay.
     for path in list(directory.iterdir()):
         if path.is_dir():
             continue  # Directories are made and synced before anything is in them.
@@ -74,8 +74,8 @@ def _lose_names(directory: Path, shadow: Path, random: Random, kept: float, lost
             lost.name_count += 1
     for name, inode in synced.items():
         path, copy = directory / name, shadow / f"f{inode}"
-        # A name that was taken away, or replaced by one that is lost now, is back. What was
-        # removed and never synced had nothing in it.
+        # A name that was removed, or replaced by one that is lost now, is back. A file that was
+        # removed and never synced had no content.
         if not path.exists() and copy.exists() and random.random() >= kept:
             path.write_bytes(copy.read_bytes())
             lost.name_count += 1
@@ -89,11 +89,11 @@ def _synced_names(listing: Path) -> dict[str, int] | None:
 
 
 def _lose_pages(path: Path, shadow: Path, random: Random, kept: float, lost: Lost) -> None:
-    """Take back pages that differ from what was synced."""
+    """Undo changes of pages since their sync."""
     now = path.read_bytes()
     copy = shadow / f"f{path.stat().st_ino}"
     synced = copy.read_bytes() if copy.exists() else b""
-    # The size of a file that was never synced is as good as its data; zeros stand for holes.
+    # The size of a file that was never synced counts as durable; zeros stand for holes.
     before = synced.ljust(len(now), b"\0")[: len(now)]
     if before == now:
         return

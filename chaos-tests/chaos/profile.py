@@ -1,4 +1,4 @@
-"""What cluster a scenario runs on. Scenarios of one profile share one, one after the other."""
+"""The cluster that a scenario needs. Scenarios of one profile share one, one after the other."""
 
 import os
 from dataclasses import dataclass, field
@@ -18,24 +18,24 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The cluster that a scenario needs. Equal ones are the same cluster."""
+    """The cluster that a scenario needs. Equal profiles mean the same cluster."""
 
     node_count: int = 3
     flush: str = "sync"
     settings: tuple[tuple[str, object], ...] = ()
-    """Of every node, beside what all clusters here have."""
+    """Settings of every node, beside those of all clusters here."""
     disk_size_bytes: int = 0
-    """Each node's data is on a file system of its own, of this size."""
+    """Size of a file system for each node's data; 0: none of its own."""
     is_shadowed: bool = False
-    """What is durable is kept beside the data, so that a power loss can be made."""
+    """Whether durable data is kept beside the data, so that a power loss can be made."""
     forgets: bool = False
-    """Retention deletes while it runs: a log without its beginning, else a loss, is right."""
+    """Whether retention deletes meanwhile: a log without its beginning is then no loss."""
     loses: bool = False
-    """Its masters are async ones for a time, in any mode: what they lost has to be reported."""
+    """Whether its masters are async for a time, in any mode: losses have to be reported."""
     patience_s: float = 0.0
-    """How much longer than by default its nodes wait before they elect, as `settings` say."""
+    """Additional wait before its nodes elect, compared to the default, as `settings` say."""
     is_own: bool = False
-    """The scenario leaves a cluster behind that nobody else can use."""
+    """Whether the scenario leaves a cluster behind that no other can use."""
 
     def node_settings(self) -> dict[str, object]:
         """Return the settings of a node."""
@@ -43,7 +43,8 @@ class Profile:
             # Small files, so that a run goes through many of them.
             "file_size_bytes": "4MiB",
             "batch_size_bytes_max": "256KiB",
-            # A disk that others fill is no fault of ours, unless the scenario says so.
+            # A disk filled by other programs is no fault of this suite, unless the scenario sets
+            # it.
             "disk_full_ratio": 1.0,
             "disk_reserve_bytes": "4MiB",
             "preallocate_file_count": 1,
@@ -53,9 +54,9 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What is chosen for a whole run."""
+    """Choices for a whole run."""
 
     seed: int
     mode: Mode = Mode.RAFT
     time_scale: float = field(default_factory=lambda: float(os.environ.get("CHAOS_SCALE", "1")))
-    """All deadlines are multiplied by this, for slow machines."""
+    """Factor of all deadlines, for slow machines."""

@@ -1,8 +1,8 @@
-"""Receipts that nobody could give: of calls that began when there was no quorum, or no copies.
+"""Impossible receipts: of calls that began when there was no quorum, or no copies.
 
-Owns the comparison. A call that began before a moment may be answered after it, with what was
-decided before: in a term that was there, at a place that the log of its leader had. One that began
-later may not be acknowledged at all. So nothing has to be tolerated.
+Owns the comparison. A call that began before a moment may be answered after it, with an earlier
+decision: in an existing term, at a place that the log of its leader had. A call that began
+later may not be acknowledged at all. Therefore no tolerance is needed.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,15 +15,15 @@ from raft.histories.history import AppendCall, Kind, Operation, Value
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """From when on nobody could acknowledge anything."""
+    """The time from which on no node could acknowledge a call."""
 
     at_ns: int
     term: int
-    """The last in which anything was decided."""
+    """Last term with a decision."""
     end_position: int | None = None
-    """Where the log of who led it ended, or those of who had to have copies, if that is known."""
+    """End of the log of that term's leader, or of the nodes that had to have copies, if known."""
     until_ns: int | None = None
-    """When it was over; None: it is not yet."""
+    """End of this time; None: it is not over yet."""
 
 
 def strays(
@@ -33,7 +33,7 @@ def strays(
     *,
     only_term: bool = False,
 ) -> list[str]:
-    """Return what was acknowledged and could not be.
+    """Return the receipts that were impossible.
 
     `only_term`: another leader may serve in a later term, so only receipts of this one are judged.
     """
@@ -61,7 +61,7 @@ def strays(
 
 
 def acked_count(operations: Iterable[Operation], *, since_ns: int, term: int) -> int:
-    """How many calls that began after a moment were acknowledged in a term."""
+    """Return the number of calls begun after a moment and acknowledged in a term."""
     return sum(
         one.kind in (Kind.APPEND, Kind.PUT)
         and one.outcome is Outcome.APPLIED

@@ -1,7 +1,7 @@
-"""One time line: what clients did and saw, which faults were on, what became true.
+"""One time line: calls of clients and their answers, faults, and facts that became true.
 
 Owns operation and process numbers and the clock, one for all of a run. Must not judge anything.
-After an unknown outcome a client goes on under a new process number: its call may still take
+After an unknown outcome a client continues under a new process number: its call may still take
 effect.
 """
 
@@ -22,17 +22,17 @@ now_ns: Final = time.monotonic_ns
 
 @dataclass(slots=True)
 class Event:
-    """Something on the time line that is no operation: a fault, a phase, a node's word."""
+    """An event on the time line that is no operation: a fault, a phase, a node's report."""
 
     at_ns: int
     kind: str
     text: str
     until_ns: int | None = None
-    """Of a fault: when it was over."""
+    """End of a fault."""
 
 
 class Recorder:
-    """What happened in one scenario."""
+    """Events and operations of one scenario."""
 
     def __init__(self) -> None:
         self.operations: list[Operation] = []
@@ -40,23 +40,23 @@ class Recorder:
         self.outcomes: Counter[str] = Counter()
         """Operations by kind and outcome."""
         self.errors: Counter[str] = Counter()
-        """By code."""
+        """Errors by code."""
         self.drains: list[Drain] = []
-        """What every replica held in the end."""
+        """Final content of every replica."""
         self.notes: list[FaultNote] = []
-        """Faults that excuse something."""
+        """Faults that excuse a violation."""
         self.kept: dict[str, list[dict[str, Any]]] = {}
-        """Histories of a scenario's own, by name."""
+        """Additional histories of a scenario, by name."""
         self.began_ns: Final = now_ns()
         self._process = 0
 
     def new_process(self) -> int:
-        """Return a number that nobody had."""
+        """Return a process number that was not used before."""
         self._process += 1
         return self._process
 
     def note(self, kind: str, text: str, at_ns: int | None = None) -> Event:
-        """Write an event down."""
+        """Record an event."""
         event = Event(now_ns() if at_ns is None else at_ns, kind, text)
         self.events.append(event)
         return event
@@ -73,7 +73,7 @@ class Recorder:
         node: int = 0,
         term: int = 0,
     ) -> None:
-        """A call returned."""
+        """Record a call that returned."""
         self._add(
             process, kind, queue, invoke_ns, now_ns(), Outcome.APPLIED, request, result, node, term
         )
@@ -87,7 +87,7 @@ class Recorder:
         request: Request,
         error: quorumlog.errors.QuorumlogError,
     ) -> int:
-        """A call failed; return the process number under which its client goes on."""
+        """Record a failed call; return the process number under which its client continues."""
         outcome = Outcome(error.outcome.value)
         if kind not in (Kind.APPEND, Kind.PUT):
             outcome = Outcome.NOT_APPLIED  # A read has no effect.
@@ -95,7 +95,7 @@ class Recorder:
         is_open = outcome is not Outcome.NOT_APPLIED
         returned = None if is_open else now_ns()
         if outcome is Outcome.APPLIED:
-            outcome = Outcome.UNKNOWN  # It is there, and the client does not know where.
+            outcome = Outcome.UNKNOWN  # Applied, at a place that the client does not know.
         self._add(process, kind, queue, invoke_ns, returned, outcome, request, None, 0, 0)
         return self.new_process() if is_open else process
 
@@ -130,8 +130,8 @@ class Recorder:
         )
 
     def save(self, directory: Path) -> None:
-        """Write the history, the drains, the notes and the events, as lines of JSON: what
-        `python -m pipeline history-check` reads. Beside them what a scenario kept of its own."""
+        """Write the history, the drains, the notes and the events as lines of JSON, which
+        `python -m pipeline history-check` reads, and beside them a scenario's own histories."""
         for name, lines in self.kept.items():
             with (directory / f"{name}.jsonl").open("w", encoding="utf-8") as file:
                 file.writelines(f"{json.dumps(line)}\n" for line in lines)

@@ -1,7 +1,7 @@
-"""What a scenario is, and what it may use: the context.
+"""Scenarios, and the context that each of them uses.
 
-Owns waiting with deadlines, the count of faults, and proofs. A scenario that proves nothing, or
-whose load did no work, fails: a fault that did not bite shows nothing (fault-matrix 12.1).
+Owns waiting with deadlines, the count of faults, and proofs. A scenario without a proof, or
+whose load did no work, fails: a fault without effect shows nothing (fault-matrix 12.1).
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from raft.histories.history import FaultNote
 _POLL_S: Final = 0.05
 DEADLINE_S: Final = 60.0
 SHOWN_COUNT: Final = 10
-"""Violations that are told; all are kept."""
+"""Violations that are shown; all are kept."""
 ALL_MODES: Final = frozenset(Mode)
 RAFT: Final = frozenset({Mode.RAFT})
 HA: Final = ALL_MODES - RAFT
@@ -35,7 +35,7 @@ _Arguments = ParamSpec("_Arguments")
 
 @dataclass(slots=True)
 class Failover:
-    """From the loss of a leader to the next receipt."""
+    """The time from the loss of a leader to the next receipt."""
 
     term: int
     began_ns: int
@@ -43,7 +43,7 @@ class Failover:
 
 @dataclass(slots=True)
 class Context:
-    """The cluster, the load and the words of one scenario."""
+    """The cluster, the load and the reports of one scenario."""
 
     target: Target
     load: Load
@@ -54,17 +54,17 @@ class Context:
     proofs: list[str] = field(default_factory=list)
     failovers: list[Failover] = field(default_factory=list)
     restarts_ms: list[float] = field(default_factory=list)
-    """From the start of a node that was killed until it is ready."""
+    """Times from the start of a killed node until it is ready."""
     notes: list[FaultNote] = field(default_factory=list)
-    """What weakens receipts, for the checker."""
+    """Faults that weaken receipts, for the checker."""
     violations: list[str] = field(default_factory=list)
-    """What a checker of the scenario's own found."""
+    """Findings of a checker of the scenario itself."""
     factor: float = 1.0
-    """By how much longer things may take on this machine, as for the gates."""
+    """Factor by which operations may take longer on this machine, as for the gates."""
 
     @property
     def cluster(self) -> ChaosCluster:
-        """The target, where it has proxies and disks."""
+        """The target as a cluster with proxies and disks."""
         assert isinstance(self.target, ChaosCluster), "a scenario runs on a cluster of its own"
         return self.target
 
@@ -76,7 +76,7 @@ class Context:
         *given: _Arguments.args,
         **named: _Arguments.kwargs,
     ) -> _Result:
-        """Do something that blocks, on a thread."""
+        """Run a blocking function on a thread."""
         return await asyncio.to_thread(work, *given, **named)
 
     async def until(
@@ -95,17 +95,17 @@ class Context:
             await asyncio.sleep(_POLL_S)
 
     async def acked(self, count: int = 100, timeout_s: float = DEADLINE_S) -> None:
-        """Wait until so many more appends are acked."""
+        """Wait until `count` more appends are acked."""
         await self.load.acked(count, timeout_s * self.options.time_scale)
 
     async def linger(self, low_s: float, high_s: float | None = None) -> None:
-        """Let a fault last: its length is part of the fault, and nobody waits for it."""
+        """Let a fault last: the duration is part of the fault, not a wait for a condition."""
         await asyncio.sleep(low_s if high_s is None else self.random.uniform(low_s, high_s))
 
     # --- Facts ---
 
     async def leader(self) -> int:
-        """The node that leads; waited for if there is none."""
+        """Return the node that leads; wait until there is one."""
         found = 0
 
         def leads() -> int:
@@ -117,12 +117,12 @@ class Context:
         return found
 
     async def follower(self) -> int:
-        """Any node that does not lead."""
+        """Return a random node that does not lead."""
         leader = await self.leader()
         return self.random.choice([node for node in self.target.node_ids if node != leader])
 
     async def new_leader(self, old: int) -> int:
-        """Wait until another node than `old` leads."""
+        """Wait until another node than `old` leads; return it."""
         found = 0
 
         def leads() -> bool:
@@ -136,15 +136,15 @@ class Context:
         return found
 
     async def term(self) -> int:
-        """The highest term that any node knows."""
+        """Return the highest term that any node knows."""
         states = (await self.do(self.target.status)).values()
         return max(map(_term, states))
 
-    # --- Words ---
+    # --- Reports ---
 
     @asynccontextmanager
     async def fault(self, kind: str, text: str, *, count: int = 1) -> AsyncIterator[None]:
-        """A fault that lasts as long as the block."""
+        """Record a fault that lasts as long as the block."""
         event = self.inject(kind, text, count=count)
         try:
             yield
@@ -152,34 +152,34 @@ class Context:
             event.until_ns = now_ns()
 
     def inject(self, kind: str, text: str, *, count: int = 1) -> Event:
-        """A fault of a moment."""
+        """Record a momentary fault."""
         self.fault_counts[kind] = self.fault_counts.get(kind, 0) + count
         return self.recorder.note("fault", f"{kind}: {text}")
 
     def leader_lost(self) -> None:
-        """From now on no leader serves, until the first receipt of a later term."""
+        """Note that no leader serves from now on, until the first receipt of a later term."""
         self.failovers.append(Failover(self.load.clients.highest_term, now_ns()))
 
     def none_acked(self, what: str, moment: Moment, *, only_term: bool = False) -> None:
-        """Nothing was acknowledged that could not be. Raises NotSoError."""
+        """Demand that no impossible receipt was given. Raises NotSoError."""
         clients = self.load.clients
         found = strays(self.recorder.operations, clients.places, moment, only_term=only_term)
         self.demand_none([f"{what}: {one}" for one in found])
         self.proofs.append(f"{what}: no receipt of a call that began then")
 
     def prove(self, what: str, is_so: object) -> None:
-        """Something shows that the fault bit. Raises NotSoError if not."""
+        """Demand and record a proof that the fault took effect. Raises NotSoError without it."""
         if not is_so:
             raise NotSoError(f"the fault did not bite: not so: {what}")
         self.proofs.append(what)
         self.recorder.note("proof", what)
 
     def keep(self, name: str, lines: Iterable[dict[str, Any]]) -> None:
-        """Have part of a history of the scenario's own kept, should it fail."""
+        """Keep part of a history of the scenario itself, in case it fails."""
         self.recorder.kept[name] = list(lines)
 
     def demand_none(self, violations: list[str]) -> None:
-        """A checker of the scenario's own has spoken. Raises NotSoError if it found anything."""
+        """Take the findings of a scenario's own checker. Raises NotSoError if there are any."""
         self.violations += violations
         if violations:
             shown = "\n".join(violations[:SHOWN_COUNT])
@@ -201,11 +201,11 @@ class Scenario:
     modes: frozenset[Mode]
     needs_shim: bool
     pause_s: float
-    """Between calls of one client."""
+    """Pause between calls of one client."""
 
 
 SCENARIOS: Final[dict[str, Scenario]] = {}
-"""All there are, filled by the modules of chaos.scenarios."""
+"""All scenarios, registered by the modules of chaos.scenarios."""
 
 
 def scenario(

@@ -1,7 +1,7 @@
 """The shim between a node and its disk: compiled once, and steered while the node runs.
 
 Owns the layout of the control file, which shim.c maps; must not know which node it is for. A node
-gets it by three variables of its environment. Nothing is compiled without a C compiler: the
+gets the shim by three variables of its environment. Without a C compiler there is no shim: the
 scenarios that need it are then skipped, by name.
 """
 
@@ -23,7 +23,7 @@ _SIZE_BYTES: Final = 4096
 
 
 class Call(IntEnum):
-    """What can be made to fail; the numbers are shim.c's."""
+    """Calls that can be made to fail; the numbers are shim.c's."""
 
     SYNC = 0
     SYNC_DIRECTORY = 1
@@ -62,7 +62,7 @@ class Shim:
     """The shim of one node, whose control file outlives each of its processes."""
 
     def __init__(self, library: Path, root: Path, control: Path, shadow: Path | None) -> None:
-        """`root` is where its files are, `shadow` where what is durable is kept, if at all."""
+        """`root` holds the node's files, `shadow` a copy of durable data; None: no copy."""
         self._library, self._root, self._shadow = library, root, shadow
         self._path = control
         self._path.write_bytes(bytes(_SIZE_BYTES))
@@ -73,11 +73,11 @@ class Shim:
 
     @property
     def shadow(self) -> Path | None:
-        """What a power loss would leave, see power.py; None unless it is kept."""
+        """Remainder after a power loss, see power.py; None unless it is kept."""
         return self._shadow
 
     def environment(self) -> dict[str, str]:
-        """For the node's process."""
+        """Return the variables for the node's process."""
         found = {
             "LD_PRELOAD": str(self._library),
             "QUORUMLOG_TEST_SHIM": str(self._path),
@@ -88,46 +88,46 @@ class Shim:
         return found
 
     def fail(self, call: Call, error: int, *, times: int = 0) -> None:
-        """Let these calls fail, so often (0: until told otherwise)."""
+        """Let these calls fail, `times` times (0: until changed)."""
         self._set(call, _Action.FAIL, error, 0, times)
 
     def delay(self, call: Call, delay_ms: int) -> None:
-        """Let these calls take so much longer."""
+        """Let these calls take `delay_ms` longer."""
         self._set(call, _Action.DELAY, 0, delay_ms, 0)
 
     def hang(self, call: Call) -> None:
-        """Let these calls not return until told otherwise."""
+        """Let these calls hang until changed."""
         self._set(call, _Action.HANG, 0, 0, 0)
 
     def clear(self) -> None:
-        """Let everything be as it is."""
+        """End all faults of this shim."""
         for call in Call:
             self._set(call, _Action.OFF, 0, 0, 0)
         _CLOCK.pack_into(self._map, _CLOCK_AT, 0, 0)
 
     def set_clock(self, offset_s: int) -> None:
-        """Move the wall clock by so much."""
+        """Move the wall clock by `offset_s`."""
         _CLOCK.pack_into(self._map, _CLOCK_AT, offset_s * 1_000_000_000, 0)
 
     @property
     def clock_reads(self) -> int:
-        """How often a moved clock was read."""
+        """Number of reads of a moved clock."""
         return int(_CLOCK.unpack_from(self._map, _CLOCK_AT)[1])
 
     def passes(self, call: Call) -> int:
-        """How many of these calls came by."""
+        """Return how many of these calls were made."""
         return int(_RULE.unpack_from(self._map, call * _RULE.size)[4])
 
     def hits(self, call: Call) -> int:
-        """How many of these calls were acted on."""
+        """Return on how many of these calls a fault took effect."""
         return int(_RULE.unpack_from(self._map, call * _RULE.size)[5])
 
     def close(self) -> None:
-        """Let go of the control file."""
+        """Release the control file."""
         self._map.close()
 
     def _set(self, call: Call, action: _Action, error: int, delay_ms: int, times: int) -> None:
-        # The counters behind stay; the action is set last, when all it needs is there.
+        # The counters behind stay; the action is set last, after all its parameters.
         at = call * _RULE.size
         struct.pack_into("=III", self._map, at + 4, error, delay_ms, times)
         struct.pack_into("=I", self._map, at, action)

@@ -1,7 +1,7 @@
-"""Faults that take the leader away once, each whole again at its end.
+"""Faults that remove the leader once; the cluster is whole again at the end of each.
 
-Owns how a leader is killed, held or cut off and comes back; must not know what work goes on
-meanwhile. For scenarios that are about the work, and strike several times while it lasts.
+Owns how a leader is killed, held or cut off and comes back; must not know the work that goes on
+meanwhile. For scenarios that are about this work, and strike several times while it lasts.
 """
 
 import time
@@ -14,12 +14,12 @@ from chaos.scenario import DEADLINE_S, Context
 from quorumlog.errors import QuorumlogError
 
 CUT_S: Final = 2.0
-"""How long a master is cut from its slaves: it goes on being master."""
+"""Duration of the cut of a master from its slaves: it continues as master."""
 Strike = Callable[[Context], Awaitable[None]]
 
 
 async def kill_leader(x: Context) -> None:
-    """SIGKILL; it is started once another one leads."""
+    """Kill the leader by SIGKILL, and start it once another node leads."""
     old = await x.leader()
     x.leader_lost()
     x.inject("kill", f"the leader, node {old}")
@@ -30,7 +30,7 @@ async def kill_leader(x: Context) -> None:
 
 
 async def pause_leader(x: Context) -> None:
-    """It sleeps until another one leads, and wakes up with work that is not its own any more."""
+    """Stop the leader by SIGSTOP until another node leads, and let it continue with stale work."""
     old = await x.leader()
     x.leader_lost()
     async with x.fault("pause", f"the leader, node {old}"):
@@ -42,7 +42,7 @@ async def pause_leader(x: Context) -> None:
 
 
 async def cut_leader_off(x: Context) -> None:
-    """It is cut from all other nodes, silently, and not from clients."""
+    """Cut the leader from all other nodes, silently, and not from clients."""
     old, links = await x.leader(), x.cluster.links
     if x.options.mode is Mode.RAFT:
         x.leader_lost()
@@ -65,7 +65,7 @@ async def cut_leader_off(x: Context) -> None:
 
 
 async def lead(x: Context, node: int) -> None:
-    """Have a node lead; it may be refused while it has not caught up."""
+    """Make a node lead; the request may be refused while the node has not caught up."""
     admin, deadline = x.load.clients.client.admin, time.monotonic() + DEADLINE_S
     give = admin.transfer_leadership if x.options.mode is Mode.RAFT else admin.ha_promote
     while await x.leader() != node:
@@ -81,9 +81,9 @@ async def lead(x: Context, node: int) -> None:
 async def strike_while(
     x: Context, strikes: tuple[Strike, ...], what: str, has_moved: Callable[[], Callable[[], bool]]
 ) -> None:
-    """Strike one after the other; before each one, wait until the work has moved on.
+    """Strike one after the other; before each strike, wait until the work has progressed.
 
-    `has_moved` begins to watch the work, and returns what says that it has.
+    `has_moved` begins to watch the work, and returns the condition that it has.
     """
     for strike in strikes:
         await x.until(what, has_moved())

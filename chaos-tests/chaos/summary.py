@@ -1,6 +1,6 @@
 """The figures of a run, and the table at its end.
 
-Owns what is counted and how it is called; must not know how a run is made.
+Owns the counts and their names; must not know how a run is made.
 """
 
 from collections import Counter
@@ -18,7 +18,7 @@ GROWN_COUNT_MIN: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Percentiles:
-    """Of many values of one unit."""
+    """Percentiles of many values of one unit."""
 
     count: int
     p50: float
@@ -27,7 +27,7 @@ class Percentiles:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Percentiles | None":
-        """None when there is nothing."""
+        """Return the percentiles of `values`; None without values."""
         if not values:
             return None
         found = sorted(values)
@@ -42,7 +42,7 @@ class Percentiles:
         return self.shown("ms")
 
     def shown(self, unit: str) -> str:
-        """Return it for people."""
+        """Return the percentiles as text, for people."""
         return f"p50 {self.p50:,.0f} {unit}, p99 {self.p99:,.0f} {unit}, max {self.max:,.0f} {unit}"
 
 
@@ -68,14 +68,14 @@ class Summary:
     recoveries: Percentiles | None
     restarts: Percentiles | None
     slowness: float
-    """Of the machine, at its worst."""
+    """Slowness of the machine, at its worst."""
     gates: str
     late: tuple[str, ...]
-    """What the run as a whole was too slow in."""
+    """Gates that the run as a whole exceeded."""
     memory_mib: Percentiles | None
-    """Of nodes at the ends of scenarios, without what they map."""
+    """Memory of nodes at the ends of scenarios, without mapped files."""
     growth_mib: Percentiles | None
-    """By which a process of a node grew from scenario to scenario, from its first to its last."""
+    """Growth of a node's process per scenario, from its first to its last."""
 
     @classmethod
     def of(
@@ -115,16 +115,16 @@ class Summary:
 
     @property
     def fault_count(self) -> int:
-        """Faults that were injected."""
+        """Number of faults that were injected."""
         return sum(self.faults.values())
 
     @property
     def operation_count(self) -> int:
-        """Operations that were checked."""
+        """Number of operations that were checked."""
         return sum(self.outcomes.values())
 
     def rows(self) -> list[tuple[str, str]]:
-        """Names and values, for people."""
+        """Return names and values, for people."""
         return [
             ("seed", str(self.seed)),
             ("mode", self.mode),
@@ -151,7 +151,7 @@ class Summary:
         ]  # fmt: skip
 
     def table(self) -> str:
-        """All of it as text."""
+        """Return all rows as text."""
         width = max(len(name) for name, _ in self.rows())
         lines = [f"  {name:<{width}}  {value}" for name, value in self.rows()]
         lines += [f"  FAILED   {name}" for name in (*self.failed, *self.late)]
@@ -159,7 +159,7 @@ class Summary:
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values, for a program."""
+        """Return plain values, for a program."""
         from dataclasses import asdict
 
         return asdict(self)
@@ -174,9 +174,9 @@ def _mib(found: Percentiles | None) -> str:
 
 
 def growth_mib(results: Sequence[Result]) -> list[float]:
-    """By how much each process grew on the average from one scenario to the next, in MiB.
+    """Return the average growth of each process from one scenario to the next, in MiB.
 
-    Of those that lived through three at least: what a process needs once is no leak.
+    Only of processes that lived through at least three: memory that is needed once is no leak.
     """
     sizes: dict[int, list[int]] = {}
     for result in results:

@@ -1,7 +1,7 @@
-"""The nodes that are attacked: what they say of themselves, their life, and how they get well.
+"""The attacked nodes: their status, their processes, and their repair.
 
 Owns signals, exit codes and waiting. Must not know what is between the nodes or under them; a
-cluster of a run (cluster.py) adds proxies and disks, one of a person (local_attack.py) has none.
+cluster of a run (cluster.py) adds proxies and disks, a user's one (local_attack.py) has none.
 """
 
 import contextlib
@@ -48,15 +48,15 @@ class Target:
         return self.local.node_ids
 
     def data_directory(self, node: int) -> Path:
-        """Where a node keeps everything."""
+        """Return the directory of a node's data."""
         return self.local.node_directory(node) / "data"
 
     def status(self) -> dict[int, NodeState]:
-        """What every node says of itself."""
+        """Return the state that every node reports of itself."""
         return {state.node_id: state for state in self.local.status()}
 
     def leader(self) -> int:
-        """The node that leads and is ready; 0 if none does."""
+        """Return the node that leads and is ready; 0 if there is none."""
         return self.local.leader_id()
 
     def is_up(self, node: int) -> bool:
@@ -64,7 +64,7 @@ class Target:
         return self.status()[node].term is not None
 
     def usage(self) -> dict[int, Usage]:
-        """What the process of each node that runs holds."""
+        """Return the resources of the process of each running node."""
         found = {}
         for node in self.node_ids:
             process = self.local.process(node)
@@ -74,11 +74,12 @@ class Target:
         return found
 
     def metric(self, node: int, name: str, **labels: str) -> float:
-        """The value of a metric of a node that runs, 0 without one yet. Errors as `metric_of`."""
+        """Return a metric of a running node, 0 if not yet there. Raises the errors of
+        `metric_of`."""
         return metric_of(self.local, node, name, **labels)
 
     def pid(self, node: int) -> int:
-        """Of a node that runs."""
+        """Return the process id of a running node. Raises NotSoError if it does not run."""
         pid = self.status()[node].pid
         if pid is None:
             raise NotSoError(f"node {node} does not run")
@@ -92,46 +93,46 @@ class Target:
             environment = {"QUORUMLOG_FAILPOINTS": failpoints} if failpoints else {}
             if node in self.shims:
                 environment |= self.shims[node].environment()
-            self._ends.look()  # Its last process is forgotten now.
+            self._ends.look()  # The start replaces its last process.
             self.local.start(node, environment=environment)
             self._ends.watch(node)
 
     def kill(self, node: int) -> None:
-        """SIGKILL."""
+        """Kill a node by SIGKILL. Raises NotSoError if it was dead before."""
         self._paused.discard(node)
         if not self.local.kill(node):
             raise NotSoError(f"node {node} was dead before it could be killed")
         self._ends.allow(node, KILLED)
-        self._ends.look()  # What it left, before its files are touched.
+        self._ends.look()  # Finds its dumps before its files are changed.
 
     def stop(self, node: int) -> None:
-        """SIGTERM, and wait."""
+        """Stop a node by SIGTERM, and wait. Raises NotSoError if it had to be killed."""
         self.let_stop(node)
         if self.local.stop(node):
             raise NotSoError(f"node {node} did not stop in time and was killed")
 
     def send(self, node: int, number: signal.Signals) -> None:
-        """Any other signal."""
+        """Send any other signal to a node."""
         os.kill(self.pid(node), number)
 
     def pause(self, node: int) -> None:
-        """SIGSTOP."""
+        """Stop a node from running, by SIGSTOP."""
         self._paused.add(node)
         self.local.pause(node)
 
     def resume(self, node: int) -> None:
-        """SIGCONT."""
+        """Let a node continue, by SIGCONT."""
         self._paused.discard(node)
         self.local.resume(node)
 
     def may_end(self, node: int, *codes: int) -> None:
-        """A fault that begins now may end the node's process, with one of these statuses."""
+        """Allow a node's process to end with one of these statuses, by a fault that begins now."""
         self._ends.allow(node, *codes)
 
     def wait_ended(self, node: int, *codes: int, timeout_s: float = READY_TIMEOUT_S) -> int:
         """Wait until a node's process has ended by itself, with one of these statuses; return it.
 
-        Raises NotSoError: it still runs, or it ended with another one.
+        Raises NotSoError if it still runs, or ended with another status.
         """
         self._ends.allow(node, *codes)
         deadline = time.monotonic() + timeout_s
@@ -147,17 +148,17 @@ class Target:
         return code
 
     def let_stop(self, *nodes: int) -> None:
-        """Those that run of these nodes, by default of all, are about to be told to stop."""
+        """Allow running nodes, by default all, to stop: they are about to be told to."""
         for node in nodes or self.node_ids:
             if self.local.is_alive(node):
                 self._ends.allow(node, STOPPED)
 
     def unexpected_ends(self) -> list[str]:
-        """What was wrong with the ends of processes since this was asked last (I17)."""
+        """Return the problems of the ends of processes since the last call (I17)."""
         return self._ends.take()
 
     def heal(self) -> None:
-        """Take every fault away, and start what is down. Nothing is waited for."""
+        """End every fault, and start stopped nodes. Does not wait."""
         self.interceptor.clear()
         for node in tuple(self._paused):
             self.resume(node)
@@ -166,8 +167,8 @@ class Target:
         self.start()
 
     def wait_answering(self, timeout_s: float = READY_TIMEOUT_S) -> None:
-        """Wait until the processes of all nodes run and answer, ready or not: what a node does with
-        its directory comes later."""
+        """Wait until the processes of all nodes run and answer, ready or not: the work of a node
+        on its directory comes later."""
         deadline = time.monotonic() + timeout_s
         for state in self.local.status():
             while ask(state.http_address, "/status") is None:
@@ -176,7 +177,7 @@ class Target:
                 time.sleep(_POLL_S)
 
     def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> int:
-        """Wait until all nodes are ready and one leads; return it."""
+        """Wait until all nodes are ready and one leads; return the leader."""
         try:
             return self.local.wait_ready(int(timeout_s * 1000), node_ids=self.node_ids)
         except LocalError as error:

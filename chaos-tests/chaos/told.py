@@ -1,6 +1,6 @@
-"""What a caller was told of a call that changes something, and by which clock.
+"""Answers to calls that change something, and the clock of these calls.
 
-Owns the words for it, for the histories of single features; must not know any feature.
+Owns the kinds of answers, for the histories of single features; must not know any feature.
 """
 
 import time
@@ -10,20 +10,20 @@ from quorumlog.errors import Outcome, QuorumlogError
 
 
 class Told(StrEnum):
-    """What became of it."""
+    """Outcome of a call, as far as its caller was told."""
 
     OK = "ok"
     TOO_LATE = "too late"
-    """What it was about was decided otherwise before."""
+    """The matter of the call had been decided otherwise before."""
     NOT_APPLIED = "not applied"
     UNKNOWN = "unknown"
 
 
 def told_by(error: QuorumlogError) -> Told:
-    """Of an error that does not say more than its outcome."""
+    """Return the answer of an error that has no more information than its outcome."""
     return Told.NOT_APPLIED if error.outcome is Outcome.NOT_APPLIED else Told.UNKNOWN
 
 
 def now_unix_ms() -> int:
-    """The clock of this machine, which is that of every node."""
+    """Return the time of this machine's clock, which is that of every node."""
     return time.time_ns() // 1_000_000

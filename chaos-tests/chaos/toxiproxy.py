@@ -1,8 +1,8 @@
 """The real Toxiproxy server as a process, and proxies on it.
 
 Owns the process, its port and its counters; must not know what is behind a proxy. There is one
-server a run: the client library keeps its address class-wide. Ports of proxies are taken below
-those that systems give to outgoing connections, because a disabled proxy gives its port up.
+server per run: the client library keeps its address class-wide. Ports of proxies are taken below
+the range of outgoing connections, because a disabled proxy gives its port up.
 """
 
 import json
@@ -22,7 +22,7 @@ HOST: Final = "127.0.0.1"
 VERSION: Final = "2.12.0"
 INSTALLER: Final = Path(__file__).resolve().parents[2] / "deploy" / "toxiproxy"
 UPSTREAM: Final = "upstream"
-"""What goes from the dialler to the dialled."""
+"""Bytes from the dialler to the dialled."""
 DOWNSTREAM: Final = "downstream"
 BOTH: Final = (UPSTREAM, DOWNSTREAM)
 _START_TIMEOUT_S: Final = 30.0
@@ -45,23 +45,23 @@ class Proxy:
         self._client, self.name, self.port = client, name, port
 
     def add(self, kind: str, stream: str, **attributes: int) -> None:
-        """Add a toxic; one of this kind and stream that is there already is replaced."""
+        """Add a toxic; replace an existing one of this kind and stream."""
         self.remove(kind, stream)
         name = f"{kind}_{stream}"
         self._client.add_toxic(type=kind, stream=stream, name=name, attributes=attributes)
 
     def remove(self, kind: str, stream: str) -> None:
-        """Take a toxic away; nothing happens when it is not there."""
+        """Remove a toxic; do nothing without one."""
         name = f"{kind}_{stream}"
         if name in self._client.toxics():
             self._client.destroy_toxic(name)
 
     def disable(self) -> None:
-        """Close what is open, and refuse what comes."""
+        """Close open connections, and refuse new ones."""
         self._client.disable()
 
     def enable(self) -> None:
-        """Take connections again."""
+        """Accept connections again."""
         self._client.enable()
 
 
@@ -78,7 +78,7 @@ class Toxiproxy:
     def __enter__(self) -> Self:
         from toxiproxy import Toxiproxy as Server
 
-        # What this process asks of the server must not go through a proxy of another kind.
+        # Requests of this process to the server must not go through a proxy of another kind.
         os.environ["NO_PROXY"] = os.environ["no_proxy"] = HOST
         self.port = free_ports(1)[0]
         with self._log.open("ab") as log:
@@ -121,18 +121,18 @@ class Toxiproxy:
         return Proxy(found, name, port)
 
     def destroy_all(self) -> None:
-        """Take all proxies away: the cluster behind them is gone."""
+        """Remove all proxies: the cluster behind them is gone."""
         self._server.destroy_all()
 
     def reset(self) -> None:
-        """Enable all proxies, take all toxics away."""
+        """Enable all proxies, and remove all toxics."""
         self._server.reset()
 
     def byte_counts(self) -> dict[tuple[str, str], tuple[int, int]]:
-        """By proxy and stream: bytes that came in, bytes that went out, of connections that ended.
+        """Return by proxy and stream: bytes in and bytes out, of connections that ended.
 
-        It counts the two sides of a connection as each ends, so they differ for a moment. Raises
-        ChaosError if it does not answer.
+        The server counts the two sides of a connection as each ends, so they differ for a moment.
+        Raises ChaosError if it does not answer.
         """
         found: dict[tuple[str, str], list[int]] = {}
         answer = self._ask("/metrics")

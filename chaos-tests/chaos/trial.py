@@ -1,8 +1,8 @@
 """One scenario run once: load, fault, healing, drain, verdict.
 
-Owns the order of these, and what counts as failure: any exception, any violation, any proof that is
-missing, an end of a process that nobody asked for, a deadline that was missed. Must not choose
-scenarios or keep clusters. What it returns is all that a report needs.
+Owns the order of these, and the kinds of failure: any exception, any violation, any missing proof,
+an unexpected end of a process, a missed deadline. Must not choose scenarios or keep clusters. The
+result has all that a report needs.
 """
 
 import asyncio
@@ -37,12 +37,12 @@ SCENARIO_TIMEOUT_S: Final = 300.0
 
 @dataclass(slots=True)
 class Result:
-    """What became of one trial."""
+    """Result of one trial."""
 
     scenario: Scenario
     seed: int
     verdict: str = "passed"
-    """Or `failed`, `skipped`."""
+    """One of `passed`, `failed`, `skipped`."""
     why: str = ""
     violations: list[str] = field(default_factory=list)
     fault_counts: dict[str, int] = field(default_factory=dict)
@@ -51,35 +51,35 @@ class Result:
     proofs: list[str] = field(default_factory=list)
     failovers_ms: list[float] = field(default_factory=list)
     recovery_ms: float | None = None
-    """From the end of all faults, when all processes answer, until every node is ready, level, and
-    appends are acked."""
+    """Time from the end of all faults, when all processes answer, until every node is ready and
+    level, and appends are acked."""
     restarts_ms: list[float] = field(default_factory=list)
-    """From the start of a node that was killed, with nothing else wrong, until it is ready. Shown,
-    not judged: most of it is the start of an interpreter beside a cluster that has all cores."""
+    """Times from the start of a killed node, with no other fault, until it is ready. Shown, not
+    judged: most of it is the start of an interpreter beside a cluster that has all cores."""
     patience_ms: float = 0.0
-    """How much longer than by default the nodes of its cluster wait before they elect."""
+    """Additional wait before the nodes of its cluster elect, compared to the default."""
     acked_count: int = 0
     lost_count: int = 0
-    """Acked, and gone although the mode promises more."""
+    """Messages acked, and lost although the mode promises more."""
     lost_reported_count: int = 0
-    """Acked by an async master, gone, and reported."""
+    """Messages acked by an async master, lost, and reported."""
     group_missed_count: int = 0
     slowness: float = 1.0
-    """Of the machine, before the cluster was there or meanwhile: gates are wider by this, at most
-    twice as wide."""
+    """Slowness of the machine, before the cluster was there or meanwhile: gates are wider by this
+    factor, at most twice as wide."""
     memory_size_bytes: dict[int, int] = field(default_factory=dict)
-    """Of each process of a node in the end, without what it maps."""
+    """Memory of each node's process in the end, without mapped files."""
     took_s: float = 0.0
     recorder: Recorder = field(default_factory=Recorder)
 
     @property
     def recoveries_ms(self) -> list[float]:
-        """Those that have a gate."""
+        """Recovery times that have a gate."""
         return [] if self.recovery_ms is None else [self.recovery_ms]
 
     @property
     def operation_count(self) -> int:
-        """Operations that were checked."""
+        """Number of operations that were checked."""
         return sum(self.outcomes.values())
 
 
@@ -95,7 +95,7 @@ class Trial:
         topic: str,
         slowness: float = 1.0,
     ) -> None:
-        """`slowness` is what the machine was found to be before the cluster was started."""
+        """`slowness` of the machine was measured before the cluster was started."""
         self._scenario, self._cluster, self._options = scenario, cluster, options
         self._topic, self._seed, self._slowness = topic, seed, slowness
         self.result = Result(
@@ -104,11 +104,11 @@ class Trial:
 
     @property
     def may_lose(self) -> bool:
-        """Whether masters may lose what they acked alone, if they report it."""
+        """Whether masters may lose messages that they acked alone, if they report it."""
         return self._options.mode is Mode.ASYNC_MASTER or self._scenario.profile.loses
 
     async def run(self) -> Result:
-        """Run it; what goes wrong is in the result, and never raised."""
+        """Run the scenario; problems are in the result, and never raised."""
         result, began = self.result, time.monotonic()
         try:
             async with asyncio.timeout(SCENARIO_TIMEOUT_S * self._options.time_scale):
@@ -157,7 +157,7 @@ class Trial:
                 recorder.note("phase", "heal")
                 await asyncio.to_thread(cluster.heal)
             timeout_s = HEAL_TIMEOUT_S * self._options.time_scale
-            # Interpreters that have to start, beside a cluster that has all cores, are no recovery.
+            # The start of interpreters, beside a cluster that has all cores, is no recovery.
             await asyncio.to_thread(cluster.wait_answering, timeout_s)
             healed_ns = now_ns()
             await asyncio.to_thread(cluster.wait_ready, timeout_s)
@@ -187,7 +187,7 @@ class Trial:
             raise NotSoError("\n".join(late))
 
     async def _losses(self, load: Load) -> frozenset[HaLoss]:
-        """What was reported as lost before this trial began."""
+        """Return the losses that were reported before this trial began."""
         if not self.may_lose:
             return frozenset()
         return frozenset(await reported(load.clients.client))
@@ -197,7 +197,7 @@ class Trial:
     ) -> frozenset[Value]:
         """Compare all replicas, and let the checkers judge the history.
 
-        Returns what was lost as the mode allows."""
+        Return the values that were lost as the mode allows."""
         result, cluster, nodes = self.result, self._cluster, self._cluster.node_ids
         scale = self._options.time_scale
         async with quorumlog.connect(
@@ -209,7 +209,7 @@ class Trial:
                 # A plain log has no chain; its replicas are compared record by record below.
                 await same_digests(client, nodes, index)
             last = context.load.clients.last_index
-            # What was acked last may be what an async master lost: nobody waits for it.
+            # The last acked message may be one that an async master lost: do not wait for it.
             last = index if self.may_lose else max(index, last)
             drains = await drain(client, self._topic, nodes, last)
             result.recorder.drains, result.recorder.notes = drains, context.notes
@@ -221,7 +221,7 @@ class Trial:
                 result.lost_reported_count = len(found.lost)
         problems = list(found.problems)
         if found.lost:
-            # What was read may be lost now; that it had been sent is true for ever.
+            # A message that was read may be lost now; it must have been sent all the same.
             problems += map(str, check_values(operations))
             operations = without(operations, found.lost)
         judged = await asyncio.to_thread(

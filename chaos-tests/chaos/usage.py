@@ -1,8 +1,8 @@
-"""What a process holds: sockets, threads, descriptors, memory; and whether it held less before.
+"""Resources of a process: sockets, threads, descriptors, memory; and their growth.
 
-Owns the base line of I16. Files with a name are no leak as such, since a log grows: each may be
-open a few times, none after it was deleted. Memory is what belongs to the process alone: the log is
-mapped, and would hide everything else.
+Owns the base line of I16. Named files are no leak as such, since a log grows: each may be
+open a few times, none after it was deleted. Memory is that of the process alone: the mapped log
+would hide everything else.
 """
 
 import os
@@ -14,19 +14,19 @@ from typing import Final
 import psutil
 
 SOCKET_SLACK: Final = 6
-"""More than before: a client that has just begun to reconnect."""
+"""Additional sockets: of a client that has just begun to reconnect."""
 THREAD_SLACK: Final = min(32, (os.cpu_count() or 1) + 4) + 4
-"""The default executor of a loop has so many, and makes them as they are needed."""
+"""Size of a loop's default executor, which makes its threads as they are needed."""
 NAMELESS_SLACK: Final = 6
 DELETED_SLACK: Final = 4
-"""A file that is deleted under a reader stays open until that one is done."""
+"""A file that is deleted under a reader stays open until the reader is done."""
 SAME_FILE_SLACK: Final = 3
 _DELETED: Final = " (deleted)"
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What one process holds now."""
+    """Current resources of one process."""
 
     pid: int
     socket_count: int
@@ -34,9 +34,9 @@ class Usage:
     nameless_count: int
     """Pipes, events, epolls."""
     deleted_count: int
-    """Descriptors of files that have no name any more."""
+    """Descriptors of deleted files."""
     same_file_count: int
-    """Descriptors of the one file that is open most often."""
+    """Descriptors of the single file that is open most often."""
     memory_size_bytes: int
 
     @classmethod
@@ -58,7 +58,7 @@ class Usage:
         )
 
     def excess(self, before: "Usage") -> list[str]:
-        """What it holds more of than before, by more than chance."""
+        """Return the resources that exceed those of before by more than chance."""
         found = []
         for what, now, lo, slack in (
             ("sockets", self.socket_count, before.socket_count, SOCKET_SLACK),
@@ -76,7 +76,7 @@ class Usage:
 
 
 def _targets(process: psutil.Process) -> list[str]:
-    """What the descriptors of a process stand for."""
+    """Return the targets of the descriptors of a process."""
     found = []
     for one in Path(f"/proc/{process.pid}/fd").iterdir():
         try:

@@ -1,7 +1,7 @@
-"""The end of a scenario: everything read back from every replica, and judged.
+"""The end of a scenario: all data read back from every replica, and judged.
 
-Owns the drain and which checker judges what. The checkers are those of the simulator; they know
-calls and answers only. A queue that two replicas hold differently, a receipt that is not kept, an
+Owns the drain and the choice of checkers. The checkers are those of the simulator; they know
+calls and answers only. A queue that differs between two replicas, a receipt that is not kept, an
 answer out of order: each becomes one line that names the rule.
 """
 
@@ -27,7 +27,7 @@ _POLL_S: Final = 0.05
 
 
 async def caught_up(client: quorumlog.Client, nodes: tuple[int, ...], timeout_s: float) -> int:
-    """Wait until every node has applied what is committed now; return that index."""
+    """Wait until every node has applied the current commit index; return it."""
     deadline = time.monotonic() + timeout_s
     target: int | None = None
     for node in nodes:
@@ -49,7 +49,7 @@ async def caught_up(client: quorumlog.Client, nodes: tuple[int, ...], timeout_s:
 
 
 async def same_digests(client: quorumlog.Client, nodes: tuple[int, ...], index: int) -> None:
-    """Demand that the logs of all nodes are one up to an index (I13)."""
+    """Demand that the logs of all nodes are equal up to an index (I13)."""
     found = {}
     for node in nodes:
         digest = await client.admin.chain_digest(node, index)
@@ -61,7 +61,7 @@ async def same_digests(client: quorumlog.Client, nodes: tuple[int, ...], index: 
 async def drain(
     client: quorumlog.Client, topic: str, nodes: tuple[int, ...], at_least_index: int
 ) -> list[Drain]:
-    """Read every queue from every replica alone."""
+    """Read every queue from each replica separately."""
     found = []
     for node in nodes:
         async with asyncio.timeout(DRAIN_TIMEOUT_S):
@@ -73,7 +73,7 @@ async def drain(
 async def _read_all(
     client: quorumlog.Client, topic: str, node: int, at_least_index: int
 ) -> dict[int, list[tuple[int, str]]]:
-    """Read one replica, again from the start when retention was faster than we."""
+    """Read one replica; start again when retention was faster than the read."""
     while True:
         values: dict[int, list[tuple[int, str]]] = defaultdict(list)
         consumer = client.pull_consumer(
@@ -95,7 +95,7 @@ async def _read_all(
 
 
 def _drain_of(node: int, queue: int, pairs: list[tuple[int, str]]) -> Drain:
-    """Offsets that are missing between the first and the last become holes."""
+    """Return the drain of a queue; offsets missing between first and last become holes."""
     if not pairs:
         return Drain(node, queue_name(queue), 0, [])
     first, last = pairs[0][0], pairs[-1][0]
@@ -112,7 +112,7 @@ def judge(
     *,
     may_expire: bool = False,
 ) -> list[str]:
-    """Return every violation, one text each; nothing for a history that a right log can have.
+    """Return every violation, one text each; an empty list for a history of a correct log.
 
     `may_expire`: retention may have deleted the beginning of a queue.
     """
@@ -120,10 +120,10 @@ def judge(
     register = queue_name(REGISTER_QUEUE)
     of_log = [operation for operation in operations if operation.queue in log_names]
     of_register = [operation for operation in operations if operation.queue == register]
-    # A put is an append, too: it must be kept by every replica.
+    # A put is an append, too: every replica must keep it.
     of_log += [_as_append(put) for put in of_register if put.kind is Kind.PUT]
-    # Millions of small tuples that refer to nothing: the collector would look at all of them again
-    # and again, for two thirds of the time.
+    # Millions of small tuples without references: the collector would scan all of them again and
+    # again, for two thirds of the time.
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -137,7 +137,7 @@ def judge(
 
 
 def _distinct(drains: list[Drain]) -> list[Drain]:
-    """Replicas that hold the same are judged as one."""
+    """Return the drains without duplicates: replicas of equal content are judged as one."""
     found: dict[str, list[Drain]] = defaultdict(list)
     for one in drains:
         known = found[one.queue]
@@ -153,7 +153,7 @@ def _as_append(put: Operation) -> Operation:
 
 
 def leaders_of(logs: dict[int, Path]) -> tuple[dict[int, int], list[str]]:
-    """Return who led each term by the words of all nodes, and every breach of I1."""
+    """Return the leader of each term by the logs of all nodes, and every breach of I1."""
     leaders: dict[int, int] = {}
     breaches = []
     for node, path in logs.items():
