@@ -144,8 +144,7 @@ class State:
         """While false, no message at all leaves before a sync: each message reveals the term."""
         self.hard_state_taken = hard_state
         self.snapshot_gate: Index = NO_INDEX
-        """Index of a snapshot just installed and not yet durable: no message leaves before it
-        is."""
+        """Index of an installed snapshot, not yet durable: no message leaves before it is."""
 
         self.role = Role.FOLLOWER
         self.leader: NodeId = NO_NODE
