@@ -61,8 +61,9 @@ async def bit_flips(x: Context) -> None:
 
 @scenario("tail-flips", "D7", modes=RAFT)
 async def tail_flips(x: Context) -> None:
-    """The synced end of a follower's log is damaged, and the only other node that has it is away:
-    it is neither cut off nor voted away, and is repaired when that node is back."""
+    """The synced end of a follower's log is damaged, and the only other node with it is away.
+
+    This end is neither cut off nor voted away, and is repaired when that node is back."""
     leader = await x.leader()
     behind, victim = x.random.sample([n for n in x.cluster.node_ids if n != leader], 2)
     x.inject("kill", f"node {behind}, which misses what follows")
@@ -327,8 +328,9 @@ async def cloned_disk(x: Context) -> None:
 
 @scenario("old-backup", "D18 H11", profile=OWN, modes=frozenset({Mode.RAFT, Mode.SYNC_MASTER}))
 async def old_backup(x: Context) -> None:
-    """A node comes up on its own earlier backup, while the only other nodes that could know are one
-    that missed the entries since, and one that is down: it is never counted for entries it lost."""
+    """A node comes up on its own earlier backup: it is never counted for entries that it lost.
+
+    The only other nodes that could know are one that missed these entries, and one that is down."""
     leader = await x.leader()
     behind, victim = x.random.sample([n for n in x.cluster.node_ids if n != leader], 2)
     data, where = x.cluster.data_directory(victim), await _addresses(x)

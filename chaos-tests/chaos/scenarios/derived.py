@@ -175,8 +175,9 @@ DAMAGES: Final[dict[str, Callable[[Path, _Sent, Random], int]]] = {
 
 @scenario("derived-files", "D8")
 async def derived_files(x: Context) -> None:
-    """Each field of queues and key index of a follower is damaged while it is down; then it leads,
-    and shows every message, with filters, by key and when it is due."""
+    """Queues and key index of a follower that is down are damaged, field by field; then it leads.
+
+    The new leader shows every message, with filters, by key and when it is due."""
     for at, (what, damage) in enumerate(DAMAGES.items()):
         sent = await _send(x, f"{x.load.clients.topic}-derived-{at}")
         await x.acked(50)

@@ -93,8 +93,9 @@ async def slow_disk(x: Context) -> None:
 
 @scenario("hanging-sync", "D16", profile=WATCHED, needs_shim=True)
 async def hanging_sync(x: Context) -> None:
-    """A sync hangs for 6 s on a follower, then on the leader; heartbeats go on. Then it hangs on a
-    leader permanently: the others go on, and the process ends with 74."""
+    """A sync hangs for 6 s on a follower, then on the leader, then on a leader permanently.
+
+    Heartbeats go on at first; in the end the others go on, and the process ends with 74."""
     for node in (await x.follower(), await x.leader()):
         shim = x.cluster.shims[node]
         # After slow syncs the node leaves them to its flush thread; otherwise its loop would hang
@@ -199,8 +200,9 @@ async def full_disk(x: Context) -> None:
 
 @scenario("full-majority", "D14", profile=SMALL_DISK)
 async def full_majority(x: Context) -> None:
-    """All disks fill up, first up to half of the reserve, then to the last byte: appends are
-    refused, reads go on, no node dies, and free room is enough to recover."""
+    """All disks fill up, first but for half of the reserve, then to the last byte.
+
+    Appends are refused, reads go on, no node dies, and free room is enough to recover."""
     nodes, topic = x.cluster.node_ids, f"{x.load.clients.topic}-full"
     await x.load.clients.client.admin.create_topic(topic, queue_count=1)
     async with x.load.clients.client.producer() as producer:
@@ -267,8 +269,7 @@ def _refused_count(x: Context, node: int) -> float:
 
 @scenario("read-errors", "D12", profile=ROLLING, needs_shim=True)
 async def read_errors(x: Context) -> None:
-    """Reads of a follower's disk fail, then of the leader's: an error or an end, never a wrong
-    message."""
+    """Reads of a follower's disk fail, then of the leader's: an error or an end, no wrong data."""
     client, topic = x.load.clients.client, x.load.clients.topic
     await x.acked(1_500)
     for node in (await x.follower(), await x.leader()):
@@ -295,8 +296,7 @@ async def read_errors(x: Context) -> None:
 
 @scenario("no-new-files", "D19", profile=ROLLING, needs_shim=True)
 async def no_new_files(x: Context) -> None:
-    """No file can be made: the file system is read-only, of another owner, out of inodes. No node
-    dies of it."""
+    """No file can be made, on a read-only file system, without rights or inodes: no node dies."""
     for error in (errno.EROFS, errno.EACCES, errno.ENOSPC):
         for node in (await x.follower(), await x.leader()):
             shim = x.cluster.shims[node]

@@ -41,7 +41,7 @@ async def _cut_from_nameserver(x: Context, *nodes: int) -> list[Pair]:
 
 
 async def _is_fenced(x: Context, old: int, epoch: int) -> None:
-    """Wait for another master; no call that begins after that is acked in the old epoch."""
+    """Wait for another master; demand of a sync group that the old epoch acks no later call."""
     first_acks = x.load.clients.first_ack_of_term
     await x.until("a receipt of a later epoch", lambda: max(first_acks) > epoch)
     fenced_ns = min(at for term, at in first_acks.items() if term > epoch)
@@ -81,8 +81,9 @@ def _follows(x: Context, node: int) -> bool:
 
 @scenario("deaf-slave", "H13", profile=ASKING, modes=HA)
 async def deaf_slave(x: Context) -> None:
-    """A fail-over while one slave does not know the new epoch, and still acks the old master: the
-    new one waits for the fence, and then the old one has no slave left."""
+    """A fail-over while one slave does not know the new epoch, and still acks the old master.
+
+    The new master waits for the fence, and then the old one has no slave left."""
     links = x.cluster.links
     master, deaf = await _asking_master(x)
     others = [node for node in x.cluster.node_ids if node not in (master, deaf)]
@@ -155,8 +156,9 @@ def misstated(places: Mapping[Value, Place], modes: Mapping[int, str]) -> list[s
 
 @scenario("mode-changes", "H12", profile=CHANGED_MODES, modes=HA)
 async def mode_changes(x: Context) -> None:
-    """Async becomes sync and async again under load: each receipt tells the mode of its record,
-    and a fail-over loses no record that others were said to hold."""
+    """Async becomes sync and async again under load: each receipt tells the mode of its record.
+
+    A fail-over loses no record that others were said to hold."""
     modes = _Modes()
     await modes.note(x, await x.leader())
     first = x.options.mode.value

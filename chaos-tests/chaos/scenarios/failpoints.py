@@ -196,8 +196,9 @@ def _leave_over(x: Context, node: int) -> None:
 
 @scenario("kill-in-snapshots", "P2 M5", profile=FORGETFUL, modes=RAFT, pause_s=0.005)
 async def kill_in_snapshots(x: Context) -> None:
-    """A follower dies at each step of the installation of one snapshot, and then has it whole; a
-    node dies as it cuts the beginning of its log."""
+    """A follower dies at each step of the installation of one snapshot, and then has it whole.
+
+    A node dies as it cuts the beginning of its log."""
     victim = x.random.choice(x.cluster.node_ids)
     await x.do(x.cluster.stop, victim)
     await _die_at(x, victim, LOG_CUT, 1)

@@ -169,8 +169,9 @@ async def lost_controller(x: Context) -> None:
 
 @scenario("no-controller", "H9", modes=HA)
 async def no_controller(x: Context) -> None:
-    """Two of three name servers are damaged: there is no controller, and all else goes on. Then
-    the one remaining directory is kept, and there is a controller again."""
+    """Two of three name servers are damaged: there is no controller, and all else goes on.
+
+    Then the one remaining directory is kept, and there is a controller again."""
     master, epoch = await x.leader(), await x.term()
     slaves = [node for node in x.cluster.node_ids if node != master]
     for node in slaves:

@@ -39,8 +39,9 @@ FORGETFUL: Final = Profile(
 
 @scenario("transfers", "M4", modes=RAFT)
 async def transfers(x: Context) -> None:
-    """Leadership is handed from node to node under load, and once to a paused one: each time it
-    is done, or given up, within the longest time-out of an election."""
+    """Leadership moves from node to node under load, and once is ordered to a paused one.
+
+    Each transfer is done, or given up, within the longest time-out of an election."""
     moved = 0
     for _ in range(6):
         old = await x.leader()
@@ -89,8 +90,7 @@ def longest_pause_ms(recorder: Recorder, since_ns: int) -> float:
 
 @scenario("snapshot", "M5 M6", profile=FORGETFUL, modes=RAFT, pause_s=0.005)
 async def snapshot(x: Context) -> None:
-    """A follower misses entries that retention deletes: it gets a snapshot, with a leader
-    change."""
+    """A follower lacks entries that retention deletes: it gets a snapshot while leaders change."""
     client, topic = x.load.clients.client, x.load.clients.topic
     for with_kill in (False, True):
         node = await behind_retention(x, of_all=with_kill)
@@ -245,8 +245,7 @@ async def _voter_at(x: Context, nodes: Sequence[int], node: int, *, is_voter: bo
 
 @scenario("members-away", "M2", profile=CHANGED, modes=RAFT)
 async def members_away(x: Context) -> None:
-    """A cut-off node is removed and does not disturb when it is back; then the leader is
-    removed."""
+    """A cut-off node is removed and is harmless when it is back; then the leader is removed."""
     admin, links, known = x.load.clients.client.admin, x.cluster.links, await addresses(x)
     node = await x.follower()
     async with x.fault("isolate", f"node {node}, which is removed meanwhile"):

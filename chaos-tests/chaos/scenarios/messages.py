@@ -20,8 +20,9 @@ async def lossy_links(x: Context) -> None:
 
 @scenario("flipped-bits", "N16")
 async def flipped_bits(x: Context) -> None:
-    """Bits of messages between nodes are flipped, then those of answers to the leader alone:
-    refused, and no content of them is believed."""
+    """Bits of messages between nodes are flipped, then of answers to the leader only: refused.
+
+    No content of these messages is believed."""
     leader = await x.leader()
     answers = [(node, leader) for node in x.target.node_ids if node != leader]
     for what, links, chance in (("all", None, 0.005), ("answers", answers, 0.005)):

@@ -101,8 +101,7 @@ async def split_five(x: Context) -> None:
 
 @scenario("one-way", "N4", modes=RAFT)
 async def one_way(x: Context) -> None:
-    """Bytes from the leader to one follower are lost, then those of that follower to it, then all
-    of the leader."""
+    """Messages are lost one way: leader to a follower, back, then all that the leader sends."""
     links = x.cluster.links
     for at in range(3):
         leader = await x.leader()
@@ -240,8 +239,9 @@ async def _time_to_show(x: Context) -> float:
 
 @scenario("thin-link", "N9")
 async def thin_link(x: Context) -> None:
-    """A follower that was away catches up over 64 KB/s, and continues where it was when its link
-    breaks; the leader's acks do not wait for it."""
+    """A follower that was away catches up over 64 KB/s; the leader's acks do not wait for it.
+
+    When its link breaks it continues where it was."""
     links, node = x.cluster.links, await x.follower()
     await x.do(x.cluster.kill, node)
     x.inject("kill", f"node {node} misses something")

@@ -56,7 +56,7 @@ async def kill_leader(x: Context) -> None:
 
 @scenario("kill-follower", "P1 N14")
 async def kill_follower(x: Context) -> None:
-    """Followers are killed under load, without any effect."""
+    """Followers are killed under load: acks go on, and the leader stays."""
     for _ in range(3):
         leader, victim = await x.leader(), await x.follower()
         await _kill(x, victim, "a follower")
@@ -142,8 +142,9 @@ async def pause_follower(x: Context) -> None:
 
 @scenario("stutter", "P6 P10")
 async def stutter(x: Context) -> None:
-    """Every node's event loop, then its interpreter is held for 1 to 5 s; then the leader gets a
-    tenth of the time."""
+    """Event loops, then interpreters of all nodes are held; last, the leader is starved.
+
+    Each is held for 1.5 to 5 s; the starved leader runs a tenth of the time."""
     links, term = x.cluster.interceptor, await x.term()
     for what, hold in (("loop", links.hold_loop), ("interpreter", links.hold_interpreter)):
         # The leader comes last: it may be another one afterwards.

@@ -172,9 +172,10 @@ each peer, and the read-ahead of gRPC for each producer."""
 
 @scenario("overload", "R2")
 async def overload(x: Context) -> None:
-    """A thousand idle connections, and more than the leader may hold: it refuses, reports it, and
-    no node dies. An async master acks each written batch, so it holds none and refuses none.
-    """
+    """A thousand idle connections, and more than a leader may hold: it refuses, and no node dies.
+
+    The leader reports the refusals. An async master acks each written batch, so it holds none and
+    refuses none."""
     holds = x.options.mode is not Mode.ASYNC_MASTER
     client, topic = x.load.clients.client, x.load.clients.topic + "-flood"
     await client.admin.create_topic(topic, queue_count=4)
