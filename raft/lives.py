@@ -14,10 +14,10 @@ told and acks after a sync, so a node whose disk began with less has lost memory
 acked prefix is never cut, and a committed one in no term; a later term may cut entries that were
 merely acked.
 
-A loss of memory that the node itself notices is another matter (raft.rules.recovery): the node raises its
-incarnation, and its earlier acks are not expected any more. A node that was told it is an old copy
-becomes JOINING under a new incarnation, which it tells as `joined`: higher than the remembered
-one, this ends the case.
+A loss of memory that the node itself notices is another matter (raft.rules.recovery): the node
+raises its incarnation, and its earlier acks are not expected any more. A node that was told it is
+an old copy becomes JOINING under a new incarnation, which it tells as `joined`: higher than the
+remembered one, this ends the case.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Whom a leader asks to take over when nobody was named.
+"""Choice of the follower that a leader asks to take over when none was named.
 
-Owns that one choice; must not know why the leader wants to go, nor when.
+Owns that one choice; must not know why the leader hands over, nor when.
 """
 
 from raft.messages import NO_NODE, NodeId, Term
@@ -9,9 +9,9 @@ from raft.state.state import State
 
 
 def best_follower(state: State, *, asked_last: tuple[Term, NodeId]) -> NodeId:
-    """Return the voter that has most of the log; NO_NODE without one that counts.
+    """Return the voter with most of the log; NO_NODE without one that counts.
 
-    Who was asked last in this term comes behind the others: it did not take over."""
+    The node that was asked last in this term comes behind the others: it did not take over."""
     rows = [
         (
             progress.state is ProgressState.REPLICATE,

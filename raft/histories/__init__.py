@@ -1,5 +1,5 @@
-"""Histories of what clients did and saw, and the checkers that judge them.
+"""Histories of clients' calls and answers, and the checkers that judge them.
 
-They import the errors of `raft` and nothing else, so that the simulator, the fault suites and
-`pipeline` use them as a library.
+These modules import the errors of `raft` and nothing else, so that the simulator, the fault suites
+and `pipeline` use them as a library.
 """

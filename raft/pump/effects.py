@@ -1,4 +1,4 @@
-"""The two seams of the replica pump: the log it writes to, and the effects it hands to its shell.
+"""The two ports of the replica pump: the log it writes to, and the effects it hands to its shell.
 
 Types only. The real ledger and the simulator's in-memory log both implement `Log`.
 """
@@ -32,27 +32,28 @@ class Log(EntryPositions, Protocol):
     shell must end the process (house-style 7)."""
 
     def load(self) -> InitialState:
-        """Return what is stored now, unsynced writes included. Called at start and after a failed
-        save_hard_state."""
+        """Return the stored state, unsynced writes included.
+
+        Called at start and after a failed save_hard_state."""
         ...
 
     def append(self, index: Index, term: Term, kind: EntryKind, body: object) -> None:
         """Write one entry this leader created, right after the last one.
 
-        Space for it was reserved by the proposer: failing here is fatal. `body` is what the
-        proposer gave for DATA, None for NO_OP, a Configuration for CONFIGURATION."""
+        The proposer reserved space for it, so a failure here is fatal. `body` is the proposer's for
+        DATA, None for NO_OP, a Configuration for CONFIGURATION."""
         ...
 
     def check_raw(self, message: AppendRequest, payload: Payload, held: Index) -> None:
         """Check a received payload against its message before the core sees either.
 
         Headers (magic, index, term against `message.runs`, size), checksums and the chain inside
-        the payload. Its entries through `held` are here by their terms, so they must be the same
+        the payload. Entries through `held` are stored here with equal terms, so they must be equal
         (ForeignChainError). Raises PeerProtocolError; nothing is written."""
         ...
 
     def chain_at(self, index: Index) -> int | None:
-        """Return what this log holds through an entry, as one number: equal ones, equal logs.
+        """Return the content of this log through an entry, as one number: equal ones, equal logs.
 
         None without that entry, and where damage keeps this log from vouching for it."""
         ...
@@ -80,13 +81,12 @@ class Log(EntryPositions, Protocol):
         ...
 
     def install_snapshot(self, meta: SnapshotMeta, payload: Payload) -> None:
-        """Replace state and whole log by a received, verified snapshot: all or, after a crash,
-        nothing."""
+        """Replace state and whole log by a received, verified snapshot; atomic across a crash."""
         ...
 
 
 class Resolution(Enum):
-    """What became of a proposal whose caller waits."""
+    """Outcome of a proposal whose caller waits."""
 
     COMMITTED = "committed"
     NOT_APPLIED = "not_applied"
@@ -94,10 +94,10 @@ class Resolution(Enum):
 
 
 class Completion(NamedTuple):
-    """The proposal registered as `waiter` at (index, term) is decided."""
+    """Decision on the proposal registered as `waiter` at (index, term)."""
 
     waiter: object
-    index: Index  # type: ignore[assignment]  # Hides tuple.index, which nobody needs here.
+    index: Index  # type: ignore[assignment]  # Hides tuple.index, which is not needed here.
     term: Term
     resolution: Resolution
 
@@ -111,7 +111,7 @@ class Outgoing(NamedTuple):
 
 
 class Effects:
-    """What one turn of the pump wants done, in the order of the fields."""
+    """Work that one turn of the pump asks for, in the order of the fields."""
 
     __slots__ = (
         "apply_hi",
@@ -129,25 +129,25 @@ class Effects:
 
     def __init__(self) -> None:
         self.send: list[Outgoing] = []
-        """May leave before anything below happens."""
+        """Messages that may leave before anything below happens."""
         self.flush: Ticket | None = None
-        """Sync what was written up to now, then `on_durable` with this ticket or a later one."""
+        """Sync all writes up to now, then `on_durable` with this ticket or a later one."""
         self.must_sync = False
-        """The ticket covers term, vote or a snapshot: really sync, also where entries count as
-        durable in the page cache (`flush=async`)."""
+        """Whether the ticket covers term, vote or a snapshot: then a real sync is needed, also
+        where entries count as durable in the page cache (`flush=async`)."""
         self.install: SnapshotMeta | None = None
-        """The state machine was replaced by this snapshot; drop what was not yet applied."""
+        """Snapshot that replaced the state machine; drop entries that are not yet applied."""
         self.apply_lo: Index = NO_INDEX
         self.apply_hi: Index = NO_INDEX
         """Apply [apply_lo, apply_hi) in order, then `on_applied(apply_hi - 1)`."""
         self.completed: list[Completion] = []
-        """Answer these callers, after applying."""
+        """Callers to answer, after applying."""
         self.reads: list[ReadConfirmed] = []
-        """Serve each once its index is applied."""
+        """Reads to serve, each once its index is applied."""
         self.reads_failed: list[int] = []
         self.role_changes: list[RoleChange] = []
         self.loss_from: Index = NO_INDEX
 
 
 NO_EFFECTS = Effects()
-"""Returned by a turn in which nothing happened. Never changed."""
+"""Returned by a turn without work. Never changed."""

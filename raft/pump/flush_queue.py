@@ -1,8 +1,8 @@
-"""Syncs asked for and not ended, and the promises that wait for each.
+"""Requested syncs that have not ended, and the promises that wait for each.
 
-Owns what a ticket stands for: how far the log was written when it was given out, which term and
+Owns the meaning of a ticket: how far the log was written when it was given out, which term and
 vote, and which messages may leave once that is durable. Bounded: while a sync hangs, later tickets
-join the newest one that waits, which delays no promise by more than the sync that hangs. Must not
+join the newest waiting one, which delays no promise by more than the hanging sync. Must not
 know what a message means, except that an ack includes an earlier one.
 """
 
@@ -17,11 +17,11 @@ from raft.pump.effects import Ticket
 from raft.ready import HardState
 
 FLUSH_COUNT_MAX: Final = 8
-"""Tickets told apart. A shell keeps one sync under way and one behind it; the rest is room."""
+"""Distinct tickets. A shell keeps one sync running and one behind it; the others are slack."""
 
 
 class Flush:
-    """What becomes true when a ticket is durable."""
+    """State that becomes durable with a ticket."""
 
     __slots__ = ("hard_state", "held", "index", "term", "ticket")
 
@@ -31,13 +31,13 @@ class Flush:
         self.ticket = ticket
         self.index = index
         self.term = term
-        """(index, term): the last entry it makes durable; moves back when the log is truncated."""
+        """(index, term): the last entry made durable; moves back when the log is truncated."""
         self.hard_state = hard_state
         self.held = held
 
 
 class FlushQueue:
-    """Tickets in order, oldest first, and what this turn holds for the next one."""
+    """Tickets in order, oldest first, and the messages that this turn holds for the next one."""
 
     __slots__ = ("_config", "_flushes", "held", "held_count", "held_dropped", "newest_ticket")
 
@@ -71,7 +71,7 @@ class FlushQueue:
         if len(self._flushes) < FLUSH_COUNT_MAX:
             self._flushes.append(Flush(self.newest_ticket, index, term, hard_state, held))
             return self.newest_ticket
-        # The newest one gets later, never earlier: what it held waits for all of it.
+        # The newest ticket gets later, never earlier: its messages wait for all of it.
         flush = self._flushes[-1]
         flush.ticket, flush.index, flush.term = self.newest_ticket, index, term
         flush.hard_state = hard_state
@@ -84,7 +84,7 @@ class FlushQueue:
         return self.newest_ticket
 
     def take(self, ticket: Ticket) -> tuple[Flush | None, list[Message]]:
-        """Return what is durable with `ticket`: the newest flush it covers, all that was held."""
+        """Return the newest flush that `ticket` covers, and all messages held for such flushes."""
         done: Flush | None = None
         released: list[Message] = []
         while self._flushes and self._flushes[0].ticket <= ticket:
@@ -94,17 +94,17 @@ class FlushQueue:
         return done, released
 
     def move_back(self, index: Index, term: Term) -> None:
-        """Entries after (index, term) are replaced: a sync begun before says nothing about the new
-        ones.
+        """Move tickets back to (index, term), since later entries are replaced.
 
-        Without this, (index, term) written, truncated and written again would be taken as durable
-        when the first write's sync ends (R16)."""
+        A sync begun before does not cover the new entries. Without this, (index, term) written,
+        truncated and written again would be taken as durable when the first write's sync ends
+        (R16)."""
         for flush in self._flushes:
             if flush.index > index:
                 flush.index, flush.term = index, term
 
     def forget_promises(self) -> None:
-        """Nothing held is to be sent: the core that promised it is no more."""
+        """Drop all held messages: the core that promised them no longer exists."""
         self.held = []
         for flush in self._flushes:
             flush.held = []
@@ -112,7 +112,7 @@ class FlushQueue:
 
 
 def _replaces_last(held: list[Message], message: Message) -> bool:
-    """Return whether `message` is an ack that includes the last one held."""
+    """Whether `message` is an ack that includes the last one held."""
     if not held or type(message) is not AppendReply:
         return False
     last = held[-1]

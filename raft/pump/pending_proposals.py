@@ -1,4 +1,4 @@
-"""Callers that wait for a proposal, and what each is told.
+"""Callers that wait for a proposal, and their answers.
 
 Owns the outcome: committed or never applied where the log tells, unknown where it no longer can
 (R37, R38). Must not know the order of work; `replica` calls this when the core has decided.
@@ -14,7 +14,7 @@ from raft.state.log_view import LogView
 
 
 class Waiters:
-    """By index: the term proposed in and the caller. One entry has one waiter."""
+    """Waiting callers by index, each with the term of its proposal. One entry has one waiter."""
 
     __slots__ = ("_by_index", "_config", "completed", "grace_deadline")
 
@@ -22,29 +22,28 @@ class Waiters:
         self._config = config
         self._by_index: dict[Index, tuple[Term, object]] = {}
         self.grace_deadline: int | None = None
-        """Tick at which those of a lost leadership are given up, if there are any."""
+        """Tick at which waiters of a lost leadership are given up; None without such waiters."""
         self.completed: list[Completion] = []
-        """Decided, to be handed out with the next effects."""
+        """Decided proposals, to be handed out with the next effects."""
 
     def __len__(self) -> int:
         return len(self._by_index)
 
     def check(self) -> None:
-        """Raise BusyError if no more may wait."""
+        """Raise BusyError if no further caller may wait."""
         limit = self._config.waiter_count_max
         if len(self._by_index) >= limit:
             raise BusyError("waiting proposals", len(self._by_index), limit)
 
     def register(self, index: Index, term: Term, waiter: object) -> None:
         if index in self._by_index:
-            # An earlier proposal at this index was cut off here, but may live on elsewhere.
+            # An earlier proposal at this index was cut off here, but may still be in other logs.
             self._resolve(index, Resolution.UNKNOWN)
         if waiter is not None:
             self._by_index[index] = (term, waiter)
 
     def complete(self, lo: Index, hi: Index, log: LogView) -> None:
-        """The entries [lo, hi) are final: another term at an index means that proposal never
-        was."""
+        """Decide the proposals at [lo, hi), which are final: with another term, never applied."""
         if not self._by_index:
             return
         for index in range(lo, hi):
@@ -54,13 +53,12 @@ class Waiters:
                 self._resolve(index, Resolution.COMMITTED if is_same else Resolution.NOT_APPLIED)
 
     def overtaken(self, through: Index) -> None:
-        """A snapshot replaced the log: what it covers was committed or replaced, nobody can
-        tell."""
+        """Decide proposals covered by an installed snapshot: unknown, committed or replaced."""
         for index in [index for index in self._by_index if index <= through]:
             self._resolve(index, Resolution.UNKNOWN)
 
     def deposed(self, now_ticks: int) -> None:
-        """The next leader will decide these soon; hope a while for a definite answer (R37)."""
+        """Begin the wait for a definite answer by the next leader's log (R37)."""
         if self._by_index and self.grace_deadline is None:
             self.grace_deadline = now_ticks + self._config.waiter_grace_ticks
 
@@ -70,7 +68,7 @@ class Waiters:
             self._resolve(index, Resolution.UNKNOWN)
 
     def take(self) -> list[Completion]:
-        """Return what was decided since the last call."""
+        """Return the proposals decided since the last call."""
         completed, self.completed = self.completed, []
         return completed
 

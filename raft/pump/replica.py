@@ -1,8 +1,8 @@
 """The replica pump: input, core, log, effects. The same code runs in production and in the
 simulator.
 
-Owns the order in which a replica's work is done: write, send what promises nothing, sync, release
-what promises something, apply. Knows no socket, event loop, thread or clock; every method returns
+Owns the order in which a replica's work is done: write, send messages without promises, sync,
+release promises, apply. Knows no socket, event loop, thread or clock; every method returns
 at once. The shell (asyncio driver or simulator) feeds inputs, calls `pump()` once per turn and
 carries the effects out:
 
@@ -14,8 +14,8 @@ carries the effects out:
     then answer effects.completed and effects.reads
 
 One sync may serve many tickets: tickets are consecutive, and `on_durable(n)` covers all up to n.
-While a sync hangs the pump tells a few tickets apart and folds the rest into the newest one, so the
-shell reports the newest ticket a sync covers, not an older one instead.
+While a sync hangs the pump keeps a few tickets distinct and folds later ones into the newest, so
+the shell reports the newest ticket a sync covers, not an older one instead.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Replica:
     """One replica: core, log, and the order between them. Single-threaded, never blocks."""
 
     def __init__(self, config: RaftConfig, log: Log, random: Random) -> None:
-        """Start from what `log` holds, which the shell has synced."""
+        """Start from the content of `log`, which the shell has synced."""
         self.config = config
         self.log = log
         self.core = RaftCore(config, log.load(), log, random)
@@ -81,9 +81,9 @@ class Replica:
         self._applied: Index = self.core.state.applied
         """Last entry the shell has applied. Differs from the core's within a step only."""
         self._synced: Index = self.core.state.synced
-        """Last entry that an ended sync made durable and that still is in the stored log."""
+        """Last entry that an ended sync made durable and that is still in the stored log."""
         self._durable_hard_state = self.core.state.hard_state()
-        """Term and vote as the last sync that ended left them."""
+        """Term and vote as of the last ended sync."""
         self._waiters = Waiters(config)
         self._hard_state_write_failures = 0
         self._foreign = ForeignChains()
@@ -91,13 +91,13 @@ class Replica:
     # Inputs.
 
     def receive(self, message: Message, payload: Payload | None = None) -> None:
-        """Take a message from a peer, with the bytes an append's range or a snapshot came with.
+        """Take a message from a peer, with the bytes of an append's range or of a snapshot.
 
-        Raises PeerProtocolError, or what `Log.check_raw` raises, with nothing changed.
+        Raises PeerProtocolError, or the errors of `Log.check_raw`, with nothing changed.
         """
         kind = type(message)
         if (kind is AppendRequest or kind is InstallSnapshot) and self.core.has_ready():
-            # What the core owes from earlier in this turn names entries that this may cut off.
+            # Pending work of the core from this turn names entries that this message may cut off.
             self._drain(None, NO_INDEX)
         if kind is AppendRequest:
             append = cast(AppendRequest, message)
@@ -111,7 +111,8 @@ class Replica:
                 self._drain(payload, NO_INDEX)
 
     def _compare(self, append: AppendRequest, payload: Payload | None) -> None:
-        """Check what a leader sends; one that contradicts this log for sure is not obeyed."""
+        """Check a leader's entries; a leader that certainly contradicts this log is not
+        followed."""
         try:
             self._check(append, payload)
         except ForeignChainError as error:
@@ -120,7 +121,7 @@ class Replica:
             self.core.diverge(append.sender)
 
     def _check(self, append: AppendRequest, payload: Payload | None) -> None:
-        """Compare an append with what is here by its terms: equal terms have to be equal entries.
+        """Compare an append with the entries here: equal terms have to mean equal entries.
 
         Raises PeerProtocolError."""
         prev_index, log = append.prev_index, self.core.state.log
@@ -137,11 +138,11 @@ class Replica:
                 check_alike(append.sender, prev_index, chain, append.prev_chain)
 
     def receive_without_room(self, message: AppendRequest) -> None:
-        """Hear the leader, but take nothing from an append: the store has no room for it.
+        """Take note of the leader, but no entries of an append: the store has no room for them.
 
-        Contact and reads go on, so that a full disk does not cost the cluster its leader. What was
-        not taken is not acked, and the leader offers it again at its heartbeats. As `receive`
-        raises."""
+        Contact and reads go on, so that a full disk does not cost the cluster its leader. Entries
+        not taken are not acked, and the leader offers them again at its heartbeats. Raises the
+        errors of `receive`."""
         self.core.step(message.without_entries())
 
     def check_term(self, message: Message) -> None:
@@ -149,7 +150,7 @@ class Replica:
         self.core.check_term(message)
 
     def tick(self, *, may_campaign: bool = True) -> None:
-        """Let one tick interval pass; see `RaftCore.tick`."""
+        """Advance the clock by one tick interval; see `RaftCore.tick`."""
         self._ticks += 1
         self.core.tick(may_campaign=may_campaign)
         deadline = self._waiters.grace_deadline
@@ -159,10 +160,10 @@ class Replica:
             self._waiters.give_up(state.term if state.role is Role.LEADER else None)
 
     def propose(self, body: object, waiter: object = None) -> tuple[Index, Term]:
-        """Append one entry and return where; `waiter`, if given, comes back in `Effects.completed`.
+        """Append one entry; return index and term. `waiter` comes back in `Effects.completed`.
 
         The caller has made sure the store has room. Raises NotLeaderError, TransferringError or
-        BusyError, with nothing appended. Giving up waiting does not withdraw the entry.
+        BusyError, with nothing appended. A caller that stops waiting does not withdraw the entry.
         """
         if waiter is not None:
             self._waiters.check()
@@ -175,7 +176,7 @@ class Replica:
         return index, term
 
     def propose_change(self, change: Change, waiter: object = None) -> tuple[Index, Term]:
-        """Append a membership change; as `propose`, and ChangeRefusedError."""
+        """Append a membership change. Raises the errors of `propose`, and ChangeRefusedError."""
         if waiter is not None:
             self._waiters.check()
         index, term = self.core.propose_change(change)
@@ -187,42 +188,43 @@ class Replica:
         self.core.read_index(read_id)
 
     def check_propose(self) -> None:
-        """Raise what `propose` of one entry with a waiter would raise now; change nothing.
+        """Raise the error that `propose` of one entry with a waiter would raise now; change
+        nothing.
 
         For a shell that does work, such as stamping a batch, before it can propose."""
         self._waiters.check()
         self.core.check_propose()
 
     def transfer_leadership(self, node: NodeId) -> None:
-        """Hand leadership to a voter; proposals are refused until it took over or one election
-        time-out is over.
+        """Hand leadership to a voter; refuse proposals until it takes over or one election time-out
+        is over.
 
         Raises NotLeaderError or TransferRefusedError, with nothing changed."""
         self.core.transfer_leadership(node)
 
     def accept_loss(self) -> None:
-        """Operator's decision after a loss of power of a majority: go on with what is left.
+        """Go on with the remaining entries, by an operator's decision after a majority lost power.
 
         `Effects.loss_from` then says from where acked records may be missing. Raises
         RecoveryRefusedError when this node is not recovering."""
         self.core.accept_loss()
 
     def lose_memory(self, incarnation: int) -> None:
-        """This disk was found to be an old copy of what it held; see `RaftCore.lose_memory`.
+        """Drop pending promises, since this disk was found to be an old copy of itself.
 
-        What was promised and waits for a sync is not said any more."""
+        See `RaftCore.lose_memory`."""
         self._flushes.forget_promises()
         self.core.lose_memory(incarnation)
 
     def stop(self) -> list[Completion]:
-        """The process ends: return every waiter, outcome unknown."""
+        """Return every waiter with outcome unknown, since the process ends."""
         self._waiters.give_up(None)
         return self._waiters.take()
 
     # Reports from the shell.
 
     def on_durable(self, ticket: Ticket) -> None:
-        """All writes up to `ticket` are durable: tell the core, release what was held for them."""
+        """Tell the core that all writes up to `ticket` are durable, and release their promises."""
         assert ticket <= self._flushes.newest_ticket, f"ticket {ticket} was never given out"
         done, released = self._flushes.take(ticket)
         if done is None:
@@ -235,56 +237,55 @@ class Replica:
             self._synced = core.state.synced
         term = core.state.term
         for message in released:
-            # A promise of an older term helps nobody and might not be true of the log any more.
+            # A promise of an older term is useless and might not be true of the log any more.
             if message.term == term:
                 self._send(message)
 
     def on_applied(self, index: Index) -> None:
-        """Everything up to `index` is applied. A report that a snapshot overtook is ignored."""
+        """Note that entries up to `index` are applied; ignore it if a snapshot overtook them."""
         if index > self.core.state.applied:
             self.core.applied_to(index)
             self._applied = index
 
     def report_unreachable(self, node: NodeId) -> None:
-        """The link to `node` broke: what was in flight may be lost."""
+        """Note that the link to `node` broke: messages in flight may be lost."""
         self.core.report_unreachable(node)
 
     def report_snapshot_failed(self, node: NodeId) -> None:
-        """The snapshot being sent to `node` did not get there."""
+        """Note that the snapshot being sent to `node` did not arrive."""
         self.core.report_snapshot_failed(node)
 
     def report_snapshot_moved(self, node: NodeId) -> None:
-        """More of the snapshot being sent to `node` has left."""
+        """Note that more of the snapshot being sent to `node` was sent."""
         self.core.report_snapshot_moved(node)
 
     def snapshot_durable(self, meta: SnapshotMeta) -> None:
-        """A local snapshot is on disk for good. Never goes back."""
+        """Note that a local snapshot is durable. An older one changes nothing."""
         self.core.snapshot_durable(meta)
 
     def snapshot_meta_at(self, index: Index) -> SnapshotMeta:
         """Return the meta for a snapshot of the state at `index`, which is applied and not cut.
 
-        Raises CompactionRefusedError on a node that does not know the members of then."""
+        Raises CompactionRefusedError on a node that does not know the members at that index."""
         return self.core.snapshot_meta_at(index)
 
     def compactable_to(self) -> Index:
-        """Return up to which index the log may be cut; what is at or below the base: not at
-        all."""
+        """Return the index through which the log may be cut; at or below the base: not at all."""
         return self.core.compactable_to()
 
     def compact_to(self, index: Index) -> None:
         """Forget the log through `index`; the shell cuts its files after this returned.
 
-        Raises CompactionRefusedError without a durable snapshot that covers it. Messages owed from
-        earlier in this turn have their bytes first."""
+        Raises CompactionRefusedError without a durable snapshot that covers it. Pending messages of
+        this turn get their bytes first."""
         self._drain(None, NO_INDEX)
         self.core.compact_to(index)
 
-    # What the shell may look at between turns. Never inputs.
+    # State that the shell may read between turns. Never inputs.
 
     @property
     def leader(self) -> NodeId:
-        """The leader of this term, NO_NODE if not heard yet."""
+        """The leader of this term, NO_NODE if not yet known."""
         return self.core.state.leader
 
     @property
@@ -297,18 +298,18 @@ class Replica:
 
     @property
     def commit(self) -> Index:
-        """Last entry known to be committed; may be ahead of what is synced or applied here."""
+        """Last entry known to be committed; may be ahead of the synced or applied index here."""
         return self.core.state.commit
 
     @property
     def applied(self) -> Index:
-        """Last entry the shell has reported as applied, or a snapshot it was told to install."""
+        """Last entry the shell has reported as applied, or the index of an installed snapshot."""
         return self._applied
 
     # Output.
 
     def pump(self) -> Effects:
-        """End a turn: return everything the inputs since the last call led to."""
+        """End a turn: return the effects of all inputs since the last call."""
         self._drain(None, NO_INDEX)
         if self._wrote or self._flushes.held:
             self._open_ticket()
@@ -320,7 +321,7 @@ class Replica:
         return effects
 
     def stats(self) -> ReplicaStats:
-        """Return an immutable picture."""
+        """Return the immutable status of the pump."""
         return ReplicaStats(
             self.core.stats(),
             len(self._waiters),
@@ -333,7 +334,7 @@ class Replica:
     # The order of work.
 
     def _drain(self, payload: Payload | None, payload_lo: Index) -> None:
-        """Carry out what the core owes until it owes nothing. The payload belongs to the first
+        """Do the core's pending work until there is none. The payload belongs to the first
         Ready."""
         core = self.core
         while True:
@@ -346,7 +347,7 @@ class Replica:
             payload = None
 
     def _carry_out(self, ready: Ready, payload: Payload | None, payload_lo: Index) -> bool:
-        """Do one Ready in order; return False if the hard state could not be stored."""
+        """Do one Ready in order; return whether the hard state could be stored."""
         self._is_touched = True
         if ready.hard_state is not None:
             try:
@@ -377,7 +378,7 @@ class Replica:
         return True
 
     def _write(self, ready: Ready, payload: Payload | None, payload_lo: Index) -> None:
-        """Bring the stored log to what the core holds. Nothing is durable yet."""
+        """Write the core's changes to the stored log. Nothing is durable yet."""
         log = self.log
         if ready.snapshot is not None:
             log.install_snapshot(ready.snapshot, payload)
@@ -397,7 +398,7 @@ class Replica:
             self._wrote = True
 
     def _move_flushes_back(self, lo: Index) -> None:
-        """Entries from `lo` on are replaced."""
+        """Move tickets back, since entries from `lo` on are replaced."""
         index = lo - 1
         self._synced = min(self._synced, index)
         term = self.core.state.log.term_of(index) if index > NO_INDEX else NO_TERM
@@ -419,7 +420,7 @@ class Replica:
                     message = message._replace(prev_chain=self.log.chain_at(prev_index))
             elif prev_index < self.core.state.log.base_index:
                 return  # The log was cut while the message waited for a sync.
-            else:  # Their first chain CRC says what lies before.
+            else:  # Their first chain CRC proves the prefix.
                 payload = self.log.read_raw(prev_index + 1, message.hi)
         self._effects.send.append(Outgoing(message, payload))
         self._is_touched = True
@@ -433,10 +434,10 @@ class Replica:
         self._wrote = self._must_sync = False
 
     def _start_over(self, ready: Ready) -> None:
-        """Term and vote could not be stored: nothing was promised, so be what the disk says (R02).
+        """Start again from the disk, since term and vote could not be stored (R02).
 
-        Of `ready`, which is not done, those who wait have to hear: no read is confirmed any more,
-        and whatever this node was, it follows now."""
+        No promise was made. Reads of `ready`, which is not done, fail: none is confirmed any more,
+        and this node is a follower now, whatever its role was."""
         self._hard_state_write_failures += 1
         old = self.core.state
         effects = self._effects
@@ -447,7 +448,7 @@ class Replica:
         found = self.log.load()
         found = found._replace(
             commit=self._handed,
-            # Not what the old core says: it may have stepped a snapshot that is not installed.
+            # Not the old core's: it may have stepped a snapshot that is not installed.
             applied=self._applied,
             synced=max(found.base_index, min(self._synced, found.last_index)),
         )
@@ -457,7 +458,7 @@ class Replica:
         if found.base_index > self._synced:
             state.snapshot_gate = found.base_index  # Installed, and its sync has not ended.
         if state.hard_state() != self._durable_hard_state:
-            # What the disk holds was written by an earlier turn and its sync has not ended.
+            # The disk's term and vote were written by an earlier turn, whose sync has not ended.
             state.is_hard_state_durable = False
             self._must_sync = True
         self._flushes.forget_promises()

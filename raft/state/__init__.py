@@ -1,5 +1,5 @@
-"""What one replica knows.
+"""State of one replica.
 
-Its state, its view of the log, its progress with each follower. These modules import the words of
+Its fields, its view of the log, its progress with each follower. These modules import the words of
 the protocol (`messages`, `ready`, `config`) and no rule; the rules and the core import them.
 """
