@@ -26,7 +26,7 @@ from typing import Final
 
 TERM_END: Final = (1 << 63) - (1 << 32)
 """The typed end: a term is below it. No node campaigns for it, no message brings it, and a node
-that finds it on its disk does not start. Below what 64 bits hold, so arithmetic on terms is
+that finds it on its disk does not start. Below the range of 64 bits, so arithmetic on terms is
 safe."""
 TERM_JUMP_MAX: Final = 1 << 32
 """Largest rise of a term within one window. See the argument above."""

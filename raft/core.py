@@ -104,7 +104,7 @@ class RaftCore:
         positions: EntryPositions,
         random: Random,
     ) -> None:
-        """Start as a follower with what the disk holds.
+        """Start as a follower from the state of the disk.
 
         `initial.hard_state` must be durable already. `random` is used for election time-outs only.
         """

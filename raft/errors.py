@@ -1,4 +1,4 @@
-"""Typed errors of the consensus layer. Each says what is known about the caller's request.
+"""Typed errors of the consensus layer. Each tells the known outcome of the caller's request.
 
 Only a refused call raises; a later loss of leadership is reported through the waiter, never by
 raising. All errors pickle: the positional values go to `super().__init__`, the text is built in

@@ -1,6 +1,6 @@
 """Lives of nodes: detection of a node that came back on an old copy of its own disk.
 
-Owns what a node tells of itself, what the others remember of it, and the comparison of the two;
+Owns a node's statement of itself, the others' memory of it, and the comparison of the two;
 must not know files, frames or time. A copy (an earlier backup, a snapshot of a virtual machine)
 starts like any disk and holds no sign of its age: only other nodes' memory of the node can show it.
 

@@ -37,7 +37,7 @@ class Sweep:
         """Add a read that saw an end within [end_min, end_max]; None: that bound is unknown.
 
         A read cut short by its limit proves only that the end was not lower; a read that found no
-        nothing at its offset only that it was not higher.
+        record at its offset only that the end was not higher.
         """
         check = NO_SLOT if end_max is None else 2 * end_max
         push = NO_SLOT if end_min is None else 2 * end_min

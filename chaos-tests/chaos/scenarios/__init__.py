@@ -1,4 +1,4 @@
-"""All scenarios, by what they attack. Importing this package registers them."""
+"""All scenarios, by target. Importing this package registers them."""
 
 from chaos.scenarios import (
     clients,

@@ -262,7 +262,7 @@ async def wiped_slave(x: Context) -> None:
 
 @scenario("damaged-slave", "D5 D9 D10", profile=ROLLING, modes=HA)
 async def damaged_slave(x: Context) -> None:
-    """A slave has lost a log file, then what it is bound to: it ends, and begins anew."""
+    """A slave has lost a log file, then its binding: it ends, and begins anew."""
     await x.acked(2_000)
     node = await x.follower()
     data = x.cluster.data_directory(node)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 DEADLINE_ELECTIONS = 20
 EVENT_COUNT_MAX = 60_000
-"""Far above what the phase needs: more events in this time are a storm, which is a failure too."""
+"""Far above the need of the phase: more events in this time are a storm, which is a failure too."""
 
 
 class NeedsOperatorError(Exception):

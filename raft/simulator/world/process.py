@@ -139,7 +139,7 @@ class Process:
     # Lives.
 
     def start(self) -> None:
-        """Start the process on what its disk holds, which recovery has synced."""
+        """Start the process from its disk, which recovery has synced."""
         assert self.status is Status.DOWN
         self.epoch += 1
         if self.disk.bad:  # A log without damage needs no walk.
