@@ -1,6 +1,6 @@
-"""One process of a cluster.
+"""One process of a cluster: the only package that knows both `raft` and `store`.
 
-The only package that knows both `raft` and `store`. At the top stand the life of the process and
-the nodes of both modes, put together; each folder below is a layer that imports what is under it
-(`pyproject.toml` has their order). Only the command line and tests import a node.
+The modules at the top hold the life of the process and assemble the nodes of both modes. Each
+folder below is a layer that imports only lower layers (`pyproject.toml` has their order). Only the
+command line and tests import a node.
 """

@@ -1,7 +1,7 @@
-"""A node of a master-slave group: its parts, put together.
+"""A node of a master-slave group, assembled from its components.
 
-Owns what the steps of `node.node` mean here. Must not know consensus; who becomes master is the
-machine's to decide, and a controller's or a person's to propose.
+Owns the steps of `node.node` for this mode. Must not know consensus; the machine decides which
+node becomes master, and a controller or an operator proposes it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _log: Final = structlog.get_logger(component="node")
 
 
 class HaNode(Node):
-    """The parts, each there once `start` has come to it."""
+    """The components of a master-slave node; `start` makes each of them in turn."""
 
     log: HaLog
     applied: AppliedState
@@ -74,7 +74,7 @@ class HaNode(Node):
             copies=settings.copies,
         )
 
-    # --- The steps ---
+    # --- Steps of the start ---
 
     async def open_store(self) -> None:
         """Open the log and the newest checkpoint that fits it."""
@@ -93,7 +93,8 @@ class HaNode(Node):
                 progress=self.progress,
             )
 
-        # On a thread, so that probes are answered meanwhile; afterwards it belongs to the loop.
+        # On a thread, so that the loop answers probes meanwhile; afterwards the log belongs to the
+        # loop.
         self.log = await asyncio.to_thread(open_log)
         refuse_epoch_end(str(settings.directory), self.log.replica.bound.number)
         self.memory = HaMemory(self.log)
@@ -105,14 +106,14 @@ class HaNode(Node):
         self.health.enter(Phase.STARTING, "meeting the other replicas")
 
     def make_link(self, tls: TlsFiles | None) -> HaLink:
-        """Return the link; connections wait in the gathering until there is a driver."""
+        """Return the link; `gathering` holds connections until the driver takes them."""
         settings, group = self.settings, self.group
         addresses = {
             node: (peer.peer_address.host, peer.peer_address.port)
             for node, peer in settings.peers.items()
         }
         self.gathering = Gathering(settings.node_id, group.replica_ids)
-        # Who is configured for another group, or as a node of Raft, is refused by name.
+        # The handshake refuses a node of another group, or of Raft mode, because its name differs.
         members = ",".join(map(str, group.replica_ids))
         name = f"{settings.group} (master-slave, {group.copies} copies of {members})"
         return HaLink(
@@ -126,14 +127,14 @@ class HaNode(Node):
         )
 
     async def found(self) -> None:
-        """Found the group once all of it was heard and nobody has a history; else join it.
+        """Found the group once all replicas were met and none has a history; else join it.
 
-        A replica that joins has forgotten what it promised: it counts for nothing until the master
+        A replica that joins has forgotten what it promised, so it does not count until the master
         has found that safe (docs/decisions/0020).
         """
         if self.log.is_new:
             await self._found_or_join()
-        # One of them may know that this disk is an old copy: nothing is promised before.
+        # A peer may know that this disk is an old copy, so the node promises nothing before.
         await self.link.wait_tried()
 
     async def _found_or_join(self) -> None:
@@ -144,14 +145,14 @@ class HaNode(Node):
             await gathering.changed()
         is_founder = gathering.verdict is Verdict.FOUND
         standing = Standing.FULL if is_founder else Standing.JOINING
-        # Higher than that of a disk that this one replaces.
+        # The clock makes this incarnation higher than that of a disk which this one replaces.
         incarnation = int(time.time()) << 20 | secrets.randbits(20)
         state = self.log.replica._replace(standing=standing, incarnation=incarnation)
         self.log.save_state(state)
         _log.info("founds a group" if is_founder else "joins a group as a replica without memory")
 
     def run_replica(self) -> None:
-        """Make everything that runs once it is known what the disk is."""
+        """Make the components that need to know whether this replica founded or joined."""
         settings = self.settings
         self.driver = HaDriver(
             self.group,
@@ -199,7 +200,7 @@ class HaNode(Node):
         self.gathering.attach(self.driver.intake)
 
     def beside_nameserver(self) -> HaBroker:
-        """Return what the name server asks of this node."""
+        """Return the view of this node for the name server in its process."""
         return HaBroker(
             self.settings,
             self.address,
@@ -211,12 +212,12 @@ class HaNode(Node):
     async def _make_image(self) -> bytes:
         return await self.maintenance.make_image()
 
-    # --- What follows from changes ---
+    # --- Reactions to changes ---
 
     async def drain(self, timeout_ms: int) -> None:
-        """Answer the appends that are under way, then be master no more.
+        """Answer the pending appends, then stop being master.
 
-        Nobody is made master in its place: the controller or a person does that, and the fence.
+        The node names no successor: the controller or an operator promotes one, with the fence.
         """
         self.driver.is_draining = True
         await self.appends_decided()
@@ -233,13 +234,13 @@ class HaNode(Node):
         self.health.refresh()
 
     def on_damage(self, error: CorruptionError) -> None:
-        """Say so. A replica whose log is damaged is replaced by a new disk (docs/operations.md)."""
+        """Log the damage; an operator replaces a damaged replica's disk (docs/operations.md)."""
         _log.error("damage was found on this disk", error=str(error))
 
     # --- Facts ---
 
     def _last_index(self) -> Index:
-        """What the other replicas are told: whether this disk may have promised anything."""
+        """Return the handshake's index: NO_INDEX if this disk has promised nothing, else 0."""
         log = self.log
         is_untouched = (
             log.replica.bound.number == 0
@@ -250,7 +251,7 @@ class HaNode(Node):
         return NO_INDEX if is_untouched or log.is_new else 0
 
     def _durability(self) -> common_pb2.Durability:
-        """What a receipt of this node promises now."""
+        """Return the durability that a receipt of this node promises now."""
         state = self.driver.machine.state
         if state.mode is Mode.ASYNC or state.settings.copies == 1:
             return common_pb2.DURABILITY_LEADER_DISK
@@ -269,11 +270,11 @@ class HaNode(Node):
         return self.peer_address if node == self.settings.node_id else ""
 
     def warnings(self) -> tuple[str, ...]:
-        """Add what the epoch says."""
+        """Return the shared warnings and those about the epoch."""
         return (*super().warnings(), *epoch_warnings(self.log.replica.bound.number))
 
     def replica_status(self) -> dict[str, Any]:
-        """Return what the machine says, positions in the place of indexes."""
+        """Return the state of the machine, with positions in place of indexes."""
         driver, report = self.driver, self.driver.report()
         return {
             "role": driver.role.name.lower(),
@@ -287,7 +288,7 @@ class HaNode(Node):
         }
 
     def replica_samples(self) -> Iterator[metrics.Sample]:
-        """Yield those of the machine and the driver."""
+        """Yield the samples of the driver, the lives, the scrub and the derived files."""
         yield from ha_samples(self.driver)
         yield from metrics.lives_samples(self.lives)
         yield from metrics.scrub_samples(self.scrub.stats(), self.derived.stats())

@@ -1,8 +1,9 @@
 """The life of a node's process: from settings to an exit code.
 
-Owns signals, the order of a stop and which error means which exit code; docs/operations.md has the
-table. SIGTERM or SIGINT: take no new appends, hand leadership over, finish what runs, sync, close.
-A second one: do not wait for anybody, but close safely. A stop that does not end is ended.
+Owns signals, the time limit of a stop and the exit code of each error; docs/operations.md has the
+table. SIGTERM or SIGINT: take no new appends, hand leadership over, finish running calls, sync,
+close. A second signal: close safely without waiting for clients or peers. A watchdog ends the
+process if the stop takes too long.
 """
 
 import asyncio
@@ -51,7 +52,7 @@ from store.errors import (
 )
 
 CLOSE_TIMEOUT_MS: Final = 30_000
-"""For syncing and closing after everybody was let go; then the process ends as in a crash."""
+"""Time to sync and close after the drain; then the process ends as in a crash."""
 _OWN_PACKAGES: Final = ("node.", "raft.", "store.")
 _log: Final = structlog.get_logger(component="lifecycle")
 
@@ -66,7 +67,7 @@ def run(settings: Settings) -> int:
         return EXIT_BAD_CONFIG
     import uvloop
 
-    faulthandler.enable()  # A fatal signal leaves no dump; now all stacks are on stderr at least.
+    faulthandler.enable()  # A fatal signal leaves no dump, so at least print all stacks to stderr.
     logs.configure(settings.log_level, settings.log_format, bound={"node": settings.node_id})
     make_private(settings.directory)
     fail_stop = FailStop(settings.directory)
@@ -121,7 +122,7 @@ class _Life:
         if is_up:
             await stop
         else:
-            # It failed, or was told to stop before it was up.
+            # The start failed, or a signal came before it ended.
             start.cancel()
             self._hurry.set()
             await asyncio.gather(start, return_exceptions=True)
@@ -160,7 +161,10 @@ class _Life:
         return timer
 
     def _on_loop_error(self, _loop: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
-        """Nobody waited for what failed. If it is ours, memory cannot be trusted any more."""
+        """Log an error that no task awaited; end the process if it is ours.
+
+        After an error of our own code the state in memory cannot be trusted.
+        """
         error = context.get("exception")
         if isinstance(error, Exception) and is_ours(error):
             self._fail_stop(error)
@@ -168,7 +172,7 @@ class _Life:
 
 
 def is_ours(error: BaseException) -> bool:
-    """Whether an error passed through our own packages, and is none of a library alone."""
+    """Whether an error passed through our own packages, not through a library alone."""
     if isinstance(error, AssertionError | SyncFailedError):
         return True
     traceback = error.__traceback__

@@ -1,7 +1,7 @@
 """A replica of the name server in a process of its own, without a log.
 
-Owns that process: the lock of its directory, its client service, signals and exit codes. For a
-third replica on a machine that holds no log, or for all of them. Must not know brokers.
+Owns that process: the lock of its directory, its client service, signals and exit codes. Serves as
+a third replica on a machine that holds no log, or as each of the replicas. Must not know brokers.
 """
 
 import asyncio
@@ -40,13 +40,13 @@ _log: Final = structlog.get_logger(component="nameserver")
 
 
 def load_settings(file: str | None, flags: Mapping[str, Any]) -> Settings:
-    """Read the settings as those of a node; a number is not needed. Raises ConfigError."""
+    """Read the settings as those of a node; `node_id` is optional. Raises ConfigError."""
     try:
         settings = load(file, flags).settings
     except ConfigError as error:
         if "node_id" not in [problem.key for problem in error.problems]:
             raise
-        # It is none of the nodes of `peers`, whom it only has to know.
+        # This process is not one of the nodes in `peers`; it only needs their addresses.
         settings = load(file, {**flags, "node_id": "1", "join": "true"}).settings
     if settings.nameserver() is None:
         what, do = "nothing would run", "name an IP address and a port for the other replicas"
@@ -95,7 +95,7 @@ async def _live(settings: Settings) -> int:
     await server.set_serving(True)
     _log.info("listening", **found)
     for one in exposures(settings):
-        if one.setting == "listen":  # It opens no other of them.
+        if one.setting == "listen":  # This process opens no other of these ports.
             _log.warning("strangers could misuse a port", port=one.setting, what=str(one))
     await _either(stop.wait(), service.ended())
     code = _exit_code(service.failure) if not stop.is_set() else EXIT_OK

@@ -1,9 +1,9 @@
-"""One node: the steps that both ways to replicate share, in order.
+"""One node: the steps of the start that both replication modes share, in order.
 
-Owns that order: the store opens first (its lock decides who may run), then peers are met, an empty
-disk learns what it is, and only then anything is served. What a step does with a log that is
-replicated by Raft is `node.raft_node`'s, for a master-slave group it is `node.ha_node`'s. Stopping
-is `node.stopping`, signals and exit codes are the lifecycle's.
+Owns that order: the store opens first (its lock admits one process), then the node meets its peers,
+an empty disk founds or joins, and only then the node serves. `node.raft_node` has the steps for a
+log that Raft replicates, `node.ha_node` those for a master-slave group. `node.stopping` stops a
+node; signals and exit codes belong to `node.lifecycle`.
 """
 
 import asyncio
@@ -61,14 +61,14 @@ _log: Final = structlog.get_logger(component="node")
 
 
 class Driver(Replicated, Protocol):
-    """What is asked of a driver, whichever way it replicates."""
+    """The methods of a driver that a node calls, in either replication mode."""
 
     def start(self) -> None: ...
     def stop(self) -> None: ...
 
 
 class Link(Protocol):
-    """What is asked of the connections to the other nodes."""
+    """The methods that a node calls on the connections to the other nodes."""
 
     async def start(self, host: str, port: int) -> int: ...
     async def stop(self) -> None: ...
@@ -77,7 +77,7 @@ class Link(Protocol):
 
 
 class Log(Protocol):
-    """What is asked of the log."""
+    """The methods of the log that a node calls."""
 
     @property
     def store(self) -> Store: ...
@@ -85,14 +85,14 @@ class Log(Protocol):
 
 
 class Maintenance(Protocol):
-    """What is asked of the work that waits for a disk."""
+    """The methods that a node calls on the background work that waits for a disk."""
 
     def start(self) -> None: ...
     async def stop(self) -> None: ...
 
 
 class Node(ABC):
-    """The parts, each there once `start` has come to it."""
+    """The components that both modes share; `start` makes each of them in turn."""
 
     fs: FileSystem
     machine: StateMachine
@@ -124,7 +124,10 @@ class Node(ABC):
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Bring the node up; returns once it serves. Raises what the parts raise, ports taken."""
+        """Bring the node up; return once it serves.
+
+        Raises PortTakenError, and what opening the store, the state and the link raises.
+        """
         raise_descriptor_limit()
         self.fail_stop.describe = self.status
         http_error = await self._start_http()
@@ -132,13 +135,13 @@ class Node(ABC):
         await self.open_store()
         self.sync_watch.start()
         if http_error is not None:
-            raise http_error  # Not at once: that the directory is locked says more.
+            raise http_error  # Only now: an error about a locked directory tells more.
         await self.meet_peers()
         await self.found()
         self.run_replica()
         await self._serve()
 
-    # --- The steps of each kind ---
+    # --- The steps of each mode ---
 
     @abstractmethod
     async def open_store(self) -> None:
@@ -150,7 +153,7 @@ class Node(ABC):
 
     @abstractmethod
     async def found(self) -> None:
-        """Find out what an empty disk is."""
+        """Find out whether an empty disk founds or joins; do nothing for one with a history."""
 
     @abstractmethod
     def run_replica(self) -> None:
@@ -159,11 +162,11 @@ class Node(ABC):
 
     @abstractmethod
     def beside_nameserver(self) -> LocalBroker:
-        """Return what the name server asks of this node."""
+        """Return the view of this node for the name server in its process."""
 
     @abstractmethod
     async def drain(self, timeout_ms: int) -> None:
-        """Answer the appends that are under way and lead no more; new ones are refused already."""
+        """Answer the pending appends and give leadership up; new appends are refused already."""
 
     @abstractmethod
     def replica_status(self) -> dict[str, Any]:
@@ -171,14 +174,14 @@ class Node(ABC):
 
     @abstractmethod
     def replica_samples(self) -> Iterator[metrics.Sample]:
-        """Yield the metrics that only this kind of node has."""
+        """Yield the metrics that only a node of this mode has."""
 
     @abstractmethod
     def on_damage(self, error: CorruptionError) -> None:
-        """A call met damage on the disk."""
+        """React to damage of the log that a call has met."""
 
     def on_met(self, error: CorruptionError | DerivedFileError) -> None:
-        """A call, or work beside the calls, met damage: in the log, or in what is derived of it."""
+        """React to damage that a call or background work met, in the log or in derived files."""
         if isinstance(error, CorruptionError):
             self.on_damage(error)
         elif hasattr(self, "derived"):
@@ -201,7 +204,7 @@ class Node(ABC):
         return None
 
     async def meet_peers(self) -> None:
-        """Open the ports, and begin to connect to the peers. Repeating it changes nothing."""
+        """Open the ports, and begin to connect to the peers. A repeated call does nothing."""
         if hasattr(self, "link"):
             return
         settings = self.settings
@@ -251,11 +254,12 @@ class Node(ABC):
         self.derived.start()
         self.driver.start()
         self.nameserver.start()
-        # What start-up made lives for ever. Looking through it again stops the loop for long.
+        # Objects made at start-up live as long as the process; a full collection that traverses
+        # them stops the loop for long.
         gc.collect()
         gc.freeze()
-        # What an append makes is freed without the collector, which only looks through what is
-        # under way: with the default of 700 objects after every few appends.
+        # Reference counts free the objects of an append. The collector finds nothing and only
+        # traverses pending work: with the default of 700 objects after every few appends.
         gc.set_threshold(*GC_THRESHOLDS)
         self.health.enter(Phase.SERVING)
 
@@ -265,7 +269,7 @@ class Node(ABC):
         access = Access(self.settings.rocketmq_keys())
         return RocketMq(self.broker, self.calls, access, credentials, self.link.is_connected)
 
-    # --- What follows from changes ---
+    # --- Reactions to changes ---
 
     def _on_ready(self, is_ready: bool) -> None:
         if is_ready:
@@ -276,7 +280,7 @@ class Node(ABC):
         self.spawn(self.grpc.set_serving(is_ready))
 
     def spawn(self, work: Any) -> None:
-        """Run a coroutine beside; an error in it reaches the loop's handler."""
+        """Run a coroutine as a task; an error in it reaches the loop's exception handler."""
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -285,7 +289,7 @@ class Node(ABC):
 
     @property
     def identity(self) -> LinkIdentity:
-        """Who this node is for its peers; once `address` is known."""
+        """The identity that this node shows its peers; valid once `address` is known."""
         settings = self.settings
         return LinkIdentity(
             settings.cluster_id,
@@ -298,26 +302,26 @@ class Node(ABC):
         )
 
     def status(self) -> dict[str, Any]:
-        """Return what /status shows."""
+        """Return the content of /status."""
         return status(self)
 
     def warnings(self) -> tuple[str, ...]:
-        """Return what an operator should know, in sentences; once `log` is there."""
+        """Return the warnings for an operator, as sentences. Needs `log`."""
         store = self.log.store.stats()
         return (*store.warnings(), *self.sync_watch.warnings(), *self.lives.warnings())
 
     def progress(self, what: str, done: int, total: int) -> None:
-        """Show how far a long step of the opening is."""
+        """Put the progress of a long step of the opening into the health's detail."""
         self.health.detail = f"{what}: {done} of {total}"
 
     async def appends_decided(self) -> None:
-        """Return once no append is under way."""
+        """Return once no append is pending."""
         while self.broker.stats().in_flight_count:  # noqa: ASYNC110 - once in a life.
             await asyncio.sleep(_POLL_S)
 
     @property
     def limits(self) -> Limits:
-        """What the broker and the replicated state are bounded by."""
+        """The limits of the broker and the replicated state."""
         return replace(
             Limits(),
             in_flight_size_bytes_max=self.settings.in_flight_size_bytes_max,
@@ -326,7 +330,7 @@ class Node(ABC):
 
 
 def status(node: "Node") -> dict[str, Any]:
-    """Return what /status shows, with the same keys at any time."""
+    """Return the content of /status, which has the same keys in every phase."""
     settings, ready = node.settings, node.health.ready()
     found: dict[str, Any] = {
         "node_id": settings.node_id,
@@ -358,7 +362,7 @@ def status(node: "Node") -> dict[str, Any]:
 
 
 def nameserver(node: "Node") -> dict[str, Any] | None:
-    """Return how the replica of the name server is; None without one, or before it is there."""
+    """Return the status of the name server replica; None without one, or before it is made."""
     status = node.nameserver.status() if hasattr(node, "nameserver") else None
     if status is None:
         return None

@@ -1,6 +1,6 @@
-"""A node whose log Raft replicates: its parts, put together.
+"""A node whose log Raft replicates, assembled from its components.
 
-Owns what the steps of `node.node` mean here, and what follows from changes of roles and members.
+Owns the steps of `node.node` for this mode, and the reactions to changes of roles and members.
 """
 
 import time
@@ -67,7 +67,7 @@ _log: Final = structlog.get_logger(component="node")
 
 
 class RaftNode(Node):
-    """The parts, each there once `start` has come to it."""
+    """The components of a Raft node; `start` makes each of them in turn."""
 
     log: LedgerLog
     files: CheckpointFiles
@@ -86,10 +86,10 @@ class RaftNode(Node):
         super().__init__(settings, fail_stop)
         self._known_members: dict[NodeId, Member] = {}
 
-    # --- The steps ---
+    # --- Steps of the start ---
 
     async def open_store(self) -> None:
-        """Open the log, repaired if need be, and the newest checkpoint."""
+        """Open the log, repair it if it is damaged, and open the newest checkpoint."""
         settings = self.settings
         refuse_if_sealed(settings.directory)
 
@@ -109,7 +109,8 @@ class RaftNode(Node):
             reports = await _RepairWhenNeeded(self).run()
             self._tell_repaired(reports)
             marker.unlink()
-        # On a thread, so that probes are answered meanwhile; afterwards it belongs to the loop.
+        # On a thread, so that the loop answers probes meanwhile; afterwards the log belongs to the
+        # loop.
         self.log, reports = await open_repaired(open_log, _RepairWhenNeeded(self))
         self._tell_repaired(reports)
         refuse_term_end(str(settings.directory), self.log.hard_state.term)
@@ -120,7 +121,7 @@ class RaftNode(Node):
         self.files, self.machine = open_state(self.fs, root, self.log, self.limits)
 
     def make_link(self, tls: TlsFiles | None) -> PeerLink:
-        """Return the link with who takes frames from the start on."""
+        """Return the link, with the handlers of the frames that come before there is a driver."""
         self.frames = PeerFrames(self._last_index, self.fail_stop)
         link = PeerLink(
             self.identity,
@@ -138,13 +139,15 @@ class RaftNode(Node):
         return link
 
     async def meet_peers(self) -> None:
-        """Open the ports, and begin to connect to the peers. Repeating it changes nothing."""
+        """Open the ports, and begin to connect to the peers. A repeated call only dials."""
         await super().meet_peers()
         self._set_peers()
 
     async def found(self) -> None:
-        """Find out what an empty disk is, and let the others do so; for a disk with a history it is
-        over at once."""
+        """Found or join the cluster with an empty disk, and answer peers that do the same.
+
+        Returns at once for a disk with a history.
+        """
         waiting = FoundingWatch(
             Founding(self.settings.node_id, self.settings.voters), self._say_founded
         )
@@ -164,8 +167,8 @@ class RaftNode(Node):
                 self._say_founded(node)
         while self.log.is_untouched and not founding.may_begin:
             await self._wait_for(waiting, founding.unfounded)
-        self.lives.changed()  # Who met this node before knows no life of it.
-        # One of them may know that this disk is an old copy: nothing is promised before.
+        self.lives.changed()  # Peers that connected before know no life of this node.
+        # A peer may know that this disk is an old copy, so the node promises nothing before.
         await self.link.wait_tried()
 
     async def _wait_for(self, waiting: FoundingWatch, nodes: tuple[NodeId, ...]) -> None:
@@ -178,7 +181,7 @@ class RaftNode(Node):
             self.link.send(node, FrameKind.FOUNDED, b"")
 
     def run_replica(self) -> None:
-        """Make everything that runs once the cluster is known."""
+        """Make the components that need to know the cluster; start none of them but the lives."""
         settings, raft = self.settings, self.settings.raft_config()
         self.log.start_at(self.machine.applied_index, self.lives.committed_index)
         self.machine.listen(self.log.store)
@@ -245,10 +248,10 @@ class RaftNode(Node):
         self.admin = NodeAdmin(self)
 
     def beside_nameserver(self) -> RaftBroker:
-        """Return what the name server asks of this node."""
+        """Return the view of this node for the name server in its process."""
         return RaftBroker(self.settings, self.address, self.machine, self.driver)
 
-    # --- What follows from changes ---
+    # --- Reactions to changes ---
 
     def _on_turn(self) -> None:
         self.health.refresh()
@@ -263,7 +266,7 @@ class RaftNode(Node):
             self.spawn(self.admin.leave_leadership())
 
     def on_damage(self, error: CorruptionError) -> None:
-        """Have what is damaged fetched from a peer."""
+        """Have the damaged entries fetched from a peer."""
         _log.error("damage was found, it is fetched from peers", error=str(error))
         self.repair.on_damage(error)
 
@@ -275,7 +278,10 @@ class RaftNode(Node):
             _log.warning("the log was damaged and is repaired", repaired=str(report))
 
     def _set_peers(self) -> None:
-        """Dial who the settings name and who became a member since; replicated addresses win."""
+        """Dial the peers of the settings and the members added since.
+
+        A replicated address takes precedence over one of the settings.
+        """
         if hasattr(self, "machine"):
             self._known_members = dict(self.machine.state.members)
         addresses = {
@@ -290,10 +296,10 @@ class RaftNode(Node):
         self.lives.forget(frozenset(addresses))
 
     async def drain(self, timeout_ms: int) -> None:
-        """Let another node lead, then answer the appends that are under way."""
+        """Let another node lead, then answer the pending appends."""
         self.driver.is_draining = True
         others = [n for n in self.replica.stats().raft.voters if n != self.settings.node_id]
-        for _ in others:  # Who drains as well does not take over; then the next one is asked.
+        for _ in others:  # A node that drains as well does not take over; then ask the next one.
             if self.driver.role is not Role.LEADER:
                 break
             try:
@@ -306,7 +312,7 @@ class RaftNode(Node):
     # --- Facts ---
 
     def _problem(self) -> str:
-        """Return why no client should come here, because two histories were acked."""
+        """Return why clients should avoid this node after two acked histories; empty: no reason."""
         state = self.replica.core.state
         if state.standing is Standing.DIVERGED:
             return (
@@ -325,7 +331,7 @@ class RaftNode(Node):
         ]
 
     def warnings(self) -> tuple[str, ...]:
-        """Return what an operator should know, in sentences."""
+        """Return the warnings for an operator, as sentences."""
         return (
             *super().warnings(),
             *term_warnings(self.log.hard_state.term),
@@ -333,8 +339,11 @@ class RaftNode(Node):
         )
 
     def _last_index(self) -> Index:
-        """What peers are told. A damaged log has entries, and who entered a term may have voted:
-        neither is to be taken for a new one."""
+        """Return the last index for the handshake; NO_INDEX only for an untouched log.
+
+        A damaged log has entries, and a node that entered a term may have voted: peers must not
+        take either for a new node.
+        """
         if not hasattr(self, "log"):
             return 0
         return NO_INDEX if self.log.is_untouched else max(0, self.log.last_index)
@@ -350,7 +359,7 @@ class RaftNode(Node):
         return self.peer_address if node == self.settings.node_id else ""
 
     def replica_status(self) -> dict[str, Any]:
-        """Return what the core says."""
+        """Return the state of the Raft core."""
         raft = self.replica.stats().raft
         return {
             "role": raft.role.name.lower(),
@@ -364,7 +373,7 @@ class RaftNode(Node):
         }
 
     def replica_samples(self) -> Iterator[metrics.Sample]:
-        """Yield those of the pump, the core, the shell and repairs."""
+        """Yield the samples of the pump, the core, the shell, repairs and the scrub."""
         yield from metrics.replica_samples(self.replica.stats())
         yield from metrics.lives_samples(self.lives)
         yield "appends_without_room", (), self.driver.dropped_for_room_count
@@ -378,8 +387,9 @@ class _RepairWhenNeeded:
     """Looks for damage; if there is any, meets the peers and repairs the closed log with their
     entries.
 
-    Who has none does not meet them: they would take it for a member with a history, and no cluster
-    could be founded with it any more, while its directory may be none of a member's at all."""
+    A node whose log is undamaged does not meet its peers here: they would take it for a member with
+    a history, and no cluster could be founded with it any more, although its directory may not
+    belong to a member at all."""
 
     def __init__(self, node: RaftNode) -> None:
         self._node = node
@@ -387,7 +397,7 @@ class _RepairWhenNeeded:
     async def run(self) -> list[RepairReport]:
         node, settings = self._node, self._node.settings
         if not set(settings.peers) - {settings.node_id}:
-            return []  # Nobody to ask: the error of the opening is all there is to say.
+            return []  # There is no peer to ask: the error of the opening says all that is known.
         node.health.enter(Phase.REPAIRING, "looking for the damage")
         root, config = str(settings.directory), settings.store_config()
         damaged = await find_damaged(root, config, node.fs)

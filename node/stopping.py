@@ -1,7 +1,7 @@
-"""How a node stops without anybody losing anything: the parts taken apart in reverse order.
+"""How a node stops without losing acknowledged data: its components stop in a fixed order.
 
-Owns the order and the time-outs. Each step is for the parts that are there, so a start that failed
-half-way is cleaned up by the same code.
+Owns the order and the time-outs. Each step stops only components that exist, so the same code
+cleans up after a start that failed half-way.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from node.raft_node import RaftNode
 from node.runtime.node_file import remove_node_file
 
 CALL_GRACE_MS: Final = 500
-"""For calls whose answer is on its way when the broker lets everybody go."""
+"""Time for calls whose answer is on its way when the broker stops."""
 _log: Final = structlog.get_logger(component="stopping")
 
 
@@ -24,7 +24,7 @@ class Stopping:
     """One stop of one node."""
 
     def __init__(self, node: Node, hurry: asyncio.Event) -> None:
-        """Once `hurry` is set nothing is waited for that is only polite."""
+        """Stop `node`; once `hurry` is set, without waiting for the drain or for calls."""
         self._node, self._hurry = node, hurry
 
     async def run(self) -> None:
@@ -61,12 +61,12 @@ class Stopping:
         await asyncio.to_thread(node.sync_watch.stop)
         if hasattr(node, "http"):
             await node.http.stop()
-        if node.peer_address:  # Else the file is somebody else's, who has the directory.
+        if node.peer_address:  # Else the file belongs to the process that locks the directory.
             remove_node_file(node.settings.directory)
         _log.info("stopped")
 
     async def _politely(self, work: Awaitable[None]) -> None:
-        """Wait for something, for the drain time-out or until somebody hurries."""
+        """Wait until `work` ends, the drain time-out passes or `hurry` is set; cancel the rest."""
         task = asyncio.ensure_future(work)
         hurry = asyncio.ensure_future(self._hurry.wait())
         timeout_s = self._node.settings.drain_timeout_ms / 1000
@@ -82,7 +82,7 @@ class Stopping:
             await asyncio.gather(task, hurry, return_exceptions=True)
 
     async def _drain(self) -> None:
-        """Take nothing new, lead no more, answer the appends that are under way."""
+        """Refuse new appends, give leadership up, answer the pending appends."""
         node = self._node
         node.broker.set_draining(True)
         await node.drain(node.settings.drain_timeout_ms)
